@@ -1,0 +1,159 @@
+"""Configurations of the SCALAR model and of its audio tower, BEATs.
+
+The defaults are the sizes of the paper (Table S1): EVA-CLIP ViT-g/14 with 40 layers, BEATs with 12 layers on 64 mel
+bins, BERT-base with cross-attention, 512-dimensional embeddings and a query-weight temperature of 0.1.
+"""
+
+from huggingface_hub.dataclasses import strict
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.configuration_utils import SubConfigSpec
+
+MODALITIES = ("video", "audio", "subtitle")
+"""The one order of the modality axis: of embeddings `(batch, 3, dim)`, masks `(batch, 3)` and weights."""
+
+POOLINGS = ("cls", "mean", "pooler")
+
+# Towers whose first token is an ordinary patch: pooling "cls" would silently embed one corner of the input.
+_WITHOUT_CLASS_TOKEN = {"beats", "siglip_vision_model", "siglip2_vision_model", "clap_audio_model", "swin", "swinv2"}
+
+
+@strict
+class BeatsConfig(PreTrainedConfig):
+    """Configuration of [`BeatsModel`], an audio transformer on 16x16 spectrogram patches (BEATs, iteration 3+).
+
+    Args:
+        patch_size (`int`): side of the square patches, in frames and in mel bins. The network has no parameter that
+            depends on the number of mel bins: VAST and SCALAR feed it 64, the original BEATs 128.
+        patch_embed_dim (`int`): width of a patch before it is projected to `hidden_size`.
+        num_conv_pos_embeddings (`int`), num_conv_pos_embedding_groups (`int`): kernel width and groups of the
+            convolutional position embedding.
+        num_buckets (`int`), max_bucket_distance (`int`): buckets and reach of the gated relative position bias.
+        deep_norm (`bool`): scale each residual by `(2 * num_hidden_layers) ** 0.25` (DeepNorm). Off: plain post-norm.
+    """
+
+    model_type = "beats"
+    base_config_key = "audio_config"
+
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    patch_size: int = 16
+    patch_embed_dim: int = 512
+    conv_bias: bool = False
+    num_conv_pos_embeddings: int = 128
+    num_conv_pos_embedding_groups: int = 16
+    num_buckets: int = 320
+    max_bucket_distance: int = 800
+    deep_norm: bool = True
+    hidden_dropout: float | int = 0.0
+    attention_dropout: float | int = 0.0
+    layer_norm_eps: float = 1e-5
+    initializer_range: float = 0.02
+
+    def validate_beats(self):
+        """Check that the heads divide the width."""
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"`hidden_size` must be a multiple of `num_attention_heads`, got {self.hidden_size} and "
+                f"{self.num_attention_heads}."
+            )
+
+
+@strict
+class ScalarConfig(PreTrainedConfig):
+    """Configuration of [`ScalarModel`]: three towers, their heads, and how their embeddings are aggregated.
+
+    Args:
+        vision_config, audio_config, text_config (`PreTrainedConfig` or `dict`): any vision, audio and text model of
+            transformers. The default text tower is BERT with cross-attention; a text tower without cross-attention
+            embeds queries and subtitles but offers no matching.
+        projection_dim (`int`): dimension D of the shared space.
+        vision_pooling, audio_pooling, text_pooling (`str`): how a tower's tokens become one vector: `"cls"` (first
+            token), `"mean"` (over tokens; padding excluded) or `"pooler"` (the tower's own `pooler_output`).
+        aggregation (`str`): scoring method, a name of `aggregation_scalar.METHODS`.
+        query_temperature (`float`): temperature of the query-conditioned weights, tau_w of SCALAR Eq. 2; positive.
+        num_frame_embeddings, num_segment_embeddings (`int`): learned positions of frames and of audio segments among
+            the condition tokens; other counts are interpolated (nearest).
+        mask_condition_padding (`bool`): hide the padding of subtitles from the cross-encoder. Off: the query attends
+            to padded subtitle tokens too, as the original VAST network does.
+        condition_layer_norm_eps (`float`): epsilon of the layer norms of condition tokens and match head.
+        initializer_range (`float`): standard deviation of newly initialised heads.
+    """
+
+    model_type = "scalar"
+    sub_configs_defaults = {
+        "vision_config": SubConfigSpec(
+            config_class=AutoConfig,
+            model_type="blip_2_vision_model",
+            # BLIP-2's own default, 1e-10, would make every freshly initialised tower a constant.
+            init_kwargs={"num_hidden_layers": 40, "initializer_range": 0.02},
+        ),
+        "audio_config": SubConfigSpec(config_class=AutoConfig, model_type="beats"),
+        "text_config": SubConfigSpec(
+            config_class=AutoConfig,
+            model_type="bert",
+            init_kwargs={"is_decoder": True, "add_cross_attention": True, "is_causal": False},
+        ),
+    }
+
+    vision_config: dict | PreTrainedConfig | None = None
+    audio_config: dict | PreTrainedConfig | None = None
+    text_config: dict | PreTrainedConfig | None = None
+    projection_dim: int = 512
+    vision_pooling: str = "cls"
+    audio_pooling: str = "mean"
+    text_pooling: str = "cls"
+    aggregation: str = "scalar"
+    query_temperature: float | int = 0.1
+    num_frame_embeddings: int = 2
+    num_segment_embeddings: int = 1
+    mask_condition_padding: bool = True
+    condition_layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+
+    def __post_init__(self, **kwargs):
+        # transformers applies a spec's `init_kwargs` only where the whole sub-config is missing; a partial dict
+        # without a `model_type` means "the default tower, these fields changed" and must keep them (a text tower that lost
+        # `is_causal=False` would embed every caption alike).
+        for key, spec in self.sub_configs_defaults.items():
+            sub_config = getattr(self, key)
+            if isinstance(sub_config, dict) and "model_type" not in sub_config:
+                setattr(self, key, spec.init_kwargs | sub_config)
+        super().__post_init__(**kwargs)
+
+    def validate_scalar(self):
+        """Check the relations between fields on which the model relies."""
+        if self.query_temperature <= 0:
+            raise ValueError(f"`query_temperature` must be positive, got {self.query_temperature!r}.")
+        for name in ("projection_dim", "num_frame_embeddings", "num_segment_embeddings"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)!r}.")
+        for tower in ("vision", "audio", "text"):
+            pooling, model_type = getattr(self, f"{tower}_pooling"), getattr(self, f"{tower}_config").model_type
+            if pooling not in POOLINGS:
+                raise ValueError(f"`{tower}_pooling` must be one of {POOLINGS}, got {pooling!r}.")
+            if pooling == "cls" and model_type in _WITHOUT_CLASS_TOKEN:
+                raise ValueError(
+                    f"`{tower}_pooling='cls'` takes the first token, but a {model_type!r} tower has no class token. "
+                    "Use 'mean' or 'pooler'."
+                )
+        text = self.text_config
+        if getattr(text, "is_decoder", False) and getattr(text, "is_causal", True):
+            raise ValueError(
+                "`text_config` has `is_decoder=True` without `is_causal=False`: its attention would be causal and the "
+                "class token would see no word. Set `is_causal=False` (with `add_cross_attention=True` for matching), "
+                "or `is_decoder=False` for a text tower without cross-attention."
+            )
+
+    @property
+    def has_cross_attention(self) -> bool:
+        """Whether the text tower can attend to a clip, as matching (the second stage) needs."""
+        return bool(getattr(self.text_config, "is_decoder", False) and self.text_config.add_cross_attention)
+
+
+# Sub-configs are resolved by `model_type`; transformers does not know this one.
+AutoConfig.register(BeatsConfig.model_type, BeatsConfig, exist_ok=True)
+
+__all__ = ["MODALITIES", "POOLINGS", "BeatsConfig", "ScalarConfig"]

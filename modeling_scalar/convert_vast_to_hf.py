@@ -1,0 +1,373 @@
+"""Convert a VAST, GRAM or PMRL checkpoint (one network, one layout) to a SCALAR model folder.
+
+    python -m modeling_scalar.convert_vast_to_hf --checkpoint model_step_100.pt --output DIR [--sizes config.json]
+
+Every key of the file is either used, on the explicit list of keys that this model has no use for, or an error; every
+parameter of the model comes from the file. Nothing is ever left at its random initialisation.
+"""
+
+import argparse
+import json
+import pickle
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import AutoTokenizer
+
+from .configuration_scalar import BeatsConfig, ScalarConfig
+from .modeling_scalar import ScalarModel
+
+# PROCESSOR_IMPORT
+
+# Parts of the original network that play no role here: the text half and visual head of EVA-CLIP, heads of
+# concatenated modalities and of depth, the captioning head, and temperatures.
+UNUSED_KEYS = (
+    r"vision_encoder\.text\..*",
+    r"vision_encoder\.visual\.head\..*",
+    r"contra_head_(va|vs|vas|d)\..*",
+    r"hidden_trans_depth_multimodal\..*",
+    r"depth_(frame_embedding|type_embeddings)",
+    r"multimodal_encoder\.cls\..*",
+    r"multimodal_encoder\.bert\.embeddings\.position_ids",
+    r"(.*\.)?logit_scale",
+    r"contra_temp",
+)
+
+_RENAMES = (
+    (r"vision_encoder\.visual\.cls_token", "vision_model.embeddings.class_embedding"),
+    (r"vision_encoder\.visual\.pos_embed", "vision_model.embeddings.position_embedding"),
+    (r"vision_encoder\.visual\.patch_embed\.proj\.(weight|bias)", r"vision_model.embeddings.patch_embedding.\1"),
+    (r"vision_encoder\.visual\.norm\.(weight|bias)", r"vision_model.post_layernorm.\1"),
+    (r"vision_encoder\.visual\.blocks\.(\d+)\.norm([12])\.(.*)", r"vision_model.encoder.layers.\1.layer_norm\2.\3"),
+    (
+        r"vision_encoder\.visual\.blocks\.(\d+)\.attn\.proj\.(.*)",
+        r"vision_model.encoder.layers.\1.self_attn.projection.\2",
+    ),
+    (
+        r"vision_encoder\.visual\.blocks\.(\d+)\.attn\.q_bias",
+        r"vision_model.encoder.layers.\1.self_attn.qkv.query.bias",
+    ),
+    (
+        r"vision_encoder\.visual\.blocks\.(\d+)\.attn\.v_bias",
+        r"vision_model.encoder.layers.\1.self_attn.qkv.value.bias",
+    ),
+    (r"vision_encoder\.visual\.blocks\.(\d+)\.mlp\.(fc[12])\.(.*)", r"vision_model.encoder.layers.\1.mlp.\2.\3"),
+    (r"audio_encoder\.patch_embedding\.(.*)", r"audio_model.patch_embedding.\1"),
+    (r"audio_encoder\.layer_norm\.(.*)", r"audio_model.patch_layer_norm.\1"),
+    (r"audio_encoder\.post_extract_proj\.(.*)", r"audio_model.patch_projection.\1"),
+    (r"audio_encoder\.encoder\.pos_conv\.0\.bias", "audio_model.position_embedding.conv.bias"),
+    (
+        r"audio_encoder\.encoder\.pos_conv\.0\.weight_g",
+        "audio_model.position_embedding.conv.parametrizations.weight.original0",
+    ),
+    (
+        r"audio_encoder\.encoder\.pos_conv\.0\.weight_v",
+        "audio_model.position_embedding.conv.parametrizations.weight.original1",
+    ),
+    (r"audio_encoder\.encoder\.layer_norm\.(.*)", r"audio_model.layer_norm.\1"),
+    (
+        r"audio_encoder\.encoder\.layers\.0\.self_attn\.relative_attention_bias\.weight",
+        "audio_model.relative_position_bias.embedding.weight",
+    ),
+    (r"audio_encoder\.encoder\.layers\.(\d+)\.self_attn\.grep_a", r"audio_model.layers.\1.attention.gate_scale"),
+    (
+        r"audio_encoder\.encoder\.layers\.(\d+)\.self_attn\.grep_linear\.(.*)",
+        r"audio_model.layers.\1.attention.gate.\2",
+    ),
+    (
+        r"audio_encoder\.encoder\.layers\.(\d+)\.self_attn\.((?:q|k|v|out)_proj)\.(.*)",
+        r"audio_model.layers.\1.attention.\2.\3",
+    ),
+    (
+        r"audio_encoder\.encoder\.layers\.(\d+)\.self_attn_layer_norm\.(.*)",
+        r"audio_model.layers.\1.attention_layer_norm.\2",
+    ),
+    (r"audio_encoder\.encoder\.layers\.(\d+)\.(fc[12]|final_layer_norm)\.(.*)", r"audio_model.layers.\1.\2.\3"),
+    (r"multimodal_encoder\.bert\.(.*)", r"text_model.\1"),
+    (r"contra_head_t\.linear\.weight", "text_projection.weight"),
+    (r"contra_head_s\.linear\.weight", "subtitle_projection.weight"),
+    (r"contra_head_v\.linear\.weight", "video_projection.weight"),
+    (r"contra_head_a\.linear\.weight", "audio_projection.weight"),
+    (r"itm_head\.linear1\.(.*)", r"match_head.dense.\1"),
+    (r"itm_head\.layernorm\.(.*)", r"match_head.layer_norm.\1"),
+    (r"itm_head\.linear2\.(.*)", r"match_head.classifier.\1"),
+    (r"hidden_trans_vision_multimodal\.0\.(.*)", r"video_condition.projection.\1"),
+    (r"hidden_trans_vision_multimodal\.1\.(.*)", r"video_condition.layer_norm.\1"),
+    (r"hidden_trans_(audio|subtitle)_multimodal\.0\.(.*)", r"\1_condition.projection.\2"),
+    (r"hidden_trans_(audio|subtitle)_multimodal\.1\.(.*)", r"\1_condition.layer_norm.\2"),
+    (r"vision_frame_embedding", "video_condition.position_embedding"),
+    (r"audio_frame_embedding", "audio_condition.position_embedding"),
+    (r"vision_type_embeddings", "video_condition.type_embedding"),
+    (r"(audio|subtitle)_type_embeddings", r"\1_condition.type_embedding"),
+)
+
+_QKV = re.compile(r"vision_encoder\.visual\.blocks\.(\d+)\.attn\.qkv\.weight")
+_SHARED_BIAS = re.compile(r"audio_encoder\.encoder\.layers\.(\d+)\.self_attn\.relative_attention_bias\.weight")
+_SHARED_BIAS_SOURCE = "audio_encoder.encoder.layers.0.self_attn.relative_attention_bias.weight"
+
+
+def config_from_sizes(sizes: Mapping) -> ScalarConfig:
+    """
+    Build the configuration of a network whose sizes differ from the paper's.
+
+    Args:
+        sizes (`dict`): sections `vision` (image_size, layers, width, head_width, mlp_ratio, patch_size), `audio` (the
+            fields of a BEATs configuration), `text` (fields of a BERT configuration), and `contra_dim`,
+            `max_vision_sample_num`, `max_audio_sample_num`.
+
+    Returns:
+        [`ScalarConfig`].
+
+    Raises:
+        ValueError: a field is missing, or describes a variant of the network that this model does not implement.
+    """
+    try:
+        vision, audio, text = sizes["vision"], sizes["audio"], sizes["text"]
+        expected = {"layer_norm_first": False, "relative_position_embedding": True, "gru_rel_pos": True}
+        for key, value in expected.items():
+            if audio.get(key, value) != value:
+                raise ValueError(f"Only BEATs with `{key}={value}` is implemented, got {audio[key]!r}.")
+        return ScalarConfig(
+            vision_config={
+                "model_type": "blip_2_vision_model",
+                "hidden_size": vision["width"],
+                "intermediate_size": int(vision["width"] * vision["mlp_ratio"]),
+                "num_hidden_layers": vision["layers"],
+                "num_attention_heads": vision["width"] // vision["head_width"],
+                "image_size": vision["image_size"],
+                "patch_size": vision["patch_size"],
+                "initializer_range": 0.02,
+            },
+            audio_config=BeatsConfig(
+                hidden_size=audio["encoder_embed_dim"],
+                num_hidden_layers=audio["encoder_layers"],
+                num_attention_heads=audio["encoder_attention_heads"],
+                intermediate_size=audio["encoder_ffn_embed_dim"],
+                patch_size=audio["input_patch_size"],
+                patch_embed_dim=audio["embed_dim"],
+                conv_bias=audio["conv_bias"],
+                num_conv_pos_embeddings=audio["conv_pos"],
+                num_conv_pos_embedding_groups=audio["conv_pos_groups"],
+                num_buckets=audio["num_buckets"],
+                max_bucket_distance=audio["max_distance"],
+                deep_norm=audio["deep_norm"],
+            ),
+            text_config={"is_decoder": True, "add_cross_attention": True, "is_causal": False, **text},
+            projection_dim=sizes["contra_dim"],
+            num_frame_embeddings=sizes["max_vision_sample_num"],
+            num_segment_embeddings=sizes["max_audio_sample_num"],
+        )
+    except KeyError as error:
+        raise ValueError(
+            f"The sizes lack the field {error.args[0]!r}; see the docstring for what is needed."
+        ) from error
+
+
+def read_checkpoint(path: str | Path) -> dict[str, torch.Tensor]:
+    """
+    Read a `.pt` state dict without executing anything in it, under the names of the original network.
+
+    Args:
+        path (`str` or `Path`): the file; wrappers (`{"model": ...}`, `module.`) and the older names seen in published
+            checkpoints are undone.
+
+    Returns:
+        `dict` of tensors.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no state dict of tensors, or two keys become one.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"No checkpoint at {path}.")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(
+            f"{path} cannot be read as a checkpoint of plain tensors (nothing else is ever unpickled): {error}"
+        ) from error
+    if isinstance(state, Mapping) and isinstance(state.get("model"), Mapping):
+        state = state["model"]
+    if not isinstance(state, Mapping) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise ValueError(f"{path} must hold a state dict, a mapping of names to tensors, got {type(state).__name__}.")
+    renamed = {}
+    for key, value in state.items():
+        new = key.replace("video", "vision").replace("evaclip_model", "vision_encoder")
+        new = new.replace("clip_model", "vision_encoder").removeprefix("module.")
+        if new in renamed:
+            raise ValueError(f"Two keys of {path} become {new!r} after renaming, {key!r} is one of them.")
+        renamed[new] = value
+    return renamed
+
+
+@dataclass
+class ConversionAudit:
+    """What became of every key: `used` and `unused` of the file, `unexpected` in it, `missing` from it."""
+
+    used: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    resized: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [
+            f"used {len(self.used)}, unused {len(self.unused)}, missing {len(self.missing)}, "
+            f"unexpected {len(self.unexpected)}, resized {len(self.resized)}"
+        ]
+        for name in ("unused", "missing", "unexpected", "resized"):
+            lines += [f"  {name}: {key}" for key in getattr(self, name)]
+        return "\n".join(lines)
+
+
+def convert_state_dict(
+    state: Mapping[str, torch.Tensor], config: ScalarConfig
+) -> tuple[dict[str, torch.Tensor], ConversionAudit]:
+    """
+    Rename and resize a checkpoint for [`ScalarModel`].
+
+    Args:
+        state (`dict`): from [`read_checkpoint`].
+        config ([`ScalarConfig`]): the model to be filled.
+
+    Returns:
+        The new state dict in float32 and the audit. Shapes may still differ; loading it strictly tells.
+    """
+    audit, converted = ConversionAudit(), {}
+    for key, value in state.items():
+        if match := _QKV.fullmatch(key):
+            for part, weight in zip(("query", "key", "value"), value.chunk(3), strict=True):
+                converted[f"vision_model.encoder.layers.{match[1]}.self_attn.qkv.{part}.weight"] = weight
+        elif (match := _SHARED_BIAS.fullmatch(key)) and match[1] != "0":
+            # One table listed under every layer; a copy that differs would be another network.
+            if not torch.equal(value, state[_SHARED_BIAS_SOURCE]):
+                audit.unexpected.append(f"{key} (differs from layer 0, whose table all layers share)")
+                continue
+        elif any(re.fullmatch(pattern, key) for pattern in UNUSED_KEYS):
+            audit.unused.append(key)
+            continue
+        else:
+            for pattern, replacement in _RENAMES:
+                if match := re.fullmatch(pattern, key):
+                    converted[match.expand(replacement)] = value
+                    break
+            else:
+                audit.unexpected.append(key)
+                continue
+        audit.used.append(key)
+
+    with torch.device("meta"):
+        expected = ScalarModel(config).state_dict()
+    for key in [key for key in converted if key not in expected]:
+        audit.unexpected.append(f"{key} (renamed; no such parameter in the model)")
+        del converted[key]
+    audit.missing = sorted(key for key in expected if key not in converted)
+    for key, value in converted.items():
+        value = value.detach().to(torch.float32)
+        if key.endswith("_condition.position_embedding"):
+            value = value.squeeze(0)
+        elif key.endswith("_condition.type_embedding"):
+            value = value.flatten()
+        resized = _resize(key, value, expected[key].shape)
+        if resized.shape != value.shape:
+            audit.resized.append(f"{key}: {tuple(value.shape)} -> {tuple(resized.shape)}")
+        converted[key] = resized.contiguous().clone()
+    return converted, audit
+
+
+def _resize(key: str, value: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Interpolate the two kinds of positions whose number is a choice: frames (nearest) and patches (bicubic)."""
+    if value.shape == shape:
+        return value
+    if key.endswith("_condition.position_embedding") and value.shape[1] == shape[1]:
+        return nn.functional.interpolate(value.T[None], size=shape[0], mode="nearest")[0].T
+    if key == "vision_model.embeddings.position_embedding" and value.shape[2] == shape[2]:
+        old, new = (round((length - 1) ** 0.5) for length in (value.shape[1], shape[1]))
+        grid = value[:, 1:].unflatten(1, (old, old)).permute(0, 3, 1, 2)
+        grid = nn.functional.interpolate(grid, size=(new, new), mode="bicubic", align_corners=False)
+        return torch.cat([value[:, :1], grid.permute(0, 2, 3, 1).flatten(1, 2)], dim=1)
+    return value
+
+
+def convert(
+    checkpoint: str | Path,
+    output: str | Path,
+    sizes: Mapping | None = None,
+    tokenizer: str | None = None,
+) -> ConversionAudit:
+    """
+    Convert a checkpoint file to a folder that `AutoModel.from_pretrained(DIR, trust_remote_code=True)` loads.
+
+    Args:
+        checkpoint (`str` or `Path`): a `.pt` state dict.
+        output (`str` or `Path`): the folder to write.
+        sizes (`dict`, *optional*): see [`config_from_sizes`]. Without it the network has the paper's sizes and as many
+            frame and segment embeddings as the file.
+        tokenizer (`str`, *optional*): name or folder of the BERT tokenizer; with it a processor is saved too.
+
+    Returns:
+        [`ConversionAudit`].
+
+    Raises:
+        ValueError: a key is missing or unexpected, or a shape does not fit. Nothing is written then.
+    """
+    state = read_checkpoint(checkpoint)
+    if sizes is not None:
+        config = config_from_sizes(sizes)
+    else:
+        counts = {
+            name: state[key].shape[1]
+            for name, key in (
+                ("num_frame_embeddings", "vision_frame_embedding"),
+                ("num_segment_embeddings", "audio_frame_embedding"),
+            )
+            if key in state
+        }
+        config = ScalarConfig(**counts)
+    converted, audit = convert_state_dict(state, config)
+    if audit.missing or audit.unexpected:
+        raise ValueError(f"{checkpoint} is not a complete checkpoint of this network; nothing was written.\n{audit}")
+    with torch.device("meta"):
+        model = ScalarModel(config)
+    try:
+        model.load_state_dict(converted, strict=True, assign=True)
+    except RuntimeError as error:
+        raise ValueError(f"{checkpoint} does not have the sizes asked for; pass `--sizes`. {error}") from error
+    model.save_pretrained(output)
+    if tokenizer is not None:
+        image_size = config.vision_config.image_size
+        processor = ScalarProcessor.from_tokenizer(AutoTokenizer.from_pretrained(tokenizer), image_size=image_size)
+        processor.save_pretrained(output)
+    return audit
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m modeling_scalar.convert_vast_to_hf", description=__doc__.split("\n\n")[0]
+    )
+    parser.add_argument("--checkpoint", required=True, metavar="FILE.pt", help="a VAST, GRAM or PMRL state dict")
+    parser.add_argument("--output", required=True, metavar="DIR", help="folder to write")
+    parser.add_argument("--sizes", metavar="FILE.json", help="sizes of the network, if not the paper's")
+    parser.add_argument("--tokenizer", metavar="NAME", help="BERT tokenizer to save a processor with")
+    options = parser.parse_args(arguments)
+    try:
+        sizes = json.loads(Path(options.sizes).read_text()) if options.sizes else None
+        audit = convert(options.checkpoint, options.output, sizes, options.tokenizer)
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(audit)
+    print(f"Saved to {options.output}.")
+    if options.tokenizer is None:
+        print("No processor was saved: pass --tokenizer bert-base-uncased to add one.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Training: arguments, data, losses, adapters and the Trainer subclass."""
