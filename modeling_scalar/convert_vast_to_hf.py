@@ -22,7 +22,9 @@ from transformers import AutoTokenizer
 from .configuration_scalar import BeatsConfig, ScalarConfig
 from .modeling_scalar import ScalarModel
 
-# PROCESSOR_IMPORT
+from .feature_extraction_scalar import ScalarFeatureExtractor
+from .image_processing_scalar import ScalarImageProcessor
+from .processing_scalar import ScalarProcessor
 
 # Parts of the original network that play no role here: the text half and visual head of EVA-CLIP, heads of
 # concatenated modalities and of depth, the captioning head, and temperatures.
@@ -341,8 +343,11 @@ def convert(
         raise ValueError(f"{checkpoint} does not have the sizes asked for; pass `--sizes`. {error}") from error
     model.save_pretrained(output)
     if tokenizer is not None:
-        image_size = config.vision_config.image_size
-        processor = ScalarProcessor.from_tokenizer(AutoTokenizer.from_pretrained(tokenizer), image_size=image_size)
+        processor = ScalarProcessor(
+            ScalarImageProcessor(image_size=config.vision_config.image_size),
+            ScalarFeatureExtractor(),
+            AutoTokenizer.from_pretrained(tokenizer),
+        )
         processor.save_pretrained(output)
     return audit
 

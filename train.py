@@ -1,0 +1,84 @@
+"""Train a SCALAR model: accelerate launch train.py recipe.yaml [--field value ...]"""
+
+import logging
+import signal
+import sys
+
+from transformers import TrainerCallback, set_seed
+from transformers.trainer_utils import get_last_checkpoint
+
+from eval.benchmarks import load_benchmark
+from trainer.building import build_new, load_base
+from trainer.data import ClipDataset, ScalarDataCollator
+from trainer.lora import apply_adapters, count_trainable
+from trainer.recipe import RunArguments, parse_arguments
+from trainer.scalar_trainer import ScalarTrainer
+from trainer.training_args import ScalarTrainingArguments
+
+logger = logging.getLogger("train")
+
+
+class StopOnInterrupt(TrainerCallback):
+    """On Ctrl-C, finish the step, save a checkpoint and stop; a second Ctrl-C stops at once."""
+
+    def __init__(self):
+        self.interrupted = False
+        signal.signal(signal.SIGINT, self._interrupt)
+
+    def _interrupt(self, signum, frame):
+        self.interrupted = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if self.interrupted:
+            control.should_save = control.should_training_stop = True
+        return control
+
+
+def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
+    """Run one recipe; return whether it reached its end."""
+    set_seed(args.seed)
+    rows = load_benchmark(run.benchmark, run.root, run.train_split)
+    if run.new_model is not None:
+        texts = [text for row in rows for text in (row["caption"], row["subtitle"]) if text]
+        model, processor = build_new(run.new_model, texts)
+    else:
+        model, processor = load_base(run.model)
+    model = apply_adapters(model, args.adapter)
+    counts = count_trainable(model)
+    logger.info("trainable: %s parameters (%s)", f"{sum(counts.values()):,}", counts)
+
+    interrupt = StopOnInterrupt()
+    trainer = ScalarTrainer(
+        model,
+        args,
+        train_dataset=ClipDataset(rows, processor, args.seed, run.on_error, run.keep_in_memory),
+        eval_dataset=load_benchmark(run.benchmark, run.root, run.eval_split) if run.eval_split else None,
+        data_collator=ScalarDataCollator(processor),
+        processing_class=processor,
+        callbacks=[interrupt],
+    )
+    checkpoint = args.resume_from_checkpoint
+    if checkpoint in ("true", "auto", "last"):
+        checkpoint = get_last_checkpoint(args.output_dir)
+        if checkpoint is None:
+            raise ValueError(f"There is no checkpoint in {args.output_dir} to resume from.")
+    trainer.train(resume_from_checkpoint=checkpoint)
+    if interrupt.interrupted:
+        logger.warning("interrupted; continue with --resume_from_checkpoint last")
+        return False
+    trainer.save_model()
+    return True
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+    try:
+        return 0 if train(*parse_arguments(sys.argv[1:])) else 130
+    except (FileNotFoundError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

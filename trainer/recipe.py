@@ -1,0 +1,108 @@
+"""Recipes: YAML files of fields, a common base below them, command-line overrides above them, every name checked."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import HfArgumentParser
+
+from .training_args import ScalarTrainingArguments
+
+
+@dataclass
+class RunArguments:
+    """What a run starts from and reads. How it trains is in [`ScalarTrainingArguments`]."""
+
+    model: str | None = field(default=None, metadata={"help": "Folder or Hub id of the base model and its processor."})
+    new_model: str | None = field(
+        default=None, metadata={"help": "Instead of `model`: YAML of a new model to train from scratch."}
+    )
+    benchmark: str = field(default="miniature", metadata={"help": "Name of the data set."})
+    root: str | None = field(default=None, metadata={"help": "Folder of the data set."})
+    train_split: str = field(default="train", metadata={"help": "Split to train on."})
+    eval_split: str | None = field(default=None, metadata={"help": "Split to rank at every evaluation; None: none."})
+    on_error: str = field(
+        default="raise", metadata={"help": "'raise', or 'missing': an undecodable stream counts as absent."}
+    )
+    keep_in_memory: bool = field(default=False, metadata={"help": "Decode every clip once and keep its frames."})
+
+    def __post_init__(self):
+        if (self.model is None) == (self.new_model is None):
+            raise ValueError("Give either `model` (a base to adapt) or `new_model` (to train from scratch), not both.")
+        if self.root is None:
+            raise ValueError("`root` is required: the folder of the data set.")
+        if self.on_error not in ("raise", "missing"):
+            raise ValueError(f"`on_error` must be 'raise' or 'missing', got {self.on_error!r}.")
+
+
+def read_recipe(path: str | Path) -> dict[str, Any]:
+    """
+    Read a recipe and what it is based on (`base: other.yaml`, relative to the file); its own fields win.
+
+    Args:
+        path (`str` or `Path`): the YAML file.
+
+    Returns:
+        `dict` of fields.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not a mapping, or a field is unknown; the message names the nearest known one.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"No recipe at {path}.")
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must be a mapping of fields to values, got {type(content).__name__}.")
+    base = content.pop("base", None)
+    known = [part.name for part in (*fields(RunArguments), *fields(ScalarTrainingArguments)) if part.init]
+    for name in content:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean `{near[0]}`?" if near else ""
+            raise ValueError(f"{path} has the unknown field `{name}`.{hint}")
+    return (read_recipe(path.parent / base) if base else {}) | content
+
+
+def parse_arguments(arguments: Sequence[str]) -> tuple[RunArguments, ScalarTrainingArguments]:
+    """
+    Parse `recipe.yaml [--field value ...]`; values are converted by the types of the fields.
+
+    Args:
+        arguments (`list[str]`): the command line without the program.
+
+    Returns:
+        The two groups of arguments.
+
+    Raises:
+        FileNotFoundError, ValueError: from [`read_recipe`], or a value outside its range.
+        SystemExit: `--help`, or a flag that does not exist.
+    """
+    parser = HfArgumentParser(
+        [RunArguments, ScalarTrainingArguments],
+        prog="train.py",
+        usage="accelerate launch train.py recipe.yaml [--field value ...]",
+        description="Train a SCALAR model from a recipe; flags override its fields.",
+    )
+    flags = list(arguments)
+    if flags and not flags[0].startswith("-"):
+        defaults = []
+        for name, value in read_recipe(flags.pop(0)).items():
+            if value is not None:
+                values = value if isinstance(value, list) else [value]
+                defaults += [f"--{name}", *(_as_flag(item) for item in values)]
+        flags = defaults + flags
+    # YAML values travel as flags, so that one parser converts and checks both; the last of two wins.
+    run, training = parser.parse_args_into_dataclasses(flags)
+    return run, training
+
+
+def _as_flag(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+__all__ = ["RunArguments", "parse_arguments", "read_recipe"]

@@ -1,0 +1,42 @@
+"""Reduced-arity views: the same embeddings with one modality hidden (Algorithm S2, steps 3 and 4)."""
+
+import torch
+
+
+def full_view_probability(step: int, final: float = 0.5, decay_steps: int = 2000) -> float:
+    """
+    Return p_full, the probability of keeping every modality of a clip: from 1 linearly to `final`.
+
+    Args:
+        step (`int`): optimizer steps taken so far.
+        final (`float`): value after `decay_steps`, in [0, 1]. 1 turns reduced views off.
+        decay_steps (`int`): length of the decay; 0 starts at `final`.
+    """
+    progress = min(step / decay_steps, 1.0) if decay_steps else 1.0
+    return 1.0 - (1.0 - final) * progress
+
+
+def reduced_views(
+    modality_mask: torch.Tensor, full_probability: float, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """
+    Hide one modality, drawn uniformly from what a clip has, in a fraction of the clips that have more than two.
+
+    Args:
+        modality_mask (`torch.BoolTensor` of shape `(batch, 3)`): what each clip has.
+        full_probability (`float`): probability that a clip keeps everything.
+        generator (`torch.Generator`, *optional*): on the CPU, whatever the mask's device, so that every device draws
+            alike.
+
+    Returns:
+        `torch.BoolTensor` of shape `(batch, 3)`, a subset of `modality_mask` with at least two True wherever it had
+        more than two.
+    """
+    mask = modality_mask.cpu()
+    reduce = (torch.rand(len(mask), generator=generator) >= full_probability) & (mask.sum(1) > 2)
+    drawn = torch.rand(mask.shape, generator=generator).masked_fill(~mask, -1.0).argmax(1)
+    hidden = torch.nn.functional.one_hot(drawn, mask.shape[1]).bool() & reduce[:, None]
+    return (mask & ~hidden).to(modality_mask.device)
+
+
+__all__ = ["full_view_probability", "reduced_views"]
