@@ -151,6 +151,17 @@ def _scalar_scores(text_embeds, modality_embeds, modality_mask, query_temperatur
     return scores
 
 
+def _block_scores(text_embeds, modality_embeds, modality_mask, method, query_temperature, min_norm):
+    text_embeds, modality_embeds = _prepare(text_embeds, modality_embeds, modality_mask)
+    if method in MODALITIES:
+        pathway = MODALITIES.index(method)
+        scores = text_embeds @ modality_embeds[:, pathway].T
+        return scores.masked_fill(~modality_mask[:, pathway], float("-inf"))
+    if method == "uniform":
+        return text_embeds @ _normalize(modality_embeds.sum(1), min_norm).T
+    return _scalar_scores(text_embeds, modality_embeds, modality_mask, query_temperature, min_norm)
+
+
 def retrieval_scores(
     text_embeds: torch.Tensor,
     modality_embeds: torch.Tensor,
@@ -189,25 +200,13 @@ def retrieval_scores(
     if method not in METHODS:
         raise ValueError(f"`method` must be one of {METHODS}, got {method!r}.")
     _check_temperature(query_temperature)
-    min_norm = _min_norm(text_embeds, modality_embeds)
+    arguments = (method, query_temperature, _min_norm(text_embeds, modality_embeds))
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):
-        text_embeds, modality_embeds = _prepare(text_embeds, modality_embeds, modality_mask)
-        if method in MODALITIES:
-            pathway = MODALITIES.index(method)
-            scores = text_embeds @ modality_embeds[:, pathway].T
-            return scores.masked_fill(~modality_mask[:, pathway], float("-inf"))
-        if method == "uniform":
-            return text_embeds @ _normalize(modality_embeds.sum(1), min_norm).T
         if torch.is_grad_enabled() and (text_embeds.requires_grad or modality_embeds.requires_grad):
-            return _scalar_scores(text_embeds, modality_embeds, modality_mask, query_temperature, min_norm)
-        scores = text_embeds.new_empty(len(text_embeds), len(modality_embeds))
+            return _block_scores(text_embeds, modality_embeds, modality_mask, *arguments)
         with torch.no_grad():
-            for start in range(0, len(modality_embeds), _BLOCK):
-                block = slice(start, start + _BLOCK)
-                scores[:, block] = _scalar_scores(
-                    text_embeds, modality_embeds[block], modality_mask[block], query_temperature, min_norm
-                )
-        return scores
+            blocks = zip(modality_embeds.split(_BLOCK), modality_mask.split(_BLOCK), strict=True)
+            return torch.cat([_block_scores(text_embeds, *block, *arguments) for block in blocks], dim=1)
 
 
 def query_weights(

@@ -1,0 +1,1 @@
+"""Benchmarks, embedding of a data set, retrieval metrics, missing-modality masks, tables."""

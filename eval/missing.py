@@ -1,0 +1,91 @@
+"""Deterministic missing-modality masks (SCALAR, supplement, "Deterministic missing-modality masks").
+
+A mask depends on the identifier of a clip and a seed alone: not on order, batch, method or process. The masks of a
+lower rate are contained in those of a higher one, and every method is scored under the same ones.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+
+
+def check_rate(rate: float) -> None:
+    """Raise a ValueError unless `rate` is a fraction between 0 and 1."""
+    if not 0 <= rate <= 1:
+        raise ValueError(f"`rate` is the fraction of clips that lose a modality, between 0 and 1; got {rate!r}.")
+
+
+def masked_modality(clip_id: str, rate: float, num_available: int, seed: int = 0) -> int | None:
+    """
+    Choose which of a clip's available modalities is masked at a rate, if any.
+
+    With `H = MD5(seed || clip_id)` written in hexadecimal, the first 32 bits give `u` in [0, 1) and the clip is masked
+    when `u < rate`; the next 32 bits, modulo `num_available`, give the modality, whatever the rate.
+
+    Args:
+        clip_id (`str`): identifier of the clip.
+        rate (`float`): fraction of clips that lose a modality, between 0 and 1.
+        num_available (`int`): number of modalities the clip has.
+        seed (`int`): seed of the masks, written in decimal before the identifier.
+
+    Returns:
+        `int` or `None`: index into the modalities *the clip has*, in the order of `MODALITIES`; `None` if not masked.
+
+    Raises:
+        ValueError: `rate` lies outside [0, 1], or `num_available` is below 1.
+
+    Example:
+
+    ```python
+    >>> masked_modality("video0", rate=0.75, num_available=3)
+    2
+    ```
+    """
+    check_rate(rate)
+    if num_available < 1:
+        raise ValueError(f"`num_available` must be at least 1, got {num_available} for clip {clip_id!r}.")
+    digest = hashlib.md5(f"{seed}{clip_id}".encode(), usedforsecurity=False).hexdigest()
+    if int(digest[:8], 16) / 2**32 >= rate:
+        return None
+    return int(digest[8:16], 16) % num_available
+
+
+def mask_modalities(
+    clip_ids: Sequence[str], modality_mask: torch.Tensor, rate: float, seed: int = 0
+) -> torch.BoolTensor:
+    """
+    Remove one modality from a fraction of clips.
+
+    A clip with a single modality keeps it at every rate: with nothing left it could not be scored, and clips are never
+    dropped from a gallery. The share of clips that lose something can therefore lie below `rate`.
+
+    Args:
+        clip_ids (`Sequence[str]`): one identifier per row of `modality_mask`.
+        modality_mask (`torch.BoolTensor` of shape `(clips, modalities)`): what each clip has. Not changed.
+        rate (`float`): fraction of clips that lose a modality, between 0 and 1.
+        seed (`int`): seed of the masks.
+
+    Returns:
+        `torch.BoolTensor` of shape `(clips, modalities)`: what each clip has left.
+
+    Raises:
+        ValueError: `rate` lies outside [0, 1], or there is not one identifier per row.
+    """
+    check_rate(rate)
+    if len(clip_ids) != len(modality_mask):
+        raise ValueError(
+            f"Expected one identifier per row of `modality_mask`, got {len(clip_ids)} and {len(modality_mask)}."
+        )
+    masked = modality_mask.clone()
+    for row, clip_id in enumerate(clip_ids):
+        available = modality_mask[row].nonzero().flatten().tolist()
+        if len(available) < 2:
+            continue
+        index = masked_modality(clip_id, rate, len(available), seed)
+        if index is not None:
+            masked[row, available[index]] = False
+    return masked
+
+
+__all__ = ["check_rate", "mask_modalities", "masked_modality"]

@@ -1,0 +1,166 @@
+"""Waveforms to Kaldi log-mel filter banks, with torch alone, cut into the segments that BEATs reads.
+
+Kaldi's filter bank works on each 25 ms window by itself, so only the windows of the chosen segments are computed.
+"""
+
+import math
+import warnings
+from functools import lru_cache
+
+import numpy as np
+import torch
+from transformers.audio_utils import mel_filter_bank
+from transformers.feature_extraction_utils import BatchFeature, FeatureExtractionMixin
+
+from .media_scalar import SAMPLING_RATE, frame_indices, to_tensor
+
+
+@lru_cache
+def _mel_filters(num_mel_bins: int, sampling_rate: int, fft_length: int) -> torch.Tensor:
+    with warnings.catch_warnings():
+        # with 128 bins the lowest filter lies between two frequencies; Kaldi has it empty as well
+        warnings.filterwarnings("ignore", message="At least one mel filter has all zero values")
+        filters = mel_filter_bank(
+            num_frequency_bins=fft_length // 2 + 1,
+            num_mel_filters=num_mel_bins,
+            min_frequency=20.0,
+            max_frequency=sampling_rate / 2,
+            sampling_rate=sampling_rate,
+            norm=None,
+            mel_scale="kaldi",
+            triangularize_in_mel_space=True,
+        )
+    return torch.from_numpy(filters).float()  # (frequencies, mel)
+
+
+def _window_and_shift(sampling_rate: int) -> tuple[int, int]:
+    return sampling_rate * 25 // 1000, sampling_rate * 10 // 1000
+
+
+def kaldi_fbank(
+    waveform: torch.Tensor, num_mel_bins: int = 64, sampling_rate: int = SAMPLING_RATE
+) -> torch.FloatTensor:
+    """Compute Kaldi's log-mel filter bank of a waveform in [-1, 1], which is scaled to 16-bit integers first.
+
+    Windows of 25 ms every 10 ms that fit wholly (snip edges), mean removed, pre-emphasis 0.97, Povey window, power
+    spectrum, triangular filters from 20 Hz to half the sampling rate, no dither.
+
+    Args:
+        waveform (`torch.FloatTensor` of shape `(..., samples)`): at least one window long.
+        num_mel_bins (`int`), sampling_rate (`int`).
+    Returns:
+        `torch.FloatTensor` of shape `(..., windows, num_mel_bins)`, natural logarithms, at least log(2**-23).
+    Raises:
+        ValueError: fewer samples than one window.
+    """
+    window, shift = _window_and_shift(sampling_rate)
+    if waveform.shape[-1] < window:
+        raise ValueError(f"A filter bank needs at least {window} samples (25 ms), got {waveform.shape[-1]}.")
+    fft_length = 2 ** math.ceil(math.log2(window))
+    frames = (waveform.float() * 2**15).unfold(-1, window, shift)  # (..., windows, window)
+    frames = frames - frames.mean(-1, keepdim=True)
+    frames = frames - 0.97 * torch.cat([frames[..., :1], frames[..., :-1]], dim=-1)
+    frames = frames * torch.hann_window(window, periodic=False) ** 0.85  # Povey
+    power = torch.fft.rfft(frames, n=fft_length).abs().pow(2)  # (..., windows, frequencies)
+    mel = power @ _mel_filters(num_mel_bins, sampling_rate, fft_length)  # (..., windows, mel)
+    return mel.clamp(min=torch.finfo(torch.float32).eps).log()
+
+
+class ScalarFeatureExtractor(FeatureExtractionMixin):
+    """Turn waveforms into `input_features`: normalised filter banks, padded and cut into segments.
+
+    Args:
+        num_mel_bins (`int`): 64 as in VAST; the original BEATs has 128.
+        sampling_rate (`int`): in Hz.
+        segment_length (`int`): windows of 10 ms in a segment.
+        num_segments (`int`): segments per clip, chosen from all of them as frames are (`frame_indices`).
+        mean (`float`), std (`float`): values become `(x - mean) / (2 * std)`; padding is zero after that.
+    """
+
+    model_input_names = ["input_features"]
+
+    def __init__(
+        self,
+        num_mel_bins: int = 64,
+        sampling_rate: int = SAMPLING_RATE,
+        segment_length: int = 1024,
+        num_segments: int = 1,
+        mean: float = 15.41663,
+        std: float = 6.55582,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_mel_bins = num_mel_bins
+        self.sampling_rate = sampling_rate
+        self.segment_length = segment_length
+        self.num_segments = num_segments
+        for name in ("num_mel_bins", "sampling_rate", "segment_length", "num_segments"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)!r}.")
+        self.mean = mean
+        self.std = std
+
+    @property
+    def min_samples(self) -> int:
+        """Samples of one 25 ms window: a shorter waveform has no filter bank."""
+        return _window_and_shift(self.sampling_rate)[0]
+
+    def process_waveform(
+        self,
+        waveform: np.ndarray | torch.Tensor,
+        training: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> torch.Tensor:
+        """Compute the chosen segments of one waveform.
+
+        Args:
+            waveform (float array or tensor of shape `(samples,)`): mono in [-1, 1], at least one window (25 ms) long.
+            training (`bool`): draw the segments instead of taking the middle of each chunk.
+            generator (`torch.Generator`): required in training.
+        Returns:
+            `torch.FloatTensor` of shape `(num_segments, segment_length, num_mel_bins)`.
+        Raises:
+            TypeError: samples that are not floating-point numbers.
+            ValueError: another shape, or too short.
+        """
+        waveform = to_tensor(waveform)
+        if not waveform.is_floating_point():
+            raise TypeError(f"A waveform must be floats in [-1, 1], got {waveform.dtype}. Divide 16-bit by 2**15.")
+        if waveform.ndim != 1 or len(waveform) < self.min_samples:
+            raise ValueError(
+                f"A waveform must have the shape (samples,) with at least {self.min_samples} samples (25 ms), got "
+                f"{tuple(waveform.shape)}."
+            )
+        window, shift = _window_and_shift(self.sampling_rate)
+        num_windows = 1 + (len(waveform) - window) // shift
+        available = max(math.ceil(num_windows / self.segment_length), self.num_segments)
+        features = torch.zeros(self.num_segments, self.segment_length, self.num_mel_bins)
+        for row, segment in enumerate(frame_indices(available, self.num_segments, training, generator)):
+            first = segment * self.segment_length
+            count = min(self.segment_length, num_windows - first)
+            if count > 0:  # a segment beyond the end is padding
+                piece = waveform[first * shift : (first + count - 1) * shift + window]
+                fbank = kaldi_fbank(piece, self.num_mel_bins, self.sampling_rate)  # (count, mel)
+                features[row, :count] = (fbank - self.mean) / (2 * self.std)
+        return features
+
+    def __call__(
+        self,
+        waveforms: np.ndarray | torch.Tensor | list[np.ndarray | torch.Tensor],
+        training: bool = False,
+        generator: torch.Generator | None = None,
+        return_tensors: str | None = "pt",
+    ) -> BatchFeature:
+        """Process one waveform or a list of waveforms, see `process_waveform`.
+
+        Returns:
+            `BatchFeature` with `input_features` of shape `(clips, num_segments, segment_length, num_mel_bins)`.
+        """
+        waveforms = waveforms if isinstance(waveforms, (list, tuple)) else [waveforms]
+        features = torch.stack([self.process_waveform(waveform, training, generator) for waveform in waveforms])
+        return BatchFeature({"input_features": features}, tensor_type=return_tensors)
+
+
+ScalarFeatureExtractor.register_for_auto_class("AutoFeatureExtractor")
+
+__all__ = ["ScalarFeatureExtractor", "kaldi_fbank"]

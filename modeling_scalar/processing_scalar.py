@@ -1,0 +1,424 @@
+"""Clips and captions to the tensors of `ScalarModel`.
+
+What a clip has is decided here, once: a modality that a file lacks is absent in `modality_mask`. Nothing is imputed
+and no clip is dropped; the zeros in the row of an absent modality are transport only.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import ProcessorMixin
+from transformers.feature_extraction_utils import BatchFeature
+from transformers.utils import logging
+
+from .configuration_scalar import MODALITIES
+from .media_scalar import (
+    SAMPLING_RATE,
+    MediaError,
+    find_sidecar,
+    frame_indices,
+    read_audio,
+    read_frames,
+    read_subtitle,
+    read_subtitle_track,
+    resample,
+)
+
+logger = logging.get_logger(__name__)
+
+PRESENCES = ("honest", "vast")
+
+
+class _FromVideo(Enum):
+    FROM_VIDEO = "from_video"
+
+    def __repr__(self):
+        return self.name
+
+
+FROM_VIDEO = _FromVideo.FROM_VIDEO
+"""Take the sound or the subtitle from the video file, if it has one."""
+
+
+@dataclass
+class Clip:
+    """One clip as read, before any resizing. `None` is a modality that the clip does not have.
+
+    Args:
+        frames (uint8 `np.ndarray` of shape `(frames, height, width, 3)`, *optional*): RGB.
+        waveform (float32 `np.ndarray` of shape `(samples,)`, *optional*): mono in [-1, 1] at 16 kHz.
+        subtitle (`str`, *optional*): plain text.
+        problems (`list[str]`): what could not be decoded and counts as absent, a line each.
+        path (`str`, *optional*): where it came from.
+    """
+
+    frames: np.ndarray | None = None
+    waveform: np.ndarray | None = None
+    subtitle: str | None = None
+    problems: list[str] = field(default_factory=list)
+    path: str | None = None
+
+
+def _is_path(item: Any) -> bool:
+    return isinstance(item, (str, os.PathLike))
+
+
+def _read_video(video: Any, num_frames: int | None, training: bool, generator: torch.Generator | None):
+    if _is_path(video):
+        return read_frames(video, num_frames, training=training, generator=generator)
+    if isinstance(video, (np.ndarray, torch.Tensor)):
+        available, take = len(video), video.__getitem__
+    elif hasattr(video, "get_frames_at"):  # torchcodec.decoders.VideoDecoder
+        available, take = len(video), lambda indices: video.get_frames_at(indices=indices).data
+    else:
+        raise TypeError(
+            "A video must be a path, uint8 frames, a decoder with `get_frames_at(indices=...)` and a length, or None, "
+            f"got {type(video).__name__}."
+        )
+    if available == 0:
+        return None
+    if num_frames is None:
+        indices = list(range(available))
+    else:
+        indices = frame_indices(available, num_frames, training, generator)
+    try:
+        frames = take(indices)
+    except RuntimeError as error:  # torchcodec's class for every decoding failure
+        raise MediaError(f"{video!r}: the frames {indices} do not decode ({error}).") from error
+    frames = np.asarray(frames)
+    if frames.ndim != 4 or 3 not in (frames.shape[1], frames.shape[3]):
+        raise ValueError(
+            "Frames of a clip must have the shape (frames, height, width, 3) or (frames, 3, height, width), "
+            f"got {frames.shape}."
+        )
+    return frames if frames.shape[3] == 3 else np.moveaxis(frames, 1, 3)
+
+
+def _read_waveform(audio: Any) -> np.ndarray | None:
+    if _is_path(audio):
+        return read_audio(audio)
+    if isinstance(audio, (np.ndarray, torch.Tensor)):
+        return np.asarray(audio)
+    if hasattr(audio, "get_all_samples"):  # torchcodec.decoders.AudioDecoder
+        try:
+            samples = audio.get_all_samples()
+        except RuntimeError as error:
+            raise MediaError(f"{audio!r}: the sound does not decode ({error}).") from error
+        return resample(np.asarray(samples.data), int(samples.sample_rate))
+    raise TypeError(
+        f"An audio must be a path, a waveform at {SAMPLING_RATE} Hz, a decoder with `get_all_samples()`, None or "
+        f"FROM_VIDEO, got {type(audio).__name__}."
+    )
+
+
+def _read_text(subtitle: Any, video: Any) -> str | None:
+    if subtitle is FROM_VIDEO:
+        if not _is_path(video):
+            return None
+        sidecar = find_sidecar(video)
+        return read_subtitle_track(video) if sidecar is None else read_subtitle(sidecar)
+    if isinstance(subtitle, os.PathLike) or (
+        isinstance(subtitle, str) and subtitle.lower().endswith((".srt", ".vtt")) and "\n" not in subtitle
+    ):
+        return read_subtitle(subtitle)
+    if isinstance(subtitle, str):
+        return subtitle
+    raise TypeError(
+        "A subtitle must be its text, the path of an .srt or .vtt file, None or FROM_VIDEO, got "
+        f"{type(subtitle).__name__}."
+    )
+
+
+def _one_per_clip(name: str, items: Any, num_clips: int) -> list:
+    if not isinstance(items, (list, tuple)):
+        if items is None or items is FROM_VIDEO:
+            return [items] * num_clips
+        items = [items]
+    if len(items) != num_clips:
+        raise ValueError(f"`{name}` must have one entry per clip: expected {num_clips}, got {len(items)}.")
+    return list(items)
+
+
+def _one_generator_per_clip(generator: Any, num_clips: int) -> list[torch.Generator | None]:
+    if generator is None or isinstance(generator, torch.Generator):
+        return [generator] * num_clips
+    if len(generator) != num_clips:
+        raise ValueError(f"`generator` must be one, or one per clip: expected {num_clips}, got {len(generator)}.")
+    return list(generator)
+
+
+class ScalarProcessor(ProcessorMixin):
+    """Read clips and turn them, and captions, into the inputs of `ScalarModel`.
+
+    Args:
+        image_processor (`ScalarImageProcessor`), feature_extractor (`ScalarFeatureExtractor`), tokenizer: the parts.
+        num_frames (`int`), num_train_frames (`int`): frames of a clip at test time and in training.
+        max_text_length (`int`), max_subtitle_length (`int`): tokens, with the special ones; longer texts are cut.
+        presence (`str`): `"honest"`: a subtitle without a word is a missing modality. `"vast"`: it is an empty
+            present one, as VAST's loaders have it; for parity runs.
+    """
+
+    def __init__(
+        self,
+        image_processor,
+        feature_extractor,
+        tokenizer,
+        num_frames: int = 8,
+        num_train_frames: int = 2,
+        max_text_length: int = 40,
+        max_subtitle_length: int = 70,
+        presence: str = "honest",
+    ):
+        if presence not in PRESENCES:
+            raise ValueError(f"`presence` must be one of {PRESENCES}, got {presence!r}.")
+        self.num_frames = num_frames
+        self.num_train_frames = num_train_frames
+        self.max_text_length = max_text_length
+        self.max_subtitle_length = max_subtitle_length
+        self.presence = presence
+        for name in ("num_frames", "num_train_frames", "max_text_length", "max_subtitle_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)!r}.")
+        super().__init__(image_processor, feature_extractor, tokenizer)
+
+    @property
+    def model_input_names(self) -> list[str]:
+        """The keys that a call can return."""
+        return [
+            "input_ids",
+            "attention_mask",
+            "pixel_values_videos",
+            "input_features",
+            "subtitle_input_ids",
+            "subtitle_attention_mask",
+            "modality_mask",
+        ]
+
+    def read_clip(
+        self,
+        video: Any,
+        audio: Any = FROM_VIDEO,
+        subtitle: Any = FROM_VIDEO,
+        *,
+        num_frames: int | str | None = None,
+        training: bool = False,
+        generator: torch.Generator | None = None,
+        on_error: str = "raise",
+    ) -> Clip:
+        """Read what one clip has. A clip with nothing left is returned as it is; a call of the processor refuses it.
+
+        Args:
+            video: a path, uint8 frames, a torchcodec `VideoDecoder` (or anything with a length and
+                `get_frames_at(indices=...).data`), or `None`.
+            audio: a path, a waveform `(samples,)` at 16 kHz, a torchcodec `AudioDecoder` built without
+                `num_channels` (or anything with `get_all_samples()`), `None`, or `FROM_VIDEO`: the track of the video
+                file, where `video` is a path.
+            subtitle: a text, the path of an `.srt` or `.vtt` file, `None`, or `FROM_VIDEO`: the file beside the video
+                (`find_sidecar`), else the first text track inside, where `video` is a path.
+            num_frames (`int`, *optional*): default the setting for `training`; `"all"` keeps all frames, from which a
+                later call chooses as reading would have.
+            training (`bool`), generator (`torch.Generator`): see `frame_indices`.
+            on_error (`str`): what a stream that cannot be decoded does: `"raise"` a `MediaError`, or count as
+                `"missing"`, with a warning and a line in `Clip.problems`. A file that does not exist always raises.
+        Returns:
+            `Clip`. Sound shorter than one 25 ms window is absent, with a line in `problems`.
+        Raises:
+            FileNotFoundError: a path without a file.
+            MediaError: a stream cannot be decoded and `on_error="raise"`.
+        """
+        if on_error not in ("raise", "missing"):
+            raise ValueError(f"`on_error` must be 'raise' or 'missing', got {on_error!r}.")
+        if training and generator is None:
+            raise ValueError("`training=True` draws at random: pass a seeded `generator=torch.Generator()`.")
+        if num_frames is None:
+            num_frames = self.num_train_frames if training else self.num_frames
+        elif num_frames == "all":
+            num_frames = None
+        if audio is FROM_VIDEO:
+            audio = video if _is_path(video) else None
+        clip = Clip(path=next((os.fspath(item) for item in (video, audio) if _is_path(item)), None))
+
+        def read(reader, item, *args):
+            if item is None:
+                return None
+            try:
+                return reader(item, *args)
+            except MediaError as error:
+                if on_error == "raise":
+                    raise
+                self._note(clip, str(error))
+                return None
+
+        clip.frames = read(_read_video, video, num_frames, training, generator)
+        clip.waveform = read(_read_waveform, audio)
+        clip.subtitle = read(_read_text, subtitle, video)
+        if clip.waveform is not None and clip.waveform.ndim == 1:
+            num_samples, needed = len(clip.waveform), self.feature_extractor.min_samples
+            if num_samples < needed:
+                self._note(
+                    clip,
+                    f"{clip.path or 'waveform'}: audio of {num_samples} samples, shorter than one 25 ms window "
+                    f"({needed}): counts as absent.",
+                )
+                clip.waveform = None
+        return clip
+
+    @staticmethod
+    def _note(clip: Clip, problem: str) -> None:
+        if problem not in clip.problems:  # a file that does not open fails for each of its modalities
+            clip.problems.append(problem)
+            logger.warning(problem)
+
+    def __call__(
+        self,
+        text: str | Sequence[str] | None = None,
+        clips: Sequence[Clip] | Clip | None = None,
+        videos: Any = None,
+        audios: Any = FROM_VIDEO,
+        subtitles: Any = FROM_VIDEO,
+        training: bool = False,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        on_error: str = "raise",
+        return_tensors: str | None = "pt",
+    ) -> BatchFeature:
+        """Prepare captions, clips, or both.
+
+        Args:
+            text (`str` or `list[str]`, *optional*): captions.
+            clips (`list[Clip]`, *optional*): what `read_clip` returned. With more or fewer frames than the setting,
+                frames are chosen here by the same rule.
+            videos, audios, subtitles (*optional*): instead of `clips`: an item or a list with one per clip, as
+                `read_clip` takes them. `None` alone means that no clip has the modality.
+            training (`bool`): `num_train_frames` frames, and random frames, crops, flips and audio segments.
+            generator (`torch.Generator`, or a list with one per clip): source of all randomness, required in training.
+                With one per clip, what is drawn for a clip does not depend on the others in the batch.
+            on_error (`str`): see `read_clip`.
+            return_tensors (`str`): `"pt"` or `"np"`.
+        Returns:
+            `BatchFeature` with, for captions, `input_ids` and `attention_mask`; for clips `modality_mask`
+            `(batch, 3)`, bool, in the order of `MODALITIES`, and, where at least one clip has the modality,
+            `pixel_values_videos` `(batch, frames, 3, height, width)`, `input_features`
+            `(batch, segments, time, mel)`, `subtitle_input_ids` and `subtitle_attention_mask` `(batch, tokens)`.
+            Rows of absent modalities hold zeros and padding.
+        Raises:
+            ValueError: a clip without any modality, or arguments that do not fit together.
+            MediaError: a stream cannot be decoded and `on_error="raise"`.
+
+        Example:
+
+            >>> batch = processor(text=["a dog barks"], videos=["dog.mp4"])  # doctest: +SKIP
+            >>> batch["modality_mask"]  # doctest: +SKIP
+            tensor([[ True,  True, False]])
+        """
+        if training and generator is None:
+            raise ValueError("`training=True` draws at random: pass a seeded `generator=torch.Generator()`.")
+        streams_given = any(
+            isinstance(item, (list, tuple)) or not (item is None or item is FROM_VIDEO)
+            for item in (videos, audios, subtitles)
+        )
+        if clips is not None and streams_given:
+            raise ValueError("Pass either `clips` or `videos`, `audios` and `subtitles`, not both.")
+        if text is None and clips is None and not streams_given:
+            raise ValueError("Nothing to process: pass `text`, `clips`, or `videos`, `audios` or `subtitles`.")
+        data = {}
+        if text is not None:
+            data |= self._tokenize([text] if isinstance(text, str) else list(text), self.max_text_length)
+        if streams_given:
+            clips = self._read_clips(videos, audios, subtitles, training, generator, on_error)
+        if clips is not None:
+            clips = list(clips) if isinstance(clips, (list, tuple)) else [clips]
+            data |= self._process_clips(clips, training, generator)
+        return BatchFeature(data, tensor_type=return_tensors)
+
+    def _read_clips(self, videos, audios, subtitles, training, generator, on_error) -> list[Clip]:
+        lengths = [len(items) for items in (videos, audios, subtitles) if isinstance(items, (list, tuple))]
+        num_clips = lengths[0] if lengths else 1
+        rows = zip(
+            _one_per_clip("videos", videos, num_clips),
+            _one_per_clip("audios", audios, num_clips),
+            _one_per_clip("subtitles", subtitles, num_clips),
+            strict=True,
+        )
+        generators = _one_generator_per_clip(generator, num_clips)
+        return [
+            self.read_clip(*row, training=training, generator=generator, on_error=on_error)
+            for row, generator in zip(rows, generators, strict=True)
+        ]
+
+    def _tokenize(self, texts: list[str], max_length: int) -> dict[str, torch.Tensor]:
+        if not texts:
+            raise ValueError("`text` is an empty list: pass at least one caption, or None.")
+        tokens = self.tokenizer(
+            texts,
+            padding="longest",
+            truncation=True,
+            max_length=max_length,
+            return_token_type_ids=False,
+            return_tensors="pt",
+        )
+        return {"input_ids": tokens["input_ids"], "attention_mask": tokens["attention_mask"]}
+
+    def _has_subtitle(self, clip: Clip) -> bool:
+        return clip.subtitle is not None and (self.presence == "vast" or bool(clip.subtitle.strip()))
+
+    def _process_clips(self, clips: list[Clip], training, generator) -> dict[str, torch.Tensor]:
+        if not clips:
+            raise ValueError("The list of clips is empty: pass at least one clip.")
+        modality_mask = torch.tensor(
+            [[c.frames is not None, c.waveform is not None, self._has_subtitle(c)] for c in clips]
+        )  # (batch, 3)
+        if empty := (~modality_mask.any(dim=1)).nonzero().flatten().tolist():
+            names = ", ".join(f"{row} ({clips[row].path or 'no path'})" for row in empty)
+            problems = "".join(f"\n  {problem}" for row in empty for problem in clips[row].problems)
+            raise ValueError(
+                f"Every clip needs at least one of {MODALITIES}; these have none: {names}. Leave them out.{problems}"
+            )
+        has_video, has_audio, has_subtitle = modality_mask.unbind(dim=1)
+        num_frames = self.num_train_frames if training else self.num_frames
+        generators = _one_generator_per_clip(generator, len(clips))
+        data = {"modality_mask": modality_mask}
+        if has_video.any():
+            rows = [
+                self._process_frames(clip.frames, num_frames, training, generator)
+                for clip, generator in zip(clips, generators, strict=True)
+                if clip.frames is not None
+            ]
+            data["pixel_values_videos"] = _scatter(has_video, rows)
+        if has_audio.any():
+            rows = [
+                self.feature_extractor.process_waveform(clip.waveform, training, generator)
+                for clip, generator in zip(clips, generators, strict=True)
+                if clip.waveform is not None
+            ]
+            data["input_features"] = _scatter(has_audio, rows)
+        if has_subtitle.any():
+            texts = [c.subtitle for c in clips if self._has_subtitle(c)]
+            tokens = self._tokenize(texts, self.max_subtitle_length)
+            data["subtitle_input_ids"] = _scatter(has_subtitle, tokens["input_ids"], self.tokenizer.pad_token_id)
+            data["subtitle_attention_mask"] = _scatter(has_subtitle, tokens["attention_mask"])
+        return data
+
+    def _process_frames(self, frames, num_frames: int, training: bool, generator) -> torch.Tensor:
+        if len(frames) != num_frames:
+            frames = frames[frame_indices(len(frames), num_frames, training, generator)]
+        return self.image_processor.process_frames(frames, training, generator)
+
+
+def _scatter(present: torch.Tensor, rows: Sequence[torch.Tensor], fill: float = 0) -> torch.Tensor:
+    """Put the rows of present clips in their places of the batch, `fill` elsewhere."""
+    rows = rows if isinstance(rows, torch.Tensor) else torch.stack(rows)
+    if bool(present.all()):
+        return rows
+    full = rows.new_full((len(present), *rows.shape[1:]), fill)
+    full[present] = rows
+    return full
+
+
+ScalarProcessor.register_for_auto_class("AutoProcessor")
+
+__all__ = ["FROM_VIDEO", "PRESENCES", "Clip", "ScalarProcessor"]

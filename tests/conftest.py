@@ -1,0 +1,118 @@
+"""Fixtures: a tiny model of the paper's architecture, its processor, and the folder of reference material."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertTokenizer
+
+from modeling_scalar import (
+    BeatsConfig,
+    ScalarConfig,
+    ScalarFeatureExtractor,
+    ScalarImageProcessor,
+    ScalarModel,
+    ScalarProcessor,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The reference material; tests that need it are skipped without it, but never in CI."""
+    folder = (ROOT / os.environ.get("SCALAR_SHARED", "../shared")).resolve()
+    if not folder.is_dir():
+        message = f"no reference material at {folder}; set SCALAR_SHARED"
+        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+    return folder
+
+
+def make_tiny_config(**changes) -> ScalarConfig:
+    """Every tower at most two layers wide enough for its heads; the paper's structure."""
+    fields = {
+        "vision_config": {
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": 32,
+            "patch_size": 16,
+        },
+        "audio_config": BeatsConfig(
+            hidden_size=24,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            patch_embed_dim=16,
+            num_conv_pos_embeddings=4,
+            num_conv_pos_embedding_groups=2,
+            num_buckets=8,
+            max_bucket_distance=16,
+        ),
+        "text_config": {
+            "vocab_size": 60,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "max_position_embeddings": 80,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+            # Wide enough that captions differ visibly in their embeddings.
+            "initializer_range": 0.2,
+        },
+        "projection_dim": 16,
+    }
+    return ScalarConfig(**fields | changes)
+
+
+@pytest.fixture
+def tiny_model() -> ScalarModel:
+    torch.manual_seed(0)
+    return ScalarModel(make_tiny_config()).eval()
+
+
+@pytest.fixture(scope="session")
+def tiny_processor() -> ScalarProcessor:
+    words = "a the red blue circle square dog cat barks meows and low high tone says about hello weather music".split()
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    return ScalarProcessor(
+        ScalarImageProcessor(image_size=32),
+        ScalarFeatureExtractor(segment_length=64),
+        BertTokenizer(vocab={word: index for index, word in enumerate(vocab)}),
+        num_frames=2,
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(tmp_path_factory, tiny_processor) -> Path:
+    """A saved tiny model with its processor, as `from_pretrained` expects it."""
+    folder = tmp_path_factory.mktemp("tiny-model")
+    torch.manual_seed(0)
+    ScalarModel(make_tiny_config()).save_pretrained(folder)
+    tiny_processor.save_pretrained(folder)
+    return folder
+
+
+def make_batch(batch_size: int = 4, seed: int = 0, frames: int = 2, segments: int = 1) -> dict[str, torch.Tensor]:
+    """Random inputs of the tiny model, with every modality present and some padding."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(3, 9, (batch_size,), generator=generator)
+    attention_mask = (torch.arange(8) < lengths[:, None]).long()
+    subtitle_mask = (torch.arange(10) < (lengths + 1)[:, None]).long()
+    return {
+        "input_ids": torch.randint(5, 60, (batch_size, 8), generator=generator) * attention_mask,
+        "attention_mask": attention_mask,
+        "pixel_values_videos": torch.randn(batch_size, frames, 3, 32, 32, generator=generator),
+        "input_features": torch.randn(batch_size, segments, 64, 64, generator=generator),
+        "subtitle_input_ids": torch.randint(5, 60, (batch_size, 10), generator=generator) * subtitle_mask,
+        "subtitle_attention_mask": subtitle_mask,
+        "modality_mask": torch.ones(batch_size, 3, dtype=torch.bool),
+    }
+
+
+@pytest.fixture
+def batch() -> dict[str, torch.Tensor]:
+    return make_batch()

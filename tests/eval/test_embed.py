@@ -1,0 +1,331 @@
+import hashlib
+import threading
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import BatchFeature
+
+from eval.benchmarks.columns import FEATURES
+from eval.embed import Embeddings, _in_background, embed_dataset, gallery_manifest
+from modeling_scalar.media_scalar import MediaError
+from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
+
+DIM = 8
+
+
+class FakeProcessor:
+    """Reads text files; the number that stands for their content is all the model sees."""
+
+    def __init__(self):
+        self.threads = set()
+
+    def read_clip(self, video, audio=FROM_VIDEO, subtitle=FROM_VIDEO, on_error="raise"):
+        self.threads.add(threading.get_ident())
+        clip = Clip(subtitle=subtitle)
+        for name, path in (("frames", video), ("waveform", video if audio is FROM_VIDEO else audio)):
+            content = None if path is None else Path(path).read_text()
+            if content == "broken":
+                if on_error == "raise":
+                    raise MediaError(f"{path} holds no {name}.")
+                clip.problems.append(f"{name} of {path} is broken")
+            elif content is not None and content != "silent":
+                setattr(clip, name, content + name)
+        return clip
+
+    def __call__(self, text=None, clips=None):
+        if text is not None:
+            ids = torch.tensor([[zlib.crc32(caption.encode())] for caption in text])
+            return BatchFeature({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+        if any(clip.frames is clip.waveform is clip.subtitle is None for clip in clips):
+            raise ValueError("A clip has nothing.")  # as the real one
+        batch, present = {}, []
+        names = ("pixel_values_videos", "input_features", "subtitle_input_ids")
+        for key, name in zip(names, ("frames", "waveform", "subtitle"), strict=True):
+            values = [getattr(clip, name) for clip in clips]
+            present.append(torch.tensor([value is not None for value in values]))
+            if present[-1].any():
+                batch[key] = torch.tensor([[zlib.crc32((value or "").encode())] for value in values])
+        return BatchFeature(batch | {"modality_mask": torch.stack(present, dim=1)})
+
+
+class FakeModel(torch.nn.Module):
+    """Maps each number to a unit vector of its own."""
+
+    device = torch.device("cpu")
+
+    def _vectors(self, numbers):
+        assert not self.training and not torch.is_grad_enabled()
+        generator = torch.Generator()
+        vectors = [torch.randn(DIM, generator=generator.manual_seed(number)) for number in numbers.flatten().tolist()]
+        return torch.nn.functional.normalize(torch.stack(vectors), dim=-1)
+
+    def get_text_features(self, input_ids, attention_mask):
+        return self._vectors(input_ids)
+
+    def get_modality_features(
+        self, pixel_values_videos=None, input_features=None, subtitle_input_ids=None, modality_mask=None
+    ):
+        embeds = torch.zeros(*modality_mask.shape, DIM)
+        for index, values in enumerate((pixel_values_videos, input_features, subtitle_input_ids)):
+            if values is not None:
+                embeds[:, index] = self._vectors(values)
+        return embeds * modality_mask[..., None], modality_mask
+
+
+def row(video_id, caption="a caption", video_path=None, audio_path=None, subtitle=None):
+    return dict(video_id=video_id, caption=caption, video_path=video_path, audio_path=audio_path, subtitle=subtitle)
+
+
+def dataset_of(rows):
+    return Dataset.from_list(rows, features=FEATURES)
+
+
+def write(folder, name, content):
+    path = folder / name
+    path.write_text(content)
+    return str(path)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Seven clips, nine captions: every kind of presence, and an audio file of its own."""
+    films = [write(tmp_path, f"{i}.mp4", f"film {i}") for i in range(7)]
+    sound = write(tmp_path, "1.wav", "sound")
+    return [
+        row("a", "first", films[0], films[0], "hello"),
+        row("b", "second", films[1], sound),
+        row("a", "third", films[0], films[0], "hello"),
+        row("c", "fourth", films[2], films[2]),
+        row("d", "fifth", films[3], None),
+        row("e", "sixth", None, sound),
+        row("f", "seventh", None, None, "only words"),
+        row("a", "eighth", films[0], films[0], "hello"),
+        row("g", "ninth", films[6], films[6], "bye"),
+    ]
+
+
+def embed(rows, **options):
+    return embed_dataset(FakeModel(), FakeProcessor(), dataset_of(rows), progress=False, **options)
+
+
+def assert_same(first, second):
+    for name in ("text_embeds", "modality_embeds", "modality_mask", "targets"):
+        torch.testing.assert_close(getattr(first, name), getattr(second, name), rtol=0, atol=0)
+    for name in ("clip_ids", "query_ids", "problems", "metadata"):
+        assert getattr(first, name) == getattr(second, name)
+
+
+def test_rows_of_one_clip_become_one_clip_with_several_captions(rows):
+    embeddings = embed(rows)
+    assert embeddings.clip_ids == ["a", "b", "c", "d", "e", "f", "g"]
+    assert embeddings.targets.tolist() == [0, 1, 0, 2, 3, 4, 5, 0, 6]
+    assert embeddings.query_ids == ["a#0", "b#0", "a#1", "c#0", "d#0", "e#0", "f#0", "a#2", "g#0"]
+    assert len(embeddings.text_embeds.unique(dim=0)) == 9
+    expected = [[1, 1, 1], [1, 1, 0], [1, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1]]
+    assert embeddings.modality_mask.int().tolist() == expected
+    assert embeddings.problems == []
+
+
+@pytest.mark.parametrize(("batch_size", "num_workers"), [(1, 1), (1, 4), (2, 2), (3, 3), (100, 1)])
+def test_batch_size_and_threads_change_nothing(rows, batch_size, num_workers):
+    assert_same(embed(rows, batch_size=batch_size, num_workers=num_workers), embed(rows, batch_size=4))
+
+
+def test_order_of_rows_changes_nothing_but_the_order(rows):
+    straight, reverse = embed(rows, batch_size=2), embed(rows[::-1], batch_size=2)
+    order = [reverse.clip_ids.index(clip_id) for clip_id in straight.clip_ids]
+    assert order != sorted(order)
+    assert torch.equal(reverse.modality_embeds[order], straight.modality_embeds)
+    assert torch.equal(reverse.modality_mask[order], straight.modality_mask)
+    assert torch.equal(reverse.text_embeds.flip(0), straight.text_embeds)
+    ids = [[e.clip_ids[target] for target in e.targets] for e in (straight, reverse)]
+    assert ids[0] == ids[1][::-1]
+
+
+def test_audio_of_the_video_itself_and_of_a_file_are_told_apart(tmp_path):
+    film = write(tmp_path, "film.mp4", "film")
+    asked = []
+
+    class Asked(FakeProcessor):
+        def read_clip(self, video, audio=FROM_VIDEO, subtitle=FROM_VIDEO, on_error="raise"):
+            asked.append((video, audio, subtitle))
+            return super().read_clip(video, audio, subtitle, on_error)
+
+    other = write(tmp_path, "other.wav", "sound")
+    paths = {"a": (film, film, "words"), "b": (film, other), "c": (film, None), "d": (None, other)}
+    rows = [row(video_id, "x", *of_clip) for video_id, of_clip in paths.items()]
+    embed_dataset(FakeModel(), Asked(), dataset_of(rows), progress=False)
+    assert asked == [(film, FROM_VIDEO, "words"), (film, other, None), (film, None, None), (None, other, None)]
+
+
+def test_files_are_read_outside_the_main_thread(rows):
+    processor = FakeProcessor()
+    embed_dataset(FakeModel(), processor, dataset_of(rows), batch_size=2, progress=False)
+    assert processor.threads and threading.get_ident() not in processor.threads
+
+
+def test_clip_that_cannot_be_read_stops_the_run_with_its_name_and_path(rows, tmp_path):
+    rows[3]["video_path"] = write(tmp_path, "bad.mp4", "broken")
+    with pytest.raises(ValueError, match=r"'c' \(video '.*bad\.mp4'.*holds no frames.*on_error=\"missing\""):
+        embed(rows, batch_size=2)
+
+
+def test_file_that_is_not_there_stops_the_run_with_its_name_and_path(rows, tmp_path):
+    rows[3]["video_path"] = str(tmp_path / "nowhere.mp4")
+    for on_error in ("raise", "missing"):
+        with pytest.raises(FileNotFoundError, match=r"'c' \(video '.*nowhere\.mp4'"):
+            embed(rows, on_error=on_error)
+
+
+def test_what_cannot_be_read_counts_as_absent_and_is_listed_if_asked(rows, tmp_path):
+    rows[3]["video_path"] = bad = write(tmp_path, "bad.mp4", "broken")
+    embeddings = embed(rows, batch_size=2, on_error="missing")
+    assert embeddings.modality_mask[2].tolist() == [False, True, False]
+    assert embeddings.problems == [f"c: frames of {bad} is broken"]
+
+
+def test_clips_with_nothing_left_are_all_named_and_never_dropped(rows, tmp_path):
+    bad = write(tmp_path, "bad.mp4", "broken")
+    rows += [
+        row("empty", "x"),
+        row("blank", "x", subtitle=" "),
+        row("fine", "x", rows[0]["video_path"]),
+        row("ruined", "x", bad, bad),
+    ]
+    with pytest.raises(ValueError, match=r"\['empty', 'blank', 'ruined'\].*frames of .*bad\.mp4 is broken"):
+        embed(rows, batch_size=2, on_error="missing")
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_model_is_left_in_the_mode_it_was_in(rows, tmp_path, training):
+    model = FakeModel().train(training)
+    embed_dataset(model, FakeProcessor(), dataset_of(rows), progress=False)
+    assert model.training is training
+    rows[0]["video_path"] = rows[2]["video_path"] = rows[7]["video_path"] = str(tmp_path / "nowhere.mp4")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        embed_dataset(model, FakeProcessor(), dataset_of(rows), progress=False)
+    assert model.training is training
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows[2].update(subtitle="other"), "'a' name different files"),
+        (lambda rows: rows[1].update(caption=None), "'b' has no caption"),
+        (lambda rows: rows[1].update(caption="  "), "'b' has no caption"),
+    ],
+)
+def test_rows_that_make_no_sense_are_refused(rows, change, message):
+    change(rows)
+    with pytest.raises(ValueError, match=message):
+        embed(rows)
+
+
+def test_data_set_without_rows_is_refused(rows):
+    with pytest.raises(ValueError, match="no rows"):
+        embed_dataset(FakeModel(), FakeProcessor(), dataset_of(rows).select([]), progress=False)
+
+
+def test_data_set_without_a_column_is_refused(rows):
+    dataset = dataset_of(rows).remove_columns("subtitle")
+    with pytest.raises(ValueError, match="subtitle"):
+        embed_dataset(FakeModel(), FakeProcessor(), dataset, progress=False)
+
+
+@pytest.mark.parametrize("options", [{"on_error": "skip"}, {"batch_size": 0}, {"num_workers": 0}])
+def test_options_that_make_no_sense_are_refused(rows, options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        embed(rows, **options)
+
+
+def test_background_keeps_order_and_stays_a_bounded_number_of_batches_ahead():
+    pulled = []
+
+    def numbers():
+        for number in range(12):
+            pulled.append(number)
+            yield number
+
+    def slow_if_even(number):
+        time.sleep(0.01 * (number % 2 == 0))
+        return number
+
+    ahead = []
+    for consumed, number in enumerate(_in_background(slow_if_even, numbers(), num_workers=3)):
+        assert number == consumed
+        ahead.append(len(pulled) - consumed - 1)
+    assert len(ahead) == 12 and max(ahead) == 3
+
+
+def test_saved_embeddings_load_equal(rows, tmp_path):
+    embeddings = embed(rows)
+    embeddings.problems.append("ä: nichts zu hören")
+    embeddings.metadata = {"model": "tiny", "query_temperature": 0.1}
+    embeddings.save(tmp_path / "new" / "folder")
+    assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == [
+        "embeddings.json",
+        "embeddings.safetensors",
+    ]
+    assert_same(Embeddings.load(tmp_path / "new" / "folder"), embeddings)
+
+
+def test_folder_that_holds_something_else_is_refused(tmp_path):
+    Embeddings(**parts()).save(tmp_path)
+    (tmp_path / "embeddings.json").write_text('{"clip_ids": ["a"], "notes": 1}')
+    with pytest.raises(ValueError, match="query_ids.*notes"):
+        Embeddings.load(tmp_path)
+    (tmp_path / "embeddings.json").unlink()
+    with pytest.raises(FileNotFoundError):
+        Embeddings.load(tmp_path)
+
+
+def parts(**changes):
+    content = dict(
+        text_embeds=torch.ones(2, DIM),
+        modality_embeds=torch.ones(2, 3, DIM),
+        modality_mask=torch.tensor([[True, False, True], [True, True, True]]),
+        targets=torch.tensor([1, 0]),
+        clip_ids=["ä", "b"],
+        query_ids=["q", "r"],
+    )
+    return content | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text_embeds": torch.ones(3, DIM)}, "text_embeds"),
+        ({"modality_embeds": torch.ones(2, 3, DIM + 1)}, "modality_embeds"),
+        ({"modality_mask": torch.ones(2, 3)}, "bool"),
+        ({"modality_mask": torch.zeros(2, 3, dtype=torch.bool)}, r"none: \['ä', 'b'\]"),
+        ({"targets": torch.tensor([0, 2])}, "targets"),
+        ({"clip_ids": ["b", "b"]}, r"unique, repeated: \['b'\]"),
+    ],
+)
+def test_embeddings_that_do_not_fit_together_are_refused(changes, message):
+    Embeddings(**parts())
+    with pytest.raises(ValueError, match=message):
+        Embeddings(**parts(**changes))
+
+
+def test_manifest_is_the_digest_of_identifiers_and_presence_in_order():
+    manifest = gallery_manifest(Embeddings(**parts()))
+    assert manifest == {
+        "num_clips": 2,
+        "ids": ["ä", "b"],
+        "presence": [[1, 0, 1], [1, 1, 1]],
+        "sha256": hashlib.sha256(rb'[["\u00e4",[1,0,1]],["b",[1,1,1]]]').hexdigest(),
+    }
+
+
+def test_manifest_changes_with_order_and_presence_but_not_with_embeddings():
+    digest = gallery_manifest(Embeddings(**parts()))["sha256"]
+    assert gallery_manifest(Embeddings(**parts(modality_embeds=torch.zeros(2, 3, DIM))))["sha256"] == digest
+    flipped = parts()
+    flipped.update(clip_ids=["b", "ä"], modality_mask=flipped["modality_mask"].flip(0))
+    fuller = parts(modality_mask=torch.ones(2, 3, dtype=torch.bool))
+    assert len({digest, *(gallery_manifest(Embeddings(**p))["sha256"] for p in (flipped, fuller))}) == 3

@@ -1,0 +1,243 @@
+"""Scores, weights and centroids against a float64 loop over Eq. 2-4, and the properties the paper relies on."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from modeling_scalar import MODALITIES
+from modeling_scalar.aggregation_scalar import METHODS, paired_centroids, query_weights, retrieval_scores
+
+FLOAT32 = {"atol": 2e-6, "rtol": 0}  # a few roundings of sums of D products
+
+
+def random_clips(num_queries=7, num_clips=23, dim=24, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    texts = normalize(torch.randn(num_queries, dim, generator=generator, dtype=torch.float64), dim=-1)
+    modalities = normalize(torch.randn(num_clips, 3, dim, generator=generator, dtype=torch.float64), dim=-1)
+    mask = torch.rand(num_clips, 3, generator=generator) < 0.6
+    mask[torch.arange(num_clips), torch.arange(num_clips) % 3] = True
+    assert {1, 2, 3} == set(mask.sum(1).tolist())
+    return texts.to(dtype), modalities.to(dtype), mask
+
+
+def loop_weights(text, embeds, query_temperature):
+    agreements = [sum(x * y for x, y in zip(text, z, strict=True)) for z in embeds]
+    largest = max(agreements)
+    exponentials = [math.exp((a - largest) / query_temperature) for a in agreements]
+    return [e / sum(exponentials) for e in exponentials]
+
+
+def loop_scores(texts, modalities, mask, query_temperature, uniform=False):
+    """Eq. 2 and 3 literally: weights, weighted sum, norm, cosine; one pair and one coordinate at a time."""
+    scores = torch.zeros(len(texts), len(modalities), dtype=torch.float64)
+    for q, text in enumerate(texts.double().tolist()):
+        for v in range(len(modalities)):
+            embeds = [modalities[v, m].double().tolist() for m in range(3) if mask[v, m]]
+            weights = [1 / len(embeds)] * len(embeds) if uniform else loop_weights(text, embeds, query_temperature)
+            total = [sum(w * z[d] for w, z in zip(weights, embeds, strict=True)) for d in range(len(text))]
+            norm = math.sqrt(sum(x * x for x in total))
+            scores[q, v] = sum(t * x for t, x in zip(text, total, strict=True)) / norm
+    return scores
+
+
+@pytest.mark.parametrize("query_temperature", [0.01, 0.05, 0.1, 1.0])
+def test_scores_equal_the_float64_loop(query_temperature):
+    clips = random_clips()
+    expected = loop_scores(*clips, query_temperature)
+    scores = retrieval_scores(*clips, query_temperature=query_temperature)
+    torch.testing.assert_close(scores.double(), expected, **FLOAT32)
+
+
+def test_uniform_scores_equal_the_float64_loop():
+    clips = random_clips()
+    expected = loop_scores(*clips, 0.1, uniform=True)
+    torch.testing.assert_close(retrieval_scores(*clips, method="uniform").double(), expected, **FLOAT32)
+
+
+@pytest.mark.parametrize("name", MODALITIES)
+def test_a_pathway_is_the_cosine_and_minus_infinity_where_absent(name):
+    texts, modalities, mask = random_clips()
+    index = MODALITIES.index(name)
+    scores = retrieval_scores(texts, modalities, mask, method=name)
+    present = mask[:, index]
+    assert present.any() and not present.all()
+    torch.testing.assert_close(scores[:, present], texts @ modalities[present, index].T)
+    assert (scores[:, ~present] == float("-inf")).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_differentiable_and_blocked_paths_agree(method, monkeypatch):
+    texts, modalities, mask = random_clips()
+    monkeypatch.setattr("modeling_scalar.aggregation_scalar._BLOCK", 5)
+    blocked = retrieval_scores(texts, modalities, mask, method=method)
+    plain = retrieval_scores(texts.requires_grad_(), modalities, mask, method=method)
+    assert plain.requires_grad and not blocked.requires_grad
+    torch.testing.assert_close(blocked, plain.detach(), **FLOAT32)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("content", [1e4, float("nan"), float("inf")])
+def test_what_a_masked_modality_holds_changes_nothing(method, content):
+    texts, modalities, mask = random_clips()
+    expected = retrieval_scores(texts, modalities, mask, method=method)
+    filled = modalities.masked_fill(~mask[..., None], content)
+    torch.testing.assert_close(retrieval_scores(texts, filled, mask, method=method), expected, atol=0, rtol=0)
+    torch.testing.assert_close(query_weights(texts, filled, mask), query_weights(texts, modalities, mask))
+
+
+def test_what_a_masked_modality_holds_reaches_no_gradient():
+    texts, modalities, mask = random_clips()
+    filled = modalities.masked_fill(~mask[..., None], float("nan")).requires_grad_()
+    texts.requires_grad_()
+    own = torch.arange(len(texts))
+    loss = retrieval_scores(texts, filled, mask).sum() + paired_centroids(texts, filled[own], mask[own]).sum()
+    loss.backward()
+    assert texts.grad.isfinite().all() and texts.grad.abs().max() > 0.1
+    assert (filled.grad[~mask] == 0).all() and filled.grad.isfinite().all() and filled.grad[mask].abs().max() > 0.1
+
+
+def test_scores_do_not_depend_on_the_other_clips_or_their_order():
+    texts, modalities, mask = random_clips()
+    scores = retrieval_scores(texts, modalities, mask)
+    order = torch.randperm(len(mask), generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(retrieval_scores(texts, modalities[order], mask[order]), scores[:, order], **FLOAT32)
+    one = torch.cat([retrieval_scores(texts[:1], modalities[v : v + 1], mask[v : v + 1]) for v in range(len(mask))], 1)
+    torch.testing.assert_close(one, scores[:1], **FLOAT32)
+
+
+def test_scores_do_not_depend_on_the_order_of_modalities():
+    texts, modalities, mask = random_clips()
+    order = [2, 0, 1]
+    rotated = retrieval_scores(texts, modalities[:, order], mask[:, order])
+    torch.testing.assert_close(rotated, retrieval_scores(texts, modalities, mask), **FLOAT32)
+
+
+def test_one_modality_scores_as_its_cosine():
+    texts, modalities, _ = random_clips()
+    mask = torch.tensor([[False, True, False]]).expand(len(modalities), -1)
+    torch.testing.assert_close(retrieval_scores(texts, modalities, mask), texts @ modalities[:, 1].T, **FLOAT32)
+
+
+def test_the_temperature_goes_from_the_best_pathway_to_the_uniform_centroid():
+    texts, modalities, mask = random_clips(dtype=torch.float64)
+    cold = retrieval_scores(texts, modalities, mask, query_temperature=1e-5)
+    pathways = torch.stack([retrieval_scores(texts, modalities, mask, method=name) for name in MODALITIES])
+    torch.testing.assert_close(cold, pathways.amax(0), atol=1e-4, rtol=0)
+    hot = retrieval_scores(texts, modalities, mask, query_temperature=1e6)
+    torch.testing.assert_close(hot, retrieval_scores(texts, modalities, mask, method="uniform"), atol=1e-5, rtol=0)
+
+
+def test_the_score_is_a_cosine_and_at_least_the_weighted_mean():
+    texts, modalities, mask = random_clips(dtype=torch.float64)
+    scores, weights = retrieval_scores(texts, modalities, mask), query_weights(texts, modalities, mask)
+    mean = (weights * torch.einsum("qd,vmd->qvm", texts, modalities)).sum(-1)
+    assert scores.abs().max() <= 1
+    assert (mean > 0).any() and (scores[mean > 0] >= mean[mean > 0] - 1e-12).all()
+
+
+def test_weights_equal_the_loop_and_are_zero_where_absent():
+    texts, modalities, mask = random_clips()
+    weights = query_weights(texts, modalities, mask, 0.1)
+    assert weights.shape == (len(texts), len(mask), 3)
+    for q in (0, 3):
+        for v in range(len(mask)):
+            present = mask[v].nonzero().flatten()
+            expected = loop_weights(texts[q].double().tolist(), modalities[v, present].double().tolist(), 0.1)
+            torch.testing.assert_close(weights[q, v, present].double(), torch.tensor(expected).double(), **FLOAT32)
+    assert (weights[:, ~mask] == 0).all()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(len(texts), len(mask)))
+
+
+def test_paired_centroids_are_unit_and_give_the_paired_score():
+    texts, modalities, mask = random_clips(num_queries=23)
+    centroids = paired_centroids(texts, modalities, mask, 0.1)
+    torch.testing.assert_close(centroids.norm(dim=-1), torch.ones(len(texts)))
+    scores = retrieval_scores(texts, modalities, mask)
+    torch.testing.assert_close((texts * centroids).sum(-1), scores.diagonal(), **FLOAT32)
+
+
+def test_gradients_equal_finite_differences():
+    texts, modalities, mask = random_clips(3, 4, 5, dtype=torch.float64)
+    texts.requires_grad_(), modalities.requires_grad_()
+    assert torch.autograd.gradcheck(lambda t, z: retrieval_scores(t, z, mask), (texts, modalities))
+    assert torch.autograd.gradcheck(lambda t, z: paired_centroids(t, z[:3], mask[:3]), (texts, modalities))
+
+
+@pytest.mark.parametrize("length", [0.3, 0.09, 0.02, 5e-3])
+def test_scores_stay_exact_where_modalities_nearly_cancel(length):
+    """Two unit vectors whose sum has twice this length, and a query that weighs them alike."""
+    dim = 16
+    modalities = torch.zeros(1, 3, dim, dtype=torch.float64)
+    modalities[0, 0, 0] = modalities[0, 1, 0] = length
+    modalities[0, 0, 1], modalities[0, 1, 1] = math.sqrt(1 - length**2), -math.sqrt(1 - length**2)
+    texts = normalize(torch.randn(6, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64), dim=-1)
+    texts[:, 1] *= 0.05
+    texts = normalize(texts, dim=-1)
+    mask = torch.tensor([[True, True, False]])
+    clips = texts.float(), modalities.float(), mask
+    expected = loop_scores(*clips, 0.1)
+    # The centroid is computed to 1e-7 and then divided by its length.
+    torch.testing.assert_close(retrieval_scores(*clips).double(), expected, atol=5e-7 / length, rtol=0)
+    texts = clips[0].requires_grad_()
+    with_gradient = retrieval_scores(texts, *clips[1:])
+    torch.testing.assert_close(with_gradient.detach().double(), expected, atol=5e-7 / length, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("query_temperature", [0.01, 0.1])
+def test_opposite_modalities_give_bounded_scores_and_finite_gradients(dtype, query_temperature):
+    texts, modalities, mask = random_clips()
+    modalities[:, 1], modalities[:, 2] = -modalities[:, 0], modalities[:, 0]
+    texts[0] = normalize(texts[0] - (texts[0] @ modalities[0, 0]) * modalities[0, 0], dim=-1)  # agrees with neither
+    mask = torch.tensor([[True, True, False], [True, True, True]]).repeat(12, 1)[: len(mask)]
+    texts, modalities = texts.to(dtype).requires_grad_(), modalities.to(dtype).requires_grad_()
+    scores = retrieval_scores(texts, modalities, mask, query_temperature=query_temperature)
+    scores.sum().backward()
+    assert scores.dtype == torch.float32 and scores.isfinite().all() and scores.abs().max() <= 1.01
+    assert texts.grad.isfinite().all() and modalities.grad.isfinite().all()
+    centroids = paired_centroids(texts, modalities[: len(texts)], mask[: len(texts)], query_temperature)
+    assert centroids.isfinite().all()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 1e-3), (torch.bfloat16, 8e-3)])
+def test_half_precision_embeddings_lose_only_their_own_rounding(dtype, tolerance):
+    texts, modalities, mask = random_clips()
+    halved = texts.to(dtype), modalities.to(dtype), mask
+    expected = loop_scores(*halved, 0.1)  # of the rounded vectors
+    torch.testing.assert_close(retrieval_scores(*halved).double(), expected, **FLOAT32)
+    torch.testing.assert_close(
+        retrieval_scores(*halved), retrieval_scores(texts, modalities, mask), atol=tolerance, rtol=0
+    )
+
+
+def test_autocast_does_not_touch_the_scores():
+    clips = random_clips()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = retrieval_scores(*clips)
+    torch.testing.assert_close(scores, retrieval_scores(*clips), atol=0, rtol=0)
+
+
+def test_an_all_absent_row_is_named():
+    texts, modalities, mask = random_clips()
+    mask[[3, 17]] = False
+    for function in (retrieval_scores, query_weights):
+        with pytest.raises(ValueError, match=r"\[3, 17\]"):
+            function(texts, modalities, mask)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t, z, m: (t, z, m, "median"), "method"),
+        (lambda t, z, m: (t, z, m, "scalar", 0.0), "positive"),
+        (lambda t, z, m: (t, z, m.float()), "bool"),
+        (lambda t, z, m: (t, z[:, :2], m), "modality_embeds"),
+        (lambda t, z, m: (t[:, :5], z, m), "same last dimension"),
+        (lambda t, z, m: (t.long(), z, m), "text_embeds"),
+    ],
+)
+def test_bad_arguments_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        retrieval_scores(*change(*random_clips()))

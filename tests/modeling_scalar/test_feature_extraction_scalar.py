@@ -1,0 +1,188 @@
+import json
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor, _mel_filters, kaldi_fbank
+
+MEAN, STD = 15.41663, 6.55582
+
+
+def noise(num_samples, seed=0):
+    return torch.randn(num_samples, generator=torch.Generator().manual_seed(seed)) * 0.1
+
+
+def slow_fbank(samples, num_mel_bins):
+    """Kaldi's recipe in float64, one window, one frequency and one filter at a time, without an FFT."""
+
+    def mel(frequency):
+        return 1127.0 * math.log(1.0 + frequency / 700.0)
+
+    low, high = mel(20.0), mel(8000.0)
+    step = (high - low) / (num_mel_bins + 1)
+    povey = [(0.5 - 0.5 * math.cos(2 * math.pi * i / 399)) ** 0.85 for i in range(400)]
+    rows = []
+    for start in range(0, len(samples) - 399, 160):
+        window = [float(value) * 32768.0 for value in samples[start : start + 400]]
+        mean = sum(window) / 400
+        window = [value - mean for value in window]
+        window = [value - 0.97 * window[max(i - 1, 0)] for i, value in enumerate(window)]
+        window = np.array([value * weight for value, weight in zip(window, povey, strict=True)])
+        power = []
+        for k in range(256):  # Kaldi leaves out the Nyquist frequency, where no filter has weight
+            phase = 2 * np.pi * k * np.arange(400) / 512
+            power.append((window @ np.cos(phase)) ** 2 + (window @ np.sin(phase)) ** 2)
+        row = []
+        for j in range(num_mel_bins):
+            energy = 0.0
+            for k, value in enumerate(power):
+                m = mel(k * 16000 / 512)
+                weight = min((m - (low + j * step)) / step, (low + (j + 2) * step - m) / step)
+                energy += max(weight, 0.0) * value
+            row.append(math.log(max(energy, 2.0**-23)))
+        rows.append(row)
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("num_mel_bins", [64, 128])
+def test_fbank_is_kaldis_recipe_computed_slowly(num_mel_bins):
+    samples = noise(1000) + 0.3 * torch.sin(torch.arange(1000) * 0.4) + 0.05
+    expected = slow_fbank(samples, num_mel_bins)
+    assert expected.shape == (4, num_mel_bins)
+    fbank = kaldi_fbank(samples, num_mel_bins)
+    torch.testing.assert_close(fbank.double(), expected, atol=1e-3, rtol=0)  # float32 spectra under a logarithm
+
+
+@pytest.mark.parametrize("num_mel_bins", [64, 128])
+@pytest.mark.parametrize("clip", ["clip1", "clip3"])
+def test_fbank_agrees_with_kaldi_on_real_sound(shared_dir, clip, num_mel_bins):
+    safetensors = pytest.importorskip("safetensors.torch")
+    reference = safetensors.load_file(shared_dir / "reference" / "kaldi_fbank.safetensors")
+    waveform = reference[f"{clip}.waveform_int16"].float() / 2**15
+    expected = reference[f"{clip}.fbank{num_mel_bins}"]
+    assert expected.std() > 1
+    torch.testing.assert_close(kaldi_fbank(waveform, num_mel_bins), expected, atol=1e-3, rtol=0)  # float32 rounding
+
+
+def test_silence_is_the_floor():
+    torch.testing.assert_close(kaldi_fbank(torch.zeros(400)), torch.full((1, 64), math.log(2.0**-23)))
+
+
+@pytest.mark.parametrize(("num_samples", "windows"), [(400, 1), (559, 1), (560, 2), (16_000, 98)])
+def test_only_whole_windows_count(num_samples, windows):
+    assert kaldi_fbank(noise(num_samples)).shape == (windows, 64)
+
+
+def test_fbank_works_on_batches():
+    batch = torch.stack([noise(2000, seed) for seed in range(3)])
+    torch.testing.assert_close(kaldi_fbank(batch)[2], kaldi_fbank(batch[2]))
+
+
+def test_less_than_a_window_is_refused():
+    with pytest.raises(ValueError, match="at least 400 samples"):
+        kaldi_fbank(noise(399))
+
+
+def test_128_bins_come_without_a_warning_and_leave_the_filters_alone():
+    _mel_filters.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fbank = kaldi_fbank(noise(400), 128)
+    assert (fbank == math.log(2.0**-23)).any()  # the empty filter that the warning is about
+    with pytest.warns(UserWarning, match="all zero values"):
+        warnings.warn("At least one mel filter has all zero values.", stacklevel=1)
+
+
+def all_segments(waveform, length, minimum=1):
+    """The whole filter bank, normalised, padded and cut."""
+    features = (kaldi_fbank(waveform) - MEAN) / (2 * STD)
+    count = max(math.ceil(len(features) / length), minimum)
+    padded = torch.zeros(count * length, features.shape[1])
+    padded[: len(features)] = features
+    return padded.view(count, length, -1)
+
+
+@pytest.mark.parametrize("windows", [1, 9, 10, 11, 35, 60])
+@pytest.mark.parametrize(("num_segments", "chosen"), [(1, [[0], [0], [0], [0], [1], [2]]), (2, None)])
+def test_segments_are_cut_from_the_normalised_and_padded_filter_bank(windows, num_segments, chosen):
+    waveform = noise(400 + 160 * (windows - 1))
+    segments = all_segments(waveform, 10, num_segments)
+    parts = np.array_split(np.arange(len(segments)), num_segments)
+    expected = [part[(len(part) + 1) // 2 - 1] for part in parts]
+    if chosen:
+        assert expected in chosen
+    features = ScalarFeatureExtractor(segment_length=10, num_segments=num_segments).process_waveform(waveform)
+    assert features.dtype == torch.float32
+    torch.testing.assert_close(features, segments[expected], atol=1e-5, rtol=0)  # FFT batching
+
+
+def test_padding_is_zero_after_normalising():
+    features = ScalarFeatureExtractor().process_waveform(noise(16_000))
+    assert features.shape == (1, 1024, 64)
+    assert (features[0, 98:] == 0).all() and (features[0, :98] != 0).any(dim=1).all()
+
+
+def test_training_draws_segments_from_the_generator():
+    extractor = ScalarFeatureExtractor(segment_length=10)
+    waveform = noise(400 + 160 * 59)
+    segments = all_segments(waveform, 10)
+    generator, seen = torch.Generator().manual_seed(0), set()
+    for _ in range(60):
+        drawn = extractor.process_waveform(waveform, True, generator)
+        seen |= {i for i, segment in enumerate(segments) if torch.allclose(drawn[0], segment, atol=1e-5)}
+    assert seen == set(range(6))
+    first, second = (extractor.process_waveform(waveform, True, torch.Generator().manual_seed(3)) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_unseeded_training_is_refused():
+    with pytest.raises(ValueError, match="generator"):
+        ScalarFeatureExtractor().process_waveform(noise(400), training=True)
+
+
+@pytest.mark.parametrize(
+    ("waveform", "error", "message"),
+    [
+        (np.zeros(400, np.int16), TypeError, "2\\*\\*15"),
+        (np.zeros((1, 400), np.float32), ValueError, r"\(1, 400\)"),
+        (np.zeros(399, np.float32), ValueError, "at least 400"),
+    ],
+)
+def test_waveforms_of_another_kind_are_refused(waveform, error, message):
+    with pytest.raises(error, match=message):
+        ScalarFeatureExtractor().process_waveform(waveform)
+
+
+def test_a_batch_of_waveforms_becomes_input_features():
+    extractor = ScalarFeatureExtractor(segment_length=16)
+    waveforms = [noise(2000), noise(5000).double().numpy()]
+    batch = extractor(waveforms)
+    assert list(batch) == ["input_features"] and batch["input_features"].shape == (2, 1, 16, 64)
+    torch.testing.assert_close(batch["input_features"][1], extractor.process_waveform(waveforms[1]))
+
+
+@pytest.mark.parametrize("name", ["num_mel_bins", "sampling_rate", "segment_length", "num_segments"])
+def test_impossible_settings_are_refused(name):
+    with pytest.raises(ValueError, match=name):
+        ScalarFeatureExtractor(**{name: 0})
+
+
+def test_settings_survive_saving(tmp_path):
+    settings = {
+        "num_mel_bins": 128,
+        "sampling_rate": 8000,
+        "segment_length": 512,
+        "num_segments": 2,
+        "mean": -4.0,
+        "std": 4.5,
+    }
+    extractor = ScalarFeatureExtractor(**settings)
+    extractor.process_waveform(noise(4000))
+    extractor.save_pretrained(tmp_path)
+    loaded = ScalarFeatureExtractor.from_pretrained(tmp_path)
+    assert {name: getattr(loaded, name) for name in settings} == settings
+    saved = json.loads((tmp_path / "preprocessor_config.json").read_text())
+    assert settings.keys() <= saved.keys() and not any(isinstance(value, list) for value in saved.values())

@@ -1,0 +1,205 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from modeling_scalar.image_processing_scalar import ScalarImageProcessor
+
+RAW = {"image_mean": [0.0] * 3, "image_std": [1.0] * 3}  # pixel values stay in [0, 1]
+
+
+def random_frames(num_frames=2, height=9, width=13, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (num_frames, height, width, 3), dtype=np.uint8)
+
+
+def bilinear(image, height, width):
+    """Bilinear resizing with half-pixel centres and no antialiasing, one output value at a time, in float64."""
+    source_height, source_width, channels = image.shape
+    image = image.astype(np.float64)
+    output = np.zeros((height, width, channels))
+    for row in range(height):
+        for column in range(width):
+            y = max((row + 0.5) * source_height / height - 0.5, 0)
+            x = max((column + 0.5) * source_width / width - 0.5, 0)
+            y0, x0 = math.floor(y), math.floor(x)
+            y1, x1 = min(y0 + 1, source_height - 1), min(x0 + 1, source_width - 1)
+            top = image[y0, x0] * (1 - (x - x0)) + image[y0, x1] * (x - x0)
+            bottom = image[y1, x0] * (1 - (x - x0)) + image[y1, x1] * (x - x0)
+            output[row, column] = top * (1 - (y - y0)) + bottom * (y - y0)
+    return output
+
+
+def channels_first(images):
+    return torch.from_numpy(np.moveaxis(np.asarray(images), -1, 1)).float()
+
+
+@pytest.mark.parametrize(("height", "width"), [(9, 13), (5, 6), (40, 31)])
+def test_squash_is_bilinear_without_antialiasing_and_normalised(height, width):
+    frames = random_frames(height=height, width=width)
+    processor = ScalarImageProcessor(image_size=8)
+    mean, std = np.array(processor.image_mean), np.array(processor.image_std)
+    expected = channels_first([(bilinear(frame, 8, 8) / 255 - mean) / std for frame in frames])
+    pixel_values = processor.process_frames(frames)
+    assert pixel_values.shape == (2, 3, 8, 8) and pixel_values.dtype == torch.float32
+    torch.testing.assert_close(pixel_values, expected, atol=1e-5, rtol=0)  # float32 against float64
+
+
+@pytest.mark.parametrize(("height", "width", "resized"), [(10, 23, (8, 18)), (23, 10, (18, 8)), (4, 4, (8, 8))])
+def test_crop_resizes_the_short_side_and_takes_the_centre(height, width, resized):
+    frames = random_frames(height=height, width=width)
+    top, left = (round((side - 8) / 2) for side in resized)
+    expected = channels_first([bilinear(f, *resized)[top : top + 8, left : left + 8] / 255 for f in frames])
+    pixel_values = ScalarImageProcessor(image_size=8, resize_mode="crop", **RAW).process_frames(frames)
+    torch.testing.assert_close(pixel_values, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("resize_mode", ["squash", "crop"])
+@pytest.mark.parametrize("antialias", [False, True])
+def test_frames_of_the_right_size_are_only_normalised(resize_mode, antialias):
+    frames = random_frames(height=8, width=8)
+    processor = ScalarImageProcessor(image_size=8, resize_mode=resize_mode, antialias=antialias, **RAW)
+    torch.testing.assert_close(processor.process_frames(frames), channels_first(frames) / 255)
+
+
+def test_antialiasing_averages_what_plain_bilinear_skips():
+    stripes = np.zeros((1, 64, 64, 3), np.uint8)
+    stripes[:, ::8] = 255
+    plain, smooth = (
+        ScalarImageProcessor(image_size=8, antialias=antialias, **RAW).process_frames(stripes)
+        for antialias in (False, True)
+    )
+    assert plain.max() == 0  # every sample falls between two stripes
+    # the mean is one white row in eight; uint8 rounds to 1/255
+    torch.testing.assert_close(smooth[..., 1:-1, :], torch.full((1, 3, 6, 8), 0.125), atol=0.02, rtol=0)
+
+
+def test_antialiasing_agrees_with_the_float_computation():
+    frames = random_frames(height=50, width=70)
+    expected = torch.nn.functional.interpolate(channels_first(frames), (8, 8), mode="bilinear", antialias=True) / 255
+    pixel_values = ScalarImageProcessor(image_size=8, antialias=True, **RAW).process_frames(frames)
+    torch.testing.assert_close(pixel_values, expected, atol=1.5 / 255, rtol=0)  # uint8 rounds twice
+
+
+@pytest.mark.parametrize(
+    "convert", [np.asarray, torch.from_numpy, lambda f: np.moveaxis(f, 3, 1), lambda f: f[:, ::1]]
+)
+def test_layout_and_container_of_the_frames_do_not_matter(convert):
+    frames = random_frames()
+    processor = ScalarImageProcessor(image_size=8)
+    torch.testing.assert_close(processor.process_frames(convert(frames)), processor.process_frames(frames))
+
+
+@pytest.mark.filterwarnings("error")
+def test_read_only_and_reversed_frames_are_accepted():
+    frames = random_frames()
+    frames.flags.writeable = False
+    processor = ScalarImageProcessor(image_size=8)
+    torch.testing.assert_close(processor.process_frames(frames[::-1]), processor.process_frames(frames).flip(0))
+
+
+def test_training_crops_and_flips_all_frames_alike():
+    frames = np.repeat(random_frames(1, 200, 200), 3, axis=0)
+    processor = ScalarImageProcessor(image_size=8)
+    outputs = [processor.process_frames(frames, True, torch.Generator().manual_seed(seed)) for seed in range(10)]
+    for output in outputs:
+        assert torch.equal(output[0], output[1]) and torch.equal(output[0], output[2])
+    assert len({tuple(output.flatten().tolist()) for output in outputs}) == 10
+
+
+def test_the_same_generator_state_gives_the_same_crop():
+    frames = random_frames(2, 40, 40)
+    processor = ScalarImageProcessor(image_size=8)
+    first, second = (processor.process_frames(frames, True, torch.Generator().manual_seed(7)) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_training_crops_keep_the_stated_share_of_the_area_as_a_square():
+    y, x = np.mgrid[:200, :220]
+    frames = np.stack([y, x, np.zeros_like(x)], axis=-1).astype(np.uint8)[None]  # colours are coordinates
+    processor = ScalarImageProcessor(image_size=16, train_flip=False, **RAW)
+    generator, tops, lefts = torch.Generator().manual_seed(0), set(), set()
+    for _ in range(100):
+        output = processor.process_frames(frames, True, generator)[0] * 255
+        height, width = ((output[channel].max() - output[channel].min()) * 16 / 15 for channel in (0, 1))
+        assert abs(height - width) < 1  # interpolated coordinates
+        assert (0.8 * 200 * 220) ** 0.5 - 1.5 < height < 201.5
+        tops.add(round(float(output[0].min())))
+        lefts.add(round(float(output[1].min())))
+    assert len(tops) > 10 and len(lefts) > 10
+
+
+def test_a_wide_picture_is_cropped_to_its_centre_square_in_training():
+    frames = random_frames(1, 8, 20)
+    processor = ScalarImageProcessor(image_size=8, train_flip=False, **RAW)
+    output = processor.process_frames(frames, True, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(output, channels_first(frames[:, :, 6:14]) / 255)
+
+
+def test_flipping_alone_mirrors_about_half_of_the_clips():
+    frames = random_frames(1, 8, 8)
+    processor = ScalarImageProcessor(image_size=8, train_crop_scale=None, **RAW)
+    plain, generator = processor.process_frames(frames), torch.Generator().manual_seed(0)
+    outputs = [processor.process_frames(frames, True, generator) for _ in range(200)]
+    flipped = sum(torch.equal(output, plain.flip(-1)) for output in outputs)
+    assert sum(torch.equal(output, plain) for output in outputs) == 200 - flipped
+    assert 70 < flipped < 130  # four standard deviations
+
+
+def test_training_without_augmentation_is_the_test_transform():
+    frames = random_frames()
+    processor = ScalarImageProcessor(image_size=8, train_crop_scale=None, train_flip=False)
+    output = processor.process_frames(frames, True, torch.Generator())
+    assert torch.equal(output, processor.process_frames(frames))
+
+
+def test_a_batch_of_clips_becomes_pixel_values_videos():
+    clips = [random_frames(3, seed=seed) for seed in (1, 2)]
+    processor = ScalarImageProcessor(image_size=8)
+    batch = processor(clips)
+    assert list(batch) == ["pixel_values_videos"]
+    torch.testing.assert_close(batch["pixel_values_videos"][1], processor.process_frames(clips[1]))
+
+
+@pytest.mark.parametrize(
+    ("frames", "error", "message"),
+    [
+        (np.zeros((2, 8, 8, 3), np.float32), TypeError, "uint8"),
+        (np.zeros((8, 8, 3), np.uint8), ValueError, r"\(frames, height, width, 3\)"),
+        (np.zeros((2, 8, 8, 4), np.uint8), ValueError, r"\(2, 8, 8, 4\)"),
+        (np.zeros((0, 8, 8, 3), np.uint8), ValueError, r"\(0, 8, 8, 3\)"),
+    ],
+)
+def test_frames_of_another_kind_are_refused(frames, error, message):
+    with pytest.raises(error, match=message):
+        ScalarImageProcessor().process_frames(frames)
+
+
+def test_unseeded_training_is_refused():
+    with pytest.raises(ValueError, match="generator"):
+        ScalarImageProcessor().process_frames(random_frames(), training=True)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"resize_mode": "pad"}, {"image_size": 0}, {"train_crop_scale": [0.9, 0.8]}, {"train_crop_scale": (0, 1)}],
+)
+def test_impossible_settings_are_refused(settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        ScalarImageProcessor(**settings)
+
+
+def test_settings_survive_saving(tmp_path):
+    settings = {
+        "image_size": 32,
+        "resize_mode": "crop",
+        "antialias": True,
+        "image_mean": [0.1, 0.2, 0.3],
+        "image_std": [0.5, 0.6, 0.7],
+        "train_crop_scale": None,
+        "train_flip": False,
+    }
+    ScalarImageProcessor(**settings).save_pretrained(tmp_path)
+    loaded = ScalarImageProcessor.from_pretrained(tmp_path)
+    assert {name: getattr(loaded, name) for name in settings} == settings
+    assert ScalarImageProcessor.from_pretrained(tmp_path, image_size=48).image_size == 48

@@ -1,0 +1,461 @@
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from transformers import AutoProcessor, BertTokenizer
+
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
+from modeling_scalar.image_processing_scalar import ScalarImageProcessor
+from modeling_scalar.media_scalar import MediaError, frame_indices, read_audio, read_frames
+from modeling_scalar.processing_scalar import FROM_VIDEO, Clip, ScalarProcessor
+
+WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] a dog barks loudly hello world".split()
+PACKAGE = Path(sys.modules["modeling_scalar.processing_scalar"].__file__).parent
+
+
+def make_processor(**settings):
+    return ScalarProcessor(
+        ScalarImageProcessor(image_size=16),
+        ScalarFeatureExtractor(segment_length=32, num_segments=settings.pop("num_segments", 1)),
+        BertTokenizer(vocab={word: index for index, word in enumerate(WORDS)}),
+        **settings,
+    )
+
+
+@pytest.fixture(scope="module")
+def processor():
+    return make_processor()
+
+
+def write_clip(path, num_frames=20, seconds_of_audio=0.0, container=None):
+    with av.open(str(path), "w", options=container or {}) as output:
+        if num_frames:
+            video = output.add_stream("libx264", rate=10, options={"g": "5"})
+            video.width, video.height, video.pix_fmt = 64, 64, "yuv420p"
+        if seconds_of_audio:
+            audio = output.add_stream("aac", rate=16000)
+            audio.layout = "mono"
+        for index in range(num_frames):
+            image = np.random.default_rng(index).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+            frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+            frame.pts, frame.time_base = index, Fraction(1, 10)
+            output.mux(video.encode(frame))
+        if num_frames:
+            output.mux(video.encode(None))
+        if seconds_of_audio:
+            tone = 0.5 * np.sin(np.arange(int(16000 * seconds_of_audio)) * 0.2).astype(np.float32)
+            for start in range(0, len(tone) - 1023, 1024):
+                frame = av.AudioFrame.from_ndarray(tone[None, start : start + 1024], format="fltp", layout="mono")
+                frame.sample_rate, frame.pts = 16000, start
+                output.mux(audio.encode(frame))
+            output.mux(audio.encode(None))
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    write_clip(folder / "both.mp4", seconds_of_audio=2.0, container={"movflags": "faststart"})
+    (folder / "both.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nhello\n")
+    write_clip(folder / "silent.mp4")
+    write_clip(folder / "sound.m4a", num_frames=0, seconds_of_audio=2.0)
+    data = (folder / "both.mp4").read_bytes()
+    (folder / "half.mp4").write_bytes(data[: len(data) // 2])
+    (folder / "text.mp4").write_text("not a video\n" * 50)
+    return folder
+
+
+@dataclass
+class Samples:
+    data: torch.Tensor
+    sample_rate: int = 16_000
+
+
+class VideoDecoder:
+    """What a torchcodec decoder offers: a length and `get_frames_at`, channels first."""
+
+    def __init__(self, frames, error=None):
+        self.frames, self.error, self.asked = frames, error, []
+
+    def __len__(self):
+        return len(self.frames)
+
+    def get_frames_at(self, indices):
+        if self.error:
+            raise RuntimeError(self.error)
+        self.asked.append(indices)
+        return Samples(torch.from_numpy(self.frames[indices]).permute(0, 3, 1, 2))
+
+
+class AudioDecoder:
+    def __init__(self, data, sample_rate):
+        self.samples = Samples(torch.as_tensor(data), sample_rate)
+
+    def get_all_samples(self):
+        return self.samples
+
+
+def random_frames(num_frames=8, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (num_frames, 20, 24, 3), dtype=np.uint8)
+
+
+def random_waveform(num_samples=8000, seed=0):
+    return (np.random.default_rng(seed).standard_normal(num_samples) * 0.1).astype(np.float32)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def test_a_clip_holds_what_its_file_has(processor, files):
+    clip = processor.read_clip(files / "both.mp4")
+    np.testing.assert_array_equal(clip.frames, read_frames(files / "both.mp4", 8))
+    np.testing.assert_array_equal(clip.waveform, read_audio(files / "both.mp4"))
+    assert (clip.subtitle, clip.problems, clip.path) == ("hello", [], str(files / "both.mp4"))
+
+
+def test_streams_that_a_file_lacks_are_none(processor, files):
+    silent, sound = (processor.read_clip(files / name) for name in ("silent.mp4", "sound.m4a"))
+    assert silent.frames is not None and silent.waveform is None and silent.subtitle is None
+    assert sound.frames is None and sound.waveform is not None
+    assert silent.problems == sound.problems == []
+
+
+def test_each_stream_can_come_from_elsewhere(processor, files):
+    clip = processor.read_clip(files / "silent.mp4", audio=files / "sound.m4a", subtitle=files / "both.srt")
+    assert clip.frames is not None and clip.waveform is not None and clip.subtitle == "hello"
+    assert processor.read_clip(files / "silent.mp4", subtitle=str(files / "both.srt")).subtitle == "hello"
+
+
+def test_streams_can_be_left_out(processor, files):
+    clip = processor.read_clip(files / "both.mp4", audio=None, subtitle=None)
+    assert clip.frames is not None and clip.waveform is None and clip.subtitle is None
+    assert processor.read_clip(None, audio=files / "both.mp4").frames is None
+
+
+def test_a_subtitle_can_be_its_text(processor):
+    assert processor.read_clip(None, subtitle="the end of file.srt is here").subtitle == "the end of file.srt is here"
+
+
+def test_reading_takes_the_number_of_frames_from_the_mode(processor, files):
+    generator = torch.Generator().manual_seed(0)
+    assert len(processor.read_clip(files / "silent.mp4").frames) == 8
+    assert len(processor.read_clip(files / "silent.mp4", num_frames=3).frames) == 3
+    assert len(processor.read_clip(files / "silent.mp4", num_frames="all").frames) == 20
+    assert len(processor.read_clip(files / "silent.mp4", training=True, generator=generator).frames) == 2
+
+
+@pytest.mark.parametrize("name", ["half.mp4", "text.mp4"])
+def test_a_stream_that_does_not_decode_raises_by_default(processor, files, name):
+    with pytest.raises(MediaError, match=name):
+        processor.read_clip(files / name)
+    with pytest.raises(MediaError, match=name):
+        processor(videos=[files / name])
+
+
+def test_a_stream_that_does_not_decode_can_count_as_missing(processor, files, monkeypatch):
+    warnings = []
+    monkeypatch.setattr("modeling_scalar.processing_scalar.logger.warning", warnings.append)
+    clip = processor.read_clip(files / "half.mp4", subtitle="a dog", on_error="missing")
+    assert clip.frames is None and clip.waveform is None and clip.subtitle == "a dog"
+    assert [problem.split(": ")[1] for problem in clip.problems] == ["video stream 0 (h264)", "audio stream 1 (aac)"]
+    assert warnings == clip.problems and all("half.mp4" in problem for problem in clip.problems)
+
+
+def test_a_file_that_does_not_open_is_one_problem(processor, files):
+    clip = processor.read_clip(files / "text.mp4", on_error="missing")
+    assert (clip.frames, clip.waveform, clip.subtitle) == (None, None, None)
+    assert len(clip.problems) == 1 and "text.mp4" in clip.problems[0]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "missing"])
+def test_a_missing_file_always_raises(processor, files, on_error):
+    with pytest.raises(FileNotFoundError, match="nowhere.mp4"):
+        processor.read_clip(files / "nowhere.mp4", on_error=on_error)
+
+
+def test_sound_shorter_than_a_window_is_absent_and_noted(processor):
+    clip = processor.read_clip(None, audio=random_waveform(399))
+    assert clip.waveform is None and "399 samples" in clip.problems[0]
+    assert processor.read_clip(None, audio=random_waveform(400)).problems == []
+
+
+def test_torchcodec_decoders_are_read(processor):
+    frames, waveform = random_frames(30), random_waveform(44_100)
+    decoder = VideoDecoder(frames)
+    clip = processor.read_clip(decoder, audio=AudioDecoder(np.stack([waveform, 0 * waveform]), 44_100))
+    assert decoder.asked == [frame_indices(30, 8)]
+    np.testing.assert_array_equal(clip.frames, frames[frame_indices(30, 8)])
+    assert len(clip.waveform) == pytest.approx(16_000, abs=2)
+    assert processor.read_clip(None, audio=AudioDecoder(waveform[None], 16_000)).waveform.tolist() == waveform.tolist()
+
+
+def test_a_decoder_that_fails_is_a_media_error(processor):
+    decoder = VideoDecoder(random_frames(), error="Could not push packet")
+    with pytest.raises(MediaError, match="Could not push packet"):
+        processor.read_clip(decoder)
+    assert "Could not push packet" in processor.read_clip(decoder, on_error="missing").problems[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"video": 3}, TypeError, "A video must be"),
+        ({"video": None, "audio": 3}, TypeError, "An audio must be"),
+        ({"video": None, "subtitle": 3}, TypeError, "A subtitle must be"),
+        ({"video": np.zeros((3, 8, 8), np.uint8)}, ValueError, r"\(8, 8, 8\)"),
+        ({"video": None, "on_error": "ignore"}, ValueError, "'raise' or 'missing'"),
+        ({"video": None, "training": True}, ValueError, "generator"),
+    ],
+)
+def test_other_items_are_refused(processor, arguments, error, message):
+    with pytest.raises(error, match=message):
+        processor.read_clip(**arguments)
+
+
+# ---------------------------------------------------------------- batches
+
+
+def test_a_batch_has_the_keys_and_shapes_of_the_model(processor, files):
+    batch = processor(
+        text=["a dog barks", "hello"], videos=[files / "both.mp4", files / "silent.mp4", str(files / "sound.m4a")]
+    )
+    assert {name: tuple(value.shape) for name, value in batch.items()} == {
+        "input_ids": (2, 5),
+        "attention_mask": (2, 5),
+        "modality_mask": (3, 3),
+        "pixel_values_videos": (3, 8, 3, 16, 16),
+        "input_features": (3, 1, 32, 64),
+        "subtitle_input_ids": (3, 3),
+        "subtitle_attention_mask": (3, 3),
+    }
+    assert set(batch) == set(processor.model_input_names)
+    assert MODALITIES == ("video", "audio", "subtitle")
+    assert batch["modality_mask"].dtype == torch.bool
+    assert batch["modality_mask"].tolist() == [[True, True, True], [True, False, False], [False, True, False]]
+
+
+def test_rows_of_absent_modalities_hold_zeros_and_padding(processor, files):
+    batch = processor(videos=[files / "silent.mp4", files / "both.mp4", files / "sound.m4a"])
+    assert (batch["pixel_values_videos"][2] == 0).all() and (batch["input_features"][0] == 0).all()
+    assert batch["subtitle_input_ids"].tolist() == [[0] * 3, [2, 9, 3], [0] * 3]
+    assert batch["subtitle_attention_mask"].tolist() == [[0] * 3, [1] * 3, [0] * 3]
+    alone = processor(videos=[files / "both.mp4"])
+    for name in ("pixel_values_videos", "input_features"):
+        assert torch.equal(batch[name][1], alone[name][0]) and (alone[name] != 0).any()
+
+
+def test_a_modality_that_no_clip_has_has_no_key(processor, files):
+    assert set(processor(videos=[files / "silent.mp4"])) == {"pixel_values_videos", "modality_mask"}
+    assert set(processor(audios=[random_waveform()])) == {"input_features", "modality_mask"}
+    assert set(processor(subtitles=["a dog"])) == {"subtitle_input_ids", "subtitle_attention_mask", "modality_mask"}
+    assert set(processor(text="a dog")) == {"input_ids", "attention_mask"}
+
+
+def test_clips_read_before_give_the_same_batch(processor, files):
+    paths = [files / "both.mp4", files / "silent.mp4"]
+    expected = processor(text="a dog", videos=paths)
+    for num_frames in (None, "all"):
+        clips = [processor.read_clip(path, num_frames=num_frames) for path in paths]
+        batch = processor(text="a dog", clips=clips)
+        assert set(batch) == set(expected)
+        for name, value in batch.items():
+            assert torch.equal(value, expected[name])
+
+
+def test_frames_waveforms_and_texts_are_accepted_as_they_are(processor):
+    frames, waveform = random_frames(20), random_waveform()
+    batch = processor(videos=[frames], audios=[waveform], subtitles=["a dog"])
+    assert batch["modality_mask"].tolist() == [[True, True, True]]
+    chosen = frames[frame_indices(20, 8)]
+    assert torch.equal(batch["pixel_values_videos"][0], processor.image_processor.process_frames(chosen))
+    assert torch.equal(batch["input_features"][0], processor.feature_extractor.process_waveform(waveform))
+    channels_first = processor(videos=torch.from_numpy(frames).permute(0, 3, 1, 2))
+    assert torch.equal(channels_first["pixel_values_videos"], batch["pixel_values_videos"])
+
+
+def test_three_frames_are_repeated_to_eight(processor):
+    frames = random_frames(3)
+    batch = processor(videos=[frames])
+    expected = processor.image_processor.process_frames(frames[[0, 1, 2, 2, 2, 2, 2, 2]])
+    assert torch.equal(batch["pixel_values_videos"][0], expected)
+
+
+def test_a_list_can_mix_kinds_and_absences(processor, files):
+    batch = processor(
+        videos=[None, random_frames(), files / "both.mp4", files / "both.mp4"],
+        audios=[random_waveform(), None, FROM_VIDEO, None],
+        subtitles=[None, "a dog", None, FROM_VIDEO],
+    )
+    assert batch["modality_mask"].tolist() == [
+        [False, True, False],
+        [True, False, True],
+        [True, True, False],
+        [True, False, True],
+    ]
+
+
+@pytest.mark.parametrize("subtitle", ["", " \n\t"])
+def test_a_subtitle_without_words_is_missing_unless_presence_is_vast(subtitle):
+    honest, vast = (make_processor(presence=presence) for presence in ("honest", "vast"))
+    arguments = {"videos": [random_frames()] * 2, "subtitles": [subtitle, None]}
+    assert honest(**arguments)["modality_mask"].tolist() == [[True, False, False]] * 2
+    batch = vast(**arguments)
+    assert batch["modality_mask"].tolist() == [[True, False, True], [True, False, False]]
+    assert batch["subtitle_attention_mask"].tolist() == [[1, 1], [0, 0]]  # [CLS] [SEP], and nothing
+
+
+def test_texts_are_cut_to_their_own_lengths():
+    processor = make_processor(max_text_length=6, max_subtitle_length=9)
+    long = "a dog barks " * 20
+    batch = processor(text=[long, "a dog"], subtitles=[long])
+    assert batch["input_ids"].shape == (2, 6) and batch["subtitle_input_ids"].shape == (1, 9)
+    assert batch["attention_mask"].sum(dim=1).tolist() == [6, 4]
+    assert batch["input_ids"][0, -1] == WORDS.index("[SEP]")
+
+
+def test_clips_without_anything_are_refused_by_name(processor, files):
+    empty = processor.read_clip(files / "text.mp4", on_error="missing")
+    assert empty.frames is None
+    with pytest.raises(ValueError, match=r"these have none: 1 \(.*text\.mp4\), 2 \(no path\)(.|\n)*not a readable"):
+        processor(clips=[Clip(subtitle="a dog"), empty, Clip()])
+
+
+def test_a_broken_clip_does_not_change_its_neighbours(processor, files):
+    batch = processor(videos=[files / "half.mp4", files / "silent.mp4"], subtitles=["a dog", None], on_error="missing")
+    assert batch["modality_mask"].tolist() == [[False, False, True], [True, False, False]]
+    alone = processor(videos=[files / "silent.mp4"])
+    assert torch.equal(batch["pixel_values_videos"][1], alone["pixel_values_videos"][0])
+
+
+def test_training_is_a_function_of_the_generator(files):
+    processor = make_processor(num_segments=2)
+    arguments = {"videos": [files / "both.mp4", random_frames(30)], "audios": [FROM_VIDEO, random_waveform(90_000)]}
+    first, second, third = (
+        processor(**arguments, training=True, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )
+    assert first["pixel_values_videos"].shape == (2, 2, 3, 16, 16)
+    for name in ("pixel_values_videos", "input_features"):
+        assert torch.equal(first[name], second[name])
+        assert not torch.equal(first[name], third[name])
+
+
+def test_the_global_generators_are_left_alone(processor, files):
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    processor(videos=[files / "both.mp4"], training=True, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "Nothing to process"),
+        ({"text": []}, "empty list"),
+        ({"clips": []}, "empty"),
+        ({"videos": []}, "empty"),
+        ({"clips": [Clip(subtitle="a")], "videos": [None]}, "not both"),
+        ({"videos": [None, None], "subtitles": ["a"]}, "`subtitles` must have one entry per clip: expected 2, got 1"),
+        ({"videos": [None], "audios": [None, None]}, "`audios` must have one entry per clip: expected 1, got 2"),
+        ({"text": "a", "training": True}, "generator"),
+    ],
+)
+def test_arguments_that_do_not_fit_together_are_refused(processor, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        processor(**arguments)
+
+
+def test_numpy_tensors_can_be_asked_for(processor):
+    batch = processor(videos=[random_frames()], return_tensors="np")
+    assert isinstance(batch["pixel_values_videos"], np.ndarray) and batch["modality_mask"].dtype == np.bool_
+
+
+@pytest.mark.parametrize(
+    "settings", [{"presence": "loud"}, {"num_frames": 0}, {"num_train_frames": 0}, {"max_text_length": 0}]
+)
+def test_impossible_settings_are_refused(settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        make_processor(**settings)
+
+
+@pytest.mark.parametrize("index", [1, 2, 3, 4])
+def test_real_clips_have_picture_and_sound(processor, shared_dir, index):
+    batch = processor(videos=[shared_dir / "data" / "videos" / f"video{index}.mp4"])
+    assert batch["modality_mask"].tolist() == [[True, True, False]]
+    assert batch["pixel_values_videos"].std() > 0.3 and batch["input_features"].std() > 0.1
+
+
+# ---------------------------------------------------------------- saving
+
+SETTINGS = {
+    "num_frames": 4,
+    "num_train_frames": 3,
+    "max_text_length": 12,
+    "max_subtitle_length": 13,
+    "presence": "vast",
+}
+
+
+def test_settings_survive_saving(tmp_path):
+    saved = make_processor(num_segments=2, **SETTINGS)
+    saved.save_pretrained(tmp_path)
+    loaded = AutoProcessor.from_pretrained(tmp_path)
+    assert type(loaded) is ScalarProcessor
+    assert {name: getattr(loaded, name) for name in SETTINGS} == SETTINGS
+    assert loaded.image_processor.to_dict() == saved.image_processor.to_dict()
+    assert loaded.feature_extractor.to_dict() == saved.feature_extractor.to_dict()
+    assert loaded.feature_extractor.num_segments == 2 and loaded.image_processor.image_size == 16
+    arguments = {"text": ["a dog barks"], "videos": [random_frames(9)], "audios": [random_waveform()]}
+    for name, value in loaded(**arguments).items():
+        assert torch.equal(value, saved(**arguments)[name])
+
+
+def test_a_setting_can_be_replaced_on_loading(tmp_path):
+    make_processor().save_pretrained(tmp_path)
+    loaded = AutoProcessor.from_pretrained(tmp_path, num_frames=5, presence="vast")
+    assert (loaded.num_frames, loaded.presence, loaded.num_train_frames) == (5, "vast", 2)
+
+
+REMOTE = """
+import sys, torch
+from transformers import AutoProcessor
+
+source, target, package = sys.argv[1:]
+processor = AutoProcessor.from_pretrained(source, trust_remote_code=True)
+assert "modeling_scalar" not in sys.modules and package not in sys.path
+parts = (processor, processor.image_processor, processor.feature_extractor)
+print([type(part).__name__ for part in parts])
+print([type(part).__module__.split(".")[0] for part in parts])
+processor.save_pretrained(target)
+again = AutoProcessor.from_pretrained(target, trust_remote_code=True)
+batch = again(text="a dog", videos=[torch.zeros(9, 8, 8, 3, dtype=torch.uint8)], subtitles=["hello"])
+print(again.presence, tuple(batch["pixel_values_videos"].shape))
+"""
+
+
+def test_a_saved_folder_carries_its_code_and_saves_it_again(tmp_path):
+    make_processor(**SETTINGS).save_pretrained(tmp_path / "saved")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    result = subprocess.run(
+        [sys.executable, "-I", "-c", REMOTE, str(tmp_path / "saved"), str(tmp_path / "again"), str(PACKAGE.parent)],
+        cwd=tmp_path,
+        env=environment | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    names, modules, last = result.stdout.strip().splitlines()[-3:]
+    assert names == str(["ScalarProcessor", "ScalarImageProcessor", "ScalarFeatureExtractor"])
+    assert modules == str(["transformers_modules"] * 3)
+    assert last == "vast (1, 4, 3, 16, 16)"
+    settings = json.loads((tmp_path / "again" / "processor_config.json").read_text())
+    assert settings["auto_map"]["AutoProcessor"] == "processing_scalar.ScalarProcessor"

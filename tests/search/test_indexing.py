@@ -1,0 +1,337 @@
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import BatchFeature
+
+from modeling_scalar.processing_scalar import Clip
+from search.gallery import Gallery
+from search.indexing import embed_queries, find_files, index_files, load_model, model_fingerprint, model_folder
+
+
+DIM = 8
+
+
+class FakeProcessor:
+    """Files hold text such as "7 video audio": a seed and the modalities; "broken-audio" is a stream that fails."""
+
+    def read_clip(self, path, *, on_error):
+        words = open(path, encoding="utf-8").read().split()
+        problems = [
+            f"{path}: {word.removeprefix('broken-')}: cannot decode" for word in words if word.startswith("broken-")
+        ]
+        if on_error == "raise" and problems:
+            raise ValueError(problems[0])
+        frames = torch.full((1, 2, 2, 3), int(words[0])).byte().numpy() if "video" in words else None
+        waveform = torch.full((4,), float(words[0])).numpy() if "audio" in words else None
+        subtitle = " " if "blank" in words else None
+        return Clip(frames=frames, waveform=waveform, subtitle=subtitle, problems=problems, path=path)
+
+    def __call__(self, text=None, clips=None):
+        if text is not None:
+            ids = torch.tensor([[len(line)] for line in text])
+            return BatchFeature({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+        mask = torch.tensor([[clip.frames is not None, clip.waveform is not None, False] for clip in clips])
+        seeds = [clip.frames.flat[0] if clip.frames is not None else clip.waveform[0] for clip in clips]
+        return BatchFeature({"pixel_values_videos": torch.tensor(seeds).float(), "modality_mask": mask})
+
+
+class FakeModel:
+    device, dtype = torch.device("cpu"), torch.float32
+
+    def __init__(self):
+        self.config = SimpleNamespace(query_temperature=0.1)
+        self.batches = []
+
+    def get_modality_features(self, pixel_values_videos, modality_mask):
+        self.batches.append(pixel_values_videos.int().tolist())
+        rows = [
+            torch.randn(3, DIM, generator=torch.Generator().manual_seed(int(seed))) for seed in pixel_values_videos
+        ]
+        return torch.nn.functional.normalize(torch.stack(rows), dim=-1) * modality_mask[..., None], modality_mask
+
+    def get_text_features(self, input_ids, attention_mask):
+        return torch.nn.functional.one_hot(input_ids[:, 0] % DIM, DIM).float()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "clips"
+    folder.mkdir()
+    for seed, content in enumerate(("video audio", "video", "audio")):
+        (folder / f"{seed}.mp4").write_text(f"{seed} {content}")
+    return folder
+
+
+def run(folder, **options):
+    """Index the folder, or the list of files, into the gallery beside it; returns (report, gallery, model)."""
+    output = (folder[0] if isinstance(folder, list) else folder).parent
+    output = output / "gallery" if output.name != "clips" else output.parent / "gallery"
+    exists = (output / "gallery.json").exists()
+    gallery = Gallery.open(output) if exists else Gallery("model", "fingerprint", 0.1)
+    model = options.pop("model", None) or FakeModel()
+    files = find_files(folder if isinstance(folder, list) else [folder])
+    report = index_files(files, gallery, output, model, FakeProcessor(), **options)
+    return report, Gallery.open(output), model
+
+
+def names(paths):
+    return [os.path.basename(path) for path in paths]
+
+
+def touch_later(path):
+    stat = path.stat()
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 10**9))
+
+
+def test_the_first_run_embeds_every_file_in_batches(folder):
+    report, gallery, model = run(folder, batch_size=2)
+    assert model.batches == [[0, 1], [2]]
+    assert names(gallery.entries) == names(report.new) == ["0.mp4", "1.mp4", "2.mp4"]
+    assert gallery.modality_mask.tolist() == [[True, True, False], [True, False, False], [False, True, False]]
+    assert [entry.presence for entry in gallery.entries.values()] == [["video", "audio"], ["video"], ["audio"]]
+
+
+def test_a_second_run_embeds_only_new_files(folder):
+    run(folder)
+    (folder / "3.mp4").write_text("3 video")
+    report, gallery, model = run(folder)
+    assert model.batches == [[3]]
+    assert names(report.new) == ["3.mp4"] and len(report.unchanged) == 3 and not report.changed
+    assert len(gallery) == 4
+
+
+def test_a_changed_file_is_embedded_again(folder):
+    _, before, _ = run(folder)
+    (folder / "1.mp4").write_text("9 video")  # same size
+    touch_later(folder / "1.mp4")
+    report, gallery, model = run(folder)
+    assert model.batches == [[9]]
+    assert names(report.changed) == ["1.mp4"] and len(report.unchanged) == 2 and not report.new
+    assert len(gallery) == 3
+    query = torch.eye(DIM)[:1]
+    scores = [{hit.path: hit.score for hit in one.search(query)[0]} for one in (before, gallery)]
+    changed = [path for path in scores[0] if scores[0][path] != pytest.approx(scores[1][path], abs=1e-6)]
+    assert names(changed) == ["1.mp4"]
+
+
+def test_a_touched_file_is_not_embedded_again_and_its_new_time_is_remembered(folder):
+    run(folder)
+    touch_later(folder / "1.mp4")
+    report, gallery, model = run(folder)
+    assert model.batches == [] and len(report.unchanged) == 3
+    assert gallery.entries[str(folder / "1.mp4")].mtime_ns == (folder / "1.mp4").stat().st_mtime_ns
+
+
+def test_a_run_without_changes_writes_nothing(folder):
+    run(folder)
+    before = (folder.parent / "gallery" / "gallery.json").stat().st_mtime_ns
+    run(folder)
+    assert (folder.parent / "gallery" / "gallery.json").stat().st_mtime_ns == before
+
+
+def test_a_subset_given_later_removes_nothing(folder):
+    run(folder)
+    report, gallery, _ = run([folder / "1.mp4"])
+    assert len(gallery) == 3 and names(report.unchanged) == ["1.mp4"] and not report.vanished
+
+
+def test_an_unreadable_stream_is_absent_and_reported(folder):
+    (folder / "3.mp4").write_text("3 video broken-audio")
+    report, gallery, _ = run(folder)
+    path = str(folder / "3.mp4")
+    assert report.problems == {path: ["audio: cannot decode"]}
+    assert gallery.entries[path].problems == ["audio: cannot decode"]
+    assert gallery.entries[path].presence == ["video"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [("3 broken-video", "video: cannot decode"), ("3", "no picture"), ("3 blank", "no picture")]
+)
+def test_an_unreadable_file_is_reported_and_left_out(folder, content, reason):
+    (folder / "3.mp4").write_text(content)
+    report, gallery, _ = run(folder)
+    (failure,) = report.unreadable
+    assert failure.path == str(folder / "3.mp4") and failure.reason.count(str(folder)) == 0
+    assert reason in failure.reason
+    assert list(gallery.failed) == [failure.path] and len(gallery) == len(report.new) == 3
+
+
+def test_a_broken_link_is_reported_as_unreadable(folder):
+    (folder / "3.mp4").symlink_to(folder / "nowhere.mp4")
+    report, gallery, _ = run(folder)
+    assert names(failure.path for failure in report.unreadable) == ["nowhere.mp4"] and len(gallery) == 3
+
+
+def test_a_file_that_failed_is_retried_only_when_it_changes(folder):
+    (folder / "3.mp4").write_text("3")
+    run(folder)
+    report, _, model = run(folder)
+    assert names(report.not_retried) == ["3.mp4"] and len(report.unreadable) == 1
+    (folder / "3.mp4").write_text("3 video")
+    report, gallery, model = run(folder)
+    assert model.batches == [[3]] and names(report.new) == ["3.mp4"]
+    assert not report.unreadable and not gallery.failed and len(gallery) == 4
+
+
+def test_a_clip_that_becomes_unreadable_leaves_the_gallery(folder):
+    run(folder)
+    (folder / "0.mp4").write_text("")
+    (folder / "0.mp4").write_text("0 nothing here")
+    report, gallery, _ = run(folder)
+    assert names(failure.path for failure in report.unreadable) == ["0.mp4"]
+    assert names(gallery.entries) == ["1.mp4", "2.mp4"] and names(gallery.failed) == ["0.mp4"]
+
+
+def test_raise_names_the_file_and_keeps_what_was_read_before(folder):
+    (folder / "1.mp4").write_text("1 video broken-audio")
+    with pytest.raises(ValueError, match=r"1\.mp4: audio: cannot decode"):
+        run(folder, on_error="raise")
+    gallery = Gallery.open(folder.parent / "gallery")
+    assert names(gallery.entries) == ["0.mp4"] and not gallery.failed
+
+
+def test_raise_stops_at_a_file_that_failed_in_an_earlier_run(folder):
+    (folder / "3.mp4").write_text("3")
+    run(folder)
+    with pytest.raises(ValueError, match=r"3\.mp4"):
+        run(folder, on_error="raise")
+
+
+def test_an_interrupt_keeps_what_was_embedded(folder):
+    model = FakeModel()
+    embed = model.get_modality_features
+
+    def interrupt(pixel_values_videos, modality_mask):
+        if model.batches:
+            raise KeyboardInterrupt
+        return embed(pixel_values_videos, modality_mask)
+
+    model.get_modality_features = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, model=model, batch_size=2)
+    assert names(Gallery.open(folder.parent / "gallery").entries) == ["0.mp4", "1.mp4"]
+    report, gallery, _ = run(folder)
+    assert names(report.new) == ["2.mp4"] and len(gallery) == 3
+
+
+def test_the_gallery_is_saved_while_indexing(folder):
+    model, seen = FakeModel(), []
+    embed, json_path = model.get_modality_features, folder.parent / "gallery" / "gallery.json"
+
+    def look(pixel_values_videos, modality_mask):
+        seen.append(len(Gallery.open(json_path.parent)) if json_path.exists() else None)
+        return embed(pixel_values_videos, modality_mask)
+
+    model.get_modality_features = look
+    run(folder, model=model, batch_size=1, save_every=2)
+    assert seen == [None, None, 2]
+
+
+def test_vanished_files_are_kept_until_pruned(folder):
+    (folder / "3.mp4").write_text("3")
+    run(folder)
+    (folder / "1.mp4").unlink()
+    (folder / "3.mp4").unlink()
+    report, gallery, _ = run(folder)
+    assert names(report.vanished) == ["1.mp4"] and len(gallery) == 3 and not report.pruned
+    report, gallery, _ = run(folder, prune=True)
+    assert names(report.vanished) == ["1.mp4"] and report.pruned
+    assert names(gallery.entries) == ["0.mp4", "2.mp4"] and not gallery.failed
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 0}, {"save_every": 0}, {"on_error": "ignore"}])
+def test_a_wrong_option_is_refused(folder, options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        run(folder, **options)
+
+
+def test_find_files_takes_known_extensions_from_folders_and_any_file_named(tmp_path):
+    for name in ("b.MKV", "a.mp4", "notes.txt", "sub/c.wav", "sub/deep/d.webm"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    inside = [os.path.relpath(path, tmp_path) for path in find_files([tmp_path])]
+    assert inside == ["a.mp4", "b.MKV", "sub/c.wav", "sub/deep/d.webm"]
+    assert names(find_files([tmp_path], recursive=False)) == ["a.mp4", "b.MKV"]
+    assert names(find_files([tmp_path / "notes.txt"])) == ["notes.txt"]
+
+
+def test_two_spellings_of_a_path_are_one_file(tmp_path, monkeypatch):
+    (tmp_path / "clips").mkdir()
+    (tmp_path / "clips" / "a.mp4").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "clips")
+    (tmp_path / "clips" / "b.mp4").symlink_to(tmp_path / "clips" / "a.mp4")
+    monkeypatch.chdir(tmp_path / "clips")
+    spellings = ["a.mp4", "../clips/a.mp4", tmp_path / "clips" / "a.mp4", tmp_path / "link", tmp_path]
+    assert find_files(spellings) == [str(tmp_path / "clips" / "a.mp4")]
+
+
+def test_a_circle_of_links_ends(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "up").symlink_to(tmp_path)
+    (tmp_path / "sub" / "a.mp4").touch()
+    assert names(find_files([tmp_path])) == ["a.mp4"]
+
+
+def test_a_path_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        find_files([tmp_path / "nowhere"])
+
+
+def save_model(folder, weights=b"weights", **config):
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes(weights)
+    return folder
+
+
+def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
+    first = save_model(tmp_path / "a", dim=1)
+    second = save_model(tmp_path / "b", dim=1)
+    (second / "README.md").write_text("a card")
+    assert model_fingerprint(first) == model_fingerprint(second)
+    fingerprints = {
+        model_fingerprint(folder)
+        for folder in (first, save_model(tmp_path / "c", dim=2), save_model(tmp_path / "d", b"other", dim=1))
+    }
+    assert len(fingerprints) == 3
+    (second / "processor_config.json").write_text("{}")
+    assert model_fingerprint(first) != model_fingerprint(second)
+
+
+def test_the_fingerprint_of_an_adapter_includes_its_base(tmp_path):
+    base, other = save_model(tmp_path / "base"), save_model(tmp_path / "other", b"other")
+    moved = save_model(tmp_path / "moved")
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_model.safetensors").write_bytes(b"lora")
+    fingerprints = []
+    for folder in (base, moved, other, "user/base"):
+        (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder), "r": 4}))
+        fingerprints.append(model_fingerprint(adapter))
+    assert fingerprints[0] == fingerprints[1]
+    assert len(set(fingerprints)) == 3
+
+
+def test_a_folder_without_weights_has_no_fingerprint(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no model"):
+        model_fingerprint(tmp_path)
+
+
+@pytest.mark.parametrize("model", ["/no/such/folder", "./typo", "a/b/c"])
+def test_a_missing_model_folder_is_not_asked_of_the_hub(model):
+    with pytest.raises(FileNotFoundError, match="no model folder"):
+        model_folder(model)
+
+
+def test_a_model_with_another_processor_is_refused(monkeypatch):
+    monkeypatch.setattr("search.indexing.AutoProcessor.from_pretrained", lambda *args, **kwargs: FakeProcessor())
+    with pytest.raises(ValueError, match="must hold a ScalarProcessor, got FakeProcessor"):
+        load_model("folder")
+
+
+def test_queries_are_embedded_as_unit_rows():
+    embeds = embed_queries(["a", "bb"], FakeModel(), FakeProcessor())
+    assert embeds.tolist() == torch.eye(DIM)[[1, 2]].tolist()

@@ -1,0 +1,200 @@
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import BatchFeature
+from typer.testing import CliRunner
+
+import search.indexing
+from modeling_scalar.processing_scalar import Clip
+from search.__main__ import app
+
+
+class FakeProcessor:
+    """Files hold the words "video", "audio" and "subtitle", whichever they have."""
+
+    def read_clip(self, path, *, on_error):
+        words = open(path, encoding="utf-8").read().split()
+        frames = torch.zeros(1, 2, 2, 3).byte().numpy() if "video" in words else None
+        waveform = torch.zeros(4).numpy() if "audio" in words else None
+        subtitle = "words" if "subtitle" in words else None
+        return Clip(frames=frames, waveform=waveform, subtitle=subtitle, problems=[], path=path)
+
+    def __call__(self, text=None, clips=None):
+        if text is not None:
+            ids = torch.tensor([["video", "audio", "subtitle"].index(line) for line in text])[:, None]
+            return BatchFeature({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+        mask = [[clip.frames is not None, clip.waveform is not None, clip.subtitle is not None] for clip in clips]
+        return BatchFeature({"modality_mask": torch.tensor(mask)})
+
+
+class FakeModel:
+    """Modality m is the m-th unit vector, and so is its name as a query."""
+
+    device, dtype = torch.device("cpu"), torch.float32
+    config = SimpleNamespace(query_temperature=1.0)
+
+    def get_modality_features(self, modality_mask):
+        return torch.eye(3) * modality_mask[..., None], modality_mask
+
+    def get_text_features(self, input_ids, attention_mask):
+        return torch.eye(3)[input_ids[:, 0]]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A model folder, clips (one with brackets in its name), and the fakes in place of what is loaded."""
+    monkeypatch.setattr(search.indexing, "load_model", lambda folder: (FakeModel(), FakeProcessor()))
+    for name in ("model", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(name)
+        (tmp_path / name / "model.safetensors").write_bytes(b"")
+    (tmp_path / "clips" / "[red]").mkdir(parents=True)
+    (tmp_path / "clips" / "[red]" / "dog [bold]1.mp4").write_text("video audio")
+    (tmp_path / "clips" / "cat.mp4").write_text("audio")
+    (tmp_path / "clips" / "empty.mp4").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments, code=0, charset="utf-8"):
+    result = CliRunner(charset=charset).invoke(app, list(map(str, arguments)))
+    assert result.exit_code == code, result.output
+    return result
+
+
+def index(*arguments, code=0):
+    return run("index", *(arguments or ["clips"]), "--model", "model", "--output", "gallery", code=code)
+
+
+def test_index_prints_the_counts_and_names_what_it_could_not_read(place):
+    first = index().stdout
+    assert "2 new, 0 changed, 0 unchanged, 1 unreadable; 2 clips in the gallery" in first
+    assert f"unreadable: {place / 'clips' / 'empty.mp4'}: it has no picture" in first
+    second = index().stdout
+    assert "0 new, 0 changed, 2 unchanged, 1 unreadable" in second
+    assert "1 of the unreadable failed before and have not changed" in second
+
+
+def test_index_fails_when_nothing_could_be_indexed(place):
+    assert "1 unreadable; 0 clips" in index("clips/empty.mp4", code=1).stdout
+    assert not (place / "gallery").exists()
+
+
+def test_index_without_any_video_is_an_error(place):
+    (place / "nothing").mkdir()
+    assert "No video or audio file in 'nothing'" in index("nothing", code=1).stderr
+
+
+def test_prune_removes_what_is_gone(place):
+    index()
+    (place / "clips" / "cat.mp4").unlink()
+    assert f"gone from disk (kept, --prune removes it): {place / 'clips' / 'cat.mp4'}" in index().stdout
+    assert "(removed)" in index("clips", "--prune").stdout
+    assert "clips: 1," in run("info", "gallery").stdout
+
+
+def test_on_error_raise_names_the_file_in_one_line(place):
+    result = index("clips", "--on-error", "raise", code=1)
+    assert result.stderr.splitlines()[-1].startswith("Error: ")
+    assert "empty.mp4" in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.output
+    assert "clips: 1," in run("info", "gallery").stdout  # cat.mp4 comes before empty.mp4
+
+
+def test_an_interrupt_is_not_a_traceback(place, monkeypatch):
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FakeModel, "get_modality_features", interrupt)
+    assert "Interrupted." in index(code=130).stderr
+
+
+def test_another_model_is_refused_for_indexing_and_querying(place):
+    index()
+    adding = run("index", "clips", "--model", "other", "--output", "gallery", code=1)
+    asking = run("query", "gallery", "video", "--model", "other", code=1)
+    for result in (adding, asking):
+        assert "cannot be compared" in result.stderr and "Traceback" not in result.output
+
+
+def test_a_model_that_moved_can_be_named(place):
+    index()
+    (place / "model").rename(place / "moved")
+    assert "no model folder" in run("query", "gallery", "video", code=1).stderr
+    assert "cat.mp4" in run("query", "gallery", "video", "--model", "moved").stdout
+
+
+def test_query_prints_rank_score_name_and_weights(place):
+    index()
+    lines = run("query", "gallery", "video", "audio").stdout.splitlines()
+    # e / (e + 1) = 0.731 for the modality that is asked for; e / sqrt(e^2 + 1) = 0.939 is the score of Eq. 4
+    assert lines == [
+        "query: video",
+        "  1  0.939  [red]/dog [bold]1.mp4",
+        "     video ██████░░ 0.73  audio ██░░░░░░ 0.27  subtitle – absent",
+        "  2  0.000  cat.mp4",
+        "     video – absent  audio ████████ 1.00  subtitle – absent",
+        "query: audio",
+        "  1  1.000  cat.mp4",
+        "     video – absent  audio ████████ 1.00  subtitle – absent",
+        "  2  0.939  [red]/dog [bold]1.mp4",
+        "     video ██░░░░░░ 0.27  audio ██████░░ 0.73  subtitle – absent",
+    ]
+
+
+def test_k_limits_the_hits(place):
+    index()
+    assert len(run("query", "gallery", "video", "--k", "1").stdout.splitlines()) == 3
+
+
+def test_a_terminal_without_unicode_gets_ascii(place):
+    (place / "clips" / "[red]" / "dog [bold]1.mp4").rename(place / "clips" / "hünd.mp4")
+    index()
+    lines = run("query", "gallery", "video", charset="ascii").stdout.splitlines()
+    assert lines[1:3] == [
+        "  1  0.939  h\\xfcnd.mp4",
+        "     video ######.. 0.73  audio ##...... 0.27  subtitle - absent",
+    ]
+
+
+def test_control_characters_of_a_name_are_not_sent_to_the_terminal(place):
+    (place / "clips" / "cat.mp4").rename(place / "clips" / "\x1b[31m\n.mp4")
+    index()
+    output = run("query", "gallery", "audio").stdout
+    assert "\x1b" not in output and "\\x1b[31m\\n.mp4" in output
+
+
+def test_a_long_name_is_cut_and_the_json_is_not(place):
+    name = "x" * 100 + "-end.mp4"
+    (place / "clips" / "cat.mp4").rename(place / "clips" / name)
+    index()
+    (line,) = [line for line in run("query", "gallery", "audio").stdout.splitlines() if "-end" in line]
+    assert line.split()[2].startswith("…x") and line.endswith("-end.mp4") and len(line.split()[2]) == 72
+    (first,) = json.loads(run("query", "gallery", "audio", "--json").stdout)
+    assert first["query"] == "audio" and first["hits"][0]["path"] == str(place / "clips" / name)
+    assert first["hits"][0]["weights"] == {"video": 0.0, "audio": 1.0, "subtitle": 0.0}
+
+
+def test_info_prints_counts_shares_model_and_failures(place):
+    index()
+    output = run("info", "gallery").stdout
+    assert "clips: 2, 3 dimensions" in output
+    assert "video 50.0%, audio 100.0%, subtitle 0.0%" in output
+    assert f"model: {place / 'model'} (fingerprint " in output
+    assert "unreadable files: 1" in output and "empty.mp4: it has no picture" in output
+
+
+@pytest.mark.parametrize("command", [["info", "nowhere"], ["query", "nowhere", "video"]])
+def test_a_missing_gallery_is_one_line(place, command):
+    result = run(*command, code=1)
+    assert result.stderr == "Error: There is no gallery in 'nowhere': gallery.json is missing.\n"
+
+
+def test_help_loads_no_library():
+    code = "import sys, search.__main__; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert finished.stdout.strip() == "[]"

@@ -1,0 +1,61 @@
+"""The rooms and the one direction of imports between them."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ALLOWED = {
+    "modeling_scalar": set(),
+    "eval": {"modeling_scalar"},
+    "trainer": {"eval", "modeling_scalar"},
+    "search": {"modeling_scalar"},
+}
+REMOTE_CODE = {"torch", "transformers", "huggingface_hub", "numpy", "av"}
+RUN_ONCE = {"convert_vast_to_hf.py", "__init__.py"}
+
+
+def imported(path: Path) -> list[tuple[int, str]]:
+    """(level, module) of every import of a file, also inside functions."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [(0, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found.append((node.level, node.module or ""))
+    return found
+
+
+@pytest.mark.parametrize("room", ALLOWED)
+def test_imports_go_one_way(room):
+    files = list((ROOT / room).rglob("*.py"))
+    assert files
+    for path in files:
+        others = {module.split(".")[0] for level, module in imported(path) if level == 0} & set(ALLOWED)
+        assert others <= ALLOWED[room] | {room}, f"{path.relative_to(ROOT)} imports {others}"
+
+
+def test_the_direction_is_really_tested():
+    assert (0, "modeling_scalar") in imported(ROOT / "eval" / "run.py")
+
+
+def test_remote_code_is_flat_and_needs_nothing_else():
+    files = [path for path in (ROOT / "modeling_scalar").glob("*.py") if path.name not in RUN_ONCE]
+    assert len(files) >= 6 and not [path for path in (ROOT / "modeling_scalar").glob("*/*.py")]
+    for path in files:
+        for level, module in imported(path):
+            if level:
+                assert level == 1 and module and "." not in module, f"{path.name}: from {'.' * level}{module}"
+            elif (package := module.split(".")[0]) not in REMOTE_CODE:
+                assert package in __import__("sys").stdlib_module_names, f"{path.name} imports {package}"
+
+
+def test_the_constraints_hold_every_dependency():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = [*project["dependencies"], *(x for extra in project["optional-dependencies"].values() for x in extra)]
+    pinned = {line.split("==")[0].lower().replace("_", "-") for line in (ROOT / "constraints.txt").open()}
+    names = {line.split(">")[0].lower().replace("_", "-") for line in listed}
+    assert names and names <= pinned
