@@ -8,9 +8,9 @@ Shape letters: Q queries, V clips, B matched pairs, M modalities (3, in the orde
 
 import torch
 
-from .configuration_scalar import MODALITIES
+from .configuration_scalar import AGGREGATIONS, MODALITIES
 
-METHODS = ("scalar", "uniform", *MODALITIES)
+METHODS = AGGREGATIONS
 """Names accepted by [`retrieval_scores`]."""
 
 # Clips are scored in blocks of this many columns when no gradient is needed: the temporaries then stay in cache.

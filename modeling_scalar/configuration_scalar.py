@@ -11,6 +11,9 @@ from transformers.configuration_utils import SubConfigSpec
 MODALITIES = ("video", "audio", "subtitle")
 """The one order of the modality axis: of embeddings `(batch, 3, dim)`, masks `(batch, 3)` and weights."""
 
+AGGREGATIONS = ("scalar", "uniform", *MODALITIES)
+"""Names of the scoring methods."""
+
 POOLINGS = ("cls", "mean", "pooler")
 
 # Towers whose first token is an ordinary patch: pooling "cls" would silently embed one corner of the input.
@@ -72,7 +75,7 @@ class ScalarConfig(PreTrainedConfig):
         projection_dim (`int`): dimension D of the shared space.
         vision_pooling, audio_pooling, text_pooling (`str`): how a tower's tokens become one vector: `"cls"` (first
             token), `"mean"` (over tokens; padding excluded) or `"pooler"` (the tower's own `pooler_output`).
-        aggregation (`str`): scoring method, a name of `aggregation_scalar.METHODS`.
+        aggregation (`str`): scoring method, one of [`AGGREGATIONS`].
         query_temperature (`float`): temperature of the query-conditioned weights, tau_w of SCALAR Eq. 2; positive.
         num_frame_embeddings, num_segment_embeddings (`int`): learned positions of frames and of audio segments among
             the condition tokens; other counts are interpolated (nearest).
@@ -127,6 +130,8 @@ class ScalarConfig(PreTrainedConfig):
         """Check the relations between fields on which the model relies."""
         if self.query_temperature <= 0:
             raise ValueError(f"`query_temperature` must be positive, got {self.query_temperature!r}.")
+        if self.aggregation not in AGGREGATIONS:
+            raise ValueError(f"`aggregation` must be one of {AGGREGATIONS}, got {self.aggregation!r}.")
         for name in ("projection_dim", "num_frame_embeddings", "num_segment_embeddings"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)!r}.")
@@ -156,4 +161,4 @@ class ScalarConfig(PreTrainedConfig):
 # Sub-configs are resolved by `model_type`; transformers does not know this one.
 AutoConfig.register(BeatsConfig.model_type, BeatsConfig, exist_ok=True)
 
-__all__ = ["MODALITIES", "POOLINGS", "BeatsConfig", "ScalarConfig"]
+__all__ = ["AGGREGATIONS", "MODALITIES", "POOLINGS", "BeatsConfig", "ScalarConfig"]

@@ -1,0 +1,50 @@
+"""Defaults are the paper's sizes; relations between fields are checked; a saved configuration comes back whole."""
+
+import pytest
+
+from modeling_scalar import MODALITIES, BeatsConfig, ScalarConfig
+
+
+def test_the_default_is_the_papers_network():
+    config = ScalarConfig()
+    assert MODALITIES == ("video", "audio", "subtitle")
+    assert (config.vision_config.num_hidden_layers, config.vision_config.hidden_size) == (40, 1408)
+    assert (config.audio_config.num_hidden_layers, config.audio_config.hidden_size) == (12, 768)
+    assert (config.text_config.num_hidden_layers, config.text_config.hidden_size) == (12, 768)
+    assert (config.projection_dim, config.query_temperature, config.aggregation) == (512, 0.1, "scalar")
+    assert config.has_cross_attention and config.text_config.is_causal is False
+
+
+def test_a_partial_text_config_keeps_its_cross_attention_and_stays_bidirectional():
+    text = ScalarConfig(text_config={"hidden_size": 24, "num_attention_heads": 2}).text_config
+    assert (text.is_decoder, text.add_cross_attention, text.is_causal) == (True, True, False)
+
+
+def test_a_saved_configuration_comes_back_whole(tmp_path):
+    config = ScalarConfig(projection_dim=64, audio_config={"hidden_size": 96}, mask_condition_padding=False)
+    config.save_pretrained(tmp_path)
+    again = ScalarConfig.from_pretrained(tmp_path)
+    assert again.to_dict() == config.to_dict()
+    assert again.audio_config.hidden_size == 96 and again.text_config.is_causal is False
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"query_temperature": 0}, "query_temperature"),
+        ({"vision_pooling": "max"}, "vision_pooling"),
+        ({"audio_pooling": "cls"}, "no class token"),
+        ({"text_config": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}}, "is_causal"),
+        ({"num_frame_embeddings": 0}, "num_frame_embeddings"),
+        ({"projection_dim": "512"}, "projection_dim"),
+        ({"aggregation": "median"}, "aggregation"),
+    ],
+)
+def test_a_bad_field_is_refused_by_name(fields, message):
+    with pytest.raises(Exception, match=message):
+        ScalarConfig(**fields)
+
+
+def test_beats_heads_must_divide_the_width():
+    with pytest.raises(Exception, match="num_attention_heads"):
+        BeatsConfig(hidden_size=100, num_attention_heads=12)

@@ -1,0 +1,377 @@
+"""The composite model: presence, invariance, matching, any encoders, saving."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertModel,
+    ClapAudioConfig,
+    ClapAudioModel,
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    SiglipVisionConfig,
+    SiglipVisionModel,
+)
+from transformers.models.audio_spectrogram_transformer import ASTConfig, ASTModel
+
+from modeling_scalar import MODALITIES, ScalarModel
+from modeling_scalar.modeling_scalar import split_fused_projections
+from tests.conftest import make_batch, make_tiny_config
+
+CLOSE = {"atol": 1e-5, "rtol": 0}  # another batch shape sums in another order
+CLIP_INPUTS = ("pixel_values_videos", "input_features", "subtitle_input_ids", "subtitle_attention_mask")
+
+
+def clip_inputs(batch, rows=slice(None)):
+    return {name: batch[name][rows] for name in (*CLIP_INPUTS, "modality_mask")}
+
+
+@torch.no_grad()
+def test_features_are_unit_and_of_the_projection_dimension(tiny_model, batch):
+    for features in (
+        tiny_model.get_text_features(batch["input_ids"], batch["attention_mask"]),
+        tiny_model.get_subtitle_features(batch["subtitle_input_ids"], batch["subtitle_attention_mask"]),
+        tiny_model.get_video_features(batch["pixel_values_videos"]),
+        tiny_model.get_audio_features(batch["input_features"]),
+    ):
+        assert features.shape == (4, 16)
+        torch.testing.assert_close(features.norm(dim=-1), torch.ones(4))
+
+
+@torch.no_grad()
+def test_forward_gives_embeddings_mask_and_scores(tiny_model, batch):
+    output = tiny_model(**batch)
+    assert output.text_embeds.shape == (4, 16) and output.modality_embeds.shape == (4, 3, 16)
+    assert output.scores.shape == (4, 4) and output.modality_mask.all()
+    assert output.match_logits is None
+    assert output.scores.std() > 0.01  # the embeddings differ at all
+
+
+@torch.no_grad()
+def test_two_captions_that_differ_in_their_last_word_differ(tiny_model):
+    ids = torch.tensor([[2, 5, 6, 7, 3], [2, 5, 6, 8, 3]])
+    embeds = tiny_model.get_text_features(ids, torch.ones_like(ids))
+    assert (embeds[0] - embeds[1]).abs().max() > 1e-3  # a causal class token would see neither
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MODALITIES)
+@pytest.mark.parametrize("content", [1e4, float("nan")])
+def test_what_a_masked_input_holds_changes_nothing(tiny_model, batch, name, content):
+    index = MODALITIES.index(name)
+    batch["modality_mask"][[0, 2], index] = False
+    expected = tiny_model(**batch)
+    key = CLIP_INPUTS[index]
+    if name == "subtitle":
+        batch[key][[0, 2]] = 59
+    else:
+        batch[key][[0, 2]] = content
+    output = tiny_model(**batch)
+    torch.testing.assert_close(output.scores, expected.scores, atol=0, rtol=0)
+    assert (output.modality_embeds[[0, 2], index] == 0).all()
+    states, mask = tiny_model.get_condition_states(**clip_inputs(batch))
+    expected_states, expected_mask = states[mask], mask
+    batch[key][[0, 2]] = 0
+    states, mask = tiny_model.get_condition_states(**clip_inputs(batch))
+    assert torch.equal(mask, expected_mask)
+    torch.testing.assert_close(states[mask], expected_states, atol=0, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MODALITIES)
+def test_masking_equals_absence(tiny_model, batch, name):
+    index = MODALITIES.index(name)
+    batch["modality_mask"][:, index] = False
+    masked = tiny_model(**batch)
+    absent = {k: v for k, v in batch.items() if not k.startswith(CLIP_INPUTS[index].split("_input_ids")[0])}
+    torch.testing.assert_close(tiny_model(**absent).scores, masked.scores, atol=0, rtol=0)
+    states, mask = tiny_model.get_condition_states(**clip_inputs(batch))
+    kept = {k: v for k, v in absent.items() if k in (*CLIP_INPUTS, "modality_mask")}
+    absent_states, absent_mask = tiny_model.get_condition_states(**kept)
+    assert absent_states.shape == states.shape
+    arguments = batch["input_ids"], batch["attention_mask"]
+    torch.testing.assert_close(
+        tiny_model.match(*arguments, absent_states, absent_mask), tiny_model.match(*arguments, states, mask)
+    )
+
+
+@torch.no_grad()
+def test_order_batch_size_and_padding_change_nothing(tiny_model):
+    batch = make_batch(6)
+    batch["modality_mask"] = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 1, 1], [1, 1, 0], [0, 0, 1], [1, 0, 0]]).bool()
+    expected = tiny_model(**batch)
+    order = torch.tensor([4, 2, 0, 5, 1, 3])
+    shuffled = tiny_model(**{name: value[order] for name, value in batch.items()})
+    torch.testing.assert_close(shuffled.scores, expected.scores[order][:, order], **CLOSE)
+    single = [tiny_model(**{name: value[i : i + 1] for name, value in batch.items()}) for i in range(6)]
+    torch.testing.assert_close(torch.cat([x.modality_embeds for x in single]), expected.modality_embeds, **CLOSE)
+    torch.testing.assert_close(torch.cat([x.text_embeds for x in single]), expected.text_embeds, **CLOSE)
+    padded = dict(batch)
+    for name in ("input_ids", "attention_mask", "subtitle_input_ids", "subtitle_attention_mask"):
+        padded[name] = torch.nn.functional.pad(batch[name], (0, 7))
+    torch.testing.assert_close(tiny_model(**padded).scores, expected.scores, **CLOSE)
+
+
+@torch.no_grad()
+def test_matching_does_not_depend_on_padding_or_on_absent_modalities_of_the_batch(tiny_model):
+    batch = make_batch(3)
+    batch["modality_mask"] = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 1, 0]]).bool()
+    states, mask = tiny_model.get_condition_states(**clip_inputs(batch))
+    together = tiny_model.match(batch["input_ids"], batch["attention_mask"], states, mask)
+    assert together.shape == (3,) and ((together > 0) & (together < 1)).all()
+    for i in range(3):
+        own_states, own_mask = tiny_model.get_condition_states(**clip_inputs(batch, slice(i, i + 1)))
+        assert own_states.shape[1] <= states.shape[1]
+        length = int(batch["attention_mask"][i].sum())
+        alone = tiny_model.match(
+            batch["input_ids"][i : i + 1, :length], batch["attention_mask"][i : i + 1, :length], own_states, own_mask
+        )
+        torch.testing.assert_close(alone, together[i : i + 1], **CLOSE)
+
+
+@torch.no_grad()
+def test_matching_reads_the_clip(tiny_model, batch):
+    states, mask = tiny_model.get_condition_states(**clip_inputs(batch))
+    text = batch["input_ids"][:1].expand(4, -1), batch["attention_mask"][:1].expand(4, -1)
+    assert tiny_model.match(*text, states, mask).std() > 1e-4
+
+
+@torch.no_grad()
+def test_padding_of_subtitles_can_be_shown_to_the_query(batch):
+    torch.manual_seed(0)
+    model = ScalarModel(make_tiny_config(mask_condition_padding=False)).eval()
+    _, mask = model.get_condition_states(**clip_inputs(batch))
+    assert mask.all() and not batch["subtitle_attention_mask"].all()
+
+
+@torch.no_grad()
+def test_pairs_chosen_inside_the_forward_are_matched_like_pairs_outside(tiny_model, batch):
+    chosen = torch.tensor([0, 0, 3]), torch.tensor([1, 0, 2])
+
+    def select_pairs(output):
+        assert output.scores.shape == (4, 4)
+        texts, clips = chosen
+        states, mask = output.condition_states[clips], output.condition_mask[clips]
+        return batch["input_ids"][texts], batch["attention_mask"][texts], states, mask
+
+    output = tiny_model(**batch, select_pairs=select_pairs, condition_on=("video", "audio"))
+    inputs = clip_inputs(batch) | {"modality_mask": torch.tensor([[True, True, False]]).expand(4, -1)}
+    states, mask = tiny_model.get_condition_states(**inputs)
+    texts, clips = chosen
+    expected = tiny_model.match(batch["input_ids"][texts], batch["attention_mask"][texts], states[clips], mask[clips])
+    torch.testing.assert_close(output.match_logits.softmax(-1)[:, 1], expected, **CLOSE)
+
+
+def test_an_unpresent_input_promised_by_the_mask_is_refused(tiny_model, batch):
+    with pytest.raises(ValueError, match="audio"):
+        tiny_model(**{name: value for name, value in batch.items() if name != "input_features"})
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda b: {}, ValueError, "Nothing to embed"),
+        (lambda b: b | {"pixel_values": 1}, TypeError, "pixel_values"),
+        (lambda b: b | {"modality_mask": b["modality_mask"][:2]}, ValueError, "modality_mask"),
+        (lambda b: b | {"attention_mask": None}, ValueError, "attention_mask"),
+        (lambda b: b | {"subtitle_attention_mask": b["subtitle_attention_mask"] * 0}, ValueError, "Rows"),
+        (lambda b: b | {"modality_mask": b["modality_mask"] & False}, ValueError, "all absent"),
+        (lambda b: b | {"input_features": b["input_features"][:3]}, ValueError, "one row per clip"),
+    ],
+)
+def test_bad_calls_say_what_is_wrong(tiny_model, batch, change, error, message):
+    with pytest.raises(error, match=message):
+        tiny_model(**change(batch))
+
+
+def test_a_pair_without_any_condition_token_is_refused(tiny_model, batch):
+    states, mask = tiny_model.get_condition_states(**clip_inputs(batch))
+    mask[1] = False
+    with pytest.raises(ValueError, match=r"\[1\]"):
+        tiny_model.match(batch["input_ids"], batch["attention_mask"], states, mask)
+
+
+@torch.no_grad()
+def test_splitting_the_fused_projection_keeps_the_function():
+    from transformers import Blip2VisionModel
+
+    torch.manual_seed(0)
+    vision = Blip2VisionModel(make_tiny_config().vision_config).eval()
+    for layer in vision.encoder.layers:
+        torch.nn.init.normal_(layer.self_attn.qkv.bias)
+        assert layer.self_attn.qkv.bias[32:64].abs().max() > 0  # a key bias, which cannot change a softmax
+    pixels = torch.randn(2, 3, 32, 32)
+    expected = vision(pixels).last_hidden_state
+    torch.testing.assert_close(split_fused_projections(vision)(pixels).last_hidden_state, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("attn_implementation", ["eager", "sdpa"])
+def test_a_saved_model_comes_back_with_the_same_scores(tiny_model, batch, tmp_path, attn_implementation):
+    tiny_model.save_pretrained(tmp_path)
+    again = ScalarModel.from_pretrained(tmp_path, attn_implementation=attn_implementation).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(again(**batch).scores, tiny_model(**batch).scores, **CLOSE)
+    assert {name for name, _ in again.named_buffers()} == {name for name, _ in tiny_model.named_buffers()}
+
+
+def test_every_parameter_is_initialised_to_something_finite_and_unequal():
+    model = ScalarModel(make_tiny_config())
+    for name, parameter in model.named_parameters():
+        assert parameter.isfinite().all() and parameter.abs().max() < 10, name
+        if parameter.ndim > 1 and parameter.shape[0] > 1:
+            assert parameter.std() > 1e-4, name
+
+
+def test_half_precision_weights_still_give_unit_embeddings(tiny_model, batch):
+    model = tiny_model.to(torch.bfloat16)
+    halved = {k: v.bfloat16() if v.is_floating_point() else v for k, v in batch.items()}
+    with torch.no_grad():
+        output = model(**halved)
+    torch.testing.assert_close(output.modality_embeds.norm(dim=-1), torch.ones(4, 3))
+    assert output.scores.dtype == torch.float32 and output.scores.isfinite().all()
+
+
+def test_gradient_checkpointing_changes_no_gradient(batch):
+    gradients = []
+    for checkpointing in (False, True):
+        torch.manual_seed(0)
+        model = ScalarModel(make_tiny_config()).train()
+        if checkpointing:
+            model.activation_checkpointing_enable()
+        model(**batch).scores.diagonal().sum().backward()
+        gradients.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys() and len(gradients[0]) > 50
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, atol=1e-6, rtol=1e-4, msg=name)
+
+
+SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+VISION = {
+    "clip": lambda: CLIPVisionModel(CLIPVisionConfig(**SMALL, image_size=32, patch_size=16)),
+    "siglip": lambda: SiglipVisionModel(SiglipVisionConfig(**SMALL, image_size=32, patch_size=16)),
+}
+AUDIO = {
+    "ast": lambda: ASTModel(ASTConfig(**SMALL, num_mel_bins=64, max_length=64)),
+    "clap": lambda: ClapAudioModel(
+        ClapAudioConfig(
+            patch_embeds_hidden_size=8,
+            hidden_size=32,
+            depths=[1, 1, 1],
+            num_attention_heads=[1, 2, 4],
+            num_hidden_layers=3,
+            spec_size=64,
+            num_mel_bins=64,
+            window_size=2,
+            enable_fusion=False,
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("vision", "audio", "poolings"),
+    [
+        ("clip", "ast", {"vision_pooling": "pooler", "audio_pooling": "cls"}),
+        ("siglip", "clap", {"vision_pooling": "mean", "audio_pooling": "mean"}),
+        ("siglip", "clap", {"vision_pooling": "pooler", "audio_pooling": "pooler"}),
+    ],
+)
+def test_any_encoders_can_be_composed_saved_and_loaded(vision, audio, poolings, tmp_path, batch):
+    torch.manual_seed(0)
+    text = BertModel(BertConfig(vocab_size=60, **SMALL, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+    parts = VISION[vision]().eval(), AUDIO[audio]().eval(), text.eval()
+    model = ScalarModel.from_encoders(*parts, projection_dim=16, **poolings)
+    with torch.no_grad():
+        output = model(**batch)
+        frames = parts[0](batch["pixel_values_videos"].flatten(0, 1))
+    if poolings["vision_pooling"] == "mean":
+        pooled = frames.last_hidden_state.mean(1).unflatten(0, (4, 2)).mean(1)
+    else:
+        pooled = frames.pooler_output.unflatten(0, (4, 2)).mean(1)
+    expected = torch.nn.functional.normalize(model.video_projection(pooled), dim=-1)
+    torch.testing.assert_close(output.modality_embeds[:, 0], expected, **CLOSE)  # the encoder's own weights
+    assert output.scores.shape == (4, 4) and output.scores.isfinite().all()
+    with pytest.raises(ValueError, match="Matching is not available"):
+        model.get_condition_states(**clip_inputs(batch))
+    model.save_pretrained(tmp_path)
+    again = AutoModel.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(again(**batch).scores, output.scores, **CLOSE)
+
+
+def test_encoders_load_by_folder_and_a_dual_encoder_gives_its_half(tmp_path, batch):
+    from transformers import CLIPConfig, CLIPModel, CLIPTextConfig
+
+    small_text = {**SMALL, "vocab_size": 60, "max_position_embeddings": 20}
+    clip = CLIPModel(
+        CLIPConfig(
+            text_config=CLIPTextConfig(**small_text).to_dict(),
+            vision_config=CLIPVisionConfig(**SMALL, image_size=32, patch_size=16).to_dict(),
+        )
+    )
+    clip.save_pretrained(tmp_path / "clip")
+    AUDIO["ast"]().save_pretrained(tmp_path / "ast")
+    text_config = BertConfig(vocab_size=60, **SMALL, is_decoder=True, add_cross_attention=True, is_causal=False)
+    BertModel(text_config).save_pretrained(tmp_path / "bert")
+    model = ScalarModel.from_encoders(
+        *(str(tmp_path / name) for name in ("clip", "ast", "bert")),
+        projection_dim=16,
+        vision_pooling="pooler",
+        audio_pooling="cls",
+    )
+    weight = clip.vision_model.state_dict()["embeddings.patch_embedding.weight"]
+    own = {name: value for name, value in model.vision_model.state_dict().items() if "patch_embedding.weight" in name}
+    assert len(own) == 1
+    torch.testing.assert_close(next(iter(own.values())), weight)
+    states, mask = model.get_condition_states(**clip_inputs(batch))  # this text tower has cross-attention
+    assert model.match(batch["input_ids"], batch["attention_mask"], states, mask).shape == (4,)
+
+
+def test_a_model_folder_loads_where_this_package_is_not(tiny_model, tiny_model_dir, batch, tmp_path):
+    """`AutoModel` and `AutoProcessor` with remote code, in a process that cannot import the repository."""
+    torch.save(batch, tmp_path / "batch.pt")
+    script = """
+import json, sys, torch
+from transformers import AutoModel, AutoProcessor
+try:
+    import modeling_scalar
+    sys.exit("the package is importable, the test would prove nothing")
+except ImportError:
+    pass
+folder, batch = sys.argv[1], torch.load(sys.argv[2], weights_only=True)
+model = AutoModel.from_pretrained(folder, trust_remote_code=True).eval()
+processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
+with torch.no_grad():
+    scores = model(**batch).scores
+model.save_pretrained(sys.argv[3])
+print(json.dumps({"scores": scores.tolist(), "processor": type(processor).__name__, "model": type(model).__name__}))
+"""
+    environment = {"PATH": "/usr/bin:/bin", "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
+    result = subprocess.run(
+        [sys.executable, "-P", "-S", "-c", _with_site_packages(script), tiny_model_dir, tmp_path / "batch.pt",
+         tmp_path / "again"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-2000:]
+    answer = json.loads(result.stdout.splitlines()[-1])
+    assert (answer["model"], answer["processor"]) == ("ScalarModel", "ScalarProcessor")
+    torch.manual_seed(0)
+    with torch.no_grad():
+        expected = ScalarModel.from_pretrained(tiny_model_dir).eval()(**batch).scores
+    torch.testing.assert_close(torch.tensor(answer["scores"]), expected, atol=1e-6, rtol=0)
+    assert (tmp_path / "again" / "modeling_scalar.py").is_file()  # code travels on when it is saved again
+
+
+def _with_site_packages(script: str) -> str:
+    """Make installed packages importable without the `.pth` file that points an editable install at the repository."""
+    import site
+
+    return f"import sys; sys.path += {site.getsitepackages()!r}\n{script}"
