@@ -117,9 +117,9 @@ class ScalarConfig(PreTrainedConfig):
     initializer_range: float = 0.02
 
     def __post_init__(self, **kwargs):
-        # transformers applies a spec's `init_kwargs` only where the whole sub-config is missing; a partial dict
-        # without a `model_type` means "the default tower, these fields changed" and must keep them (a text tower that lost
-        # `is_causal=False` would embed every caption alike).
+        # transformers applies a spec's `init_kwargs` only where the whole sub-config is missing. A partial dict
+        # without a `model_type` means "the default tower, these fields changed" and must keep them: a text tower
+        # that lost `is_causal=False` would embed every caption alike.
         for key, spec in self.sub_configs_defaults.items():
             sub_config = getattr(self, key)
             if isinstance(sub_config, dict) and "model_type" not in sub_config:

@@ -20,10 +20,9 @@ from torch import nn
 from transformers import AutoTokenizer
 
 from .configuration_scalar import BeatsConfig, ScalarConfig
-from .modeling_scalar import ScalarModel
-
 from .feature_extraction_scalar import ScalarFeatureExtractor
 from .image_processing_scalar import ScalarImageProcessor
+from .modeling_scalar import ScalarModel
 from .processing_scalar import ScalarProcessor
 
 # Parts of the original network that play no role here: the text half and visual head of EVA-CLIP, heads of

@@ -549,6 +549,8 @@ class ScalarModel(ScalarPreTrainedModel):
                 f"Matching scores pairs: expected as many texts as condition rows, got {len(input_ids)} and "
                 f"{len(condition_states)}. Repeat rows to score several pairs."
             )
+        if not len(input_ids):
+            return condition_states.new_zeros(0, 2)
         empty = (~condition_mask.bool().any(dim=1)).nonzero().flatten().tolist()
         if empty:
             # sdpa would return zeros there and eager attention an average of nothing: never send an empty row.

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-
 if TYPE_CHECKING:
     from .gallery import Hit
     from .indexing import IndexReport

@@ -23,7 +23,6 @@ from safetensors.torch import save_file
 from modeling_scalar.aggregation_scalar import query_weights, retrieval_scores
 from modeling_scalar.configuration_scalar import MODALITIES
 
-
 VERSION = 1
 QUERY_BLOCK = 1024
 UNIT_TOLERANCE = 1e-3  # float32 rows are unit to 1e-6; a norm off by more than this is no rounding error

@@ -23,7 +23,6 @@ from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 
 from .gallery import Entry, FailedFile, Gallery
 
-
 EXTENSIONS = frozenset(
     ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .ts .flv .wmv .ogv .3gp .wav .mp3 .m4a .flac .ogg".split()
 )

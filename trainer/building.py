@@ -1,4 +1,4 @@
-"""What training starts from: a saved model with its processor, or a new one with a vocabulary learned from the data."""
+"""What training starts from: a saved model with its processor, or a new one with a vocabulary from the data."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -42,10 +42,19 @@ def gather_with_grad(tensor: torch.Tensor) -> torch.Tensor:
     return all_gather_tensor_autograd(tensor.contiguous(), gather_dim=0, group=dist.group.WORLD)
 
 
+def mean_over_processes(number: float, device: torch.device) -> float:
+    """Average a plain number over all processes."""
+    if world_size() == 1:
+        return number
+    total = torch.tensor(float(number), device=device)
+    dist.all_reduce(total)
+    return total.item() / world_size()
+
+
 def _longest(length: int, device: torch.device) -> int:
     longest = torch.tensor(length, device=device)
     dist.all_reduce(longest, op=dist.ReduceOp.MAX)
     return int(longest)
 
 
-__all__ = ["gather_with_grad", "rank", "world_size"]
+__all__ = ["gather_with_grad", "mean_over_processes", "rank", "world_size"]

@@ -13,7 +13,7 @@ from modeling_scalar import ScalarOutput
 from modeling_scalar.aggregation_scalar import query_weights, retrieval_scores
 
 from .data import derived_generator
-from .distributed import gather_with_grad, rank, world_size
+from .distributed import gather_with_grad, mean_over_processes, rank, world_size
 from .losses import AlignmentLoss, CrossArityLoss, MatchingLoss, PathwaysLoss, draw_negatives
 from .training_args import ScalarTrainingArguments
 from .views import full_view_probability, reduced_views
@@ -143,7 +143,9 @@ class ScalarTrainer(Trainer):
                 loss = self.cross_arity_loss(batch.texts, batch.modalities, batch.mask, batch.reduced_mask)
                 parts["mask"] = (args.cross_arity_weight, loss)
             if matching:
-                loss = self.matching_loss(output.match_logits, gathered["is_match"])
+                is_match = gathered["is_match"]
+                num_pairs = mean_over_processes(len(is_match), is_match.device)
+                loss = self.matching_loss(output.match_logits, is_match, num_pairs)
                 parts["dam"] = (args.matching_weight, loss)
         self._remember({f"loss_{name}": loss for name, (_, loss) in parts.items()}, batch, full_probability)
         total = sum(weight * loss for weight, loss in parts.values())

@@ -1,4 +1,4 @@
-"""Fields of a training run that transformers does not have. What changes the function computed is model configuration."""
+"""Fields of a training run that transformers does not have; what changes the function computed is configuration."""
 
 from dataclasses import dataclass, field
 

@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 from modeling_scalar.configuration_scalar import MODALITIES
 from search.gallery import Entry, FailedFile, Gallery
 
-
 DIM = 16
 
 

@@ -10,7 +10,6 @@ from modeling_scalar.processing_scalar import Clip
 from search.gallery import Gallery
 from search.indexing import embed_queries, find_files, index_files, load_model, model_fingerprint, model_folder
 
-
 DIM = 8
 
 

@@ -34,22 +34,25 @@ def draw_negatives(
 
 
 class MatchingLoss(nn.Module):
-    """Binary cross-entropy over two classes for matched pairs, texts with a wrong clip, and wrong texts with a clip."""
+    """Cross-entropy over two classes for matched pairs, texts with a wrong clip, and wrong texts with a clip."""
 
-    def forward(self, match_logits: torch.Tensor, is_match: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, match_logits: torch.Tensor, is_match: torch.Tensor, num_pairs: float | None = None
+    ) -> torch.Tensor:
         """
         Compute the mean over pairs.
 
         Args:
             match_logits (`torch.Tensor` of shape `(pairs, 2)`): class 1 is "this text describes this clip".
             is_match (`torch.BoolTensor` of shape `(pairs,)`).
+            num_pairs (`float`, *optional*): what to divide by, the mean number of pairs per process, where processes
+                hold different numbers; by default the number of pairs.
 
         Returns:
             `torch.Tensor`, a scalar, log(2) for a head that knows nothing; 0 without pairs.
         """
-        if not len(match_logits):
-            return match_logits.sum()
-        return nn.functional.cross_entropy(match_logits.float(), is_match.long())
+        total = nn.functional.cross_entropy(match_logits.float(), is_match.long(), reduction="sum")
+        return total / max(len(match_logits) if num_pairs is None else num_pairs, 1)
 
 
 __all__ = ["MatchingLoss", "draw_negatives"]

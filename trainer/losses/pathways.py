@@ -44,18 +44,21 @@ class PathwaysLoss(nn.Module):
             `torch.Tensor`, a scalar, non-negative.
         """
         targets = torch.arange(len(text_embeds), device=text_embeds.device) + offset
+        processes = len(all_text_embeds) / len(text_embeds)
         total, terms = text_embeds.new_zeros(()), 0
         for modality in range(modality_mask.shape[1]):
             rows = modality_mask[:, modality].nonzero().flatten()
-            if not len(rows):
-                continue
             absent = ~all_modality_mask[:, modality]
+            if absent.all():
+                continue
+            # The mean over all processes' rows, of which this one may hold more or fewer than its share.
+            num_rows = (~absent).sum() / processes
             for queries, items in (
                 (text_embeds[rows], all_modality_embeds[:, modality]),
                 (modality_embeds[rows, modality], all_text_embeds),
             ):
                 logits = (queries @ items.T / self.temperature).masked_fill(absent, -1e30)
-                total = total + nn.functional.cross_entropy(logits, targets[rows])
+                total = total + nn.functional.cross_entropy(logits, targets[rows], reduction="sum") / num_rows
                 terms += 1
         return total / max(terms, 1)
 

@@ -1,0 +1,35 @@
+"""Reduced-arity views: who may lose a modality, which one, and how often."""
+
+import torch
+
+from trainer.views import full_view_probability, reduced_views
+
+
+def test_p_full_falls_linearly_and_stays():
+    values = [full_view_probability(step) for step in (0, 500, 1000, 2000, 5000)]
+    assert values == [1.0, 0.875, 0.75, 0.5, 0.5]  # max(0.5, 1 - 0.5 t / 2000) of Algorithm S2
+    assert full_view_probability(10, final=1.0) == 1.0 and full_view_probability(0, 0.25, 0) == 0.25
+
+
+def test_only_clips_with_more_than_two_modalities_lose_exactly_one():
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0], [0, 0, 1]]).bool().repeat(3000, 1)
+    reduced = reduced_views(mask, 0.5, torch.Generator().manual_seed(0))
+    lost = mask & ~reduced
+    assert not (reduced & ~mask).any()
+    assert (lost[1::3] == 0).all() and (lost[2::3] == 0).all()
+    counts = lost[0::3].sum(1)
+    assert set(counts.tolist()) == {0, 1}
+    assert abs(counts.float().mean().item() - 0.5) < 0.04  # four standard deviations
+    shares = lost[0::3].float().sum(0) / counts.sum()
+    torch.testing.assert_close(shares, torch.full((3,), 1 / 3), atol=0.05, rtol=0)
+
+
+def test_the_same_generator_draws_the_same_views():
+    mask = torch.ones(50, 3, dtype=torch.bool)
+    views = [reduced_views(mask, 0.5, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    assert torch.equal(views[0], views[1]) and not torch.equal(views[0], views[2])
+
+
+def test_a_probability_of_one_hides_nothing():
+    mask = torch.ones(100, 3, dtype=torch.bool)
+    assert reduced_views(mask, 1.0).all()
