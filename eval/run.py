@@ -17,7 +17,7 @@ import modeling_scalar  # noqa: F401 - registers the Auto classes
 from eval.benchmarks import load_benchmark
 from eval.embed import Embeddings, embed_dataset, gallery_manifest
 from eval.missing import check_rate
-from eval.report import plot_results
+from eval.report import format_table, plot_results
 from eval.retrieval import evaluate_embeddings
 from modeling_scalar.aggregation_scalar import METHODS
 
@@ -132,7 +132,7 @@ def run(
     """
     Evaluate a model on a benchmark, or embeddings of an earlier run, and write what came out.
 
-    `output` receives `results.json`, `results.png` and, unless they were given, the `embeddings` themselves, so that
+    `output` receives `results.json`, `table.txt`, `results.png` and, unless they were given, the `embeddings` themselves, so that
     other methods and masks can be measured without reading a file again.
 
     Args:
@@ -186,6 +186,7 @@ def run(
         "arguments": arguments,
     }
     write_json(results, output / "results.json")
+    (output / "table.txt").write_text(format_table(results) + "\n", encoding="utf-8")
     plot_results(results, output / "results.png")
     return results
 

@@ -35,7 +35,7 @@ def test_the_defaults_are_the_papers(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: a\nroot: d\nlerning_rate: 1\n", "learning_rate"),
+        ("model: a\nroot: d\nlearning_rat: 1\n", "learning_rate"),
         ("- a\n", "mapping"),
         ("model: a\nnew_model: b\nroot: d\noutput_dir: o\n", "not both"),
         ("model: a\noutput_dir: o\n", "root"),

@@ -1,0 +1,56 @@
+# Every target does its own set-up; nothing needs root. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# One computing thread and one decoding worker: two of either on two cores would wait for each other.
+LAUNCH := $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
+	--num_cpu_threads_per_process 1
+DATA := data/miniature
+BACKBONE := runs/miniature-backbone
+RUN := runs/miniature
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "Installing into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@# torch first and by its exact version: left to itself, pip may choose another build of several gigabytes
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,eval,dev]"
+	@touch $@
+
+$(DATA)/miniature.json: | $(INSTALLED)
+	$(BIN)/python -m eval miniature --output $(DATA)
+
+$(BACKBONE)/model.safetensors: recipes/miniature_model.yaml recipes/miniature_backbone.yaml | $(DATA)/miniature.json
+	$(LAUNCH) train.py recipes/miniature_backbone.yaml
+
+$(RUN)/adapter_model.safetensors: recipes/miniature.yaml $(BACKBONE)/model.safetensors
+	$(LAUNCH) train.py recipes/miniature.yaml
+
+$(RUN)/results/results.json: $(RUN)/adapter_model.safetensors
+	$(BIN)/python -m eval run --model $(RUN) --benchmark miniature --root $(DATA) --output $(RUN)/results
+
+demo: $(RUN)/results/results.json ## from videos to a trained model to ranked answers, about ten minutes on two cores
+	@cat $(RUN)/results/table.txt
+	@$(BIN)/python -m search index $(DATA)/test --model $(RUN) --output $(RUN)/gallery
+	@$(BIN)/python -m search query $(RUN)/gallery --k 3 $(QUERIES)
+
+test: $(INSTALLED) ## the default test suite
+	$(BIN)/python -m pytest
+
+test-slow: $(INSTALLED) ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+check: $(INSTALLED) ## lint, format and spelling
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/typos
+
+clean: ## remove what the targets made, but not the environment
+	rm -rf data runs

@@ -1,0 +1,129 @@
+"""The whole line by its own commands, on a handful of clips: generate, train, interrupt, resume, adapt, evaluate,
+index, query."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).resolve().parent.parent
+LAUNCH = ["-m", "accelerate.commands.launch", "--num_processes", "1", "--num_cpu_threads_per_process", "1"]
+
+
+def command(*arguments, check=True, **options):
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    run = subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT, env=environment, **options
+    )
+    if check:
+        assert run.returncode == 0, run.stdout[-1500:] + run.stderr[-3000:]
+    return run
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory):
+    """A miniature set of a few clips, a backbone and an adapter, each made by its command."""
+    folder = tmp_path_factory.mktemp("line")
+    command("-m", "eval", "miniature", "--output", folder / "data", "--num-train", 24, "--num-test", 12)
+    common = ("--root", folder / "data", "--per_device_train_batch_size", "8", "--use_cpu", "true")
+    backbone = (*LAUNCH, "train.py", "recipes/miniature_backbone.yaml", *common, "--max_steps", "4")
+    command(*backbone, "--output_dir", folder / "backbone")
+    adapter = (*LAUNCH, "train.py", "recipes/miniature.yaml", *common, "--model", folder / "backbone")
+    adapter += ("--max_steps", "4", "--save_strategy", "steps", "--save_steps", "2", "--save_total_limit", "2")
+    command(*adapter, "--output_dir", folder / "adapter")
+    return folder, adapter
+
+
+def test_training_leaves_an_adapter_with_its_processor(line):
+    folder, _ = line
+    names = {path.name for path in (folder / "adapter").iterdir()}
+    assert {"adapter_model.safetensors", "adapter_config.json", "processor_config.json", "tokenizer.json"} <= names
+    size = (folder / "adapter" / "adapter_model.safetensors").stat().st_size
+    assert size < (folder / "backbone" / "model.safetensors").stat().st_size
+
+
+def test_an_interrupted_run_resumes_to_the_same_adapter(line):
+    folder, adapter = line
+    checkpoint = folder / "adapter" / "checkpoint-2"
+    command(*adapter, "--output_dir", folder / "again", "--resume_from_checkpoint", checkpoint)
+    first, again = (load_file(folder / name / "adapter_model.safetensors") for name in ("adapter", "again"))
+    assert first.keys() == again.keys()
+    for name, value in first.items():
+        assert value.equal(again[name]), name
+
+
+def test_ctrl_c_leaves_a_checkpoint_to_resume_from(line):
+    folder, adapter = line
+    arguments = [*adapter, "--output_dir", folder / "stopped", "--max_steps", "5000", "--save_steps", "5000"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    arguments = arguments[len(LAUNCH) :]  # without the launcher, whose process would get the signal
+    process = subprocess.Popen(
+        [sys.executable, *map(str, [*arguments, "--logging_steps", "1", "--disable_tqdm", "true"])],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    for text in process.stdout:
+        if "loss_align" in text or time.monotonic() > deadline:
+            break
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, output[-2000:]
+    checkpoints = list((folder / "stopped").glob("checkpoint-*"))
+    assert len(checkpoints) == 1 and (checkpoints[0] / "trainer_state.json").is_file()
+    step = json.loads((checkpoints[0] / "trainer_state.json").read_text())["global_step"]
+    last = ("--resume_from_checkpoint", "last", "--max_steps", step + 1)
+    command(*adapter, "--output_dir", folder / "stopped", *last)
+    assert (folder / "stopped" / "adapter_model.safetensors").is_file()
+
+
+def test_evaluation_writes_one_json_with_everything(line):
+    folder, _ = line
+    run = command(
+        "-m", "eval", "run", "--model", folder / "adapter", "--benchmark", "miniature", "--root", folder / "data",
+        "--output", folder / "results",
+    )  # fmt: skip
+    assert "SCALAR" in run.stdout and "uniform" in run.stdout
+    results = json.loads((folder / "results" / "results.json").read_text())
+    text = json.dumps(results)
+    for needed in ("sha256", "versions", "source", "mask_seed", "aggregation_gain", "median_rank", "mean_rank"):
+        assert needed in text
+    assert (folder / "results" / "results.png").stat().st_size > 5000
+    assert (folder / "results" / "table.txt").read_text().strip() in run.stdout
+
+
+def test_search_indexes_and_answers(line):
+    folder, _ = line
+    gallery = folder / "gallery"
+    index = ("-m", "search", "index", folder / "data" / "test", "--model", folder / "adapter", "--output", gallery)
+    command(*index)
+    run = command("-m", "search", "query", gallery, "a red star", "--k", "3", "--json")
+    hits = json.loads(run.stdout)
+    assert len(json.dumps(hits)) > 100 and json.dumps(hits).count(".mp4") >= 3
+    again = command(*index)
+    assert "12 unchanged" in again.stdout + again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train.py", "recipes/nowhere.yaml"], "nowhere.yaml"),
+        (["train.py", "recipes/miniature.yaml", "--learning_rat", "1"], "learning_rat"),
+        (["train.py", "recipes/miniature.yaml", "--root", "nowhere"], "nowhere"),
+        (["-m", "eval", "run", "--output", "x", "--benchmark", "nothing", "--root", "x", "--model", "x"], "nothing"),
+        (["-m", "search", "query", "nowhere", "a dog"], "nowhere"),
+    ],
+)
+def test_a_wrong_argument_ends_in_one_clear_line(arguments, message, tmp_path):
+    run = command(*[str(tmp_path) if a == "x" else a for a in arguments], check=False)
+    assert run.returncode != 0
+    assert message in run.stderr and "Traceback" not in run.stderr
