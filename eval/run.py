@@ -132,7 +132,7 @@ def run(
     """
     Evaluate a model on a benchmark, or embeddings of an earlier run, and write what came out.
 
-    `output` receives `results.json`, `table.txt`, `results.png` and, unless they were given, the `embeddings` themselves, so that
+    `output` receives `results.json`, `table.txt`, `results.png` and, unless they were given, the `embeddings`, so that
     other methods and masks can be measured without reading a file again.
 
     Args:
