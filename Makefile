@@ -9,9 +9,12 @@ LAUNCH := $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_pr
 DATA := data/miniature
 BACKBONE := runs/miniature-backbone
 RUN := runs/miniature
+QUERIES := "a yellow ring that keeps vanishing on a banded brown ground" \
+	"a high bell with crackling behind it" \
+	"a green triangle, while Karin is talking about tigers"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check clean
+.PHONY: help demo test check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -41,11 +44,8 @@ demo: $(RUN)/results/results.json ## from videos to a trained model to ranked an
 	@$(BIN)/python -m search index $(DATA)/test --model $(RUN) --output $(RUN)/gallery
 	@$(BIN)/python -m search query $(RUN)/gallery --k 3 $(QUERIES)
 
-test: $(INSTALLED) ## the default test suite
-	$(BIN)/python -m pytest
-
-test-slow: $(INSTALLED) ## the tests that take minutes
-	$(BIN)/python -m pytest -m slow
+test: $(INSTALLED) ## the default test suite, about five minutes on two cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(INSTALLED) ## lint, format and spelling
 	$(BIN)/ruff check .
