@@ -180,10 +180,6 @@ def read_row(processor: ProcessorMixin, clip: dict[str, Any], on_error: str = "r
         ) from error
 
 
-def _is_empty(clip: Clip) -> bool:
-    return clip.frames is None and clip.waveform is None and not (clip.subtitle or "").strip()
-
-
 def _prepare(
     processor: ProcessorMixin, lock: Lock, clips: list[dict[str, Any]], on_error: str
 ) -> tuple[BatchFeature | None, list[str], list[str]]:
@@ -191,7 +187,7 @@ def _prepare(
     read = [read_row(processor, clip, on_error) for clip in clips]
     ids = [clip["video_id"] for clip in clips]
     problems = [f"{name}: {problem}" for name, content in zip(ids, read, strict=True) for problem in content.problems]
-    empty = [name for name, content in zip(ids, read, strict=True) if _is_empty(content)]
+    empty = [name for name, content in zip(ids, read, strict=True) if content.is_empty]
     if empty:
         return None, problems, empty
     with lock:  # fast tokenizers fail when two threads set their padding at once

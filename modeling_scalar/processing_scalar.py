@@ -63,6 +63,11 @@ class Clip:
     problems: list[str] = field(default_factory=list)
     path: str | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is neither picture nor sound nor a word of subtitle: such a clip cannot be retrieved."""
+        return self.frames is None and self.waveform is None and not (self.subtitle or "").strip()
+
 
 def _is_path(item: Any) -> bool:
     return isinstance(item, (str, os.PathLike))

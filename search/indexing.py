@@ -159,10 +159,6 @@ def _is_unchanged(path: str, record: Entry | FailedFile) -> bool:
         return False
 
 
-def _is_empty(clip: Clip) -> bool:
-    return clip.frames is None and clip.waveform is None and not (clip.subtitle and clip.subtitle.strip())
-
-
 class _Indexer:
     """The state of one run: clips waiting to be embedded, and embeddings waiting to be saved."""
 
@@ -206,7 +202,7 @@ class _Indexer:
             problems = [
                 problem.removeprefix(f"{path}: ") for problem in clip.problems
             ]  # the reader names the file too
-            if _is_empty(clip):
+            if clip.is_empty:
                 raise ValueError("; ".join(problems) or "it has no picture, no sound and no subtitles")
         except (OSError, ValueError) as error:
             reason = str(error).removeprefix(f"{path}: ")

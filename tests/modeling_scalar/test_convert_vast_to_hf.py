@@ -1,0 +1,226 @@
+"""A checkpoint in the original layout computes what the original network computed, and nothing slips through."""
+
+import json
+import shutil
+import site
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from modeling_scalar import ScalarModel
+from modeling_scalar.convert_vast_to_hf import config_from_sizes, convert, convert_state_dict, main, read_checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+PARITY = {"atol": 1e-5, "rtol": 0}  # float32, other kernels: 3e-6 was seen
+CASES = {
+    "frames8_audio1": ("vision_pixels_8", "audio_spectrograms"),
+    "frames2_audio2": ("vision_pixels_2", "audio_spectrograms_2"),
+}
+
+
+@pytest.fixture(scope="module")
+def reference(shared_dir):
+    return shared_dir / "reference" / "vast_tiny"
+
+
+@pytest.fixture(scope="module")
+def sizes(reference):
+    return json.loads((reference / "config.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def state(reference):
+    return read_checkpoint(reference / "model_step_7.pt")
+
+
+@pytest.fixture(scope="module")
+def converted_dir(reference, tmp_path_factory):
+    """Converted by the command line, as a user would."""
+    folder = tmp_path_factory.mktemp("converted")
+    command = [
+        sys.executable,
+        "-m",
+        "modeling_scalar.convert_vast_to_hf",
+        "--checkpoint",
+        reference / "model_step_7.pt",
+    ]
+    command += ["--output", folder / "model", "--sizes", reference / "config.json"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert run.returncode == 0, run.stderr
+    assert "used 199, unused 36, missing 0, unexpected 0" in run.stdout and "contra_temp" in run.stdout
+    return folder / "model"
+
+
+def compute_outputs(model, inputs):
+    """Every output the reference file holds, by the public functions of the model."""
+    outputs = {}
+    texts = inputs["caption_ids"], inputs["caption_mask"]
+    subtitles = inputs["subtitle_ids"], inputs["subtitle_mask"]
+    for case, (video, audio) in CASES.items():
+        pixels, features = inputs[video], inputs[audio]
+        result = {
+            "vision_output": model.get_video_states(pixels),
+            "audio_output": model.get_audio_states(features),
+            "caption_output": model.get_text_states(*texts),
+            "subtitle_output": model.get_text_states(*subtitles),
+            "feat_t": model.get_text_features(*texts),
+            "feat_v": model.get_video_features(pixels),
+            "feat_a": model.get_audio_features(features),
+            "feat_s": model.get_subtitle_features(*subtitles),
+        }
+        given = {"v": {"pixel_values_videos": pixels}, "a": {"input_features": features}}
+        given["s"] = {"subtitle_input_ids": subtitles[0], "subtitle_attention_mask": subtitles[1]}
+        for name in ("v", "a", "s", "va", "vas"):
+            states, mask = model.get_condition_states(**{k: v for letter in name for k, v in given[letter].items()})
+            result[f"condition_feats_{name}"] = states
+            if len(name) > 1:  # the original shows padded subtitle tokens to the query
+                pairs = [(texts[0][i : i + 1].expand(6, -1), texts[1][i : i + 1].expand(6, -1)) for i in range(6)]
+                scores = [model.match(*pair, states, torch.ones_like(mask)) for pair in pairs]
+                result[f"match_probability_{name}"] = torch.stack(scores)
+                embeds = torch.stack([result[f"feat_{letter}"] for letter in name], dim=1)[None].expand(6, -1, -1, -1)
+                stacked = torch.cat([result["feat_t"][:, None, None].expand(-1, 6, -1, -1), embeds], dim=2)
+                result[f"volume_t{name}"] = (stacked @ stacked.mT).det().abs().sqrt()
+        outputs |= {f"{case}.{name}": value for name, value in result.items()}
+    return outputs
+
+
+@torch.no_grad()
+def test_every_output_of_the_original_network_is_reproduced(converted_dir, reference):
+    expected = load_file(reference / "expected.safetensors")
+    model = ScalarModel.from_pretrained(converted_dir).eval()
+    inputs = {name.removeprefix("input."): value for name, value in expected.items() if name.startswith("input.")}
+    outputs = compute_outputs(model, inputs)
+    names = {name.removeprefix("output.") for name in expected if name.startswith("output.")}
+    assert names == set(outputs) and len(names) == 34
+    for name in names:
+        # A volume near zero is the root of a rounding error.
+        tolerance = {"atol": 1e-4, "rtol": 0} if "volume" in name else PARITY
+        torch.testing.assert_close(
+            outputs[name], expected[f"output.{name}"], **tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def test_the_folder_computes_the_same_where_this_package_is_not(converted_dir, reference, tmp_path):
+    script = f"""
+import sys
+sys.path += {site.getsitepackages()!r}
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel
+try:
+    import modeling_scalar
+    sys.exit("the package is importable, the test would prove nothing")
+except ImportError:
+    pass
+model = AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True).eval()
+data = load_file(sys.argv[2])
+with torch.no_grad():
+    video = model.get_video_features(data["input.vision_pixels_8"])
+    audio = model.get_audio_features(data["input.audio_spectrograms"])
+    text = model.get_text_features(data["input.caption_ids"], data["input.caption_mask"])
+expected = [data["output.frames8_audio1.feat_" + name] for name in "vat"]
+worst = max((x - y).abs().max().item() for x, y in zip((video, audio, text), expected))
+print("worst", worst)
+sys.exit(worst > 1e-5)
+"""
+    run = subprocess.run(
+        [sys.executable, "-P", "-S", "-c", script, converted_dir, reference / "expected.safetensors"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+    )
+    assert run.returncode == 0 and "worst" in run.stdout, run.stdout + run.stderr[-2000:]
+
+
+def test_older_names_and_wrappers_convert_alike(state, sizes, tmp_path):
+    older = {}
+    for name, value in state.items():
+        name = name.replace("vision_encoder", "evaclip_model").replace("vision", "video")
+        older[f"module.{name}"] = value
+    torch.save({"model": older}, tmp_path / "old.pt")
+    converted, audit = convert_state_dict(read_checkpoint(tmp_path / "old.pt"), config_from_sizes(sizes))
+    expected, _ = convert_state_dict(state, config_from_sizes(sizes))
+    assert not audit.missing and not audit.unexpected
+    assert converted.keys() == expected.keys()
+    assert all(torch.equal(converted[name], value) for name, value in expected.items())
+
+
+def save(state, path):
+    torch.save(dict(state), path)
+    return path
+
+
+def test_an_unexpected_key_is_refused_and_nothing_written(state, sizes, tmp_path):
+    checkpoint = save({**state, "contra_head_x.weight": torch.zeros(1)}, tmp_path / "x.pt")
+    with pytest.raises(ValueError, match="contra_head_x"):
+        convert(checkpoint, tmp_path / "out", sizes)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_key_is_refused_and_named(state, sizes, tmp_path):
+    less = {name: value for name, value in state.items() if name != "itm_head.linear2.bias"}
+    with pytest.raises(ValueError, match="match_head.classifier.bias"):
+        convert(save(less, tmp_path / "x.pt"), tmp_path / "out", sizes)
+
+
+def test_other_sizes_are_refused(state, tmp_path, sizes):
+    with pytest.raises(ValueError, match="sizes"):
+        convert(save(state, tmp_path / "x.pt"), tmp_path / "out", {**sizes, "contra_dim": 64})
+
+
+def test_a_position_table_that_differs_between_layers_is_refused(state, sizes, tmp_path):
+    name = "audio_encoder.encoder.layers.1.self_attn.relative_attention_bias.weight"
+    with pytest.raises(ValueError, match="differs from layer 0"):
+        convert(save({**state, name: state[name] + 1}, tmp_path / "x.pt"), tmp_path / "out", sizes)
+
+
+def test_frame_and_patch_positions_are_resized(state, sizes):
+    sizes = json.loads(json.dumps(sizes))
+    sizes["max_vision_sample_num"] = 4
+    sizes["vision"]["image_size"] = 84  # 6 x 6 patches instead of 4 x 4
+    converted, audit = convert_state_dict(state, config_from_sizes(sizes))
+    frames = converted["video_condition.position_embedding"]
+    old = state["vision_frame_embedding"][0]
+    torch.testing.assert_close(frames, old[[0, 0, 1, 1]])
+    patches = converted["vision_model.embeddings.position_embedding"]
+    assert patches.shape == (1, 37, 64) and len(audit.resized) == 2
+    torch.testing.assert_close(patches[:, 0], state["vision_encoder.visual.pos_embed"][:, 0])
+    grid = state["vision_encoder.visual.pos_embed"][:, 1:]
+    torch.testing.assert_close(patches[:, 1:].mean(1), grid.mean(1), atol=0.05, rtol=0)  # a smooth resampling
+
+
+def test_a_checkpoint_that_would_execute_code_is_refused(tmp_path):
+    marker = tmp_path / "executed"
+
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(marker), "w"))
+
+    torch.save({"model": Evil()}, tmp_path / "evil.pt")
+    with pytest.raises(ValueError, match="plain tensors"):
+        read_checkpoint(tmp_path / "evil.pt")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint"])
+def test_a_broken_file_is_one_clear_line(tmp_path, content, capsys):
+    (tmp_path / "x.pt").write_bytes(content)
+    assert main(["--checkpoint", str(tmp_path / "x.pt"), "--output", str(tmp_path / "out")]) == 1
+    assert "x.pt" in capsys.readouterr().err
+    assert main(["--checkpoint", str(tmp_path / "nowhere.pt"), "--output", str(tmp_path / "out")]) == 1
+    assert "nowhere.pt" in capsys.readouterr().err
+
+
+def test_a_processor_is_saved_with_a_tokenizer(reference, sizes, tiny_model_dir, tmp_path):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny_model_dir / name, tmp_path)
+    convert(reference / "model_step_7.pt", tmp_path / "out", sizes, tokenizer=str(tmp_path))
+    from transformers import AutoProcessor
+
+    processor = AutoProcessor.from_pretrained(tmp_path / "out")
+    assert processor.image_processor.image_size == 56 and processor.max_text_length == 40

@@ -1,0 +1,51 @@
+"""BEATs by itself: shapes, initialisation, saving. Its numbers are tested against the original in the conversion."""
+
+import pytest
+import torch
+
+from modeling_scalar import BeatsModel
+from tests.conftest import make_tiny_config
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return BeatsModel(make_tiny_config().audio_config).eval()
+
+
+@torch.no_grad()
+def test_one_state_per_patch_time_major(model):
+    features = torch.randn(2, 64, 32)
+    states = model(features).last_hidden_state
+    assert states.shape == (2, (64 // 16) * (32 // 16), 24) and states.std() > 0.1
+    patches = model.patch_embedding(features[:, None])  # (B, C, time, mel)
+    flat = patches.flatten(2).transpose(1, 2)
+    torch.testing.assert_close(flat[:, 1], patches[:, :, 0, 1])  # the second token is the second mel patch
+
+
+@torch.no_grad()
+def test_order_and_position_matter(model):
+    features = torch.randn(1, 64, 32)
+    swapped = torch.cat([features[:, 32:], features[:, :32]], dim=1)
+    assert (model(features).last_hidden_state.mean(1) - model(swapped).last_hidden_state.mean(1)).abs().max() > 1e-4
+
+
+def test_a_saved_model_comes_back_equal(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    again = BeatsModel.from_pretrained(tmp_path).eval()
+    features = torch.randn(2, 64, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(again(features).last_hidden_state, model(features).last_hidden_state)
+
+
+def test_the_positional_convolution_keeps_the_length_for_odd_and_even_kernels():
+    for width in (4, 5):
+        config = make_tiny_config().audio_config
+        config.num_conv_pos_embeddings = width
+        assert BeatsModel(config)(torch.randn(1, 64, 32)).last_hidden_state.shape[1] == 8
+
+
+@pytest.mark.parametrize("shape", [(2, 60, 32), (2, 64, 30), (2, 0, 32), (64, 32)])
+def test_shapes_that_are_no_patches_are_refused(model, shape):
+    with pytest.raises(ValueError, match="multiples of 16"):
+        model(torch.zeros(shape))

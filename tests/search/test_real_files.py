@@ -1,0 +1,89 @@
+"""Real files through the commands, with the real processor and a tiny model: whole, partial and broken ones."""
+
+import json
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from search.__main__ import app
+from search.gallery import Gallery
+from tests.modeling_scalar.test_media_scalar import write_media
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def videos(tmp_path):
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    write_media(folder / "whole.mp4", seconds_of_audio=2)
+    write_media(folder / "without sound.mp4")
+    write_media(folder / "without picture.mp4", num_frames=0, seconds_of_audio=2)
+    write_media(folder / "source.mp4", num_frames=60, seconds_of_audio=6, container={"movflags": "faststart"})
+    content = (folder / "source.mp4").read_bytes()
+    (folder / "truncated.mp4").write_bytes(content[: len(content) // 2])
+    (folder / "source.mp4").unlink()
+    (folder / "empty.mp4").touch()
+    (folder / "text.mp4").write_text("Dear diary,\nthis is no video at all.\n" * 30)
+    (folder / "without sound.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nhello about music\n")
+    return folder
+
+
+def test_whole_partial_and_broken_files_each_behave_as_they_should(videos, tiny_model_dir, tmp_path):
+    result = run("index", videos, "--model", tiny_model_dir, "--output", tmp_path / "gallery")
+    assert result.exit_code == 0, result.output
+    gallery = Gallery.open(tmp_path / "gallery")
+    presence = {path.rsplit("/")[-1]: entry.presence for path, entry in gallery.entries.items()}
+    assert presence == {
+        "whole.mp4": ["video", "audio"],
+        "without sound.mp4": ["video", "subtitle"],
+        "without picture.mp4": ["audio"],
+    }
+    failed = {path.rsplit("/")[-1] for path in gallery.failed}
+    assert failed == {"truncated.mp4", "empty.mp4", "text.mp4"}
+    for name in failed:
+        assert f"unreadable: {videos / name}" in result.output
+    answer = run("query", tmp_path / "gallery", "a dog barks", "--json")
+    hits = json.loads(answer.output)[0]["hits"]
+    assert len(hits) == 3 and hits[0]["score"] >= hits[1]["score"] >= hits[2]["score"]
+    for hit in hits:
+        assert sum(hit["weights"].values()) == pytest.approx(1, abs=1e-5)
+        assert all(weight == 0 for name, weight in hit["weights"].items() if not hit["presence"][name])
+
+
+@pytest.mark.parametrize("name", ["truncated.mp4", "empty.mp4", "text.mp4"])
+def test_raise_stops_at_a_broken_file_and_names_it(videos, tiny_model_dir, tmp_path, name):
+    files = [videos / "whole.mp4", videos / name]
+    result = run("index", *files, "--model", tiny_model_dir, "--output", tmp_path / "gallery", "--on-error", "raise")
+    assert result.exit_code == 1 and name in result.output
+    assert len(Gallery.open(tmp_path / "gallery")) == 1  # what was read before is kept
+
+
+def test_a_truncated_sound_beside_a_whole_picture_counts_as_absent(tiny_model_dir, tmp_path, tiny_processor):
+    write_media(tmp_path / "clip.mp4")
+    write_media(tmp_path / "sound.wav", num_frames=0, seconds_of_audio=2, audio_codec="pcm_s16le")
+    (tmp_path / "sound.m4a").write_bytes(b"no sound")
+    clip = tiny_processor.read_clip(tmp_path / "clip.mp4", audio=tmp_path / "sound.m4a", on_error="missing")
+    assert clip.frames is not None and clip.waveform is None
+    assert len(clip.problems) == 1 and "sound.m4a" in clip.problems[0]
+    assert tiny_processor(clips=[clip])["modality_mask"].tolist() == [[True, False, False]]
+    with pytest.raises(ValueError, match="sound.m4a"):
+        tiny_processor.read_clip(tmp_path / "clip.mp4", audio=tmp_path / "sound.m4a")
+
+
+def test_the_real_clips_can_be_indexed_queried_and_added_to(shared_dir, tiny_model_dir, tmp_path):
+    source = shared_dir / "data" / "videos"
+    first = tmp_path / "first"
+    first.mkdir()
+    shutil.copy(source / "video1.mp4", first)
+    gallery = tmp_path / "gallery"
+    assert run("index", first, "--model", tiny_model_dir, "--output", gallery).exit_code == 0
+    result = run("index", first, source, "--model", tiny_model_dir, "--output", gallery)
+    assert result.exit_code == 0 and "4 new, 0 changed, 1 unchanged" in result.output
+    answer = run("query", gallery, "a dog barks", "a cat meows", "--k", 2)
+    assert answer.exit_code == 0
+    assert answer.output.count("query:") == 2 and answer.output.count("video1.mp4") + answer.output.count("video") > 4
+    assert "subtitle – absent" in answer.output or "subtitle - absent" in answer.output
