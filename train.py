@@ -1,14 +1,14 @@
 """Train a SCALAR model: accelerate launch train.py recipe.yaml [--field value ...]"""
 
 import logging
-import signal
 import sys
 
-from transformers import TrainerCallback, set_seed
+from transformers import set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 from eval.benchmarks import load_benchmark
 from trainer.building import build_new, load_base
+from trainer.callbacks import StopOnInterrupt
 from trainer.data import ClipDataset, ScalarDataCollator
 from trainer.lora import apply_adapters, count_trainable
 from trainer.recipe import RunArguments, parse_arguments
@@ -16,23 +16,6 @@ from trainer.scalar_trainer import ScalarTrainer
 from trainer.training_args import ScalarTrainingArguments
 
 logger = logging.getLogger("train")
-
-
-class StopOnInterrupt(TrainerCallback):
-    """On Ctrl-C, finish the step, save a checkpoint and stop; a second Ctrl-C stops at once."""
-
-    def __init__(self):
-        self.interrupted = False
-        signal.signal(signal.SIGINT, self._interrupt)
-
-    def _interrupt(self, signum, frame):
-        self.interrupted = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if self.interrupted:
-            control.should_save = control.should_training_stop = True
-        return control
 
 
 def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
@@ -46,7 +29,8 @@ def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
         model, processor = load_base(run.model)
     model = apply_adapters(model, args.adapter)
     counts = count_trainable(model)
-    logger.info("trainable: %s parameters (%s)", f"{sum(counts.values()):,}", counts)
+    parts = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    logger.info("trainable: %s parameters: %s", f"{sum(counts.values()):,}", parts)
 
     interrupt = StopOnInterrupt()
     trainer = ScalarTrainer(
@@ -75,7 +59,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     try:
         return 0 if train(*parse_arguments(sys.argv[1:])) else 130
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

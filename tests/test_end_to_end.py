@@ -119,11 +119,13 @@ def test_search_indexes_and_answers(line):
         (["train.py", "recipes/nowhere.yaml"], "nowhere.yaml"),
         (["train.py", "recipes/miniature.yaml", "--learning_rat", "1"], "learning_rat"),
         (["train.py", "recipes/miniature.yaml", "--root", "nowhere"], "nowhere"),
+        (["train.py", "recipes/miniature.yaml", "--root", "DATA", "--model", "no/where"], "no/where"),
         (["-m", "eval", "run", "--output", "x", "--benchmark", "nothing", "--root", "x", "--model", "x"], "nothing"),
         (["-m", "search", "query", "nowhere", "a dog"], "nowhere"),
     ],
 )
-def test_a_wrong_argument_ends_in_one_clear_line(arguments, message, tmp_path):
-    run = command(*[str(tmp_path) if a == "x" else a for a in arguments], check=False)
+def test_a_wrong_argument_ends_in_one_clear_line(arguments, message, line):
+    places = {"x": line[0] / "x", "DATA": line[0] / "data"}
+    run = command(*[places.get(argument, argument) for argument in arguments], check=False)
     assert run.returncode != 0
     assert message in run.stderr and "Traceback" not in run.stderr

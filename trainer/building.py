@@ -25,6 +25,8 @@ def load_base(model: str) -> tuple[ScalarModel, ScalarProcessor]:
     Raises:
         ValueError: what is there is no SCALAR model or processor.
     """
+    if Path(model).is_dir():
+        model = str(Path(model).resolve())  # what an adapter remembers of its base must hold in any working directory
     base = AutoModel.from_pretrained(model, dtype=torch.float32)
     processor = AutoProcessor.from_pretrained(model)
     if not isinstance(base, ScalarModel) or not isinstance(processor, ScalarProcessor):

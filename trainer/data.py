@@ -1,6 +1,5 @@
 """Rows of a benchmark to training examples, with reproducible random frames."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -79,13 +78,6 @@ class ClipDataset(torch.utils.data.Dataset):
         else:
             clip = read_row(self.processor, row, self.on_error, training=True, generator=generator)
         return {"caption": row["caption"], "clip": clip, "generator": generator}
-
-    def texts(self) -> Iterator[str]:
-        """Iterate over all captions and subtitles, to build a vocabulary from."""
-        for row in self.rows.select_columns(["caption", "subtitle"]):
-            yield row["caption"]
-            if row["subtitle"]:
-                yield row["subtitle"]
 
 
 @dataclass
