@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # One computing thread and one decoding worker: two of either on two cores would wait for each other.
 LAUNCH := $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
-	--num_cpu_threads_per_process 1
+	--num_cpu_threads_per_process 1 --gpu_ids 0
 DATA := data/miniature
 BACKBONE := runs/miniature-backbone
 RUN := runs/miniature
@@ -22,7 +22,7 @@ help: ## list the targets
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@# torch first and by its exact version: left to itself, pip may choose another build of several gigabytes
+	@# torch first and by its exact version, so that no other package chooses another
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,eval,dev]"
 	@touch $@
@@ -39,9 +39,12 @@ $(RUN)/adapter_model.safetensors: recipes/miniature.yaml $(BACKBONE)/model.safet
 $(RUN)/results/results.json: $(RUN)/adapter_model.safetensors
 	$(BIN)/python -m eval run --model $(RUN) --benchmark miniature --root $(DATA) --output $(RUN)/results
 
-demo: $(RUN)/results/results.json ## from videos to a trained model to ranked answers, about ten minutes on two cores
+$(RUN)/gallery/gallery.json: $(RUN)/adapter_model.safetensors
+	rm -rf $(RUN)/gallery
+	$(BIN)/python -m search index $(DATA)/test --model $(RUN) --output $(RUN)/gallery
+
+demo: $(RUN)/results/results.json $(RUN)/gallery/gallery.json ## from videos to a trained model to ranked answers
 	@cat $(RUN)/results/table.txt
-	@$(BIN)/python -m search index $(DATA)/test --model $(RUN) --output $(RUN)/gallery
 	@$(BIN)/python -m search query $(RUN)/gallery --k 3 $(QUERIES)
 
 test: $(INSTALLED) ## the default test suite, about five minutes on two cores

@@ -3,15 +3,17 @@
 import logging
 import sys
 
+import torch
 from transformers import set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 from eval.benchmarks import load_benchmark
-from trainer.building import build_new, load_base
+from modeling_scalar import load_model
+from trainer.building import build_new
 from trainer.callbacks import StopOnInterrupt
 from trainer.data import ClipDataset, ScalarDataCollator
 from trainer.lora import apply_adapters, count_trainable
-from trainer.recipe import RunArguments, parse_arguments
+from trainer.recipe import RunArguments, parse_arguments, save_recipe
 from trainer.scalar_trainer import ScalarTrainer
 from trainer.training_args import ScalarTrainingArguments
 
@@ -26,7 +28,7 @@ def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
         texts = [text for row in rows for text in (row["caption"], row["subtitle"]) if text]
         model, processor = build_new(run.new_model, texts)
     else:
-        model, processor = load_base(run.model)
+        model, processor = load_model(run.model, dtype=torch.float32)
     model = apply_adapters(model, args.adapter)
     counts = count_trainable(model)
     parts = ", ".join(f"{name} {count:,}" for name, count in counts.items())
@@ -52,6 +54,8 @@ def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
         logger.warning("interrupted; continue with --resume_from_checkpoint last")
         return False
     trainer.save_model()
+    if trainer.is_world_process_zero():
+        save_recipe(run, args)
     return True
 
 

@@ -160,7 +160,7 @@ def evaluate_embeddings(
         methods (`Sequence[str]`): names known to `retrieval_scores`.
         rates (`Sequence[float]`): fractions of clips that lose one modality; 0 is the plain protocol.
         mask_seed (`int`): seed of the masks.
-        query_temperature (`float`): temperature of the query weights, tau_w of SCALAR Eq. 3.
+        query_temperature (`float`): temperature of the query weights, tau_w of SCALAR Eq. 2.
         block_size (`int`): queries scored at once. Changes memory, not results.
 
     Returns:

@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModel, AutoProcessor, PreTrainedModel, ProcessorMixin
 
-import modeling_scalar  # noqa: F401 - registers the Auto classes
-from eval.benchmarks import load_benchmark
+from eval.benchmarks import describe_benchmark, load_benchmark
 from eval.embed import Embeddings, embed_dataset, gallery_manifest
 from eval.missing import check_rate
 from eval.report import format_table, plot_results
 from eval.retrieval import evaluate_embeddings
+from modeling_scalar import load_model
 from modeling_scalar.aggregation_scalar import METHODS
 
-_PACKAGES = ("torch", "transformers", "peft", "datasets", "av")
+_PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "numpy", "av")
 
 
 def _git(*arguments: str) -> str | None:
@@ -59,12 +58,10 @@ def versions() -> dict[str, str | None]:
     return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
 
 
-def load_model(model_path: str) -> tuple[PreTrainedModel, ProcessorMixin]:
-    """Load the model or adapter at `model_path` and the processor saved beside it."""
-    try:
-        return AutoModel.from_pretrained(model_path), AutoProcessor.from_pretrained(model_path)
-    except OSError as error:
-        raise ValueError(f"No model with its processor could be loaded from {model_path!r}: {error}") from error
+def training_recipe(model_path: str) -> dict[str, Any] | None:
+    """Return how a local model was trained, its seed included, if the run left its `recipe.json` beside it."""
+    path = Path(model_path) / "recipe.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def write_json(content: Any, path: Path) -> None:
@@ -92,7 +89,9 @@ def _embed(
     embeddings = embed_dataset(model, processor, dataset, batch_size=batch_size, device=device, on_error=on_error)
     embeddings.metadata = {
         "model": str(model_path),
+        "training": training_recipe(model_path),
         "benchmark": benchmark,
+        "benchmark_description": describe_benchmark(benchmark, root),
         "split": split,
         "query_temperature": model.config.query_temperature,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -185,10 +184,10 @@ def run(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "arguments": arguments,
     }
-    write_json(results, output / "results.json")
     (output / "table.txt").write_text(format_table(results) + "\n", encoding="utf-8")
     plot_results(results, output / "results.png")
+    write_json(results, output / "results.json")  # last: whoever sees it sees all
     return results
 
 
-__all__ = ["load_model", "run", "source_state", "versions", "write_json"]
+__all__ = ["run", "source_state", "training_recipe", "versions", "write_json"]

@@ -235,6 +235,35 @@ def query_weights(
         return _softmax_weights(similarities, modality_mask, query_temperature)
 
 
+def paired_weights(
+    text_embeds: torch.Tensor,
+    modality_embeds: torch.Tensor,
+    modality_mask: torch.Tensor,
+    query_temperature: float = 0.1,
+) -> torch.Tensor:
+    """
+    Compute the weight of each modality of each clip for its own text only, SCALAR Eq. 2.
+
+    Args:
+        text_embeds (`torch.Tensor` of shape `(batch, dim)`): unit norm, row i belongs to clip i.
+        modality_embeds, modality_mask, query_temperature: as in [`retrieval_scores`], with `batch` clips.
+
+    Returns:
+        `torch.Tensor` of shape `(batch, 3)`: the diagonal of [`query_weights`].
+
+    Raises:
+        ValueError: as in [`retrieval_scores`], or the numbers of texts and clips differ.
+    """
+    _check(text_embeds, modality_embeds, modality_mask)
+    _check_temperature(query_temperature)
+    if len(text_embeds) != len(modality_embeds):
+        raise ValueError(f"Expected one text per clip, got {len(text_embeds)} texts and {len(modality_embeds)} clips.")
+    with torch.autocast(device_type=text_embeds.device.type, enabled=False):
+        text_embeds, modality_embeds = _prepare(text_embeds, modality_embeds, modality_mask)
+        similarities = (modality_embeds @ text_embeds[:, :, None]).squeeze(-1)  # (B, M)
+        return _softmax_weights(similarities, modality_mask, query_temperature)
+
+
 def paired_centroids(
     text_embeds: torch.Tensor,
     modality_embeds: torch.Tensor,
@@ -254,16 +283,11 @@ def paired_centroids(
     Raises:
         ValueError: as in [`retrieval_scores`], or the numbers of texts and clips differ.
     """
-    _check(text_embeds, modality_embeds, modality_mask)
-    _check_temperature(query_temperature)
-    if len(text_embeds) != len(modality_embeds):
-        raise ValueError(f"Expected one text per clip, got {len(text_embeds)} texts and {len(modality_embeds)} clips.")
+    weights = paired_weights(text_embeds, modality_embeds, modality_mask, query_temperature)
     min_norm = _min_norm(text_embeds, modality_embeds)
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):
-        text_embeds, modality_embeds = _prepare(text_embeds, modality_embeds, modality_mask)
-        similarities = (modality_embeds @ text_embeds[:, :, None]).squeeze(-1)  # (B, M)
-        weights = _softmax_weights(similarities, modality_mask, query_temperature)
+        _, modality_embeds = _prepare(text_embeds, modality_embeds, modality_mask)
         return _normalize((weights[:, None] @ modality_embeds).squeeze(1), min_norm)  # (B, D)
 
 
-__all__ = ["METHODS", "paired_centroids", "query_weights", "retrieval_scores"]
+__all__ = ["METHODS", "paired_centroids", "paired_weights", "query_weights", "retrieval_scores"]

@@ -17,7 +17,21 @@ AGGREGATIONS = ("scalar", "uniform", *MODALITIES)
 POOLINGS = ("cls", "mean", "pooler")
 
 # Towers whose first token is an ordinary patch: pooling "cls" would silently embed one corner of the input.
-_WITHOUT_CLASS_TOKEN = {"beats", "siglip_vision_model", "siglip2_vision_model", "clap_audio_model", "swin", "swinv2"}
+_WITHOUT_CLASS_TOKEN = {
+    "beats",
+    "clap_audio_model",
+    "convnext",
+    "convnextv2",
+    "resnet",
+    "siglip2_text_model",
+    "siglip2_vision_model",
+    "siglip_text_model",
+    "siglip_vision_model",
+    "swin",
+    "swinv2",
+}
+# Text towers that read from left to right: their first token has seen no word.
+_CAUSAL_TEXT = {"clip_text_model", "gpt2", "gpt_neo", "gpt_neox", "opt", "llama", "mistral", "qwen2", "qwen3", "gemma"}
 
 
 @strict
@@ -139,10 +153,10 @@ class ScalarConfig(PreTrainedConfig):
             pooling, model_type = getattr(self, f"{tower}_pooling"), getattr(self, f"{tower}_config").model_type
             if pooling not in POOLINGS:
                 raise ValueError(f"`{tower}_pooling` must be one of {POOLINGS}, got {pooling!r}.")
-            if pooling == "cls" and model_type in _WITHOUT_CLASS_TOKEN:
+            if pooling == "cls" and model_type in _WITHOUT_CLASS_TOKEN | _CAUSAL_TEXT:
                 raise ValueError(
-                    f"`{tower}_pooling='cls'` takes the first token, but a {model_type!r} tower has no class token. "
-                    "Use 'mean' or 'pooler'."
+                    f"`{tower}_pooling='cls'` takes the first token, which in a {model_type!r} tower is no class "
+                    "token. Use 'mean' or 'pooler'."
                 )
         text = self.text_config
         if getattr(text, "is_decoder", False) and getattr(text, "is_causal", True):

@@ -247,7 +247,8 @@ def convert_state_dict(
                 converted[f"vision_model.encoder.layers.{match[1]}.self_attn.qkv.{part}.weight"] = weight
         elif (match := _SHARED_BIAS.fullmatch(key)) and match[1] != "0":
             # One table listed under every layer; a copy that differs would be another network.
-            if not torch.equal(value, state[_SHARED_BIAS_SOURCE]):
+            source = state.get(_SHARED_BIAS_SOURCE)
+            if source is not None and not torch.equal(value, source):
                 audit.unexpected.append(f"{key} (differs from layer 0, whose table all layers share)")
                 continue
         elif any(re.fullmatch(pattern, key) for pattern in UNUSED_KEYS):

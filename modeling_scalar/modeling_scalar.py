@@ -14,8 +14,11 @@ from transformers import (
     AutoModel,
     Blip2VisionModel,
     ClapAudioModel,
+    ClapTextModel,
     PreTrainedConfig,
     PreTrainedModel,
+    Siglip2TextModel,
+    SiglipTextModel,
     initialization,
 )
 from transformers.utils import ModelOutput
@@ -29,12 +32,12 @@ _TOWERS = {
     "beats": BeatsModel,
     "blip_2_vision_model": Blip2VisionModel,
     "clap_audio_model": ClapAudioModel,
+    "clap_text_model": ClapTextModel,
+    "siglip2_text_model": Siglip2TextModel,
+    "siglip_text_model": SiglipTextModel,
 }
 # Audio towers that take a spectrogram as an image of one channel.
 _WITH_CHANNEL_AXIS = {"clap_audio_model"}
-
-# Keyword arguments that transformers and PEFT pass to every forward and that mean nothing here.
-_IGNORED_ARGUMENTS = {"inputs_embeds", "output_attentions", "output_hidden_states", "return_dict", "task_ids"}
 
 
 @dataclass
@@ -174,6 +177,8 @@ def _pool(output: ModelOutput, pooling: str, attention_mask: torch.Tensor | None
         return output.pooler_output.flatten(1)
     states = _tokens(output)
     if pooling == "cls":
+        if output.last_hidden_state.ndim == 4:
+            raise ValueError("This tower yields a map without a class token; use the pooling 'mean' or 'pooler'.")
         return states[:, 0]
     if attention_mask is None:
         return states.mean(dim=1)
@@ -273,9 +278,17 @@ class ScalarModel(ScalarPreTrainedModel):
         if isinstance(tower, PreTrainedModel):
             return tower
         config = AutoConfig.from_pretrained(tower)
-        config = getattr(config, f"{name}_config", config)
-        tower_class = _TOWERS.get(config.model_type, AutoModel)
-        return tower_class.from_pretrained(tower, config=config, dtype=torch.float32)
+        is_dual = hasattr(config, f"{name}_config")
+        tower_class = AutoModel if is_dual else _TOWERS.get(config.model_type, AutoModel)
+        model, info = tower_class.from_pretrained(tower, dtype=torch.float32, output_loading_info=True)
+        # Poolers are dropped unless they are asked for, and cross-attention is new in an encoder's weights.
+        missing = [key for key in info["missing_keys"] if "crossattention" not in key and "pooler" not in key]
+        if missing:
+            raise ValueError(
+                f"{tower} lacks {len(missing)} weights of {type(model).__name__}, such as {sorted(missing)[:3]}: it "
+                f"is no checkpoint of that model. Load the {name} encoder yourself and pass it."
+            )
+        return getattr(model, f"{name}_model") if is_dual else model
 
     # Tower states -------------------------------------------------------------------------------------------------
 
@@ -622,7 +635,7 @@ class ScalarModel(ScalarPreTrainedModel):
             ValueError: nothing was given, or as in the methods named above.
             TypeError: an unknown keyword argument.
         """
-        unknown = [name for name, value in kwargs.items() if value is not None and name not in _IGNORED_ARGUMENTS]
+        unknown = [name for name, value in kwargs.items() if value is not None]  # PEFT passes some, all None
         if unknown:
             raise TypeError(f"ScalarModel.forward() got unexpected keyword arguments {unknown}.")
         clips = (pixel_values_videos, input_features, subtitle_input_ids)

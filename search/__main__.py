@@ -69,6 +69,8 @@ def _can_print(text: str) -> bool:
 
 
 def _weights_line(hit: "Hit") -> str:
+    if hit.weights is None:
+        return "  ".join(f"{name} present" for name, here in hit.presence.items() if here)
     full, rest, dash = ("█", "░", "–") if _can_print("█░–") else ("#", ".", "-")
     parts = []
     for name, weight in hit.weights.items():
@@ -111,12 +113,15 @@ def index(
     batch_size: Annotated[int, typer.Option(min=1, help="Clips embedded at a time.")] = 8,
     on_error: Annotated[OnError, typer.Option(help="Count the unreadable as missing, or stop.")] = OnError.MISSING,
     recursive: Annotated[bool, typer.Option(help="Look into subfolders.")] = True,
+    device: Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, ...")] = "cpu",
     prune: Annotated[bool, typer.Option("--prune", help="Remove clips whose file is gone from disk.")] = False,
 ) -> None:
     """Embed new and changed files into a gallery; the rest of the gallery is kept."""
     with _user_errors():
+        from modeling_scalar import load_model
+
         from .gallery import Gallery
-        from .indexing import find_files, index_files, load_model, model_fingerprint, model_folder
+        from .indexing import find_files, index_files, model_fingerprint, model_folder
 
         files = find_files(paths, recursive)
         if not files and not prune:
@@ -128,6 +133,7 @@ def index(
             gallery = Gallery.open(output)
             gallery.check_model(model, fingerprint)
         network, processor = load_model(folder)
+        network = network.to(device)
         if gallery is None:
             name = str(folder) if Path(model).is_dir() else model
             gallery = Gallery(name, fingerprint, network.config.query_temperature)
@@ -153,20 +159,25 @@ def query(
     texts: Annotated[list[str], typer.Argument(help="One or more queries.")],
     k: Annotated[int, typer.Option("--k", min=1, help="Hits per query.")] = 5,
     model: Annotated[str | None, typer.Option(help="Where the gallery's model is now, if not where it was.")] = None,
+    device: Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, ...")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with full paths.")] = False,
 ) -> None:
     """Print the best clips of each query and the weight of each modality in each."""
     with _user_errors():
         from dataclasses import asdict
 
+        from modeling_scalar import load_model
+
         from .gallery import Gallery
-        from .indexing import embed_queries, load_model, model_fingerprint, model_folder
+        from .indexing import embed_queries, model_fingerprint, model_folder
 
         opened = Gallery.open(gallery)
         model = model or opened.model
         folder = model_folder(model)
         opened.check_model(model, model_fingerprint(folder))
-        results = opened.search(embed_queries(texts, *load_model(folder)), k)
+        network, processor = load_model(folder)
+        embeds = embed_queries(texts, network.to(device), processor)
+        results = opened.search(embeds, k, method=network.config.aggregation)
         if as_json:
             table = [
                 {"query": text, "hits": [asdict(hit) for hit in hits]}

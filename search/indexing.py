@@ -14,11 +14,10 @@ from pathlib import Path
 import torch
 from huggingface_hub import snapshot_download
 from tqdm import tqdm
-from transformers import AutoModel, AutoProcessor, PreTrainedModel
+from transformers import PreTrainedModel
 
-import modeling_scalar  # noqa: F401 (registers the Auto classes)
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.media_scalar import SAMPLING_RATE
+from modeling_scalar.media_scalar import SAMPLING_RATE, find_sidecar
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 
 from .gallery import Entry, FailedFile, Gallery
@@ -87,6 +86,20 @@ def _sha256(path: str | os.PathLike) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def _clip_sha256(path: str) -> str:
+    """Hash what a clip is read from: the file and the subtitle file beside it, if there is one."""
+    sidecar = find_sidecar(path)
+    if sidecar is None:
+        return _sha256(path)
+    return hashlib.sha256(f"{_sha256(path)} {_sha256(sidecar)}".encode()).hexdigest()
+
+
+def _clip_stat(path: str) -> tuple[int, int]:
+    """Size and time of change, in nanoseconds, of a file together with the subtitle file beside it."""
+    stats = [os.stat(file) for file in (path, find_sidecar(path)) if file is not None]
+    return sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
+
+
 def model_folder(model: str | os.PathLike) -> Path:
     """The local folder of `model`, a folder or a Hub id (downloaded if need be)."""
     if Path(model).is_dir():
@@ -119,17 +132,6 @@ def model_fingerprint(folder: str | os.PathLike) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def load_model(folder: str | os.PathLike) -> tuple[PreTrainedModel, ScalarProcessor]:
-    """Load a saved model, or an adapter on its base, and the processor saved beside it, ready for inference."""
-    processor = AutoProcessor.from_pretrained(folder, trust_remote_code=False)  # our own classes only
-    if not isinstance(processor, ScalarProcessor):
-        raise ValueError(
-            f"{str(folder)!r} must hold a ScalarProcessor, got {type(processor).__name__}. "
-            "Save the model's processor beside it with `processor.save_pretrained`."
-        )
-    return AutoModel.from_pretrained(folder, trust_remote_code=False).eval(), processor
-
-
 @torch.inference_mode()
 def embed_queries(queries: list[str], model: PreTrainedModel, processor: ScalarProcessor) -> torch.Tensor:
     """Embed texts: `torch.FloatTensor` of shape `(Q, D)`, unit norm, on the CPU."""
@@ -151,10 +153,8 @@ def embed_clips(
 
 def _is_unchanged(path: str, record: Entry | FailedFile) -> bool:
     try:
-        stat = os.stat(path)
-        if stat.st_size != record.size:
-            return False
-        return stat.st_mtime_ns == record.mtime_ns or _sha256(path) == record.sha256
+        size, mtime_ns = _clip_stat(path)
+        return size == record.size and (mtime_ns == record.mtime_ns or _clip_sha256(path) == record.sha256)
     except OSError:  # reading it will say what is wrong
         return False
 
@@ -179,7 +179,7 @@ class _Indexer:
             if record is None or not _is_unchanged(path, record):
                 todo.append(path)
                 continue
-            mtime_ns = os.stat(path).st_mtime_ns
+            _, mtime_ns = _clip_stat(path)
             if mtime_ns != record.mtime_ns:  # touched, same content: remember, so as not to hash it again
                 known[path] = replace(record, mtime_ns=mtime_ns)
                 self.is_dirty = True
@@ -196,8 +196,8 @@ class _Indexer:
         """Read one file; fill the batch or note the failure."""
         size, mtime_ns, sha256 = 0, 0, ""
         try:
-            stat = os.stat(path)
-            size, mtime_ns, sha256 = stat.st_size, stat.st_mtime_ns, _sha256(path)
+            size, mtime_ns = _clip_stat(path)
+            sha256 = _clip_sha256(path)
             clip = self.processor.read_clip(path, on_error=on_error)
             problems = [
                 problem.removeprefix(f"{path}: ") for problem in clip.problems
@@ -320,7 +320,6 @@ __all__ = [
     "embed_queries",
     "find_files",
     "index_files",
-    "load_model",
     "model_fingerprint",
     "model_folder",
 ]

@@ -1,40 +1,16 @@
-"""What training starts from: a saved model with its processor, or a new one with a vocabulary from the data."""
+"""A new model to train from scratch, with a vocabulary learned from the data."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
 import yaml
-from transformers import AutoModel, AutoProcessor, BertTokenizer
+from transformers import BertTokenizer
 
-import modeling_scalar  # noqa: F401  (registers the Auto classes)
 from modeling_scalar import ScalarConfig, ScalarModel, ScalarProcessor
 from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
 from modeling_scalar.image_processing_scalar import ScalarImageProcessor
 
 _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-
-
-def load_base(model: str) -> tuple[ScalarModel, ScalarProcessor]:
-    """
-    Load a model and its processor in float32.
-
-    Args:
-        model (`str`): a folder or Hub id.
-
-    Raises:
-        ValueError: what is there is no SCALAR model or processor.
-    """
-    if Path(model).is_dir():
-        model = str(Path(model).resolve())  # what an adapter remembers of its base must hold in any working directory
-    base = AutoModel.from_pretrained(model, dtype=torch.float32)
-    processor = AutoProcessor.from_pretrained(model)
-    if not isinstance(base, ScalarModel) or not isinstance(processor, ScalarProcessor):
-        raise ValueError(
-            f"{model} must hold a ScalarModel and a ScalarProcessor, got {type(base).__name__} and "
-            f"{type(processor).__name__}."
-        )
-    return base, processor
 
 
 def build_new(description: str | Path, texts: Iterable[str]) -> tuple[ScalarModel, ScalarProcessor]:
@@ -73,4 +49,4 @@ def build_new(description: str | Path, texts: Iterable[str]) -> tuple[ScalarMode
     return ScalarModel(ScalarConfig(**config)), processor
 
 
-__all__ = ["build_new", "load_base"]
+__all__ = ["build_new"]

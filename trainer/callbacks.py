@@ -4,23 +4,46 @@ import signal
 
 from transformers import TrainerCallback
 
+from .data import ClipDataset
+from .distributed import on_any_process
+
 
 class StopOnInterrupt(TrainerCallback):
-    """On Ctrl-C, finish the step, save a checkpoint and stop; a second Ctrl-C stops at once."""
+    """On Ctrl-C during training, finish the step, save a checkpoint and stop; a second Ctrl-C stops at once."""
 
     def __init__(self):
         self.interrupted = False
-        signal.signal(signal.SIGINT, self._interrupt)
+        self._previous = None
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Take over Ctrl-C."""
+        self._previous = signal.signal(signal.SIGINT, self._interrupt)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """Give Ctrl-C back."""
+        signal.signal(signal.SIGINT, self._previous)
 
     def _interrupt(self, signum, frame):
         self.interrupted = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, self._previous)
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Ask the Trainer for a checkpoint and an end once the signal has come."""
+        """Ask the Trainer for a checkpoint and an end once the signal has come, on all processes at the same step."""
+        self.interrupted = on_any_process(self.interrupted, args.device)
         if self.interrupted:
             control.should_save = control.should_training_stop = True
         return control
 
 
-__all__ = ["StopOnInterrupt"]
+class EpochOfDataset(TrainerCallback):
+    """Tell the data set its epoch, also in a resumed run and on several processes, where data loaders do not."""
+
+    def __init__(self, dataset: ClipDataset):
+        self.dataset = dataset
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        """Pass the epoch on before the first example of it is read."""
+        self.dataset.set_epoch(int(state.epoch + 1e-6))  # a sum of fractions of an epoch, rounded
+
+
+__all__ = ["EpochOfDataset", "StopOnInterrupt"]

@@ -15,7 +15,7 @@ def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
 
-def gather_with_grad(tensor: torch.Tensor) -> torch.Tensor:
+def gather_with_grad(tensor: torch.Tensor, ragged: bool = False) -> torch.Tensor:
     """
     Concatenate the rows of all processes, in the order of ranks.
 
@@ -24,21 +24,24 @@ def gather_with_grad(tensor: torch.Tensor) -> torch.Tensor:
     whole batch; no factor of the number of processes is needed.
 
     Args:
-        tensor (`torch.Tensor` of shape `(rows, ...)`): the same shape on every process, but for a second axis of
-            tokens, which is padded with zeros to the longest.
+        tensor (`torch.Tensor` of shape `(rows, ...)`): the same shape on every process.
+        ragged (`bool`): the second axis, of tokens, may differ; it is padded with zeros to the longest.
 
     Returns:
         `torch.Tensor` of shape `(world_size * rows, ...)`.
     """
     if world_size() == 1:
         return tensor
-    if tensor.ndim > 1 and (missing := _longest(tensor.shape[1], tensor.device) - tensor.shape[1]):
+    if ragged and (missing := _longest(tensor.shape[1], tensor.device) - tensor.shape[1]):
         padding = tensor.new_zeros(len(tensor), missing, *tensor.shape[2:])
         tensor = torch.cat([tensor, padding], dim=1)
     if not tensor.is_floating_point():  # masks and token ids have no gradient; bool has no collective on every backend
         gathered = [torch.empty_like(tensor, dtype=torch.long) for _ in range(world_size())]
         dist.all_gather(gathered, tensor.long().contiguous())
         return torch.cat(gathered).to(tensor.dtype)
+    if torch.is_grad_enabled() and not tensor.requires_grad:
+        # A process without a gradient of its own must still take part in the collective of the backward pass.
+        tensor = tensor.detach().requires_grad_()
     return all_gather_tensor_autograd(tensor.contiguous(), gather_dim=0, group=dist.group.WORLD)
 
 
@@ -51,10 +54,15 @@ def mean_over_processes(number: float, device: torch.device) -> float:
     return total.item() / world_size()
 
 
+def on_any_process(flag: bool, device: torch.device) -> bool:
+    """Tell whether the flag is set on any process, the same answer on all."""
+    return mean_over_processes(float(flag), device) > 0
+
+
 def _longest(length: int, device: torch.device) -> int:
     longest = torch.tensor(length, device=device)
     dist.all_reduce(longest, op=dist.ReduceOp.MAX)
     return int(longest)
 
 
-__all__ = ["gather_with_grad", "mean_over_processes", "rank", "world_size"]
+__all__ = ["gather_with_grad", "mean_over_processes", "on_any_process", "rank", "world_size"]

@@ -1,8 +1,9 @@
 """Recipes: YAML files of fields, a common base below them, command-line overrides above them, every name checked."""
 
 import difflib
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ class RunArguments:
     new_model: str | None = field(
         default=None, metadata={"help": "Instead of `model`: YAML of a new model to train from scratch."}
     )
-    benchmark: str = field(default="miniature", metadata={"help": "Name of the data set."})
+    benchmark: str | None = field(default=None, metadata={"help": "Name of the data set."})
     root: str | None = field(default=None, metadata={"help": "Folder of the data set."})
     train_split: str = field(default="train", metadata={"help": "Split to train on."})
     eval_split: str | None = field(default=None, metadata={"help": "Split to rank at every evaluation; None: none."})
@@ -32,8 +33,9 @@ class RunArguments:
     def __post_init__(self):
         if (self.model is None) == (self.new_model is None):
             raise ValueError("Give either `model` (a base to adapt) or `new_model` (to train from scratch), not both.")
-        if self.root is None:
-            raise ValueError("`root` is required: the folder of the data set.")
+        for name in ("benchmark", "root"):
+            if getattr(self, name) is None:
+                raise ValueError(f"`{name}` is required: the name of the data set is `benchmark`, its folder `root`.")
         if self.on_error not in ("raise", "missing"):
             raise ValueError(f"`on_error` must be 'raise' or 'missing', got {self.on_error!r}.")
 
@@ -84,6 +86,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[RunArguments, ScalarTrain
     """
     parser = HfArgumentParser(
         [RunArguments, ScalarTrainingArguments],
+        allow_abbrev=False,
         prog="train.py",
         usage="accelerate launch train.py recipe.yaml [--field value ...]",
         description="Train a SCALAR model from a recipe; flags override its fields.",
@@ -101,8 +104,16 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[RunArguments, ScalarTrain
     return run, training
 
 
+def save_recipe(run: RunArguments, training: ScalarTrainingArguments) -> None:
+    """Write every field of a run as `recipe.json` into its output folder, beside what was trained."""
+    content = asdict(run) | training.to_sanitized_dict()
+    (Path(training.output_dir) / "recipe.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
 def _as_flag(value: Any) -> str:
+    if isinstance(value, dict):
+        return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-__all__ = ["RunArguments", "parse_arguments", "read_recipe"]
+__all__ = ["RunArguments", "parse_arguments", "read_recipe", "save_recipe"]

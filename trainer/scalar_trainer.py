@@ -10,9 +10,11 @@ from transformers import Trainer
 from eval.embed import embed_dataset
 from eval.retrieval import evaluate_embeddings
 from modeling_scalar import ScalarOutput
-from modeling_scalar.aggregation_scalar import query_weights, retrieval_scores
+from modeling_scalar.aggregation_scalar import paired_weights, retrieval_scores
+from modeling_scalar.configuration_scalar import MODALITIES
 
-from .data import derived_generator
+from .callbacks import EpochOfDataset
+from .data import ClipDataset, derived_generator
 from .distributed import gather_with_grad, mean_over_processes, rank, world_size
 from .losses import AlignmentLoss, CrossArityLoss, MatchingLoss, PathwaysLoss, draw_negatives
 from .training_args import ScalarTrainingArguments
@@ -55,7 +57,14 @@ class ScalarTrainer(Trainer):
     loss_is_scaled_for_ga = False
 
     def __init__(self, model, args: ScalarTrainingArguments, **kwargs):
+        if args.n_gpu > 1:
+            raise ValueError(
+                f"One process sees {args.n_gpu} GPUs. Launch one process per GPU (`accelerate launch --num_processes "
+                f"{args.n_gpu}`), or show it one (`--gpu_ids 0`)."
+            )
         super().__init__(model, args, **kwargs)
+        if isinstance(self.train_dataset, ClipDataset):
+            self.add_callback(EpochOfDataset(self.train_dataset))
         config = model.config if not hasattr(model, "get_base_model") else model.get_base_model().config
         self.scalar_config = config
         self.alignment_loss = AlignmentLoss(args.temperature, args.contrastive_label_smoothing)
@@ -98,8 +107,15 @@ class ScalarTrainer(Trainer):
 
     def _pairs(self, output: ScalarOutput, batch: _Batch, inputs: dict[str, Any], generator: torch.Generator):
         """Choose matched pairs, texts with a wrong clip, and wrong texts with a clip; return them and their labels."""
-        states, token_mask = gather_with_grad(output.condition_states), gather_with_grad(output.condition_mask)
-        ids, attention_mask = gather_with_grad(inputs["input_ids"]), gather_with_grad(inputs["attention_mask"])
+        states, token_mask, ids, attention_mask = (
+            gather_with_grad(tensor, ragged=True)
+            for tensor in (
+                output.condition_states,
+                output.condition_mask,
+                inputs["input_ids"],
+                inputs["attention_mask"],
+            )
+        )
         readable = token_mask.any(dim=1)  # (B,): clips with something for the cross-encoder to read
         own = torch.arange(len(batch.texts), device=ids.device) + batch.offset
         draw = {"offset": batch.offset, "temperature": self.args.temperature, "generator": generator}
@@ -158,12 +174,11 @@ class ScalarTrainer(Trainer):
 
     @torch.no_grad()
     def _remember(self, parts: dict[str, torch.Tensor], batch: _Batch, full_probability: float) -> None:
-        weights = query_weights(batch.texts, batch.modalities, batch.mask, self.scalar_config.query_temperature)
-        mean_weights = weights.diagonal(dim1=0, dim2=1).mean(dim=1)  # (3,): of each clip for its own text
-        parts = parts | {f"weight_{name}": mean_weights[i] for i, name in enumerate(("video", "audio", "subtitle"))}
-        parts["p_full"] = torch.tensor(full_probability)
-        for name, value in parts.items():
-            self._parts[name] = self._parts.get(name, 0) + value.detach().float().cpu()
+        weights = paired_weights(batch.texts, batch.modalities, batch.mask, self.scalar_config.query_temperature)
+        parts = parts | {f"weight_{name}": weights[:, i].mean() for i, name in enumerate(MODALITIES)}
+        parts["p_full"] = weights.new_tensor(full_probability)
+        for name, value in parts.items():  # on the device: reading them here would wait for it at every step
+            self._parts[name] = self._parts.get(name, 0) + value.detach().float()
         self._num_parts += 1
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -172,7 +187,7 @@ class ScalarTrainer(Trainer):
             names = sorted(self._parts)
             means = torch.stack([self._parts[name] for name in names]) / self._num_parts
             if world_size() > 1:
-                means = self.accelerator.reduce(means.to(self.args.device), reduction="mean").cpu()
+                means = self.accelerator.reduce(means, reduction="mean")
             logs = logs | dict(zip(names, means.tolist(), strict=True))
             self._parts, self._num_parts = {}, 0
         super().log(logs, start_time)
@@ -192,6 +207,7 @@ class ScalarTrainer(Trainer):
             self.processing_class,
             rows,
             batch_size=self.args.eval_gallery_batch_size,
+            on_error=self.train_dataset.on_error if isinstance(self.train_dataset, ClipDataset) else "raise",
             progress=self.is_world_process_zero(),
         )
         results = evaluate_embeddings(

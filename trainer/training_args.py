@@ -61,6 +61,8 @@ class ScalarTrainingArguments(TrainingArguments):
                 raise ValueError(f"`{name}` must not be negative, got {getattr(self, name)!r}.")
         if self.remove_unused_columns:
             raise ValueError("`remove_unused_columns` must be False: examples carry clips, not columns of the model.")
+        if self.dataloader_persistent_workers:
+            raise ValueError("`dataloader_persistent_workers` must be False: such workers never learn of a new epoch.")
         if not self.dataloader_drop_last:
             raise ValueError("`dataloader_drop_last` must be True: every process needs as many rows as the others.")
         self.label_names = []

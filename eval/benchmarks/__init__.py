@@ -1,13 +1,15 @@
 """Benchmarks by name: annotation file in, `datasets.Dataset` with the fixed columns out."""
 
 import os
+from typing import Any
 
 from datasets import Dataset
 
 from eval.benchmarks.columns import FEATURES, dataset_from_rows
-from eval.benchmarks.miniature import load_about, load_miniature
+from eval.benchmarks.miniature import describe_miniature, load_about, load_miniature
 
 BENCHMARKS = {"miniature": load_miniature}
+_DESCRIPTIONS = {"miniature": describe_miniature}
 
 
 def load_benchmark(name: str, root: str | os.PathLike, split: str = "test") -> Dataset:
@@ -28,4 +30,17 @@ def load_benchmark(name: str, root: str | os.PathLike, split: str = "test") -> D
     return BENCHMARKS[name](root, split)
 
 
-__all__ = ["BENCHMARKS", "FEATURES", "dataset_from_rows", "load_about", "load_benchmark", "load_miniature"]
+def describe_benchmark(name: str, root: str | os.PathLike) -> dict[str, Any] | None:
+    """Return what repeats the data set, a seed say, for a benchmark of `load_benchmark`; `None` if it is not made."""
+    return _DESCRIPTIONS[name](root) if name in _DESCRIPTIONS else None
+
+
+__all__ = [
+    "BENCHMARKS",
+    "FEATURES",
+    "dataset_from_rows",
+    "describe_benchmark",
+    "load_about",
+    "load_benchmark",
+    "load_miniature",
+]

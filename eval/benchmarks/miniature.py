@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset
 
@@ -46,9 +47,15 @@ def load_miniature(folder: str | os.PathLike, split: str = "test") -> Dataset:
     return dataset_from_rows(_read_rows(folder, split), folder)
 
 
+def describe_miniature(folder: str | os.PathLike) -> dict[str, Any]:
+    """Return what the annotation was made from: the generator's version, seed, counts and the files' SHA-256."""
+    manifest = json.loads((Path(folder) / "miniature.json").read_text())
+    return {name: manifest[name] for name in ("version", "seed", "num_train", "num_test", "sha256")}
+
+
 def load_about(folder: str | os.PathLike, split: str = "test") -> list[list[str]]:
     """Return, for each row of `load_miniature`, the one or two modalities that its caption speaks of."""
     return [row["about"] for row in _read_rows(Path(folder), split)]
 
 
-__all__ = ["load_about", "load_miniature"]
+__all__ = ["describe_miniature", "load_about", "load_miniature"]

@@ -12,8 +12,15 @@ from transformers import (
     BertModel,
     ClapAudioConfig,
     ClapAudioModel,
+    ClapConfig,
+    ClapModel,
+    CLIPConfig,
+    CLIPModel,
+    CLIPTextConfig,
     CLIPVisionConfig,
     CLIPVisionModel,
+    SiglipConfig,
+    SiglipModel,
     SiglipVisionConfig,
     SiglipVisionModel,
 )
@@ -304,32 +311,70 @@ def test_any_encoders_can_be_composed_saved_and_loaded(vision, audio, poolings, 
         torch.testing.assert_close(again(**batch).scores, output.scores, **CLOSE)
 
 
-def test_encoders_load_by_folder_and_a_dual_encoder_gives_its_half(tmp_path, batch):
-    from transformers import CLIPConfig, CLIPModel, CLIPTextConfig
+SMALL_TEXT = {**SMALL, "vocab_size": 60, "max_position_embeddings": 80}
 
-    small_text = {**SMALL, "vocab_size": 60, "max_position_embeddings": 20}
-    clip = CLIPModel(
-        CLIPConfig(
-            text_config=CLIPTextConfig(**small_text).to_dict(),
-            vision_config=CLIPVisionConfig(**SMALL, image_size=32, patch_size=16).to_dict(),
-        )
-    )
-    clip.save_pretrained(tmp_path / "clip")
-    AUDIO["ast"]().save_pretrained(tmp_path / "ast")
-    text_config = BertConfig(vocab_size=60, **SMALL, is_decoder=True, add_cross_attention=True, is_causal=False)
-    BertModel(text_config).save_pretrained(tmp_path / "bert")
+
+def save_dual_encoders(folder):
+    """Tiny CLIP, SigLIP and CLAP, as their checkpoints are published: both halves and their projections."""
+    vision = {**SMALL, "image_size": 32, "patch_size": 16}
+    audio = AUDIO["clap"]().config.to_dict()
+    models = {
+        "clip": CLIPModel(CLIPConfig(text_config=SMALL_TEXT, vision_config=vision)),
+        "siglip": SiglipModel(SiglipConfig(text_config=SMALL_TEXT, vision_config=vision)),
+        "clap": ClapModel(ClapConfig(text_config=SMALL_TEXT | {"type_vocab_size": 1}, audio_config=audio)),
+    }
+    for name, model in models.items():
+        model.save_pretrained(folder / name)
+    return models
+
+
+@pytest.mark.parametrize(("vision", "text"), [("clip", "siglip"), ("siglip", "clip"), ("clip", "clap")])
+def test_of_a_dual_encoder_given_by_name_the_fitting_half_is_taken_with_its_weights(vision, text, tmp_path, batch):
+    torch.manual_seed(0)
+    duals = save_dual_encoders(tmp_path)
     model = ScalarModel.from_encoders(
-        *(str(tmp_path / name) for name in ("clip", "ast", "bert")),
+        str(tmp_path / vision),
+        str(tmp_path / "clap"),
+        str(tmp_path / text),
         projection_dim=16,
         vision_pooling="pooler",
-        audio_pooling="cls",
+        audio_pooling="pooler",
+        text_pooling="mean" if text == "siglip" else "pooler",
     )
-    weight = clip.vision_model.state_dict()["embeddings.patch_embedding.weight"]
-    own = {name: value for name, value in model.vision_model.state_dict().items() if "patch_embedding.weight" in name}
-    assert len(own) == 1
-    torch.testing.assert_close(next(iter(own.values())), weight)
-    states, mask = model.get_condition_states(**clip_inputs(batch))  # this text tower has cross-attention
+    halves = {"vision": duals[vision].vision_model, "audio": duals["clap"].audio_model, "text": duals[text].text_model}
+    for name, half in halves.items():
+        own, expected = getattr(model, f"{name}_model").state_dict(), half.state_dict()
+        assert len(own) > 10 and {key for key in expected if "pooler" not in key} <= set(own)
+        assert all(torch.equal(value, expected[key]) for key, value in own.items())
+    model.save_pretrained(tmp_path / "saved")
+    again = AutoModel.from_pretrained(tmp_path / "saved").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(again(**batch).scores, model(**batch).scores, **CLOSE)
+
+
+def test_a_text_encoder_with_cross_attention_offers_matching(tmp_path, batch):
+    text_config = BertConfig(vocab_size=60, **SMALL, is_decoder=True, add_cross_attention=True, is_causal=False)
+    BertModel(text_config).save_pretrained(tmp_path)
+    parts = VISION["clip"](), AUDIO["ast"](), str(tmp_path)
+    model = ScalarModel.from_encoders(*parts, projection_dim=16, vision_pooling="pooler", audio_pooling="cls")
+    states, mask = model.get_condition_states(**clip_inputs(batch))
     assert model.match(batch["input_ids"], batch["attention_mask"], states, mask).shape == (4,)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    VISION["clip"]().save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    del state["encoder.layers.0.mlp.fc1.weight"]
+    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="mlp.fc1.weight"):
+        ScalarModel.from_encoders(str(tmp_path), AUDIO["ast"](), BertModel(BertConfig(vocab_size=60, **SMALL)))
+
+
+def test_a_class_token_that_has_seen_no_word_is_refused():
+    with pytest.raises(Exception, match="text_pooling='cls'"):
+        make_tiny_config(text_config=CLIPTextConfig(**SMALL_TEXT))
 
 
 def test_a_model_folder_loads_where_this_package_is_not(tiny_model, tiny_model_dir, batch, tmp_path):

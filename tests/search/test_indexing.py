@@ -8,7 +8,7 @@ from transformers import BatchFeature
 
 from modeling_scalar.processing_scalar import Clip
 from search.gallery import Gallery
-from search.indexing import embed_queries, find_files, index_files, load_model, model_fingerprint, model_folder
+from search.indexing import embed_queries, find_files, index_files, model_fingerprint, model_folder
 
 DIM = 8
 
@@ -325,10 +325,16 @@ def test_a_missing_model_folder_is_not_asked_of_the_hub(model):
         model_folder(model)
 
 
-def test_a_model_with_another_processor_is_refused(monkeypatch):
-    monkeypatch.setattr("search.indexing.AutoProcessor.from_pretrained", lambda *args, **kwargs: FakeProcessor())
-    with pytest.raises(ValueError, match="must hold a ScalarProcessor, got FakeProcessor"):
-        load_model("folder")
+def test_a_subtitle_file_beside_a_clip_belongs_to_it(folder):
+    run(folder, batch_size=2)
+    (folder / "1.srt").write_text("words")
+    report, *_ = run(folder, batch_size=2)
+    assert [path.rsplit("/")[-1] for path in report.changed] == ["1.mp4"]
+    (folder / "1.srt").write_text("other")
+    report, *_ = run(folder, batch_size=2)
+    assert [path.rsplit("/")[-1] for path in report.changed] == ["1.mp4"]
+    report, *_ = run(folder, batch_size=2)
+    assert not report.changed and not report.new
 
 
 def test_queries_are_embedded_as_unit_rows():

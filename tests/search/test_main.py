@@ -8,7 +8,6 @@ import torch
 from transformers import BatchFeature
 from typer.testing import CliRunner
 
-import search.indexing
 from modeling_scalar.processing_scalar import Clip
 from search.__main__ import app
 
@@ -35,7 +34,10 @@ class FakeModel:
     """Modality m is the m-th unit vector, and so is its name as a query."""
 
     device, dtype = torch.device("cpu"), torch.float32
-    config = SimpleNamespace(query_temperature=1.0)
+    config = SimpleNamespace(query_temperature=1.0, aggregation="scalar")
+
+    def to(self, device):
+        return self
 
     def get_modality_features(self, modality_mask):
         return torch.eye(3) * modality_mask[..., None], modality_mask
@@ -47,7 +49,7 @@ class FakeModel:
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A model folder, clips (one with brackets in its name), and the fakes in place of what is loaded."""
-    monkeypatch.setattr(search.indexing, "load_model", lambda folder: (FakeModel(), FakeProcessor()))
+    monkeypatch.setattr("modeling_scalar.load_model", lambda folder: (FakeModel(), FakeProcessor()))
     for name in ("model", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(name)

@@ -15,14 +15,18 @@ def write(folder, name, text):
 
 
 def test_own_fields_win_over_the_base_and_flags_over_both(tmp_path):
-    write(tmp_path, "base.yaml", "model: a\nroot: data\noutput_dir: out\nlearning_rate: 1e-4\nseed: 1\nbf16: false\n")
+    write(
+        tmp_path,
+        "base.yaml",
+        "model: a\nbenchmark: b\nroot: data\noutput_dir: out\nlearning_rate: 1e-4\nseed: 1\nbf16: false\n",
+    )
     recipe = write(tmp_path, "own.yaml", "base: base.yaml\nseed: 2\nkeep_in_memory: true\nuse_cpu: true\n")
     run, training = parse_arguments([str(recipe), "--seed", "3", "--model", "b"])
     assert (training.seed, training.learning_rate, run.model, run.keep_in_memory) == (3, 1e-4, "b", True)
 
 
 def test_the_defaults_are_the_papers(tmp_path):
-    recipe = write(tmp_path, "r.yaml", "model: a\nroot: data\noutput_dir: out\nuse_cpu: true\n")
+    recipe = write(tmp_path, "r.yaml", "model: a\nbenchmark: b\nroot: data\noutput_dir: out\nuse_cpu: true\n")
     _, args = parse_arguments([str(recipe)])
     assert (args.objective, args.adapter, args.temperature) == ("scalar", "paper", 0.07)
     assert (args.contrastive_label_smoothing, args.cross_arity_weight, args.matching_weight) == (0.1, 1.0, 0.1)
@@ -35,15 +39,16 @@ def test_the_defaults_are_the_papers(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: a\nroot: d\nlearning_rat: 1\n", "learning_rate"),
+        ("model: a\nbenchmark: b\nroot: d\nlearning_rat: 1\n", "learning_rate"),
         ("- a\n", "mapping"),
-        ("model: a\nnew_model: b\nroot: d\noutput_dir: o\n", "not both"),
-        ("model: a\noutput_dir: o\n", "root"),
-        ("model: a\nroot: d\noutput_dir: o\nobjective: best\n", "objective"),
-        ("model: a\nroot: d\noutput_dir: o\nadapter: lora\n", "adapter"),
-        ("model: a\nroot: d\noutput_dir: o\ntemperature: 0\n", "temperature"),
-        ("model: a\nroot: d\noutput_dir: o\nfull_view_probability: 2\n", "full_view_probability"),
-        ("model: a\nroot: d\noutput_dir: o\ndataloader_drop_last: false\n", "dataloader_drop_last"),
+        ("model: a\nnew_model: b\nbenchmark: b\nroot: d\noutput_dir: o\n", "not both"),
+        ("model: a\nbenchmark: b\noutput_dir: o\n", "root"),
+        ("model: a\nroot: d\noutput_dir: o\n", "benchmark"),
+        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nobjective: best\n", "objective"),
+        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nadapter: lora\n", "adapter"),
+        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\ntemperature: 0\n", "temperature"),
+        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nfull_view_probability: 2\n", "full_view_probability"),
+        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\ndataloader_drop_last: false\n", "dataloader_drop_last"),
     ],
 )
 def test_a_bad_recipe_is_refused_by_field(tmp_path, text, message):
