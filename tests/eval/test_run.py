@@ -42,6 +42,7 @@ def asked(monkeypatch):
         return make_embeddings()
 
     monkeypatch.setattr("eval.run.load_benchmark", lambda *arguments: arguments)
+    monkeypatch.setattr("eval.run.describe_benchmark", lambda name, root: {"seed": 7})
     config = SimpleNamespace(query_temperature=0.3)
     monkeypatch.setattr("eval.run.load_model", lambda path: (SimpleNamespace(config=config, path=path), None))
     monkeypatch.setattr("eval.run.embed_dataset", embed_dataset)
@@ -70,6 +71,7 @@ def test_result_file_holds_the_figures_and_how_to_repeat_them(asked, tmp_path):
     assert results["problems"] == ["clip3: audio is broken"]
     assert (results["model"], results["benchmark"], results["split"]) == ("models/tiny", "miniature", "test")
     assert results["embedded"]["query_temperature"] == 0.3
+    assert results["embedded"]["benchmark_description"] == {"seed": 7} and results["embedded"]["training"] is None
     assert results["versions"] == versions()
     assert results["arguments"]["rates"] == [0.0, 0.75] and results["arguments"]["root"] == str(tmp_path / "root")
     assert {"source", "date"} < set(results)
@@ -124,7 +126,7 @@ def test_interrupted_write_leaves_the_old_file(tmp_path):
 
 def test_versions_name_everything_that_figures_depend_on():
     found = versions()
-    assert set(found) == {"python", "torch", "transformers", "peft", "datasets", "av"}
+    assert set(found) == {"python", "torch", "transformers", "peft", "accelerate", "datasets", "numpy", "av"}
     assert found["torch"] == torch.__version__ and found["python"] == ".".join(map(str, sys.version_info[:3]))
 
 
