@@ -5,11 +5,12 @@ from typing import Any
 
 import datasets
 import torch
+from peft import PeftModel
 from transformers import Trainer
 
 from eval.embed import embed_dataset
 from eval.retrieval import evaluate_embeddings
-from modeling_scalar import ScalarOutput
+from modeling_scalar import ScalarModel, ScalarOutput
 from modeling_scalar.aggregation_scalar import paired_weights, retrieval_scores
 from modeling_scalar.configuration_scalar import MODALITIES
 
@@ -40,6 +41,11 @@ class _Batch:
     clip_to_text: torch.Tensor | None = None  # (b, B)
 
 
+def _without_adapter(model: PeftModel | ScalarModel) -> ScalarModel:
+    """Return the SCALAR model itself; its layers stay adapted."""
+    return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
 class ScalarTrainer(Trainer):
     """
     Train a [`ScalarModel`] or its PEFT model with the objective named in its arguments.
@@ -65,8 +71,7 @@ class ScalarTrainer(Trainer):
         super().__init__(model, args, **kwargs)
         if isinstance(self.train_dataset, ClipDataset):
             self.add_callback(EpochOfDataset(self.train_dataset))
-        config = model.config if not hasattr(model, "get_base_model") else model.get_base_model().config
-        self.scalar_config = config
+        config = self.scalar_config = _without_adapter(model).config
         self.alignment_loss = AlignmentLoss(args.temperature, args.contrastive_label_smoothing)
         self.cross_arity_loss = CrossArityLoss(config.query_temperature)
         self.matching_loss = MatchingLoss()
@@ -200,10 +205,8 @@ class ScalarTrainer(Trainer):
     ) -> dict[str, float]:
         """Rank the clips of the evaluation set for its captions; return the metrics of the joint score."""
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
-        model = self.accelerator.unwrap_model(self.model)
-        model = model.get_base_model() if hasattr(model, "get_base_model") else model
         embeddings = embed_dataset(
-            model,
+            _without_adapter(self.accelerator.unwrap_model(self.model)),
             self.processing_class,
             rows,
             batch_size=self.args.eval_gallery_batch_size,

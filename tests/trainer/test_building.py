@@ -1,0 +1,55 @@
+"""A new model and its vocabulary: the same from the same texts, able to spell what it has not seen."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import BertTokenizer
+
+from trainer.building import build_new, learn_vocabulary
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXTS = ["A red star, slowly.", "a RED circle", "Zo\u00eb says: hello", "star star"]
+
+
+def test_frequent_words_are_tokens_and_new_words_are_spelt():
+    tokenizer = BertTokenizer(vocab=learn_vocabulary(TEXTS, 100))
+    assert tokenizer.tokenize("A red STAR!") == ["a", "red", "star", "[UNK]"]
+    assert tokenizer.tokenize("rest") == ["r", "##e", "##s", "##t"]
+    assert tokenizer.tokenize("zo\u00eb") == ["zoe"]
+    assert [tokenizer.convert_ids_to_tokens(i) for i in range(5)] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def test_the_rarest_words_go_first_where_there_is_no_room():
+    full = list(learn_vocabulary(TEXTS, 100))
+    assert full[-1] == "zoe"
+    assert list(learn_vocabulary(TEXTS, len(full) - 1)) == full[:-1]
+    with pytest.raises(ValueError, match="vocab_size"):
+        learn_vocabulary(TEXTS, 10)
+
+
+def test_two_processes_learn_the_same_vocabulary():
+    script = f"from trainer.building import learn_vocabulary; print(list(learn_vocabulary({TEXTS!r}, 60)))"
+    answers = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(answers) == 1 and "star" in answers.pop()
+
+
+@pytest.mark.parametrize(("text", "message"), [("model: {}\n", "sections"), (None, "nowhere")])
+def test_a_bad_description_is_refused(tmp_path, text, message):
+    path = tmp_path / "nowhere.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        build_new(path, TEXTS)
