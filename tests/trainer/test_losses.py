@@ -125,6 +125,16 @@ def test_negatives_follow_the_softmax_and_never_hit_the_match():
     torch.testing.assert_close(observed, expected, atol=0.03, rtol=0)  # four standard deviations
 
 
+def test_a_hopeless_negative_is_still_drawn_now_and_then():
+    """Beside a wrong clip of weight 0.0033 one of weight 0.00005 is drawn as if it had 0.0001 more."""
+    scores = torch.tensor([[0.9, 0.5, 0.2]])
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.cat([draw_negatives(scores, torch.ones(3).bool(), 0, 0.07, generator) for _ in range(4000)])
+    weights = (scores[0] / 0.07).softmax(0)[1:] + 1e-4
+    share = (weights[1] / weights.sum()).item()
+    assert 0.03 < share < 0.05 and abs((draws == 2).float().mean().item() - share) < 0.013  # four deviations
+
+
 def test_negatives_respect_the_offset_and_the_candidates():
     candidates = torch.tensor([False, True, True, True])
     draws = torch.stack([draw_negatives(torch.zeros(2, 4), candidates, offset=1) for _ in range(200)])
