@@ -66,7 +66,9 @@ def frame_indices(
     chosen, start = [], 0
     for chunk in range(num_frames):
         length = size + (chunk < extra)
-        offset = int(torch.randint(length, (), generator=generator)) if training else (length + 1) // 2 - 1
+        # No draw where there is no choice: choosing again among frames already chosen then leaves what follows alike.
+        draws = training and length > 1
+        offset = int(torch.randint(length, (), generator=generator)) if draws else (length + 1) // 2 - 1
         chosen.append(min(start + offset, num_available - 1))
         start += length
     return chosen

@@ -7,7 +7,13 @@ import torch
 from torch.nn.functional import normalize
 
 from modeling_scalar import MODALITIES
-from modeling_scalar.aggregation_scalar import METHODS, paired_centroids, query_weights, retrieval_scores
+from modeling_scalar.aggregation_scalar import (
+    METHODS,
+    paired_centroids,
+    paired_weights,
+    query_weights,
+    retrieval_scores,
+)
 
 FLOAT32 = {"atol": 2e-6, "rtol": 0}  # a few roundings of sums of D products
 
@@ -156,6 +162,14 @@ def test_paired_centroids_are_unit_and_give_the_paired_score():
     torch.testing.assert_close(centroids.norm(dim=-1), torch.ones(len(texts)))
     scores = retrieval_scores(texts, modalities, mask)
     torch.testing.assert_close((texts * centroids).sum(-1), scores.diagonal(), **FLOAT32)
+
+
+def test_paired_weights_are_the_diagonal_of_all_weights():
+    texts, modalities, mask = random_clips(num_queries=23)
+    expected = query_weights(texts, modalities, mask, 0.2).diagonal(dim1=0, dim2=1).T
+    torch.testing.assert_close(paired_weights(texts, modalities, mask, 0.2), expected)
+    with pytest.raises(ValueError, match="one text per clip"):
+        paired_weights(texts[:5], modalities, mask)
 
 
 def test_gradients_equal_finite_differences():

@@ -196,6 +196,29 @@ def test_examples_do_not_depend_on_workers_or_on_what_was_drawn_before(tiny_proc
     assert not torch.equal(collate([dataset[i] for i in range(4)])["pixel_values_videos"], together)
 
 
+@pytest.mark.parametrize("num_frames", [1, 2, 40])
+def test_clips_kept_in_memory_give_the_examples_of_clips_read_from_files(tmp_path, tiny_processor, num_frames):
+    """Also where a clip has just as many frames as are asked for, or fewer: the draws that follow are the same."""
+    import datasets
+
+    from tests.modeling_scalar.test_media_scalar import write_media
+    from trainer.data import ClipDataset, ScalarDataCollator
+
+    path = str(tmp_path / "clip.mp4")
+    write_media(path, num_frames=num_frames, seconds_of_audio=2)
+    row = {"video_id": "a", "caption": "a dog", "video_path": path, "audio_path": path, "subtitle": None}
+    rows = datasets.Dataset.from_list([row])
+    collate = ScalarDataCollator(tiny_processor)
+    batches = []
+    for keep_in_memory in (False, True):
+        dataset = ClipDataset(rows, tiny_processor, seed=5, keep_in_memory=keep_in_memory)
+        batches.append([collate([dataset[0]]) for epoch in range(4) if dataset.set_epoch(epoch) is None])
+    for read, kept in zip(*batches, strict=True):
+        assert read.keys() == kept.keys() and {"pixel_values_videos", "input_features"} <= read.keys()
+        assert all(torch.equal(value, kept[name]) for name, value in read.items())
+    assert not torch.equal(batches[0][0]["pixel_values_videos"], batches[0][1]["pixel_values_videos"])
+
+
 SCRIPT = """
 import json, sys, torch
 sys.path.insert(0, sys.argv[1])
