@@ -124,7 +124,7 @@ class Embeddings:
         return cls(**content)
 
 
-def _group(dataset: Dataset) -> tuple[list[dict[str, Any]], list[str], list[str], list[int]]:
+def group_rows(dataset: Dataset) -> tuple[list[dict[str, Any]], list[str], list[str], list[int]]:
     """Split rows into clips and captions: (clips, captions, query_ids, targets), in the order of first appearance."""
     missing = [name for name in FEATURES if name not in dataset.column_names]
     if missing:
@@ -209,32 +209,49 @@ def _in_background(function: Callable, batches: Iterable, num_workers: int) -> I
             executor.shutdown(wait=True, cancel_futures=True)
 
 
-def _embed_clips(
-    model: PreTrainedModel,
-    processor: ProcessorMixin,
-    clips: list[dict[str, Any]],
-    batch_size: int,
-    on_error: str,
-    num_workers: int,
-    progress: tqdm,
-) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-    embeds, masks, problems, empty = [], [], [], []
+def read_batches(
+    processor: ProcessorMixin, clips: list[dict[str, Any]], batch_size: int, on_error: str, num_workers: int
+) -> Iterator[tuple[BatchFeature, list[str]]]:
+    """
+    Read and process clips in background threads, in order.
+
+    Args:
+        processor ([`~modeling_scalar.ScalarProcessor`]): reads the files.
+        clips (`list[dict]`): of [`group_rows`].
+        batch_size (`int`), on_error (`str`), num_workers (`int`): as in [`embed_dataset`].
+
+    Yields:
+        The features of `batch_size` clips (the last batch may hold fewer) and what could not be read of them.
+
+    Raises:
+        FileNotFoundError, ValueError: of [`read_row`], or clips have no modality left (all of them are named).
+    """
+    lock, problems, empty = Lock(), [], []
     batches = [clips[start : start + batch_size] for start in range(0, len(clips), batch_size)]
-    lock = Lock()
-    prepared = _in_background(lambda rows: _prepare(processor, lock, rows, on_error), batches, num_workers)
-    for rows, (batch, found, nothing) in zip(batches, prepared, strict=True):
+    for batch, found, nothing in _in_background(
+        lambda rows: _prepare(processor, lock, rows, on_error), batches, num_workers
+    ):
         problems += found
         empty += nothing
         if not empty:  # the run is lost once a clip is empty: read on only to name all of them
-            modality_embeds, modality_mask = model.get_modality_features(**batch.to(model.device))
-            embeds.append(modality_embeds.float().cpu())
-            masks.append(modality_mask.cpu())
-        progress.update(len(rows))
+            yield batch, found
     if empty:
         raise ValueError(
             f"These clips have neither video, audio nor subtitle and cannot be scored: {empty}. Clips are never "
             f"dropped from a gallery: repair them or leave them out of the data set. Reading reported: {problems}"
         )
+
+
+def _embed_clips(
+    model: PreTrainedModel, batches: Iterator[tuple[BatchFeature, list[str]]], progress: tqdm
+) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+    embeds, masks, problems = [], [], []
+    for batch, found in batches:
+        modality_embeds, modality_mask = model.get_modality_features(**batch.to(model.device))
+        embeds.append(modality_embeds.float().cpu())
+        masks.append(modality_mask.cpu())
+        problems += found
+        progress.update(len(modality_mask))
     return torch.cat(embeds), torch.cat(masks), problems
 
 
@@ -287,7 +304,7 @@ def embed_dataset(
         raise ValueError(f'`on_error` must be "raise" or "missing", got {on_error!r}.')
     if batch_size < 1 or num_workers < 1:
         raise ValueError(f"`batch_size` and `num_workers` must be at least 1, got {batch_size} and {num_workers}.")
-    clips, captions, query_ids, targets = _group(dataset)
+    clips, captions, query_ids, targets = group_rows(dataset)
     if device is not None:
         model.to(device)
     was_training = model.training
@@ -296,9 +313,8 @@ def embed_dataset(
         with tqdm(total=len(captions), desc="captions", unit="caption", disable=not progress) as bar:
             text_embeds = _embed_captions(model, processor, captions, batch_size, bar)
         with tqdm(total=len(clips), desc="clips", unit="clip", disable=not progress) as bar:
-            modality_embeds, modality_mask, problems = _embed_clips(
-                model, processor, clips, batch_size, on_error, num_workers, bar
-            )
+            batches = read_batches(processor, clips, batch_size, on_error, num_workers)
+            modality_embeds, modality_mask, problems = _embed_clips(model, batches, bar)
     finally:
         model.train(was_training)
     return Embeddings(
@@ -332,4 +348,4 @@ def gallery_manifest(embeddings: Embeddings) -> dict[str, Any]:
     }
 
 
-__all__ = ["Embeddings", "embed_dataset", "gallery_manifest", "read_row"]
+__all__ = ["Embeddings", "embed_dataset", "gallery_manifest", "group_rows", "read_batches", "read_row"]

@@ -13,8 +13,11 @@ import torch
 
 from eval.embed import Embeddings
 from eval.missing import mask_modalities
-from modeling_scalar.aggregation_scalar import METHODS, query_weights, retrieval_scores
+from modeling_scalar.aggregation_scalar import query_weights, retrieval_scores
 from modeling_scalar.configuration_scalar import MODALITIES
+
+DEFAULT_METHODS = ("scalar", "uniform", *MODALITIES)
+"""What is measured unless asked otherwise: ours, its control without query conditioning, and the single pathways."""
 
 
 def retrieval_ranks(scores: torch.Tensor, targets: torch.Tensor) -> torch.LongTensor:
@@ -81,7 +84,7 @@ def _blocks(num_queries: int, size: int) -> Iterator[slice]:
 
 
 def _all_ranks(
-    embeddings: Embeddings, modality_mask: torch.Tensor, method: str, query_temperature: float, block_size: int
+    embeddings: Embeddings, modality_mask: torch.Tensor, method: str, block_size: int, score_options: dict[str, Any]
 ) -> torch.LongTensor:
     ranks = []
     for block in _blocks(len(embeddings.targets), block_size):
@@ -90,7 +93,7 @@ def _all_ranks(
             embeddings.modality_embeds,
             modality_mask,
             method=method,
-            query_temperature=query_temperature,
+            **score_options,
         )  # (block, V)
         ranks.append(retrieval_ranks(scores, embeddings.targets[block]))
     return torch.cat(ranks)
@@ -119,11 +122,13 @@ def _evaluate_rate(
     mask_seed: int,
     query_temperature: float,
     block_size: int,
+    score_options: dict[str, Any],
 ) -> dict[str, Any]:
     modality_mask = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, rate, mask_seed)
     figures = {}
+    score_options = score_options | {"query_temperature": query_temperature}
     for method in methods:
-        metrics = retrieval_metrics(_all_ranks(embeddings, modality_mask, method, query_temperature, block_size))
+        metrics = retrieval_metrics(_all_ranks(embeddings, modality_mask, method, block_size, score_options))
         del metrics["num_queries"]
         figures[method] = {f"text_to_video_{name}": value for name, value in metrics.items()}
     recalls = {method: figures[method]["text_to_video_recall_at_1"] for method in methods}
@@ -142,11 +147,12 @@ def _evaluate_rate(
 @torch.no_grad()
 def evaluate_embeddings(
     embeddings: Embeddings,
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[str] = DEFAULT_METHODS,
     rates: Sequence[float] = (0.0, 0.5),
     mask_seed: int = 0,
     query_temperature: float = 0.1,
     block_size: int = 256,
+    **score_options: Any,
 ) -> dict[str, Any]:
     """
     Measure text-to-video retrieval, first stage, for each method at each masking rate, all on the same embeddings.
@@ -162,6 +168,7 @@ def evaluate_embeddings(
         mask_seed (`int`): seed of the masks.
         query_temperature (`float`): temperature of the query weights, tau_w of SCALAR Eq. 2.
         block_size (`int`): queries scored at once. Changes memory, not results.
+        score_options: further keyword arguments of `retrieval_scores`, which the methods that know them use.
 
     Returns:
         `dict`: `num_queries`, `num_clips`, `mask_seed`, `query_temperature`, and in `rates` one entry per rate:
@@ -185,10 +192,10 @@ def evaluate_embeddings(
         "mask_seed": mask_seed,
         "query_temperature": query_temperature,
         "rates": [
-            _evaluate_rate(embeddings, methods, float(rate), mask_seed, query_temperature, block_size)
+            _evaluate_rate(embeddings, methods, float(rate), mask_seed, query_temperature, block_size, score_options)
             for rate in rates
         ],
     }
 
 
-__all__ = ["evaluate_embeddings", "retrieval_metrics", "retrieval_ranks"]
+__all__ = ["DEFAULT_METHODS", "evaluate_embeddings", "retrieval_metrics", "retrieval_ranks"]

@@ -16,9 +16,8 @@ from eval.benchmarks import describe_benchmark, load_benchmark
 from eval.embed import Embeddings, embed_dataset, gallery_manifest
 from eval.missing import check_rate
 from eval.report import format_table, plot_results
-from eval.retrieval import evaluate_embeddings
+from eval.retrieval import DEFAULT_METHODS, evaluate_embeddings
 from modeling_scalar import load_model
-from modeling_scalar.aggregation_scalar import METHODS
 
 _PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "numpy", "av")
 
@@ -121,7 +120,7 @@ def run(
     root: str | os.PathLike | None = None,
     split: str = "test",
     embeddings_path: str | os.PathLike | None = None,
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[str] = DEFAULT_METHODS,
     rates: Sequence[float] = (0.0, 0.5),
     mask_seed: int = 0,
     batch_size: int = 32,

@@ -2,9 +2,12 @@
 
 Pure functions of unit embeddings and a presence mask. Scores come from the closed form of the paper (Eq. 4,
 Algorithm S1): three inner products per query and clip and one 3x3 Gram matrix per clip, never a centroid per pair.
+The scores of the baselines are functions of the same numbers.
 
 Shape letters: Q queries, V clips, B matched pairs, M modalities (3, in the order of `MODALITIES`), D dimensions.
 """
+
+import math
 
 import torch
 
@@ -16,7 +19,8 @@ METHODS = AGGREGATIONS
 # Clips are scored in blocks of this many columns when no gradient is needed: the temporaries then stay in cache.
 _BLOCK = 1024
 # A weighted sum shorter than this is treated as this long, so that scores and gradients stay bounded where modalities
-# cancel. It is a clamp, not an addition: every other clip keeps its exact score.
+# cancel. It is a clamp, not an addition: every other clip keeps its exact score. The same for volumes and areas, whose
+# square root has no gradient at zero.
 _MIN_NORM = {torch.float16: 1e-2, torch.bfloat16: 1e-2, torch.float32: 1e-3, torch.float64: 1e-6}
 # The closed form loses digits as 1/|c|^2, the centroid itself as 1/|c|. Clips some weighting of which is shorter than
 # this are scored through their centroids; three vectors with non-negative cosines never are (|c| >= 0.577).
@@ -53,6 +57,13 @@ def _check(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_ma
 def _check_temperature(query_temperature: float) -> None:
     if not query_temperature > 0:
         raise ValueError(f"`query_temperature` must be positive, got {query_temperature!r}.")
+
+
+def _check_hyperbolic(hyperbolic_mix: float | torch.Tensor, curvature: float | torch.Tensor) -> None:
+    if not 0 <= hyperbolic_mix <= 1:
+        raise ValueError(f"`hyperbolic_mix` must be in [0, 1], got {hyperbolic_mix!r}.")
+    if not 0 < curvature < float("inf"):
+        raise ValueError(f"`curvature` must be positive and finite, got {curvature!r}.")
 
 
 def _min_norm(*embeds: torch.Tensor) -> float:
@@ -151,15 +162,139 @@ def _scalar_scores(text_embeds, modality_embeds, modality_mask, query_temperatur
     return scores
 
 
-def _block_scores(text_embeds, modality_embeds, modality_mask, method, query_temperature, min_norm):
+def _products(text_embeds, modality_embeds):
+    """All that the baselines read: squared norms (Q, 1) and similarities (M, Q, V), Gram matrices (V, M, M)."""
+    squared_norms = text_embeds.square().sum(-1, keepdim=True)
+    similarities = text_embeds @ modality_embeds.permute(1, 2, 0)
+    return squared_norms, similarities, modality_embeds @ modality_embeds.mT
+
+
+def _bordered_determinant(squared_norms, similarities, gram, modality_mask, shift=0.0):
+    """det(Gt - shift pp') of every pair, (Q, V).
+
+    Gt is the Gram matrix of the text and the clip, in which an absent modality is an orthonormal axis (Eq. S1), and p
+    marks what is there, the text included. With the clip's own part H, its presence q and the similarities b,
+    det [[1, b'], [b, H]] = det H - b' adj(H) b. Subtracting shift qq' from H changes its determinant and its adjugate
+    linearly, and so the whole: in this form no power of a large shift has to cancel.
+    """
+    present = modality_mask.to(gram.dtype)  # q (V, M)
+    gram = gram + torch.diag_embed(1 - present)
+    # The rows of the adjugate of a symmetric 3x3 matrix are the cross products of the two other rows.
+    (next_row, other_row), (next_q, other_q) = (
+        (matrix.roll(-1, dims=1), matrix.roll(-2, dims=1)) for matrix in (gram, present[..., None])
+    )
+    adjugate = torch.linalg.cross(next_row, other_row)  # (V, M, M)
+    determinant = (gram[:, 0] * adjugate[:, 0]).sum(-1)  # (V,)
+    linear = (adjugate @ present[..., None]).squeeze(-1)  # adj(H) q (V, M)
+    shifted_determinant = determinant - shift * (linear * present).sum(-1)
+    adjugate = adjugate + shift * torch.linalg.cross(next_q * other_row - other_q * next_row, present[:, None])
+
+    total = torch.addcmul(-shift * determinant, squared_norms, shifted_determinant)  # (Q, V)
+    for m in range(len(similarities)):
+        row = torch.addcmul(2 * shift * linear[:, m], similarities[m], -adjugate[:, m, m])
+        for n in range(m + 1, len(similarities)):
+            row.addcmul_(similarities[n], -2 * adjugate[:, m, n])
+        total.addcmul_(similarities[m], row)
+    return total
+
+
+def _volume(squared: torch.Tensor, min_norm: float) -> torch.Tensor:
+    # In exact arithmetic the argument has one sign; rounding may give a vanishing one the other.
+    return squared.abs().clamp(min=min_norm**2).sqrt()
+
+
+def _hypergram_scores(products, modality_mask, hyperbolic_mix, curvature, min_norm):
+    """-(alpha V_E + (1 - alpha) V_H), (Q, V).
+
+    The exponential map at the origin of curvature -c takes a unit vector x to (cosh(r), sinh(r) x) / r, r = sqrt(c).
+    The Lorentz inner product of two such points is (sinh(r)^2 <x, y> - cosh(r)^2) / c, so their Gram matrix is
+    (Gt - coth(r)^2 pp') sinh(r)^2 / c.
+    """
+    mix, curvature = (
+        torch.as_tensor(value, dtype=products[0].dtype, device=products[0].device).reshape(())
+        for value in (hyperbolic_mix, curvature)
+    )
+    root = curvature.sqrt()
+    scale = (root.sinh() / root) ** (1 + modality_mask.sum(1))  # (V,): one factor per vector
+    euclidean, hyperbolic = (
+        _volume(_bordered_determinant(*products, modality_mask, shift), min_norm)
+        for shift in (0.0, root.tanh().reciprocal().square())
+    )
+    return -(mix * euclidean + (1 - mix) * scale * hyperbolic)
+
+
+def _largest_eigenvalue(similarities, gram):
+    """lambda_1 of the Gram matrices of text and clip, differentiable: (Q, V).
+
+    Absent modalities are zero rows here. lambda_1 is at least 1, so it is that of the present ones all the same.
+    """
+    border = similarities.permute(1, 2, 0)  # (Q, V, M)
+    text = torch.cat([torch.ones_like(border[..., :1]), border], dim=-1)  # (Q, V, 1 + M)
+    clip = torch.cat([border[..., None], gram.expand(len(border), -1, -1, -1)], dim=-1)  # (Q, V, M, 1 + M)
+    return torch.linalg.eigvalsh(torch.cat([text[..., None, :], clip], dim=-2))[..., -1]
+
+
+def _largest_eigenvalue_in_closed_form(similarities, gram):
+    """The same without a gradient, for unit diagonals, an order of magnitude faster.
+
+    Gt - I has no trace, so its eigenvalues solve x^4 - p x^2 - q x + r = 0, and Euler's solution gives the largest as
+    (s_1 + s_2 + s_3) / 2: the squares of s are the roots of y^3 - 2p y^2 + (p^2 - 4r) y - q^2 = 0, which are real, and
+    s_1 s_2 s_3 = q. In float64: where roots meet they keep half of the digits.
+    """
+    a, b, c = similarities.double()  # (Q, V) each
+    d, e, f = (gram[:, m, n].double() for m, n in ((0, 1), (0, 2), (1, 2)))  # (V,) each
+    p = a * a + b * b + c * c + (d * d + e * e + f * f)
+    q = 2 * (a * b * d + a * c * e + b * c * f + d * e * f)
+    x, y, z = a * f, b * e, c * d
+    r = x * x + y * y + z * z - 2 * (x * y + x * z + y * z)
+    tiny = torch.finfo(p.dtype).tiny
+    radius = (p * p + 12 * r).clamp(min=0).sqrt()
+    cosine = (p * (36 * r - p * p) + 13.5 * q * q) / (radius * radius * radius).clamp(min=tiny)
+    angle = cosine.clamp(-1, 1).acos() / 3
+    first, second = (
+        ((p + radius * (angle - turn).cos()) * (2 / 3)).clamp(min=0).sqrt() for turn in (0, 2 * math.pi / 3)
+    )
+    return (1 + (first + second + q / (first * second).clamp(min=tiny)) / 2).to(gram.dtype)
+
+
+def _pmrl_scores(text_embeds, modality_embeds, modality_mask, min_norm):
+    # Normalised again, for half precision leaves norms of 1 +- 0.004: the closed form counts on 1.
+    text_embeds, modality_embeds = (_normalize(embeds, min_norm) for embeds in (text_embeds, modality_embeds))
+    _, similarities, gram = _products(text_embeds, modality_embeds)
+    solve = _largest_eigenvalue if torch.is_grad_enabled() else _largest_eigenvalue_in_closed_form
+    return solve(similarities, gram) / (1 + modality_mask.sum(1))
+
+
+def _triangle_scores(squared_norms, similarities, gram, modality_mask, min_norm):
+    """Minus half the root of |u|^2 |w|^2 - <u, w>^2 with u = t - v and w = t - a, (Q, V)."""
+    video, audio = similarities[:2]
+    u = squared_norms - 2 * video + gram[:, 0, 0]
+    w = squared_norms - 2 * audio + gram[:, 1, 1]
+    inner = squared_norms - video - audio + gram[:, 0, 1]
+    area = _volume(u * w - inner * inner, min_norm) / 2
+    return (-area).masked_fill(~modality_mask[:, :2].all(1), float("-inf"))
+
+
+def _block_scores(
+    text_embeds, modality_embeds, modality_mask, method, query_temperature, hyperbolic_mix, curvature, min_norm
+):
     text_embeds, modality_embeds = _prepare(text_embeds, modality_embeds, modality_mask)
     if method in MODALITIES:
         pathway = MODALITIES.index(method)
         scores = text_embeds @ modality_embeds[:, pathway].T
         return scores.masked_fill(~modality_mask[:, pathway], float("-inf"))
-    if method == "uniform":
+    if method == "uniform" or (method == "scalar" and query_temperature == float("inf")):
         return text_embeds @ _normalize(modality_embeds.sum(1), min_norm).T
-    return _scalar_scores(text_embeds, modality_embeds, modality_mask, query_temperature, min_norm)
+    if method == "scalar":
+        return _scalar_scores(text_embeds, modality_embeds, modality_mask, query_temperature, min_norm)
+    if method == "pmrl":
+        return _pmrl_scores(text_embeds, modality_embeds, modality_mask, min_norm)
+    products = _products(text_embeds, modality_embeds)
+    if method == "gram":
+        return -_volume(_bordered_determinant(*products, modality_mask), min_norm)
+    if method == "triangle":
+        return _triangle_scores(*products, modality_mask, min_norm)
+    return _hypergram_scores(products, modality_mask, hyperbolic_mix, curvature, min_norm)
 
 
 def retrieval_scores(
@@ -168,26 +303,47 @@ def retrieval_scores(
     modality_mask: torch.Tensor,
     method: str = "scalar",
     query_temperature: float = 0.1,
+    *,
+    hyperbolic_mix: float | torch.Tensor = 0.51,
+    curvature: float | torch.Tensor = 1.0,
 ) -> torch.Tensor:
     """
-    Score every clip for every query by the closed form of the query-conditioned centroid, SCALAR Eq. 4.
+    Score every clip for every query by the closed form of the query-conditioned centroid, SCALAR Eq. 4, or a baseline.
+
+    With the text t, the n - 1 modalities that the clip has, and the Gram matrix Gt of all n vectors, `method` is
+
+    - `"scalar"`: the cosine of t and the query-conditioned centroid (Eq. 2 to 4);
+    - `"uniform"`: the same with equal weights (Eq. 1), and what `"scalar"` is at an infinite temperature;
+    - `"video"`, `"audio"`, `"subtitle"`: the cosine with that modality, `-inf` where the clip lacks it;
+    - `"gram"`: -sqrt(|det Gt|), the volume over what is present (GRAM; an absent axis is orthonormal, Eq. S1);
+    - `"pmrl"`: lambda_1(Gt) / n, the share of the largest eigenvalue (PMRL);
+    - `"hypergram"`: -(alpha sqrt(|det Gt|) + (1 - alpha) sqrt(|det G_H|)) with the Gram matrix G_H of Lorentz inner
+      products after the exponential map of curvature -c,
+      det G_H = c^-n sinh(sqrt(c))^(2n) det(Gt - coth(sqrt(c))^2 11') (HyperGRAM);
+    - `"triangle"`: -sqrt(|u|^2 |w|^2 - <u, w>^2) / 2 with u = t - video and w = t - audio, the area of their triangle
+      (TRIANGLE); `-inf` where the clip lacks one of the two.
+
+    Volumes and eigenvalue shares of clips with different numbers of modalities are not on one scale (paper, "How the
+    Gramian Baseline Sees a Missing Modality"); they are compared as they are.
 
     Args:
         text_embeds (`torch.Tensor` of shape `(queries, dim)`): unit norm along the last axis.
         modality_embeds (`torch.Tensor` of shape `(clips, 3, dim)`): unit norm; what a row with a False mask holds
             (NaN included) changes nothing.
         modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what each clip has; at least one True per row.
-        method (`str`): `"scalar"`; `"uniform"`, the same centroid with equal weights (Eq. 1); or one pathway,
-            `"video"`, `"audio"` or `"subtitle"`, the cosine with that modality, `-inf` where the clip lacks it.
-        query_temperature (`float`): tau_w of Eq. 2, positive. Only `"scalar"` uses it.
+        method (`str`): one of [`METHODS`].
+        query_temperature (`float`): tau_w of Eq. 2, positive; `inf` gives equal weights. Only `"scalar"` uses it.
+        hyperbolic_mix (`float` or `torch.Tensor` of one element): alpha of `"hypergram"`, in [0, 1]. Only it uses it.
+        curvature (`float` or `torch.Tensor` of one element): c of `"hypergram"`, positive. Only it uses it.
 
     Returns:
-        `torch.Tensor` of shape `(queries, clips)`, higher is better, in [-1, 1] for present modalities. At least
-        float32: half-precision embeddings are read as they are and computed on in float32. Differentiable.
+        `torch.Tensor` of shape `(queries, clips)`, higher is better: cosines are in [-1, 1], eigenvalue shares in
+        (0, 1], volumes and areas at most 0. At least float32: half-precision embeddings are read as they are and
+        computed on in float32. Differentiable, with respect to `hyperbolic_mix` and `curvature` too.
 
     Raises:
-        ValueError: shapes do not fit, a row of `modality_mask` is all False, the method is unknown, or the temperature
-            is not positive.
+        ValueError: shapes do not fit, a row of `modality_mask` is all False, the method is unknown, or a number is
+            out of its range.
 
     Example:
 
@@ -200,9 +356,14 @@ def retrieval_scores(
     if method not in METHODS:
         raise ValueError(f"`method` must be one of {METHODS}, got {method!r}.")
     _check_temperature(query_temperature)
-    arguments = (method, query_temperature, _min_norm(text_embeds, modality_embeds))
+    if method == "hypergram":
+        _check_hyperbolic(hyperbolic_mix, curvature)
+    min_norm = _min_norm(text_embeds, modality_embeds)
+    arguments = (method, query_temperature, hyperbolic_mix, curvature, min_norm)
+    tensors = [text_embeds, modality_embeds, hyperbolic_mix, curvature]
+    learned = any(isinstance(value, torch.Tensor) and value.requires_grad for value in tensors)
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):
-        if torch.is_grad_enabled() and (text_embeds.requires_grad or modality_embeds.requires_grad):
+        if torch.is_grad_enabled() and learned:
             return _block_scores(text_embeds, modality_embeds, modality_mask, *arguments)
         with torch.no_grad():
             blocks = zip(modality_embeds.split(_BLOCK), modality_mask.split(_BLOCK), strict=True)

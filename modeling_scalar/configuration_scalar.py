@@ -11,8 +11,8 @@ from transformers.configuration_utils import SubConfigSpec
 MODALITIES = ("video", "audio", "subtitle")
 """The one order of the modality axis: of embeddings `(batch, 3, dim)`, masks `(batch, 3)` and weights."""
 
-AGGREGATIONS = ("scalar", "uniform", *MODALITIES)
-"""Names of the scoring methods."""
+AGGREGATIONS = ("scalar", "uniform", *MODALITIES, "gram", "pmrl", "hypergram", "triangle")
+"""Names of the scoring methods: ours, its control, the single pathways, and the geometric baselines."""
 
 POOLINGS = ("cls", "mean", "pooler")
 
@@ -97,6 +97,7 @@ class ScalarConfig(PreTrainedConfig):
             to padded subtitle tokens too, as the original VAST network does.
         condition_layer_norm_eps (`float`): epsilon of the layer norms of condition tokens and match head.
         initializer_range (`float`): standard deviation of newly initialised heads.
+        has_logit_scale (`bool`): hold a learned contrastive temperature. It is used in training only.
     """
 
     model_type = "scalar"
@@ -129,6 +130,7 @@ class ScalarConfig(PreTrainedConfig):
     mask_condition_padding: bool = True
     condition_layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
+    has_logit_scale: bool = False
 
     def __post_init__(self, **kwargs):
         # transformers applies a spec's `init_kwargs` only where the whole sub-config is missing. A partial dict

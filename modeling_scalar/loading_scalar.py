@@ -1,30 +1,63 @@
 """Load a saved model or adapter with the processor saved beside it. For programs; remote code does not need it."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoModel, AutoProcessor
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, AutoProcessor
+from transformers.utils import CONFIG_NAME, cached_file, find_adapter_config_file
 
+from .configuration_scalar import ScalarConfig
 from .modeling_scalar import ScalarModel
 from .processing_scalar import ScalarProcessor
 
+# Modules that a run may add to its base, by its configuration; nothing else may be missing in a base's weights.
+_ADDED_MODULES = ("hyperbolic", "logit_scale")
+
+
+def _load_config(name: str, overrides: dict[str, Any]) -> ScalarConfig:
+    config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    if not isinstance(config, ScalarConfig):
+        raise ValueError(f"{name} must hold a ScalarModel, got a model with a {type(config).__name__}.")
+    unknown = sorted(set(overrides) - set(config.to_dict()))
+    if unknown:
+        raise ValueError(f"ScalarConfig has no fields {unknown}; check their spelling.")
+    # Built anew, not set on the object: only construction checks the fields against each other.
+    return ScalarConfig.from_dict(config.to_dict() | overrides) if overrides else config
+
+
+def _load_weights(name: str, config: ScalarConfig, added: tuple[str, ...], options: dict) -> ScalarModel:
+    model, info = ScalarModel.from_pretrained(name, config=config, output_loading_info=True, **options)
+    missing = sorted(key for key in info["missing_keys"] if key.split(".")[0] not in added)
+    if missing:
+        raise ValueError(f"{name} lacks {len(missing)} weights of the model, such as {missing[:3]}.")
+    return model
+
 
 def load_model(
-    name_or_path: str | os.PathLike, dtype: torch.dtype | None = None
+    name_or_path: str | os.PathLike, dtype: torch.dtype | None = None, **config_overrides: Any
 ) -> tuple[ScalarModel, ScalarProcessor]:
     """
     Load a model, or an adapter on its base, and its processor; no code of the folder runs.
 
+    An adapter is trained with a configuration that may differ from its base's, in the aggregation say. Where it was
+    saved with that configuration (a `config.json` beside `adapter_config.json`), the model has it; else the base's.
+
     Args:
         name_or_path (`str`): a folder or Hub id.
         dtype (`torch.dtype`, *optional*): of the weights; by default that of the checkpoint.
+        **config_overrides: fields of [`ScalarConfig`] to change, `aggregation="gram"` say. What they add to the model
+            (a learned temperature, the learned scalars of `"hypergram"`) is newly initialised.
 
     Returns:
         The model, in evaluation mode, and the processor.
 
     Raises:
-        ValueError: nothing can be loaded from there, or it is no SCALAR model with its processor.
+        ValueError: nothing can be loaded from there, it is no SCALAR model with its processor, weights are missing, or
+            a field is unknown.
     """
     # An adapter remembers where its base was loaded from; an absolute folder holds in any working directory.
     name = str(Path(name_or_path).resolve()) if Path(name_or_path).is_dir() else str(name_or_path)
@@ -36,11 +69,18 @@ def load_model(
                 f"{name_or_path} must hold a ScalarProcessor, got {type(processor).__name__}. Save the model's "
                 "processor beside it with `processor.save_pretrained`."
             )
-        model = AutoModel.from_pretrained(name, trust_remote_code=False, **options)
-    except OSError as error:
+        adapter_config = find_adapter_config_file(name)
+        if adapter_config is None:
+            config = _load_config(name, config_overrides)
+            model = _load_weights(name, config, _ADDED_MODULES if config_overrides else (), options)
+        else:
+            base = json.loads(Path(adapter_config).read_text(encoding="utf-8"))["base_model_name_or_path"]
+            has_config = cached_file(name, CONFIG_NAME, _raise_exceptions_for_missing_entries=False) is not None
+            config = _load_config(name if has_config else base, config_overrides)
+            model = _load_weights(base, config, _ADDED_MODULES, options)
+            model.load_adapter(name)
+    except (OSError, StrictDataclassError) as error:
         raise ValueError(f"No model with its processor could be loaded from {name_or_path}: {error}") from error
-    if not isinstance(model, ScalarModel):
-        raise ValueError(f"{name_or_path} must hold a ScalarModel, got {type(model).__name__}.")
     return model.eval(), processor
 
 

@@ -1,11 +1,17 @@
 """The SCALAR model: three towers, heads into one sphere, a cross-encoder, and the aggregation that ranks clips.
 
 Any vision, audio and text model of transformers can be a tower. Every tower only ever sees the clips that have its
-modality, so what a masked row holds cannot change anything, and an absent modality costs nothing.
+modality, so what a masked row holds cannot change anything, and an absent modality costs nothing. What the vision and
+audio towers give can be computed once and passed in place of pixels and filter banks (`get_tower_features`).
 """
 
+import json
+import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -38,6 +44,12 @@ _TOWERS = {
 }
 # Audio towers that take a spectrogram as an image of one channel.
 _WITH_CHANNEL_AXIS = {"clap_audio_model"}
+# What tells that a modality is given: its raw input, or in its place what its tower gave.
+_INPUTS = {
+    "video": ("pixel_values_videos", "video_pooled"),
+    "audio": ("input_features", "audio_pooled"),
+    "subtitle": ("subtitle_input_ids",),
+}
 
 
 @dataclass
@@ -54,6 +66,10 @@ class ScalarOutput(ModelOutput):
             `select_pairs`; class 1 is "this text describes this clip".
         condition_states (`torch.FloatTensor` of shape `(clips, tokens, hidden)`), condition_mask (`torch.BoolTensor`
             of shape `(clips, tokens)`): what the cross-encoder reads of each clip, if pairs were chosen.
+        temperature (`torch.FloatTensor` of shape `()`): the learned contrastive temperature, if the model holds one.
+        score_parameters (`tuple` of `torch.FloatTensor` of shape `()`): the learned mix and curvature of
+            `"hypergram"`. Learned scalars are part of the output because data-parallel wrappers follow the graph from
+            it to find which parameters were used.
     """
 
     text_embeds: torch.FloatTensor | None = None
@@ -63,6 +79,8 @@ class ScalarOutput(ModelOutput):
     match_logits: torch.FloatTensor | None = None
     condition_states: torch.FloatTensor | None = None
     condition_mask: torch.BoolTensor | None = None
+    temperature: torch.FloatTensor | None = None
+    score_parameters: tuple[torch.FloatTensor, torch.FloatTensor] | None = None
 
 
 class ScalarFusedProjection(nn.Module):
@@ -137,6 +155,40 @@ class ScalarMatchHead(nn.Module):
         return self.classifier(self.layer_norm(self.activation(self.dense(hidden_states))))
 
 
+class ScalarLogitScale(nn.Module):
+    """A learned contrastive temperature, kept as the logarithm of its inverse as CLIP does.
+
+    A module, not a bare parameter, because an adapter can only train and save modules.
+
+    Args:
+        initial_temperature (`float`): where training starts.
+    """
+
+    def __init__(self, initial_temperature: float = 0.07):
+        super().__init__()
+        self.initial_value = math.log(1 / initial_temperature)
+        self.log_scale = nn.Parameter(torch.tensor(self.initial_value))
+
+    def forward(self) -> torch.Tensor:
+        """Return the temperature, at least 0.01: CLIP's greatest scale is 100. At that floor it has no gradient."""
+        return torch.exp(-self.log_scale).clamp(min=0.01)
+
+
+class ScalarHyperbolicMix(nn.Module):
+    """The two learned scalars of `"hypergram"`: the share of the Euclidean volume, and the curvature of the other."""
+
+    initial_mix = 0.51
+
+    def __init__(self):
+        super().__init__()
+        self.mix_logit = nn.Parameter(torch.tensor(math.log(self.initial_mix / (1 - self.initial_mix))))
+        self.log_curvature = nn.Parameter(torch.tensor(0.0))
+
+    def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mix, in (0, 1), and the curvature, positive."""
+        return torch.sigmoid(self.mix_logit), torch.exp(self.log_curvature)
+
+
 class ScalarPreTrainedModel(PreTrainedModel):
     config_class = ScalarConfig
     base_model_prefix = "scalar"
@@ -151,6 +203,11 @@ class ScalarPreTrainedModel(PreTrainedModel):
             initialization.normal_(module.type_embedding, mean=0.0, std=self.config.initializer_range)
             if module.position_embedding is not None:
                 initialization.normal_(module.position_embedding, mean=0.0, std=self.config.initializer_range)
+        elif isinstance(module, ScalarLogitScale):
+            initialization.constant_(module.log_scale, module.initial_value)
+        elif isinstance(module, ScalarHyperbolicMix):
+            initialization.constant_(module.mix_logit, math.log(module.initial_mix / (1 - module.initial_mix)))
+            initialization.zeros_(module.log_curvature)
 
 
 def _build_tower(config: PreTrainedConfig, pooling: str) -> PreTrainedModel:
@@ -228,10 +285,34 @@ class ScalarModel(ScalarPreTrainedModel):
             self.audio_condition = ScalarConditionEncoder(audio_size, text_size, config.num_segment_embeddings, eps)
             self.subtitle_condition = ScalarConditionEncoder(text_size, text_size, 0, eps)
             self.match_head = ScalarMatchHead(text_size, eps)
+        if config.has_logit_scale:
+            self.logit_scale = ScalarLogitScale()
+        if config.aggregation == "hypergram":
+            self.hyperbolic = ScalarHyperbolicMix()
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
         return self.text_model.get_input_embeddings()
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args, **kwargs) -> "ScalarModel":
+        """
+        Load a model as transformers does, or an adapter saved together with the configuration of its run.
+
+        transformers takes a local folder with both an `adapter_config.json` and a `config.json` for a whole model.
+        Without weights of a model in it, it is an adapter: the weights are its base's, the configuration is its own.
+        """
+        folder = Path(str(pretrained_model_name_or_path))
+        adapter_config = folder / "adapter_config.json"
+        if (
+            adapter_config.is_file()
+            and (folder / "config.json").is_file()
+            and not any(folder.glob("model*.safetensors"))
+        ):
+            pretrained_model_name_or_path = json.loads(adapter_config.read_text("utf-8"))["base_model_name_or_path"]
+            kwargs["config"] = kwargs.get("config") or cls.config_class.from_pretrained(folder)
+            kwargs["adapter_kwargs"] = {"_adapter_model_path": str(folder)}
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     @classmethod
     def from_encoders(
@@ -324,14 +405,6 @@ class ScalarModel(ScalarPreTrainedModel):
     def _embed_text(self, output: ModelOutput, attention_mask: torch.Tensor, projection: nn.Module) -> torch.Tensor:
         return _unit(projection(_pool(output, self.config.text_pooling, attention_mask)))
 
-    def _embed_video(self, output: ModelOutput, shape: torch.Size) -> torch.Tensor:
-        pooled = _pool(output, self.config.vision_pooling).unflatten(0, shape[:2])
-        return _unit(self.video_projection(pooled.mean(dim=1)))
-
-    def _embed_audio(self, output: ModelOutput, shape: torch.Size) -> torch.Tensor:
-        pooled = _pool(output, self.config.audio_pooling).unflatten(0, shape[:2])
-        return _unit(self.audio_projection(pooled.mean(dim=1)))
-
     def get_text_features(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """
         Embed queries.
@@ -367,7 +440,7 @@ class ScalarModel(ScalarPreTrainedModel):
         Returns:
             `torch.FloatTensor` of shape `(batch, projection_dim)`, unit norm.
         """
-        return self._embed_video(self._encode_video(pixel_values_videos), pixel_values_videos.shape)
+        return _unit(self.video_projection(self._run_tower("video", pixel_values_videos)[0]))
 
     def get_audio_features(self, input_features: torch.Tensor) -> torch.Tensor:
         """
@@ -379,61 +452,137 @@ class ScalarModel(ScalarPreTrainedModel):
         Returns:
             `torch.FloatTensor` of shape `(batch, projection_dim)`, unit norm.
         """
-        return self._embed_audio(self._encode_audio(input_features), input_features.shape)
+        return _unit(self.audio_projection(self._run_tower("audio", input_features)[0]))
+
+    # Tower stage: one vector and the tokens of each clip that has the modality ------------------------------------
+
+    def _run_tower(self, name: str, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return one vector per clip, pooled per frame or segment and averaged, and the tokens of all of them."""
+        if name == "video":
+            output, pooling = self._encode_video(value), self.config.vision_pooling
+        else:
+            output, pooling = self._encode_audio(value), self.config.audio_pooling
+        pooled = _pool(output, pooling).unflatten(0, value.shape[:2]).mean(dim=1)  # (rows, hidden)
+        return pooled, _tokens(output).unflatten(0, value.shape[:2])  # (rows, positions, tokens, hidden)
+
+    def _tower_stage(self, name: str, inputs: dict[str, torch.Tensor | None], rows: torch.Tensor):
+        """Return vectors, tokens and the mask of tokens, if any, of the rows that have the modality."""
+
+        def present(key: str) -> torch.Tensor:
+            # Selecting every row would copy the largest tensor of the step for nothing.
+            return inputs[key] if len(rows) == len(inputs[key]) else inputs[key][rows]
+
+        if name == "subtitle":
+            token_mask = present("subtitle_attention_mask")
+            output = self._encode_text(present("subtitle_input_ids"), token_mask)
+            return _pool(output, self.config.text_pooling, token_mask), _tokens(output)[:, None], token_mask
+        raw, pooled = _INPUTS[name]
+        if inputs.get(raw) is not None:
+            return *self._run_tower(name, present(raw)), None
+        dtype, states = self.text_projection.weight.dtype, f"{name}_states"
+        return present(pooled).to(dtype), None if inputs[states] is None else present(states).to(dtype), None
+
+    def get_tower_features(
+        self,
+        pixel_values_videos: torch.Tensor | None = None,
+        input_features: torch.Tensor | None = None,
+        modality_mask: torch.Tensor | None = None,
+        with_states: bool = True,
+    ) -> dict[str, torch.Tensor]:
+        """
+        Compute what the vision and audio towers give for each clip, to be passed in place of their inputs.
+
+        Frozen towers give the same for the same input at every step. Computed once, `model(**features, ...)` is
+        exactly `model(pixel_values_videos=..., input_features=..., ...)`.
+
+        Args:
+            pixel_values_videos, input_features, modality_mask: as in [`get_modality_features`]; what the mask says of
+                a modality that is not given is not read.
+            with_states (`bool`): keep the towers' tokens, which the cross-encoder alone reads.
+
+        Returns:
+            `dict` with `video_pooled` and `audio_pooled` `(batch, hidden)`, `video_states`
+            `(batch, frames, tokens, hidden)` and `audio_states` `(batch, segments, tokens, hidden)`: zero rows where
+            absent, no key where no clip of the batch has the modality.
+
+        Raises:
+            ValueError: as in [`get_modality_features`].
+        """
+        inputs = {"pixel_values_videos": pixel_values_videos, "input_features": input_features}
+        names = self._given(inputs)
+        modality_mask = self._presence(inputs, names, modality_mask, is_complete=False)
+        features = {}
+        for name in names:
+            rows = modality_mask[:, MODALITIES.index(name)].nonzero().flatten()
+            if not len(rows):
+                continue
+            pooled, states, _ = self._tower_stage(name, inputs, rows)
+            features[f"{name}_pooled"] = _spread(pooled, rows, len(modality_mask))
+            if with_states:
+                features[f"{name}_states"] = _spread(states, rows, len(modality_mask))
+        return features
+
+    # Head stage ---------------------------------------------------------------------------------------------------
 
     def _encode_clips(
-        self,
-        pixel_values_videos=None,
-        input_features=None,
-        subtitle_input_ids=None,
-        subtitle_attention_mask=None,
-        modality_mask=None,
-        condition_on: tuple[str, ...] = (),
+        self, inputs: dict[str, torch.Tensor | None], modality_mask=None, condition_on: tuple[str, ...] = ()
     ):
-        """Run each tower once over the clips that have its modality.
+        """Run each tower once over the clips that have its modality, and the heads on what it gives.
 
         Returns embeddings (B, 3, D), the mask (B, 3), and for each name in `condition_on` the condition tokens of the
         present rows with their token mask.
         """
-        inputs = {"video": pixel_values_videos, "audio": input_features, "subtitle": subtitle_input_ids}
-        given = [name for name in MODALITIES if inputs[name] is not None]
-        if not given:
-            raise ValueError(f"Expected the inputs of at least one modality of {MODALITIES}, got none.")
-        if subtitle_input_ids is not None and subtitle_attention_mask is None:
-            raise ValueError("`subtitle_input_ids` needs `subtitle_attention_mask`: padding is not a word.")
-        batch_size, device = len(inputs[given[0]]), inputs[given[0]].device
-        if any(len(inputs[name]) != batch_size for name in given):
-            sizes = {name: len(inputs[name]) for name in given}
-            raise ValueError(f"All modalities must have one row per clip, got {sizes}.")
-        modality_mask = self._presence(modality_mask, given, batch_size, device, subtitle_attention_mask)
-
+        names = self._given(inputs)
+        modality_mask = self._presence(inputs, names, modality_mask)
+        for name in condition_on:
+            if inputs.get(f"{name}_pooled") is not None and inputs[f"{name}_states"] is None:
+                raise ValueError(
+                    f"The cross-encoder reads the tokens of the {name}, but `{name}_pooled` came without "
+                    f"`{name}_states`. Keep the tokens when features are computed, or do without matching."
+                )
         dtype = torch.promote_types(self.text_projection.weight.dtype, torch.float32)
-        embeds = torch.zeros(batch_size, len(MODALITIES), self.config.projection_dim, dtype=dtype, device=device)
+        shape = *modality_mask.shape, self.config.projection_dim
+        embeds = torch.zeros(shape, dtype=dtype, device=modality_mask.device)
         conditions = {}
-        for index, name in enumerate(MODALITIES):
+        for name in names:
+            index = MODALITIES.index(name)
             rows = modality_mask[:, index].nonzero().flatten()
             if not len(rows):
                 continue
-            # Selecting every row would copy the largest tensor of the step for nothing.
-            value = inputs[name] if len(rows) == batch_size else inputs[name][rows]
-            token_mask = None
-            if name == "video":
-                output = self._encode_video(value)
-                embed = self._embed_video(output, value.shape)
-            elif name == "audio":
-                output = self._encode_audio(value)
-                embed = self._embed_audio(output, value.shape)
-            else:
-                token_mask = subtitle_attention_mask[rows]
-                output = self._encode_text(value, token_mask)
-                embed = self._embed_text(output, token_mask, self.subtitle_projection)
+            pooled, states, token_mask = self._tower_stage(name, inputs, rows)
+            embed = _unit(getattr(self, f"{name}_projection")(pooled))
             embeds = embeds.index_put((rows, rows.new_tensor(index)), embed)
             if name in condition_on:
-                conditions[name] = (rows, *self._condition_tokens(name, output, value.shape[:2], token_mask))
+                conditions[name] = (rows, *self._condition_tokens(name, states, token_mask))
         return embeds, modality_mask, conditions
 
+    def _given(self, inputs: dict[str, torch.Tensor | None]) -> list[str]:
+        """Check the inputs of clips against each other; return the modalities among them."""
+        sizes = {key: len(value) for key, value in inputs.items() if value is not None}
+        given = [name for name in MODALITIES if any(key in sizes for key in _INPUTS[name])]
+        for name, config in (("video", self.config.vision_config), ("audio", self.config.audio_config)):
+            raw, pooled, states = *_INPUTS[name], f"{name}_states"
+            if raw in sizes and (pooled in sizes or states in sizes):
+                raise ValueError(f"Give either `{raw}`, or `{pooled}` and `{states}` in its place, not both.")
+            if states in sizes and pooled not in sizes:
+                raise ValueError(f"`{states}` needs `{pooled}`: the embedding is made from it.")
+            hidden = config.hidden_size
+            for key, axes in ((pooled, ("batch", hidden)), (states, ("batch", "positions", "tokens", hidden))):
+                if key in sizes and (inputs[key].ndim != len(axes) or inputs[key].shape[-1] != hidden):
+                    shape = ", ".join(map(str, axes))
+                    raise ValueError(f"`{key}` must have the shape ({shape}), got {tuple(inputs[key].shape)}.")
+        if not given:
+            raise ValueError(f"Expected the inputs of at least one modality of {MODALITIES}, got none.")
+        if "subtitle" in given and "subtitle_attention_mask" not in sizes:
+            raise ValueError("`subtitle_input_ids` needs `subtitle_attention_mask`: padding is not a word.")
+        if len(set(sizes.values())) > 1:
+            raise ValueError(f"All modalities must have one row per clip, got {sizes}.")
+        return given
+
     @staticmethod
-    def _presence(modality_mask, given, batch_size, device, subtitle_attention_mask) -> torch.Tensor:
+    def _presence(inputs, given, modality_mask, is_complete: bool = True) -> torch.Tensor:
+        first = next(value for value in inputs.values() if value is not None)
+        batch_size, device = len(first), first.device
         has_input = torch.tensor([name in given for name in MODALITIES], device=device).expand(batch_size, -1)
         if modality_mask is None:
             modality_mask = has_input.clone()
@@ -442,17 +591,18 @@ class ScalarModel(ScalarPreTrainedModel):
                 f"`modality_mask` must be a bool tensor of shape {(batch_size, len(MODALITIES))}, got "
                 f"{modality_mask.dtype} {tuple(modality_mask.shape)}."
             )
-        if (modality_mask & ~has_input).any():
+        if is_complete and (modality_mask & ~has_input).any():
             missing = [name for name in MODALITIES if name not in given]
             raise ValueError(f"`modality_mask` marks {missing} as present in some rows, but their inputs are None.")
         if "subtitle" in given:
-            blank = (modality_mask[:, 2] & ~subtitle_attention_mask.bool().any(1)).nonzero().flatten().tolist()
+            has_token = inputs["subtitle_attention_mask"].bool().any(1)
+            blank = (modality_mask[:, 2] & ~has_token).nonzero().flatten().tolist()
             if blank:
                 raise ValueError(
                     f"Rows {blank[:10]} are marked as having a subtitle but their attention mask is empty. Mark the "
                     "subtitle absent in `modality_mask`, or give it tokens."
                 )
-        return modality_mask
+        return modality_mask & has_input
 
     def get_modality_features(
         self,
@@ -461,6 +611,10 @@ class ScalarModel(ScalarPreTrainedModel):
         subtitle_input_ids: torch.Tensor | None = None,
         subtitle_attention_mask: torch.Tensor | None = None,
         modality_mask: torch.Tensor | None = None,
+        video_pooled: torch.Tensor | None = None,
+        video_states: torch.Tensor | None = None,
+        audio_pooled: torch.Tensor | None = None,
+        audio_states: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
         Embed whatever each clip has.
@@ -470,17 +624,28 @@ class ScalarModel(ScalarPreTrainedModel):
                 clip, as in the single-modality methods; None where no clip has the modality.
             modality_mask (`torch.BoolTensor` of shape `(batch, 3)`, *optional*): which rows are real. What a masked
                 row holds, NaN included, is never read. Without it, every input given is present in every row.
+            video_pooled, video_states, audio_pooled, audio_states (*optional*): in place of `pixel_values_videos` and
+                `input_features`, what [`get_tower_features`] gave for them, in any precision. The states are for the
+                cross-encoder alone.
 
         Returns:
             The embeddings `(batch, 3, projection_dim)`, unit norm and zero where absent, and the mask `(batch, 3)`.
 
         Raises:
-            ValueError: no input was given, sizes differ, or the mask promises an input that is None.
+            ValueError: no input was given, sizes differ, a modality is given twice, or the mask promises an input that
+                is None.
         """
-        embeds, modality_mask, _ = self._encode_clips(
-            pixel_values_videos, input_features, subtitle_input_ids, subtitle_attention_mask, modality_mask
-        )
-        return embeds, modality_mask
+        inputs = {
+            "pixel_values_videos": pixel_values_videos,
+            "input_features": input_features,
+            "subtitle_input_ids": subtitle_input_ids,
+            "subtitle_attention_mask": subtitle_attention_mask,
+            "video_pooled": video_pooled,
+            "video_states": video_states,
+            "audio_pooled": audio_pooled,
+            "audio_states": audio_states,
+        }
+        return self._encode_clips(inputs, modality_mask)[:2]
 
     # Matching -----------------------------------------------------------------------------------------------------
 
@@ -492,12 +657,7 @@ class ScalarModel(ScalarPreTrainedModel):
                 "is_causal=False`, or rank by the first stage alone."
             )
 
-    def _condition_tokens(self, name, output, shape, token_mask):
-        states = _tokens(output)
-        if name == "subtitle":
-            states = states[:, None]  # one position
-        else:
-            states = states.unflatten(0, shape)
+    def _condition_tokens(self, name, states, token_mask):
         tokens = getattr(self, f"{name}_condition")(states)  # (rows, tokens, hidden)
         if token_mask is None or not self.config.mask_condition_padding:
             return tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
@@ -512,11 +672,8 @@ class ScalarModel(ScalarPreTrainedModel):
             if name not in conditions:
                 continue
             rows, tokens, mask = conditions[name]
-            if len(rows) < batch_size:
-                tokens = tokens.new_zeros(batch_size, *tokens.shape[1:]).index_put((rows,), tokens)
-                mask = mask.new_zeros(batch_size, mask.shape[1]).index_put((rows,), mask)
-            states.append(tokens)
-            masks.append(mask)
+            states.append(_spread(tokens, rows, batch_size))
+            masks.append(_spread(mask, rows, batch_size))
         return torch.cat(states, dim=1), torch.cat(masks, dim=1)
 
     def get_condition_states(
@@ -526,35 +683,51 @@ class ScalarModel(ScalarPreTrainedModel):
         subtitle_input_ids: torch.Tensor | None = None,
         subtitle_attention_mask: torch.Tensor | None = None,
         modality_mask: torch.Tensor | None = None,
+        video_pooled: torch.Tensor | None = None,
+        video_states: torch.Tensor | None = None,
+        audio_pooled: torch.Tensor | None = None,
+        audio_states: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
         Compute what the cross-encoder reads of each clip: [video; audio; subtitle] tokens.
 
         Args:
-            pixel_values_videos, input_features, subtitle_input_ids, subtitle_attention_mask, modality_mask: as in
-                [`get_modality_features`]. An absent modality contributes no visible token.
+            pixel_values_videos, input_features, subtitle_input_ids, subtitle_attention_mask, modality_mask,
+                video_pooled, video_states, audio_pooled, audio_states: as in [`get_modality_features`]. An absent
+                modality contributes no visible token.
 
         Returns:
             The tokens `(batch, tokens, hidden)` and their mask `(batch, tokens)`, True for tokens to be read. The
             padding of subtitles is masked unless `config.mask_condition_padding` is off.
 
         Raises:
-            ValueError: as in [`get_modality_features`], or the text tower has no cross-attention.
+            ValueError: as in [`get_modality_features`], pooled features came without states, or the text tower has no
+                cross-attention.
         """
         self._require_cross_attention()
-        embeds, _, conditions = self._encode_clips(
-            pixel_values_videos,
-            input_features,
-            subtitle_input_ids,
-            subtitle_attention_mask,
-            modality_mask,
-            condition_on=MODALITIES,
-        )
+        inputs = {
+            "pixel_values_videos": pixel_values_videos,
+            "input_features": input_features,
+            "subtitle_input_ids": subtitle_input_ids,
+            "subtitle_attention_mask": subtitle_attention_mask,
+            "video_pooled": video_pooled,
+            "video_states": video_states,
+            "audio_pooled": audio_pooled,
+            "audio_states": audio_states,
+        }
+        embeds, _, conditions = self._encode_clips(inputs, modality_mask, condition_on=MODALITIES)
         if not conditions:
             raise ValueError("Every clip lacks every modality given: there is nothing to condition on.")
         return self._join_conditions(conditions, len(embeds))
 
-    def _match_logits(self, input_ids, attention_mask, condition_states, condition_mask) -> torch.Tensor:
+    def match_logits(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        condition_states: torch.Tensor,
+        condition_mask: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return the two logits behind [`match`], `(batch, 2)`, with the same arguments; for training."""
         self._require_cross_attention()
         lengths = {len(x) for x in (input_ids, attention_mask, condition_states, condition_mask)}
         if len(lengths) > 1:
@@ -597,10 +770,23 @@ class ScalarModel(ScalarPreTrainedModel):
         Raises:
             ValueError: the text tower has no cross-attention, sizes differ, or a row has no condition token.
         """
-        logits = self._match_logits(input_ids, attention_mask, condition_states, condition_mask)
+        logits = self.match_logits(input_ids, attention_mask, condition_states, condition_mask)
         return logits.float().softmax(dim=-1)[:, 1]
 
     # Forward ------------------------------------------------------------------------------------------------------
+
+    def score_options(self) -> dict[str, Any]:
+        """
+        Return how this model scores, as keyword arguments of [`~modeling_scalar.aggregation_scalar.retrieval_scores`].
+
+        Returns:
+            `dict`: `method` and `query_temperature`; for `"hypergram"` also its learned scalars `hyperbolic_mix` and
+            `curvature`, with their gradient.
+        """
+        options = {"method": self.config.aggregation, "query_temperature": self.config.query_temperature}
+        if self.config.aggregation == "hypergram":
+            options["hyperbolic_mix"], options["curvature"] = self.hyperbolic()
+        return options
 
     def forward(
         self,
@@ -611,8 +797,13 @@ class ScalarModel(ScalarPreTrainedModel):
         subtitle_input_ids: torch.Tensor | None = None,
         subtitle_attention_mask: torch.Tensor | None = None,
         modality_mask: torch.Tensor | None = None,
+        video_pooled: torch.Tensor | None = None,
+        video_states: torch.Tensor | None = None,
+        audio_pooled: torch.Tensor | None = None,
+        audio_states: torch.Tensor | None = None,
         select_pairs: Callable[["ScalarOutput"], tuple[torch.Tensor, ...]] | None = None,
         condition_on: tuple[str, ...] = MODALITIES,
+        return_scores: bool = True,
         **kwargs,
     ) -> ScalarOutput:
         """
@@ -620,13 +811,16 @@ class ScalarModel(ScalarPreTrainedModel):
 
         Args:
             input_ids, attention_mask: queries, as in [`get_text_features`]; None embeds clips only.
-            pixel_values_videos, input_features, subtitle_input_ids, subtitle_attention_mask, modality_mask: clips, as
-                in [`get_modality_features`]; all None embeds queries only.
+            pixel_values_videos, input_features, subtitle_input_ids, subtitle_attention_mask, modality_mask,
+                video_pooled, video_states, audio_pooled, audio_states: clips, as in [`get_modality_features`]; all
+                None embeds queries only.
             select_pairs (`Callable`, *optional*): called once with the output so far; returns the arguments of
                 [`match`] (input_ids, attention_mask, condition_states, condition_mask) for the pairs whose
                 `match_logits` are wanted. Hard-negative training needs the scores of the batch before it can choose,
                 and data-parallel wrappers allow one forward per step: so both happen here.
             condition_on (`tuple` of `str`): the modalities the cross-encoder may read for these pairs.
+            return_scores (`bool`): score the queries of this batch against its clips. Off: `scores` stays None, for
+                training, which scores them together with the rows of other processes.
 
         Returns:
             [`ScalarOutput`].
@@ -638,11 +832,24 @@ class ScalarModel(ScalarPreTrainedModel):
         unknown = [name for name, value in kwargs.items() if value is not None]  # PEFT passes some, all None
         if unknown:
             raise TypeError(f"ScalarModel.forward() got unexpected keyword arguments {unknown}.")
-        clips = (pixel_values_videos, input_features, subtitle_input_ids)
-        has_clips = any(value is not None for value in clips)
+        inputs = {
+            "pixel_values_videos": pixel_values_videos,
+            "input_features": input_features,
+            "subtitle_input_ids": subtitle_input_ids,
+            "subtitle_attention_mask": subtitle_attention_mask,
+            "video_pooled": video_pooled,
+            "video_states": video_states,
+            "audio_pooled": audio_pooled,
+            "audio_states": audio_states,
+        }
+        has_clips = any(value is not None for value in inputs.values())
         if input_ids is None and not has_clips:
             raise ValueError("Nothing to embed: give `input_ids`, or the inputs of at least one modality, or both.")
-        output = ScalarOutput()
+        output, score_options = ScalarOutput(), self.score_options()
+        if self.config.has_logit_scale:
+            output.temperature = self.logit_scale()
+        if self.config.aggregation == "hypergram":
+            output.score_parameters = (score_options["hyperbolic_mix"], score_options["curvature"])
         if input_ids is not None:
             if attention_mask is None:
                 raise ValueError("`input_ids` needs `attention_mask`: padding is not a word.")
@@ -651,26 +858,24 @@ class ScalarModel(ScalarPreTrainedModel):
             if select_pairs is not None:
                 self._require_cross_attention()
             output.modality_embeds, output.modality_mask, conditions = self._encode_clips(
-                *clips[:2],
-                subtitle_input_ids,
-                subtitle_attention_mask,
-                modality_mask,
-                condition_on=condition_on if select_pairs is not None else (),
+                inputs, modality_mask, condition_on=condition_on if select_pairs is not None else ()
             )
         if output.text_embeds is not None and has_clips:
-            output.scores = retrieval_scores(
-                output.text_embeds,
-                output.modality_embeds,
-                output.modality_mask,
-                method=self.config.aggregation,
-                query_temperature=self.config.query_temperature,
-            )
+            if return_scores:
+                output.scores = retrieval_scores(
+                    output.text_embeds, output.modality_embeds, output.modality_mask, **score_options
+                )
             if select_pairs is not None:
                 output.condition_states, output.condition_mask = self._join_conditions(
                     conditions, len(output.modality_embeds)
                 )
-                output.match_logits = self._match_logits(*select_pairs(output))
+                output.match_logits = self.match_logits(*select_pairs(output))
         return output
+
+
+def _spread(values: torch.Tensor, rows: torch.Tensor, size: int) -> torch.Tensor:
+    """Put the values of some rows in their places among `size` rows, zeros elsewhere."""
+    return values if len(rows) == size else values.new_zeros(size, *values.shape[1:]).index_put((rows,), values)
 
 
 def _unit(embeds: torch.Tensor) -> torch.Tensor:
@@ -680,6 +885,8 @@ def _unit(embeds: torch.Tensor) -> torch.Tensor:
 
 __all__ = [
     "ScalarFusedProjection",
+    "ScalarHyperbolicMix",
+    "ScalarLogitScale",
     "ScalarModel",
     "ScalarOutput",
     "ScalarPreTrainedModel",

@@ -177,7 +177,10 @@ def query(
         opened.check_model(model, model_fingerprint(folder))
         network, processor = load_model(folder)
         embeds = embed_queries(texts, network.to(device), processor)
-        results = opened.search(embeds, k, method=network.config.aggregation)
+        options = network.score_options()
+        del options["query_temperature"]  # a gallery has its own
+        learned = {name: value.item() for name, value in options.items() if name != "method"}
+        results = opened.search(embeds, k, method=options["method"], **learned)
         if as_json:
             table = [
                 {"query": text, "hits": [asdict(hit) for hit in hits]}

@@ -344,6 +344,7 @@ class Gallery:
         query_temperature: float | None = None,
         method: str = "scalar",
         block_size: int = 4096,
+        **score_parameters: float,
     ) -> list[list[Hit]]:
         """Find the k best clips of each query, exactly: every clip is scored.
 
@@ -353,6 +354,7 @@ class Gallery:
             query_temperature (`float`, *optional*): the gallery's own when None.
             method (`str`): as in `retrieval_scores`. A clip without the pathway of a single-pathway method is no hit.
             block_size (`int`): clips scored at a time; it bounds memory and does not change the result.
+            score_parameters (`float`): what the method learned, the other keyword arguments of `retrieval_scores`.
         Returns:
             `list[list[Hit]]`: per query, best first; equal scores in gallery order.
         Raises:
@@ -371,7 +373,7 @@ class Gallery:
         temperature = self.query_temperature if query_temperature is None else query_temperature
         results = []
         for queries in text_embeds.split(QUERY_BLOCK):
-            results += self._search_block(queries, k, temperature, method, block_size)
+            results += self._search_block(queries, k, temperature, method, block_size, score_parameters)
         return results
 
     def _rows(self, index: slice | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -379,13 +381,20 @@ class Gallery:
         return embeds, self._modality_mask[index]
 
     def _search_block(
-        self, text_embeds: torch.Tensor, k: int, query_temperature: float, method: str, block_size: int
+        self,
+        text_embeds: torch.Tensor,
+        k: int,
+        query_temperature: float,
+        method: str,
+        block_size: int,
+        score_parameters: dict[str, float],
     ) -> list[list[Hit]]:
         top_scores = torch.empty(len(text_embeds), 0)
         top_rows = torch.empty(len(text_embeds), 0, dtype=torch.long)
         for start in range(0, len(self), block_size):
             embeds, mask = self._rows(slice(start, start + block_size))
-            scores, columns = _top_k(retrieval_scores(text_embeds, embeds, mask, method, query_temperature), k)
+            scores = retrieval_scores(text_embeds, embeds, mask, method, query_temperature, **score_parameters)
+            scores, columns = _top_k(scores, k)
             scores, rows = torch.cat([top_scores, scores], dim=1), torch.cat([top_rows, columns + start], dim=1)
             top_scores, order = _top_k(scores, k)  # earlier rows stand first, so ties keep gallery order
             top_rows = rows.gather(1, order)  # (Q, K)

@@ -122,6 +122,17 @@ def test_pathways_are_measured_even_if_not_asked_for():
     assert list(entry["aggregation_gain"]) == ["scalar"]
 
 
+def test_options_of_a_score_reach_it():
+    embeddings, options = random_embeddings(), {"hyperbolic_mix": 0.1, "curvature": 2.0}
+    plain, found = (
+        evaluate_embeddings(embeddings, ("hypergram",), (0.0,), **more)["rates"][0]["methods"]["hypergram"]
+        for more in ({}, options)
+    )
+    arguments = (embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, "hypergram")
+    expected = retrieval_metrics(slow_ranks(retrieval_scores(*arguments, **options), embeddings.targets))
+    assert found["text_to_video_mean_rank"] == expected["mean_rank"] != plain["text_to_video_mean_rank"]
+
+
 def test_mean_weights_are_those_of_each_query_at_its_own_clip():
     embeddings = random_embeddings()
     result = evaluate_embeddings(embeddings, rates=(0.0,), query_temperature=0.2, block_size=9)

@@ -135,6 +135,25 @@ def test_the_temperature_goes_from_the_best_pathway_to_the_uniform_centroid():
     torch.testing.assert_close(hot, retrieval_scores(texts, modalities, mask, method="uniform"), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_an_infinite_temperature_is_the_uniform_centroid_and_still_learns(requires_grad):
+    texts, modalities, mask = random_clips(num_queries=23)
+    modalities[3, 1], mask[3] = -modalities[3, 0], torch.tensor([True, True, False])  # they cancel exactly
+    modalities.requires_grad_(requires_grad)
+    hot = {"query_temperature": math.inf}
+    scores = retrieval_scores(texts, modalities, mask, **hot)
+    torch.testing.assert_close(scores, retrieval_scores(texts, modalities, mask, method="uniform"), atol=0, rtol=0)
+    uniform = mask / mask.sum(1, keepdim=True)
+    torch.testing.assert_close(query_weights(texts, modalities, mask, **hot), uniform.expand(23, -1, -1))
+    torch.testing.assert_close(paired_weights(texts, modalities, mask, **hot), uniform)
+    centroids = paired_centroids(texts, modalities, mask, **hot)
+    torch.testing.assert_close((texts * centroids).sum(-1), scores.diagonal(), **FLOAT32)
+    assert scores.requires_grad == centroids.requires_grad == requires_grad
+    if requires_grad:
+        gradients = [torch.autograd.grad(total.sum(), modalities)[0] for total in (scores, centroids)]
+        assert all(gradient.isfinite().all() and gradient.abs().max() > 0.1 for gradient in gradients)
+
+
 def test_the_score_is_a_cosine_and_at_least_the_weighted_mean():
     texts, modalities, mask = random_clips(dtype=torch.float64)
     scores, weights = retrieval_scores(texts, modalities, mask), query_weights(texts, modalities, mask)
@@ -246,6 +265,7 @@ def test_an_all_absent_row_is_named():
     [
         (lambda t, z, m: (t, z, m, "median"), "method"),
         (lambda t, z, m: (t, z, m, "scalar", 0.0), "positive"),
+        (lambda t, z, m: (t, z, m, "scalar", math.nan), "positive"),
         (lambda t, z, m: (t, z, m.float()), "bool"),
         (lambda t, z, m: (t, z[:, :2], m), "modality_embeds"),
         (lambda t, z, m: (t[:, :5], z, m), "same last dimension"),

@@ -1,8 +1,9 @@
-"""One way to load a model with its processor, and its refusals."""
+"""One way to load a model or adapter with its processor, and its refusals."""
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModel, BertConfig, BertModel
 
 from modeling_scalar import ScalarModel, load_model
 
@@ -22,7 +23,7 @@ def test_another_model_is_refused(tmp_path, tiny_processor):
     tiny_processor.save_pretrained(tmp_path)
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
     BertModel(BertConfig(vocab_size=10, **small)).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="must hold a ScalarModel, got BertModel"):
+    with pytest.raises(ValueError, match="must hold a ScalarModel, got a model with a BertConfig"):
         load_model(tmp_path)
 
 
@@ -31,3 +32,82 @@ def test_a_tokenizer_is_no_processor(tmp_path, tiny_model, tiny_processor):
     tiny_processor.tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="processor"):
         load_model(tmp_path)
+
+
+# Configurations other than the base's ------------------------------------------------------------------------------
+
+
+def save_adapter(folder, base_folder, processor, with_config=True, **changes):
+    """Adapt a base under another configuration, disturb what is trained, save as training does; return the model."""
+    base, _ = load_model(base_folder, **changes)
+    modules = ["text_projection", *(name for name in ("hyperbolic", "logit_scale") if hasattr(base, name))]
+    config = LoraConfig(task_type="FEATURE_EXTRACTION", r=2, target_modules=QUERIES, modules_to_save=modules)
+    model = get_peft_model(base, config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    if with_config:
+        base.config.save_pretrained(folder)
+    return model.eval()
+
+
+QUERIES = r"text_model\..*\.query"
+CHANGES = [
+    {},
+    {"aggregation": "gram"},
+    {"aggregation": "hypergram"},
+    {"aggregation": "uniform", "query_temperature": 0.3, "has_logit_scale": True},
+]
+
+
+@pytest.mark.parametrize("changes", CHANGES)
+@pytest.mark.parametrize("load", [lambda folder: load_model(folder)[0], AutoModel.from_pretrained])
+def test_an_adapter_comes_back_with_the_configuration_it_was_trained_with(
+    load, changes, tmp_path, monkeypatch, tiny_model_dir, tiny_processor, batch
+):
+    trained = save_adapter(tmp_path / "adapter", tiny_model_dir, tiny_processor, **changes)
+    monkeypatch.chdir(tmp_path)
+    model = load("adapter").eval()  # a relative folder
+    assert isinstance(model, ScalarModel)
+    assert {name: getattr(model.config, name) for name in changes} == changes
+    with torch.no_grad():
+        output, expected = model(**batch), trained(**batch)
+    assert torch.equal(output.scores, expected.scores)
+    assert output.temperature == expected.temperature and output.score_parameters == expected.score_parameters
+    if changes.get("aggregation") == "hypergram":
+        assert abs(output.score_parameters[0] - 0.51) > 1e-3  # trained, not as initialised
+
+
+def test_an_adapter_without_a_configuration_has_that_of_its_base(tmp_path, tiny_model_dir, tiny_processor, batch):
+    trained = save_adapter(tmp_path, tiny_model_dir, tiny_processor, with_config=False)
+    model, _ = load_model(tmp_path)
+    with torch.no_grad():
+        assert torch.equal(model(**batch).scores, trained(**batch).scores)
+    assert load_model(tmp_path, aggregation="uniform")[0].config.aggregation == "uniform"
+
+
+def test_what_a_changed_field_adds_is_newly_initialised(tiny_model_dir):
+    model, _ = load_model(tiny_model_dir, aggregation="hypergram", has_logit_scale=True)
+    mix, curvature = model.hyperbolic()
+    torch.testing.assert_close(torch.stack([mix, curvature, model.logit_scale()]), torch.tensor([0.51, 1.0, 0.07]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), [({"agregation": "gram"}, "agregation"), ({"aggregation": "grams"}, "aggregation.*grams")]
+)
+def test_a_field_that_cannot_be_is_refused(tiny_model_dir, changes, message):
+    with pytest.raises(ValueError, match=message):
+        load_model(tiny_model_dir, **changes)
+
+
+@pytest.mark.parametrize("changes", [{}, {"aggregation": "hypergram"}])
+def test_a_checkpoint_without_one_of_its_weights_is_refused(tmp_path, tiny_model, tiny_processor, changes):
+    state = {name: value for name, value in tiny_model.state_dict().items() if name != "video_projection.weight"}
+    tiny_model.save_pretrained(tmp_path, state_dict=state)
+    tiny_processor.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="video_projection.weight"):
+        load_model(tmp_path, **changes)

@@ -1,0 +1,232 @@
+"""The geometric baselines against float64 loops over their definitions, one pair of text and clip at a time."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from modeling_scalar.aggregation_scalar import retrieval_scores
+
+BASELINES = ("gram", "pmrl", "hypergram", "triangle")
+
+
+def random_clips(num_queries=9, num_clips=31, dim=24, seed=0, spread=2.0, dtype=torch.float32):
+    """Vectors around one direction: the smaller the spread, the smaller the volumes."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (num_queries, dim), (num_clips, 3, dim)
+    texts, modalities = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    centre = normalize(torch.randn(dim, generator=generator, dtype=torch.float64), dim=0)
+    texts, modalities = (normalize(centre + spread * normalize(x, dim=-1), dim=-1) for x in (texts, modalities))
+    mask = torch.rand(num_clips, 3, generator=generator) < 0.6
+    mask[torch.arange(num_clips), torch.arange(num_clips) % 3] = True
+    assert {1, 2, 3} == set(mask.sum(1).tolist())
+    return texts.to(dtype), modalities.to(dtype), mask
+
+
+def lorentz_volume(vectors, curvature):
+    """The definition: points on the hyperboloid of curvature -c, and the determinant of their inner products."""
+    root = math.sqrt(curvature)
+    norms = vectors.norm(dim=1, keepdim=True)
+    time, space = torch.cosh(root * norms) / root, torch.sinh(root * norms) * vectors / (root * norms)
+    torch.testing.assert_close(
+        space.square().sum(1, keepdim=True) - time.square(), torch.full_like(time, -1 / curvature)
+    )
+    return (space @ space.T - time @ time.T).det().abs().sqrt().item()
+
+
+def score_of_one_pair(text, present, triangle, method, mix, curvature):
+    vectors = torch.cat([text[None], present])
+    volume = (vectors @ vectors.T).det().abs().sqrt().item()
+    if method == "gram":
+        return -volume
+    if method == "pmrl":
+        return torch.linalg.svdvals(vectors)[0].item() ** 2 / len(vectors)
+    if method == "hypergram":
+        return -(mix * volume + (1 - mix) * lorentz_volume(vectors, curvature))
+    if triangle is None:
+        return -math.inf
+    first, second, third = ((a - b).norm().item() for a, b in zip(triangle, triangle.roll(1, 0), strict=True))
+    half = (first + second + third) / 2
+    return -math.sqrt(max(half * (half - first) * (half - second) * (half - third), 0))  # Heron
+
+
+def pairwise_grams(texts, modalities):
+    """Gram matrices of all pairs of a text and a clip, (Q, V, n, n)."""
+    queries = texts[:, None, None].expand(-1, len(modalities), -1, -1)
+    vectors = torch.cat([queries, modalities.expand(len(texts), -1, -1, -1)], dim=2)
+    return vectors @ vectors.mT
+
+
+def loop_scores(texts, modalities, mask, method, mix=0.51, curvature=1.0):
+    texts, modalities = texts.double(), modalities.double()
+    scores = torch.zeros(len(texts), len(modalities), dtype=torch.float64)
+    for q, text in enumerate(texts):
+        for v, clip in enumerate(modalities):
+            triangle = torch.stack([text, clip[0], clip[1]]) if mask[v, :2].all() else None
+            scores[q, v] = score_of_one_pair(text, clip[mask[v]], triangle, method, mix, curvature)
+    return scores
+
+
+@pytest.mark.parametrize("method", BASELINES)
+@pytest.mark.parametrize("spread", [10.0, 1.0, 0.3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scores_equal_the_float64_loop(method, spread, dtype):
+    clips = random_clips(spread=spread, dtype=dtype)
+    expected = loop_scores(*clips, method)
+    assert expected[expected.isfinite()].std() > 1e-3
+    scores = retrieval_scores(*clips, method=method)
+    assert scores.dtype == dtype
+    # Determinants of cosines are exact to a few units of the last place; their roots lose more the smaller they are.
+    least = expected[expected.isfinite()].abs().min().item() if method in ("gram", "hypergram", "triangle") else 1
+    tolerance = (1e-6 if dtype == torch.float32 else 1e-14) / min(least, 1)
+    torch.testing.assert_close(scores.double(), expected, atol=tolerance, rtol=1e-6)
+
+
+@pytest.mark.parametrize("curvature", [0.01, 0.3, 1.0, 4.0])
+@pytest.mark.parametrize("mix", [0.0, 0.3, 1.0])
+def test_hyperbolic_scores_equal_the_loop_at_every_mix_and_curvature(mix, curvature):
+    clips = random_clips(spread=1.0)
+    expected = loop_scores(*clips, "hypergram", mix, curvature)
+    scores = retrieval_scores(*clips, method="hypergram", hyperbolic_mix=mix, curvature=curvature)
+    # At small curvature all points lie far up the hyperboloid, and volumes are differences of large numbers.
+    torch.testing.assert_close(scores.double(), expected, atol=2e-5, rtol=2e-6)
+
+
+def test_a_mix_of_one_is_the_volume_and_the_rest_depends_on_the_curvature():
+    clips = random_clips()
+    gram = retrieval_scores(*clips, method="gram")
+    torch.testing.assert_close(retrieval_scores(*clips, method="hypergram", hyperbolic_mix=1.0), gram)
+    first, second = (retrieval_scores(*clips, method="hypergram", curvature=c) for c in (1.0, 1.1))
+    assert (first - second).abs().mean() > 1e-2
+
+
+@pytest.mark.parametrize("method", ["gram", "hypergram", "pmrl"])
+@pytest.mark.parametrize("present", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
+def test_a_clip_is_scored_at_its_own_arity_and_never_as_zeros(method, present):
+    """The masked volume is that of the sub-matrix, and not the zero volume of a vector of zeros (Eq. S1)."""
+    texts, modalities, mask = random_clips(dtype=torch.float64)
+    mask = torch.zeros_like(mask)
+    mask[:, present] = True
+    scores = retrieval_scores(texts, modalities, mask, method=method)
+    gram = pairwise_grams(texts, modalities[:, present])
+    if method == "pmrl":
+        expected = torch.linalg.eigvalsh(gram)[..., -1] / (1 + len(present))
+    else:
+        hyperbolic = math.sinh(1) ** 2 * gram - math.cosh(1) ** 2
+        mix = {"gram": 1, "hypergram": 0.51}[method]
+        expected = -(mix * gram.det().sqrt() + (1 - mix) * hyperbolic.det().abs().sqrt())
+        assert (expected < -0.1).all()
+    torch.testing.assert_close(scores, expected, atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 4, 16, 256])
+@pytest.mark.parametrize("spread", [0.05, 1.0, 100.0])
+def test_the_largest_eigenvalue_is_exact_whatever_the_correlations(dim, spread):
+    texts, modalities, mask = random_clips(40, 60, dim, dim, spread)
+    zeroed = modalities.double() * mask[..., None]
+    expected = torch.linalg.eigvalsh(pairwise_grams(texts.double(), zeroed))[..., -1] / (1 + mask.sum(1))
+    actual = retrieval_scores(texts, modalities, mask, method="pmrl")
+    torch.testing.assert_close(actual.double(), expected, atol=5e-7, rtol=0)
+
+
+@pytest.mark.parametrize("clip", [[0, 0, 0], [1, 1, 1], [0, 1, 1], [1, 2, 3]])
+def test_the_largest_eigenvalue_of_equal_and_orthogonal_vectors_is_their_largest_number(clip):
+    axes = torch.eye(4)
+    texts, modalities, mask = axes[:1], axes[clip][None], torch.ones(1, 3, dtype=torch.bool)
+    expected = max([0, *clip].count(axis) for axis in range(4)) / 4
+    for signs in ([1, 1, 1], [1, -1, 1], [-1, -1, -1]):
+        signed = modalities * torch.tensor(signs)[:, None]
+        assert retrieval_scores(texts, signed, mask, method="pmrl").item() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e-6, 1e-3])
+def test_two_equal_eigenvalues_cost_half_of_the_digits_of_float64_only(gap):
+    axes = torch.eye(4, dtype=torch.float64)
+    cosine, other = 0.5, 0.5 + gap
+    video = cosine * axes[0] + math.sqrt(1 - cosine**2) * axes[1]
+    subtitle = other * axes[2] + math.sqrt(1 - other**2) * axes[3]
+    clips = axes[:1], torch.stack([video, axes[2], subtitle])[None], torch.ones(1, 3, dtype=torch.bool)
+    expected = torch.tensor([[(1 + other) / 4]], dtype=torch.float64)
+    torch.testing.assert_close(retrieval_scores(*clips, method="pmrl"), expected, atol=1e-5, rtol=0)
+
+
+def test_triangle_says_where_it_is_undefined_and_does_not_read_subtitles():
+    texts, modalities, mask = random_clips()
+    scores = retrieval_scores(texts, modalities, mask, method="triangle")
+    defined = mask[:, :2].all(1)
+    assert defined.any() and not defined.all()
+    assert (scores[:, ~defined] == -math.inf).all() and scores[:, defined].isfinite().all()
+    mask = mask.clone()
+    mask[defined, 2] = ~mask[defined, 2]
+    torch.testing.assert_close(retrieval_scores(texts, modalities, mask, method="triangle"), scores)
+
+
+@pytest.mark.parametrize("method", ["gram", "hypergram"])
+def test_a_volume_does_not_see_the_sign_of_a_vector_but_a_hyperbolic_one_does(method):
+    texts, modalities, mask = random_clips(spread=1.0)
+    flipped = retrieval_scores(texts, -modalities, mask, method=method)
+    changed = (flipped - retrieval_scores(texts, modalities, mask, method=method)).abs().max().item()
+    assert changed < 1e-6 if method == "gram" else changed > 0.1
+
+
+@pytest.mark.parametrize("method", BASELINES)
+def test_gradients_equal_finite_differences(method):
+    texts, modalities, mask = random_clips(3, 9, 5, spread=1.0, dtype=torch.float64)
+    texts.requires_grad_(), modalities.requires_grad_()
+    learned = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (0.4, 1.3)]
+
+    def finite_scores(text_embeds, modality_embeds, mix, curvature):
+        options = {"method": method, "hyperbolic_mix": mix, "curvature": curvature}
+        scores = retrieval_scores(text_embeds, modality_embeds, mask, **options)
+        return scores[scores.isfinite()] + 0 * (mix + curvature)  # the other methods do not use the two
+
+    assert torch.autograd.gradcheck(finite_scores, (texts, modalities, *learned))
+
+
+def test_mix_and_curvature_learn_from_frozen_embeddings():
+    mix, curvature = torch.tensor([0.51], requires_grad=True), torch.tensor(1.0, requires_grad=True)
+    scores = retrieval_scores(*random_clips(), method="hypergram", hyperbolic_mix=mix, curvature=curvature)
+    scores.sum().backward()
+    assert mix.grad.abs() > 1 and curvature.grad.abs() > 1
+    plain = retrieval_scores(*random_clips(), method="hypergram", hyperbolic_mix=0.51, curvature=1.0)
+    torch.testing.assert_close(scores.detach(), plain)
+    with torch.no_grad():
+        assert not retrieval_scores(*random_clips(), method="hypergram", curvature=curvature).requires_grad
+
+
+@pytest.mark.parametrize("method", BASELINES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_degenerate_clips_give_finite_scores_and_gradients(method, dtype):
+    """Text and modalities that are all the same, opposite, or orthogonal, with what is absent holding NaN."""
+    axes = torch.eye(6)
+    texts = axes[:2].to(dtype).requires_grad_()
+    clips = [axes[[0, 0, 0]], axes[[2, 3, 4]], axes[[0, 1, 1]], axes[[0, 0, 1]] * torch.tensor([[1], [-1], [1]])]
+    clips.append(normalize(axes[:3] + 0.3 * axes[1:4] - 0.2 * axes[2:5], dim=-1))  # an ordinary one: it has a gradient
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0], [0, 1, 1], [1, 0, 0]]).bool().repeat_interleave(5, dim=0)
+    filled = torch.stack(clips).repeat(4, 1, 1).masked_fill(~mask[..., None], math.nan).to(dtype).requires_grad_()
+    scores = retrieval_scores(texts, filled, mask, method=method)
+    defined = mask[:, :2].all(1) | (method != "triangle")
+    assert scores[:, defined].isfinite().all() and scores.dtype == torch.promote_types(dtype, torch.float32)
+    scores[:, defined].sum().backward()
+    assert texts.grad.isfinite().all() and filled.grad.isfinite().all()
+    assert (filled.grad[~mask] == 0).all() and filled.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("method", BASELINES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 4e-3), (torch.bfloat16, 3e-2)])
+def test_half_precision_embeddings_lose_only_their_own_rounding(method, dtype, tolerance):
+    texts, modalities, mask = random_clips()
+    halved = retrieval_scores(texts.to(dtype), modalities.to(dtype), mask, method=method)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        full = retrieval_scores(texts, modalities, mask, method=method)
+    torch.testing.assert_close(full, retrieval_scores(texts, modalities, mask, method=method), atol=0, rtol=0)
+    torch.testing.assert_close(halved, full, atol=tolerance, rtol=0)
+    assert not torch.equal(halved, full)
+
+
+@pytest.mark.parametrize("name", ["hyperbolic_mix", "curvature"])
+@pytest.mark.parametrize("value", [-0.1, math.nan, math.inf, torch.tensor(-1.0)])
+def test_a_mix_or_curvature_out_of_range_is_refused(name, value):
+    with pytest.raises(ValueError, match=name):
+        retrieval_scores(*random_clips(), method="hypergram", **{name: value})

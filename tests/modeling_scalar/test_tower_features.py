@@ -1,0 +1,181 @@
+"""Features of the towers in place of their inputs, and the learned scalars of a model."""
+
+import pytest
+import torch
+
+from modeling_scalar import ScalarModel
+from modeling_scalar.aggregation_scalar import retrieval_scores
+from tests.conftest import make_batch, make_tiny_config
+
+RAW = ("pixel_values_videos", "input_features")
+MASKS = {
+    "complete": torch.ones(4, 3, dtype=torch.bool),
+    "partial": torch.tensor([[1, 0, 1], [0, 1, 0], [1, 1, 0], [0, 0, 1]]).bool(),
+    "no audio": torch.tensor([[1, 0, 1], [1, 0, 0], [1, 0, 0], [0, 0, 1]]).bool(),
+}
+
+
+def with_features(model, batch, **options):
+    """The batch with its pixels and filter banks replaced by what the towers give for them."""
+    features = model.get_tower_features(*(batch.get(name) for name in RAW), batch.get("modality_mask"), **options)
+    return {name: value for name, value in batch.items() if name not in RAW} | features
+
+
+def training_step(model, batch):
+    """Embeddings, scores, match logits and gradients of the heads of a step as training makes it."""
+
+    def select_pairs(output):
+        clips = torch.tensor([0, 1, 2])
+        states = output.condition_states[clips], output.condition_mask[clips]
+        return batch["input_ids"][clips], batch["attention_mask"][clips], *states
+
+    model.zero_grad()
+    output = model(**batch, select_pairs=select_pairs, condition_on=("video", "audio"))
+    (output.scores.sum() + output.match_logits.sum()).backward()
+    gradients = {name: x.grad for name, x in model.named_parameters() if x.grad is not None and "_model" not in name}
+    return output, gradients
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_step_from_features_is_exactly_the_step_from_pixels(tiny_model, batch, mask):
+    batch["modality_mask"] = MASKS[mask]
+    for index, name in enumerate(RAW):
+        batch[name][~batch["modality_mask"][:, index]] = float("nan")
+    expected, expected_gradients = training_step(tiny_model, batch)
+    output, gradients = training_step(tiny_model, with_features(tiny_model, batch))
+    assert len(expected_gradients) > 10 and gradients.keys() == expected_gradients.keys()
+    for name, gradient in expected_gradients.items():
+        assert torch.equal(gradients[name], gradient) and gradient.isfinite().all(), name
+    for name in ("text_embeds", "modality_embeds", "modality_mask", "scores", "match_logits", "condition_states"):
+        assert torch.equal(output[name], expected[name]) and expected[name].isfinite().all(), name
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mask", MASKS)
+def test_condition_states_and_embeddings_are_those_of_the_pixels(tiny_model, batch, mask):
+    batch["modality_mask"] = MASKS[mask]
+    clips = {name: value for name, value in batch.items() if name not in ("input_ids", "attention_mask")}
+    features = with_features(tiny_model, clips)
+    for method in (tiny_model.get_condition_states, tiny_model.get_modality_features):
+        for value, expected in zip(method(**features), method(**clips), strict=True):
+            assert torch.equal(value, expected)
+
+
+@torch.no_grad()
+def test_features_are_zero_where_absent_and_not_there_where_no_clip_has_them(tiny_model, batch):
+    features = tiny_model.get_tower_features(*(batch[name] for name in RAW), MASKS["no audio"])
+    assert {name: tuple(value.shape) for name, value in features.items()} == {
+        "video_pooled": (4, 32),
+        "video_states": (4, 2, 5, 32),
+    }
+    for value in features.values():
+        assert (value[3] == 0).all() and value[:3].flatten(1).any(dim=1).all()
+    complete = tiny_model.get_tower_features(*(batch[name] for name in RAW), with_states=False)
+    assert {name: tuple(value.shape) for name, value in complete.items()} == {
+        "video_pooled": (4, 32),
+        "audio_pooled": (4, 24),
+    }
+
+
+@torch.no_grad()
+def test_what_a_masked_row_of_features_holds_changes_nothing(tiny_model, batch):
+    batch["modality_mask"] = MASKS["partial"]
+    features = with_features(tiny_model, batch)
+    expected = tiny_model(**features).scores
+    for index, name in enumerate(("video", "audio")):
+        for key in (f"{name}_pooled", f"{name}_states"):
+            features[key][~batch["modality_mask"][:, index]] = float("nan")
+    assert torch.equal(tiny_model(**features).scores, expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_features_in_half_precision_give_nearly_the_same(tiny_model, batch, dtype):
+    expected = tiny_model(**batch)
+    features = with_features(tiny_model, batch)
+    halved = {name: x.to(dtype) if x.is_floating_point() else x for name, x in features.items()}
+    output = tiny_model(**halved)
+    assert output.modality_embeds.dtype == torch.float32
+    tolerance = 10 * torch.finfo(dtype).eps
+    torch.testing.assert_close(output.modality_embeds, expected.modality_embeds, atol=tolerance, rtol=0)
+    assert not torch.equal(output.modality_embeds, expected.modality_embeds)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f, b: f | {"pixel_values_videos": b["pixel_values_videos"]}, "either `pixel_values_videos`"),
+        (lambda f, b: f | {"input_features": b["input_features"], "audio_pooled": None}, "either `input_features`"),
+        (lambda f, b: f | {"video_pooled": None}, "`video_states` needs `video_pooled`"),
+        (lambda f, b: f | {"audio_states": None}, "tokens of the audio.*without `audio_states`"),
+        (lambda f, b: f | {"video_pooled": f["video_pooled"][:, None]}, r"`video_pooled` must have the shape \(batch"),
+        (lambda f, b: f | {"audio_states": f["audio_states"][0]}, r"must have the shape \(batch, positions, tokens"),
+        (lambda f, b: f | {"audio_pooled": f["audio_pooled"][:, :8]}, r"\(batch, 24\), got \(4, 8\)"),
+        (lambda f, b: f | {"video_states": f["video_states"][:3]}, "one row per clip.*'video_states': 3"),
+    ],
+)
+def test_features_that_do_not_fit_together_are_refused(tiny_model, batch, change, message):
+    features = change(with_features(tiny_model, batch), batch)
+    del features["input_ids"], features["attention_mask"]
+    with pytest.raises(ValueError, match=message):
+        tiny_model.get_condition_states(**features)
+
+
+def test_features_without_states_embed_but_do_not_match(tiny_model, batch):
+    features = with_features(tiny_model, batch, with_states=False)
+    assert torch.equal(tiny_model(**features).scores, tiny_model(**batch).scores)
+    with pytest.raises(ValueError, match="tokens of the video"):
+        tiny_model(**features, select_pairs=lambda output: pytest.fail("too late"))
+    subtitles = tiny_model(**features, select_pairs=lambda o: no_pairs(o, batch), condition_on=("subtitle",))
+    assert subtitles.match_logits.shape == (0, 2)
+
+
+def no_pairs(output, batch):
+    return batch["input_ids"][:0], batch["attention_mask"][:0], output.condition_states[:0], output.condition_mask[:0]
+
+
+def test_scores_that_are_not_asked_for_are_not_computed(tiny_model, batch):
+    output = tiny_model(**batch, return_scores=False, select_pairs=lambda output: no_pairs(output, batch))
+    assert output.scores is None and output.match_logits is not None
+    assert torch.equal(output.modality_embeds, tiny_model(**batch).modality_embeds)
+
+
+# Learned scalars --------------------------------------------------------------------------------------------------
+
+
+def test_a_model_without_learned_scalars_has_none(tiny_model, batch):
+    names = {name.split(".")[0] for name, _ in tiny_model.named_parameters()}
+    assert not names & {"logit_scale", "hyperbolic"}
+    output = tiny_model(**batch)
+    assert output.temperature is None and output.score_parameters is None
+    assert tiny_model.score_options() == {"method": "scalar", "query_temperature": 0.1}
+
+
+def test_the_temperature_starts_at_the_papers_reaches_the_output_and_stops_at_its_floor(batch):
+    model = ScalarModel(make_tiny_config(has_logit_scale=True))
+    output = model(**batch)
+    torch.testing.assert_close(output.temperature, torch.tensor(0.07))
+    output.temperature.backward()
+    torch.testing.assert_close(model.logit_scale.log_scale.grad, torch.tensor(-0.07))  # d exp(-p) / dp
+    torch.nn.init.constant_(model.logit_scale.log_scale, 9.0)
+    assert model.logit_scale().item() == pytest.approx(0.01)
+
+
+def test_the_hyperbolic_scalars_reach_the_scores_and_the_output(batch):
+    torch.manual_seed(0)
+    model = ScalarModel(make_tiny_config(aggregation="hypergram")).eval()
+    output = model(**batch)
+    mix, curvature = output.score_parameters
+    torch.testing.assert_close(mix, torch.tensor(0.51))
+    torch.testing.assert_close(curvature, torch.tensor(1.0))
+    embeds = output.text_embeds, output.modality_embeds, output.modality_mask
+    expected = retrieval_scores(*embeds, "hypergram", hyperbolic_mix=0.51, curvature=1.0)
+    torch.testing.assert_close(output.scores, expected)
+    output.scores.sum().backward()
+    assert all(x.grad.abs() > 0 for x in model.hyperbolic.parameters())
+    torch.nn.init.constant_(model.hyperbolic.mix_logit, 0.7)
+    torch.nn.init.constant_(model.hyperbolic.log_curvature, 0.4)
+    options = model.score_options()
+    torch.testing.assert_close(options["hyperbolic_mix"], torch.tensor(0.7).sigmoid())
+    torch.testing.assert_close(options["curvature"], torch.tensor(0.4).exp())
+    assert (model(**make_batch()).scores - expected).abs().max() > 1e-3
