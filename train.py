@@ -1,59 +1,92 @@
 """Train a SCALAR model: accelerate launch train.py recipe.yaml [--field value ...]"""
 
 import logging
+import math
 import sys
 
 import torch
 from transformers import set_seed
-from transformers.trainer_utils import get_last_checkpoint
 
 from eval.benchmarks import load_benchmark
 from modeling_scalar import load_model
+from trainer.audit import describe_run
 from trainer.building import build_new
 from trainer.callbacks import StopOnInterrupt
+from trainer.checkpoints import describe_failed_save, last_checkpoint
 from trainer.data import ClipDataset, ScalarDataCollator
-from trainer.lora import apply_adapters, count_trainable
+from trainer.features import FeatureCollator, FeatureDataset
+from trainer.lora import apply_adapters
 from trainer.recipe import RunArguments, parse_arguments, save_recipe
 from trainer.scalar_trainer import ScalarTrainer
+from trainer.semantic_targets import SemanticTargets
 from trainer.training_args import ScalarTrainingArguments
 
 logger = logging.getLogger("train")
 
 
-def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
-    """Run one recipe; return whether it reached its end."""
-    set_seed(args.seed)
-    rows = load_benchmark(run.benchmark, run.root, run.train_split)
+def _build_model(run: RunArguments, args: ScalarTrainingArguments, rows):
     if run.new_model is not None:
         texts = [text for row in rows for text in (row["caption"], row["subtitle"]) if text]
         model, processor = build_new(run.new_model, texts)
     else:
-        model, processor = load_model(run.model, dtype=torch.float32)
-    model = apply_adapters(model, args.adapter)
-    counts = count_trainable(model)
-    parts = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-    logger.info("trainable: %s parameters: %s", f"{sum(counts.values()):,}", parts)
+        changes = {} if run.aggregation is None else {"aggregation": run.aggregation}
+        if args.learnable_temperature:
+            changes["has_logit_scale"] = True
+        model, processor = load_model(run.model, dtype=torch.float32, **changes)
+    if args.learnable_temperature:
+        torch.nn.init.constant_(model.logit_scale.log_scale, -math.log(args.temperature))
+    return apply_adapters(model, args.adapter, args.uses_matching, args.learnable_temperature), processor
+
+
+def _find_checkpoint(args: ScalarTrainingArguments) -> str | None:
+    if args.resume_from_checkpoint not in ("true", "auto", "last"):
+        return args.resume_from_checkpoint
+    checkpoint = last_checkpoint(args.output_dir)
+    if checkpoint is None:
+        raise ValueError(f"There is no complete checkpoint in {args.output_dir} to resume from.")
+    return str(checkpoint)
+
+
+def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
+    """Run one recipe; return whether it reached its end."""
+    checkpoint = _find_checkpoint(args)
+    set_seed(args.seed)
+    rows = load_benchmark(run.benchmark, run.root, run.train_split)
+    targets = None
+    if args.uses_semantics:
+        if run.semantic_targets is None:
+            raise ValueError("L_sem needs `semantic_targets`; or set `semantic_weight` to 0.")
+        targets = SemanticTargets(run.semantic_targets)
+        targets.check(rows)
+    model, processor = _build_model(run, args, rows)
+    if run.features is not None:
+        dataset = FeatureDataset(run.features, rows, model, processor, args.seed)
+        collator = FeatureCollator(processor)
+    else:
+        dataset = ClipDataset(rows, processor, args.seed, run.on_error, run.keep_in_memory)
+        collator = ScalarDataCollator(processor)
 
     interrupt = StopOnInterrupt()
     trainer = ScalarTrainer(
         model,
         args,
-        train_dataset=ClipDataset(rows, processor, args.seed, run.on_error, run.keep_in_memory),
+        semantic_targets=targets,
+        train_dataset=dataset,
         eval_dataset=load_benchmark(run.benchmark, run.root, run.eval_split) if run.eval_split else None,
-        data_collator=ScalarDataCollator(processor),
+        data_collator=collator,
         processing_class=processor,
         callbacks=[interrupt],
     )
-    checkpoint = args.resume_from_checkpoint
-    if checkpoint in ("true", "auto", "last"):
-        checkpoint = get_last_checkpoint(args.output_dir)
-        if checkpoint is None:
-            raise ValueError(f"There is no checkpoint in {args.output_dir} to resume from.")
+    if trainer.is_world_process_zero():
+        steps_per_epoch = trainer.set_initial_training_values(args, trainer.get_train_dataloader())[1]
+        for line in describe_run(model, args, len(dataset), steps_per_epoch).splitlines():
+            logger.info(line)
     trainer.train(resume_from_checkpoint=checkpoint)
     if interrupt.interrupted:
         logger.warning("interrupted; continue with --resume_from_checkpoint last")
         return False
-    trainer.save_model()
+    with describe_failed_save(args.output_dir, "The trained model"):
+        trainer.save_model()
     if trainer.is_world_process_zero():
         save_recipe(run, args)
     return True

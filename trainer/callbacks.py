@@ -35,15 +35,16 @@ class StopOnInterrupt(TrainerCallback):
         return control
 
 
-class EpochOfDataset(TrainerCallback):
-    """Tell the data set its epoch, also in a resumed run and on several processes, where data loaders do not."""
+class EpochOfData(TrainerCallback):
+    """Tell data set and sampler their epoch, also in a resumed run and on several processes, where loaders do not."""
 
-    def __init__(self, dataset: ClipDataset):
-        self.dataset = dataset
+    def __init__(self, *listeners):
+        self.listeners = listeners
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         """Pass the epoch on before the first example of it is read."""
-        self.dataset.set_epoch(int(state.epoch + 1e-6))  # a sum of fractions of an epoch, rounded
+        for listener in self.listeners:
+            listener.set_epoch(int(state.epoch + 1e-6))  # a sum of fractions of an epoch, rounded
 
 
-__all__ = ["EpochOfDataset", "StopOnInterrupt"]
+__all__ = ["EpochOfData", "StopOnInterrupt"]

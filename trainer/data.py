@@ -1,5 +1,7 @@
-"""Rows of a benchmark to training examples, with reproducible random frames."""
+"""Rows of a benchmark to training examples, in an order and with random frames that a resumed run repeats."""
 
+import logging
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +12,8 @@ from tqdm.auto import tqdm
 
 from eval.embed import read_row
 from modeling_scalar import Clip, ScalarProcessor
+
+logger = logging.getLogger(__name__)
 
 
 def derived_generator(*numbers: int) -> torch.Generator:
@@ -23,9 +27,61 @@ def derived_generator(*numbers: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+class GlobalBatchSampler(torch.utils.data.Sampler[list[int]]):
+    """
+    The batches of all processes together, each process taking its contiguous share.
+
+    The order depends on the seed and the epoch alone, so a step sees the same examples on one process or on many, and
+    a resumed run the ones it would have seen.
+
+    Args:
+        num_examples (`int`): size of the data set.
+        batch_size (`int`): examples of all processes in a step.
+        seed (`int`): of the order.
+        drop_last (`bool`): leave out the last, smaller batch. If not, its shares may differ by one; the fewer than
+            `num_processes` examples that would leave a process with nothing are left out.
+        rank (`int`), num_processes (`int`): which share is yielded.
+
+    Raises:
+        ValueError: there is no whole batch, or not one example per process.
+    """
+
+    def __init__(
+        self,
+        num_examples: int,
+        batch_size: int,
+        seed: int,
+        drop_last: bool = True,
+        rank: int = 0,
+        num_processes: int = 1,
+    ):
+        self.num_examples, self.batch_size, self.seed = num_examples, batch_size, seed
+        self.rank, self.num_processes = rank, num_processes
+        self.epoch = 0
+        full, rest = divmod(num_examples, batch_size)
+        self._num_batches = full + int(rest >= num_processes and not drop_last)
+        if not self._num_batches:
+            raise ValueError(
+                f"{num_examples} training examples do not fill a batch of {batch_size}. Take a smaller "
+                "`per_device_train_batch_size`, or `dataloader_drop_last: false`."
+            )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw a new order."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self._num_batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.randperm(self.num_examples, generator=derived_generator(self.seed, self.epoch))
+        for batch in order.split(self.batch_size)[: self._num_batches]:
+            yield batch.tensor_split(self.num_processes)[self.rank].tolist()
+
+
 class ClipDataset(torch.utils.data.Dataset):
     """
-    Training examples read from files: `{"caption", "clip", "generator"}`.
+    Training examples read from files: `{"caption", "clip", "generator", "index"}`.
 
     Frames, audio segments and crops of an example depend on the seed, the epoch and its index alone, so an interrupted
     run continues exactly, with any number of workers.
@@ -34,7 +90,7 @@ class ClipDataset(torch.utils.data.Dataset):
         rows (`datasets.Dataset`): the columns of a benchmark.
         processor ([`ScalarProcessor`]): reads the files.
         seed (`int`): of all draws.
-        on_error (`str`): `"raise"`, or `"missing"` to count a stream that cannot be decoded as absent.
+        on_error (`str`): `"raise"`, or `"missing"` to count a stream that cannot be decoded as absent, with a warning.
         keep_in_memory (`bool`): decode every clip once, before training, and keep all its frames. For small data sets;
             the examples are the same as without.
 
@@ -77,12 +133,14 @@ class ClipDataset(torch.utils.data.Dataset):
             clip = self._clips[index]
         else:
             clip = read_row(self.processor, row, self.on_error, training=True, generator=generator)
-        return {"caption": row["caption"], "clip": clip, "generator": generator}
+        for problem in clip.problems:
+            logger.warning("%s: %s", row["video_id"], problem)
+        return {"caption": row["caption"], "clip": clip, "generator": generator, "index": index}
 
 
 @dataclass
 class ScalarDataCollator:
-    """Turn a list of examples into the arguments of [`ScalarModel`]; nothing but a call of the processor."""
+    """Turn a list of examples into the arguments of [`ScalarModel`], and `clip_index`, their rows in the data set."""
 
     processor: ScalarProcessor
 
@@ -94,7 +152,7 @@ class ScalarDataCollator:
             training=True,
             generator=[example["generator"] for example in examples],
         )
-        return dict(batch)
+        return dict(batch) | {"clip_index": torch.tensor([example["index"] for example in examples])}
 
 
-__all__ = ["ClipDataset", "ScalarDataCollator", "derived_generator"]
+__all__ = ["ClipDataset", "GlobalBatchSampler", "ScalarDataCollator", "derived_generator"]

@@ -1,4 +1,6 @@
-"""The only file that knows of ranks: gathering rows of all processes with their gradients."""
+"""The only file that knows of ranks: how the rows of a batch lie over processes, and gathering them with gradients."""
+
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -15,26 +17,79 @@ def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
 
-def gather_with_grad(tensor: torch.Tensor, ragged: bool = False) -> torch.Tensor:
+@dataclass(frozen=True)
+class RowLayout:
     """
-    Concatenate the rows of all processes, in the order of ranks.
-
-    Gradients of every process's loss flow back to the process a row came from. A loss over local rows and gathered
-    columns then has, after the averaging of data-parallel training, exactly the gradient of one process that holds the
-    whole batch; no factor of the number of processes is needed.
+    How the rows of one batch lie over processes, in the order of ranks; their numbers may differ.
 
     Args:
-        tensor (`torch.Tensor` of shape `(rows, ...)`): the same shape on every process.
-        ragged (`bool`): the second axis, of tokens, may differ; it is padded with zeros to the longest.
-
-    Returns:
-        `torch.Tensor` of shape `(world_size * rows, ...)`.
+        counts (`tuple[int, ...]`): rows of each process.
+        rank (`int`): of this process.
     """
-    if world_size() == 1:
-        return tensor
-    if ragged and (missing := _longest(tensor.shape[1], tensor.device) - tensor.shape[1]):
-        padding = tensor.new_zeros(len(tensor), missing, *tensor.shape[2:])
-        tensor = torch.cat([tensor, padding], dim=1)
+
+    counts: tuple[int, ...]
+    rank: int
+
+    @classmethod
+    def of(cls, num_rows: int, device: torch.device) -> "RowLayout":
+        """Ask every process for its number of rows."""
+        if world_size() == 1:
+            return cls((num_rows,), 0)
+        counts = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(world_size())]
+        dist.all_gather(counts, torch.tensor([num_rows], device=device))
+        return cls(tuple(torch.cat(counts).tolist()), rank())
+
+    @property
+    def total(self) -> int:
+        """Rows of all processes."""
+        return sum(self.counts)
+
+    @property
+    def offset(self) -> int:
+        """Index of this process's first row among all."""
+        return sum(self.counts[: self.rank])
+
+    @property
+    def mean(self) -> float:
+        """Mean rows per process: what a process divides its sum by, so that averaging processes averages rows."""
+        return self.total / len(self.counts)
+
+    @property
+    def local(self) -> slice:
+        """This process's rows among all."""
+        return slice(self.offset, self.offset + self.counts[self.rank])
+
+    def gather(self, tensor: torch.Tensor, ragged: bool = False) -> torch.Tensor:
+        """
+        Concatenate the rows of all processes, in the order of ranks.
+
+        Gradients of every process's loss flow back to the process a row came from. A loss over local rows and gathered
+        columns then has, after the averaging of data-parallel training, exactly the gradient of one process that holds
+        the whole batch; no factor of the number of processes is needed.
+
+        Args:
+            tensor (`torch.Tensor` of shape `(rows, ...)`): this process's rows.
+            ragged (`bool`): the second axis, of tokens, may differ; it is padded with zeros to the longest.
+
+        Returns:
+            `torch.Tensor` of shape `(total, ...)`.
+        """
+        if len(self.counts) == 1:
+            return tensor
+        if ragged and (missing := _longest(tensor.shape[1], tensor.device) - tensor.shape[1]):
+            padding = tensor.new_zeros(len(tensor), missing, *tensor.shape[2:])
+            tensor = torch.cat([tensor, padding], dim=1)
+        most = max(self.counts)
+        if len(tensor) < most:  # collectives want equal shapes; the filling is dropped again below
+            tensor = torch.cat([tensor, tensor.new_zeros(most - len(tensor), *tensor.shape[1:])])
+        gathered = _gather_equal(tensor)
+        if min(self.counts) == most:
+            return gathered
+        parts = gathered.split(most)
+        return torch.cat([part[:count] for part, count in zip(parts, self.counts, strict=True)])
+
+
+def _gather_equal(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.is_floating_point():  # masks and token ids have no gradient; bool has no collective on every backend
         gathered = [torch.empty_like(tensor, dtype=torch.long) for _ in range(world_size())]
         dist.all_gather(gathered, tensor.long().contiguous())
@@ -59,10 +114,29 @@ def on_any_process(flag: bool, device: torch.device) -> bool:
     return mean_over_processes(float(flag), device) > 0
 
 
+def average_gradients(parameters: list[torch.nn.Parameter]) -> None:
+    """
+    Average the gradients of all processes in place, where no data-parallel wrapper does it.
+
+    A parameter that got none on this process counts as zero; one that got none anywhere stays without.
+    """
+    if world_size() == 1 or not parameters:
+        return
+    has_gradient = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
+    has_gradient = has_gradient.to(parameters[0].device)
+    dist.all_reduce(has_gradient, op=dist.ReduceOp.MAX)
+    for parameter, reached in zip(parameters, has_gradient.tolist(), strict=True):
+        if reached:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world_size()
+
+
 def _longest(length: int, device: torch.device) -> int:
     longest = torch.tensor(length, device=device)
     dist.all_reduce(longest, op=dist.ReduceOp.MAX)
     return int(longest)
 
 
-__all__ = ["gather_with_grad", "mean_over_processes", "on_any_process", "rank", "world_size"]
+__all__ = ["RowLayout", "average_gradients", "mean_over_processes", "on_any_process", "rank", "world_size"]

@@ -10,6 +10,8 @@ from typing import Any
 import yaml
 from transformers import HfArgumentParser
 
+from modeling_scalar.configuration_scalar import AGGREGATIONS
+
 from .training_args import ScalarTrainingArguments
 
 
@@ -23,6 +25,16 @@ class RunArguments:
     )
     benchmark: str | None = field(default=None, metadata={"help": "Name of the data set."})
     root: str | None = field(default=None, metadata={"help": "Folder of the data set."})
+    aggregation: str | None = field(
+        default=None, metadata={"help": f"How the model scores, one of {AGGREGATIONS}; by default as its config says."}
+    )
+    semantic_targets: str | None = field(
+        default=None, metadata={"help": "File of `python -m trainer.semantic_targets`, which L_sem needs."}
+    )
+    features: str | None = field(
+        default=None,
+        metadata={"help": "Folder of `python -m trainer.cache_features`: train from what the frozen towers gave."},
+    )
     train_split: str = field(default="train", metadata={"help": "Split to train on."})
     eval_split: str | None = field(default=None, metadata={"help": "Split to rank at every evaluation; None: none."})
     on_error: str = field(
@@ -36,6 +48,10 @@ class RunArguments:
         for name in ("benchmark", "root"):
             if getattr(self, name) is None:
                 raise ValueError(f"`{name}` is required: the name of the data set is `benchmark`, its folder `root`.")
+        if self.aggregation is not None and self.aggregation not in AGGREGATIONS:
+            raise ValueError(f"`aggregation` must be one of {AGGREGATIONS}, got {self.aggregation!r}.")
+        if self.features is not None and self.new_model is not None:
+            raise ValueError("`features` were made by a model; they cannot train a `new_model`.")
         if self.on_error not in ("raise", "missing"):
             raise ValueError(f"`on_error` must be 'raise' or 'missing', got {self.on_error!r}.")
 
@@ -72,7 +88,7 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[RunArguments, ScalarTrainingArguments]:
     """
-    Parse `recipe.yaml [--field value ...]`; values are converted by the types of the fields.
+    Parse `recipe.yaml [more.yaml ...] [--field value ...]`; the later wins, values are converted by the fields' types.
 
     Args:
         arguments (`list[str]`): the command line without the program.
@@ -88,17 +104,18 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[RunArguments, ScalarTrain
         [RunArguments, ScalarTrainingArguments],
         allow_abbrev=False,
         prog="train.py",
-        usage="accelerate launch train.py recipe.yaml [--field value ...]",
-        description="Train a SCALAR model from a recipe; flags override its fields.",
+        usage="accelerate launch train.py recipe.yaml [more.yaml ...] [--field value ...]",
+        description="Train a SCALAR model from a recipe; fields of later recipes win, flags override both.",
     )
-    flags = list(arguments)
-    if flags and not flags[0].startswith("-"):
-        defaults = []
-        for name, value in read_recipe(flags.pop(0)).items():
-            if value is not None:
-                values = value if isinstance(value, list) else [value]
-                defaults += [f"--{name}", *(_as_flag(item) for item in values)]
-        flags = defaults + flags
+    flags, recipe = list(arguments), {}
+    while flags and not flags[0].startswith("-"):
+        recipe |= read_recipe(flags.pop(0))
+    defaults = []
+    for name, value in recipe.items():
+        if value is not None:
+            values = value if isinstance(value, list) else [value]
+            defaults += [f"--{name}", *(_as_flag(item) for item in values)]
+    flags = defaults + flags
     # YAML values travel as flags, so that one parser converts and checks both; the last of two wins.
     run, training = parser.parse_args_into_dataclasses(flags)
     return run, training

@@ -1,23 +1,31 @@
-"""The Trainer subclass: one forward pass, one gather, the losses, and retrieval as evaluation."""
+"""The Trainer subclass: one forward pass, one gather, the terms of an objective, and retrieval as evaluation."""
 
-from dataclasses import dataclass
+import time
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import datasets
 import torch
 from peft import PeftModel
 from transformers import Trainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from eval.embed import embed_dataset
 from eval.retrieval import evaluate_embeddings
 from modeling_scalar import ScalarModel, ScalarOutput
-from modeling_scalar.aggregation_scalar import paired_weights, retrieval_scores
+from modeling_scalar.aggregation_scalar import paired_weights
 from modeling_scalar.configuration_scalar import MODALITIES
 
-from .callbacks import EpochOfDataset
-from .data import ClipDataset, derived_generator
-from .distributed import gather_with_grad, mean_over_processes, rank, world_size
-from .losses import AlignmentLoss, CrossArityLoss, MatchingLoss, PathwaysLoss, draw_negatives
+from .audit import GradientAudit
+from .callbacks import EpochOfData
+from .checkpoints import describe_failed_save
+from .data import ClipDataset, GlobalBatchSampler, derived_generator
+from .distributed import RowLayout, average_gradients, mean_over_processes, rank, world_size
+from .grad_cache import RandomState, concatenate_ragged, no_pairs, split_inputs, with_tower_features
+from .losses import MatchingLoss, draw_negatives
+from .objectives import Batch, build_objective
+from .semantic_targets import SemanticTargets
 from .training_args import ScalarTrainingArguments
 from .views import full_view_probability, reduced_views
 
@@ -25,23 +33,7 @@ from .views import full_view_probability, reduced_views
 MATCHING_MODALITIES = ("video", "audio")
 
 
-@dataclass
-class _Batch:
-    """Local rows, the rows of all processes, and the scores between them (Eq. 5, matrix C)."""
-
-    texts: torch.Tensor  # (b, D)
-    modalities: torch.Tensor  # (b, 3, D)
-    mask: torch.Tensor  # (b, 3), complete views
-    reduced_mask: torch.Tensor  # (b, 3), reduced views
-    all_texts: torch.Tensor  # (B, D)
-    all_modalities: torch.Tensor  # (B, 3, D)
-    all_mask: torch.Tensor  # (B, 3)
-    offset: int
-    text_to_clip: torch.Tensor | None = None  # (b, B)
-    clip_to_text: torch.Tensor | None = None  # (b, B)
-
-
-def _without_adapter(model: PeftModel | ScalarModel) -> ScalarModel:
+def without_adapter(model: PeftModel | ScalarModel) -> ScalarModel:
     """Return the SCALAR model itself; its layers stay adapted."""
     return model.get_base_model() if isinstance(model, PeftModel) else model
 
@@ -53,148 +45,307 @@ class ScalarTrainer(Trainer):
     Args:
         model: the model, with the trainable parameters already chosen (`trainer.lora.apply_adapters`).
         args ([`ScalarTrainingArguments`]): of the run.
-        train_dataset ([`ClipDataset`]), data_collator ([`ScalarDataCollator`]): the examples.
+        train_dataset ([`ClipDataset`] or [`FeatureDataset`]), data_collator: the examples.
         eval_dataset (`datasets.Dataset`, *optional*): rows of a benchmark; evaluation is retrieval among its clips.
+        semantic_targets ([`SemanticTargets`], *optional*): of the training captions; L_sem needs them.
         processing_class ([`ScalarProcessor`]): saved beside every checkpoint.
+
+    Raises:
+        ValueError: model, arguments and data do not fit together, or during training: the loss is not finite.
     """
 
     args: ScalarTrainingArguments
     # The loss is a mean over the batch; the Trainer divides it by the accumulation steps.
     loss_is_scaled_for_ga = False
 
-    def __init__(self, model, args: ScalarTrainingArguments, **kwargs):
+    def __init__(
+        self, model, args: ScalarTrainingArguments, semantic_targets: SemanticTargets | None = None, **kwargs
+    ):
         if args.n_gpu > 1:
             raise ValueError(
                 f"One process sees {args.n_gpu} GPUs. Launch one process per GPU (`accelerate launch --num_processes "
                 f"{args.n_gpu}`), or show it one (`--gpu_ids 0`)."
             )
+        if args.uses_semantics and semantic_targets is None:
+            raise ValueError(
+                "L_sem needs `semantic_targets`: make them with `python -m trainer.semantic_targets`, or set "
+                "`semantic_weight` to 0."
+            )
         super().__init__(model, args, **kwargs)
-        if isinstance(self.train_dataset, ClipDataset):
-            self.add_callback(EpochOfDataset(self.train_dataset))
-        config = self.scalar_config = _without_adapter(model).config
-        self.alignment_loss = AlignmentLoss(args.temperature, args.contrastive_label_smoothing)
-        self.cross_arity_loss = CrossArityLoss(config.query_temperature)
+        self.semantic_targets = semantic_targets
+        self.scalar_model = without_adapter(model)
+        self.scalar_config = self.scalar_model.config
+        self.objective = build_objective(args, self.scalar_config)
         self.matching_loss = MatchingLoss()
-        self.pathways_loss = PathwaysLoss(args.temperature)
+        self.matches = args.uses_matching and self.scalar_config.has_cross_attention
+        if args.compile_towers:
+            for tower in (self.scalar_model.vision_model, self.scalar_model.audio_model, self.scalar_model.text_model):
+                tower.compile()
+        self.gradient_audit = GradientAudit(MODALITIES)
+        self.add_callback(self.gradient_audit)
         self._parts: dict[str, torch.Tensor] = {}
-        self._num_parts = 0
+        self._num_parts: dict[str, int] = {}
         self._last_step, self._micro_step = -1, 0
+        self._clips_since_log, self._time_of_log = 0, 0.0
 
-    def _generator(self) -> torch.Generator:
-        """Return the draws of this step, micro-step and process: a resumed run draws as an unbroken one."""
+    # Data ---------------------------------------------------------------------------------------------------------
+
+    def get_train_dataloader(self) -> torch.utils.data.DataLoader:
+        """Return this process's share of every batch; see [`GlobalBatchSampler`]."""
+        args = self.args
+        sampler = GlobalBatchSampler(
+            len(self.train_dataset),
+            args.per_device_train_batch_size * world_size(),
+            args.seed if args.data_seed is None else args.data_seed,
+            args.dataloader_drop_last,
+            rank(),
+            world_size(),
+        )
+        listeners = [sampler, self.train_dataset] if hasattr(self.train_dataset, "set_epoch") else [sampler]
+        self.remove_callback(EpochOfData)  # of an earlier call of `train`
+        self.add_callback(EpochOfData(*listeners))
+        return torch.utils.data.DataLoader(
+            self.train_dataset,
+            batch_sampler=sampler,
+            collate_fn=self.data_collator,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            prefetch_factor=args.dataloader_prefetch_factor,
+        )
+
+    # One step -----------------------------------------------------------------------------------------------------
+
+    def _draws(self, rows: RowLayout) -> torch.Tensor:
+        """Return the uniform numbers of this process's rows, (b, 4).
+
+        They depend on seed, step, micro-step and place in the whole batch alone: a resumed run draws as an unbroken
+        one, two processes as one.
+        """
+        generator = derived_generator(self.args.seed, self.state.global_step, self._micro_step)
+        return torch.rand(rows.total, 4, generator=generator)[rows.local]
+
+    def _count_micro_steps(self) -> None:
         step = self.state.global_step
         self._micro_step = self._micro_step + 1 if step == self._last_step else 0
         self._last_step = step
-        return derived_generator(self.args.seed, step, self._micro_step, rank())
 
-    def _gather(self, output: ScalarOutput, reduced_mask: torch.Tensor) -> _Batch:
-        texts, modalities, mask = output.text_embeds, output.modality_embeds, output.modality_mask
-        batch = _Batch(
-            texts=texts,
-            modalities=modalities,
-            mask=mask,
-            reduced_mask=reduced_mask,
-            all_texts=gather_with_grad(texts),
-            all_modalities=gather_with_grad(modalities),
-            all_mask=gather_with_grad(mask),
-            offset=rank() * len(texts),
-        )
-        if self.args.objective == "pathways":
-            return batch
-        options = {"method": self.scalar_config.aggregation, "query_temperature": self.scalar_config.query_temperature}
-        all_reduced = gather_with_grad(reduced_mask)
-        batch.text_to_clip = retrieval_scores(texts, batch.all_modalities, all_reduced, **options)
-        if world_size() == 1:
-            batch.clip_to_text = batch.text_to_clip.T
-        else:
-            batch.clip_to_text = retrieval_scores(batch.all_texts, modalities, reduced_mask, **options).T
-        return batch
+    @property
+    def _full_probability(self) -> float:
+        args = self.args
+        if args.objective != "scalar":
+            return 1.0
+        return full_view_probability(self.state.global_step, args.full_view_probability, args.full_view_decay_steps)
 
-    def _pairs(self, output: ScalarOutput, batch: _Batch, inputs: dict[str, Any], generator: torch.Generator):
-        """Choose matched pairs, texts with a wrong clip, and wrong texts with a clip; return them and their labels."""
-        states, token_mask, ids, attention_mask = (
-            gather_with_grad(tensor, ragged=True)
-            for tensor in (
-                output.condition_states,
-                output.condition_mask,
-                inputs["input_ids"],
-                inputs["attention_mask"],
-            )
+    def _row_layout(self, num_rows: int) -> RowLayout:
+        if self.args.dataloader_drop_last:
+            return RowLayout((num_rows,) * world_size(), rank())
+        return RowLayout.of(num_rows, self.args.device)
+
+    def _batch(
+        self, output: ScalarOutput, rows: RowLayout, draws: torch.Tensor, clip_index: torch.Tensor | None
+    ) -> Batch:
+        affinities = None
+        if self.args.uses_semantics and self.state.global_step >= self.args.loss_warmup_steps:
+            index = rows.gather(clip_index).cpu()
+            affinities = self.semantic_targets.affinities(index, index, self.args.semantic_temperature)
+            affinities = affinities.to(output.text_embeds.device)
+        return Batch(
+            rows=rows,
+            texts=output.text_embeds,
+            modalities=output.modality_embeds,
+            mask=output.modality_mask,
+            reduced_mask=reduced_views(output.modality_mask, self._full_probability, draws[:, :2]),
+            score_options=self.scalar_model.score_options(),
+            affinities=affinities,
+            temperature=output.temperature if self.args.learnable_temperature else None,
         )
-        readable = token_mask.any(dim=1)  # (B,): clips with something for the cross-encoder to read
-        own = torch.arange(len(batch.texts), device=ids.device) + batch.offset
-        draw = {"offset": batch.offset, "temperature": self.args.temperature, "generator": generator}
-        wrong_clips = draw_negatives(batch.text_to_clip, readable, **draw)
-        wrong_texts = draw_negatives(batch.clip_to_text, torch.ones_like(readable), **draw)
+
+    def _choose_pairs(
+        self, batch: Batch, readable: torch.Tensor, draws: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Choose matched pairs, texts with a wrong clip, and wrong texts with a clip: rows of all texts and clips, and
+        which pairs match. `readable` (B,): clips with something for the cross-encoder to read."""
+        own = torch.arange(len(batch.texts), device=readable.device) + batch.rows.offset
+        temperature = self.args.temperature if batch.temperature is None else batch.temperature.detach()
+        draw = {"offset": batch.rows.offset, "temperature": temperature}
+        draws = draws.to(readable.device)
+        with torch.set_grad_enabled(self.objective.trains_scores):  # both matrices are kept for the objective
+            wrong_clips = draw_negatives(batch.text_to_clip, readable, draws[:, 2], **draw)
+            wrong_texts = draw_negatives(batch.clip_to_text, torch.ones_like(readable), draws[:, 3], **draw)
         texts, clips = torch.cat([own, own, wrong_texts]), torch.cat([own, wrong_clips, own])
-        is_match = torch.arange(len(texts), device=ids.device) < len(own)
+        is_match = torch.arange(len(texts), device=own.device) < len(own)
         keep = (texts >= 0) & (clips >= 0)
         keep &= readable[clips.clamp(min=0)]
-        texts, clips = texts[keep], clips[keep]
-        return (ids[texts], attention_mask[texts], states[clips], token_mask[clips]), is_match[keep]
+        return texts[keep], clips[keep], is_match[keep]
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """Compute the weighted sum of the objective's terms for this process's rows against all rows."""
-        args, generator = self.args, self._generator()
-        matching = args.objective == "scalar" and args.matching_weight > 0 and self.scalar_config.has_cross_attention
-        full_probability = full_view_probability(
-            self.state.global_step, args.full_view_probability, args.full_view_decay_steps
-        )
-        if args.objective == "pathways":
-            full_probability = 1.0
-        reduced_mask = reduced_views(inputs["modality_mask"], full_probability, generator)
-        gathered: dict[str, Any] = {}
+        self._count_micro_steps()
+        inputs = dict(inputs)
+        clip_index = inputs.pop("clip_index", None)
+        rows = self._row_layout(len(inputs["input_ids"]))
+        draws = self._draws(rows)
+        batch = is_match = None
 
         def select_pairs(output: ScalarOutput):
-            gathered["batch"] = self._gather(output, reduced_mask)
-            pairs, gathered["is_match"] = self._pairs(output, gathered["batch"], inputs, generator)
-            return pairs
+            nonlocal batch, is_match
+            batch = self._batch(output, rows, draws, clip_index)
+            states, token_mask, ids, attention_mask = (
+                rows.gather(tensor, ragged=True)
+                for tensor in (
+                    output.condition_states,
+                    output.condition_mask,
+                    inputs["input_ids"],
+                    inputs["attention_mask"],
+                )
+            )
+            texts, clips, is_match = self._choose_pairs(batch, token_mask.any(dim=1), draws)
+            return ids[texts], attention_mask[texts], states[clips], token_mask[clips]
 
         output = model(
             **inputs,
-            select_pairs=select_pairs if matching else None,
+            select_pairs=select_pairs if self.matches else None,
             condition_on=MATCHING_MODALITIES,
+            return_scores=False,
         )
-        batch = gathered["batch"] if matching else self._gather(output, reduced_mask)
-        if args.objective == "pathways":
-            parts = {"pathways": (1.0, self.pathways_loss(*self._pathways_arguments(batch)))}
-        else:
-            parts = {"align": (1.0, self.alignment_loss(batch.text_to_clip, batch.clip_to_text, batch.offset))}
-            if args.cross_arity_weight:
-                loss = self.cross_arity_loss(batch.texts, batch.modalities, batch.mask, batch.reduced_mask)
-                parts["mask"] = (args.cross_arity_weight, loss)
-            if matching:
-                is_match = gathered["is_match"]
-                num_pairs = mean_over_processes(len(is_match), is_match.device)
-                loss = self.matching_loss(output.match_logits, is_match, num_pairs)
-                parts["dam"] = (args.matching_weight, loss)
-        self._remember({f"loss_{name}": loss for name, (_, loss) in parts.items()}, batch, full_probability)
-        total = sum(weight * loss for weight, loss in parts.values())
+        if batch is None:
+            batch = self._batch(output, rows, draws, clip_index)
+        terms = self.objective(batch, self.state.global_step)
+        if self.matches:
+            num_pairs = mean_over_processes(len(is_match), is_match.device)
+            loss = self.matching_loss(output.match_logits, is_match, num_pairs)
+            terms["dam"] = (self.args.matching_weight, loss)
+        total = sum(weight * loss for weight, loss in terms.values())
+        self._remember({name: loss for name, (_, loss) in terms.items()}, batch, total)
         return (total, output) if return_outputs else total
 
-    @staticmethod
-    def _pathways_arguments(batch: _Batch) -> tuple:
-        local = batch.texts, batch.modalities, batch.mask
-        return *local, batch.all_texts, batch.all_modalities, batch.all_mask, batch.offset
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        """Compute the loss and its gradient, in parts if `mini_batch_size` says so."""
+        if self.args.mini_batch_size is None:
+            return super().training_step(model, inputs, num_items_in_batch)
+        model.train()
+        loss = self._cached_step(self._prepare_inputs(inputs)) / self.current_gradient_accumulation_steps
+        if self.accelerator.sync_gradients:
+            average_gradients([parameter for parameter in self.model.parameters() if parameter.requires_grad])
+        return loss.detach()
+
+    def _cached_step(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """Do what [`compute_loss`] and its backward pass do, a few clips at a time; see `trainer.grad_cache`."""
+        self._count_micro_steps()
+        size, model = self.args.mini_batch_size, self.accelerator.unwrap_model(self.model_wrapped)
+        encode = partial(
+            model,
+            select_pairs=no_pairs if self.matches else None,
+            condition_on=MATCHING_MODALITIES,
+            return_scores=False,
+        )
+        inputs = dict(inputs)
+        clip_index = inputs.pop("clip_index", None)
+        rows = self._row_layout(len(inputs["input_ids"]))
+        draws = self._draws(rows)
+
+        parts, states, outputs = [], [], []
+        with torch.no_grad(), self.accelerator.autocast():
+            for part in split_inputs(inputs, size):
+                parts.append(with_tower_features(self.scalar_model, part, self.matches))
+                states.append(RandomState(self.args.device))
+                outputs.append(encode(**parts[-1]))
+        after = RandomState(self.args.device)
+
+        whole = ScalarOutput(
+            text_embeds=torch.cat([output.text_embeds for output in outputs]).requires_grad_(),
+            modality_embeds=torch.cat([output.modality_embeds for output in outputs]).requires_grad_(),
+            modality_mask=torch.cat([output.modality_mask for output in outputs]),
+            temperature=self.scalar_model.logit_scale() if self.args.learnable_temperature else None,
+        )
+        batch = self._batch(whole, rows, draws, clip_index)
+        terms = self.objective(batch, self.state.global_step)
+        scale = 1 / self.current_gradient_accumulation_steps
+        total = sum(weight * loss for weight, loss in terms.values())
+        reported = {name: loss.detach() for name, (_, loss) in terms.items()}
+        if self.matches:
+            leaf = concatenate_ragged([output.condition_states for output in outputs]).requires_grad_()
+            token_mask = concatenate_ragged([output.condition_mask for output in outputs])
+            reported["dam"] = self._cached_matching(batch, rows, draws, inputs, leaf, token_mask, scale)
+        self._remember(reported, batch, total + self.args.matching_weight * reported.get("dam", 0))
+        self.accelerator.backward(total * scale)
+
+        gradients = [whole.text_embeds.grad.split(size), whole.modality_embeds.grad.split(size)]
+        if self.matches:
+            gradients.append(leaf.grad.split(size))
+        for part, state, *gradient in zip(parts, states, *gradients, strict=True):
+            state.restore()
+            with self.accelerator.autocast():
+                output = encode(**part)
+            surrogate = (output.text_embeds * gradient[0]).sum() + (output.modality_embeds * gradient[1]).sum()
+            if self.matches:
+                length = output.condition_states.shape[1]
+                surrogate = surrogate + (output.condition_states * gradient[2][:, :length]).sum()
+            surrogate.backward()  # the gradients passed on are scaled already
+        after.restore()
+        return (total + self.args.matching_weight * reported.get("dam", 0)).detach()
+
+    def _cached_matching(self, batch, rows, draws, inputs, leaf, token_mask, scale) -> torch.Tensor:
+        """Pass the gradient of L_DAM to the cross-encoder and to the condition tokens `leaf`; return the loss."""
+        gathered = rows.gather(leaf, ragged=True)
+        states = gathered.detach().requires_grad_()
+        token_mask, ids, attention_mask = (
+            rows.gather(tensor, ragged=True) for tensor in (token_mask, inputs["input_ids"], inputs["attention_mask"])
+        )
+        texts, clips, is_match = self._choose_pairs(batch, token_mask.any(dim=1), draws)
+        num_pairs = mean_over_processes(len(is_match), is_match.device)
+        total = states.new_zeros(())
+        for part in torch.arange(len(texts), device=texts.device).split(self.args.mini_batch_size):
+            t, c = texts[part], clips[part]
+            with self.accelerator.autocast():
+                logits = self.scalar_model.match_logits(ids[t], attention_mask[t], states[c], token_mask[c])
+            loss = self.matching_loss(logits, is_match[part], num_pairs)
+            self.accelerator.backward(self.args.matching_weight * scale * loss)
+            total = total + loss.detach()
+        gradient = torch.zeros_like(gathered) if states.grad is None else states.grad
+        gathered.backward(gradient)  # once, so that every process takes part in the collective once
+        return total
+
+    # Logging and evaluation ---------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _remember(self, parts: dict[str, torch.Tensor], batch: _Batch, full_probability: float) -> None:
-        weights = paired_weights(batch.texts, batch.modalities, batch.mask, self.scalar_config.query_temperature)
-        parts = parts | {f"weight_{name}": weights[:, i].mean() for i, name in enumerate(MODALITIES)}
-        parts["p_full"] = weights.new_tensor(full_probability)
+    def _remember(self, losses: dict[str, torch.Tensor], batch: Batch, total: torch.Tensor) -> None:
+        if not total.isfinite():  # the Trainer's own filter reads the loss at every step too
+            values = {name: loss.item() for name, loss in losses.items()}
+            raise ValueError(
+                f"The loss of step {self.state.global_step + 1} is not finite: {values}. Nothing of this step was "
+                "applied or saved. Lower `learning_rate`, use bf16 instead of fp16, or look at the clips of the step; "
+                "then continue with `--resume_from_checkpoint last`."
+            )
+        query_temperature = self.scalar_config.query_temperature
+        weights = paired_weights(batch.texts, batch.modalities, batch.mask, query_temperature)
+        parts = {f"loss_{name}": loss for name, loss in losses.items()}
+        parts |= {f"weight_{name}": weights[:, i].mean() for i, name in enumerate(MODALITIES)}
+        parts["weight_entropy"] = torch.special.entr(weights).sum(1).mean()
+        parts["p_full"] = weights.new_tensor(self._full_probability)
+        if batch.temperature is not None:
+            parts["temperature"] = batch.temperature
         for name, value in parts.items():  # on the device: reading them here would wait for it at every step
             self._parts[name] = self._parts.get(name, 0) + value.detach().float()
-        self._num_parts += 1
+            self._num_parts[name] = self._num_parts.get(name, 0) + 1
+        self._clips_since_log += batch.rows.total
+        self.gradient_audit.note(batch.all_masks[0])
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the means of all parts since the last log, over all processes."""
-        if "loss" in logs and self._num_parts:
+        """Add the means of all parts since the last log, over all processes, and the throughput."""
+        if "loss" in logs and self._parts:
             names = sorted(self._parts)
-            means = torch.stack([self._parts[name] for name in names]) / self._num_parts
+            means = torch.stack([self._parts[name] / self._num_parts[name] for name in names])
             if world_size() > 1:
                 means = self.accelerator.reduce(means, reduction="mean")
             logs = logs | dict(zip(names, means.tolist(), strict=True))
-            self._parts, self._num_parts = {}, 0
+            now = time.perf_counter()
+            if self._time_of_log:
+                logs["clips_per_second"] = self._clips_since_log / (now - self._time_of_log)
+            if self.args.device.type == "cuda":
+                logs["peak_memory_gib"] = torch.cuda.max_memory_allocated(self.args.device) / 2**30
+            self._parts, self._num_parts = {}, {}
+            self._clips_since_log, self._time_of_log = 0, now
         super().log(logs, start_time)
 
     def evaluate(
@@ -206,24 +357,33 @@ class ScalarTrainer(Trainer):
         """Rank the clips of the evaluation set for its captions; return the metrics of the joint score."""
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
         embeddings = embed_dataset(
-            _without_adapter(self.accelerator.unwrap_model(self.model)),
+            self.scalar_model,
             self.processing_class,
             rows,
             batch_size=self.args.eval_gallery_batch_size,
             on_error=self.train_dataset.on_error if isinstance(self.train_dataset, ClipDataset) else "raise",
-            progress=self.is_world_process_zero(),
+            progress=self.is_world_process_zero() and not self.args.disable_tqdm,
         )
-        results = evaluate_embeddings(
-            embeddings,
-            methods=(self.scalar_config.aggregation,),
-            rates=(0.0,),
-            query_temperature=self.scalar_config.query_temperature,
-        )
-        figures = results["rates"][0]["methods"][self.scalar_config.aggregation]
+        options = self.scalar_model.score_options()
+        method = options.pop("method")
+        results = evaluate_embeddings(embeddings, methods=(method,), rates=(0.0,), **options)
+        figures = results["rates"][0]["methods"][method]
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    # Saving -------------------------------------------------------------------------------------------------------
 
-__all__ = ["MATCHING_MODALITIES", "ScalarTrainer"]
+    def _save(self, output_dir: str | None = None, state_dict=None) -> None:
+        super()._save(output_dir, state_dict)
+        if isinstance(self.model, PeftModel):  # an adapter may change how its base scores
+            self.scalar_config.save_pretrained(output_dir or self.args.output_dir)
+
+    def _save_checkpoint(self, model, trial) -> None:
+        folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        with describe_failed_save(self.args.output_dir, folder.name, partial=folder):
+            super()._save_checkpoint(model, trial)
+
+
+__all__ = ["MATCHING_MODALITIES", "ScalarTrainer", "without_adapter"]

@@ -6,7 +6,7 @@ from transformers import TrainingArguments
 
 from .lora import RECIPES
 
-OBJECTIVES = ("scalar", "pathways")
+OBJECTIVES = ("scalar", "contrastive", "pmrl", "pathways")
 
 
 @dataclass
@@ -15,22 +15,49 @@ class ScalarTrainingArguments(TrainingArguments):
     Arguments of [`ScalarTrainer`]. Defaults are the paper's (Table S1) where it has them.
 
     Raises:
-        ValueError: a field is outside its range, or the name of an objective or recipe is unknown.
+        ValueError: a field is outside its range, the name of an objective or recipe is unknown, or two fields
+            contradict each other.
     """
 
     objective: str = field(
         default="scalar",
-        metadata={"help": "'scalar' (Eq. 10), or 'pathways': plain InfoNCE per modality, for a backbone."},
+        metadata={
+            "help": "'scalar': the paper's (Eq. 10). 'contrastive': InfoNCE over the model's own score, and matching "
+            "(GRAM, HyperGRAM, TRIANGLE). 'pmrl': PMRL's, and matching. 'pathways': InfoNCE per modality, for a "
+            "backbone."
+        },
     )
     adapter: str = field(default="paper", metadata={"help": f"What is trained, one of {RECIPES}."})
-    temperature: float = field(default=0.07, metadata={"help": "Contrastive temperature tau, fixed; positive."})
+    temperature: float = field(default=0.07, metadata={"help": "Contrastive temperature tau; positive."})
+    learnable_temperature: bool = field(
+        default=False, metadata={"help": "Learn tau, from 0.07 on; not with calibration."}
+    )
     contrastive_label_smoothing: float = field(default=0.1, metadata={"help": "Of the alignment loss, in [0, 1)."})
     cross_arity_weight: float = field(default=1.0, metadata={"help": "Weight beta of L_mask (Eq. 7); 0 skips it."})
+    semantic_weight: float = field(default=1.0, metadata={"help": "Weight alpha of L_sem (Eq. 8); 0 skips it."})
+    calibration_weight: float = field(
+        default=1.0, metadata={"help": "Weight of the calibration inside L_sem; 0 skips it."}
+    )
+    semantic_temperature: float = field(default=0.5, metadata={"help": "tau* of the affinities; positive."})
+    uniformity_weight: float = field(default=0.1, metadata={"help": "Weight lambda of L_unif (Eq. 9); 0 skips it."})
+    uniformity_scale: float = field(default=2.0, metadata={"help": "Scale of the exponent of L_unif; positive."})
+    loss_warmup_steps: int = field(default=500, metadata={"help": "Steps before L_sem and L_unif join."})
     matching_weight: float = field(default=0.1, metadata={"help": "Weight of L_DAM; 0 skips the cross-encoder."})
     full_view_probability: float = field(
         default=0.5, metadata={"help": "Value to which p_full falls, in [0, 1]; 1 turns reduced views off."}
     )
     full_view_decay_steps: int = field(default=2000, metadata={"help": "Steps over which p_full falls from 1."})
+    mini_batch_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Clips encoded at once, where a batch does not fit: the gradient of the whole batch from two passes "
+            "over parts of it (GradCache)."
+        },
+    )
+    compile_towers: bool = field(
+        default=False,
+        metadata={"help": "torch.compile each tower. Not `torch_compile`: a step has a callback inside."},
+    )
     eval_gallery_batch_size: int = field(default=64, metadata={"help": "Clips per forward pass in evaluation."})
 
     # Defaults of transformers that the paper changes.
@@ -41,10 +68,11 @@ class ScalarTrainingArguments(TrainingArguments):
     num_train_epochs: float = field(default=5.0, metadata={"help": "Epochs."})
     warmup_steps: float = field(default=0.1, metadata={"help": "Steps, or a share of them below 1."})
     seed: int = field(default=50, metadata={"help": "Of all draws; the paper's runs have 50, 51 and 52."})
-    # Defaults that retrieval training needs: examples carry files, not columns of the model; every process must hold
-    # as many rows, or the matches of gathered rows would be misplaced.
     remove_unused_columns: bool = field(default=False, metadata={"help": "Keep False: a clip is no column."})
-    dataloader_drop_last: bool = field(default=True, metadata={"help": "Keep True: every process, as many rows."})
+    dataloader_drop_last: bool = field(
+        default=True,
+        metadata={"help": "Leave out the last, smaller batch of an epoch, as the paper's 5,330 steps do."},
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -52,20 +80,51 @@ class ScalarTrainingArguments(TrainingArguments):
             raise ValueError(f"`objective` must be one of {OBJECTIVES}, got {self.objective!r}.")
         if self.adapter not in RECIPES:
             raise ValueError(f"`adapter` must be one of {RECIPES}, got {self.adapter!r}.")
-        if not self.temperature > 0:
-            raise ValueError(f"`temperature` must be positive, got {self.temperature!r}.")
+        for name in ("temperature", "semantic_temperature", "uniformity_scale"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"`{name}` must be positive, got {getattr(self, name)!r}.")
         if not 0 <= self.full_view_probability <= 1:
             raise ValueError(f"`full_view_probability` must be in [0, 1], got {self.full_view_probability!r}.")
-        for name in ("cross_arity_weight", "matching_weight", "full_view_decay_steps"):
+        for name in (
+            "cross_arity_weight",
+            "semantic_weight",
+            "calibration_weight",
+            "uniformity_weight",
+            "loss_warmup_steps",
+            "matching_weight",
+            "full_view_decay_steps",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"`{name}` must not be negative, got {getattr(self, name)!r}.")
+        if self.mini_batch_size is not None and self.mini_batch_size < 1:
+            raise ValueError(f"`mini_batch_size` must be at least 1, got {self.mini_batch_size!r}.")
+        if self.learnable_temperature and self.uses_semantics and self.calibration_weight:
+            raise ValueError(
+                "`learnable_temperature` cannot go with the calibration of L_sem: calibration fixes the scale of the "
+                "cosines, and a learned temperature could absorb it. Set `calibration_weight` (or `semantic_weight`) "
+                "to 0, or keep the temperature fixed."
+            )
+        if self.learnable_temperature and self.objective not in ("scalar", "contrastive"):
+            raise ValueError(f"The objective {self.objective!r} has no temperature to learn.")
+        if self.torch_compile:
+            raise ValueError("`torch_compile` would compile a step anew each time; use `compile_towers` instead.")
+        if self.mini_batch_size is not None and (self.deepspeed or self.fsdp):
+            raise ValueError("`mini_batch_size` averages gradients itself and cannot go with DeepSpeed or FSDP.")
         if self.remove_unused_columns:
             raise ValueError("`remove_unused_columns` must be False: examples carry clips, not columns of the model.")
         if self.dataloader_persistent_workers:
             raise ValueError("`dataloader_persistent_workers` must be False: such workers never learn of a new epoch.")
-        if not self.dataloader_drop_last:
-            raise ValueError("`dataloader_drop_last` must be True: every process needs as many rows as the others.")
         self.label_names = []
+
+    @property
+    def uses_semantics(self) -> bool:
+        """Whether the objective needs semantic targets."""
+        return self.objective == "scalar" and self.semantic_weight > 0
+
+    @property
+    def uses_matching(self) -> bool:
+        """Whether the objective trains the cross-encoder."""
+        return self.objective != "pathways" and self.matching_weight > 0
 
 
 __all__ = ["OBJECTIVES", "ScalarTrainingArguments"]

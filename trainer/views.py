@@ -16,27 +16,26 @@ def full_view_probability(step: int, final: float = 0.5, decay_steps: int = 2000
     return 1.0 - (1.0 - final) * progress
 
 
-def reduced_views(
-    modality_mask: torch.Tensor, full_probability: float, generator: torch.Generator | None = None
-) -> torch.Tensor:
+def reduced_views(modality_mask: torch.Tensor, full_probability: float, draws: torch.Tensor) -> torch.Tensor:
     """
     Hide one modality, drawn uniformly from what a clip has, in a fraction of the clips that have more than two.
 
     Args:
         modality_mask (`torch.BoolTensor` of shape `(batch, 3)`): what each clip has.
         full_probability (`float`): probability that a clip keeps everything.
-        generator (`torch.Generator`, *optional*): on the CPU, whatever the mask's device, so that every device draws
-            alike.
+        draws (`torch.Tensor` of shape `(batch, 2)`): uniform numbers in [0, 1): whether, and which. Given from
+            outside, so that a clip draws the same on every device and whichever process it lies on.
 
     Returns:
         `torch.BoolTensor` of shape `(batch, 3)`, a subset of `modality_mask` with at least two True wherever it had
         more than two.
     """
-    mask = modality_mask.cpu()
-    reduce = (torch.rand(len(mask), generator=generator) >= full_probability) & (mask.sum(1) > 2)
-    drawn = torch.rand(mask.shape, generator=generator).masked_fill(~mask, -1.0).argmax(1)
-    hidden = torch.nn.functional.one_hot(drawn, mask.shape[1]).bool() & reduce[:, None]
-    return (mask & ~hidden).to(modality_mask.device)
+    draws = draws.to(modality_mask.device)
+    num_present = modality_mask.sum(1)
+    reduced = (draws[:, 0] >= full_probability) & (num_present > 2)
+    which = (draws[:, 1] * num_present).long()  # among the present ones
+    hidden = modality_mask & (modality_mask.cumsum(1) - 1 == which[:, None])
+    return modality_mask & ~(hidden & reduced[:, None])
 
 
 __all__ = ["full_view_probability", "reduced_views"]

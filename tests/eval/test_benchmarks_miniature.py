@@ -48,7 +48,7 @@ def test_what_captions_speak_of_comes_in_the_order_of_the_rows(folder):
 
 
 def test_an_unknown_name_lists_the_known_ones(folder):
-    with pytest.raises(ValueError, match=r"\['miniature'\], got 'msrvtt'"):
+    with pytest.raises(ValueError, match="'miniature', .*got 'msrvtt'"):
         load_benchmark("msrvtt", folder, "test")
 
 

@@ -7,7 +7,7 @@ from transformers import AutoModel
 
 from modeling_scalar import ScalarConfig, ScalarModel
 from tests.conftest import make_batch, make_tiny_config
-from trainer.lora import RECIPES, apply_adapters, count_trainable
+from trainer.lora import RECIPES, apply_adapters, count_parameters
 
 
 @pytest.mark.parametrize(
@@ -16,12 +16,12 @@ from trainer.lora import RECIPES, apply_adapters, count_trainable
 def test_the_papers_network_has_exactly_the_papers_trainable_parameters(recipe, count):
     with torch.device("meta"):
         model = apply_adapters(ScalarModel(ScalarConfig()), recipe)
-    assert sum(count_trainable(model).values()) == count
+    assert sum(count_parameters(model).values()) == count
 
 
 def test_the_paper_recipe_trains_the_heads_and_the_text_tower_only():
     with torch.device("meta"):
-        counts = count_trainable(apply_adapters(ScalarModel(ScalarConfig()), "paper"))
+        counts = count_parameters(apply_adapters(ScalarModel(ScalarConfig()), "paper"))
     assert counts == {
         "text_model": 589_824,
         "text_projection": 768 * 512,

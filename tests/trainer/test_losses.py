@@ -7,7 +7,17 @@ import torch
 from torch.nn.functional import normalize
 
 from modeling_scalar.aggregation_scalar import paired_centroids
-from trainer.losses import AlignmentLoss, CrossArityLoss, MatchingLoss, PathwaysLoss, draw_negatives, info_nce
+from trainer.losses import (
+    AlignmentLoss,
+    CrossArityLoss,
+    MatchingLoss,
+    PathwaysLoss,
+    SemanticLoss,
+    UniformityLoss,
+    draw_negatives,
+    info_nce,
+    scalar_components,
+)
 
 
 def make_rows(batch_size=5, dim=8, seed=0):
@@ -110,37 +120,170 @@ def test_matching_equals_binary_cross_entropy():
     assert MatchingLoss()(torch.zeros(0, 2), torch.zeros(0, dtype=torch.bool)).item() == 0
 
 
+def uniform(rows, seed=0):
+    return torch.rand(rows, generator=torch.Generator().manual_seed(seed))
+
+
 def test_negatives_follow_the_softmax_and_never_hit_the_match():
-    scores = torch.tensor([[0.9, 0.3, 0.2, -0.5], [0.1, 0.9, 0.1, 0.1]])
-    candidates = torch.tensor([True, True, True, True])
-    generator = torch.Generator().manual_seed(0)
-    many = scores[:1].expand(20000, -1)
-    weights = (many[0] / 0.5).softmax(0) + 1e-4
-    draws = torch.stack(
-        [draw_negatives(scores, candidates, 0, 0.5, generator) for _ in range(4000)], dim=1
-    )  # (2, 4000)
-    assert not (draws == torch.tensor([[0], [1]])).any()
+    scores = torch.tensor([[0.9, 0.3, 0.2, -0.5]])
+    candidates, draws = torch.ones(4).bool(), uniform(4000)
+    drawn = torch.cat([draw_negatives(scores[:1], candidates, draw[None], 0, 0.5) for draw in draws])
+    assert not (drawn == 0).any()
+    weights = (scores[0] / 0.5).softmax(0) + 1e-4
     expected = weights[1:] / weights[1:].sum()
-    observed = torch.bincount(draws[0], minlength=4)[1:] / 4000
+    observed = torch.bincount(drawn, minlength=4)[1:] / 4000
     torch.testing.assert_close(observed, expected, atol=0.03, rtol=0)  # four standard deviations
 
 
 def test_a_hopeless_negative_is_still_drawn_now_and_then():
     """Beside a wrong clip of weight 0.0033 one of weight 0.00005 is drawn as if it had 0.0001 more."""
     scores = torch.tensor([[0.9, 0.5, 0.2]])
-    generator = torch.Generator().manual_seed(0)
-    draws = torch.cat([draw_negatives(scores, torch.ones(3).bool(), 0, 0.07, generator) for _ in range(4000)])
+    drawn = torch.cat([draw_negatives(scores, torch.ones(3).bool(), u[None], 0, 0.07) for u in uniform(4000)])
     weights = (scores[0] / 0.07).softmax(0)[1:] + 1e-4
     share = (weights[1] / weights.sum()).item()
-    assert 0.03 < share < 0.05 and abs((draws == 2).float().mean().item() - share) < 0.013  # four deviations
+    assert 0.03 < share < 0.05 and abs((drawn == 2).float().mean().item() - share) < 0.013  # four deviations
 
 
 def test_negatives_respect_the_offset_and_the_candidates():
     candidates = torch.tensor([False, True, True, True])
-    draws = torch.stack([draw_negatives(torch.zeros(2, 4), candidates, offset=1) for _ in range(200)])
-    assert set(draws[:, 0].tolist()) == {2, 3} and set(draws[:, 1].tolist()) == {1, 3}
-    only = draw_negatives(torch.zeros(2, 2), torch.tensor([True, False]))
+    drawn = torch.stack([draw_negatives(torch.zeros(2, 4), candidates, uniform(2, i), offset=1) for i in range(200)])
+    assert set(drawn[:, 0].tolist()) == {2, 3} and set(drawn[:, 1].tolist()) == {1, 3}
+    only = draw_negatives(torch.zeros(2, 2), torch.tensor([True, False]), uniform(2))
     assert only.tolist() == [-1, 0]
+    for draw in (0.0, 1 - 2**-24):  # the ends of the interval, next to columns of weight 0
+        assert draw_negatives(torch.zeros(1, 4), candidates, torch.tensor([draw]), offset=3).item() in (1, 2)
+
+
+def test_negatives_are_drawn_also_where_a_clip_has_no_score():
+    scores = torch.full((2, 3), float("-inf"))
+    scores[0, 2] = 0.5
+    drawn = torch.stack([draw_negatives(scores, torch.ones(3).bool(), uniform(2, i)) for i in range(100)])
+    assert (drawn[:, 0] == 2).float().mean() > 0.95 and set(drawn[:, 1].tolist()) == {0, 2}
+
+
+def make_affinities(batch_size=5):
+    """A sparse S*: 1 on the diagonal, a few known pairs, not symmetric."""
+    affinities = torch.eye(batch_size, dtype=torch.float64)
+    affinities[0, 1], affinities[1, 0], affinities[2, 4], affinities[3, 0] = 0.8, 0.8, 0.35, 0.05
+    return affinities
+
+
+def loop_semantic(scores, affinities, temperature=0.07, semantic_temperature=0.5, calibration=1.0):
+    size = len(scores)
+    divergence, errors = 0.0, []
+    for i in range(size):
+        targets = [math.exp(affinities[i][j] / semantic_temperature) for j in range(size)]
+        targets = [t / sum(targets) for t in targets]
+        exponents = [math.exp(scores[i][j] / temperature) for j in range(size)]
+        for j in range(size):
+            divergence += targets[j] * math.log(targets[j] / (exponents[j] / sum(exponents)))
+            if affinities[i][j] > 0:
+                errors.append((scores[i][j] - (2 * affinities[i][j] - 1)) ** 2)
+    return divergence / size + calibration * sum(errors) / len(errors)
+
+
+@pytest.mark.parametrize("calibration", [0.0, 1.0, 0.3])
+def test_semantics_equal_the_loop(calibration):
+    scores = 2 * torch.rand(5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) - 1
+    expected = loop_semantic(scores.tolist(), make_affinities().tolist(), calibration=calibration)
+    loss = SemanticLoss(calibration_weight=calibration)(scores, make_affinities())
+    assert loss.item() == pytest.approx(expected, rel=1e-12) and expected > 0.1
+
+
+def test_calibration_abstains_from_unknown_pairs_and_ranking_does_not():
+    scores = torch.zeros(5, 5, dtype=torch.float64, requires_grad=True)
+    affinities = make_affinities()
+    full, ranking = SemanticLoss(), SemanticLoss(calibration_weight=0.0)
+    (full(scores, affinities) - ranking(scores, affinities)).backward()
+    assert torch.equal(scores.grad != 0, affinities > 0)  # no known target here is 1/2
+    scores.grad = None
+    ranking(scores, affinities).backward()
+    assert (scores.grad != 0).all()
+
+
+def test_semantics_vanish_where_scores_are_the_targets():
+    """The softmax of scores at tau equals that of affinities at tau* if scores = S* tau / tau*, up to a constant."""
+    affinities = make_affinities()
+    assert SemanticLoss(calibration_weight=0.0)(affinities * 0.07 / 0.5 + 0.3, affinities).abs().item() < 1e-12
+    known = torch.ones(3, 3, dtype=torch.float64) * 0.6
+    calibrated = SemanticLoss()(2 * known - 1, known)
+    assert calibrated.abs().item() < 1e-12
+
+
+def loop_uniformity(centroids, scale):
+    size = len(centroids)
+    total = sum(
+        math.exp(-scale * ((centroids[i] - centroids[j]) ** 2).sum().item())
+        for i in range(size)
+        for j in range(size)
+        if i != j
+    )
+    return math.log(total / (size * (size - 1)))
+
+
+@pytest.mark.parametrize("scale", [2.0, 0.5])
+def test_uniformity_equals_the_loop_also_for_short_centroids(scale):
+    centroids = make_rows()[0]
+    centroids[0] *= 0.4
+    assert UniformityLoss(scale)(centroids).item() == pytest.approx(loop_uniformity(centroids, scale), rel=1e-12)
+
+
+def test_uniformity_of_equal_and_of_opposite_points():
+    point = torch.tensor([[1.0, 0.0]])
+    assert UniformityLoss()(point.repeat(4, 1)).item() == pytest.approx(0, abs=1e-6)
+    assert UniformityLoss()(torch.cat([point, -point])).item() == pytest.approx(-8)  # -2 |2|^2
+    alone = point.clone().requires_grad_()
+    UniformityLoss()(alone).backward()
+    assert (alone.grad == 0).all()
+
+
+def test_the_components_of_a_batch_equal_the_loops():
+    texts, modalities, mask = make_rows()
+    reduced = mask.clone()
+    reduced[0, 1] = reduced[1, 2] = False
+    affinities = make_affinities()
+
+    def centroid(i, j):  # clip j, reduced, for text i
+        embeds = modalities[j, reduced[j]]
+        c = ((embeds @ texts[i]) / 0.1).softmax(0) @ embeds
+        return c / c.norm()
+
+    size = range(len(texts))
+    scores = [[(texts[i] @ centroid(i, j)).item() for j in size] for i in size]
+    own = [[(texts[i] @ centroid(j, j)).item() for j in size] for i in size]
+    both = [loop_info_nce(x, 0, 0.07, 0.1) for x in (scores, list(zip(*scores, strict=True)))]
+    components = scalar_components(texts, modalities, mask, reduced, affinities)
+    assert list(components) == ["alignment", "cross_arity", "semantic", "uniformity"]
+    assert components["alignment"].item() == pytest.approx(sum(both) / 2, rel=1e-9)
+    assert components["semantic"].item() == pytest.approx(loop_semantic(own, affinities.tolist()), rel=1e-9)
+    expected = loop_uniformity(torch.stack([centroid(j, j) for j in size]), 2.0)
+    assert components["uniformity"].item() == pytest.approx(expected, rel=1e-9)
+    cross_arity = CrossArityLoss(0.1)(texts, modalities, mask, reduced)
+    torch.testing.assert_close(components["cross_arity"], cross_arity)
+
+
+def test_the_parts_of_a_batch_add_up_to_it():
+    """Two halves with the columns of all, each divided by the mean number of rows: their mean is the whole."""
+    texts, modalities, mask = make_rows()
+    reduced = mask.clone()
+    reduced[0, 1] = False
+    scores = torch.rand(5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    affinities = make_affinities()
+    parts = [slice(0, 2), slice(2, 5)]
+    observed = (affinities > 0).sum() / 2
+    for whole, split in (
+        (AlignmentLoss()(scores, scores.T), lambda p: AlignmentLoss()(scores[p], scores.T[p], p.start, 2.5)),
+        (SemanticLoss()(scores, affinities), lambda p: SemanticLoss()(scores[p], affinities[p], 2.5, observed)),
+        (
+            CrossArityLoss()(texts, modalities, mask, reduced),
+            lambda p: CrossArityLoss()(texts[p], modalities[p], mask[p], reduced[p], 2.5),
+        ),
+        (
+            PathwaysLoss()(texts, modalities, mask, texts, modalities, mask),
+            lambda p: PathwaysLoss()(texts[p], modalities[p], mask[p], texts, modalities, mask, p.start, 2.5),
+        ),
+    ):
+        torch.testing.assert_close(sum(split(part) for part in parts) / 2, whole)
 
 
 @pytest.mark.parametrize("bad", [{"temperature": 0.0}, {"label_smoothing": 1.0}])

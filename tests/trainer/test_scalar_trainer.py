@@ -13,12 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 from modeling_scalar import Clip, ScalarModel
-from modeling_scalar.aggregation_scalar import retrieval_scores
 from tests.conftest import make_batch, make_tiny_config
-from trainer.callbacks import EpochOfDataset
 from trainer.data import derived_generator
 from trainer.lora import apply_adapters
-from trainer.losses import AlignmentLoss, CrossArityLoss
+from trainer.losses import scalar_components
 from trainer.scalar_trainer import ScalarTrainer
 from trainer.training_args import ScalarTrainingArguments
 from trainer.views import reduced_views
@@ -29,8 +27,9 @@ ROOT = Path(__file__).resolve().parents[2]
 class Batches(torch.utils.data.Dataset):
     """Ready-made examples: rows of a fixed random batch."""
 
-    def __init__(self, size=8, mask=None):
-        self.batch = make_batch(size, seed=3)
+    def __init__(self, size=8, mask=None, dtype=torch.float32):
+        batch = make_batch(size, seed=3)
+        self.batch = {name: value.to(dtype) if value.is_floating_point() else value for name, value in batch.items()}
         if mask is not None:
             self.batch["modality_mask"] = mask
 
@@ -38,10 +37,18 @@ class Batches(torch.utils.data.Dataset):
         return len(self.batch["input_ids"])
 
     def __getitem__(self, index):
-        return {name: value[index] for name, value in self.batch.items()}
+        return {name: value[index] for name, value in self.batch.items()} | {"clip_index": index}
 
 
-def make_trainer(folder, model=None, mask=None, size=8, **changes):
+class Affinities:
+    """Semantic targets of a data set of any size: known for neighbouring rows."""
+
+    def affinities(self, rows, columns, semantic_temperature=0.5):
+        distance = (rows[:, None] - columns).abs()
+        return torch.where(distance < 3, 0.3 ** distance.float(), torch.zeros(()))
+
+
+def make_trainer(folder, model=None, mask=None, size=8, aggregation="scalar", double=False, **changes):
     torch.manual_seed(0)
     fields = {
         "output_dir": str(folder),
@@ -53,11 +60,16 @@ def make_trainer(folder, model=None, mask=None, size=8, **changes):
         "disable_tqdm": True,
         "report_to": [],
         "seed": 0,
+        "loss_warmup_steps": 0,
     }
     args = ScalarTrainingArguments(**fields | changes)
     if model is None:
-        model = apply_adapters(ScalarModel(make_tiny_config()), args.adapter)
-    return ScalarTrainer(model, args, train_dataset=Batches(size, mask))
+        learnable = args.learnable_temperature
+        model = ScalarModel(make_tiny_config(aggregation=aggregation, has_logit_scale=learnable))
+        model = apply_adapters(model, args.adapter, args.uses_matching, learnable)
+    dtype = torch.float64 if double else torch.float32
+    model = model.to(dtype)
+    return ScalarTrainer(model, args, train_dataset=Batches(size, mask, dtype), semantic_targets=Affinities())
 
 
 def gradients_of_a_real_step(trainer):
@@ -104,28 +116,50 @@ def test_frozen_towers_keep_no_graph(tiny_model, batch):
     assert base.get_text_states(batch["input_ids"], batch["attention_mask"]).requires_grad
 
 
-def test_the_loss_is_the_sum_of_its_terms_on_the_drawn_views(tmp_path):
-    trainer = make_trainer(tmp_path, full_view_probability=0.0, full_view_decay_steps=0, matching_weight=0.0)
-    batch = make_batch(4)
+def collate(trainer, rows=4):
+    return trainer.data_collator([trainer.train_dataset[i] for i in range(rows)])
+
+
+def test_the_loss_is_the_weighted_sum_of_the_components_on_the_drawn_views(tmp_path):
+    weights = {"cross_arity_weight": 0.7, "semantic_weight": 0.9, "uniformity_weight": 0.2}
+    options = {"full_view_probability": 0.0, "full_view_decay_steps": 0, "matching_weight": 0.0}
+    trainer = make_trainer(tmp_path, **options, **weights)
+    batch = collate(trainer)
     loss = trainer.compute_loss(trainer.model, batch)
-    reduced = reduced_views(batch["modality_mask"], 0.0, derived_generator(0, 0, 0, 0))
+    draws = torch.rand(4, 4, generator=derived_generator(0, 0, 0))
+    reduced = reduced_views(batch["modality_mask"], 0.0, draws[:, :2])
     assert not reduced.all()
-    output = trainer.model(**batch)
-    scores = retrieval_scores(output.text_embeds, output.modality_embeds, reduced)
-    expected = AlignmentLoss()(scores, scores.T)
-    expected = expected + CrossArityLoss()(output.text_embeds, output.modality_embeds, batch["modality_mask"], reduced)
-    torch.testing.assert_close(loss, expected)
+    output = trainer.model(**{name: value for name, value in batch.items() if name != "clip_index"})
+    affinities = Affinities().affinities(torch.arange(4), torch.arange(4))
+    assert 4 < (affinities > 0).sum() < 16
+    components = scalar_components(
+        output.text_embeds, output.modality_embeds, batch["modality_mask"], reduced, affinities
+    )
+    expected = components["alignment"] + 0.7 * components["cross_arity"] + 0.9 * components["semantic"]
+    torch.testing.assert_close(loss, expected + 0.2 * components["uniformity"])
+    names = {"align": "alignment", "mask": "cross_arity", "sem": "semantic", "unif": "uniformity"}
+    for name, component in names.items():
+        torch.testing.assert_close(trainer._parts[f"loss_{name}"], components[component])
 
 
 def test_a_weight_of_zero_skips_its_term(tmp_path):
-    trainer = make_trainer(tmp_path, cross_arity_weight=0.0, matching_weight=0.0)
-    trainer.compute_loss(trainer.model, make_batch(4))
+    weights = ("cross_arity_weight", "matching_weight", "semantic_weight", "uniformity_weight")
+    trainer = make_trainer(tmp_path, **dict.fromkeys(weights, 0.0))
+    trainer.compute_loss(trainer.model, collate(trainer))
     assert [name for name in trainer._parts if name.startswith("loss")] == ["loss_align"]
+
+
+def test_semantics_and_uniformity_join_after_the_warm_up(tmp_path):
+    trainer = make_trainer(tmp_path, loss_warmup_steps=2, max_steps=4, logging_steps=1)
+    trainer.train()
+    entries = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert [{"loss_sem", "loss_unif"} <= set(entry) for entry in entries] == [False, False, True, True]
+    assert all("loss_align" in entry and "loss_mask" in entry for entry in entries)
 
 
 def test_clips_without_anything_to_read_are_left_out_of_matching(tmp_path):
     trainer = make_trainer(tmp_path)
-    batch = make_batch(4)
+    batch = collate(trainer)
     batch["modality_mask"] = torch.tensor([[1, 1, 1], [0, 0, 1], [0, 0, 1], [1, 0, 1]]).bool()
     assert trainer.compute_loss(trainer.model, batch).isfinite()
     batch["modality_mask"] = torch.tensor([[0, 0, 1]] * 4).bool()
@@ -133,11 +167,25 @@ def test_clips_without_anything_to_read_are_left_out_of_matching(tmp_path):
     assert trainer._parts["loss_dam"].isfinite()
 
 
-@pytest.mark.parametrize("objective", ["scalar", "pathways"])
-def test_the_loss_falls_on_eight_items(tmp_path, objective):
+@pytest.mark.parametrize(
+    ("objective", "aggregation"),
+    [
+        ("scalar", "scalar"),
+        ("scalar", "uniform"),
+        ("pathways", "scalar"),
+        ("contrastive", "gram"),
+        ("contrastive", "hypergram"),
+        ("contrastive", "triangle"),
+        ("pmrl", "pmrl"),
+    ],
+)
+def test_the_loss_falls_on_eight_items(tmp_path, objective, aggregation):
     trainer = make_trainer(
         tmp_path,
         objective=objective,
+        aggregation=aggregation,
+        learnable_temperature=objective == "contrastive",
+        calibration_weight=float(objective == "scalar"),
         adapter="full",
         per_device_train_batch_size=8,
         max_steps=40,
@@ -145,7 +193,7 @@ def test_the_loss_falls_on_eight_items(tmp_path, objective):
         contrastive_label_smoothing=0.0,
     )
     trainer.train()
-    name = {"scalar": "loss_align", "pathways": "loss_pathways"}[objective]
+    name = {"pmrl": "loss_pmrl", "pathways": "loss_pathways"}.get(objective, "loss_align")
     losses = [entry[name] for entry in trainer.state.log_history if name in entry]
     assert len(losses) == 40 and losses[-1] < 0.5 * losses[0]
 
@@ -154,9 +202,12 @@ def test_every_component_is_logged(tmp_path):
     trainer = make_trainer(tmp_path, max_steps=2, logging_steps=1)
     trainer.train()
     entry = next(entry for entry in trainer.state.log_history if "loss" in entry)
-    names = {"loss_align", "loss_mask", "loss_dam", "weight_video", "weight_audio", "weight_subtitle", "p_full"}
-    assert names <= set(entry)
-    total = entry["loss_align"] + entry["loss_mask"] + 0.1 * entry["loss_dam"]
+    losses = {f"loss_{name}": entry[f"loss_{name}"] for name in ("align", "mask", "sem", "unif", "dam")}
+    weights = {"loss_unif": 0.1, "loss_dam": 0.1}
+    total = sum(weights.get(name, 1) * value for name, value in losses.items())
+    assert {"p_full", "grad_norm", "learning_rate", "weight_entropy"} <= set(entry)
+    assert 0 < entry["weight_entropy"] < 1.0987
+    assert trainer.state.log_history[1]["clips_per_second"] > 0
     assert entry["loss"] == pytest.approx(total, abs=1e-4)
     assert sum(entry[f"weight_{name}"] for name in ("video", "audio", "subtitle")) == pytest.approx(1, abs=1e-5)
 
@@ -222,42 +273,35 @@ def test_clips_kept_in_memory_give_the_examples_of_clips_read_from_files(tmp_pat
 SCRIPT = """
 import json, sys, torch
 sys.path.insert(0, sys.argv[1])
-from tests.conftest import make_batch, make_tiny_config
 from tests.trainer.test_scalar_trainer import make_trainer
-import trainer.scalar_trainer as module
-from trainer.losses import draw_negatives
 
-# Draws that depend on the row alone, so that they are the same however the rows are spread over processes.
-def best_wrong(scores, candidates, offset=0, temperature=0.07, generator=None):
-    scores = scores.detach().clone().masked_fill(~candidates, -9)
-    scores.diagonal(offset).fill_(-10)
-    return scores.argmax(1)
-def by_content(mask, probability, generator=None):
-    reduced = mask.clone()
-    reduced[mask.all(1), 1] = False
-    return reduced
-module.draw_negatives, module.reduced_views = best_wrong, by_content
-
-mask = torch.ones(8, 3, dtype=torch.bool)
+mask = torch.ones(9, 3, dtype=torch.bool)
 mask[4:, 1] = False  # the clips of the second process all lack audio
 mask[1, 2] = mask[6, 0] = False
-trainer = make_trainer(sys.argv[2], mask=mask, per_device_train_batch_size=int(sys.argv[3]), adapter="all_towers",
-                       data_seed=0, max_grad_norm=1e9, ddp_find_unused_parameters=True)
-world = trainer.args.world_size
-rank = trainer.args.process_index
-model = trainer.accelerator.prepare(trainer.model)
-torch.manual_seed(1)
-for parameter in trainer.model.parameters():
-    if parameter.requires_grad and parameter.abs().max() == 0:
-        torch.nn.init.normal_(parameter, std=0.02)
-rows = slice(rank * 8 // world, (rank + 1) * 8 // world)
-batch = {name: value[rows] for name, value in trainer.train_dataset.batch.items()}
-loss = trainer.compute_loss(model, batch)
-trainer.accelerator.backward(loss)
-mean = trainer.accelerator.reduce(loss.detach(), reduction="mean") if world > 1 else loss.detach()
+mask[5] = torch.tensor([False, False, True])  # nothing for the cross-encoder to read
+results = []
+for options in json.loads(sys.argv[2]):
+    size = options.pop("rows")
+    trainer = make_trainer(sys.argv[3], mask=mask, size=9, double=True, full_view_probability=0.1,
+                           full_view_decay_steps=0, dataloader_drop_last=False, adapter="all_towers", **options)
+    world, rank = trainer.args.world_size, trainer.args.process_index
+    torch.manual_seed(1)
+    for parameter in trainer.model.parameters():
+        if parameter.requires_grad and parameter.abs().max() == 0:
+            torch.nn.init.normal_(parameter, std=0.02)
+    trainer.model_wrapped = model = trainer.accelerator.prepare(trainer.model)
+    trainer.current_gradient_accumulation_steps = 1
+    rows = torch.arange(size).tensor_split(world)[rank].tolist()
+    loss = trainer.training_step(model, trainer.data_collator([trainer.train_dataset[i] for i in rows]))
+    mean = lambda value: trainer.accelerator.reduce(value.detach(), reduction="mean") if world > 1 else value.detach()
+    results.append({
+        "world": world,
+        "loss": mean(loss),
+        "parts": {name: mean(value) for name, value in trainer._parts.items() if name.startswith("loss")},
+        "gradients": {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None},
+    })
 if rank == 0:
-    gradients = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
-    torch.save({"world": world, "loss": mean, "gradients": gradients, "parts": trainer._parts}, sys.argv[4])
+    torch.save(results, sys.argv[4])
 """
 
 
@@ -267,26 +311,87 @@ def free_port():
         return listener.getsockname()[1]
 
 
-@pytest.mark.distributed
-def test_two_processes_have_the_loss_and_gradient_of_one(tmp_path):
-    script = tmp_path / "step.py"
-    script.write_text(SCRIPT)
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    results = []
-    for processes, size in ((1, 8), (2, 4)):
-        command = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(processes)]
-        command += ["--multi_gpu", "--main_process_port", str(free_port())] if processes > 1 else ["--cpu"]
-        arguments = [str(ROOT), str(tmp_path / f"out{processes}"), str(size), str(tmp_path / f"{processes}.pt")]
-        run = subprocess.run([*command, str(script), *arguments], capture_output=True, text=True, env=environment)
-        assert run.returncode == 0, run.stderr[-3000:]
-        results.append(torch.load(tmp_path / f"{processes}.pt", weights_only=True))
-    one, two = results
-    assert (one["world"], two["world"]) == (1, 2)
-    torch.testing.assert_close(two["loss"], one["loss"], atol=1e-6, rtol=1e-6)
-    assert one["gradients"].keys() == two["gradients"].keys() and len(one["gradients"]) > 20
+def assert_equal_steps(one, other):
+    """To rounding in float64; the terms are logged in float32."""
+    torch.testing.assert_close(other["loss"], one["loss"], atol=1e-9, rtol=1e-9)
+    assert one["parts"].keys() == other["parts"].keys()
+    for name, value in one["parts"].items():
+        torch.testing.assert_close(other["parts"][name], value, atol=1e-6, rtol=1e-6, msg=name)
+    assert one["gradients"].keys() == other["gradients"].keys() and len(one["gradients"]) > 20
     assert max(gradient.abs().max() for gradient in one["gradients"].values()) > 1e-2
     for name, gradient in one["gradients"].items():
-        torch.testing.assert_close(two["gradients"][name], gradient, atol=1e-6, rtol=1e-4, msg=name)
+        torch.testing.assert_close(other["gradients"][name], gradient, atol=1e-9, rtol=1e-7, msg=name)
+
+
+WHOLE = {"align", "mask", "sem", "unif", "dam"}
+BASELINE = {"rows": 9, "objective": "contrastive", "learnable_temperature": True}
+STEPS = {
+    "even": ({"rows": 8}, WHOLE),
+    "ragged": ({"rows": 9}, WHOLE),  # five and four
+    "ragged in parts": ({"rows": 9, "mini_batch_size": 2}, WHOLE),
+    "pathways": ({"rows": 9, "objective": "pathways"}, {"pathways"}),
+    "pmrl": ({"rows": 9, "objective": "pmrl", "aggregation": "pmrl"}, {"pmrl", "dam"}),
+    "hypergram": (BASELINE | {"aggregation": "hypergram"}, {"align", "dam"}),
+    "triangle": (BASELINE | {"aggregation": "triangle"}, {"align", "dam"}),
+}
+
+
+@pytest.fixture(scope="module")
+def steps_of_one_and_two_processes(tmp_path_factory):
+    """Loss, terms and gradients of one step of each kind of training, on one process and on two."""
+    folder = tmp_path_factory.mktemp("steps")
+    (folder / "steps.py").write_text(SCRIPT)
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    options = json.dumps([options for options, _ in STEPS.values()])
+    results = []
+    for processes in (1, 2):
+        command = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(processes)]
+        command += ["--multi_gpu", "--main_process_port", str(free_port())] if processes > 1 else ["--cpu"]
+        result = folder / f"{processes}.pt"
+        arguments = [str(ROOT), options, str(folder / "out"), str(result)]
+        run = subprocess.run(
+            [*command, str(folder / "steps.py"), *arguments], capture_output=True, text=True, env=environment
+        )
+        assert run.returncode == 0, run.stderr[-3000:]
+        results.append(dict(zip(STEPS, torch.load(result, weights_only=True), strict=True)))
+    return results
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("kind", STEPS)
+def test_two_processes_have_the_loss_and_gradient_of_one(steps_of_one_and_two_processes, kind):
+    one, two = (results[kind] for results in steps_of_one_and_two_processes)
+    assert (one["world"], two["world"]) == (1, 2)
+    assert set(one["parts"]) == {f"loss_{name}" for name in STEPS[kind][1]}
+    assert all(value.abs() > 1e-4 for value in one["parts"].values())
+    assert_equal_steps(one, two)
+
+
+@pytest.mark.distributed
+def test_parts_of_a_batch_on_two_processes_have_the_gradient_of_the_whole_on_one(steps_of_one_and_two_processes):
+    one, two = steps_of_one_and_two_processes
+    assert_equal_steps(one["ragged"], two["ragged in parts"])
+
+
+@pytest.mark.parametrize("adapter", ["paper", "all_towers", "full"])
+@pytest.mark.parametrize("size", [1, 3, 16])
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(tmp_path, adapter, size):
+    def gradients(**options):
+        views = {"full_view_probability": 0.1, "full_view_decay_steps": 0}
+        trainer = make_trainer(tmp_path, adapter=adapter, double=True, **views, **options)
+        trainer.current_gradient_accumulation_steps = 2
+        torch.manual_seed(5)
+        for parameter in trainer.model.parameters():
+            if parameter.requires_grad and parameter.abs().max() == 0:
+                torch.nn.init.normal_(parameter, std=0.02)
+        trainer.create_optimizer()
+        batch = collate(trainer, 8)
+        batch["modality_mask"][2:5, 1] = batch["modality_mask"][6, 0] = False
+        loss = trainer.training_step(trainer.model, batch)
+        named = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
+        return {"loss": loss, "gradients": named, "parts": dict(trainer._parts)}
+
+    assert_equal_steps(gradients(), gradients(mini_batch_size=size))
 
 
 def test_the_data_set_learns_its_epoch_also_after_resuming(tmp_path, tiny_processor):
@@ -313,10 +418,6 @@ def test_the_data_set_learns_its_epoch_also_after_resuming(tmp_path, tiny_proces
         trainer = make_trainer(folder, max_steps=6, save_strategy="steps", save_steps=3)
         trainer.train_dataset = Recording(rows, tiny_processor)
         trainer.train_dataset._clips = clips
-        trainer.callback_handler.callbacks = [
-            callback for callback in trainer.callback_handler.callbacks if not isinstance(callback, EpochOfDataset)
-        ]
-        trainer.add_callback(EpochOfDataset(trainer.train_dataset))
         trainer.data_collator = ScalarDataCollator(tiny_processor)
         trainer.train(resume_from_checkpoint=resume)
         weights = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}

@@ -11,9 +11,13 @@ def test_p_full_falls_linearly_and_stays():
     assert full_view_probability(10, final=1.0) == 1.0 and full_view_probability(0, 0.25, 0) == 0.25
 
 
+def uniform(rows, seed):
+    return torch.rand(rows, 2, generator=torch.Generator().manual_seed(seed))
+
+
 def test_only_clips_with_more_than_two_modalities_lose_exactly_one():
     mask = torch.tensor([[1, 1, 1], [1, 1, 0], [0, 0, 1]]).bool().repeat(3000, 1)
-    reduced = reduced_views(mask, 0.5, torch.Generator().manual_seed(0))
+    reduced = reduced_views(mask, 0.5, uniform(len(mask), 0))
     lost = mask & ~reduced
     assert not (reduced & ~mask).any()
     assert (lost[1::3] == 0).all() and (lost[2::3] == 0).all()
@@ -24,12 +28,19 @@ def test_only_clips_with_more_than_two_modalities_lose_exactly_one():
     torch.testing.assert_close(shares, torch.full((3,), 1 / 3), atol=0.05, rtol=0)
 
 
-def test_the_same_generator_draws_the_same_views():
-    mask = torch.ones(50, 3, dtype=torch.bool)
-    views = [reduced_views(mask, 0.5, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
-    assert torch.equal(views[0], views[1]) and not torch.equal(views[0], views[2])
+def test_a_clip_draws_the_same_wherever_it_lies():
+    mask, draws = torch.ones(50, 3, dtype=torch.bool), uniform(50, 1)
+    whole = reduced_views(mask, 0.5, draws)
+    parts = torch.cat([reduced_views(mask[:20], 0.5, draws[:20]), reduced_views(mask[20:], 0.5, draws[20:])])
+    assert torch.equal(whole, parts) and not torch.equal(whole, reduced_views(mask, 0.5, uniform(50, 2)))
 
 
 def test_a_probability_of_one_hides_nothing():
     mask = torch.ones(100, 3, dtype=torch.bool)
-    assert reduced_views(mask, 1.0).all()
+    assert reduced_views(mask, 1.0, uniform(100, 0)).all()
+
+
+def test_the_largest_draw_still_hides_a_present_modality():
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    largest = torch.tensor([[0.9, 1 - 2**-24]])
+    assert reduced_views(mask, 0.0, largest).tolist() == [[True, True, False]]

@@ -28,6 +28,7 @@ class CrossArityLoss(nn.Module):
         modality_embeds: torch.Tensor,
         modality_mask: torch.Tensor,
         reduced_mask: torch.Tensor,
+        num_rows: float | None = None,
     ) -> torch.Tensor:
         """
         Compute the mean over the batch of 1 - <mu_M, mu_K> + (s_M - sg[s_K])^2.
@@ -36,6 +37,8 @@ class CrossArityLoss(nn.Module):
             text_embeds (`torch.Tensor` of shape `(batch, dim)`): unit norm, row i belongs to clip i.
             modality_embeds (`torch.Tensor` of shape `(batch, 3, dim)`): unit norm; masked rows are ignored.
             modality_mask, reduced_mask (`torch.BoolTensor` of shape `(batch, 3)`): K and M, at least one True per row.
+            num_rows (`float`, *optional*): what the sum over rows is divided by; by default their number. Of several
+                processes, the mean number per process.
 
         Returns:
             `torch.Tensor`, a scalar, non-negative.
@@ -47,7 +50,8 @@ class CrossArityLoss(nn.Module):
         texts = text_embeds.to(complete.dtype)
         complete_scores, reduced_scores = ((texts * centroids).sum(-1) for centroids in (complete, reduced))
         direction = 1 - (reduced * complete).sum(-1)
-        return (direction + (reduced_scores - complete_scores.detach()).square()).mean()
+        total = (direction + (reduced_scores - complete_scores.detach()).square()).sum()
+        return total / (len(texts) if num_rows is None else num_rows)
 
 
 __all__ = ["CrossArityLoss"]

@@ -7,30 +7,33 @@ from torch import nn
 def draw_negatives(
     scores: torch.Tensor,
     candidates: torch.Tensor,
+    draws: torch.Tensor,
     offset: int = 0,
-    temperature: float = 0.07,
-    generator: torch.Generator | None = None,
+    temperature: float | torch.Tensor = 0.07,
 ) -> torch.Tensor:
     """
     Draw one wrong column for each row, more often the better it scores: from softmax(scores / temperature) + 1e-4.
 
     Args:
-        scores (`torch.Tensor` of shape `(rows, columns)`): the match of row i is column `offset + i`, never drawn.
+        scores (`torch.Tensor` of shape `(rows, columns)`): the match of row i is column `offset + i`, never drawn;
+            `-inf` for a pair without a score.
         candidates (`torch.BoolTensor` of shape `(columns,)`): columns that may be drawn.
+        draws (`torch.Tensor` of shape `(rows,)`): uniform numbers in [0, 1), one per row, so that a row draws the same
+            on whichever process it lies.
         offset (`int`): column of this process's first match.
-        temperature (`float`): of the contrastive loss that the scores are trained with.
-        generator (`torch.Generator`, *optional*): on the CPU.
+        temperature (`float` or a scalar `torch.Tensor`): of the contrastive loss that the scores are trained with.
 
     Returns:
         `torch.LongTensor` of shape `(rows,)`, -1 for a row without any candidate.
     """
-    weights = (scores.detach().float() / temperature).softmax(dim=1).cpu() + 1e-4
-    weights[:, ~candidates.cpu()] = 0
+    # The clamp keeps a row of nothing but -inf, of a clip that the score does not cover, from becoming NaN.
+    weights = (scores.detach().double().clamp(min=-1e4) / temperature).softmax(dim=1) + 1e-4
+    weights = weights * candidates
     weights.diagonal(offset).zero_()
-    drawable = weights.sum(1) > 0
-    weights[~drawable] = 1  # multinomial refuses rows of zeros; their draw is discarded
-    drawn = torch.multinomial(weights, 1, generator=generator).squeeze(1)
-    return drawn.masked_fill(~drawable, -1).to(scores.device)
+    cumulative = weights.cumsum(dim=1)
+    # The first column whose cumulative weight exceeds the draw; one of weight 0 never is.
+    drawn = torch.searchsorted(cumulative, draws.to(cumulative)[:, None] * cumulative[:, -1:], right=True).squeeze(1)
+    return drawn.masked_fill(cumulative[:, -1] == 0, -1)
 
 
 class MatchingLoss(nn.Module):
@@ -51,7 +54,8 @@ class MatchingLoss(nn.Module):
         Returns:
             `torch.Tensor`, a scalar, log(2) for a head that knows nothing; 0 without pairs.
         """
-        total = nn.functional.cross_entropy(match_logits.float(), is_match.long(), reduction="sum")
+        logits = match_logits.to(torch.promote_types(match_logits.dtype, torch.float32))
+        total = nn.functional.cross_entropy(logits, is_match.long(), reduction="sum")
         return total / max(len(match_logits) if num_pairs is None else num_pairs, 1)
 
 

@@ -30,6 +30,7 @@ class PathwaysLoss(nn.Module):
         all_modality_embeds: torch.Tensor,
         all_modality_mask: torch.Tensor,
         offset: int = 0,
+        num_rows: float | None = None,
     ) -> torch.Tensor:
         """
         Compute the mean over modalities of the loss among the clips that have it.
@@ -39,12 +40,13 @@ class PathwaysLoss(nn.Module):
                 `(batch, 3)`.
             all_text_embeds, all_modality_embeds, all_modality_mask: the rows of all processes.
             offset (`int`): index of this process's first row among all.
+            num_rows (`float`, *optional*): mean number of rows per process; by default `batch`.
 
         Returns:
             `torch.Tensor`, a scalar, non-negative.
         """
         targets = torch.arange(len(text_embeds), device=text_embeds.device) + offset
-        processes = len(all_text_embeds) / len(text_embeds)
+        processes = len(all_text_embeds) / (len(text_embeds) if num_rows is None else num_rows)
         total, terms = text_embeds.new_zeros(()), 0
         for modality in range(modality_mask.shape[1]):
             rows = modality_mask[:, modality].nonzero().flatten()
@@ -52,13 +54,13 @@ class PathwaysLoss(nn.Module):
             if absent.all():
                 continue
             # The mean over all processes' rows, of which this one may hold more or fewer than its share.
-            num_rows = (~absent).sum() / processes
+            num_present = (~absent).sum() / processes
             for queries, items in (
                 (text_embeds[rows], all_modality_embeds[:, modality]),
                 (modality_embeds[rows, modality], all_text_embeds),
             ):
                 logits = (queries @ items.T / self.temperature).masked_fill(absent, -1e30)
-                total = total + nn.functional.cross_entropy(logits, targets[rows], reduction="sum") / num_rows
+                total = total + nn.functional.cross_entropy(logits, targets[rows], reduction="sum") / num_present
                 terms += 1
         return total / max(terms, 1)
 

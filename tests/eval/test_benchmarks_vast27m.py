@@ -1,0 +1,150 @@
+"""Loading a corpus annotated as VAST-27M is, from folders made by hand."""
+
+import json
+import os
+
+import pytest
+
+from eval.benchmarks import FEATURES, load_benchmark
+from eval.benchmarks.media import find_media
+
+
+def write_corpus(root, entries, videos=(), audios=(), split="train"):
+    for folder, names in (("videos", videos), ("audios", audios)):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        for name in names:
+            (root / folder / name).touch()
+    (root / f"{split}.json").write_text(entries if isinstance(entries, str) else json.dumps(entries))
+    return root
+
+
+def entry(clip_id="a", **changes):
+    return {
+        "clip_id": clip_id,
+        "vast_cap": f"all of {clip_id}",
+        "vision_cap": ["what one sees"],
+        "audio_cap": ["what one hears"],
+        "subtitle": f"speech of {clip_id}",
+    } | changes
+
+
+def test_every_entry_becomes_a_row_with_the_fixed_columns_in_order(tmp_path, monkeypatch):
+    entries = [entry("b.12"), entry("a.3"), entry("c")]
+    write_corpus(tmp_path / "set", entries, ["a.3.webm", "b.12.mp4", "unused.mp4"], ["b.12.wav", "c.FLAC"])
+    monkeypatch.chdir(tmp_path)
+    dataset = load_benchmark("vast27m", "set", "train")
+    assert dataset.features == FEATURES
+    videos, audios = tmp_path / "set" / "videos", tmp_path / "set" / "audios"
+    expected = [
+        ("b.12", videos / "b.12.mp4", audios / "b.12.wav"),
+        ("a.3", videos / "a.3.webm", videos / "a.3.webm"),  # the video's own track
+        ("c", None, audios / "c.FLAC"),
+    ]
+    for row, (clip_id, video, audio) in zip(dataset, expected, strict=True):
+        assert row == {
+            "video_id": clip_id,
+            "caption": f"all of {clip_id}",
+            "video_path": video and str(video),
+            "audio_path": str(audio),
+            "subtitle": f"speech of {clip_id}",
+        }
+
+
+def test_a_list_of_captions_gives_a_row_per_caption_of_one_clip(tmp_path):
+    write_corpus(tmp_path, [entry(vast_cap=["one", "two"]), entry("b")], ["a.mp4", "b.mp4"])
+    dataset = load_benchmark("vast27m", tmp_path, "train")
+    assert dataset["caption"][:] == ["one", "two", "all of b"]
+    assert dataset["video_id"][:] == ["a", "a", "b"]
+    assert len(set(dataset["video_path"][:2])) == len(set(dataset["subtitle"][:2])) == 1
+
+
+@pytest.mark.parametrize("subtitle", ["", " \n", None])
+def test_an_empty_subtitle_is_absent(tmp_path, subtitle):
+    write_corpus(tmp_path, [entry(subtitle=subtitle)], ["a.mp4"])
+    assert load_benchmark("vast27m", tmp_path, "train")["subtitle"][:] == [None]
+
+
+def test_a_missing_subtitle_is_absent(tmp_path):
+    write_corpus(tmp_path, [{"clip_id": "a", "vast_cap": "a dog"}], ["a.mp4"])
+    assert load_benchmark("vast27m", tmp_path, "train")["subtitle"][:] == [None]
+
+
+def test_the_split_names_the_annotation(tmp_path):
+    write_corpus(tmp_path, [entry("a")], ["a.mp4"], split="small")
+    assert load_benchmark("vast27m", tmp_path, "small")["video_id"][:] == ["a"]
+    with pytest.raises(FileNotFoundError, match="No annotation at .*train.json"):
+        load_benchmark("vast27m", tmp_path, "train")
+
+
+def test_a_corpus_of_sounds_needs_no_folder_of_videos(tmp_path):
+    write_corpus(tmp_path, [entry()], audios=["a.wav"])
+    (tmp_path / "videos").rmdir()
+    assert load_benchmark("vast27m", tmp_path, "train")[0]["video_path"] is None
+
+
+def test_clips_without_any_file_are_counted_and_the_first_ten_named(tmp_path):
+    # The name of a clip may begin with that of another.
+    write_corpus(tmp_path, [entry(f"clip{i}") for i in range(1, 15)], ["clip3.mp4", "clip10.extra.mp4"], ["clip12.wav"])
+    names = ", ".join(f"clip{i}" for i in (1, 2, 4, 5, 6, 7, 8, 9, 10, 11))
+    with pytest.raises(FileNotFoundError, match=rf"12 of 14 clips have no file .*: {names}, …"):
+        load_benchmark("vast27m", tmp_path, "train")
+
+
+def test_a_clip_with_two_files_is_an_error_that_names_them(tmp_path):
+    write_corpus(tmp_path, [entry()], ["a.mp4", "a.mkv"])
+    with pytest.raises(ValueError, match=r"1 clips have several files .*a\.mkv and a\.mp4.*Keep one"):
+        load_benchmark("vast27m", tmp_path, "train")
+
+
+def test_what_downloaders_leave_beside_a_clip_is_not_the_clip(tmp_path):
+    write_corpus(tmp_path, [entry("a")], ["a.json", "a.txt", "a.vtt", "a.mp4"])
+    assert load_benchmark("vast27m", tmp_path, "train")[0]["video_path"] == str(tmp_path / "videos" / "a.mp4")
+    (tmp_path / "videos" / "a.mp4").unlink()
+    with pytest.raises(FileNotFoundError, match="1 of 1 clips"):
+        load_benchmark("vast27m", tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ("clip", "must be an object, got 'clip'"),
+        ({"vast_cap": "a dog"}, "must have a `clip_id` that is text, got None"),
+        (entry(clip_id=7), "must have a `clip_id` that is text, got 7"),
+        (entry("b", vast_cap=None), "the clip 'b', must have a `vast_cap`.*got None"),
+        (entry("b", vast_cap=" "), "the clip 'b', must have a `vast_cap`.*got ' '"),
+        (entry("b", vast_cap=[]), r"the clip 'b', must have a `vast_cap`.*got \[\]"),
+        (entry("b", vast_cap=["one", ""]), "the clip 'b', must have a `vast_cap`"),
+        (entry("b", subtitle=["hello"]), "the clip 'b', must have a `subtitle` that is text"),
+        (entry("a"), "repeats the clip 'a'"),
+    ],
+)
+def test_a_malformed_entry_is_named(tmp_path, bad, message):
+    write_corpus(tmp_path, [entry("a"), bad], ["a.mp4", "b.mp4"])
+    with pytest.raises(ValueError, match=rf"Entry 1 of .*train\.json.*{message}"):
+        load_benchmark("vast27m", tmp_path, "train")
+
+
+@pytest.mark.parametrize(("content", "message"), [("[{", "is not JSON"), ("{}", "must hold a list of objects, got dict")])
+def test_a_file_that_is_no_list_is_refused(tmp_path, content, message):
+    write_corpus(tmp_path, content)
+    with pytest.raises(ValueError, match=message):
+        load_benchmark("vast27m", tmp_path, "train")
+
+
+def test_media_are_found_by_one_listing(tmp_path, monkeypatch):
+    ids = [f"clip{i}" for i in range(50)]
+    write_corpus(tmp_path, [], [f"{name}.mp4" for name in ids])
+    (tmp_path / "videos" / "clip0.d").mkdir()  # no file
+    calls, list_folder, stat = [], os.scandir, os.stat
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", lambda path: calls.append(path) or list_folder(path))
+        patch.setattr(os, "stat", lambda path, **kwargs: calls.append(path) or stat(path, **kwargs))
+        found = find_media(tmp_path / "videos", ids[:40])
+    assert 1 <= len(calls) <= 2  # is it a folder, and what is in it
+    assert found == {name: str(tmp_path / "videos" / f"{name}.mp4") for name in ids[:40]}
+
+
+def test_a_link_to_nowhere_is_left_to_the_reader_to_report(tmp_path):
+    write_corpus(tmp_path, [entry()], audios=["a.wav"])
+    (tmp_path / "videos" / "a.mp4").symlink_to(tmp_path / "lost.mp4")
+    assert load_benchmark("vast27m", tmp_path, "train")[0]["video_path"] == str(tmp_path / "videos" / "a.mp4")

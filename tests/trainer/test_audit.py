@@ -1,0 +1,65 @@
+"""What is said before a run, and that a parameter nobody reaches stops it."""
+
+import pytest
+import torch
+
+from modeling_scalar import ScalarConfig, ScalarModel
+from tests.conftest import make_tiny_config
+from tests.trainer.test_scalar_trainer import make_trainer
+from trainer.audit import describe_run
+from trainer.lora import apply_adapters, count_parameters
+from trainer.training_args import ScalarTrainingArguments
+
+
+def test_the_description_counts_the_papers_network():
+    args = ScalarTrainingArguments(output_dir="out", use_cpu=True, per_device_train_batch_size=128)
+    with torch.device("meta"):
+        model = apply_adapters(ScalarModel(ScalarConfig()), "paper")
+    text = describe_run(model, args, num_examples=136_674, steps_per_epoch=1067)
+    assert "trained: 4,763,650 parameters" in text and "text_model 589,824" in text
+    frozen = sum(count_parameters(model, trainable=False).values())
+    assert f"frozen: {frozen:,} parameters" in text and frozen > 1.2e9
+    assert "128 clips see each other" in text and "steps: 5,335, 1,067 an epoch of 136,674 examples" in text
+    total = frozen + 4_763_650
+    assert f"memory: {(4 * total + 12 * 4_763_650) / 2**30:.2f} GiB" in text
+
+
+def test_a_trainable_parameter_without_a_gradient_stops_the_run_after_one_step(tmp_path):
+    model = apply_adapters(ScalarModel(make_tiny_config()), "paper")
+    model.get_base_model().subtitle_condition.projection.weight.requires_grad = True
+    trainer = make_trainer(tmp_path, model=model, max_steps=3)
+    with pytest.raises(ValueError, match="1 trainable parameters got no gradient in step 1.*subtitle_condition"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+def test_parameters_of_an_absent_modality_are_waited_for(tmp_path, caplog):
+    mask = torch.ones(8, 3, dtype=torch.bool)
+    mask[:, 1] = False
+    trainer = make_trainer(tmp_path, mask=mask, max_steps=2)
+    trainer.train()
+    assert "never got a gradient" in caplog.text and "audio_condition" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("objective", "aggregation", "adapter"),
+    [("pathways", "scalar", "full"), ("contrastive", "triangle", "paper"), ("contrastive", "hypergram", "all_towers")],
+)
+def test_exactly_what_an_objective_reaches_is_trained(tmp_path, objective, aggregation, adapter):
+    """Two steps pass the audit, and what it does not reach is not trainable."""
+    learnable = objective == "contrastive"
+    options = {"objective": objective, "aggregation": aggregation, "adapter": adapter}
+    trainer = make_trainer(tmp_path, learnable_temperature=learnable, max_steps=2, **options)
+    trainable = set(count_parameters(trainer.model))
+    assert ("subtitle_projection" in trainable) == (aggregation != "triangle")
+    assert ("hyperbolic" in trainable) == (aggregation == "hypergram")
+    assert {"match_head", "logit_scale"} <= trainable or objective == "pathways"
+    names = [name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad]
+    assert any("crossattention" in name for name in names) == (objective != "pathways")
+    trainer.train()
+    assert trainer.state.global_step == 2
+
+
+def test_a_temperature_that_is_not_there_cannot_be_learned(tiny_model):
+    with pytest.raises(ValueError, match="has_logit_scale"):
+        apply_adapters(tiny_model, "paper", learnable_temperature=True)

@@ -1,0 +1,337 @@
+"""Training from cached features is training from the files: the same views, presence and results."""
+
+import copy
+import itertools
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from eval.benchmarks import load_benchmark
+from eval.miniature import generate
+from modeling_scalar import ScalarImageProcessor, ScalarModel, ScalarProcessor
+from tests.conftest import make_tiny_config
+from trainer import cache_features as module
+from trainer.cache_features import app, cache_features
+from trainer.data import ClipDataset, ScalarDataCollator
+from trainer.features import FeatureCollator, FeatureDataset
+from trainer.lora import apply_adapters
+
+SEED, VIEWS = 7, 2
+QUIET = {"seed": SEED, "views": VIEWS, "batch_size": 4, "progress": False}
+WITHOUT_VIDEO, WITHOUT_AUDIO = {8}, {1, 5, 6}  # of row 5 the file alone knows
+MATCHED = ("video", "audio")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("miniature")
+    generate(folder, num_train=10, num_test=1, seed=3, num_proc=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rows(root):
+    def change(row, index):
+        if index in WITHOUT_VIDEO:
+            row["video_path"] = None
+        if index == 1:
+            row["audio_path"] = None
+        if index == 5:
+            assert row["audio_path"] is None
+            row["audio_path"] = row["video_path"]
+        return row
+
+    return load_benchmark("miniature", root, "train").map(change, with_indices=True)
+
+
+@pytest.fixture
+def model():
+    """A model of which the paper's recipe trains a part; the seed makes it the same every time."""
+    return make_model()
+
+
+def make_model(seed=0, recipe="paper"):
+    torch.manual_seed(seed)
+    return apply_adapters(ScalarModel(make_tiny_config()), recipe)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory, rows, tiny_processor):
+    """The features in both precisions."""
+    base = tmp_path_factory.mktemp("features")
+    for dtype in ("float32", "float16"):
+        cache_features(base / dtype, rows, make_model().get_base_model(), tiny_processor, dtype=dtype, **QUIET)
+    return base
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def training_step(model, batch):
+    """Embeddings, condition states and gradients of one step with matching."""
+    batch = {name: value for name, value in batch.items() if name != "clip_index"}
+
+    def select_pairs(output):
+        readable = output.condition_mask.any(dim=1)
+        texts = batch["input_ids"][readable], batch["attention_mask"][readable]
+        return *texts, output.condition_states[readable], output.condition_mask[readable]
+
+    model.zero_grad()
+    output = model(**batch, select_pairs=select_pairs, condition_on=MATCHED)
+    (output.scores.diagonal().sum() + output.match_logits[:, 1].sum()).backward()
+    gradients = {name: x.grad for name, x in model.named_parameters() if x.grad is not None}
+    tensors = {name: output[name] for name in ("modality_embeds", "condition_states", "match_logits", "scores")}
+    return tensors | gradients, output.modality_mask
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 3])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float16", 2e-3)])
+def test_a_step_from_features_is_the_step_from_files(model, rows, tiny_processor, folders, epoch, dtype, tolerance):
+    from_files = ClipDataset(rows, tiny_processor, SEED)
+    from_features = FeatureDataset(folders / dtype, rows, model, tiny_processor, SEED)
+    from_files.set_epoch(epoch % VIEWS)
+    from_features.set_epoch(epoch)
+    batch = FeatureCollator(tiny_processor)([from_features[i] for i in range(10)])
+    expected_batch = ScalarDataCollator(tiny_processor)([from_files[i] for i in range(10)])
+    for name in set(batch) & set(expected_batch):
+        assert torch.equal(batch[name], expected_batch[name]), name
+    tensors, mask = training_step(model, batch)
+    expected, expected_mask = training_step(model, expected_batch)
+    assert torch.equal(mask, expected_mask)
+    for index, absent in enumerate((WITHOUT_VIDEO, WITHOUT_AUDIO)):
+        assert set((~mask[:, index]).nonzero().flatten().tolist()) == absent
+    assert tensors.keys() == expected.keys() and len(tensors) > 20
+    for name, value in expected.items():
+        # gradients are sums over texts and pairs: relative to their size
+        scale = max(1.0, value.abs().max().item())
+        torch.testing.assert_close(tensors[name], value, atol=tolerance * scale, rtol=0, msg=name)
+
+
+def test_views_differ_and_come_in_turn(model, rows, tiny_processor, folders):
+    dataset = FeatureDataset(folders / "float32", rows, model, tiny_processor)
+    seen = []
+    for epoch in range(4):
+        dataset.set_epoch(epoch)
+        seen.append(dataset[0]["video_pooled"])
+    assert torch.equal(seen[0], seen[2]) and torch.equal(seen[1], seen[3]) and not torch.equal(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("picked", [[0, 5, 8], [1, 5], [8], [9]])
+def test_a_batch_has_the_keys_that_the_processor_would_give(model, rows, tiny_processor, folders, picked):
+    from_files, from_features = (
+        ClipDataset(rows, tiny_processor, SEED),
+        FeatureDataset(folders / "float32", rows, model, tiny_processor),
+    )
+    expected = set(ScalarDataCollator(tiny_processor)([from_files[i] for i in picked]))
+    for raw, name in (("pixel_values_videos", "video"), ("input_features", "audio")):
+        if raw in expected:
+            expected = expected - {raw} | {f"{name}_pooled", f"{name}_states"}
+    batch = FeatureCollator(tiny_processor)([from_features[i] for i in picked])
+    assert set(batch) == expected
+    assert batch["clip_index"].tolist() == picked
+
+
+def test_only_clips_that_have_a_modality_take_space(folders):
+    arrays = json.loads((folders / "float16" / "features.json").read_text())["arrays"]
+    assert arrays["presence"] == {"shape": [10, 3], "dtype": "bool"}
+    assert arrays["video_pooled"] == {"shape": [9, VIEWS, 32], "dtype": "float16"}
+    assert arrays["video_states"]["shape"] == [9, VIEWS, 2, 5, 32]
+    assert arrays["audio_states"]["shape"] == [7, VIEWS, 1, 16, 24]
+    for name, array in arrays.items():
+        size = (folders / "float16" / f"{name}.npy").stat().st_size
+        assert size == 128 + np.prod(array["shape"]) * np.dtype(array["dtype"]).itemsize
+
+
+# Interruption -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("calls", [1, 3, 4])
+def test_an_interrupted_run_goes_on_to_the_same_bytes(
+    calls, tmp_path, monkeypatch, model, rows, tiny_processor, folders
+):
+    compute, counter = module._tower_features, itertools.count()
+
+    def stop(*arguments):
+        if next(counter) == calls:
+            raise KeyboardInterrupt
+        return compute(*arguments)
+
+    arguments = tmp_path, rows, model.get_base_model(), tiny_processor
+    monkeypatch.setattr(module, "_tower_features", stop)
+    with pytest.raises(KeyboardInterrupt):
+        cache_features(*arguments, dtype="float16", **QUIET)
+    assert not (tmp_path / "features.json").exists()
+    with pytest.raises(FileNotFoundError, match="no finished features"):
+        FeatureDataset(tmp_path, rows, model, tiny_processor)
+    for path in tmp_path.glob("*.npy"):  # part of a batch that was being written
+        with open(path, "ab") as file:
+            file.write(b"part of a batch")
+    seen = []
+    monkeypatch.setattr(module, "_tower_features", lambda *a: seen.append(a) or compute(*a))
+    cache_features(*arguments, dtype="float16", **QUIET)
+    assert len(seen) == 3 * VIEWS - calls // VIEWS * VIEWS  # whole batches are not computed again
+    assert contents(tmp_path) == contents(folders / "float16")
+
+
+def test_finished_features_are_not_computed_again(monkeypatch, model, rows, tiny_processor, folders):
+    monkeypatch.setattr(module, "_tower_features", lambda *a: pytest.fail("computed again"))
+    before = contents(folders / "float16")
+    description = cache_features(
+        folders / "float16", rows, model.get_base_model(), tiny_processor, dtype="float16", **QUIET
+    )
+    assert description["num_rows"] == 10 and contents(folders / "float16") == before
+
+
+@pytest.mark.parametrize(
+    ("name", "change"), [("views", {"views": 3}), ("seed", {"seed": 8}), ("with_states", {"with_states": False})]
+)
+def test_a_folder_of_other_features_is_left_alone(name, change, model, rows, tiny_processor, folders):
+    with pytest.raises(ValueError, match=rf"differ from these in \['{name}'\]"):
+        cache_features(folders / "float16", rows, model.get_base_model(), tiny_processor, **QUIET | change)
+
+
+def test_batches_of_another_size_give_the_same_features(tmp_path, model, rows, tiny_processor, folders):
+    options = QUIET | {"batch_size": 3, "dtype": "float32", "keep_in_memory": True, "num_workers": 1}
+    cache_features(tmp_path, rows, model.get_base_model(), tiny_processor, **options)
+    for path in tmp_path.glob("*.npy"):
+        values, expected = np.load(path), np.load(folders / "float32" / path.name)
+        np.testing.assert_allclose(values, expected, atol=1e-5, rtol=0)
+
+
+# Refusals ---------------------------------------------------------------------------------------------------------
+
+
+def other_processor(processor):
+    changed = copy.copy(processor)
+    changed.image_processor = ScalarImageProcessor(image_size=32, train_flip=False)
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m, p, r: (make_model(seed=1), p, r), "Different are the weights of the vision and audio towers."),
+        (lambda m, p, r: (m, other_processor(p), r), "Different are the settings of the image processor"),
+        (lambda m, p, r: (m, p, r.select([1, 0, *range(2, 10)])), "Different are the clips"),
+        (lambda m, p, r: (m, p, r.select(range(9))), "Different are the clips"),
+        (lambda m, p, r: (m, p, r.map(lambda x: {"subtitle": "hello"})), "Different are the clips"),
+        (lambda m, p, r: (make_model(recipe="all_towers"), p, r), "vision_model has trainable parameters"),
+        (lambda m, p, r: (make_model(recipe="full"), p, r), "vision_model has trainable parameters"),
+    ],
+)
+def test_features_of_something_else_are_refused(change, message, model, rows, tiny_processor, folders):
+    model, processor, rows = change(model, tiny_processor, rows)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        FeatureDataset(folders / "float16", rows, model, processor)
+
+
+def test_what_features_do_not_depend_on_may_change(tmp_path, model, rows, tiny_processor, folders):
+    tiny_processor.save_pretrained(tmp_path)
+    processor = ScalarProcessor.from_pretrained(tmp_path)
+    processor.max_text_length, processor.num_frames = 12, 5
+    torch.nn.init.normal_(model.get_base_model().text_projection.weight)
+    elsewhere = rows.map(
+        lambda row: {"caption": "another", "video_path": row["video_path"] and "/x/" + row["video_path"]}
+    )
+    dataset = FeatureDataset(folders / "float16", elsewhere, model, processor)
+    assert dataset[0]["caption"] == "another"
+
+
+@pytest.mark.parametrize("damage", ["cut", "longer axis"])
+def test_a_damaged_file_is_named(damage, tmp_path, model, rows, tiny_processor, folders):
+    for name, content in contents(folders / "float16").items():
+        (tmp_path / name).write_bytes(content)
+    path = tmp_path / "audio_pooled.npy"
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-10])
+    else:
+        np.save(path, np.load(path)[:6])
+    with pytest.raises(ValueError, match="audio_pooled.npy"):
+        FeatureDataset(tmp_path, rows, model, tiny_processor)
+
+
+def test_without_states_there_is_no_matching(tmp_path, model, rows, tiny_processor):
+    cache_features(tmp_path, rows, model.get_base_model(), tiny_processor, with_states=False, **QUIET)
+    assert not list(tmp_path.glob("*_states.npy"))
+    dataset = FeatureDataset(tmp_path, rows, model, tiny_processor)
+    batch = FeatureCollator(tiny_processor)([dataset[i] for i in range(10)])
+    del batch["clip_index"]
+    assert model(**batch).scores.isfinite().all()
+    with pytest.raises(ValueError, match="reads the tokens of the video"):
+        model(**batch, select_pairs=lambda output: None, condition_on=MATCHED)
+
+
+def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(
+    tmp_path, monkeypatch, model, rows, tiny_processor
+):
+    usage = module.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: usage._replace(free=1000))
+    with pytest.raises(ValueError, match="are free.*--no-states"):
+        cache_features(tmp_path, rows, model.get_base_model(), tiny_processor, **QUIET)
+    assert not list(tmp_path.iterdir())
+
+
+def test_values_that_half_precision_cannot_hold_are_refused(tmp_path, model, rows, tiny_processor):
+    base = model.get_base_model()
+    torch.nn.init.constant_(base.vision_model.post_layernorm.bias, 1e5)
+    with pytest.raises(ValueError, match="not finite in float16. Take float32"):
+        cache_features(tmp_path, rows, base, tiny_processor, **QUIET)
+    cache_features(tmp_path / "full", rows, base, tiny_processor, dtype="float32", **QUIET)
+
+
+def test_a_clip_whose_presence_varies_between_views_is_named(tmp_path, monkeypatch, model, rows, tiny_processor):
+    compute, counter = module._tower_features, itertools.count()
+
+    def unsteady(*arguments):
+        mask, arrays = compute(*arguments)
+        if next(counter) == 3:  # the second view of the second batch
+            mask = mask.copy()
+            mask[2, 1] = not mask[2, 1]
+        return mask, arrays
+
+    monkeypatch.setattr(module, "_tower_features", unsteady)
+    with pytest.raises(ValueError, match=r"\['mini_train_000006'\]"):
+        cache_features(tmp_path, rows, model.get_base_model(), tiny_processor, **QUIET)
+
+
+def test_what_cannot_be_read_is_an_error_or_counted_and_listed(tmp_path, model, rows, tiny_processor):
+    (tmp_path / "broken.mp4").write_bytes(b"no video")
+    broken = rows.map(
+        lambda row, index: {"video_path": str(tmp_path / "broken.mp4")} if index == 3 else {}, with_indices=True
+    )
+    base = model.get_base_model()
+    with pytest.raises(ValueError, match="mini_train_000003"):
+        cache_features(tmp_path / "raise", broken, base, tiny_processor, **QUIET)
+    description = cache_features(tmp_path / "missing", broken, base, tiny_processor, on_error="missing", **QUIET)
+    assert len(description["problems"]) == 1 and "mini_train_000003" in description["problems"][0]
+    dataset = FeatureDataset(tmp_path / "missing", broken, model, tiny_processor)
+    assert dataset.on_error == "missing" and "video_pooled" not in dataset[3] and "video_pooled" in dataset[2]
+
+
+def test_a_data_set_without_any_sound_can_be_cached(tmp_path, model, rows, tiny_processor):
+    silent = rows.select([i for i in range(10) if i not in WITHOUT_VIDEO]).map(lambda row: {"audio_path": None})
+    cache_features(tmp_path, silent, model.get_base_model(), tiny_processor, **QUIET)
+    dataset = FeatureDataset(tmp_path, silent, model, tiny_processor)
+    batch = FeatureCollator(tiny_processor)([dataset[i] for i in range(9)])
+    assert not batch["modality_mask"][:, 1].any() and batch["modality_mask"][:, 0].all()
+
+
+# Command ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_features_that_a_training_can_open(tmp_path, root, tiny_model_dir, tiny_processor):
+    options = {"model": tiny_model_dir, "benchmark": "miniature", "root": root, "output": tmp_path / "out"}
+    arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    result = CliRunner().invoke(app, [*arguments, "--batch-size", "8", "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    assert "1 views of 10 clips" in result.output
+    rows = load_benchmark("miniature", root, "train")
+    model = apply_adapters(ScalarModel.from_pretrained(tiny_model_dir), "paper")
+    assert len(FeatureDataset(tmp_path / "out", rows, model, tiny_processor)) == 10
+    result = CliRunner().invoke(app, [*arguments, "--views", "2"])
+    assert result.exit_code == 1 and "Error: " in result.output and "['views']" in result.output

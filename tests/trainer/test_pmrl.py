@@ -1,0 +1,142 @@
+"""PMRL's objective against float64 singular value decompositions, one row at a time."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from trainer.losses.pmrl import PMRLLoss, leading_directions
+
+MASKS = [[1, 1, 1], [1, 0, 1], [0, 1, 0], [1, 1, 0], [0, 0, 0], [0, 1, 1]]
+
+
+def make_rows(dim=8, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    texts = normalize(torch.randn(len(MASKS), dim, generator=generator, dtype=torch.float64), dim=-1)
+    noise = torch.randn(len(MASKS), 3, dim, generator=generator, dtype=torch.float64)
+    return texts.to(dtype), normalize(texts[:, None] + 0.5 * noise, dim=-1).to(dtype), torch.tensor(MASKS).bool()
+
+
+def loop_decomposition(texts, modalities, mask):
+    rows = []
+    for text, clip, present in zip(texts.double(), modalities.double(), mask, strict=True):
+        left, values, _ = torch.linalg.svd(torch.cat([text[None], clip[present]]).T, full_matrices=False)
+        rows.append((values, left[:, 0] * (left[:, 0] @ text).sign()))
+    return rows
+
+
+def loop_loss(rows, columns, offset, singular_value_temperature=0.05, direction_temperature=0.1):
+    total = 0.0
+    for i, (values, direction) in enumerate(rows):
+        total -= (values / singular_value_temperature).log_softmax(0)[0]
+        total -= (columns @ direction / direction_temperature).log_softmax(0)[offset + i]
+    return total / len(rows)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 1e-12)])
+def test_singular_values_and_directions_equal_those_of_the_sub_matrix(dtype, tolerance):
+    texts, modalities, mask = make_rows(dtype=dtype)
+    singular_values, directions = leading_directions(texts, modalities, mask)
+    assert singular_values.dtype == directions.dtype == dtype
+    for row, (values, direction) in enumerate(loop_decomposition(texts, modalities, mask)):
+        assert (singular_values[row, len(values) :] == -math.inf).all()
+        torch.testing.assert_close(singular_values[row, : len(values)].double(), values, atol=tolerance, rtol=0)
+        torch.testing.assert_close(directions[row].double(), direction, atol=tolerance, rtol=0)
+    assert {1, 2, 3, 4} == set(singular_values.isfinite().sum(1).tolist())
+
+
+@pytest.mark.parametrize("temperatures", [(0.05, 0.1), (0.3, 1.0)])
+def test_the_loss_equals_the_loop(temperatures):
+    rows = make_rows()
+    singular_values, directions = leading_directions(*rows)
+    decomposition = loop_decomposition(*rows)
+    columns = torch.stack([direction for _, direction in decomposition])
+    expected = loop_loss(decomposition, columns, 0, *temperatures).item()
+    assert expected > 0.05
+    loss = PMRLLoss(*temperatures)(singular_values, directions, directions)
+    assert loss.item() == pytest.approx(expected, rel=1e-10)
+
+
+def test_losses_of_two_processes_average_to_that_of_one():
+    singular_values, directions = leading_directions(*make_rows())
+    whole = PMRLLoss()(singular_values, directions, directions)
+    parts = [
+        PMRLLoss()(singular_values[part], directions[part], directions, offset=part.start, num_rows=3)
+        for part in (slice(0, 4), slice(4, 6))
+    ]
+    assert parts[0] != pytest.approx(parts[1].item())
+    torch.testing.assert_close(sum(parts) / 2, whole)
+
+
+def test_gradients_equal_finite_differences_of_the_decomposition():
+    texts, modalities, mask = make_rows()
+    texts.requires_grad_(), modalities.requires_grad_()
+
+    def outputs(text_embeds, modality_embeds):
+        singular_values, directions = leading_directions(text_embeds, modality_embeds, mask)
+        return singular_values[singular_values.isfinite()], directions
+
+    assert torch.autograd.gradcheck(outputs, (texts, modalities))
+
+
+def test_gradients_of_the_loss_equal_those_of_a_singular_value_decomposition():
+    texts, modalities, _ = make_rows()
+    mask = torch.ones(len(texts), 3, dtype=torch.bool)
+    inputs = texts.requires_grad_(), modalities.requires_grad_()
+    singular_values, directions = leading_directions(*inputs, mask)
+    actual = torch.autograd.grad(PMRLLoss()(singular_values, directions, directions), inputs)
+    decomposition = loop_decomposition(*inputs, mask)
+    columns = torch.stack([direction for _, direction in decomposition])
+    expected = torch.autograd.grad(loop_loss(decomposition, columns, 0), inputs)
+    assert all(gradient.abs().max() > 1e-2 for gradient in expected)
+    torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("content", [1e4, math.nan])
+def test_what_a_masked_modality_holds_changes_nothing_and_gets_no_gradient(content):
+    texts, modalities, mask = make_rows()
+    expected = leading_directions(texts, modalities, mask)
+    filled = modalities.masked_fill(~mask[..., None], content).requires_grad_()
+    actual = leading_directions(texts, filled, mask)
+    torch.testing.assert_close(actual, expected, atol=0, rtol=0)
+    PMRLLoss()(*actual, actual[1]).backward()
+    assert filled.grad.isfinite().all() and (filled.grad[~mask] == 0).all() and filled.grad.abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_equal_opposite_and_orthogonal_vectors_have_finite_gradients(dtype):
+    axes = torch.eye(5)
+    texts = axes[[0, 0, 0, 0]].to(dtype).requires_grad_()
+    clips = torch.stack([axes[[0, 0, 0]], axes[[1, 2, 3]], axes[[0, 1, 1]], -axes[[0, 0, 1]]]).to(dtype)
+    mask = torch.tensor([[1, 1, 1], [1, 1, 1], [1, 1, 1], [0, 1, 1]]).bool()
+    singular_values, directions = leading_directions(texts, clips.requires_grad_(), mask)
+    assert singular_values.dtype == torch.float32 and (directions * texts).sum(-1).min() >= 0
+    torch.testing.assert_close(directions.norm(dim=-1), torch.ones(4))
+    PMRLLoss()(singular_values, directions, directions).backward()
+    assert texts.grad.isfinite().all() and clips.grad.isfinite().all() and clips.grad.abs().max() > 0
+
+
+def test_autocast_does_not_touch_the_loss():
+    rows = make_rows(dtype=torch.float32)
+    expected = leading_directions(*rows)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        actual = leading_directions(*rows)
+        loss = PMRLLoss()(*actual, actual[1])
+    torch.testing.assert_close(actual, expected, atol=0, rtol=0)
+    torch.testing.assert_close(loss, PMRLLoss()(*expected, expected[1]), atol=0, rtol=0)
+
+
+def test_vectors_that_agree_cost_only_the_contrast_and_orthogonal_ones_the_logarithm_of_their_number():
+    axes, mask = torch.eye(8, dtype=torch.float64), torch.ones(1, 3, dtype=torch.bool)
+    for clip, expected in (([0, 0, 0], 0.0), ([1, 2, 3], math.log(4))):
+        singular_values, directions = leading_directions(axes[:1], axes[clip][None], mask)
+        # A single column is its own match: the second term is zero.
+        assert PMRLLoss()(singular_values, directions, directions).item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["singular_value_temperature", "direction_temperature"])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
+def test_temperatures_must_be_positive(name, value):
+    with pytest.raises(ValueError, match=name):
+        PMRLLoss(**{name: value})

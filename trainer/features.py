@@ -1,0 +1,232 @@
+"""Training examples from what the frozen towers gave, which `python -m trainer.cache_features` computed once.
+
+Under the paper's recipe the vision and audio towers are frozen, so most of a step computes what an earlier epoch has
+computed already. Read from a folder instead, the pooled vectors and tokens of the clips come memory-mapped.
+
+What is given up: a training from files draws other frames, audio segments and crops of a clip in every epoch; a folder
+of features holds k such views, and epoch e sees view e modulo k. Dropout inside the frozen towers is off; the paper's
+have none. A change of the files after the features were computed goes unnoticed.
+"""
+
+import hashlib
+import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from peft import PeftModel
+
+from eval.embed import read_row
+from modeling_scalar import Clip, ScalarModel, ScalarProcessor
+from modeling_scalar.configuration_scalar import MODALITIES
+
+logger = logging.getLogger(__name__)
+
+DESCRIPTION = "features.json"
+"""The file written last, which tells what the folder holds."""
+FEATURES = {"video_pooled": 0, "video_states": 0, "audio_pooled": 1, "audio_states": 1}
+"""The arrays of a folder, named as the arguments of the model, with the place of their modality in `MODALITIES`."""
+VERSION = 1
+
+_CHECKED = {
+    "towers": "the weights of the vision and audio towers",
+    "processor": "the settings of the image processor, the feature extractor or the frames in training",
+    "rows": "the clips, their files or subtitles, or their order",
+}
+
+
+def _sha256(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _towers_sha256(model: ScalarModel) -> str:
+    digest = hashlib.sha256()
+    for tower in ("vision_model", "audio_model"):
+        for name, value in sorted(getattr(model, tower).state_dict().items()):
+            digest.update(f"{tower}.{name} {value.dtype} {tuple(value.shape)}\n".encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _settings(part: Any) -> dict[str, Any]:
+    return {name: value for name, value in part.to_dict().items() if name != "auto_map"}
+
+
+def _rows_sha256(rows: datasets.Dataset) -> str:
+    def file_names(column: str) -> list[str | None]:
+        return [None if path is None else Path(path).name for path in rows[column]]
+
+    columns = rows["video_id"], file_names("video_path"), file_names("audio_path"), rows["subtitle"]
+    return _sha256([list(row) for row in zip(*columns, strict=True)])
+
+
+def checksums(model: ScalarModel, processor: ScalarProcessor, rows: datasets.Dataset) -> dict[str, str]:
+    """
+    Return the SHA-256 of everything that features depend on besides the content of the files.
+
+    Returns:
+        `dict`: of `towers` (names, types, shapes and bytes of the weights of the vision and audio towers),
+        `processor` (all settings but those of texts and of testing) and `rows` (identifiers, names of files, and
+        subtitles, in their order; where the files lie does not matter).
+    """
+    settings = {
+        "image_processor": _settings(processor.image_processor),
+        "feature_extractor": _settings(processor.feature_extractor),
+        "num_train_frames": processor.num_train_frames,
+        "presence": processor.presence,
+    }
+    return {"towers": _towers_sha256(model), "processor": _sha256(settings), "rows": _rows_sha256(rows)}
+
+
+def write_json(content: Any, path: Path) -> None:
+    """Write JSON so that `path` holds the old content or the new one, never half of it, even after a power cut."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+class FeatureDataset(torch.utils.data.Dataset):
+    """
+    Training examples read from a folder of features, in place of [`~trainer.data.ClipDataset`].
+
+    An example is `{"caption", "index"}` with what its clip has of `"video_pooled"`, `"video_states"`,
+    `"audio_pooled"`, `"audio_states"` and `"subtitle"`.
+
+    Args:
+        folder (`str`): what `python -m trainer.cache_features` wrote.
+        rows (`datasets.Dataset`): the rows the features were computed from.
+        model ([`ScalarModel`] or its PEFT model): the model to train, its trainable parameters already chosen.
+        processor ([`ScalarProcessor`]): its processor.
+        seed (`int`, *optional*): of the run. Views keep the seed they were drawn with; if it is another, that is
+            logged.
+
+    Raises:
+        FileNotFoundError: there are no finished features in the folder.
+        ValueError: the model trains its vision or audio tower, or the features were computed with other weights,
+            another processor or from other rows.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        rows: datasets.Dataset,
+        model: ScalarModel | PeftModel,
+        processor: ScalarProcessor,
+        seed: int | None = None,
+    ):
+        folder = Path(folder)
+        if not (folder / DESCRIPTION).is_file():
+            raise FileNotFoundError(
+                f"There are no finished features in {folder}. Compute them with `python -m trainer.cache_features`; "
+                "the same command goes on where it was interrupted."
+            )
+        model = model.get_base_model() if isinstance(model, PeftModel) else model
+        for tower in ("vision_model", "audio_model"):
+            if any(parameter.requires_grad for parameter in getattr(model, tower).parameters()):
+                raise ValueError(
+                    f"The {tower} has trainable parameters, so what it gives changes in training. Use the adapter "
+                    "'paper', which freezes it, or train from the files."
+                )
+        description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        if description["version"] != VERSION:
+            raise ValueError(f"{folder} holds features of version {description['version']}, expected {VERSION}.")
+        now = checksums(model, processor, rows)
+        different = [text for name, text in _CHECKED.items() if description["sha256"][name] != now[name]]
+        if different:
+            raise ValueError(
+                f"The features in {folder} were computed from something else. Different are {'; '.join(different)}. "
+                "Compute them anew with `python -m trainer.cache_features`."
+            )
+        if seed is not None and seed != description["seed"]:
+            logger.info("The views in %s were drawn with seed %d, not %d.", folder, description["seed"], seed)
+        self.rows = rows
+        self.processor = processor
+        self.on_error = description["on_error"]
+        self.num_views = description["views"]
+        self.epoch = 0
+        self._presence = _open(folder, "presence", description)[:]  # (rows, 3)
+        self._places = self._presence.cumsum(axis=0) - 1  # (rows, 3): row of a clip among those with the modality
+        self._arrays = {name: _open(folder, name, description) for name in description["arrays"] if name in FEATURES}
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the view; the Trainer calls this at the start of each epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row, present = self.rows[index], self._presence[index]
+        example = {"caption": row["caption"], "index": index}
+        for name, array in self._arrays.items():
+            modality = FEATURES[name]
+            if present[modality]:
+                features = array[self._places[index, modality], self.epoch % self.num_views]
+                example[name] = torch.from_numpy(np.array(features))  # a copy: the map is read-only
+        if present[MODALITIES.index("subtitle")]:
+            text_alone = row | {"video_path": None, "audio_path": None}
+            example["subtitle"] = read_row(self.processor, text_alone, self.on_error).subtitle
+        return example
+
+
+def _open(folder: Path, name: str, description: dict[str, Any]) -> np.ndarray:
+    path, expected = folder / f"{name}.npy", description["arrays"][name]
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}). Remove {folder} and compute the features anew.") from error
+    if (list(array.shape), array.dtype.name) != (expected["shape"], expected["dtype"]):
+        raise ValueError(
+            f"{path} must hold {expected['dtype']} of shape {expected['shape']}, got {array.dtype.name} of shape "
+            f"{list(array.shape)}. Remove {folder} and compute the features anew."
+        )
+    return array
+
+
+@dataclass
+class FeatureCollator:
+    """
+    Turn examples of [`FeatureDataset`] into the arguments of [`ScalarModel`], and `clip_index`.
+
+    As with the processor, rows of absent modalities are zeros and padding, and a key is left out where no clip of the
+    batch has the modality.
+    """
+
+    processor: ScalarProcessor
+
+    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """Collate examples."""
+        batch = dict(self.processor(text=[example["caption"] for example in examples]))
+        keys = ("video_pooled", "audio_pooled", "subtitle")
+        batch["modality_mask"] = torch.tensor([[key in example for key in keys] for example in examples])
+        clips = [Clip(subtitle=example["subtitle"]) for example in examples if "subtitle" in example]
+        if clips:
+            tokens = self.processor(clips=clips)
+            has_subtitle = batch["modality_mask"][:, MODALITIES.index("subtitle")]
+            for key, fill in (
+                ("subtitle_input_ids", self.processor.tokenizer.pad_token_id),
+                ("subtitle_attention_mask", 0),
+            ):
+                batch[key] = _scatter(tokens[key], has_subtitle, fill)
+        for name, modality in FEATURES.items():
+            values = [example[name] for example in examples if name in example]
+            if values:
+                batch[name] = _scatter(torch.stack(values), batch["modality_mask"][:, modality], 0)
+        return batch | {"clip_index": torch.tensor([example["index"] for example in examples])}
+
+
+def _scatter(values: torch.Tensor, present: torch.Tensor, fill: float) -> torch.Tensor:
+    full = values.new_full((len(present), *values.shape[1:]), fill)
+    full[present] = values
+    return full
+
+
+__all__ = ["DESCRIPTION", "FEATURES", "VERSION", "FeatureCollator", "FeatureDataset", "checksums", "write_json"]

@@ -1,0 +1,66 @@
+"""Graded semantics: captions that mean nearly the same should score nearly the same (SCALAR Eq. 8)."""
+
+import torch
+from torch import nn
+
+
+class SemanticLoss(nn.Module):
+    """
+    Match each row of own-text scores to the affinities of a frozen sentence encoder: Eq. 8, in two parts.
+
+    Neighbourhoods: the softmax of the row is pulled to the softmax of its affinities. This part is normalised over the
+    whole row, where an unknown affinity enters as 0, the lowest weight. Calibration: a cosine whose affinity S* is
+    known is pulled to 2 S* - 1; unknown pairs are left alone.
+
+    The scores are those of C~, in which each clip is aggregated once, for its own text, so that the targets act on the
+    embeddings and not on the query's weights.
+
+    Args:
+        temperature (`float`): tau of the contrastive scores, positive. Fixed: a learned one could absorb the scale that
+            calibration supervises.
+        semantic_temperature (`float`): tau* of the softmax over affinities, positive.
+        calibration_weight (`float`): weight of the second part; 0 skips it.
+    """
+
+    def __init__(self, temperature: float = 0.07, semantic_temperature: float = 0.5, calibration_weight: float = 1.0):
+        super().__init__()
+        for name, value in (("temperature", temperature), ("semantic_temperature", semantic_temperature)):
+            if not value > 0:
+                raise ValueError(f"`{name}` must be positive, got {value!r}.")
+        self.temperature = temperature
+        self.semantic_temperature = semantic_temperature
+        self.calibration_weight = calibration_weight
+
+    def forward(
+        self,
+        scores: torch.Tensor,
+        affinities: torch.Tensor,
+        num_rows: float | None = None,
+        num_observed: float | torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """
+        Compute the loss of this process's rows.
+
+        Args:
+            scores (`torch.Tensor` of shape `(batch, clips)`): rows of C~, cosines.
+            affinities (`torch.Tensor` of shape `(batch, clips)`): rows of S*, in [0, 1]; 0 where unknown.
+            num_rows (`float`, *optional*): what the sum over rows is divided by: the mean number of rows per process.
+            num_observed (`float`, *optional*): the same for known pairs. By default, on one process, what is there.
+
+        Returns:
+            `torch.Tensor`, a scalar, non-negative.
+        """
+        targets = (affinities / self.semantic_temperature).softmax(dim=1)
+        divergence = nn.functional.kl_div(
+            (scores / self.temperature).log_softmax(dim=1), targets.log(), log_target=True, reduction="sum"
+        )
+        total = divergence / (len(scores) if num_rows is None else num_rows)
+        if self.calibration_weight:
+            observed = affinities > 0
+            errors = (scores - (2 * affinities - 1)).square() * observed
+            count = observed.sum() if num_observed is None else num_observed
+            total = total + self.calibration_weight * errors.sum() / max(count, 1)
+        return total
+
+
+__all__ = ["SemanticLoss"]
