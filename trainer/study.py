@@ -102,7 +102,7 @@ def error_line(log: str) -> str:
     # The launcher adds an error of its own about the error of the training.
     errors = [line for line in lines if re.match(r"error: |[\w.]+(Error|Exception|Interrupt)\b", line)]
     errors = [line for line in errors if not line.startswith("subprocess.CalledProcessError")]
-    return (errors or lines or ["nothing was logged"])[-1]
+    return (errors or lines or ["nothing was logged"])[-1].removeprefix("error: ")
 
 
 class _Job:
@@ -169,7 +169,7 @@ def execute(runs: Sequence[Run], command_of: Callable[[Run], Sequence[str]], job
                 while waiting and len(running) < jobs:
                     run = waiting.popleft()
                     running[run] = _Job(run, command_of(run))
-                bar.set_postfix_str(", ".join(f"{job.stage} {run.folder.name}" for run, job in running.items()))
+                    bar.set_postfix_str(", ".join(f"{job.stage} {run.folder.name}" for run, job in running.items()))
                 time.sleep(_POLL_SECONDS)
                 for run, job in list(running.items()):
                     code = job.process.poll()
@@ -315,9 +315,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             evaluate(options.evaluate, options.test_root)
             return 0
         failures = {} if options.report_only else _run_study(options)
+        print(report(options.output))
         for run, why in failures.items():
             print(f"error: {run.folder.name}: {why}", file=sys.stderr)
-        print(report(options.output))
         return 1 if failures else 0
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)

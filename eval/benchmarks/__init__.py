@@ -7,8 +7,9 @@ from datasets import Dataset
 
 from eval.benchmarks.columns import FEATURES, dataset_from_rows
 from eval.benchmarks.miniature import describe_miniature, load_about, load_miniature
+from eval.benchmarks.vast27m import load_vast27m
 
-BENCHMARKS = {"miniature": load_miniature}
+BENCHMARKS = {"miniature": load_miniature, "vast27m": load_vast27m}
 _DESCRIPTIONS = {"miniature": describe_miniature}
 
 
@@ -43,4 +44,5 @@ __all__ = [
     "load_about",
     "load_benchmark",
     "load_miniature",
+    "load_vast27m",
 ]

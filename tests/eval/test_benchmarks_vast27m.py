@@ -83,8 +83,8 @@ def test_a_corpus_of_sounds_needs_no_folder_of_videos(tmp_path):
 
 
 def test_clips_without_any_file_are_counted_and_the_first_ten_named(tmp_path):
-    # The name of a clip may begin with that of another.
-    write_corpus(tmp_path, [entry(f"clip{i}") for i in range(1, 15)], ["clip3.mp4", "clip10.extra.mp4"], ["clip12.wav"])
+    entries = [entry(f"clip{i}") for i in range(1, 15)]
+    write_corpus(tmp_path, entries, ["clip3.mp4", "clip10.extra.mp4"], ["clip12.wav"])
     names = ", ".join(f"clip{i}" for i in (1, 2, 4, 5, 6, 7, 8, 9, 10, 11))
     with pytest.raises(FileNotFoundError, match=rf"12 of 14 clips have no file .*: {names}, …"):
         load_benchmark("vast27m", tmp_path, "train")
@@ -114,7 +114,7 @@ def test_what_downloaders_leave_beside_a_clip_is_not_the_clip(tmp_path):
         (entry("b", vast_cap=" "), "the clip 'b', must have a `vast_cap`.*got ' '"),
         (entry("b", vast_cap=[]), r"the clip 'b', must have a `vast_cap`.*got \[\]"),
         (entry("b", vast_cap=["one", ""]), "the clip 'b', must have a `vast_cap`"),
-        (entry("b", subtitle=["hello"]), "the clip 'b', must have a `subtitle` that is text"),
+        (entry("b", subtitle=["hello"]), "the clip 'b', must have a `subtitle` of text"),
         (entry("a"), "repeats the clip 'a'"),
     ],
 )
@@ -124,7 +124,7 @@ def test_a_malformed_entry_is_named(tmp_path, bad, message):
         load_benchmark("vast27m", tmp_path, "train")
 
 
-@pytest.mark.parametrize(("content", "message"), [("[{", "is not JSON"), ("{}", "must hold a list of objects, got dict")])
+@pytest.mark.parametrize(("content", "message"), [("[{", "is not JSON"), ("{}", "must hold a list .*, got dict")])
 def test_a_file_that_is_no_list_is_refused(tmp_path, content, message):
     write_corpus(tmp_path, content)
     with pytest.raises(ValueError, match=message):

@@ -97,7 +97,7 @@ def test_what_a_changed_field_adds_is_newly_initialised(tiny_model_dir):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"), [({"agregation": "gram"}, "agregation"), ({"aggregation": "grams"}, "aggregation.*grams")]
+    ("changes", "message"), [({"method": "gram"}, "method"), ({"aggregation": "grams"}, "aggregation.*grams")]
 )
 def test_a_field_that_cannot_be_is_refused(tiny_model_dir, changes, message):
     with pytest.raises(ValueError, match=message):

@@ -1,5 +1,6 @@
 """Semantic targets: against loops in float64, through files, and at their borders."""
 
+import gc
 import hashlib
 import json
 import pickle
@@ -173,6 +174,16 @@ def test_a_plain_transformers_model_embeds_by_the_mean_of_its_tokens(tmp_path):
         with torch.no_grad():
             mean = model(**tokenizer(caption, return_tensors="pt")).last_hidden_state[0].mean(dim=0)
         torch.testing.assert_close(embed, mean / mean.norm(), atol=1e-6, rtol=0)
+
+
+def test_the_encoder_is_gone_before_the_search(tmp_path, encoder):
+    def num_encoders() -> int:
+        return sum(type(thing) is type(encoder) for thing in gc.get_objects())
+
+    make_plain_encoder(tmp_path)
+    before = num_encoders()
+    embed_captions(["a dog"], str(tmp_path), device="cpu", progress=False)
+    assert num_encoders() == before > 0
 
 
 def test_code_that_comes_with_an_encoder_does_not_run(tmp_path):

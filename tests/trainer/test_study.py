@@ -157,7 +157,7 @@ def test_an_error_of_an_earlier_attempt_is_not_reported_again(tmp_path):
 @pytest.mark.parametrize(
     ("log", "line"),
     [
-        ("step 1\nerror: no such file\n", "error: no such file"),
+        ("step 1\nerror: no such file\n", "no such file"),
         ("Traceback\nKeyError: 'x'\nTraceback\nsubprocess.CalledProcessError: Command failed\n", "KeyError: 'x'"),
         ("error: first\nsafetensors_rust.SafetensorError: last\n", "safetensors_rust.SafetensorError: last"),
         ("loss 0.3\nKilled\n\n", "Killed"),

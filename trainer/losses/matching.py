@@ -33,6 +33,7 @@ def draw_negatives(
     cumulative = weights.cumsum(dim=1)
     # The first column whose cumulative weight exceeds the draw; one of weight 0 never is.
     drawn = torch.searchsorted(cumulative, draws.to(cumulative)[:, None] * cumulative[:, -1:], right=True).squeeze(1)
+    drawn = drawn.clamp(max=scores.shape[1] - 1)  # scores of NaN reach the loss, where they are reported
     return drawn.masked_fill(cumulative[:, -1] == 0, -1)
 
 
