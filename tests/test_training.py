@@ -104,7 +104,6 @@ def test_a_wrong_field_is_named(line, tmp_path):
     ("change", "message"),
     [
         (("--root", "nowhere"), "nowhere"),
-        (("--model", "nowhere/else"), "nowhere/else"),
         (("--semantic_targets", "nowhere.safetensors"), "nowhere.safetensors"),
         (("--features", "nowhere"), "nowhere"),
         (("--resume_from_checkpoint", "last"), "no complete checkpoint"),
@@ -154,9 +153,11 @@ def test_a_full_disk_loses_no_checkpoint(line, tmp_path):
     )
     limit = (adapter + optimizer) // 2 // 1024
     assert adapter < limit * 1024 < optimizer
-    arguments += ["--per_device_train_batch_size", "8", "--max_steps", "3", "--resume_from_checkpoint", "last"]
+    # No data worker: what it hands over lies in files, too, in shared memory.
+    arguments += ["--per_device_train_batch_size", "8", "--dataloader_num_workers", "0"]
+    arguments += ["--max_steps", "3", "--resume_from_checkpoint", "last"]
     limited = f"ulimit -f {limit}; exec {sys.executable} train.py {' '.join(map(str, arguments))}"
-    failed = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, cwd=ROOT)
+    failed = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert failed.returncode == 1, failed.stderr[-2000:]
     assert "error: checkpoint-2 could not be written" in failed.stderr
     assert "The last complete checkpoint is" in failed.stderr and "checkpoint-1" in failed.stderr
@@ -182,7 +183,7 @@ def test_a_clip_that_cannot_be_read_is_named(line, tmp_path, workers):
 @pytest.mark.parametrize("features", [False, True])
 def test_a_killed_run_resumes_to_the_same_adapter_byte_for_byte(line, tmp_path, features):
     """Killed without warning at a random step, in the middle of whatever it was doing."""
-    steps = 60
+    steps = 40
     arguments = [*LAUNCH, "train.py", *overlay(line), *SAVING, "--use_cpu", "true", "--max_steps", steps]
     arguments += ["--per_device_train_batch_size", "8", "--loss_warmup_steps", "5", "--disable_tqdm", "true"]
     if features:
@@ -200,7 +201,7 @@ def test_a_killed_run_resumes_to_the_same_adapter_byte_for_byte(line, tmp_path, 
     )
     while not list((tmp_path / "killed").glob("checkpoint-*")) and process.poll() is None:
         time.sleep(0.01)
-    time.sleep(random.uniform(0, 3))
+    time.sleep(random.uniform(0, 2))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "killed" / "recipe.json").exists(), "the run ended before it was killed"

@@ -35,7 +35,7 @@ def describe_run(model, args: ScalarTrainingArguments, num_examples: int, steps_
     steps = args.max_steps if args.max_steps > 0 else int(steps_per_epoch * args.num_train_epochs + 0.999)
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     gradients = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-    memory = (weights + 3 * gradients) / 2**30
+    memory = (weights + 3 * gradients) / 2**20
     parts = f", {args.mini_batch_size} clips at a time" if args.mini_batch_size else ""
     accumulated = (
         f", {args.gradient_accumulation_steps} batches a step" if args.gradient_accumulation_steps > 1 else ""
@@ -47,7 +47,7 @@ def describe_run(model, args: ScalarTrainingArguments, num_examples: int, steps_
             f"batch: {negatives} clips see each other ({args.world_size} processes of "
             f"{args.per_device_train_batch_size}{parts}){accumulated}",
             f"steps: {steps:,}, {steps_per_epoch:,} an epoch of {num_examples:,} examples",
-            f"memory: {memory:.2f} GiB for weights, gradients and optimizer on each device; activations come on top",
+            f"memory: {memory:,.0f} MiB for weights, gradients and optimizer on each device; activations come on top",
         ]
     )
 

@@ -23,8 +23,8 @@ class ScalarTrainingArguments(TrainingArguments):
         default="scalar",
         metadata={
             "help": "'scalar': the paper's (Eq. 10). 'contrastive': InfoNCE over the model's own score, and matching "
-            "(GRAM, HyperGRAM, TRIANGLE). 'pmrl': PMRL's, and matching. 'pathways': InfoNCE per modality, for a "
-            "backbone."
+            "(GRAM, HyperGRAM, TRIANGLE). 'pmrl': PMRL's, and matching. 'pathways': InfoNCE per modality, and "
+            "matching, for a backbone."
         },
     )
     adapter: str = field(default="paper", metadata={"help": f"What is trained, one of {RECIPES}."})
@@ -124,7 +124,7 @@ class ScalarTrainingArguments(TrainingArguments):
     @property
     def uses_matching(self) -> bool:
         """Whether the objective trains the cross-encoder."""
-        return self.objective != "pathways" and self.matching_weight > 0
+        return self.matching_weight > 0
 
 
 __all__ = ["OBJECTIVES", "ScalarTrainingArguments"]

@@ -21,7 +21,7 @@ def test_the_description_counts_the_papers_network():
     assert f"frozen: {frozen:,} parameters" in text and frozen > 1.2e9
     assert "128 clips see each other" in text and "steps: 5,335, 1,067 an epoch of 136,674 examples" in text
     total = frozen + 4_763_650
-    assert f"memory: {(4 * total + 12 * 4_763_650) / 2**30:.2f} GiB" in text
+    assert f"memory: {(4 * total + 12 * 4_763_650) / 2**20:,.0f} MiB" in text
 
 
 def test_a_trainable_parameter_without_a_gradient_stops_the_run_after_one_step(tmp_path):
