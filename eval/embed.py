@@ -194,7 +194,7 @@ def _prepare(
         return processor(clips=read), problems, empty
 
 
-def _in_background(function: Callable, batches: Iterable, num_workers: int) -> Iterator:
+def in_background(function: Callable, batches: Iterable, num_workers: int) -> Iterator:
     """Yield `function(batch)` in order, computed by threads that stay at most `num_workers` batches ahead."""
     with ThreadPoolExecutor(num_workers) as executor:
         waiting = deque()
@@ -228,7 +228,7 @@ def read_batches(
     """
     lock, problems, empty = Lock(), [], []
     batches = [clips[start : start + batch_size] for start in range(0, len(clips), batch_size)]
-    for batch, found, nothing in _in_background(
+    for batch, found, nothing in in_background(
         lambda rows: _prepare(processor, lock, rows, on_error), batches, num_workers
     ):
         problems += found

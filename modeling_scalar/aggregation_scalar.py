@@ -396,6 +396,20 @@ def query_weights(
         return _softmax_weights(similarities, modality_mask, query_temperature)
 
 
+def _paired(text_embeds, modality_embeds, modality_mask, query_temperature):
+    """Weights (B, M) of each clip for its own text, and the weighted sums of its modalities (B, D)."""
+    _check(text_embeds, modality_embeds, modality_mask)
+    _check_temperature(query_temperature)
+    if len(text_embeds) != len(modality_embeds):
+        raise ValueError(f"Expected one text per clip, got {len(text_embeds)} texts and {len(modality_embeds)} clips.")
+    with torch.autocast(device_type=text_embeds.device.type, enabled=False):
+        text_embeds, modality_embeds = _prepare(text_embeds, modality_embeds, modality_mask)
+        # Products and sums: as matrix products these would be a batch of tiny ones.
+        similarities = (modality_embeds * text_embeds[:, None]).sum(-1)  # (B, M)
+        weights = _softmax_weights(similarities, modality_mask, query_temperature)
+        return weights, (weights[..., None] * modality_embeds).sum(1)
+
+
 def paired_weights(
     text_embeds: torch.Tensor,
     modality_embeds: torch.Tensor,
@@ -415,14 +429,7 @@ def paired_weights(
     Raises:
         ValueError: as in [`retrieval_scores`], or the numbers of texts and clips differ.
     """
-    _check(text_embeds, modality_embeds, modality_mask)
-    _check_temperature(query_temperature)
-    if len(text_embeds) != len(modality_embeds):
-        raise ValueError(f"Expected one text per clip, got {len(text_embeds)} texts and {len(modality_embeds)} clips.")
-    with torch.autocast(device_type=text_embeds.device.type, enabled=False):
-        text_embeds, modality_embeds = _prepare(text_embeds, modality_embeds, modality_mask)
-        similarities = (modality_embeds @ text_embeds[:, :, None]).squeeze(-1)  # (B, M)
-        return _softmax_weights(similarities, modality_mask, query_temperature)
+    return _paired(text_embeds, modality_embeds, modality_mask, query_temperature)[0]
 
 
 def paired_centroids(
@@ -444,11 +451,8 @@ def paired_centroids(
     Raises:
         ValueError: as in [`retrieval_scores`], or the numbers of texts and clips differ.
     """
-    weights = paired_weights(text_embeds, modality_embeds, modality_mask, query_temperature)
-    min_norm = _min_norm(text_embeds, modality_embeds)
-    with torch.autocast(device_type=text_embeds.device.type, enabled=False):
-        _, modality_embeds = _prepare(text_embeds, modality_embeds, modality_mask)
-        return _normalize((weights[:, None] @ modality_embeds).squeeze(1), min_norm)  # (B, D)
+    _, centroids = _paired(text_embeds, modality_embeds, modality_mask, query_temperature)
+    return _normalize(centroids, _min_norm(text_embeds, modality_embeds))
 
 
 __all__ = ["METHODS", "paired_centroids", "paired_weights", "query_weights", "retrieval_scores"]

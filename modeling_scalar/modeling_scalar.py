@@ -291,6 +291,14 @@ class ScalarModel(ScalarPreTrainedModel):
             self.hyperbolic = ScalarHyperbolicMix()
         self.post_init()
 
+    def train(self, mode: bool = True) -> "ScalarModel":
+        """Set the training mode, but not of towers without a trainable parameter: a frozen one is a fixed function."""
+        super().train(mode)
+        for tower in (self.vision_model, self.audio_model, self.text_model):
+            if mode and not any(parameter.requires_grad for parameter in tower.parameters()):
+                tower.eval()
+        return self
+
     def get_input_embeddings(self) -> nn.Module:
         return self.text_model.get_input_embeddings()
 

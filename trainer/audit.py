@@ -89,8 +89,8 @@ class GradientAudit(TrainerCallback):
         lost = sorted(name for name in self._waiting if not any(part in name for part in excused))
         if lost:
             raise ValueError(
-                f"{len(lost)} trainable parameters got no gradient in step {state.global_step + 1}, such as {lost[:5]}: "
-                "the objective does not reach them. Freeze them, or choose an objective that trains them."
+                f"{len(lost)} trainable parameters got no gradient in step {state.global_step + 1}, such as "
+                f"{lost[:5]}: the objective does not reach them. Freeze them, or choose an objective that trains them."
             )
 
     def on_train_end(self, args, state, control, **kwargs):

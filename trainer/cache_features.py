@@ -22,7 +22,7 @@ import torch
 import typer
 from tqdm.auto import tqdm
 
-from eval.embed import _in_background
+from eval.embed import in_background
 from modeling_scalar import ScalarModel, ScalarProcessor
 from modeling_scalar.configuration_scalar import MODALITIES
 
@@ -118,7 +118,7 @@ def _read(
 
     num_rows = len(dataset)
     batches = [range(first, min(first + batch_size, num_rows)) for first in range(start, num_rows, batch_size)]
-    return _in_background(prepare, ((view, batch) for batch in batches for view in range(views)), num_workers)
+    return in_background(prepare, ((view, batch) for batch in batches for view in range(views)), num_workers)
 
 
 @torch.no_grad()

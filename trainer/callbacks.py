@@ -4,7 +4,6 @@ import signal
 
 from transformers import TrainerCallback
 
-from .data import ClipDataset
 from .distributed import on_any_process
 
 

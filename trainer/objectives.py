@@ -125,7 +125,7 @@ class ScalarObjective:
 
 
 class ContrastiveObjective:
-    """InfoNCE over whatever score the model has: GRAM's, HyperGRAM's and TRIANGLE's, each without its matching term."""
+    """InfoNCE over whatever score the model has: GRAM's, HyperGRAM's and TRIANGLE's, without matching."""
 
     trains_scores = True
 

@@ -9,9 +9,11 @@ import datasets
 import torch
 from peft import PeftModel
 from transformers import Trainer
+from transformers.dynamic_module_utils import custom_object_save
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from eval.embed import embed_dataset
+from eval.reranking import MATCHING_MODALITIES
 from eval.retrieval import evaluate_embeddings
 from modeling_scalar import ScalarModel, ScalarOutput
 from modeling_scalar.aggregation_scalar import paired_weights
@@ -20,7 +22,7 @@ from modeling_scalar.configuration_scalar import MODALITIES
 from .audit import GradientAudit
 from .callbacks import EpochOfData
 from .checkpoints import describe_failed_save
-from .data import ClipDataset, GlobalBatchSampler, derived_generator
+from .data import GlobalBatchSampler, derived_generator
 from .distributed import RowLayout, average_gradients, mean_over_processes, rank, world_size
 from .grad_cache import RandomState, concatenate_ragged, no_pairs, split_inputs, with_tower_features
 from .losses import MatchingLoss, draw_negatives
@@ -28,9 +30,6 @@ from .objectives import Batch, build_objective
 from .semantic_targets import SemanticTargets
 from .training_args import ScalarTrainingArguments
 from .views import full_view_probability, reduced_views
-
-# The cross-encoder is trained on video and audio tokens only, as in the baselines that share the backbone.
-MATCHING_MODALITIES = ("video", "audio")
 
 
 def without_adapter(model: PeftModel | ScalarModel) -> ScalarModel:
@@ -361,7 +360,7 @@ class ScalarTrainer(Trainer):
             self.processing_class,
             rows,
             batch_size=self.args.eval_gallery_batch_size,
-            on_error=self.train_dataset.on_error if isinstance(self.train_dataset, ClipDataset) else "raise",
+            on_error=getattr(self.train_dataset, "on_error", "raise"),
             progress=self.is_world_process_zero() and not self.args.disable_tqdm,
         )
         options = self.scalar_model.score_options()
@@ -378,7 +377,9 @@ class ScalarTrainer(Trainer):
     def _save(self, output_dir: str | None = None, state_dict=None) -> None:
         super()._save(output_dir, state_dict)
         if isinstance(self.model, PeftModel):  # an adapter may change how its base scores
-            self.scalar_config.save_pretrained(output_dir or self.args.output_dir)
+            folder = output_dir or self.args.output_dir
+            custom_object_save(self.scalar_model, folder, config=self.scalar_config)
+            self.scalar_config.save_pretrained(folder)
 
     def _save_checkpoint(self, model, trial) -> None:
         folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
@@ -386,4 +387,4 @@ class ScalarTrainer(Trainer):
             super()._save_checkpoint(model, trial)
 
 
-__all__ = ["MATCHING_MODALITIES", "ScalarTrainer", "without_adapter"]
+__all__ = ["ScalarTrainer", "without_adapter"]

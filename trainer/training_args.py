@@ -50,8 +50,8 @@ class ScalarTrainingArguments(TrainingArguments):
     mini_batch_size: int | None = field(
         default=None,
         metadata={
-            "help": "Clips encoded at once, where a batch does not fit: the gradient of the whole batch from two passes "
-            "over parts of it (GradCache)."
+            "help": "Clips encoded at once, where a batch does not fit: the gradient of the whole batch from two "
+            "passes over parts of it (GradCache)."
         },
     )
     compile_towers: bool = field(

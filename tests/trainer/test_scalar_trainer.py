@@ -3,6 +3,7 @@ processes share a batch."""
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -447,3 +448,62 @@ def test_evaluation_ranks_the_clips_of_the_set(tmp_path, monkeypatch):
     metrics = make_trainer(tmp_path).evaluate(eval_dataset=["any"])
     assert metrics["eval_text_to_video_recall_at_1"] == 50.0 and metrics["eval_text_to_video_mean_rank"] == 1.5
     assert json.dumps(metrics)
+
+
+def test_frozen_towers_stay_in_evaluation_mode(tiny_model):
+    """Dropout in a tower that is not trained would only make it give something else at every step."""
+    model = apply_adapters(tiny_model, "paper").train()
+    base = model.get_base_model()
+    assert base.text_model.training and base.text_projection.training
+    assert not any(module.training for tower in (base.vision_model, base.audio_model) for module in tower.modules())
+    assert not any(module.training for module in model.eval().modules())
+
+
+def test_accumulated_batches_have_the_mean_of_their_gradients(tmp_path):
+    """And no more negatives than one batch has: the accumulated step is not a step on the larger batch."""
+    options = {"double": True, "matching_weight": 0.0, "full_view_probability": 1.0, "uniformity_weight": 0.0}
+
+    def gradients(accumulation, rows):
+        trainer = make_trainer(tmp_path, gradient_accumulation_steps=accumulation, **options)
+        trainer.current_gradient_accumulation_steps = accumulation
+        trainer.create_optimizer()
+        for batch in rows:
+            trainer.training_step(trainer.model, trainer.data_collator([trainer.train_dataset[i] for i in batch]))
+        return {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
+
+    first, second = range(4), range(4, 8)
+    both, halves, whole = (
+        gradients(2, [first, second]),
+        [gradients(1, [x]) for x in (first, second)],
+        gradients(1, [range(8)]),
+    )
+    for name, gradient in both.items():
+        torch.testing.assert_close(gradient, (halves[0][name] + halves[1][name]) / 2, msg=name)
+    head = next(name for name in both if "text_projection" in name)
+    assert (both[head] - whole[head]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_bf16_gives_nearly_the_gradient_of_float32(tmp_path, size):
+    def gradients(**options):
+        trainer = make_trainer(tmp_path, mini_batch_size=size, full_view_probability=1.0, **options)
+        trainer.current_gradient_accumulation_steps = 1
+        trainer.model_wrapped = model = trainer.accelerator.prepare(trainer.model)
+        loss = trainer.training_step(model, collate(trainer, 8))
+        name = "base_model.model.video_projection.modules_to_save.default.weight"
+        return loss, dict(trainer.model.named_parameters())[name].grad
+
+    (loss, gradient), (rounded_loss, rounded) = gradients(), gradients(bf16=True)
+    assert loss != rounded_loss and rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded_loss, loss, atol=0, rtol=0.05)
+    assert torch.nn.functional.cosine_similarity(gradient.flatten(), rounded.flatten(), dim=0) > 0.97
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on a CPU needs a C++ compiler")
+@pytest.mark.slow
+def test_compiled_towers_give_the_same_loss(tmp_path):
+    losses = []
+    for compiled in (False, True):
+        trainer = make_trainer(tmp_path, compile_towers=compiled)
+        losses.append(trainer.compute_loss(trainer.model, collate(trainer)))
+    torch.testing.assert_close(*losses, atol=1e-4, rtol=1e-4)

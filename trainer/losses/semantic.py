@@ -16,8 +16,8 @@ class SemanticLoss(nn.Module):
     embeddings and not on the query's weights.
 
     Args:
-        temperature (`float`): tau of the contrastive scores, positive. Fixed: a learned one could absorb the scale that
-            calibration supervises.
+        temperature (`float`): tau of the contrastive scores, positive. Fixed: a learned one could absorb the scale
+            that calibration supervises.
         semantic_temperature (`float`): tau* of the softmax over affinities, positive.
         calibration_weight (`float`): weight of the second part; 0 skips it.
     """
