@@ -113,8 +113,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[RunArguments, ScalarTrain
     defaults = []
     for name, value in recipe.items():
         if value is not None:
-            values = value if isinstance(value, list) else [value]
-            defaults += [f"--{name}", *(_as_flag(item) for item in values)]
+            defaults += [f"--{name}", _as_flag(value)]
     flags = defaults + flags
     # YAML values travel as flags, so that one parser converts and checks both; the last of two wins.
     run, training = parser.parse_args_into_dataclasses(flags)
@@ -130,6 +129,8 @@ def save_recipe(run: RunArguments, training: ScalarTrainingArguments) -> None:
 def _as_flag(value: Any) -> str:
     if isinstance(value, dict):
         return json.dumps(value)
+    if isinstance(value, list):  # the parser of transformers takes one value a field; see `report_to`
+        return ",".join(map(_as_flag, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -58,6 +58,9 @@ class ScalarTrainingArguments(TrainingArguments):
         default=False,
         metadata={"help": "torch.compile each tower. Not `torch_compile`: a step has a callback inside."},
     )
+    report_to: str | None = field(
+        default="none", metadata={"help": "Trackers, separated by commas: tensorboard,trackio."}
+    )
     eval_gallery_batch_size: int = field(default=64, metadata={"help": "Clips per forward pass in evaluation."})
 
     # Defaults of transformers that the paper changes.
@@ -75,6 +78,8 @@ class ScalarTrainingArguments(TrainingArguments):
     )
 
     def __post_init__(self):
+        if isinstance(self.report_to, str):
+            self.report_to = self.report_to.split(",")
         super().__post_init__()
         if self.objective not in OBJECTIVES:
             raise ValueError(f"`objective` must be one of {OBJECTIVES}, got {self.objective!r}.")
