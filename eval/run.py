@@ -93,6 +93,10 @@ def _embed(
         "benchmark_description": describe_benchmark(benchmark, root),
         "split": split,
         "query_temperature": model.config.query_temperature,
+        "score_options": {
+            name: value.item() if isinstance(value, torch.Tensor) else value
+            for name, value in model.score_options().items()
+        },
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": device,
         "on_error": on_error,
@@ -120,7 +124,7 @@ def run(
     root: str | os.PathLike | None = None,
     split: str = "test",
     embeddings_path: str | os.PathLike | None = None,
-    methods: Sequence[str] = DEFAULT_METHODS,
+    methods: Sequence[str] | None = None,
     rates: Sequence[float] = (0.0, 0.5),
     mask_seed: int = 0,
     batch_size: int = 32,
@@ -138,7 +142,9 @@ def run(
         model_path (`str`): folder or Hub name of a model or of an adapter with its processor.
         benchmark (`str`), root (`str`), split (`str`): name, folder and split of the benchmark.
         embeddings_path (`str`): folder of saved [`~eval.embed.Embeddings`], in place of model, benchmark and root.
-        methods, rates, mask_seed: see [`~eval.retrieval.evaluate_embeddings`].
+        methods (`Sequence[str]`, *optional*): by default those of [`~eval.retrieval.DEFAULT_METHODS`] and the model's
+            own.
+        rates, mask_seed: see [`~eval.retrieval.evaluate_embeddings`].
         batch_size, on_error: see [`~eval.embed.embed_dataset`].
         device (`str`): where the model runs; by default on a GPU if there is one, else on the CPU.
 
@@ -164,6 +170,10 @@ def run(
     lacking = [name for name in ("model", "benchmark", "split", "query_temperature") if name not in described]
     if lacking:
         raise ValueError(f"The embeddings in {str(embeddings_path)!r} do not tell their {lacking} in `metadata`.")
+    score_options = {"query_temperature": described["query_temperature"]} | described.get("score_options", {})
+    own = score_options.pop("method", "scalar")
+    if methods is None:
+        methods = tuple(dict.fromkeys((*DEFAULT_METHODS, own)))
     results = {
         "model": described["model"],
         "benchmark": described["benchmark"],
@@ -173,7 +183,7 @@ def run(
             methods=methods,
             rates=rates,
             mask_seed=mask_seed,
-            query_temperature=described["query_temperature"],
+            **score_options,
         ),
         "gallery": gallery_manifest(embeddings),
         "problems": embeddings.problems,

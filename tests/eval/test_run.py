@@ -35,7 +35,7 @@ def make_embeddings():
 @pytest.fixture
 def asked(monkeypatch):
     """Replace model, benchmark and embedding by known ones; what they were asked for ends up in the fixture."""
-    asked = {}
+    asked = {"score_options": {"method": "scalar", "query_temperature": 0.3}}
 
     def embed_dataset(model, processor, dataset, **options):
         asked.update(model=model, dataset=dataset, options=options)
@@ -44,7 +44,11 @@ def asked(monkeypatch):
     monkeypatch.setattr("eval.run.load_benchmark", lambda *arguments: arguments)
     monkeypatch.setattr("eval.run.describe_benchmark", lambda name, root: {"seed": 7})
     config = SimpleNamespace(query_temperature=0.3)
-    monkeypatch.setattr("eval.run.load_model", lambda path: (SimpleNamespace(config=config, path=path), None))
+
+    def load_model(path):
+        return SimpleNamespace(config=config, path=path, score_options=lambda: asked["score_options"]), None
+
+    monkeypatch.setattr("eval.run.load_model", load_model)
     monkeypatch.setattr("eval.run.embed_dataset", embed_dataset)
     return asked
 
@@ -78,11 +82,23 @@ def test_result_file_holds_the_figures_and_how_to_repeat_them(asked, tmp_path):
     assert (tmp_path / "out" / "results.png").stat().st_size > 10_000
 
 
+def test_the_models_own_score_is_measured_with_what_it_learned(asked, tmp_path):
+    learned = {"hyperbolic_mix": torch.tensor(0.25), "curvature": torch.tensor(2.0)}
+    asked["score_options"] = {"method": "hypergram", "query_temperature": 0.3} | learned
+    run(tmp_path / "first", model_path="models/tiny", benchmark="miniature", root=tmp_path, rates=(0.0,))
+    again = run(tmp_path / "again", embeddings_path=tmp_path / "first" / "embeddings", rates=(0.0,))
+    figures = again["retrieval"]["rates"][0]["methods"]
+    assert list(figures) == ["scalar", "uniform", "video", "audio", "subtitle", "hypergram"]
+    options = {"methods": ("hypergram",), "rates": (0.0,)}
+    expected = evaluate_embeddings(make_embeddings(), **options, hyperbolic_mix=0.25, curvature=2.0)
+    assert figures["hypergram"] == expected["rates"][0]["methods"]["hypergram"]
+
+
 def test_saved_embeddings_give_the_same_figures_without_model_or_benchmark(asked, tmp_path):
     first = run(tmp_path / "first", model_path="models/tiny", benchmark="miniature", root=tmp_path)
     asked.clear()
     again = run(tmp_path / "again", embeddings_path=tmp_path / "first" / "embeddings")
-    assert not asked
+    assert "model" not in asked
     for name in ("model", "benchmark", "split", "retrieval", "gallery", "problems", "embedded"):
         assert again[name] == first[name]
     assert not (tmp_path / "again" / "embeddings").exists()
@@ -100,13 +116,13 @@ def test_saved_embeddings_give_the_same_figures_without_model_or_benchmark(asked
 def test_model_and_embeddings_exclude_each_other_and_one_is_needed(asked, tmp_path, arguments):
     with pytest.raises(ValueError, match="embeddings"):
         run(tmp_path, **arguments)
-    assert not asked and not list(tmp_path.iterdir())
+    assert "model" not in asked and not list(tmp_path.iterdir())
 
 
 def test_rate_in_percent_is_refused_before_anything_is_embedded(asked, tmp_path):
     with pytest.raises(ValueError, match="between 0 and 1"):
         run(tmp_path, model_path="m", benchmark="miniature", root=tmp_path, rates=(0, 50))
-    assert not asked
+    assert "model" not in asked
 
 
 def test_embeddings_of_unknown_origin_are_refused(tmp_path):
