@@ -21,7 +21,7 @@ def command(*arguments, check=True, **options):
         [sys.executable, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT, env=environment, **options
     )
     if check:
-        assert run.returncode == 0, run.stdout[-1500:] + run.stderr[-3000:]
+        assert run.returncode == 0, run.stdout[-1500:] + run.stderr[-6000:]
     return run
 
 

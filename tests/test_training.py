@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from eval.miniature import generate
 from modeling_scalar import load_model
 from tests.test_end_to_end import LAUNCH, command
+from tests.trainer.test_scalar_trainer import free_port
 from train import train
 from trainer.checkpoints import last_checkpoint
 from trainer.recipe import parse_arguments
@@ -233,3 +234,27 @@ def test_the_best_checkpoint_is_kept(line, tmp_path):
         load_file(folder / "adapter_model.safetensors") for folder in (tmp_path, tmp_path / f"checkpoint-{best}")
     )
     assert all(torch.equal(value, kept[name]) for name, value in final.items())
+
+
+@pytest.mark.distributed
+def test_two_processes_train_as_one_with_the_whole_batch(line, tmp_path):
+    """The same clips, frames, views and negatives at every step, so the same terms, to the drift of float32."""
+    fixed = [*overlay(line), "--use_cpu", "true", "--max_steps", "6", "--logging_steps", "1", "--save_steps", "6"]
+    fixed += ["--loss_warmup_steps", "1", "--full_view_decay_steps", "0", "--disable_tqdm", "true"]
+    fixed += ["--save_strategy", "steps", "--dataloader_drop_last", "false", "--report_to", "none"]
+    histories = []
+    for processes in (1, 2):
+        launch = ["-m", "accelerate.commands.launch", "--num_processes", processes]
+        launch += ["--multi_gpu", "--main_process_port", free_port()] if processes == 2 else []
+        out = tmp_path / str(processes)
+        sizes = ["--per_device_train_batch_size", 10 // processes, "--output_dir", out]
+        run = command(*launch, "train.py", *fixed, *sizes)
+        assert f"({processes} processes of {10 // processes})" in run.stderr
+        histories.append([entry for entry in log_of(out) if "loss" in entry])
+    assert len(histories[0]) == 6
+    for one, two in zip(*histories, strict=True):
+        names = [name for name in one if name.startswith(("loss", "weight"))]
+        assert len(names) >= 8
+        assert {name: two[name] for name in names} == pytest.approx(
+            {name: one[name] for name in names}, rel=2e-3, abs=2e-4
+        )
