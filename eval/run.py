@@ -14,6 +14,7 @@ import torch
 
 from eval.benchmarks import describe_benchmark, load_benchmark
 from eval.embed import Embeddings, embed_dataset, gallery_manifest
+from eval.files import write_json
 from eval.missing import check_rate
 from eval.report import format_table, plot_results
 from eval.retrieval import DEFAULT_METHODS, evaluate_embeddings
@@ -61,16 +62,6 @@ def training_recipe(model_path: str) -> dict[str, Any] | None:
     """Return how a local model was trained, its seed included, if the run left its `recipe.json` beside it."""
     path = Path(model_path) / "recipe.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-
-def write_json(content: Any, path: Path) -> None:
-    """Write JSON so that `path` holds the old content or the new one, never half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _embed(
@@ -199,4 +190,4 @@ def run(
     return results
 
 
-__all__ = ["run", "source_state", "training_recipe", "versions", "write_json"]
+__all__ = ["run", "source_state", "training_recipe", "versions"]

@@ -23,11 +23,12 @@ import typer
 from tqdm.auto import tqdm
 
 from eval.embed import in_background
+from eval.files import write_json
 from modeling_scalar import ScalarModel, ScalarProcessor
 from modeling_scalar.configuration_scalar import MODALITIES
 
 from .data import ClipDataset, ScalarDataCollator
-from .features import DESCRIPTION, FEATURES, VERSION, checksums, write_json
+from .features import DESCRIPTION, FEATURES, VERSION, checksums
 
 logger = logging.getLogger(__name__)
 

@@ -83,16 +83,6 @@ def checksums(model: ScalarModel, processor: ScalarProcessor, rows: datasets.Dat
     return {"towers": _towers_sha256(model), "processor": _sha256(settings), "rows": _rows_sha256(rows)}
 
 
-def write_json(content: Any, path: Path) -> None:
-    """Write JSON so that `path` holds the old content or the new one, never half of it, even after a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
 class FeatureDataset(torch.utils.data.Dataset):
     """
     Training examples read from a folder of features, in place of [`~trainer.data.ClipDataset`].
@@ -229,4 +219,4 @@ def _scatter(values: torch.Tensor, present: torch.Tensor, fill: float) -> torch.
     return full
 
 
-__all__ = ["DESCRIPTION", "FEATURES", "VERSION", "FeatureCollator", "FeatureDataset", "checksums", "write_json"]
+__all__ = ["DESCRIPTION", "FEATURES", "VERSION", "FeatureCollator", "FeatureDataset", "checksums"]

@@ -376,7 +376,8 @@ class ScalarTrainer(Trainer):
 
     def _save(self, output_dir: str | None = None, state_dict=None) -> None:
         super()._save(output_dir, state_dict)
-        if isinstance(self.model, PeftModel):  # an adapter may change how its base scores
+        # An adapter may change how its base scores. The Trainer calls this on every process; the first one writes.
+        if isinstance(self.model, PeftModel) and self.args.should_save:
             folder = output_dir or self.args.output_dir
             custom_object_save(self.scalar_model, folder, config=self.scalar_config)
             self.scalar_config.save_pretrained(folder)

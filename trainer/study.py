@@ -225,9 +225,10 @@ def evaluate(folder: Path, test_root: Path, benchmark: str = "miniature", split:
 
     from eval.benchmarks import describe_benchmark, load_benchmark
     from eval.embed import embed_dataset, gallery_manifest
+    from eval.files import write_json
     from eval.reranking import evaluate_two_stage
     from eval.retrieval import evaluate_embeddings
-    from eval.run import source_state, training_recipe, versions, write_json
+    from eval.run import source_state, training_recipe, versions
     from modeling_scalar import load_model
 
     torch.set_num_threads(1)  # one core per job

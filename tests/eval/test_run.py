@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 
 from eval.__main__ import app
 from eval.embed import Embeddings, gallery_manifest
+from eval.files import write_json
 from eval.report import format_table, plot_results
 from eval.retrieval import evaluate_embeddings
-from eval.run import run, source_state, versions, write_json
+from eval.run import run, source_state, versions
 
 
 def make_embeddings():
