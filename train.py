@@ -33,7 +33,7 @@ def _build_model(run: RunArguments, args: ScalarTrainingArguments, rows):
         if args.learnable_temperature:
             changes["has_logit_scale"] = True
         model, processor = load_model(run.model, dtype=torch.float32, **changes)
-    if args.learnable_temperature:
+    if args.learnable_temperature and model.config.has_logit_scale:
         torch.nn.init.constant_(model.logit_scale.log_scale, -math.log(args.temperature))
     return apply_adapters(model, args.adapter, args.uses_matching, args.learnable_temperature), processor
 
@@ -97,7 +97,11 @@ def main() -> int:
     try:
         return 0 if train(*parse_arguments(sys.argv[1:])) else 130
     except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        # Of an error in a data worker, which comes with the worker's traceback, the last line says what happened.
+        message = str(error).strip()
+        if "in DataLoader worker process" in message:
+            message = message.splitlines()[-1].partition(": ")[2]
+        print(f"error: {message}", file=sys.stderr)
         return 1
 
 

@@ -1,6 +1,7 @@
 """What a run is about to do, said before it starts; and whether it then does it."""
 
 import logging
+import math
 from collections.abc import Sequence
 
 import torch
@@ -13,6 +14,7 @@ logger = logging.getLogger(__name__)
 
 # Modules that only a modality's clips reach, by parts of their names.
 _OF_MODALITY = {"video": ("video_", "vision_"), "audio": ("audio_",), "subtitle": ("subtitle_",)}
+_OF_MATCHING = ("match_head", "crossattention")
 
 
 def _listed(counts: dict[str, int]) -> str:
@@ -32,7 +34,7 @@ def describe_run(model, args: ScalarTrainingArguments, num_examples: int, steps_
     """
     trained, frozen = (count_parameters(model, trainable) for trainable in (True, False))
     negatives = args.per_device_train_batch_size * args.world_size
-    steps = args.max_steps if args.max_steps > 0 else int(steps_per_epoch * args.num_train_epochs + 0.999)
+    steps = args.max_steps if args.max_steps > 0 else math.ceil(steps_per_epoch * args.num_train_epochs)
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     gradients = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     memory = (weights + 3 * gradients) / 2**20
@@ -85,7 +87,9 @@ class GradientAudit(TrainerCallback):
         reached = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
         self._waiting -= reached
         absent = [name for name, there in zip(self.modalities, self._present.tolist(), strict=True) if not there]
-        excused = tuple(part for name in absent for part in _OF_MODALITY[name])
+        excused = [part for name in absent for part in _OF_MODALITY[name]]
+        if {"video", "audio"} <= set(absent):
+            excused += _OF_MATCHING  # which reads nothing else
         lost = sorted(name for name in self._waiting if not any(part in name for part in excused))
         if lost:
             raise ValueError(

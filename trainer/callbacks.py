@@ -2,9 +2,10 @@
 
 import signal
 
+import torch
 from transformers import TrainerCallback
 
-from .distributed import on_any_process
+from .distributed import on_any_process, rank
 
 
 class StopOnInterrupt(TrainerCallback):
@@ -31,7 +32,17 @@ class StopOnInterrupt(TrainerCallback):
         self.interrupted = on_any_process(self.interrupted, args.device)
         if self.interrupted:
             control.should_save = control.should_training_stop = True
+            args.save_total_limit = None  # at its end the Trainer would keep the best checkpoint alone
         return control
+
+
+class SeedOfRank(TrainerCallback):
+    """Give each process a stream of dropout of its own; draws that processes share have generators of their own."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Seed the layers' generators; a resumed run then loads the state they had."""
+        if rank():
+            torch.manual_seed(args.seed + 1_000_003 * rank())
 
 
 class EpochOfData(TrainerCallback):
@@ -46,4 +57,4 @@ class EpochOfData(TrainerCallback):
             listener.set_epoch(int(state.epoch + 1e-6))  # a sum of fractions of an epoch, rounded
 
 
-__all__ = ["EpochOfData", "StopOnInterrupt"]
+__all__ = ["EpochOfData", "SeedOfRank", "StopOnInterrupt"]

@@ -32,9 +32,11 @@ DESCRIPTION = "features.json"
 FEATURES = {"video_pooled": 0, "video_states": 0, "audio_pooled": 1, "audio_states": 1}
 """The arrays of a folder, named as the arguments of the model, with the place of their modality in `MODALITIES`."""
 VERSION = 1
+# Of a configuration, what does not change the function it describes.
+_NO_SETTING = {"architectures", "auto_map", "dtype", "transformers_version", "_name_or_path"}
 
 _CHECKED = {
-    "towers": "the weights of the vision and audio towers",
+    "towers": "the vision and audio towers (weights, configuration or pooling)",
     "processor": "the settings of the image processor, the feature extractor or the frames in training",
     "rows": "the clips, their files or subtitles, or their order",
 }
@@ -45,7 +47,10 @@ def _sha256(content: Any) -> str:
 
 
 def _towers_sha256(model: ScalarModel) -> str:
-    digest = hashlib.sha256()
+    config = model.config
+    settings = [config.vision_pooling, config.audio_pooling]
+    settings += [_settings(part) for part in (config.vision_config, config.audio_config)]
+    digest = hashlib.sha256(_sha256(settings).encode())
     for tower in ("vision_model", "audio_model"):
         for name, value in sorted(getattr(model, tower).state_dict().items()):
             digest.update(f"{tower}.{name} {value.dtype} {tuple(value.shape)}\n".encode())
@@ -54,7 +59,7 @@ def _towers_sha256(model: ScalarModel) -> str:
 
 
 def _settings(part: Any) -> dict[str, Any]:
-    return {name: value for name, value in part.to_dict().items() if name != "auto_map"}
+    return {name: value for name, value in part.to_dict().items() if name not in _NO_SETTING}
 
 
 def _rows_sha256(rows: datasets.Dataset) -> str:
@@ -70,7 +75,7 @@ def checksums(model: ScalarModel, processor: ScalarProcessor, rows: datasets.Dat
     Return the SHA-256 of everything that features depend on besides the content of the files.
 
     Returns:
-        `dict`: of `towers` (names, types, shapes and bytes of the weights of the vision and audio towers),
+        `dict`: of `towers` (configuration, pooling and weights of the vision and audio towers),
         `processor` (all settings but those of texts and of testing) and `rows` (identifiers, names of files, and
         subtitles, in their order; where the files lie does not matter).
     """

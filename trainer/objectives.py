@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from modeling_scalar.aggregation_scalar import paired_centroids, retrieval_scores
-from modeling_scalar.configuration_scalar import ScalarConfig
+from modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
 
 from .distributed import RowLayout
 from .losses import (
@@ -76,15 +76,13 @@ class Batch:
         return retrieval_scores(self.all_texts, self.modalities, self.reduced_mask, **self.score_options).T
 
 
-def _query_temperature(config: ScalarConfig) -> float:
-    """tau_w of the centroids inside the losses: without query conditioning all weights are equal."""
+def centroid_temperature(config: ScalarConfig) -> float:
+    """Return tau_w of the centroids: infinite where query conditioning is off and all weights are equal."""
     return float("inf") if config.aggregation == "uniform" else config.query_temperature
 
 
 class ScalarObjective:
     """SCALAR's own objective without its matching term, Eq. 6 to 9 (Algorithm S2, steps 5 to 8)."""
-
-    trains_scores = True
 
     def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
         if config.aggregation not in ("scalar", "uniform"):
@@ -93,7 +91,7 @@ class ScalarObjective:
                 f"{config.aggregation!r}. For another score take the objective 'contrastive'."
             )
         self.args = args
-        self.query_temperature = _query_temperature(config)
+        self.query_temperature = centroid_temperature(config)
         self.alignment = AlignmentLoss(args.temperature, args.contrastive_label_smoothing)
         self.cross_arity = CrossArityLoss(self.query_temperature)
         self.semantic = SemanticLoss(args.temperature, args.semantic_temperature, args.calibration_weight)
@@ -117,7 +115,7 @@ class ScalarObjective:
             scores = batch.texts.to(centroids.dtype) @ all_centroids.T  # (b, B): C~ of Eq. 5
             affinities = batch.affinities.to(scores)
             num_observed = (affinities > 0).sum() / len(rows.counts)
-            loss = self.semantic(scores, affinities[rows.local], rows.mean, num_observed)
+            loss = self.semantic(scores, affinities[rows.local], rows.mean, num_observed, batch.temperature)
             terms["sem"] = (args.semantic_weight, loss)
         if args.uniformity_weight:
             terms["unif"] = (args.uniformity_weight, self.uniformity(all_centroids))
@@ -127,9 +125,12 @@ class ScalarObjective:
 class ContrastiveObjective:
     """InfoNCE over whatever score the model has: GRAM's, HyperGRAM's and TRIANGLE's, without matching."""
 
-    trains_scores = True
-
     def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
+        if config.aggregation in MODALITIES:
+            raise ValueError(
+                f"The objective 'contrastive' cannot train the single pathway {config.aggregation!r}: clips without "
+                "it have no score. The objective 'pathways' trains each pathway."
+            )
         self.needs_video_and_audio = config.aggregation == "triangle"
         self.alignment = AlignmentLoss(args.temperature, args.contrastive_label_smoothing)
 
@@ -142,14 +143,15 @@ class ContrastiveObjective:
             text_to_clip, clip_to_text = (
                 scores[covered[rows.local]][:, covered] for scores in (text_to_clip, clip_to_text)
             )
+            if not covered.any():
+                nothing = 0 * (batch.texts.sum() + batch.modalities.sum())
+                return {"align": (1.0, nothing)}
             offset, num_rows = int(covered[: rows.offset].sum()), int(covered.sum()) / len(rows.counts)
         return {"align": (1.0, self.alignment(text_to_clip, clip_to_text, offset, num_rows, batch.temperature))}
 
 
 class PMRLObjective:
     """PMRL's objective without its matching term."""
-
-    trains_scores = False  # it acts on matched tuples only
 
     def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
         self.loss = PMRLLoss()
@@ -164,8 +166,6 @@ class PMRLObjective:
 
 class PathwaysObjective:
     """InfoNCE for each modality on its own: a backbone that favours no aggregation."""
-
-    trains_scores = False
 
     def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
         self.loss = PathwaysLoss(args.temperature)
@@ -190,4 +190,4 @@ def build_objective(args: ScalarTrainingArguments, config: ScalarConfig):
     return _OBJECTIVES[args.objective](args, config)
 
 
-__all__ = ["Batch", "Terms", "build_objective"]
+__all__ = ["Batch", "Terms", "build_objective", "centroid_temperature"]

@@ -20,13 +20,13 @@ from modeling_scalar.aggregation_scalar import paired_weights
 from modeling_scalar.configuration_scalar import MODALITIES
 
 from .audit import GradientAudit
-from .callbacks import EpochOfData
+from .callbacks import EpochOfData, SeedOfRank
 from .checkpoints import describe_failed_save
 from .data import GlobalBatchSampler, derived_generator
 from .distributed import RowLayout, average_gradients, mean_over_processes, rank, world_size
 from .grad_cache import RandomState, concatenate_ragged, no_pairs, split_inputs, with_tower_features
 from .losses import MatchingLoss, draw_negatives
-from .objectives import Batch, build_objective
+from .objectives import Batch, build_objective, centroid_temperature
 from .semantic_targets import SemanticTargets
 from .training_args import ScalarTrainingArguments
 from .views import full_view_probability, reduced_views
@@ -82,6 +82,7 @@ class ScalarTrainer(Trainer):
                 tower.compile()
         self.gradient_audit = GradientAudit(MODALITIES)
         self.add_callback(self.gradient_audit)
+        self.add_callback(SeedOfRank())
         self._parts: dict[str, torch.Tensor] = {}
         self._num_parts: dict[str, int] = {}
         self._last_step, self._micro_step = -1, 0
@@ -168,9 +169,9 @@ class ScalarTrainer(Trainer):
         temperature = self.args.temperature if batch.temperature is None else batch.temperature.detach()
         draw = {"offset": batch.rows.offset, "temperature": temperature}
         draws = draws.to(readable.device)
-        with torch.set_grad_enabled(self.objective.trains_scores):  # both matrices are kept for the objective
-            wrong_clips = draw_negatives(batch.text_to_clip, readable, draws[:, 2], **draw)
-            wrong_texts = draw_negatives(batch.clip_to_text, torch.ones_like(readable), draws[:, 3], **draw)
+        # With a graph, where there is one: the batch keeps both matrices for the objective.
+        wrong_clips = draw_negatives(batch.text_to_clip, readable, draws[:, 2], **draw)
+        wrong_texts = draw_negatives(batch.clip_to_text, torch.ones_like(readable), draws[:, 3], **draw)
         texts, clips = torch.cat([own, own, wrong_texts]), torch.cat([own, wrong_clips, own])
         is_match = torch.arange(len(texts), device=own.device) < len(own)
         keep = (texts >= 0) & (clips >= 0)
@@ -249,7 +250,6 @@ class ScalarTrainer(Trainer):
                 parts.append(with_tower_features(self.scalar_model, part, self.matches))
                 states.append(RandomState(self.args.device))
                 outputs.append(encode(**parts[-1]))
-        after = RandomState(self.args.device)
 
         whole = ScalarOutput(
             text_embeds=torch.cat([output.text_embeds for output in outputs]).requires_grad_(),
@@ -266,6 +266,7 @@ class ScalarTrainer(Trainer):
             leaf = concatenate_ragged([output.condition_states for output in outputs]).requires_grad_()
             token_mask = concatenate_ragged([output.condition_mask for output in outputs])
             reported["dam"] = self._cached_matching(batch, rows, draws, inputs, leaf, token_mask, scale)
+        after = RandomState(self.args.device)
         self._remember(reported, batch, total + self.args.matching_weight * reported.get("dam", 0))
         self.accelerator.backward(total * scale)
 
@@ -305,23 +306,34 @@ class ScalarTrainer(Trainer):
         gathered.backward(gradient)  # once, so that every process takes part in the collective once
         return total
 
+    def _get_grad_norm(self, model, grad_norm=None):
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        # A scaler of half-precision gradients skips such a step by itself, and lowers its scale.
+        if self.accelerator.scaler is None and not torch.as_tensor(norm).isfinite():
+            raise ValueError(self._not_finite(f"gradient of step {self.state.global_step + 1}", norm))
+        return norm
+
+    @staticmethod
+    def _not_finite(what: str, value: Any) -> str:
+        return (
+            f"The {what} is not finite: {value}. Nothing of this step was applied or saved. Lower `learning_rate`, or "
+            "look at the clips of the step; then continue with `--resume_from_checkpoint last`."
+        )
+
     # Logging and evaluation ---------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def _remember(self, losses: dict[str, torch.Tensor], batch: Batch, total: torch.Tensor) -> None:
         if not total.isfinite():  # the Trainer's own filter reads the loss at every step too
             values = {name: loss.item() for name, loss in losses.items()}
-            raise ValueError(
-                f"The loss of step {self.state.global_step + 1} is not finite: {values}. Nothing of this step was "
-                "applied or saved. Lower `learning_rate`, use bf16 instead of fp16, or look at the clips of the step; "
-                "then continue with `--resume_from_checkpoint last`."
-            )
-        query_temperature = self.scalar_config.query_temperature
-        weights = paired_weights(batch.texts, batch.modalities, batch.mask, query_temperature)
+            raise ValueError(self._not_finite(f"loss of step {self.state.global_step + 1}", values))
         parts = {f"loss_{name}": loss for name, loss in losses.items()}
-        parts |= {f"weight_{name}": weights[:, i].mean() for i, name in enumerate(MODALITIES)}
-        parts["weight_entropy"] = torch.special.entr(weights).sum(1).mean()
-        parts["p_full"] = weights.new_tensor(self._full_probability)
+        parts["p_full"] = total.new_tensor(self._full_probability)
+        if self.scalar_config.aggregation in ("scalar", "uniform"):  # other scores have no weights
+            temperature = centroid_temperature(self.scalar_config)
+            weights = paired_weights(batch.texts, batch.modalities, batch.mask, temperature)
+            parts |= {f"weight_{name}": weights[:, i].mean() for i, name in enumerate(MODALITIES)}
+            parts["weight_entropy"] = torch.special.entr(weights).sum(1).mean()
         if batch.temperature is not None:
             parts["temperature"] = batch.temperature
         for name, value in parts.items():  # on the device: reading them here would wait for it at every step
@@ -384,7 +396,9 @@ class ScalarTrainer(Trainer):
 
     def _save_checkpoint(self, model, trial) -> None:
         folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        with describe_failed_save(self.args.output_dir, folder.name, partial=folder):
+        with describe_failed_save(
+            self.args.output_dir, folder.name, partial=folder if self.args.should_save else None
+        ):
             super()._save_checkpoint(model, trial)
 
 

@@ -74,7 +74,7 @@ class ScalarTrainingArguments(TrainingArguments):
     remove_unused_columns: bool = field(default=False, metadata={"help": "Keep False: a clip is no column."})
     dataloader_drop_last: bool = field(
         default=True,
-        metadata={"help": "Leave out the last, smaller batch of an epoch, as the paper's 5,330 steps do."},
+        metadata={"help": "Leave out the last, smaller batch of an epoch."},
     )
 
     def __post_init__(self):

@@ -42,20 +42,25 @@ def test_parameters_of_an_absent_modality_are_waited_for(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("objective", "aggregation", "adapter"),
-    [("pathways", "scalar", "full"), ("contrastive", "triangle", "paper"), ("contrastive", "hypergram", "all_towers")],
+    ("objective", "aggregation", "adapter", "matching"),
+    [
+        ("pathways", "scalar", "full", 0.0),
+        ("pathways", "scalar", "full", 0.1),
+        ("contrastive", "triangle", "paper", 0.1),
+        ("contrastive", "hypergram", "all_towers", 0.1),
+    ],
 )
-def test_exactly_what_an_objective_reaches_is_trained(tmp_path, objective, aggregation, adapter):
+def test_exactly_what_an_objective_reaches_is_trained(tmp_path, objective, aggregation, adapter, matching):
     """Two steps pass the audit, and what it does not reach is not trainable."""
     learnable = objective == "contrastive"
-    options = {"objective": objective, "aggregation": aggregation, "adapter": adapter}
+    options = {"objective": objective, "aggregation": aggregation, "adapter": adapter, "matching_weight": matching}
     trainer = make_trainer(tmp_path, learnable_temperature=learnable, max_steps=2, **options)
     trainable = set(count_parameters(trainer.model))
     assert ("subtitle_projection" in trainable) == (aggregation != "triangle")
     assert ("hyperbolic" in trainable) == (aggregation == "hypergram")
-    assert {"match_head", "logit_scale"} <= trainable or objective == "pathways"
+    assert ("logit_scale" in trainable) == learnable and ("match_head" in trainable) == (matching > 0)
     names = [name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad]
-    assert any("crossattention" in name for name in names) == (objective != "pathways")
+    assert any("crossattention" in name for name in names) == (matching > 0)
     trainer.train()
     assert trainer.state.global_step == 2
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from modeling_scalar import Clip, ScalarModel
 from tests.conftest import make_batch, make_tiny_config
+from trainer.callbacks import StopOnInterrupt
 from trainer.data import derived_generator
 from trainer.lora import apply_adapters
 from trainer.losses import scalar_components
@@ -49,7 +50,9 @@ class Affinities:
         return torch.where(distance < 3, 0.3 ** distance.float(), torch.zeros(()))
 
 
-def make_trainer(folder, model=None, mask=None, size=8, aggregation="scalar", double=False, **changes):
+def make_trainer(
+    folder, model=None, mask=None, size=8, aggregation="scalar", double=False, eval_dataset=None, **changes
+):
     torch.manual_seed(0)
     fields = {
         "output_dir": str(folder),
@@ -70,7 +73,8 @@ def make_trainer(folder, model=None, mask=None, size=8, aggregation="scalar", do
         model = apply_adapters(model, args.adapter, args.uses_matching, learnable)
     dtype = torch.float64 if double else torch.float32
     model = model.to(dtype)
-    return ScalarTrainer(model, args, train_dataset=Batches(size, mask, dtype), semantic_targets=Affinities())
+    data = {"train_dataset": Batches(size, mask, dtype), "eval_dataset": eval_dataset}
+    return ScalarTrainer(model, args, semantic_targets=Affinities(), **data)
 
 
 def gradients_of_a_real_step(trainer):
@@ -330,7 +334,7 @@ STEPS = {
     "even": ({"rows": 8}, WHOLE),
     "ragged": ({"rows": 9}, WHOLE),  # five and four
     "ragged in parts": ({"rows": 9, "mini_batch_size": 2}, WHOLE),
-    "pathways": ({"rows": 9, "objective": "pathways"}, {"pathways"}),
+    "pathways": ({"rows": 9, "objective": "pathways"}, {"pathways", "dam"}),
     "pmrl": ({"rows": 9, "objective": "pmrl", "aggregation": "pmrl"}, {"pmrl", "dam"}),
     "hypergram": (BASELINE | {"aggregation": "hypergram"}, {"align", "dam"}),
     "triangle": (BASELINE | {"aggregation": "triangle"}, {"align", "dam"}),
@@ -507,3 +511,78 @@ def test_compiled_towers_give_the_same_loss(tmp_path):
         trainer = make_trainer(tmp_path, compile_towers=compiled)
         losses.append(trainer.compute_loss(trainer.model, collate(trainer)))
     torch.testing.assert_close(*losses, atol=1e-4, rtol=1e-4)
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_before_it_is_applied(tmp_path):
+    trainer = make_trainer(tmp_path, max_steps=4, save_strategy="steps", save_steps=1, warmup_steps=0)
+    head = next(p for name, p in trainer.model.named_parameters() if "text_projection" in name and p.requires_grad)
+    head.register_hook(lambda gradient: gradient * float("nan") if trainer.state.global_step == 2 else gradient)
+    with pytest.raises(ValueError, match="gradient of step 3 is not finite"):
+        trainer.train()
+    saved = load_file(tmp_path / "checkpoint-2" / "adapter_model.safetensors")
+    assert all(value.isfinite().all() for value in saved.values()) and not (tmp_path / "checkpoint-3").exists()
+
+
+def test_an_interrupt_keeps_its_checkpoint_beside_the_best(tmp_path):
+    options = {"save_total_limit": 1, "metric_for_best_model": "score", "load_best_model_at_end": True}
+    saving = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+    trainer = make_trainer(tmp_path, max_steps=9, eval_dataset=[0], **options, **saving)
+    interrupt = StopOnInterrupt()
+    trainer.add_callback(interrupt)
+    compute_loss = trainer.compute_loss
+
+    def evaluate(*arguments, **keywords):  # the first checkpoint is the best
+        return {"eval_score": -trainer.state.global_step}
+
+    def interrupted(*arguments, **keywords):
+        interrupt.interrupted |= trainer.state.global_step == 4
+        return compute_loss(*arguments, **keywords)
+
+    trainer.evaluate, trainer.compute_loss = evaluate, interrupted
+    trainer.train()
+    assert trainer.state.global_step == 5
+    assert {path.name for path in tmp_path.glob("checkpoint-*")} >= {"checkpoint-2", "checkpoint-5"}
+
+
+def test_only_the_first_process_saves(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path)
+    monkeypatch.setattr(ScalarTrainingArguments, "should_save", False)
+    trainer._save(str(tmp_path / "out"))
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_a_batch_that_a_score_does_not_cover_gives_a_loss_of_zero(tmp_path):
+    options = {"objective": "contrastive", "aggregation": "triangle", "matching_weight": 0.0}
+    trainer = make_trainer(tmp_path, **options)
+    batch = collate(trainer)
+    batch["modality_mask"][:, 1] = False
+    loss = trainer.compute_loss(trainer.model, batch)
+    assert loss == 0 and loss.requires_grad
+    with pytest.raises(ValueError, match="single pathway 'video'"):
+        make_trainer(tmp_path, objective="contrastive", aggregation="video")
+
+
+def test_dropout_is_replayed_in_the_parts_of_a_batch(tmp_path, monkeypatch):
+    """The embeddings of the pass with a graph are those of the pass without, though they are drawn anew."""
+    config = make_tiny_config()
+    config.text_config.hidden_dropout_prob = 0.3
+    model = apply_adapters(ScalarModel(config), "paper")
+    trainer = make_trainer(tmp_path, model=model, mini_batch_size=2)
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.create_optimizer()
+    seen = []
+    base = trainer.scalar_model
+    forward = base.forward
+
+    def watched(*arguments, **keywords):
+        output = forward(*arguments, **keywords)
+        seen.append(output.text_embeds.detach())
+        return output
+
+    monkeypatch.setattr(base, "forward", watched)
+    trainer.training_step(trainer.model, collate(trainer))
+    first, second = seen[:2], seen[2:]
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not torch.equal(
+        base.eval()(**{k: v[:2] for k, v in collate(trainer).items() if k != "clip_index"}).text_embeds, first[0]
+    )

@@ -90,8 +90,16 @@ def test_a_training_has_its_recipe_its_seed_and_features_where_towers_are_frozen
 
 def test_a_training_with_a_checkpoint_is_resumed(tmp_path):
     (tmp_path / "checkpoint-12").mkdir()
+    (tmp_path / "checkpoint-12" / "trainer_state.json").write_text('{"global_step": 12}')
+    (tmp_path / "checkpoint-24").mkdir()  # the run was killed while it wrote this
     command = train_command(Run("gram", 50, tmp_path), Path("overlay.yaml"), Path("features"))
     assert command[-2:] == ["--resume_from_checkpoint", "last"]
+
+
+def test_a_training_killed_in_its_first_save_starts_anew(tmp_path):
+    (tmp_path / "checkpoint-12").mkdir()
+    command = train_command(Run("gram", 50, tmp_path), Path("overlay.yaml"), Path("features"))
+    assert "--resume_from_checkpoint" not in command
 
 
 # How it is done ------------------------------------------------------------------------------------------------------

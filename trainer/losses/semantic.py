@@ -37,6 +37,7 @@ class SemanticLoss(nn.Module):
         affinities: torch.Tensor,
         num_rows: float | None = None,
         num_observed: float | torch.Tensor | None = None,
+        temperature: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """
         Compute the loss of this process's rows.
@@ -46,13 +47,17 @@ class SemanticLoss(nn.Module):
             affinities (`torch.Tensor` of shape `(batch, clips)`): rows of S*, in [0, 1]; 0 where unknown.
             num_rows (`float`, *optional*): what the sum over rows is divided by: the mean number of rows per process.
             num_observed (`float`, *optional*): the same for known pairs. By default, on one process, what is there.
+            temperature (`torch.Tensor`, *optional*): a learned temperature in place of the fixed one.
 
         Returns:
             `torch.Tensor`, a scalar, non-negative.
         """
         targets = (affinities / self.semantic_temperature).softmax(dim=1)
         divergence = nn.functional.kl_div(
-            (scores / self.temperature).log_softmax(dim=1), targets.log(), log_target=True, reduction="sum"
+            (scores / (self.temperature if temperature is None else temperature)).log_softmax(dim=1),
+            targets.log(),
+            log_target=True,
+            reduction="sum",
         )
         total = divergence / (len(scores) if num_rows is None else num_rows)
         if self.calibration_weight:
