@@ -5,7 +5,7 @@ subtitle, keeps its first-stage place, and the others are reordered among the pl
 the method, as in `eval.retrieval`.
 
 Clips come in batches, and all pairs of a batch are scored before the next one is read: condition tokens of a whole
-gallery would be 6 MB per clip at full size, and are never held.
+gallery would be 7 MB per clip at full size, and are never held.
 
 Shape letters: Q queries, V clips, K candidates of each query.
 """

@@ -68,3 +68,11 @@ def test_exactly_what_an_objective_reaches_is_trained(tmp_path, objective, aggre
 def test_a_temperature_that_is_not_there_cannot_be_learned(tiny_model):
     with pytest.raises(ValueError, match="has_logit_scale"):
         apply_adapters(tiny_model, "paper", learnable_temperature=True)
+
+
+def test_matching_is_waited_for_while_there_is_nothing_to_read(tmp_path, caplog):
+    """Clips with nothing but a subtitle train neither the cross-encoder nor its head: no mistake of the run."""
+    mask = torch.tensor([[False, False, True]]).repeat(8, 1)
+    trainer = make_trainer(tmp_path, mask=mask, max_steps=1)
+    trainer.train()
+    assert trainer.state.global_step == 1 and "never got a gradient" in caplog.text

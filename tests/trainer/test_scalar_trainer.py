@@ -2,6 +2,7 @@
 processes share a batch."""
 
 import json
+import math
 import os
 import shutil
 import socket
@@ -586,3 +587,30 @@ def test_dropout_is_replayed_in_the_parts_of_a_batch(tmp_path, monkeypatch):
     assert not torch.equal(
         base.eval()(**{k: v[:2] for k, v in collate(trainer).items() if k != "clip_index"}).text_embeds, first[0]
     )
+
+
+def test_processes_draw_dropout_of_their_own(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path)
+    seeds = []
+    for number in range(3):
+        torch.manual_seed(trainer.args.seed)  # as on every process when the Trainer is built
+        monkeypatch.setattr("trainer.callbacks.rank", lambda number=number: number)
+        trainer.callback_handler.on_train_begin(trainer.args, trainer.state, trainer.control)
+        seeds.append(torch.initial_seed())
+    assert seeds[0] == trainer.args.seed and len(set(seeds)) == 3
+
+
+def test_a_learned_temperature_is_the_one_of_every_contrastive_term(tmp_path):
+    options = {"learnable_temperature": True, "calibration_weight": 0.0, "matching_weight": 0.0}
+    losses = []
+    for temperature in (0.07, 0.2):
+        trainer = make_trainer(tmp_path, **options)
+        scale = trainer.scalar_model.logit_scale.modules_to_save.default.log_scale
+        torch.nn.init.constant_(scale, -math.log(temperature))
+        trainer.compute_loss(trainer.model, collate(trainer))
+        losses.append({name: trainer._parts[f"loss_{name}"].item() for name in ("align", "mask", "sem", "unif")})
+        fixed = make_trainer(tmp_path, calibration_weight=0.0, matching_weight=0.0, temperature=temperature)
+        fixed.compute_loss(fixed.model, collate(fixed))
+        expected = {name: fixed._parts[f"loss_{name}"].item() for name in losses[-1]}
+        assert losses[-1] == pytest.approx(expected, rel=1e-5)
+    assert all(abs(losses[0][name] - losses[1][name]) > 0.1 for name in ("align", "sem"))
