@@ -17,7 +17,8 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
-from eval.embed import Embeddings, group_rows, read_batches
+from eval.embed import group_rows, read_batches
+from eval.embeddings import Embeddings
 from eval.missing import mask_modalities
 from eval.retrieval import retrieval_metrics, retrieval_ranks
 from modeling_scalar.aggregation_scalar import retrieval_scores
@@ -147,7 +148,7 @@ def match_probabilities(
         model, processor, dataset, device, on_error, progress, num_workers: as in [`~eval.embed.embed_dataset`], which
             reports what cannot be read.
         candidates (`torch.LongTensor` of shape `(queries, candidates)`): clips, numbered as in the
-            [`~eval.embed.Embeddings`] of the same data set.
+            [`~eval.embeddings.Embeddings`] of the same data set.
         modality_mask (`torch.BoolTensor` of shape `(clips, 3)`, *optional*): what of each clip may be read, at most;
             by default all that it has.
         batch_size (`int`): clips whose condition tokens are held at once. Changes speed and memory, not results.
@@ -228,7 +229,7 @@ def evaluate_two_stage(
 
     Args:
         model, processor, dataset: the cross-encoder and the clips it reads.
-        embeddings ([`~eval.embed.Embeddings`]): of the same data set, for the first stage.
+        embeddings ([`~eval.embeddings.Embeddings`]): of the same data set, for the first stage.
         depth (`int`): how many clips of each query are reordered.
         rate (`float`), mask_seed (`int`): missing-modality masks, the same for both stages.
         block_size (`int`): queries scored at once in the first stage. Changes memory, not results.

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from eval.embed import Embeddings
+from eval.embeddings import Embeddings
 from eval.missing import mask_modalities
 from modeling_scalar.aggregation_scalar import query_weights, retrieval_scores
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -162,7 +162,7 @@ def evaluate_embeddings(
     equally strong ones the first in the order of `MODALITIES` is named.
 
     Args:
-        embeddings ([`~eval.embed.Embeddings`]): queries, clips and which clip each query describes.
+        embeddings ([`~eval.embeddings.Embeddings`]): queries, clips and which clip each query describes.
         methods (`Sequence[str]`): names known to `retrieval_scores`.
         rates (`Sequence[float]`): fractions of clips that lose one modality; 0 is the plain protocol.
         mask_seed (`int`): seed of the masks.

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from eval.benchmarks import describe_benchmark, load_benchmark
-from eval.embed import Embeddings, embed_dataset, gallery_manifest
+from eval.embed import embed_dataset
+from eval.embeddings import Embeddings, gallery_manifest
 from eval.files import write_json
 from eval.missing import check_rate
 from eval.report import format_table, plot_results
@@ -132,7 +133,8 @@ def run(
         output (`str`): folder to write to.
         model_path (`str`): folder or Hub name of a model or of an adapter with its processor.
         benchmark (`str`), root (`str`), split (`str`): name, folder and split of the benchmark.
-        embeddings_path (`str`): folder of saved [`~eval.embed.Embeddings`], in place of model, benchmark and root.
+        embeddings_path (`str`): folder of saved [`~eval.embeddings.Embeddings`], in place of model, benchmark and
+            root.
         methods (`Sequence[str]`, *optional*): by default those of [`~eval.retrieval.DEFAULT_METHODS`] and the model's
             own.
         rates, mask_seed: see [`~eval.retrieval.evaluate_embeddings`].

@@ -11,6 +11,9 @@ from transformers.configuration_utils import SubConfigSpec
 MODALITIES = ("video", "audio", "subtitle")
 """The one order of the modality axis: of embeddings `(batch, 3, dim)`, masks `(batch, 3)` and weights."""
 
+CONCATENATIONS = (("video", "audio"), ("video", "subtitle"), MODALITIES)
+"""What the concatenation heads of a VAST checkpoint read, in their one order."""
+
 AGGREGATIONS = ("scalar", "uniform", *MODALITIES, "gram", "pmrl", "hypergram", "triangle")
 """Names of the scoring methods: ours, its control, the single pathways, and the geometric baselines."""
 
@@ -177,4 +180,4 @@ class ScalarConfig(PreTrainedConfig):
 # Sub-configs are resolved by `model_type`; transformers does not know this one.
 AutoConfig.register(BeatsConfig.model_type, BeatsConfig, exist_ok=True)
 
-__all__ = ["AGGREGATIONS", "MODALITIES", "POOLINGS", "BeatsConfig", "ScalarConfig"]
+__all__ = ["AGGREGATIONS", "CONCATENATIONS", "MODALITIES", "POOLINGS", "BeatsConfig", "ScalarConfig"]

@@ -226,7 +226,8 @@ def evaluate(folder: Path, test_root: Path, benchmark: str = "miniature", split:
     import torch
 
     from eval.benchmarks import describe_benchmark, load_benchmark
-    from eval.embed import embed_dataset, gallery_manifest
+    from eval.embed import embed_dataset
+    from eval.embeddings import gallery_manifest
     from eval.files import write_json
     from eval.reranking import evaluate_two_stage
     from eval.retrieval import evaluate_embeddings
