@@ -2,22 +2,26 @@
 
 Pure functions of unit embeddings and a presence mask. Scores come from the closed form of the paper (Eq. 4,
 Algorithm S1): three inner products per query and clip and one 3x3 Gram matrix per clip, never a centroid per pair.
-The scores of the baselines are functions of the same numbers.
+The scores of the baselines are functions of the same numbers; each is one function, registered under its name.
 
 Shape letters: Q queries, V clips, B matched pairs, M modalities (3, in the order of `MODALITIES`), D dimensions.
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
 
+import numpy as np
 import torch
 
-from .configuration_scalar import AGGREGATIONS, MODALITIES
+from .configuration_scalar import CONCATENATIONS, MODALITIES
 
-METHODS = AGGREGATIONS
-"""Names accepted by [`retrieval_scores`]."""
+DIRECTIONS = ("text_to_video", "video_to_text")
+"""What is ranked: clips for each text, or texts for each clip."""
 
-# Clips are scored in blocks of this many columns when no gradient is needed: the temporaries then stay in cache.
-_BLOCK = 1024
+# Without a gradient, pairs are scored in tiles of this many texts and clips: the temporaries then stay in cache.
+_TILE = (512, 1024)
 # A weighted sum shorter than this is treated as this long, so that scores and gradients stay bounded where modalities
 # cancel. It is a clamp, not an addition: every other clip keeps its exact score. The same for volumes and areas, whose
 # square root has no gradient at zero.
@@ -25,6 +29,8 @@ _MIN_NORM = {torch.float16: 1e-2, torch.bfloat16: 1e-2, torch.float32: 1e-3, tor
 # The closed form loses digits as 1/|c|^2, the centroid itself as 1/|c|. Clips some weighting of which is shorter than
 # this are scored through their centroids; three vectors with non-negative cosines never are (|c| >= 0.577).
 _CANCELLING_NORM = 0.1
+# Directions of a clip's span with a smaller share of its largest squared singular value are rounding, not modalities.
+_RANK_TOLERANCE = 1e-7
 
 
 def _check(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor) -> None:
@@ -88,6 +94,277 @@ def _softmax_weights(similarities, modality_mask, query_temperature):
     return (similarities / query_temperature).masked_fill(~modality_mask, -1e30).softmax(dim=-1)
 
 
+@dataclass(frozen=True)
+class ScoreOptions:
+    """What scores depend on beside embeddings; each is an argument of [`retrieval_scores`]."""
+
+    query_temperature: float = 0.1
+    hyperbolic_mix: float | torch.Tensor = 0.51
+    curvature: float | torch.Tensor = 1.0
+    rank_constant: float = 60
+    direction: str = "text_to_video"
+
+    def __post_init__(self):
+        _check_temperature(self.query_temperature)
+        _check_hyperbolic(self.hyperbolic_mix, self.curvature)
+        if not self.rank_constant > 0:
+            raise ValueError(f"`rank_constant` must be positive, got {self.rank_constant!r}.")
+        if self.direction not in DIRECTIONS:
+            raise ValueError(f"`direction` must be one of {DIRECTIONS}, got {self.direction!r}.")
+
+
+class Clips:
+    """What scores read of the clips alone, computed when first asked for.
+
+    Attributes:
+        modality_embeds (`torch.Tensor` of shape `(clips, 3, dim)`): zero where absent.
+        modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): which are present.
+        concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)` or `None`): of the concatenation heads.
+        min_norm (`float`): what a vanishing norm, volume or area is clamped to.
+    """
+
+    def __init__(self, modality_embeds, modality_mask, concat_embeds=None, *, min_norm):
+        self.modality_embeds, self.modality_mask, self.concat_embeds = modality_embeds, modality_mask, concat_embeds
+        self.min_norm = min_norm
+
+    def __len__(self) -> int:
+        return len(self.modality_embeds)
+
+    def __getitem__(self, columns: slice) -> "Clips":
+        concat_embeds = None if self.concat_embeds is None else self.concat_embeds[columns]
+        part = Clips(self.modality_embeds[columns], self.modality_mask[columns], concat_embeds, min_norm=self.min_norm)
+        if "gram" in self.__dict__:
+            part.gram = self.gram[columns]
+        return part
+
+    def masked(self, modality_mask: torch.Tensor) -> "Clips":
+        """The same clips with only what `modality_mask` leaves of each."""
+        clips = Clips(
+            self.modality_embeds * modality_mask[..., None], modality_mask, self.concat_embeds, min_norm=self.min_norm
+        )
+        if "gram" in self.__dict__:
+            clips.gram = self.gram * (modality_mask[:, :, None] & modality_mask[:, None])
+        return clips
+
+    @cached_property
+    def gram(self) -> torch.Tensor:
+        """Inner products of the modalities, (V, M, M), zero where absent."""
+        return self.modality_embeds @ self.modality_embeds.mT
+
+    @cached_property
+    def present(self) -> torch.Tensor:
+        """The mask as numbers, (V, M)."""
+        return self.modality_mask.to(self.modality_embeds.dtype)
+
+    @cached_property
+    def arity(self) -> torch.Tensor:
+        """How many modalities each clip has, (V,)."""
+        return self.modality_mask.sum(1)
+
+    @cached_property
+    def centroid(self) -> torch.Tensor:
+        """Eq. 1: the normalised sum, (V, D)."""
+        return _normalize(self.modality_embeds.sum(1), self.min_norm)
+
+    @cached_property
+    def product(self) -> torch.Tensor:
+        """The elementwise product of the modalities that are present, (V, D)."""
+        return self.modality_embeds.masked_fill(~self.modality_mask[..., None], 1).prod(1)
+
+    @cached_property
+    def cancelling(self) -> torch.Tensor:
+        """Rows of the clips that some weighting shrinks to nearly nothing."""
+        return (_least_squared_norm(self.gram, self.modality_mask) < _CANCELLING_NORM**2).nonzero().flatten()
+
+    @cached_property
+    def adjugate(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What determinants of bordered Gram matrices are made of, an absent modality being an orthonormal axis.
+
+        With H the masked Gram matrix (Eq. S1) and q the presence: det H (V,), adj H (V, M, M), adj(H) q (V, M), and
+        the linear change of adj H when a multiple of qq' is taken away (V, M, M).
+        """
+        gram = self.gram + torch.diag_embed(1 - self.present)
+        # The rows of the adjugate of a symmetric 3x3 matrix are the cross products of the two other rows.
+        (next_row, other_row), (next_q, other_q) = (
+            (matrix.roll(-1, dims=1), matrix.roll(-2, dims=1)) for matrix in (gram, self.present[..., None])
+        )
+        adjugate = torch.linalg.cross(next_row, other_row)
+        change = torch.linalg.cross(next_q * other_row - other_q * next_row, self.present[:, None])
+        return (
+            (gram[:, 0] * adjugate[:, 0]).sum(-1),
+            adjugate,
+            (adjugate @ self.present[..., None]).squeeze(-1),
+            change,
+        )
+
+    @cached_property
+    def span_inverse(self) -> torch.Tensor:
+        """The pseudo-inverse of the Gram matrix, (V, M, M): G^-1 over what is present unless modalities repeat."""
+        embeds = self.modality_embeds.double()
+        gram = embeds @ embeds.mT
+        return torch.linalg.pinv(gram, rtol=_RANK_TOLERANCE, hermitian=True).to(self.modality_embeds.dtype)
+
+
+class Pairs:
+    """Every text with every clip: all that a score may read, computed when first asked for and then shared.
+
+    Attributes:
+        text_embeds (`torch.Tensor` of shape `(queries, dim)`): in float32 at least.
+        clips ([`Clips`]): the clips.
+        options ([`ScoreOptions`]): temperatures and other numbers.
+    """
+
+    def __init__(self, text_embeds: torch.Tensor, clips: Clips, options: ScoreOptions):
+        self.text_embeds, self.clips, self.options = text_embeds, clips, options
+
+    @cached_property
+    def squared_norms(self) -> torch.Tensor:
+        """Squared norms of the texts, (Q, 1): 1 but for rounding."""
+        return self.text_embeds.square().sum(-1, keepdim=True)
+
+    @cached_property
+    def similarities(self) -> torch.Tensor:
+        """Cosines of texts and modalities, (M, Q, V), zero where absent."""
+        return self.text_embeds @ self.clips.modality_embeds.permute(1, 2, 0)
+
+    def share(self) -> "Pairs":
+        """Compute the products now, so that every score, mask and tile made from these pairs reads the same ones."""
+        self.similarities, self.clips.gram, self.squared_norms  # noqa: B018
+        return self
+
+    def masked(self, modality_mask: torch.Tensor) -> "Pairs":
+        """The same pairs when only what `modality_mask` (clips, 3) leaves of each clip is there."""
+        pairs = Pairs(self.text_embeds, self.clips.masked(modality_mask), self.options)
+        if "similarities" in self.__dict__:
+            pairs.similarities = self.similarities * modality_mask.T[:, None]
+            pairs.squared_norms = self.squared_norms
+        return pairs
+
+    def towards(self, direction: str) -> "Pairs":
+        """The same pairs with another `direction`."""
+        pairs = Pairs(self.text_embeds, self.clips, replace(self.options, direction=direction))
+        pairs.__dict__ |= {
+            key: self.__dict__[key] for key in ("similarities", "squared_norms") if key in self.__dict__
+        }
+        return pairs
+
+    def _columns(self, columns: slice) -> "Pairs":
+        part = Pairs(self.text_embeds, self.clips[columns], self.options)
+        if "similarities" in self.__dict__:
+            part.similarities = self.similarities[:, :, columns]
+        return part
+
+    def _rows(self, rows: slice) -> "Pairs":
+        part = Pairs(self.text_embeds[rows], self.clips, self.options)  # the clips' own numbers are shared
+        if "similarities" in self.__dict__:
+            part.similarities = self.similarities[:, rows]
+        return part
+
+    def scores(self, method: str) -> torch.Tensor:
+        """
+        Score every pair.
+
+        Args:
+            method (`str`): a key of [`METHODS`].
+
+        Returns:
+            `torch.Tensor` of shape `(queries, clips)`, as of [`retrieval_scores`]; `-inf` for clips that the method
+            cannot score.
+        """
+        entry = METHODS[method]
+        if torch.is_grad_enabled() or entry.whole:
+            scores = entry.score(self)
+        else:
+            scores = self.text_embeds.new_empty(len(self.text_embeds), len(self.clips))
+            for start in range(0, len(self.clips), _TILE[1]):
+                columns = slice(start, start + _TILE[1])
+                block = self._columns(columns)
+                for first in range(0, len(self.text_embeds), _TILE[0]):
+                    rows = slice(first, first + _TILE[0])
+                    scores[rows, columns] = entry.score(block._rows(rows))
+        scorable = entry.scorable(self.clips.modality_mask)
+        return scores if scorable.all() else scores.masked_fill(~scorable, float("-inf"))
+
+
+@dataclass(frozen=True)
+class Method:
+    """A score: its function of [`Pairs`], which clips it is defined for, and whether it must see all pairs at once."""
+
+    score: Callable[[Pairs], torch.Tensor]
+    scorable: Callable[[torch.Tensor], torch.Tensor]
+    whole: bool
+    is_pathway: bool
+
+
+METHODS: dict[str, Method] = {}
+"""Scores by name; [`register_method`] adds one."""
+
+
+def register_method(
+    name: str,
+    scorable: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    whole: bool = False,
+    is_pathway: bool = False,
+) -> Callable:
+    """
+    Register a score, so that [`retrieval_scores`], a model's `aggregation` and every table know it by name.
+
+    Args:
+        name (`str`): a new name.
+        scorable (`Callable`, *optional*): from the mask `(clips, 3)` to a `torch.BoolTensor` `(clips,)`: the clips for
+            which the score is defined; the others get `-inf`. By default every clip that has a modality.
+        whole (`bool`): whether a score depends on the other pairs, as ranks do, so that pairs cannot be scored in
+            parts.
+        is_pathway (`bool`): whether this is a single modality, which joint scores are compared with.
+
+    Returns:
+        A decorator of a function from [`Pairs`] to scores `(queries, clips)`, higher is better.
+
+    Raises:
+        ValueError: the name is taken.
+
+    Example:
+
+    ```python
+    >>> @register_method("least")
+    ... def least(pairs):
+    ...     absent = ~pairs.clips.modality_mask.T[:, None]
+    ...     return pairs.similarities.masked_fill(absent, float("inf")).amin(0)
+    ```
+    """
+    if name in METHODS:
+        raise ValueError(f"There is a method {name!r} already; choose another name.")
+
+    def register(score: Callable[[Pairs], torch.Tensor]) -> Callable[[Pairs], torch.Tensor]:
+        METHODS[name] = Method(score, scorable or (lambda mask: mask.any(1)), whole, is_pathway)
+        return score
+
+    return register
+
+
+def _check_method(method: str) -> None:
+    if method not in METHODS:
+        raise ValueError(f"`method` must be one of {tuple(METHODS)}, got {method!r}.")
+
+
+def scorable_clips(modality_mask: torch.Tensor, method: str) -> torch.Tensor:
+    """
+    Tell for which clips a score is defined.
+
+    Args:
+        modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what each clip has.
+        method (`str`): a key of [`METHODS`].
+
+    Returns:
+        `torch.BoolTensor` of shape `(clips,)`: False where the method gives `-inf`.
+    """
+    _check_method(method)
+    return METHODS[method].scorable(modality_mask)
+
+
+# SCALAR and its control ---------------------------------------------------------------------------------------------
+
+
 def _least_squared_norm(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
     """Squared norm of the shortest convex combination of a clip's vectors, (V,).
 
@@ -117,9 +394,8 @@ def _centroid_scores(text_embeds, modality_embeds, modality_mask, query_temperat
     return torch.stack(columns, dim=1)
 
 
-def _closed_form(text_embeds, modality_embeds, modality_mask, gram, query_temperature, min_norm):
+def _closed_form(similarities, modality_mask, gram, query_temperature, min_norm):
     """Eq. 4 from Gram matrices (V, M, M), with ordinary operations: differentiable, any temperature. (Q, V)."""
-    similarities = text_embeds @ modality_embeds.permute(1, 2, 0)  # (M, Q, V)
     logits = (similarities / query_temperature).masked_fill(~modality_mask.T[:, None], -1e30)
     weights = logits.softmax(dim=0)
     squared_norm = sum(
@@ -130,46 +406,70 @@ def _closed_form(text_embeds, modality_embeds, modality_mask, gram, query_temper
     return (weights * similarities).sum(0) * squared_norm.clamp(min=min_norm**2).rsqrt()
 
 
-def _closed_form_into(out, text_embeds, modality_embeds, gram, query_temperature):
-    """Eq. 4 written into `out` (Q, V), without a gradient, in half the passes over memory.
+def _closed_form_without_grad(similarities, gram, query_temperature):
+    """Eq. 4 without a gradient, in half the passes over memory: (Q, V).
 
     The normaliser of the weights cancels, so they may be taken relative to the video's: exp((a_m - a_video) / tau).
     An absent modality is a zero vector with a zero row in the Gram matrix and drops out of both sums by itself.
-    Scaling queries by 1/tau and the Gram matrix by its square leaves the score as it is and saves a pass or two.
     """
-    g = gram / query_temperature**2
-    queries = text_embeds / query_temperature
-    a0, a1, a2 = (queries @ modality_embeds[:, m].T for m in range(3))  # (Q, V) each
-    e1, e2 = torch.sub(a1, a0).exp_(), torch.sub(a2, a0).exp_()
-    inner = torch.addcmul(2 * g[:, 0, 2], e2, g[:, 2, 2]).mul_(e2)
-    norm = torch.addcmul(2 * g[:, 0, 1], e1, g[:, 1, 1]).addcmul_(e2, 2 * g[:, 1, 2]).mul_(e1).add_(inner)
-    torch.mul(a0.addcmul_(e1, a1).addcmul_(e2, a2), norm.add_(g[:, 0, 0]).rsqrt_(), out=out)
+    a0, a1, a2 = similarities
+    e1, e2 = (torch.sub(a, a0).mul_(1 / query_temperature).exp_() for a in (a1, a2))
+    inner = torch.addcmul(2 * gram[:, 0, 2], e2, gram[:, 2, 2]).mul_(e2)
+    norm = torch.addcmul(2 * gram[:, 0, 1], e1, gram[:, 1, 1]).addcmul_(e2, 2 * gram[:, 1, 2]).mul_(e1).add_(inner)
+    return torch.addcmul(a0, e1, a1).addcmul_(e2, a2).mul_(norm.add_(gram[:, 0, 0]).rsqrt_())
 
 
-def _scalar_scores(text_embeds, modality_embeds, modality_mask, query_temperature, min_norm):
-    gram = modality_embeds @ modality_embeds.mT  # (V, M, M)
+@register_method("scalar")
+def _scalar(pairs: Pairs) -> torch.Tensor:
+    clips, tau = pairs.clips, pairs.options.query_temperature
+    if tau == float("inf"):
+        return _uniform(pairs)
     # The unnormalised weights of the fast form reach exp(2 / tau), their squares must stay finite in float32.
-    if torch.is_grad_enabled() or not 0.05 <= query_temperature <= 1e3:
-        scores = _closed_form(text_embeds, modality_embeds, modality_mask, gram, query_temperature, min_norm)
+    if torch.is_grad_enabled() or not 0.05 <= tau <= 1e3:
+        scores = _closed_form(pairs.similarities, clips.modality_mask, clips.gram, tau, clips.min_norm)
     else:
-        scores = text_embeds.new_empty(len(text_embeds), len(modality_embeds))
-        _closed_form_into(scores, text_embeds, modality_embeds, gram, query_temperature)
-    cancelling = (_least_squared_norm(gram, modality_mask) < _CANCELLING_NORM**2).nonzero().flatten()
-    if len(cancelling):
-        clips = modality_embeds[cancelling], modality_mask[cancelling]
-        exact = _centroid_scores(text_embeds, *clips, query_temperature, min_norm)
-        scores = scores.index_copy(1, cancelling, exact)
+        scores = _closed_form_without_grad(pairs.similarities, clips.gram, tau)
+    rows = clips.cancelling
+    if len(rows):
+        few = clips.modality_embeds[rows], clips.modality_mask[rows]
+        scores = scores.index_copy(1, rows, _centroid_scores(pairs.text_embeds, *few, tau, clips.min_norm))
     return scores
 
 
-def _products(text_embeds, modality_embeds):
-    """All that the baselines read: squared norms (Q, 1) and similarities (M, Q, V), Gram matrices (V, M, M)."""
-    squared_norms = text_embeds.square().sum(-1, keepdim=True)
-    similarities = text_embeds @ modality_embeds.permute(1, 2, 0)
-    return squared_norms, similarities, modality_embeds @ modality_embeds.mT
+@register_method("uniform")
+def _uniform(pairs: Pairs) -> torch.Tensor:
+    return pairs.text_embeds @ pairs.clips.centroid.T
 
 
-def _bordered_determinant(squared_norms, similarities, gram, modality_mask, shift=0.0):
+# Single pathways and their plain combinations -----------------------------------------------------------------------
+
+
+@register_method("max")
+def _max(pairs: Pairs) -> torch.Tensor:
+    return pairs.similarities.masked_fill(~pairs.clips.modality_mask.T[:, None], float("-inf")).amax(0)
+
+
+@register_method("mean")
+def _mean(pairs: Pairs) -> torch.Tensor:
+    return pairs.similarities.sum(0) / pairs.clips.arity
+
+
+def _register_pathway(index: int, name: str) -> None:
+    @register_method(name, scorable=lambda mask: mask[:, index], is_pathway=True)
+    def pathway(pairs: Pairs) -> torch.Tensor:
+        if "similarities" in pairs.__dict__:
+            return pairs.similarities[index]
+        return pairs.text_embeds @ pairs.clips.modality_embeds[:, index].T
+
+
+for _index, _name in enumerate(MODALITIES):
+    _register_pathway(_index, _name)
+
+
+# Volumes ------------------------------------------------------------------------------------------------------------
+
+
+def _bordered_determinant(pairs: Pairs, shift: float | torch.Tensor = 0.0) -> torch.Tensor:
     """det(Gt - shift pp') of every pair, (Q, V).
 
     Gt is the Gram matrix of the text and the clip, in which an absent modality is an orthonormal axis (Eq. S1), and p
@@ -177,24 +477,15 @@ def _bordered_determinant(squared_norms, similarities, gram, modality_mask, shif
     det [[1, b'], [b, H]] = det H - b' adj(H) b. Subtracting shift qq' from H changes its determinant and its adjugate
     linearly, and so the whole: in this form no power of a large shift has to cancel.
     """
-    present = modality_mask.to(gram.dtype)  # q (V, M)
-    gram = gram + torch.diag_embed(1 - present)
-    # The rows of the adjugate of a symmetric 3x3 matrix are the cross products of the two other rows.
-    (next_row, other_row), (next_q, other_q) = (
-        (matrix.roll(-1, dims=1), matrix.roll(-2, dims=1)) for matrix in (gram, present[..., None])
-    )
-    adjugate = torch.linalg.cross(next_row, other_row)  # (V, M, M)
-    determinant = (gram[:, 0] * adjugate[:, 0]).sum(-1)  # (V,)
-    linear = (adjugate @ present[..., None]).squeeze(-1)  # adj(H) q (V, M)
-    shifted_determinant = determinant - shift * (linear * present).sum(-1)
-    adjugate = adjugate + shift * torch.linalg.cross(next_q * other_row - other_q * next_row, present[:, None])
-
-    total = torch.addcmul(-shift * determinant, squared_norms, shifted_determinant)  # (Q, V)
-    for m in range(len(similarities)):
-        row = torch.addcmul(2 * shift * linear[:, m], similarities[m], -adjugate[:, m, m])
-        for n in range(m + 1, len(similarities)):
-            row.addcmul_(similarities[n], -2 * adjugate[:, m, n])
-        total.addcmul_(similarities[m], row)
+    determinant, adjugate, linear, change = pairs.clips.adjugate
+    shifted_determinant = determinant - shift * (linear * pairs.clips.present).sum(-1)
+    adjugate = adjugate + shift * change
+    total = torch.addcmul(-shift * determinant, pairs.squared_norms, shifted_determinant)  # (Q, V)
+    for m, similarity in enumerate(pairs.similarities):
+        row = torch.addcmul(2 * shift * linear[:, m], similarity, -adjugate[:, m, m])
+        for n in range(m + 1, len(pairs.similarities)):
+            row.addcmul_(pairs.similarities[n], -2 * adjugate[:, m, n])
+        total.addcmul_(similarity, row)
     return total
 
 
@@ -203,50 +494,75 @@ def _volume(squared: torch.Tensor, min_norm: float) -> torch.Tensor:
     return squared.abs().clamp(min=min_norm**2).sqrt()
 
 
-def _hypergram_scores(products, modality_mask, hyperbolic_mix, curvature, min_norm):
-    """-(alpha V_E + (1 - alpha) V_H), (Q, V).
+@register_method("gram")
+def _gram(pairs: Pairs) -> torch.Tensor:
+    return -_volume(_bordered_determinant(pairs), pairs.clips.min_norm)
+
+
+@register_method("gram_span")
+def _gram_span(pairs: Pairs) -> torch.Tensor:
+    """-sqrt(1 - a' G^-1 a): minus the distance of the text to the span of what the clip has."""
+    inverse = pairs.clips.span_inverse
+    rest = pairs.squared_norms
+    for m, similarity in enumerate(pairs.similarities):
+        row = similarity * -inverse[:, m, m]
+        for n in range(m + 1, len(pairs.similarities)):
+            row.addcmul_(pairs.similarities[n], -2 * inverse[:, m, n])
+        rest = torch.addcmul(rest, similarity, row)
+    return -rest.clamp(min=pairs.clips.min_norm**2).sqrt()
+
+
+@register_method("hypergram")
+def _hypergram(pairs: Pairs) -> torch.Tensor:
+    """-(alpha V_E + (1 - alpha) V_H).
 
     The exponential map at the origin of curvature -c takes a unit vector x to (cosh(r), sinh(r) x) / r, r = sqrt(c).
     The Lorentz inner product of two such points is (sinh(r)^2 <x, y> - cosh(r)^2) / c, so their Gram matrix is
     (Gt - coth(r)^2 pp') sinh(r)^2 / c.
     """
     mix, curvature = (
-        torch.as_tensor(value, dtype=products[0].dtype, device=products[0].device).reshape(())
-        for value in (hyperbolic_mix, curvature)
+        torch.as_tensor(value, dtype=pairs.text_embeds.dtype, device=pairs.text_embeds.device).reshape(())
+        for value in (pairs.options.hyperbolic_mix, pairs.options.curvature)
     )
     root = curvature.sqrt()
-    scale = (root.sinh() / root) ** (1 + modality_mask.sum(1))  # (V,): one factor per vector
+    scale = (root.sinh() / root) ** (1 + pairs.clips.arity)  # (V,): one factor per vector
     euclidean, hyperbolic = (
-        _volume(_bordered_determinant(*products, modality_mask, shift), min_norm)
+        _volume(_bordered_determinant(pairs, shift), pairs.clips.min_norm)
         for shift in (0.0, root.tanh().reciprocal().square())
     )
     return -(mix * euclidean + (1 - mix) * scale * hyperbolic)
 
 
-def _largest_eigenvalue(similarities, gram):
-    """lambda_1 of the Gram matrices of text and clip, differentiable: (Q, V).
+@register_method("triangle", scorable=lambda mask: mask[:, :2].all(1))
+def _triangle(pairs: Pairs) -> torch.Tensor:
+    """Minus half the root of |u|^2 |w|^2 - <u, w>^2 with u = t - v and w = t - a."""
+    video, audio = pairs.similarities[:2]
+    gram, squared_norms = pairs.clips.gram, pairs.squared_norms
+    u = squared_norms - 2 * video + gram[:, 0, 0]
+    w = squared_norms - 2 * audio + gram[:, 1, 1]
+    inner = squared_norms - video - audio + gram[:, 0, 1]
+    return -_volume(u * w - inner * inner, pairs.clips.min_norm) / 2
 
-    Absent modalities are zero rows here. lambda_1 is at least 1, so it is that of the present ones all the same.
-    """
-    border = similarities.permute(1, 2, 0)  # (Q, V, M)
-    text = torch.cat([torch.ones_like(border[..., :1]), border], dim=-1)  # (Q, V, 1 + M)
-    clip = torch.cat([border[..., None], gram.expand(len(border), -1, -1, -1)], dim=-1)  # (Q, V, M, 1 + M)
-    return torch.linalg.eigvalsh(torch.cat([text[..., None, :], clip], dim=-2))[..., -1]
+
+# The largest eigenvalue ---------------------------------------------------------------------------------------------
 
 
-def _largest_eigenvalue_in_closed_form(similarities, gram):
-    """The same without a gradient, for unit diagonals, an order of magnitude faster.
-
-    Gt - I has no trace, so its eigenvalues solve x^4 - p x^2 - q x + r = 0, and Euler's solution gives the largest as
-    (s_1 + s_2 + s_3) / 2: the squares of s are the roots of y^3 - 2p y^2 + (p^2 - 4r) y - q^2 = 0, which are real, and
-    s_1 s_2 s_3 = q. In float64: where roots meet they keep half of the digits.
-    """
-    a, b, c = similarities.double()  # (Q, V) each
-    d, e, f = (gram[:, m, n].double() for m, n in ((0, 1), (0, 2), (1, 2)))  # (V,) each
+def _quartic(similarities: tuple, gram: torch.Tensor):
+    """p, q and r of x^4 - p x^2 - q x + r, whose roots are the eigenvalues of Gt - I: (Q, V) each."""
+    a, b, c = similarities  # (Q, V) each
+    d, e, f = (gram[:, m, n] for m, n in ((0, 1), (0, 2), (1, 2)))  # (V,) each
     p = a * a + b * b + c * c + (d * d + e * e + f * f)
     q = 2 * (a * b * d + a * c * e + b * c * f + d * e * f)
     x, y, z = a * f, b * e, c * d
-    r = x * x + y * y + z * z - 2 * (x * y + x * z + y * z)
+    return p, q, x * x + y * y + z * z - 2 * (x * y + x * z + y * z)
+
+
+def _largest_root(p: torch.Tensor, q: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+    """The largest root of x^4 - p x^2 - q x + r, all of whose roots are real.
+
+    Euler's solution gives it as (s_1 + s_2 + s_3) / 2: the squares of s are the roots of
+    y^3 - 2p y^2 + (p^2 - 4r) y - q^2 = 0, which are real too, and s_1 s_2 s_3 = q.
+    """
     tiny = torch.finfo(p.dtype).tiny
     radius = (p * p + 12 * r).clamp(min=0).sqrt()
     cosine = (p * (36 * r - p * p) + 13.5 * q * q) / (radius * radius * radius).clamp(min=tiny)
@@ -254,47 +570,125 @@ def _largest_eigenvalue_in_closed_form(similarities, gram):
     first, second = (
         ((p + radius * (angle - turn).cos()) * (2 / 3)).clamp(min=0).sqrt() for turn in (0, 2 * math.pi / 3)
     )
-    return (1 + (first + second + q / (first * second).clamp(min=tiny)) / 2).to(gram.dtype)
+    return (first + second + q / (first * second).clamp(min=tiny)) / 2
 
 
-def _pmrl_scores(text_embeds, modality_embeds, modality_mask, min_norm):
-    # Normalised again, for half precision leaves norms of 1 +- 0.004: the closed form counts on 1.
-    text_embeds, modality_embeds = (_normalize(embeds, min_norm) for embeds in (text_embeds, modality_embeds))
-    _, similarities, gram = _products(text_embeds, modality_embeds)
-    solve = _largest_eigenvalue if torch.is_grad_enabled() else _largest_eigenvalue_in_closed_form
-    return solve(similarities, gram) / (1 + modality_mask.sum(1))
+@register_method("pmrl_raw")
+def _pmrl_raw(pairs: Pairs) -> torch.Tensor:
+    """lambda_1(Gt). An absent modality as an orthonormal axis adds an eigenvalue of 1, which is never above lambda_1.
+
+    Gt - I has no trace, so its eigenvalues solve a quartic without a cubic term. In float64, for where roots meet they
+    keep half of the digits.
+    """
+    gram, min_square = pairs.clips.gram, pairs.clips.min_norm**2
+    # Normalised again, for half precision leaves norms of 1 +- 0.004 and the quartic counts on a unit diagonal.
+    scale = gram.diagonal(dim1=1, dim2=2).clamp(min=min_square).rsqrt()  # (V, M)
+    gram = (gram * scale[:, :, None] * scale[:, None]).double()
+    text_scale = pairs.squared_norms.clamp(min=min_square).rsqrt()
+    similarities = [(a * text_scale * s).double() for a, s in zip(pairs.similarities, scale.T, strict=True)]
+    p, q, r = _quartic(similarities, gram)
+    with torch.no_grad():
+        x = _largest_root(p, q, r)
+    if torch.is_grad_enabled():
+        # One step of Newton's method moves the root by nothing and carries its derivative by the implicit function.
+        slope = (4 * x**3 - 2 * p.detach() * x - q.detach()).clamp(min=pairs.clips.min_norm**2)
+        x = x - (x**4 - p * x * x - q * x + r) / slope
+    return (1 + x).to(pairs.text_embeds.dtype)
 
 
-def _triangle_scores(squared_norms, similarities, gram, modality_mask, min_norm):
-    """Minus half the root of |u|^2 |w|^2 - <u, w>^2 with u = t - v and w = t - a, (Q, V)."""
-    video, audio = similarities[:2]
-    u = squared_norms - 2 * video + gram[:, 0, 0]
-    w = squared_norms - 2 * audio + gram[:, 1, 1]
-    inner = squared_norms - video - audio + gram[:, 0, 1]
-    area = _volume(u * w - inner * inner, min_norm) / 2
-    return (-area).masked_fill(~modality_mask[:, :2].all(1), float("-inf"))
+@register_method("pmrl")
+def _pmrl(pairs: Pairs) -> torch.Tensor:
+    return _pmrl_raw(pairs) / (1 + pairs.clips.arity)
 
 
-def _block_scores(
-    text_embeds, modality_embeds, modality_mask, method, query_temperature, hyperbolic_mix, curvature, min_norm
-):
+# Others -------------------------------------------------------------------------------------------------------------
+
+_HEADS = torch.tensor([[name in names for name in MODALITIES] for names in CONCATENATIONS])  # (heads, M)
+
+
+def _chosen_head(modality_mask: torch.Tensor) -> torch.Tensor:
+    """Which head reads exactly what each clip has, (V, heads), at most one True per row."""
+    return (modality_mask[:, None] == _HEADS.to(modality_mask.device)).all(-1)
+
+
+@register_method("concat_head", scorable=lambda mask: _chosen_head(mask).any(1))
+def _concat_head(pairs: Pairs) -> torch.Tensor:
+    clips = pairs.clips
+    if clips.concat_embeds is None:
+        raise ValueError(
+            '"concat_head" is the cosine with `concat_embeds`, which were not given. They come from a model whose '
+            "checkpoint has concatenation heads (`has_concat_heads`)."
+        )
+    chosen = _chosen_head(clips.modality_mask)[..., None]
+    return pairs.text_embeds @ torch.where(chosen, clips.concat_embeds, 0).sum(1).to(pairs.text_embeds.dtype).T
+
+
+@register_method("symile")
+def _symile(pairs: Pairs) -> torch.Tensor:
+    return pairs.text_embeds @ pairs.clips.product.T
+
+
+def _descending_ranks(values: torch.Tensor) -> torch.Tensor:
+    """1 + how many others of its row are at least as high, for each value: (N, C) float32 to (N, C) int64.
+
+    One sort of integers that hold a value above and its column below: NumPy sorts those several times faster than
+    torch sorts numbers with their positions.
+    """
+    num_rows, num_columns = values.shape
+    bits = (values.float() + 0.0).contiguous().view(torch.int32)  # one zero only
+    # Negative floats are ordered backwards as integers.
+    keys = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long() << 32 | torch.arange(num_columns, device=bits.device)
+    ordered = torch.from_numpy(np.sort(keys.numpy(), axis=1)) if keys.device.type == "cpu" else keys.sort(1).values
+    columns, ordered = ordered & 0xFFFFFFFF, ordered >> 32
+    first = torch.zeros_like(columns)  # where the run of equal values begins
+    first[:, 1:] = torch.arange(1, num_columns, device=bits.device).where(ordered[:, 1:] != ordered[:, :-1], 0)
+    first = first.cummax(1).values
+    return torch.empty_like(columns).scatter_(1, columns, num_columns - first)
+
+
+@register_method("rank_fusion", whole=True)
+def _rank_fusion(pairs: Pairs) -> torch.Tensor:
+    """The sum of 1 / (constant + rank) over the pathways that a clip has; ties share the worst of their ranks."""
+    total = pairs.text_embeds.new_zeros(len(pairs.text_embeds), len(pairs.clips))
+    for similarity, present in zip(pairs.similarities.detach(), pairs.clips.modality_mask.T, strict=True):
+        if pairs.options.direction == "text_to_video":
+            ranks = _descending_ranks(similarity.masked_fill(~present, float("-inf")))
+        else:
+            ranks = _descending_ranks(similarity.T).T
+        total += present / (pairs.options.rank_constant + ranks)
+    return total
+
+
+def make_pairs(
+    text_embeds: torch.Tensor,
+    modality_embeds: torch.Tensor,
+    modality_mask: torch.Tensor,
+    concat_embeds: torch.Tensor | None = None,
+    **options,
+) -> Pairs:
+    """
+    Check embeddings and lay them out for several scores; [`retrieval_scores`] does this for one.
+
+    Args:
+        text_embeds, modality_embeds, modality_mask, concat_embeds, **options: as in [`retrieval_scores`].
+
+    Returns:
+        [`Pairs`]: `pairs.share().scores(method)` computes the products of texts and clips once for all scores, and
+        `pairs.masked(mask)` once for all masks.
+
+    Raises:
+        ValueError: as in [`retrieval_scores`].
+    """
+    _check(text_embeds, modality_embeds, modality_mask)
+    if concat_embeds is not None and concat_embeds.shape != modality_embeds.shape:
+        raise ValueError(
+            f"Expected `concat_embeds` of the shape of `modality_embeds` {tuple(modality_embeds.shape)}, got "
+            f"{tuple(concat_embeds.shape)}."
+        )
+    min_norm = _min_norm(text_embeds, modality_embeds)
     text_embeds, modality_embeds = _prepare(text_embeds, modality_embeds, modality_mask)
-    if method in MODALITIES:
-        pathway = MODALITIES.index(method)
-        scores = text_embeds @ modality_embeds[:, pathway].T
-        return scores.masked_fill(~modality_mask[:, pathway], float("-inf"))
-    if method == "uniform" or (method == "scalar" and query_temperature == float("inf")):
-        return text_embeds @ _normalize(modality_embeds.sum(1), min_norm).T
-    if method == "scalar":
-        return _scalar_scores(text_embeds, modality_embeds, modality_mask, query_temperature, min_norm)
-    if method == "pmrl":
-        return _pmrl_scores(text_embeds, modality_embeds, modality_mask, min_norm)
-    products = _products(text_embeds, modality_embeds)
-    if method == "gram":
-        return -_volume(_bordered_determinant(*products, modality_mask), min_norm)
-    if method == "triangle":
-        return _triangle_scores(*products, modality_mask, min_norm)
-    return _hypergram_scores(products, modality_mask, hyperbolic_mix, curvature, min_norm)
+    clips = Clips(modality_embeds, modality_mask, concat_embeds, min_norm=min_norm)
+    return Pairs(text_embeds, clips, ScoreOptions(**options))
 
 
 def retrieval_scores(
@@ -306,40 +700,58 @@ def retrieval_scores(
     *,
     hyperbolic_mix: float | torch.Tensor = 0.51,
     curvature: float | torch.Tensor = 1.0,
+    concat_embeds: torch.Tensor | None = None,
+    rank_constant: float = 60,
+    direction: str = "text_to_video",
 ) -> torch.Tensor:
     """
     Score every clip for every query by the closed form of the query-conditioned centroid, SCALAR Eq. 4, or a baseline.
 
-    With the text t, the n - 1 modalities that the clip has, and the Gram matrix Gt of all n vectors, `method` is
+    With the text t, the n - 1 modalities z that the clip has, their similarities a to t and Gram matrix G, and the
+    Gram matrix Gt of all n vectors, `method` is
 
     - `"scalar"`: the cosine of t and the query-conditioned centroid (Eq. 2 to 4);
     - `"uniform"`: the same with equal weights (Eq. 1), and what `"scalar"` is at an infinite temperature;
-    - `"video"`, `"audio"`, `"subtitle"`: the cosine with that modality, `-inf` where the clip lacks it;
+    - `"max"`, `"mean"`: the highest and the mean similarity;
+    - `"video"`, `"audio"`, `"subtitle"`: the cosine with that modality; needs it;
     - `"gram"`: -sqrt(|det Gt|), the volume over what is present (GRAM; an absent axis is orthonormal, Eq. S1);
-    - `"pmrl"`: lambda_1(Gt) / n, the share of the largest eigenvalue (PMRL);
+    - `"gram_span"`: -sqrt(det Gt / det G) = -sqrt(1 - a' G^-1 a), minus the distance of t to the span of the clip;
     - `"hypergram"`: -(alpha sqrt(|det Gt|) + (1 - alpha) sqrt(|det G_H|)) with the Gram matrix G_H of Lorentz inner
       products after the exponential map of curvature -c,
       det G_H = c^-n sinh(sqrt(c))^(2n) det(Gt - coth(sqrt(c))^2 11') (HyperGRAM);
     - `"triangle"`: -sqrt(|u|^2 |w|^2 - <u, w>^2) / 2 with u = t - video and w = t - audio, the area of their triangle
-      (TRIANGLE); `-inf` where the clip lacks one of the two.
+      (TRIANGLE); needs both;
+    - `"pmrl_raw"`: lambda_1(Gt), the largest eigenvalue (PMRL);
+    - `"pmrl"`: lambda_1(Gt) / n, its share;
+    - `"concat_head"`: the cosine with the head that reads exactly what the clip has, by which PMRL's released code
+      ranks; needs one of [`CONCATENATIONS`];
+    - `"symile"`: sum_d t_d prod_m z_md (Symile);
+    - `"rank_fusion"`: sum_m 1 / (k + rank by modality m), reciprocal rank fusion of the pathways.
 
-    Volumes and eigenvalue shares of clips with different numbers of modalities are not on one scale (paper, "How the
-    Gramian Baseline Sees a Missing Modality"); they are compared as they are.
+    A clip that lacks what a method needs has `-inf`: [`scorable_clips`] tells which. Volumes and eigenvalues of clips
+    with different numbers of modalities are not on one scale (paper, "How the Gramian Baseline Sees a Missing
+    Modality"); they are compared as they are. [`register_method`] adds a method.
 
     Args:
         text_embeds (`torch.Tensor` of shape `(queries, dim)`): unit norm along the last axis.
         modality_embeds (`torch.Tensor` of shape `(clips, 3, dim)`): unit norm; what a row with a False mask holds
             (NaN included) changes nothing.
         modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what each clip has; at least one True per row.
-        method (`str`): one of [`METHODS`].
+        method (`str`): a key of [`METHODS`].
         query_temperature (`float`): tau_w of Eq. 2, positive; `inf` gives equal weights. Only `"scalar"` uses it.
         hyperbolic_mix (`float` or `torch.Tensor` of one element): alpha of `"hypergram"`, in [0, 1]. Only it uses it.
         curvature (`float` or `torch.Tensor` of one element): c of `"hypergram"`, positive. Only it uses it.
+        concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`): unit norm, in the order of [`CONCATENATIONS`]. Only
+            `"concat_head"` uses it.
+        rank_constant (`float`): k of `"rank_fusion"`, positive. Only it uses it.
+        direction (`str`): what the scores will rank, one of [`DIRECTIONS`]: clips for each text, or texts for each
+            clip. Only the ranks of `"rank_fusion"` depend on it.
 
     Returns:
         `torch.Tensor` of shape `(queries, clips)`, higher is better: cosines are in [-1, 1], eigenvalue shares in
-        (0, 1], volumes and areas at most 0. At least float32: half-precision embeddings are read as they are and
-        computed on in float32. Differentiable, with respect to `hyperbolic_mix` and `curvature` too.
+        (0, 1], volumes, distances and areas at most 0. At least float32: half-precision embeddings are read as they
+        are and computed on in float32. Differentiable, with respect to `hyperbolic_mix` and `curvature` too; only
+        `"rank_fusion"` has no gradient.
 
     Raises:
         ValueError: shapes do not fit, a row of `modality_mask` is all False, the method is unknown, or a number is
@@ -352,22 +764,25 @@ def retrieval_scores(
     >>> scores.argsort(dim=1, descending=True)[:, :5]  # the first five clips of each query
     ```
     """
-    _check(text_embeds, modality_embeds, modality_mask)
-    if method not in METHODS:
-        raise ValueError(f"`method` must be one of {METHODS}, got {method!r}.")
-    _check_temperature(query_temperature)
-    if method == "hypergram":
-        _check_hyperbolic(hyperbolic_mix, curvature)
-    min_norm = _min_norm(text_embeds, modality_embeds)
-    arguments = (method, query_temperature, hyperbolic_mix, curvature, min_norm)
-    tensors = [text_embeds, modality_embeds, hyperbolic_mix, curvature]
+    _check_method(method)
+    tensors = [text_embeds, modality_embeds, hyperbolic_mix, curvature, concat_embeds]
     learned = any(isinstance(value, torch.Tensor) and value.requires_grad for value in tensors)
-    with torch.autocast(device_type=text_embeds.device.type, enabled=False):
-        if torch.is_grad_enabled() and learned:
-            return _block_scores(text_embeds, modality_embeds, modality_mask, *arguments)
-        with torch.no_grad():
-            blocks = zip(modality_embeds.split(_BLOCK), modality_mask.split(_BLOCK), strict=True)
-            return torch.cat([_block_scores(text_embeds, *block, *arguments) for block in blocks], dim=1)
+    with (
+        torch.autocast(device_type=text_embeds.device.type, enabled=False),
+        torch.set_grad_enabled(torch.is_grad_enabled() and learned),
+    ):
+        pairs = make_pairs(
+            text_embeds,
+            modality_embeds,
+            modality_mask,
+            concat_embeds,
+            query_temperature=query_temperature,
+            hyperbolic_mix=hyperbolic_mix,
+            curvature=curvature,
+            rank_constant=rank_constant,
+            direction=direction,
+        )
+        return pairs.scores(method)
 
 
 def query_weights(
@@ -455,4 +870,18 @@ def paired_centroids(
     return _normalize(centroids, _min_norm(text_embeds, modality_embeds))
 
 
-__all__ = ["METHODS", "paired_centroids", "paired_weights", "query_weights", "retrieval_scores"]
+__all__ = [
+    "DIRECTIONS",
+    "METHODS",
+    "Clips",
+    "Method",
+    "Pairs",
+    "ScoreOptions",
+    "make_pairs",
+    "paired_centroids",
+    "paired_weights",
+    "query_weights",
+    "register_method",
+    "retrieval_scores",
+    "scorable_clips",
+]

@@ -14,9 +14,6 @@ MODALITIES = ("video", "audio", "subtitle")
 CONCATENATIONS = (("video", "audio"), ("video", "subtitle"), MODALITIES)
 """What the concatenation heads of a VAST checkpoint read, in their one order."""
 
-AGGREGATIONS = ("scalar", "uniform", *MODALITIES, "gram", "pmrl", "hypergram", "triangle")
-"""Names of the scoring methods: ours, its control, the single pathways, and the geometric baselines."""
-
 POOLINGS = ("cls", "mean", "pooler")
 
 # Towers whose first token is an ordinary patch: pooling "cls" would silently embed one corner of the input.
@@ -92,7 +89,7 @@ class ScalarConfig(PreTrainedConfig):
         projection_dim (`int`): dimension D of the shared space.
         vision_pooling, audio_pooling, text_pooling (`str`): how a tower's tokens become one vector: `"cls"` (first
             token), `"mean"` (over tokens; padding excluded) or `"pooler"` (the tower's own `pooler_output`).
-        aggregation (`str`): scoring method, one of [`AGGREGATIONS`].
+        aggregation (`str`): scoring method, a key of [`~aggregation_scalar.METHODS`].
         query_temperature (`float`): temperature of the query-conditioned weights, tau_w of SCALAR Eq. 2; positive.
         num_frame_embeddings, num_segment_embeddings (`int`): learned positions of frames and of audio segments among
             the condition tokens; other counts are interpolated (nearest).
@@ -101,6 +98,8 @@ class ScalarConfig(PreTrainedConfig):
         condition_layer_norm_eps (`float`): epsilon of the layer norms of condition tokens and match head.
         initializer_range (`float`): standard deviation of newly initialised heads.
         has_logit_scale (`bool`): hold a learned contrastive temperature. It is used in training only.
+        has_concat_heads (`bool`): hold the concatenation heads of a VAST checkpoint, one for each of
+            [`CONCATENATIONS`], which [`ScalarModel.get_concat_features`] reads. No loss trains them.
     """
 
     model_type = "scalar"
@@ -134,6 +133,7 @@ class ScalarConfig(PreTrainedConfig):
     condition_layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
     has_logit_scale: bool = False
+    has_concat_heads: bool = False
 
     def __post_init__(self, **kwargs):
         # transformers applies a spec's `init_kwargs` only where the whole sub-config is missing. A partial dict
@@ -149,8 +149,10 @@ class ScalarConfig(PreTrainedConfig):
         """Check the relations between fields on which the model relies."""
         if self.query_temperature <= 0:
             raise ValueError(f"`query_temperature` must be positive, got {self.query_temperature!r}.")
-        if self.aggregation not in AGGREGATIONS:
-            raise ValueError(f"`aggregation` must be one of {AGGREGATIONS}, got {self.aggregation!r}.")
+        from .aggregation_scalar import METHODS  # which needs this file
+
+        if self.aggregation not in METHODS:
+            raise ValueError(f"`aggregation` must be one of {tuple(METHODS)}, got {self.aggregation!r}.")
         for name in ("projection_dim", "num_frame_embeddings", "num_segment_embeddings"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)!r}.")
@@ -180,4 +182,4 @@ class ScalarConfig(PreTrainedConfig):
 # Sub-configs are resolved by `model_type`; transformers does not know this one.
 AutoConfig.register(BeatsConfig.model_type, BeatsConfig, exist_ok=True)
 
-__all__ = ["AGGREGATIONS", "CONCATENATIONS", "MODALITIES", "POOLINGS", "BeatsConfig", "ScalarConfig"]
+__all__ = ["CONCATENATIONS", "MODALITIES", "POOLINGS", "BeatsConfig", "ScalarConfig"]

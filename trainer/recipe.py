@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from transformers import HfArgumentParser
 
-from modeling_scalar.configuration_scalar import AGGREGATIONS
+from modeling_scalar.aggregation_scalar import METHODS
 
 from .training_args import ScalarTrainingArguments
 
@@ -26,7 +26,8 @@ class RunArguments:
     benchmark: str | None = field(default=None, metadata={"help": "Name of the data set."})
     root: str | None = field(default=None, metadata={"help": "Folder of the data set."})
     aggregation: str | None = field(
-        default=None, metadata={"help": f"How the model scores, one of {AGGREGATIONS}; by default as its config says."}
+        default=None,
+        metadata={"help": f"How the model scores, one of {tuple(METHODS)}; by default as its config says."},
     )
     semantic_targets: str | None = field(
         default=None, metadata={"help": "File of `python -m trainer.semantic_targets`, which L_sem needs."}
@@ -48,8 +49,8 @@ class RunArguments:
         for name in ("benchmark", "root"):
             if getattr(self, name) is None:
                 raise ValueError(f"`{name}` is required: the name of the data set is `benchmark`, its folder `root`.")
-        if self.aggregation is not None and self.aggregation not in AGGREGATIONS:
-            raise ValueError(f"`aggregation` must be one of {AGGREGATIONS}, got {self.aggregation!r}.")
+        if self.aggregation is not None and self.aggregation not in METHODS:
+            raise ValueError(f"`aggregation` must be one of {tuple(METHODS)}, got {self.aggregation!r}.")
         if self.features is not None and self.new_model is not None:
             raise ValueError("`features` were made by a model; they cannot train a `new_model`.")
         if self.on_error not in ("raise", "missing"):

@@ -9,10 +9,13 @@ from torch.nn.functional import normalize
 from modeling_scalar import MODALITIES
 from modeling_scalar.aggregation_scalar import (
     METHODS,
+    make_pairs,
     paired_centroids,
     paired_weights,
     query_weights,
+    register_method,
     retrieval_scores,
+    scorable_clips,
 )
 
 FLOAT32 = {"atol": 2e-6, "rtol": 0}  # a few roundings of sums of D products
@@ -74,22 +77,46 @@ def test_a_pathway_is_the_cosine_and_minus_infinity_where_absent(name):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_differentiable_and_blocked_paths_agree(method, monkeypatch):
+def test_differentiable_and_tiled_paths_agree(method, monkeypatch):
     texts, modalities, mask = random_clips()
-    monkeypatch.setattr("modeling_scalar.aggregation_scalar._BLOCK", 5)
-    blocked = retrieval_scores(texts, modalities, mask, method=method)
-    plain = retrieval_scores(texts.requires_grad_(), modalities, mask, method=method)
-    assert plain.requires_grad and not blocked.requires_grad
-    torch.testing.assert_close(blocked, plain.detach(), **FLOAT32)
+    heads = random_clips(seed=1)[1]
+    monkeypatch.setattr("modeling_scalar.aggregation_scalar._TILE", (3, 5))
+    tiled = retrieval_scores(texts, modalities, mask, method=method, concat_embeds=heads)
+    plain = retrieval_scores(texts.requires_grad_(), modalities, mask, method=method, concat_embeds=heads)
+    assert plain.requires_grad == (method != "rank_fusion") and not tiled.requires_grad
+    torch.testing.assert_close(tiled, plain.detach(), **FLOAT32)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_shared_products_and_masks_change_no_score(method, monkeypatch):
+    texts, modalities, mask = random_clips()
+    heads = random_clips(seed=1)[1]
+    monkeypatch.setattr("modeling_scalar.aggregation_scalar._TILE", (3, 5))
+    left = mask.clone()
+    left[mask.sum(1) == 3, 1] = False
+    assert (left != mask).any()
+    with torch.no_grad():
+        pairs = make_pairs(texts, modalities, mask, heads).share()
+        for presence in (left, mask):
+            expected = retrieval_scores(texts, modalities, presence, method=method, concat_embeds=heads)
+            torch.testing.assert_close(pairs.masked(presence).scores(method), expected, **FLOAT32)
+            assert torch.equal(expected[0] == float("-inf"), ~scorable_clips(presence, method))
+        reverse = retrieval_scores(
+            texts, modalities, mask, method=method, concat_embeds=heads, direction="video_to_text"
+        )
+        torch.testing.assert_close(pairs.towards("video_to_text").scores(method), reverse, **FLOAT32)
+        assert torch.allclose(reverse, expected, atol=1e-6) == (method != "rank_fusion")
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("content", [1e4, float("nan"), float("inf")])
 def test_what_a_masked_modality_holds_changes_nothing(method, content):
     texts, modalities, mask = random_clips()
-    expected = retrieval_scores(texts, modalities, mask, method=method)
+    heads = random_clips(seed=1)[1]
+    expected = retrieval_scores(texts, modalities, mask, method=method, concat_embeds=heads)
     filled = modalities.masked_fill(~mask[..., None], content)
-    torch.testing.assert_close(retrieval_scores(texts, filled, mask, method=method), expected, atol=0, rtol=0)
+    scores = retrieval_scores(texts, filled, mask, method=method, concat_embeds=heads)
+    torch.testing.assert_close(scores, expected, atol=0, rtol=0)
     torch.testing.assert_close(query_weights(texts, filled, mask), query_weights(texts, modalities, mask))
 
 
@@ -275,3 +302,34 @@ def test_an_all_absent_row_is_named():
 def test_bad_arguments_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         retrieval_scores(*change(*random_clips()))
+
+
+def test_a_new_method_is_one_function(monkeypatch):
+    monkeypatch.setattr("modeling_scalar.aggregation_scalar.METHODS", dict(METHODS))
+
+    @register_method("least", scorable=lambda mask: mask[:, 0])
+    def least(pairs):
+        return pairs.similarities.masked_fill(~pairs.clips.modality_mask.T[:, None], math.inf).amin(0)
+
+    texts, modalities, mask = random_clips()
+    scores = retrieval_scores(texts, modalities, mask, method="least")
+    assert (scores[:, ~mask[:, 0]] == -math.inf).all() and scores[:, mask[:, 0]].isfinite().all()
+    for v in mask[:, 0].nonzero().flatten().tolist():
+        torch.testing.assert_close(scores[:, v], (texts @ modalities[v, mask[v]].T).amin(1))
+    with pytest.raises(ValueError, match="already"):
+        register_method("gram")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "volume"}, "must be one of"),
+        ({"rank_constant": 0}, "rank_constant"),
+        ({"direction": "backwards"}, "text_to_video"),
+        ({"method": "concat_head"}, "has_concat_heads"),
+        ({"concat_embeds": torch.zeros(2, 3, 24)}, "concat_embeds"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(ValueError, match=message):
+        retrieval_scores(*random_clips(), **options)

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from modeling_scalar.aggregation_scalar import retrieval_scores
+from modeling_scalar.aggregation_scalar import query_weights, retrieval_scores
 
-BASELINES = ("gram", "pmrl", "hypergram", "triangle")
+BASELINES = ("max", "mean", "gram", "gram_span", "pmrl", "pmrl_raw", "hypergram", "triangle", "symile")
+VOLUMES = ("gram", "gram_span", "hypergram", "triangle")
 
 
 def random_clips(num_queries=9, num_clips=31, dim=24, seed=0, spread=2.0, dtype=torch.float32):
@@ -40,8 +41,15 @@ def score_of_one_pair(text, present, triangle, method, mix, curvature):
     volume = (vectors @ vectors.T).det().abs().sqrt().item()
     if method == "gram":
         return -volume
-    if method == "pmrl":
-        return torch.linalg.svdvals(vectors)[0].item() ** 2 / len(vectors)
+    if method == "gram_span":  # what a least-squares fit by the modalities leaves of the text
+        return -(text - torch.linalg.lstsq(present.T, text[:, None]).solution.T[0] @ present).norm().item()
+    if method in ("pmrl", "pmrl_raw"):
+        return torch.linalg.svdvals(vectors)[0].item() ** 2 / (len(vectors) if method == "pmrl" else 1)
+    if method in ("max", "mean"):
+        cosines = [sum(x * y for x, y in zip(text.tolist(), z, strict=True)) for z in present.tolist()]
+        return max(cosines) if method == "max" else sum(cosines) / len(cosines)
+    if method == "symile":
+        return sum(math.prod(values) for values in vectors.T.tolist())
     if method == "hypergram":
         return -(mix * volume + (1 - mix) * lorentz_volume(vectors, curvature))
     if triangle is None:
@@ -78,7 +86,7 @@ def test_scores_equal_the_float64_loop(method, spread, dtype):
     scores = retrieval_scores(*clips, method=method)
     assert scores.dtype == dtype
     # Determinants of cosines are exact to a few units of the last place; their roots lose more the smaller they are.
-    least = expected[expected.isfinite()].abs().min().item() if method in ("gram", "hypergram", "triangle") else 1
+    least = expected[expected.isfinite()].abs().min().item() if method in VOLUMES else 1
     tolerance = (1e-6 if dtype == torch.float32 else 1e-14) / min(least, 1)
     torch.testing.assert_close(scores.double(), expected, atol=tolerance, rtol=1e-6)
 
@@ -138,6 +146,8 @@ def test_the_largest_eigenvalue_of_equal_and_orthogonal_vectors_is_their_largest
     for signs in ([1, 1, 1], [1, -1, 1], [-1, -1, -1]):
         signed = modalities * torch.tensor(signs)[:, None]
         assert retrieval_scores(texts, signed, mask, method="pmrl").item() == pytest.approx(expected, abs=1e-6)
+        raw = retrieval_scores(texts, signed, mask, method="pmrl_raw")
+        assert raw.item() == pytest.approx(4 * expected, abs=4e-6)
 
 
 @pytest.mark.parametrize("gap", [0.0, 1e-6, 1e-3])
@@ -217,6 +227,7 @@ def test_degenerate_clips_give_finite_scores_and_gradients(method, dtype):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 4e-3), (torch.bfloat16, 3e-2)])
 def test_half_precision_embeddings_lose_only_their_own_rounding(method, dtype, tolerance):
     texts, modalities, mask = random_clips()
+    tolerance *= 4 if method == "pmrl_raw" else 1
     halved = retrieval_scores(texts.to(dtype), modalities.to(dtype), mask, method=method)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         full = retrieval_scores(texts, modalities, mask, method=method)
@@ -230,3 +241,115 @@ def test_half_precision_embeddings_lose_only_their_own_rounding(method, dtype, t
 def test_a_mix_or_curvature_out_of_range_is_refused(name, value):
     with pytest.raises(ValueError, match=name):
         retrieval_scores(*random_clips(), method="hypergram", **{name: value})
+
+
+def loop_fusion(texts, modalities, mask, direction, constant):
+    """Reciprocal ranks counted one by one; of equal similarities each has the worst rank."""
+    similarities = torch.einsum("qd,vmd->mqv", texts, modalities)
+    scores = torch.zeros(len(texts), len(modalities), dtype=torch.float64)
+    for q in range(len(texts)):
+        for v in range(len(modalities)):
+            for m in mask[v].nonzero().flatten().tolist():
+                own = similarities[m, q, v]
+                if direction == "text_to_video":
+                    rank = sum((similarities[m, q, w] >= own).item() for w in range(len(mask)) if mask[w, m])
+                else:
+                    rank = sum((similarities[m, p, v] >= own).item() for p in range(len(texts)))
+                scores[q, v] += 1 / (constant + rank)
+    return scores
+
+
+@pytest.mark.parametrize("direction", ["text_to_video", "video_to_text"])
+@pytest.mark.parametrize("constant", [1, 60])
+def test_rank_fusion_equals_the_loop_with_ties_and_absent_modalities(direction, constant):
+    # Vectors of -1, 0 and 1 have whole numbers as similarities: many are equal, some are zero of either sign.
+    generator = torch.Generator().manual_seed(0)
+    texts, modalities = (torch.randint(-1, 2, shape, generator=generator).float() for shape in ((9, 6), (31, 3, 6)))
+    mask = random_clips()[2]
+    similarities = texts @ modalities[:, 0].T
+    assert all(len(row.unique()) < len(row) for row in similarities) and (similarities < 0).any()
+    scores = retrieval_scores(
+        texts, modalities, mask, method="rank_fusion", rank_constant=constant, direction=direction
+    )
+    expected = loop_fusion(texts, modalities, mask, direction, constant)
+    torch.testing.assert_close(scores.double(), expected, atol=1e-6, rtol=0)
+
+
+def test_concatenation_heads_are_chosen_by_what_a_clip_has_and_never_guessed():
+    texts, modalities, _ = random_clips()
+    heads = random_clips(seed=1)[1]
+    subsets = [(0, 1), (0, 2), (0, 1, 2), (1, 2), (0,), (1,), (2,)]
+    mask = torch.zeros(len(modalities), 3, dtype=torch.bool)
+    for clip in range(len(mask)):
+        mask[clip, subsets[clip % len(subsets)]] = True
+    scores = retrieval_scores(texts, modalities, mask, method="concat_head", concat_embeds=heads)
+    for clip in range(len(mask)):
+        head = clip % len(subsets)
+        expected = texts @ heads[clip, head] if head < 3 else torch.full((len(texts),), -math.inf)
+        torch.testing.assert_close(scores[:, clip], expected)
+
+
+# Identities ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("spread", [0.3, 1.0, 100.0])
+def test_no_weighting_beats_the_projection_on_the_span(seed, spread):
+    """|s| <= sqrt(a' G^-1 a), the cosine with the nearest vector of the span, at every temperature."""
+    clips = random_clips(seed=seed, spread=spread, dtype=torch.float64)
+    bound = (1 - retrieval_scores(*clips, method="gram_span").square()).clamp(min=0).sqrt()
+    for temperature in (0.01, 0.1, 1.0, math.inf):
+        scores = retrieval_scores(*clips, query_temperature=temperature)
+        assert (scores.abs() <= bound + 1e-7).all()
+    single = clips[2].sum(1) == 1
+    assert single.any()
+    torch.testing.assert_close(scores[:, single].abs(), bound[:, single], atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("temperature", [0.02, 0.1, 1.0, math.inf])
+def test_a_score_is_at_least_its_weighted_mean_of_cosines_where_that_is_not_negative(temperature):
+    texts, modalities, mask = random_clips(spread=3.0, dtype=torch.float64)
+    scores = retrieval_scores(texts, modalities, mask, query_temperature=temperature)
+    weights = query_weights(texts, modalities, mask, query_temperature=temperature)
+    mean = (weights * torch.einsum("qd,vmd->qvm", texts, modalities)).sum(-1)
+    counted = mean >= 0
+    assert counted.any() and not counted.all() and (scores[counted] > mean[counted] + 1e-3).any()
+    assert (scores[counted] >= mean[counted] - 1e-12).all()
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_with_one_modality_every_cosine_is_the_same_and_every_volume_its_sine(index):
+    texts, modalities, mask = random_clips(dtype=torch.float64)
+    mask = torch.zeros_like(mask)
+    mask[:, index] = True
+    cosine = texts @ modalities[:, index].T
+    for method in ("scalar", "uniform", "max", "mean", "symile", ("video", "audio", "subtitle")[index]):
+        torch.testing.assert_close(retrieval_scores(texts, modalities, mask, method=method), cosine)
+    for method in ("gram", "gram_span"):
+        sine = (1 - cosine.square()).sqrt()
+        torch.testing.assert_close(retrieval_scores(texts, modalities, mask, method=method), -sine)
+    torch.testing.assert_close(retrieval_scores(texts, modalities, mask, method="pmrl_raw"), 1 + cosine.abs())
+
+
+def test_a_repeated_vector_makes_a_volume_zero_which_ranks_first_but_not_the_distance_to_the_span():
+    texts, modalities, mask = random_clips(dtype=torch.float64)
+    mask = torch.ones_like(mask)
+    modalities = modalities.clone()
+    modalities[0, 1] = modalities[0, 0]
+    volumes = retrieval_scores(texts, modalities, mask, method="gram")
+    assert (volumes.argmax(1) == 0).all() and volumes[:, 0].abs().max() < 1e-5
+    distances = retrieval_scores(texts, modalities, mask, method="gram_span")
+    two = mask.clone()
+    two[0, 1] = False
+    torch.testing.assert_close(distances, retrieval_scores(texts, modalities, two, method="gram_span"))
+    # A vector of zeros in place of an absent one would do the same to every masked clip (Eq. S1 does not).
+    gram = pairwise_grams(texts, modalities * two[..., None])
+    assert gram[:, 0].det().abs().max() < 1e-12
+    assert retrieval_scores(texts, modalities, two, method="gram")[:, 0].abs().min() > 0.1
+
+
+def test_the_span_distance_is_the_ratio_of_two_volumes():
+    texts, modalities, _ = random_clips(dtype=torch.float64)
+    mask = torch.ones(len(modalities), 3, dtype=torch.bool)
+    ratio = (pairwise_grams(texts, modalities).det() / (modalities @ modalities.mT).det()).sqrt()
+    torch.testing.assert_close(retrieval_scores(texts, modalities, mask, method="gram_span"), -ratio)
