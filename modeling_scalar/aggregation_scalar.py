@@ -21,7 +21,7 @@ DIRECTIONS = ("text_to_video", "video_to_text")
 """What is ranked: clips for each text, or texts for each clip."""
 
 # Without a gradient, pairs are scored in tiles of this many texts and clips: the temporaries then stay in cache.
-_TILE = (512, 1024)
+_TILE = (256, 1024)
 # A weighted sum shorter than this is treated as this long, so that scores and gradients stay bounded where modalities
 # cancel. It is a clamp, not an addition: every other clip keeps its exact score. The same for volumes and areas, whose
 # square root has no gradient at zero.
