@@ -1,156 +1,183 @@
+"""The protocol against slow loops over whole score matrices, in both directions."""
+
 import math
 
 import pytest
 import torch
 
-from eval.embed import Embeddings
+from eval.embeddings import Embeddings
+from eval.metrics.retrieval.ranking import retrieval_metrics
 from eval.missing import mask_modalities
-from eval.retrieval import evaluate_embeddings, retrieval_metrics, retrieval_ranks
-from modeling_scalar.aggregation_scalar import query_weights, retrieval_scores
+from eval.retrieval import (
+    LADDER,
+    evaluate_embeddings,
+    measurable_methods,
+    query_table,
+    rank_pairs,
+    recall_differences,
+    right_weights,
+    subset_ladder,
+)
+from modeling_scalar.aggregation_scalar import DIRECTIONS, METHODS, query_weights, retrieval_scores, scorable_clips
+
+PATHWAYS = ("video", "audio", "subtitle")
 
 
-def slow_ranks(scores, targets):
-    ranks = []
-    for row, target in zip(scores.tolist(), targets.tolist(), strict=True):
-        ranks.append(1 + sum(score >= row[target] for clip, score in enumerate(row) if clip != target))
-    return torch.tensor(ranks)
-
-
-def random_embeddings(queries=40, clips=17, dim=8, seed=0):
+def random_embeddings(queries=40, clips=17, dim=8, seed=0, several=False, heads=False):
+    """Clips with what they have, and queries near one clip each, or near several; some clips no query describes."""
     generator = torch.Generator().manual_seed(seed)
     mask = torch.rand(clips, 3, generator=generator) < 0.7
     mask[~mask.any(dim=1), 0] = True
-    targets = torch.randint(clips, (queries,), generator=generator)
+    targets = torch.randint(max(1, clips - 2), (queries,), generator=generator)  # nobody describes the last
     modality_embeds = torch.nn.functional.normalize(torch.randn(clips, 3, dim, generator=generator), dim=-1)
     own = (modality_embeds * mask[..., None]).sum(dim=1)[targets]
     text_embeds = own + 0.5 * torch.randn(queries, dim, generator=generator)
+    pairs = torch.stack([torch.arange(queries), targets], dim=1)
+    if several:
+        others = torch.stack([torch.arange(queries), targets.flip(0)], dim=1)
+        pairs = torch.cat([pairs, others]).unique(dim=0)
+        pairs = pairs[torch.randperm(len(pairs), generator=generator)]
+    query_ids = [f"query{i}" for i in range(queries)]
     return Embeddings(
         text_embeds=torch.nn.functional.normalize(text_embeds, dim=-1),
         modality_embeds=modality_embeds * mask[..., None],
         modality_mask=mask,
-        targets=targets,
+        pairs=pairs,
         clip_ids=[f"clip{i}" for i in range(clips)],
-        query_ids=[f"query{i}" for i in range(queries)],
+        query_ids=query_ids,
+        captions=query_ids,
+        concat_embeds=torch.nn.functional.normalize(modality_embeds.flip(2), dim=-1) if heads else None,
     )
 
 
-@pytest.mark.parametrize("levels", [2, 5, 1000])
-def test_ranks_agree_with_a_slow_loop_with_ties(levels):
-    generator = torch.Generator().manual_seed(levels)
-    scores = torch.randint(levels, (50, 30), generator=generator).float()
-    targets = torch.randint(30, (50,), generator=generator)
-    ranks = retrieval_ranks(scores, targets)
-    assert torch.equal(ranks, slow_ranks(scores, targets))
-    assert len(ranks.unique()) > 5
+def slow_ranks(scores, pairs):
+    """The declared rule, one pair at a time: equal wrong ones first, then the right ones one after the other."""
+    ranks = []
+    scores, pairs = scores.tolist(), pairs.tolist()
+    for position, (row, column) in enumerate(pairs):
+        right = {c: p for p, (r, c) in enumerate(pairs) if r == row}
+        rank = 1
+        for candidate, score in enumerate(scores[row]):
+            if candidate in right:
+                ahead = score > scores[row][column] or (score == scores[row][column] and right[candidate] < position)
+                rank += candidate != column and ahead
+            else:
+                rank += score >= scores[row][column]
+        ranks.append(rank)
+    return torch.tensor(ranks)
 
 
-def test_best_score_of_its_own_clip_ranks_first():
-    assert retrieval_ranks(torch.eye(6), torch.arange(6)).tolist() == [1] * 6
+def slow_figures(embeddings, mask, method, direction, **options):
+    texts, clips = embeddings.text_embeds, embeddings.modality_embeds
+    scores = retrieval_scores(
+        texts, clips, mask, method, concat_embeds=embeddings.concat_embeds, direction=direction, **options
+    )
+    flipped = direction == "video_to_text"
+    pairs = embeddings.pairs.flip(1) if flipped else embeddings.pairs
+    metrics = retrieval_metrics(slow_ranks(scores.T if flipped else scores, pairs), pairs[:, 0])
+    return {f"{direction}_{name}": value for name, value in metrics.items() if name != "num_queries"}
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0, float("-inf")])
-def test_constant_scores_rank_last(value):
-    assert retrieval_ranks(torch.full((4, 7), value), torch.tensor([0, 3, 5, 6])).tolist() == [7] * 4
-
-
-def test_clip_that_cannot_be_scored_ranks_last():
-    scores = torch.tensor([[float("-inf"), -1.0, float("-inf")]])
-    assert retrieval_ranks(scores, torch.tensor([0])).tolist() == [3]
-
-
-def test_nan_scores_are_refused_naming_the_queries():
-    scores = torch.zeros(5, 4)
-    scores[1, 2] = scores[3, 0] = float("nan")
-    with pytest.raises(ValueError, match=r"\[1, 3\]"):
-        retrieval_ranks(scores, torch.zeros(5, dtype=torch.long))
-
-
-def test_targets_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"rows \[0\]"):
-        retrieval_ranks(torch.zeros(2, 3), torch.tensor([3, 2]))
-    with pytest.raises(ValueError, match="one target per query"):
-        retrieval_ranks(torch.zeros(2, 3), torch.tensor([0]))
-
-
-def test_metrics_of_known_ranks():
-    assert retrieval_metrics(torch.tensor([1, 2, 5, 6, 10, 11, 40, 1])) == {
-        "recall_at_1": 25.0,
-        "recall_at_5": 50.0,
-        "recall_at_10": 75.0,
-        "median_rank": 5.5,
-        "mean_rank": 9.5,
-        "num_queries": 8,
-    }
-    assert retrieval_metrics(torch.tensor([3, 1, 2]))["median_rank"] == 2.0
-
-
-@pytest.mark.parametrize("ranks", [[], [0, 1]])
-def test_ranks_that_are_none_are_refused(ranks):
-    with pytest.raises(ValueError, match="counted from 1"):
-        retrieval_metrics(torch.tensor(ranks))
-
-
-def test_figures_agree_with_slow_ranks_of_whole_score_matrices():
-    embeddings = random_embeddings()
-    result = evaluate_embeddings(embeddings, rates=(0.0, 0.5), mask_seed=3, query_temperature=0.2, block_size=7)
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("max_pairs", [60, 10**6])
+def test_figures_of_every_method_agree_with_slow_ranks_of_whole_score_matrices(several, max_pairs):
+    embeddings = random_embeddings(several=several, heads=True)
+    options = {"query_temperature": 0.2, "curvature": 2.0, "rank_constant": 5}
+    described = len(embeddings.pairs[:, 1].unique())
+    assert described < len(embeddings.clip_ids) and (several == (len(embeddings.pairs) > len(embeddings.query_ids)))
+    result = evaluate_embeddings(embeddings, rates=(0.0, 0.5), mask_seed=3, max_pairs=max_pairs, **options)
     recalls = set()
     for entry in result["rates"]:
         mask = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, entry["rate"], 3)
-        for method, metrics in entry["methods"].items():
-            scores = retrieval_scores(embeddings.text_embeds, embeddings.modality_embeds, mask, method, 0.2)
-            expected = retrieval_metrics(slow_ranks(scores, embeddings.targets))
-            assert metrics == {f"text_to_video_{key}": expected[key] for key in expected if key != "num_queries"}
-            recalls.add(metrics["text_to_video_recall_at_1"])
-    assert len(recalls) > 5
-    assert [entry["rate"] for entry in result["rates"]] == [0.0, 0.5]
+        assert set(entry["methods"]) == set(METHODS)
+        for method, figures in entry["methods"].items():
+            expected = {"num_unscorable_clips": (~scorable_clips(mask, method)).sum().item()}
+            for direction in DIRECTIONS:
+                expected |= slow_figures(embeddings, mask, method, direction, **options)
+            assert figures == pytest.approx(expected), method
+            recalls.add((figures["text_to_video_recall_at_1"], figures["video_to_text_recall_at_1"]))
+        assert entry["methods"]["triangle"]["num_unscorable_clips"] > 0
+    assert len(recalls) > 10 and [entry["rate"] for entry in result["rates"]] == [0.0, 0.5]
+
+
+def test_class_labels_as_queries_give_accuracy():
+    """Three labels, nine clips: the accuracy is the share of clips whose own label scores highest."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.nn.functional.normalize(torch.randn(3, 8, generator=generator), dim=-1)
+    classes = torch.arange(9) % 3
+    embeds = torch.nn.functional.normalize(
+        labels[classes][:, None] + 2 * torch.randn(9, 3, 8, generator=generator), dim=-1
+    )
+    names = ["barking", "howling", "meowing"]
+    pairs = torch.stack([classes, torch.arange(9)], dim=1)
+    clip_ids = [f"clip{i}" for i in range(9)]
+    embeddings = Embeddings(labels, embeds, torch.ones(9, 3, dtype=torch.bool), pairs, clip_ids, names, names)
+    figures = evaluate_embeddings(embeddings, ("uniform",), (0.0,))["rates"][0]["methods"]["uniform"]
+    scores = labels @ torch.nn.functional.normalize(embeds.sum(1), dim=-1).T
+    accuracy = (scores.argmax(0) == classes).double().mean().item()
+    assert 0 < accuracy < 1 and figures["video_to_text_recall_at_1"] == pytest.approx(100 * accuracy)
+    assert figures["video_to_text_recall_at_10"] == 100
+    first = (classes[scores.argmax(1)] == torch.arange(3)).double().mean().item()
+    assert figures["text_to_video_recall_at_1"] == pytest.approx(100 * first)
+
+
+@pytest.mark.parametrize("clips", [1, 2, 49])
+def test_small_galleries(clips):
+    embeddings = random_embeddings(queries=clips, clips=clips)
+    entry = evaluate_embeddings(embeddings)["rates"][0]
+    for figures in entry["methods"].values():
+        assert figures["text_to_video_mean_rank"] <= clips
+        if clips == 1:
+            assert figures["text_to_video_recall_at_1"] == figures["video_to_text_recall_at_1"] == 100
+    assert clips > 10 or entry["methods"]["scalar"]["text_to_video_recall_at_10"] == 100
+
+
+def test_no_masking_is_byte_identical_to_no_mask():
+    embeddings = random_embeddings()
+    masked = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, 0.0)
+    assert torch.equal(masked, embeddings.modality_mask)
+    whole, at_zero = (
+        rank_pairs(embeddings, [mask], measurable_methods(embeddings)) for mask in (embeddings.modality_mask, masked)
+    )
+    for method, by_direction in whole[0].items():
+        for direction, ranks in by_direction.items():
+            assert torch.equal(ranks, at_zero[0][method][direction])
 
 
 def test_gain_is_joint_recall_minus_that_of_the_best_pathway_under_the_same_masks():
     bests = []
     for entry in evaluate_embeddings(random_embeddings(), rates=(0.0, 0.5, 1.0))["rates"]:
         recalls = {name: metrics["text_to_video_recall_at_1"] for name, metrics in entry["methods"].items()}
-        best = max(recalls[name] for name in ("video", "audio", "subtitle"))
+        best = max(recalls[name] for name in PATHWAYS)
         assert entry["best_pathway"]["text_to_video_recall_at_1"] == best == recalls[entry["best_pathway"]["method"]]
-        assert entry["aggregation_gain"] == {name: recalls[name] - best for name in ("scalar", "uniform")}
+        assert entry["aggregation_gain"] == {name: r - best for name, r in recalls.items() if name not in PATHWAYS}
         bests.append(best)
     assert len(set(bests)) > 1
 
 
 def test_pathways_are_measured_even_if_not_asked_for():
     entry = evaluate_embeddings(random_embeddings(), methods=("scalar",), rates=(0.0,))["rates"][0]
-    assert list(entry["methods"]) == ["scalar", "video", "audio", "subtitle"]
+    assert list(entry["methods"]) == ["scalar", *PATHWAYS]
     assert list(entry["aggregation_gain"]) == ["scalar"]
 
 
-def test_options_of_a_score_reach_it():
-    embeddings, options = random_embeddings(), {"hyperbolic_mix": 0.1, "curvature": 2.0}
-    plain, found = (
-        evaluate_embeddings(embeddings, ("hypergram",), (0.0,), **more)["rates"][0]["methods"]["hypergram"]
-        for more in ({}, options)
-    )
-    arguments = (embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, "hypergram")
-    expected = retrieval_metrics(slow_ranks(retrieval_scores(*arguments, **options), embeddings.targets))
-    assert found["text_to_video_mean_rank"] == expected["mean_rank"] != plain["text_to_video_mean_rank"]
+def test_concatenation_heads_are_measured_where_there_are_any():
+    assert set(METHODS) - set(measurable_methods(random_embeddings())) == {"concat_head"}
+    assert set(measurable_methods(random_embeddings(heads=True))) == set(METHODS)
+    with pytest.raises(ValueError, match="has_concat_heads"):
+        evaluate_embeddings(random_embeddings(), ("concat_head",))
 
 
-def test_mean_weights_are_those_of_each_query_at_its_own_clip():
-    embeddings = random_embeddings()
-    result = evaluate_embeddings(embeddings, rates=(0.0,), query_temperature=0.2, block_size=9)
+@pytest.mark.parametrize("several", [False, True])
+def test_weights_are_those_of_each_query_at_its_own_clips(several, monkeypatch):
+    monkeypatch.setattr("eval.retrieval._CHUNK", 7)
+    embeddings = random_embeddings(several=several)
     weights = query_weights(embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, 0.2)
-    expected = weights[torch.arange(40), embeddings.targets].double().mean(dim=0)
-    actual = torch.tensor(list(result["rates"][0]["mean_weight"].values()), dtype=torch.float64)
-    # Inner products of blocks of another size may differ in their last float32 digit.
-    torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0)
-    assert actual.sum().item() == pytest.approx(1, abs=1e-6)
-
-
-def test_size_of_blocks_changes_nothing():
-    embeddings = random_embeddings()
-    results = [evaluate_embeddings(embeddings, block_size=size) for size in (1, 7, 1000)]
-    for result in results:
-        for entry in result["rates"]:
-            entry["mean_weight"] = {name: round(weight, 5) for name, weight in entry["mean_weight"].items()}
-    assert results[0] == results[1] == results[2]
+    expected = weights[embeddings.pairs[:, 0], embeddings.pairs[:, 1]]
+    torch.testing.assert_close(right_weights(embeddings, embeddings.modality_mask, 0.2), expected)
+    entry = evaluate_embeddings(embeddings, ("scalar",), (0.0,), query_temperature=0.2)["rates"][0]
+    assert list(entry["mean_weight"].values()) == pytest.approx(expected.mean(0).tolist(), abs=1e-6)
+    assert list(entry["decided"].values()) == expected.argmax(1).bincount(minlength=3).tolist()
 
 
 def test_masks_lower_presence_by_the_number_of_masked_clips():
@@ -162,6 +189,67 @@ def test_masks_lower_presence_by_the_number_of_masked_clips():
     assert sum(whole["presence"].values()) - sum(masked["presence"].values()) == several
 
 
+def test_the_ladder_shows_the_whole_gallery_the_same_modalities():
+    embeddings = random_embeddings()
+    ladder = subset_ladder(embeddings, query_temperature=0.2)
+    assert [tuple(entry["modalities"]) for entry in ladder] == list(LADDER)
+    lacking = (~embeddings.modality_mask[:, 0]).sum().item()
+    assert [entry["num_unscorable_clips"] for entry in ladder] == [
+        lacking,
+        (~embeddings.modality_mask[:, :2].any(1)).sum().item(),
+        0,
+    ]
+    assert lacking > 0
+    whole = evaluate_embeddings(embeddings, rates=(0.0,), query_temperature=0.2)["rates"][0]["methods"]
+    for method, recall in ladder[-1]["text_to_video_recall_at_1"].items():
+        assert recall == whole[method]["text_to_video_recall_at_1"]
+    for method in ("scalar", "uniform", "max", "mean", "symile"):  # with one modality all of these are its cosine
+        assert ladder[0]["text_to_video_recall_at_1"][method] == whole["video"]["text_to_video_recall_at_1"]
+
+
+def test_a_clip_with_nothing_left_ranks_last_and_hides_nobody():
+    embeddings = random_embeddings()
+    mask = embeddings.modality_mask.clone()
+    mask[3] = False
+    ranks = rank_pairs(embeddings, [mask], measurable_methods(embeddings))[0]
+    lost = embeddings.pairs[:, 1] == 3
+    assert lost.any()
+    for method, by_direction in ranks.items():
+        assert (by_direction["text_to_video"][lost] == 17).all(), method
+        assert (by_direction["text_to_video"][~lost] < 17).any()
+
+
+def test_the_table_of_queries_tells_where_each_clip_ranked_and_what_decided():
+    embeddings = random_embeddings(several=True)
+    table = query_table(embeddings, ("scalar", "video"), query_temperature=0.2)
+    scores = retrieval_scores(
+        embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, "scalar", 0.2
+    )
+    ranks = slow_ranks(scores, embeddings.pairs)
+    pairs = embeddings.pairs.tolist()
+    for row, query_id in enumerate(embeddings.query_ids):
+        own = [position for position, (query, _) in enumerate(pairs) if query == row]
+        assert table["query_id"][row] == query_id
+        assert table["rank_scalar"][row] == min(ranks[position].item() for position in own)
+        assert table["clip_id"][row] == embeddings.clip_ids[pairs[own[0]][1]]
+        weights = {name: table[f"weight_{name}"][row] for name in PATHWAYS}
+        assert sum(weights.values()) == pytest.approx(1) and table["decided"][row] == max(weights, key=weights.get)
+    assert len(set(table["decided"])) == 3
+    assert {len(column) for column in table.values()} == {40}
+
+
+def test_differences_are_those_of_the_recalls():
+    embeddings = random_embeddings(queries=200)
+    table = query_table(embeddings)
+    recalls = evaluate_embeddings(embeddings, rates=(0.0,))["rates"][0]["methods"]
+    for entry in recall_differences(table, "scalar", ("scalar", "video", "gram")):
+        expected = recalls["scalar"]["text_to_video_recall_at_1"]
+        expected -= recalls[entry["baseline"]]["text_to_video_recall_at_1"]
+        assert entry["method"] == "scalar" and entry["baseline"] in ("video", "gram")
+        assert entry["difference"] == pytest.approx(expected) and entry["low"] <= expected <= entry["high"]
+        assert entry["low"] < entry["high"]
+
+
 def test_query_that_names_its_clip_in_one_modality_is_found_by_that_pathway_alone():
     clips = 6
     embeds = torch.zeros(clips, 3, 2 * clips)
@@ -171,11 +259,12 @@ def test_query_that_names_its_clip_in_one_modality_is_found_by_that_pathway_alon
         text_embeds=embeds[:, 1].clone(),
         modality_embeds=embeds,
         modality_mask=torch.ones(clips, 3, dtype=torch.bool),
-        targets=torch.arange(clips),
+        pairs=torch.arange(clips)[:, None].expand(-1, 2),
         clip_ids=[f"clip{i}" for i in range(clips)],
         query_ids=[f"query{i}" for i in range(clips)],
+        captions=[f"query{i}" for i in range(clips)],
     )
-    entry = evaluate_embeddings(embeddings, rates=(0.0,))["rates"][0]
+    entry = evaluate_embeddings(embeddings, ("scalar", "uniform"), (0.0,))["rates"][0]
     recalls = {name: metrics["text_to_video_recall_at_1"] for name, metrics in entry["methods"].items()}
     assert recalls == {"scalar": 100.0, "uniform": 100.0, "video": 0.0, "audio": 100.0, "subtitle": 0.0}
     assert entry["best_pathway"] == {"method": "audio", "text_to_video_recall_at_1": 100.0}
@@ -199,7 +288,7 @@ def test_embeddings_that_are_not_finite_are_refused_by_name_unless_masked():
         ({"methods": ("scalr",)}, "scalr"),
         ({"rates": ()}, "at least one masking rate"),
         ({"rates": (0.0, 2.0)}, "between 0 and 1"),
-        ({"block_size": 0}, "block_size"),
+        ({"max_pairs": 0}, "max_pairs"),
         ({"query_temperature": 0.0}, "query_temperature"),
     ],
 )

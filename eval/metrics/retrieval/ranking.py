@@ -1,0 +1,164 @@
+"""Ranks of the right candidates and the figures made of them.
+
+Ties count against the method: among candidates of equal score the wrong ones come first. A score that cannot tell
+candidates apart therefore ranks last, never first. Rows are queries and columns candidates, whichever side is which:
+text-to-video retrieval has captions in rows, video-to-text retrieval has clips in rows.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+NDCG_DEPTH = 10
+_BLOCK_ELEMENTS = 2**22  # scores held at once, twice: 32 MB in single precision
+
+
+def _later_equals(groups: torch.Tensor) -> torch.LongTensor:
+    """For each entry, how many entries after it belong to the same group."""
+    order = groups.argsort(stable=True)
+    sizes = groups[order].unique_consecutive(return_counts=True)[1]
+    ends = sizes.cumsum(dim=0).repeat_interleave(sizes)
+    return torch.empty_like(order).scatter_(0, order, ends - 1 - torch.arange(len(order), device=order.device))
+
+
+def _check(scores: torch.Tensor, pairs: torch.Tensor) -> None:
+    if scores.ndim != 2 or pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise ValueError(
+            "Expected `scores` (queries, candidates) and `pairs` (pairs, 2), got "
+            f"{tuple(scores.shape)} and {tuple(pairs.shape)}."
+        )
+    outside = ((pairs < 0) | (pairs >= pairs.new_tensor(scores.shape))).any(dim=1)
+    if outside.any():
+        raise ValueError(
+            f"`pairs` must be rows and columns of `scores` {tuple(scores.shape)}; "
+            f"{pairs[outside].tolist()[:10]} are not."
+        )
+    if len(pairs.unique(dim=0)) != len(pairs):
+        raise ValueError("`pairs` must be unique: a candidate is right for a query or not.")
+    without = torch.ones(len(scores), dtype=torch.bool, device=pairs.device).index_fill(0, pairs[:, 0], False)
+    if without.any():
+        raise ValueError(
+            f"The query rows {without.nonzero().flatten().tolist()[:10]} have no right candidate, so nothing of "
+            "theirs has a rank. Leave such rows out of `scores`."
+        )
+    undefined = scores.amax(dim=1).isnan()  # the largest of a row with a NaN is NaN
+    if undefined.any():
+        raise ValueError(
+            f"`scores` has NaN in query rows {undefined.nonzero().flatten().tolist()[:10]}: a NaN has no rank. Give a "
+            "candidate that cannot be scored -inf."
+        )
+
+
+def relevant_ranks(scores: torch.Tensor, pairs: torch.Tensor) -> torch.LongTensor:
+    """
+    Rank every right candidate of every query.
+
+    The rank is 1 + the number of wrong candidates that score at least as high + the number of right ones placed
+    before: those that score higher, and of those that score the same the ones named earlier in `pairs`.
+
+    Args:
+        scores (`torch.Tensor` of shape `(queries, candidates)`): higher is better; `-inf` for a candidate that cannot
+            be scored, which every wrong candidate then ties with or beats. A transposed view will do.
+        pairs (`torch.LongTensor` of shape `(pairs, 2)`): row and column of each right candidate, in any order. Every
+            row has at least one.
+
+    Returns:
+        `torch.LongTensor` of shape `(pairs,)`: ranks from 1 (best) to the number of candidates. No two right
+        candidates of a query share one.
+
+    Raises:
+        ValueError: shapes do not fit, a pair is outside `scores` or repeated, a row has no right candidate, or a row
+            contains NaN.
+    """
+    _check(scores, pairs)
+    rows, columns = pairs.unbind(dim=1)
+    values = scores[rows, columns]
+    order = rows.argsort()
+    not_below = torch.empty_like(rows)
+    block_size = max(1, _BLOCK_ELEMENTS // max(1, scores.shape[1]))
+    for start in range(0, len(order), block_size):
+        block = order[start : start + block_size]
+        first, last = rows[block[0]], rows[block[-1]]
+        nearby = scores[first : last + 1].contiguous()  # at most one row per pair, since every row has a pair
+        not_below[block] = (nearby[rows[block] - first] >= values[block, None]).sum(dim=1)
+    levels, level = values.unique(return_inverse=True)
+    return not_below - _later_equals(rows * len(levels) + level)
+
+
+def first_ranks(ranks: torch.Tensor, rows: torch.Tensor) -> torch.LongTensor:
+    """
+    Reduce the ranks of all right candidates to that of the best one of each query.
+
+    Args:
+        ranks (`torch.LongTensor` of shape `(pairs,)`): as of [`relevant_ranks`].
+        rows (`torch.LongTensor` of shape `(pairs,)`): the query each rank belongs to; any integers.
+
+    Returns:
+        `torch.LongTensor` of shape `(queries,)`: in ascending order of the values of `rows`.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    if ranks.ndim != 1 or ranks.shape != rows.shape:
+        raise ValueError(
+            f"Expected one rank and one row per pair, got shapes {tuple(ranks.shape)} and {tuple(rows.shape)}."
+        )
+    queries, query = rows.unique(return_inverse=True)
+    return ranks.new_empty(len(queries)).scatter_reduce_(0, query, ranks, "amin", include_self=False)
+
+
+def retrieval_metrics(
+    ranks: torch.Tensor, rows: torch.Tensor | None = None, k: Sequence[int] = (1, 5, 10)
+) -> dict[str, float | int]:
+    """
+    Summarise ranks.
+
+    Args:
+        ranks (`torch.LongTensor` of shape `(pairs,)`): ranks from 1 of all right candidates, as of
+            [`relevant_ranks`].
+        rows (`torch.LongTensor` of shape `(pairs,)`, *optional*): the query each rank belongs to. Without it each
+            rank is that of the only right candidate of its own query.
+        k (`Sequence[int]`): depths of the recall, from 1.
+
+    Returns:
+        `dict`: `recall_at_{k}` (queries with a right candidate among the first k), `mean_average_precision` and
+        `ndcg_at_10` (gains of 0 and 1, discount log2(1 + rank), relative to the best possible order of all right
+        candidates), all of these in percent (0 to 100); `median_rank` (the mean of the middle two for an even number)
+        and `mean_rank` of the first right candidate; `num_queries`. With k candidates or fewer the recall at k is 100.
+
+    Raises:
+        ValueError: there are no ranks, one is below 1, two of a query are equal, the shapes differ, or `k` holds
+            something that is not a depth.
+    """
+    if not all(isinstance(depth, int) and depth >= 1 for depth in k):
+        raise ValueError(f"`k` must hold whole numbers of at least 1, got {k}.")
+    if ranks.numel() == 0 or ranks.min() < 1:
+        raise ValueError(f"Expected at least one rank, counted from 1; got {ranks.tolist()[:10]}.")
+    rows = torch.arange(len(ranks), device=ranks.device) if rows is None else rows
+    first = first_ranks(ranks, rows).double().sort().values
+    queries, rows, num_right = rows.unique(return_inverse=True, return_counts=True)
+    order = ranks.argsort()
+    order = order[rows[order].argsort(stable=True)]  # by query, then by rank
+    ranks, rows = ranks[order], rows[order]
+    if ((ranks[1:] == ranks[:-1]) & (rows[1:] == rows[:-1])).any():
+        raise ValueError("Two right candidates of a query have the same rank; expected those of `relevant_ranks`.")
+    place = 1 + torch.arange(len(ranks), device=ranks.device) - (num_right.cumsum(dim=0) - num_right)[rows]
+
+    def total(values: torch.Tensor) -> torch.Tensor:
+        return values.new_zeros(len(queries)).index_add_(0, rows, values)
+
+    def discounted(position: torch.Tensor) -> torch.Tensor:
+        return total((position <= NDCG_DEPTH) / torch.log2(1 + position.double()))
+
+    middle = first[[(len(first) - 1) // 2, len(first) // 2]]
+    return {
+        **{f"recall_at_{depth}": 100 * (first <= depth).double().mean().item() for depth in k},
+        "mean_average_precision": 100 * (total(place.double() / ranks) / num_right).mean().item(),
+        f"ndcg_at_{NDCG_DEPTH}": 100 * (discounted(ranks) / discounted(place)).mean().item(),
+        "median_rank": middle.mean().item(),
+        "mean_rank": first.mean().item(),
+        "num_queries": len(first),
+    }
+
+
+__all__ = ["first_ranks", "relevant_ranks", "retrieval_metrics"]
