@@ -1,34 +1,87 @@
 """Benchmarks by name: annotation file in, `datasets.Dataset` with the fixed columns out."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from datasets import Dataset
 
+from eval.benchmarks.activitynet import ACTIVITYNET
+from eval.benchmarks.audiocaps import AUDIOCAPS
 from eval.benchmarks.columns import FEATURES, dataset_from_rows
-from eval.benchmarks.miniature import describe_miniature, load_about, load_miniature
-from eval.benchmarks.vast27m import load_vast27m
+from eval.benchmarks.didemo import DIDEMO
+from eval.benchmarks.miniature import MINIATURE, MINIATURE_CLASSES, describe_miniature, load_about
+from eval.benchmarks.msrvtt import MSRVTT
+from eval.benchmarks.own import OWN
+from eval.benchmarks.protocol import Benchmark, Split, configure_processor
+from eval.benchmarks.vast27m import VAST27M
+from eval.benchmarks.vatex import VATEX
+from eval.benchmarks.vggsound import VGGSOUND
 
-BENCHMARKS = {"miniature": load_miniature, "vast27m": load_vast27m}
-_DESCRIPTIONS = {"miniature": describe_miniature}
+BENCHMARKS: dict[str, Benchmark] = {
+    "msrvtt": MSRVTT,
+    "didemo": DIDEMO,
+    "activitynet": ACTIVITYNET,
+    "vatex": VATEX,
+    "audiocaps": AUDIOCAPS,
+    "vggsound": VGGSOUND,
+    "vast27m": VAST27M,
+    "miniature": MINIATURE,
+    "miniature_classes": MINIATURE_CLASSES,
+    "own": OWN,
+}
+_DESCRIPTIONS = {"miniature": describe_miniature, "miniature_classes": describe_miniature}
 
 
-def load_benchmark(name: str, root: str | os.PathLike, split: str = "test") -> Dataset:
-    """Load one split of a benchmark.
+def load_split(
+    name: str,
+    root: str | os.PathLike,
+    split: str = "test",
+    *,
+    captions: str | None = None,
+    annotations: str | os.PathLike | None = None,
+    on_missing: str = "raise",
+    columns: Mapping[str, str] | None = None,
+) -> Split:
+    """Load one split of a benchmark, with what the protocol says about it.
 
     Args:
         name (`str`): a key of `BENCHMARKS`.
-        root (`str` or `os.PathLike`): the folder of the benchmark.
+        root (`str` or `os.PathLike`): the folder of the benchmark; for "own" a file or the name of a data set.
         split (`str`, defaults to "test"): a split that the benchmark has.
+        captions (`str`, *optional*): "first" of each clip, or "all" of them, a row each; by default as the protocol.
+        annotations (`str` or `os.PathLike`, *optional*): the annotation file, where it is not in `root`.
+        on_missing (`str`, defaults to "raise"): what clips without their files are: an error, or, with "leave_out",
+            not in the gallery: they are logged, and named in `left_out`.
+        columns (`Mapping`, *optional*): columns of `FEATURES` to those of the user's own table.
     Returns:
-        `Dataset` with the columns of `FEATURES`.
+        [`Split`].
     Raises:
-        ValueError: the name or the split is unknown.
+        ValueError: the name, the split or a setting is unknown, or the benchmark has no such setting, or the
+            annotation is malformed.
         FileNotFoundError: something the benchmark needs is not in `root`.
     """
     if name not in BENCHMARKS:
         raise ValueError(f"`name` must be one of {sorted(BENCHMARKS)}, got {name!r}.")
-    return BENCHMARKS[name](root, split)
+    benchmark = BENCHMARKS[name]
+    if benchmark.splits is not None and split not in benchmark.splits:
+        raise ValueError(f"`split` of {name} must be one of {benchmark.splits}, got {split!r}.")
+    if captions not in (None, "first", "all"):
+        raise ValueError(f'`captions` must be "first" or "all", got {captions!r}.')
+    if on_missing not in ("raise", "leave_out"):
+        raise ValueError(f'`on_missing` must be "raise" or "leave_out", got {on_missing!r}.')
+    settings = {"captions": captions, "annotations": annotations, "columns": columns}
+    settings = {setting: value for setting, value in settings.items() if value is not None}
+    unknown = sorted(set(settings) - set(benchmark.settings))
+    if unknown:
+        raise ValueError(f"The benchmark {name} has the settings {list(benchmark.settings)}, not {unknown}.")
+    dataset, left_out = benchmark.load(root, split, on_missing=on_missing, **settings)
+    return Split(dataset, left_out, benchmark.task, benchmark.processing)
+
+
+def load_benchmark(name: str, root: str | os.PathLike, split: str = "test", **options: Any) -> Dataset:
+    """Return the data set of [`load_split`], with the columns of `FEATURES`."""
+    return load_split(name, root, split, **options).dataset
 
 
 def describe_benchmark(name: str, root: str | os.PathLike) -> dict[str, Any] | None:
@@ -39,10 +92,12 @@ def describe_benchmark(name: str, root: str | os.PathLike) -> dict[str, Any] | N
 __all__ = [
     "BENCHMARKS",
     "FEATURES",
+    "Benchmark",
+    "Split",
+    "configure_processor",
     "dataset_from_rows",
     "describe_benchmark",
     "load_about",
     "load_benchmark",
-    "load_miniature",
-    "load_vast27m",
+    "load_split",
 ]

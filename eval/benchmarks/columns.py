@@ -5,7 +5,9 @@ from pathlib import Path
 
 from datasets import Dataset, Features, Value
 
-# One row per clip; None stands for a track that the clip lacks.
+from eval.benchmarks.media import refuse_missing
+
+# One row per clip and caption; None stands for a track that the clip lacks.
 FEATURES = Features(
     {
         "video_id": Value("string"),
@@ -17,29 +19,33 @@ FEATURES = Features(
 )
 
 
-def dataset_from_rows(rows: Sequence[Mapping[str, str | None]], root: Path) -> Dataset:
-    """Build the data set of a benchmark, with absolute paths.
+def dataset_from_rows(
+    rows: Sequence[Mapping[str, str | None]], root: Path, on_missing: str = "raise"
+) -> tuple[Dataset, list[str]]:
+    """Build the data set of a benchmark whose annotation names files, with absolute paths.
 
     Args:
-        rows (`Sequence[Mapping]`): each with at least the columns of `FEATURES`; paths are relative to `root`.
+        rows (`Sequence[Mapping]`): each with at least the columns of `FEATURES`; paths are relative to `root`. Rows of
+            the same `video_id` name the same files.
         root (`Path`): folder of the media files.
+        on_missing (`str`): "raise", or "leave_out": the clips whose files are not all there.
     Returns:
-        `Dataset` with exactly the columns of `FEATURES`, in the order of `rows`.
+        `Dataset` with exactly the columns of `FEATURES`, in the order of `rows`, and the ids left out.
     Raises:
-        FileNotFoundError: a file is not there; the message names the first clips concerned.
+        FileNotFoundError: a file is not there, or a row has neither a file nor a subtitle; the message names the first
+            clips concerned.
     """
-    columns: dict[str, list[str | None]] = {name: [row[name] for row in rows] for name in FEATURES}
-    missing = []
-    for name in ("video_path", "audio_path"):
-        columns[name] = [None if path is None else str(root.absolute() / path) for path in columns[name]]
-    for video_id, *paths in zip(columns["video_id"], columns["video_path"], columns["audio_path"], strict=True):
-        missing += [f"{video_id} ({path})" for path in dict.fromkeys(paths) if path and not Path(path).is_file()]
-    if missing:
-        raise FileNotFoundError(
-            f"{len(missing)} files named in the annotation are not there: {', '.join(missing[:5])}"
-            f"{', …' if len(missing) > 5 else ''}. Restore them; no clip is left out."
-        )
-    return Dataset.from_dict(columns, features=FEATURES)
+    root, resolved, lost = root.absolute(), [], {}
+    for row in rows:
+        row = {name: row[name] for name in FEATURES}
+        named = {name: str(root / row[name]) for name in ("video_path", "audio_path") if row[name] is not None}
+        absent = [path for path in dict.fromkeys(named.values()) if not Path(path).is_file()]
+        if absent or not (named or row["subtitle"]):
+            lost[row["video_id"]] = f"{row['video_id']} ({', '.join(absent) or 'no file is named'})"
+        resolved.append(row | named)
+    num_clips = len({row["video_id"] for row in resolved})
+    refuse_missing(list(lost.values()), num_clips, "lack a file", on_missing)
+    return Dataset.from_list([row for row in resolved if row["video_id"] not in lost], features=FEATURES), list(lost)
 
 
 __all__ = ["FEATURES", "dataset_from_rows"]

@@ -1,8 +1,11 @@
-"""Media files that an annotation names by id alone."""
+"""Media files that an annotation names by id alone, and what becomes of clips that lack theirs."""
 
+import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 # What downloaders leave beside a clip: never the clip itself.
 _NOT_MEDIA = {".json", ".srt", ".txt", ".vtt"}
@@ -41,4 +44,30 @@ def find_media(folder: Path, ids: Iterable[str]) -> dict[str, str]:
     return {name: paths[0] for name, paths in found.items()}
 
 
-__all__ = ["find_media"]
+def refuse_missing(lost: Sequence[str], num_clips: int, fault: str, on_missing: str) -> None:
+    """
+    Stop because clips lack their files, or warn that the gallery goes without them.
+
+    Args:
+        lost (`Sequence[str]`): the clips, as the message is to name them.
+        num_clips (`int`): of the whole annotation.
+        fault (`str`): what is wrong with these clips.
+        on_missing (`str`): "raise", or "leave_out", which is refused if no clip would be left.
+
+    Raises:
+        FileNotFoundError: names the first ten.
+    """
+    if not lost:
+        return
+    message = f"{len(lost)} of {num_clips} clips {fault}: {', '.join(lost[:10])}{', …' if len(lost) > 10 else ''}."
+    if len(lost) == num_clips:
+        raise FileNotFoundError(f"{message} Is this the right folder?")
+    if on_missing == "raise":
+        raise FileNotFoundError(
+            f"{message} Restore them, or take them out of the annotation; no clip is left out in silence. With "
+            '`on_missing="leave_out"` the gallery is what is there, and every result names the clips left out.'
+        )
+    logger.warning("%s They are left out.", message)
+
+
+__all__ = ["find_media", "refuse_missing"]

@@ -1,4 +1,4 @@
-"""Loader of the miniature benchmark that `eval.miniature.generate` writes."""
+"""The miniature benchmark that `eval.miniature.generate` writes: for retrieval, and for classification."""
 
 import hashlib
 import json
@@ -9,7 +9,10 @@ from typing import Any
 from datasets import Dataset
 
 from eval.benchmarks.columns import dataset_from_rows
-from eval.miniature import SPLITS
+from eval.benchmarks.protocol import Benchmark
+from eval.miniature import SPLITS, VOCABULARY
+
+LABELS = {timbre: f"the sound of a {words[0]}" for timbre, words in VOCABULARY["audio"]["timbre"].items()}
 
 
 def _read_rows(folder: Path, split: str) -> list[dict]:
@@ -31,20 +34,43 @@ def _read_rows(folder: Path, split: str) -> list[dict]:
     return [json.loads(line) for line in content.splitlines()]
 
 
-def load_miniature(folder: str | os.PathLike, split: str = "test") -> Dataset:
+def load_miniature(
+    folder: str | os.PathLike, split: str = "test", *, on_missing: str = "raise"
+) -> tuple[Dataset, list[str]]:
     """Load one split of the miniature benchmark.
 
     Args:
         folder (`str` or `os.PathLike`): what `python -m eval miniature --output` wrote.
         split (`str`, defaults to "test"): "train" or "test".
+        on_missing (`str`, defaults to "raise"): or "leave_out": clips whose file is not there.
     Returns:
-        `Dataset` with the columns of `FEATURES`; paths are absolute, `None` stands for a track the clip lacks.
+        `Dataset` with the columns of `FEATURES`, and the ids left out; paths are absolute, `None` stands for a track
+        the clip lacks.
     Raises:
         ValueError: the split is unknown, or the annotation was changed after it was made.
         FileNotFoundError: the folder is missing or unfinished, or lacks the file of a clip.
     """
     folder = Path(folder)
-    return dataset_from_rows(_read_rows(folder, split), folder)
+    return dataset_from_rows(_read_rows(folder, split), folder, on_missing)
+
+
+def load_miniature_classes(
+    folder: str | os.PathLike, split: str = "test", *, on_missing: str = "raise"
+) -> tuple[Dataset, list[str]]:
+    """Load the clips of the miniature benchmark that have sound, with what makes it as their label.
+
+    There are six classes, the timbres of `eval.miniature.VOCABULARY`. A clip without sound belongs to none of them and
+    is not part of this benchmark.
+
+    Args, Returns and Raises: as [`load_miniature`]; the captions are values of `LABELS`.
+    """
+    folder = Path(folder)
+    rows = [
+        row | {"caption": LABELS[row["attributes"]["audio"]["timbre"]]}
+        for row in _read_rows(folder, split)
+        if "audio" in row["attributes"]
+    ]
+    return dataset_from_rows(rows, folder, on_missing)
 
 
 def describe_miniature(folder: str | os.PathLike) -> dict[str, Any]:
@@ -58,4 +84,15 @@ def load_about(folder: str | os.PathLike, split: str = "test") -> list[list[str]
     return [row["about"] for row in _read_rows(Path(folder), split)]
 
 
-__all__ = ["describe_miniature", "load_about", "load_miniature"]
+MINIATURE = Benchmark("Miniature", load_miniature, SPLITS)
+MINIATURE_CLASSES = Benchmark("Miniature classes", load_miniature_classes, SPLITS, task="classification")
+
+__all__ = [
+    "LABELS",
+    "MINIATURE",
+    "MINIATURE_CLASSES",
+    "describe_miniature",
+    "load_about",
+    "load_miniature",
+    "load_miniature_classes",
+]

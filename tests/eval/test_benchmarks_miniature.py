@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.benchmarks import FEATURES, load_about, load_benchmark, load_miniature
+from eval.benchmarks import FEATURES, load_about, load_benchmark, load_split
+from eval.benchmarks.miniature import LABELS
 from eval.miniature import draw_split, generate
 
 
@@ -21,7 +22,7 @@ def copy(folder, tmp_path):
 
 @pytest.mark.parametrize(("split", "count"), [("train", 6), ("test", 12)])
 def test_the_data_set_has_the_fixed_columns_and_every_row(folder, split, count):
-    dataset = load_miniature(folder, split)
+    dataset = load_benchmark("miniature", folder, split)
     assert dataset.features == FEATURES
     assert dataset.column_names == ["video_id", "caption", "video_path", "audio_path", "subtitle"]
     clips = draw_split(1, split, count)
@@ -32,15 +33,22 @@ def test_the_data_set_has_the_fixed_columns_and_every_row(folder, split, count):
 def test_paths_are_absolute_and_absent_tracks_are_none(folder, monkeypatch):
     monkeypatch.chdir(folder.parent)
     absent = set()
-    for row, clip in zip(load_miniature(folder.name), draw_split(1, "test", 12), strict=True):
+    for row, clip in zip(load_benchmark("miniature", folder.name), draw_split(1, "test", 12), strict=True):
         for modality, path in (("video", row["video_path"]), ("audio", row["audio_path"])):
             assert path == (str(folder / clip.path) if modality in clip.attributes else None)
             absent |= {modality} if path is None else set()
     assert absent == {"video", "audio"}
 
 
-def test_a_benchmark_is_loaded_by_name(folder):
-    assert load_benchmark("miniature", folder, "train")[:] == load_miniature(folder, "train")[:]
+def test_every_clip_with_sound_has_one_of_six_labels(folder):
+    loaded = load_split("miniature_classes", folder)
+    clips = [clip for clip in draw_split(1, "test", 12) if "audio" in clip.attributes]
+    assert loaded.task == "classification" and 0 < len(clips) < 12
+    assert loaded.dataset["video_id"][:] == [clip.row()["video_id"] for clip in clips]
+    assert loaded.dataset["caption"][:] == [LABELS[clip.attributes["audio"]["timbre"]] for clip in clips]
+    assert len(LABELS) == len(set(LABELS.values())) == 6 and LABELS["bell"] == "the sound of a bell"
+    rows = load_benchmark("miniature", folder).filter(lambda row: row["audio_path"] is not None)
+    assert rows.remove_columns("caption")[:] == loaded.dataset.remove_columns("caption")[:]
 
 
 def test_what_captions_speak_of_comes_in_the_order_of_the_rows(folder):
@@ -48,36 +56,38 @@ def test_what_captions_speak_of_comes_in_the_order_of_the_rows(folder):
 
 
 def test_an_unknown_name_lists_the_known_ones(folder):
-    with pytest.raises(ValueError, match="'miniature', .*got 'msrvtt'"):
-        load_benchmark("msrvtt", folder, "test")
+    with pytest.raises(ValueError, match="'miniature', .*got 'kinetics'"):
+        load_benchmark("kinetics", folder, "test")
 
 
 def test_an_unknown_split_lists_the_known_ones(folder):
     with pytest.raises(ValueError, match=r"\('train', 'test'\), got 'validation'"):
-        load_miniature(folder, "validation")
+        load_benchmark("miniature", folder, "validation")
 
 
 def test_a_missing_folder_is_answered_with_the_command_that_makes_it(tmp_path):
     with pytest.raises(FileNotFoundError, match="python -m eval miniature --output"):
-        load_miniature(tmp_path / "nowhere")
+        load_benchmark("miniature", tmp_path / "nowhere")
 
 
 def test_an_unfinished_folder_is_refused(copy):
     (copy / "miniature.json").unlink()
     with pytest.raises(FileNotFoundError, match="not a finished miniature benchmark"):
-        load_miniature(copy)
+        load_benchmark("miniature", copy)
 
 
 def test_a_lost_file_is_named(copy):
-    row = load_miniature(copy)[3]
+    row = load_benchmark("miniature", copy)[3]
     Path(row["video_path"] or row["audio_path"]).unlink()
-    with pytest.raises(FileNotFoundError, match=r"1 files .*mini_test_000003"):
-        load_miniature(copy)
-    assert len(load_miniature(copy, "train")) == 6
+    with pytest.raises(FileNotFoundError, match=r"1 of 12 clips lack a file: mini_test_000003 \(.*\.mp4\)"):
+        load_benchmark("miniature", copy)
+    loaded = load_split("miniature", copy, on_missing="leave_out")
+    assert loaded.left_out == ["mini_test_000003"] and len(loaded.dataset) == 11
+    assert len(load_benchmark("miniature", copy, "train")) == 6
 
 
 def test_a_changed_annotation_is_refused(copy):
     path = copy / "test.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
     with pytest.raises(ValueError, match="is not the file that miniature.json describes"):
-        load_miniature(copy)
+        load_benchmark("miniature", copy)

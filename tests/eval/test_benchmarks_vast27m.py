@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from eval.benchmarks import FEATURES, load_benchmark
+from eval.benchmarks import FEATURES, load_benchmark, load_split
 from eval.benchmarks.media import find_media
 
 
@@ -148,3 +148,16 @@ def test_a_link_to_nowhere_is_left_to_the_reader_to_report(tmp_path):
     write_corpus(tmp_path, [entry()], audios=["a.wav"])
     (tmp_path / "videos" / "a.mp4").symlink_to(tmp_path / "lost.mp4")
     assert load_benchmark("vast27m", tmp_path, "train")[0]["video_path"] == str(tmp_path / "videos" / "a.mp4")
+
+
+def test_captions_files_and_clips_can_be_chosen(tmp_path):
+    write_corpus(tmp_path, [entry(vast_cap=["one", "two"]), entry("b")], ["a.mp4"], split="part")
+    loaded = load_split(
+        "vast27m",
+        tmp_path,
+        "train",
+        captions="first",
+        annotations=tmp_path / "part.json",
+        on_missing="leave_out",
+    )
+    assert loaded.dataset["caption"][:] == ["one"] and loaded.left_out == ["b"]

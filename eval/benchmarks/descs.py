@@ -1,0 +1,163 @@
+"""The annotation that VAST, GRAM and PMRL publish: a JSON list of clips, with media found by their ids."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from datasets import Dataset
+
+from eval.benchmarks.columns import FEATURES
+from eval.benchmarks.media import find_media, refuse_missing
+from eval.benchmarks.protocol import PROTOCOL, Benchmark
+
+
+class Entry(NamedTuple):
+    """A clip of an annotation: its id, at least one caption, and a subtitle that is `None` or has a word."""
+
+    video_id: str
+    captions: list[str]
+    subtitle: str | None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def read_entries(
+    path: Path, id_name: str = "video_id", caption_names: Sequence[str] = ("desc", "caption")
+) -> list[Entry]:
+    """
+    Read a JSON list of objects.
+
+    Args:
+        path (`Path`): the file.
+        id_name (`str`): key of the clip's id.
+        caption_names (`Sequence[str]`): keys of the caption, or list of captions; the first that an object has counts.
+            A `subtitle` is optional, and absent if it is empty.
+
+    Returns:
+        `list[Entry]`, in the order of the file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is no JSON list of objects, or an entry is malformed or repeated.
+    """
+    caption_keys = " or ".join(f"`{name}`" for name in caption_names)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"No annotation at {path}. It must be a JSON list of objects with `{id_name}`, {caption_keys} and, where "
+            "there is one, `subtitle`."
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from error
+    if not isinstance(content, list):
+        raise ValueError(f"{path} must hold a list of objects, got {type(content).__name__}.")
+    entries: dict[str, Entry] = {}
+    for index, item in enumerate(content):
+        where = f"Entry {index} of {path}"
+        if not isinstance(item, dict):
+            raise ValueError(f"{where} must be an object, got {item!r:.200}.")
+        video_id, subtitle = item.get(id_name), item.get("subtitle")
+        caption = next((item[name] for name in caption_names if name in item), None)
+        if not _is_text(video_id):
+            raise ValueError(f"{where} must have a `{id_name}` that is text, got {video_id!r}.")
+        captions = caption if isinstance(caption, list) else [caption]
+        if not captions or not all(map(_is_text, captions)):
+            raise ValueError(
+                f"{where}, the clip {video_id!r}, must have a {caption_keys} that is a caption or a list of captions, "
+                f"got {caption!r:.200}."
+            )
+        if subtitle is not None and not isinstance(subtitle, str):
+            raise ValueError(f"{where}, the clip {video_id!r}, must have a `subtitle` of text, got {subtitle!r:.200}.")
+        if video_id in entries:
+            raise ValueError(f"{where} repeats the clip {video_id!r}. Put its captions into one entry, as a list.")
+        entries[video_id] = Entry(video_id, captions, subtitle if _is_text(subtitle) else None)
+    return list(entries.values())
+
+
+def dataset_from_entries(
+    entries: Sequence[Entry], root: Path, captions: str, on_missing: str
+) -> tuple[Dataset, list[str]]:
+    """
+    Find the media of an annotation, in `root/videos/<id>.<any extension>` and `root/audios/<id>.<any extension>`.
+
+    Args:
+        entries (`Sequence[Entry]`): the clips.
+        root (`Path`): the folder.
+        captions (`str`): "first", or "all": a row per caption.
+        on_missing (`str`): "raise", or "leave_out": clips without any file.
+
+    Returns:
+        `Dataset` with the columns of `FEATURES`, in the order of `entries`, and the ids left out. Paths are absolute;
+        without an audio file, `audio_path` is the video's, whose own track counts.
+
+    Raises:
+        FileNotFoundError: clips have no file.
+        ValueError: a clip has several files of one kind.
+    """
+    ids = [entry.video_id for entry in entries]
+    videos, audios = find_media(root / "videos", ids), find_media(root / "audios", ids)
+    lost = [video_id for video_id in ids if video_id not in videos and video_id not in audios]
+    refuse_missing(lost, len(ids), f"have no file in {root / 'videos'} or {root / 'audios'}", on_missing)
+    # Not checked file by file, which is slow on a network: the listings have shown that they are there.
+    rows = [
+        {
+            "video_id": video_id,
+            "caption": caption,
+            "video_path": videos.get(video_id),
+            "audio_path": audios.get(video_id, videos.get(video_id)),
+            "subtitle": subtitle,
+        }
+        for video_id, texts, subtitle in entries
+        if video_id in videos or video_id in audios
+        for caption in (texts[:1] if captions == "first" else texts)
+    ]
+    return Dataset.from_list(rows, features=FEATURES), lost
+
+
+def load_descs(
+    root: str | os.PathLike,
+    split: str,
+    *,
+    files: Mapping[str, str],
+    captions: str = "first",
+    annotations: str | os.PathLike | None = None,
+    on_missing: str = "raise",
+) -> tuple[Dataset, list[str]]:
+    """
+    Load a benchmark whose annotation is a JSON list of `{video_id, desc or caption, subtitle}`.
+
+    Args:
+        root (`str` or `os.PathLike`): the folder, with media as in [`dataset_from_entries`].
+        split (`str`): a key of `files`.
+        files (`Mapping`): splits to the annotation's name in `root`.
+        captions (`str`), on_missing (`str`): as in [`dataset_from_entries`].
+        annotations (`str` or `os.PathLike`, *optional*): the annotation, where it is not in `root`.
+
+    Returns:
+        As [`dataset_from_entries`].
+
+    Raises:
+        FileNotFoundError, ValueError: of [`read_entries`] and [`dataset_from_entries`].
+    """
+    path = Path(root) / files[split] if annotations is None else Path(annotations)
+    return dataset_from_entries(read_entries(path), Path(root), captions, on_missing)
+
+
+def descs_benchmark(title: str, files: Mapping[str, str], **processing: Any) -> Benchmark:
+    """Describe a benchmark for [`load_descs`]: its splits' files, and where it departs from `PROTOCOL`."""
+    return Benchmark(
+        title=title,
+        load=partial(load_descs, files=files),
+        splits=tuple(files),
+        processing=PROTOCOL | processing,
+        settings=("captions", "annotations"),
+    )
+
+
+__all__ = ["Entry", "dataset_from_entries", "descs_benchmark", "load_descs", "read_entries"]

@@ -1,0 +1,209 @@
+"""A benchmark of the user's own: a JSON, JSONL, CSV or Parquet file, or a data set of the Hub."""
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+from datasets import Dataset, Value, load_dataset
+
+from eval.benchmarks.columns import FEATURES, dataset_from_rows
+from eval.benchmarks.media import find_media
+from eval.benchmarks.protocol import Benchmark
+
+# A table: the names of its columns, and its rows, which hold at least the wanted ones.
+_Table = tuple[list[str], list[dict[str, Any]]]
+
+
+def _parse(path: Path, texts: Iterable[str]) -> list[Any]:
+    try:
+        # Numbers stay as they are written: the id 1e5 is not the id 100000.0.
+        return [json.loads(text, parse_int=str, parse_float=str) for text in texts]
+    except ValueError as error:
+        raise ValueError(f"{path} is not {path.suffix[1:].upper()}: {error}. Restore the file.") from error
+
+
+def _from_objects(path: Path, objects: Any) -> _Table:
+    if not isinstance(objects, list) or not all(isinstance(item, dict) for item in objects):
+        raise ValueError(f"{path} must hold objects: a JSON file a list of them, a JSONL file one in each line.")
+    return list(dict.fromkeys(name for item in objects for name in item)), objects
+
+
+def _read_json(path: Path, wanted: set[str]) -> _Table:
+    return _from_objects(path, _parse(path, [path.read_text(encoding="utf-8-sig")])[0])
+
+
+def _read_jsonl(path: Path, wanted: set[str]) -> _Table:
+    with path.open(encoding="utf-8-sig") as lines:
+        return _from_objects(path, _parse(path, (line for line in lines if line.strip())))
+
+
+def _read_csv(path: Path, wanted: set[str]) -> _Table:
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.DictReader(lines, strict=True)
+        try:
+            rows = list(reader)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is not CSV in UTF-8, after line {reader.line_num}: {error}.") from error
+    names = list(reader.fieldnames or [])
+    uneven = [number for number, row in enumerate(rows, start=1) if None in row or None in row.values()]
+    if uneven or len(set(names)) < len(names):
+        raise ValueError(
+            f"{path} must have a header of different names, got {names}, and as many cells in each row, unlike in "
+            f"{uneven[:10]}."
+        )
+    return names, rows
+
+
+def _read_parquet(path: Path, wanted: set[str]) -> _Table:
+    with pyarrow.parquet.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        return names, file.read([name for name in names if name in wanted]).to_pylist()
+
+
+_READERS = {".json": _read_json, ".jsonl": _read_jsonl, ".csv": _read_csv, ".parquet": _read_parquet}
+
+
+def _read_dataset(name: str, split: str, wanted: set[str], id_column: str) -> _Table:
+    try:
+        dataset = load_dataset(name, split=split)
+    except ConnectionError as error:
+        raise FileNotFoundError(
+            f"There is no file or folder {name!r}, and the Hub is out of reach: {error}."
+        ) from error
+    names, kind = dataset.column_names, dataset.features.get(id_column)
+    if kind not in (None, Value("string"), Value("large_string")):
+        raise ValueError(
+            f"Ids must be text, and the column {id_column!r} of {name} holds {kind}: as numbers, 007 and 7 are "
+            "the same. Store it as text, or give the file in place of the data set."
+        )
+    return names, list(dataset.select_columns([name for name in names if name in wanted]))
+
+
+def _read_table(root: str | os.PathLike, split: str, columns: Mapping[str, str]) -> tuple[list[str], list[dict], Path]:
+    """Return names and rows of the table, and the folder its paths are relative to."""
+    path, wanted = Path(root), set(columns.values())
+    reader = _READERS.get(path.suffix.lower())
+    if path.is_file():
+        if reader is None:
+            raise ValueError(f"A table must be one of {sorted(_READERS)}, got {path}.")
+        return *reader(path, wanted), path.parent
+    if reader is not None:
+        raise FileNotFoundError(f"There is no file {path}.")
+    return *_read_dataset(str(root), split, wanted, columns["video_id"]), path if path.is_dir() else Path()
+
+
+def _value(value: Any) -> Any:
+    """Return `None` for what tables write where there is nothing."""
+    is_nan = isinstance(value, float) and value != value
+    return None if value is None or is_nan or (isinstance(value, str) and not value.strip()) else value
+
+
+def _read_clips(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str], source: str) -> list[dict[str, Any]]:
+    """Turn rows of the user's table into clips with the columns of `FEATURES`, and a list as their caption."""
+    clips: dict[str, dict[str, Any]] = {}
+    for number, row in enumerate(rows, start=1):
+        where = f"Row {number} of {source}"
+        clip = {name: _value(row.get(column)) for name, column in columns.items()}
+        video_id, captions = clip["video_id"], clip["caption"]
+        if isinstance(video_id, bool) or not isinstance(video_id, (str, int)):
+            raise ValueError(f"{where} must have a {columns['video_id']!r} that is text, got {video_id!r}.")
+        clip["video_id"] = video_id = str(video_id)
+        captions = captions if isinstance(captions, list) else [captions]
+        if not captions or not all(isinstance(_value(text), str) for text in captions):
+            raise ValueError(
+                f"{where}, the clip {video_id!r}, must have a {columns['caption']!r} that is a caption or a list of "
+                f"captions, got {clip['caption']!r:.200}."
+            )
+        for name in ("video_path", "audio_path", "subtitle"):
+            if not isinstance(clip[name], str | None):
+                raise ValueError(
+                    f"{where}, the clip {video_id!r}, must have a {columns[name]!r} of text, got {clip[name]!r:.200}."
+                )
+        clip["caption"] = captions
+        known = clips.setdefault(video_id, clip)
+        if known is not clip:
+            if any(known[name] != clip[name] for name in clip if name != "caption"):
+                raise ValueError(
+                    f"{where} names other files or another subtitle for the clip {video_id!r} than a row before it: "
+                    f"one {columns['video_id']!r} is one clip."
+                )
+            known["caption"] += captions
+    if not clips:
+        raise ValueError(f"{source} has no rows.")
+    return list(clips.values())
+
+
+def _find_files(clips: list[dict[str, Any]], known: set[str], folder: Path) -> None:
+    """Find the files of clips whose table has no column of videos or of sounds."""
+    ids = [clip["video_id"] for clip in clips]
+    videos = {} if "video_path" in known else find_media(folder / "videos", ids)
+    audios = {} if "audio_path" in known else find_media(folder / "audios", ids)
+    for clip in clips:
+        video_id = clip["video_id"]
+        if "video_path" not in known:
+            clip["video_path"] = videos.get(video_id)
+        if "audio_path" not in known:
+            clip["audio_path"] = audios.get(video_id, clip["video_path"])
+        if "video_path" not in known and clip["audio_path"] is None:
+            clip["video_path"] = clip["video_path"] or f"videos/{video_id}.*"  # which is then found to be missing
+
+
+def load_own(
+    root: str | os.PathLike,
+    split: str = "test",
+    *,
+    captions: str = "all",
+    columns: Mapping[str, str] | None = None,
+    on_missing: str = "raise",
+) -> tuple[Dataset, list[str]]:
+    """
+    Load clips from a table of the user's own.
+
+    A row is a clip with a caption or a list of captions; rows of the same id are one clip. What is empty, null or NaN
+    is absent. Ids are text, taken exactly as they are written.
+
+    Without a column of videos or of sounds, files are found by id in the folders `videos` and `audios` beside the
+    table; a clip without an audio file has whatever track its video has.
+
+    Args:
+        root (`str` or `os.PathLike`): a `.json`, `.jsonl`, `.csv` or `.parquet` file, or the name of a data set of the
+            Hub, or the folder of one.
+        split (`str`, defaults to "test"): of the data set. A file is a split of its own.
+        captions (`str`, defaults to "all"): a row per caption, or only the "first" of each clip.
+        columns (`Mapping`, *optional*): columns of `FEATURES` to those of the table, where they are called otherwise.
+            Paths are relative to the folder of the file; for a data set of the Hub, to the working directory.
+        on_missing (`str`, defaults to "raise"): or "leave_out": clips whose files are not all there.
+
+    Returns:
+        `Dataset` with the columns of `FEATURES`, clips in the order of their first rows, paths absolute; and the ids
+        left out.
+
+    Raises:
+        FileNotFoundError: there is no such table, or files are not there.
+        ValueError: a column is missing, a row is malformed, or rows of one clip disagree.
+    """
+    given = dict(columns or {})
+    if not set(given) <= set(FEATURES):
+        raise ValueError(f"`columns` gives names to {list(FEATURES)}, got {sorted(set(given) - set(FEATURES))}.")
+    columns = {name: given.get(name, name) for name in FEATURES}
+    names, rows, folder = _read_table(root, split, columns)
+    lacking = sorted(columns[name] for name in {"video_id", "caption", *given} if columns[name] not in names)
+    if lacking:
+        raise ValueError(f"{root} has the columns {names}, not {lacking}. Name them in `columns`.")
+    clips = _read_clips(rows, columns, str(root))
+    _find_files(clips, {name for name in columns if columns[name] in names}, folder)
+    rows = [
+        clip | {"caption": caption}
+        for clip in clips
+        for caption in (clip["caption"][:1] if captions == "first" else clip["caption"])
+    ]
+    return dataset_from_rows(rows, folder, on_missing)
+
+
+OWN = Benchmark("own", load_own, settings=("captions", "columns"))
+
+__all__ = ["OWN", "load_own"]

@@ -1,0 +1,95 @@
+"""VGGSound (Chen et al., 2020) as classification: the class labels are the queries.
+
+The paper's VGGSound-5K is 5,000 of the test clips, of 310 classes.
+"""
+
+import csv
+import os
+from pathlib import Path
+
+from datasets import Dataset
+
+from eval.benchmarks.descs import Entry, dataset_from_entries, read_entries
+from eval.benchmarks.protocol import PROTOCOL, Benchmark
+
+SPLITS = ("train", "test")
+
+
+def _read_csv(path: Path, split: str) -> list[Entry]:
+    """Read VGGSound's own annotation, which has no header: YouTube id, start in seconds, label, split."""
+    entries: dict[str, Entry] = {}
+    with path.open(encoding="utf-8", newline="") as lines:
+        for number, row in enumerate(csv.reader(lines, strict=True), start=1):
+            where = f"Row {number} of {path}"
+            if len(row) != 4 or not row[1].isdecimal() or not row[2].strip() or row[3] not in SPLITS:
+                raise ValueError(
+                    f"{where} must be a YouTube id, a start in whole seconds, a label and one of {SPLITS}, got {row}."
+                )
+            if row[3] != split:
+                continue
+            video_id = f"{row[0]}_{int(row[1]):06d}"
+            if video_id in entries:
+                raise ValueError(f"{where} repeats the clip {video_id!r}. A clip has one label.")
+            entries[video_id] = Entry(video_id, [row[2]], None)
+    return list(entries.values())
+
+
+def _read_json(path: Path) -> list[Entry]:
+    entries = read_entries(path, caption_names=("label", "desc", "caption"))
+    several = [entry.video_id for entry in entries if len(entry.captions) > 1]
+    if several:
+        raise ValueError(f"Every clip of {path} must have one label; these have several: {several[:10]}.")
+    return entries
+
+
+def load_vggsound(
+    root: str | os.PathLike,
+    split: str = "test",
+    *,
+    annotations: str | os.PathLike | None = None,
+    on_missing: str = "raise",
+) -> tuple[Dataset, list[str]]:
+    """
+    Load labelled clips (SCALAR, "VGGSound Transfer and Protocol Check").
+
+    The annotation is `root/descs_ret_<split>.json`, a list of `{video_id, label}` (or `desc`, or `caption`, in the
+    label's place), and where there is none VGGSound's own `root/vggsound.csv`. A clip of the latter is called
+    `<YouTube id>_<start, six digits>`. It lists all test clips, so a subset of it is what
+    `on_missing="leave_out"` finds.
+
+    Args:
+        root (`str` or `os.PathLike`): the folder; media lie in `root/videos` and `root/audios`, named by id.
+        split (`str`, defaults to "test"): "train" or "test".
+        annotations (`str` or `os.PathLike`, *optional*): a `.csv` or `.json` elsewhere.
+        on_missing (`str`, defaults to "raise"): or "leave_out": clips without any file.
+
+    Returns:
+        `Dataset` with the columns of `FEATURES`, a row per clip whose caption is the label, and the ids left out. The
+        classes are the labels of the clips that are there.
+
+    Raises:
+        FileNotFoundError: there is no annotation, or there are clips without any file.
+        ValueError: a row is malformed or repeated, a clip has several labels or several files of one kind.
+    """
+    root = Path(root)
+    listed = root / f"descs_ret_{split}.json"
+    path = Path(annotations) if annotations is not None else listed if listed.is_file() else root / "vggsound.csv"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"No annotation at {path}. It must be VGGSound's vggsound.csv, or a JSON list of objects with `video_id` "
+            "and `label`."
+        )
+    entries = _read_csv(path, split) if path.suffix == ".csv" else _read_json(path)
+    return dataset_from_entries(entries, root, "first", on_missing)
+
+
+VGGSOUND = Benchmark(
+    title="VGGSound-5K",
+    load=load_vggsound,
+    splits=SPLITS,
+    task="classification",
+    processing=PROTOCOL,
+    settings=("annotations",),
+)
+
+__all__ = ["VGGSOUND", "load_vggsound"]

@@ -1,0 +1,81 @@
+"""Benchmarks by name, their settings, and what they set in a processor."""
+
+import json
+
+import pytest
+
+from eval.benchmarks import BENCHMARKS, configure_processor, load_split
+from modeling_scalar import ScalarProcessor
+
+
+def test_a_processor_takes_the_protocol_on_and_the_given_one_stays(tiny_processor):
+    before = tiny_processor.to_dict()
+    assert (tiny_processor.num_frames, tiny_processor.image_processor.image_size) == (2, 32)
+    configured = configure_processor(tiny_processor, BENCHMARKS["didemo"].processing)
+    assert type(configured) is ScalarProcessor and configured.tokenizer is tiny_processor.tokenizer
+    assert (configured.num_frames, configured.max_text_length, configured.max_subtitle_length) == (8, 70, 70)
+    assert (configured.feature_extractor.num_segments, configured.image_processor.resize_mode) == (2, "squash")
+    assert configured.image_processor.image_size == 32 and configured.feature_extractor.segment_length == 64
+    assert tiny_processor.to_dict() == before
+
+
+def test_msrvtt_crops_and_nothing_else_differs(tiny_processor):
+    configured = configure_processor(tiny_processor, {"resize_mode": "crop"})
+    assert configured.image_processor.resize_mode == "crop"
+    changed = tiny_processor.to_dict()
+    changed["image_processor"]["resize_mode"] = "crop"
+    assert configured.to_dict() == changed
+
+
+def test_a_saved_processor_keeps_what_the_protocol_leaves_alone(tmp_path, tiny_processor):
+    tiny_processor.save_pretrained(tmp_path)
+    content = json.loads((tmp_path / "processor_config.json").read_text())
+    content["image_processor"]["train_crop_scale"] = None
+    content["presence"] = "vast"
+    (tmp_path / "processor_config.json").write_text(json.dumps(content))
+    loaded = ScalarProcessor.from_pretrained(tmp_path)
+    configured = configure_processor(loaded, BENCHMARKS["vatex"].processing)
+    assert configured.image_processor.train_crop_scale is None and configured.presence == "vast"
+    assert configured.num_frames == 8 and configured(text="a dog")["input_ids"].shape == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("processing", "message"),
+    [
+        ({"frames": 8}, r"Settings of a processor are .*'num_frames'.*got \['frames'\]"),
+        ({"resize_mode": "stretch"}, "`resize_mode` must be one of"),
+        ({"num_segments": 0}, "`num_segments` must be at least 1"),
+        ({"num_frames": 0}, "`num_frames` must be at least 1"),
+    ],
+)
+def test_a_setting_that_is_none_is_refused(tiny_processor, processing, message):
+    with pytest.raises(ValueError, match=message):
+        configure_processor(tiny_processor, processing)
+
+
+@pytest.mark.parametrize("name", ["miniature", "miniature_classes", "own", "vast27m"])
+def test_no_protocol_disturbs_the_processor_of_the_rest(name):
+    assert BENCHMARKS[name].processing == {}
+
+
+def test_the_tasks():
+    tasks = {name: benchmark.task for name, benchmark in BENCHMARKS.items()}
+    assert {name for name, task in tasks.items() if task == "classification"} == {"vggsound", "miniature_classes"}
+    assert set(tasks.values()) == {"classification", "retrieval"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("kinetics", {}, "`name` must be one of .*'msrvtt'.*, got 'kinetics'"),
+        ("miniature", {"captions": "all"}, r"miniature has the settings \[\], not \['captions'\]"),
+        ("vggsound", {"captions": "first"}, r"vggsound has the settings \['annotations'\], not \['captions'\]"),
+        ("own", {"annotations": "a.json"}, r"own has the settings \['captions', 'columns'\], not \['annotations'\]"),
+        ("msrvtt", {"columns": {}}, r"not \['columns'\]"),
+        ("msrvtt", {"captions": "last"}, '`captions` must be "first" or "all", got \'last\''),
+        ("msrvtt", {"on_missing": "drop"}, '`on_missing` must be "raise" or "leave_out", got \'drop\''),
+    ],
+)
+def test_a_name_or_setting_that_is_unknown_is_refused(tmp_path, name, options, message):
+    with pytest.raises(ValueError, match=message):
+        load_split(name, tmp_path, **options)
