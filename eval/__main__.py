@@ -1,5 +1,6 @@
-"""`python -m eval`: make the miniature benchmark, evaluate a model."""
+"""`python -m eval`: make the miniature benchmark, audit a benchmark, evaluate a model."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,14 @@ def _user_errors() -> Iterator[None]:
         raise typer.Exit(1) from error
 
 
+def _columns(given: list[str] | None) -> dict[str, str] | None:
+    """The user's columns by the names of ours, from NAME=COLUMN."""
+    names = [part.partition("=") for part in given or []]
+    if not all(name and separator and own for name, separator, own in names):
+        raise ValueError(f"A column is given as NAME=COLUMN, such as video_id=clip; got {given}.")
+    return {name: own for name, _, own in names} or None
+
+
 @app.command()
 def miniature(
     output: Annotated[Path, typer.Option(help="Folder to write the benchmark to.")],
@@ -43,31 +52,166 @@ def miniature(
 
 
 @app.command()
-def run(
-    output: Annotated[Path, typer.Option(help="Folder for results.json, results.png and the embeddings.")],
-    model: Annotated[str | None, typer.Option(help="Folder or Hub name of a model or adapter.")] = None,
-    benchmark: Annotated[str | None, typer.Option(help="Name of the benchmark, such as miniature.")] = None,
-    root: Annotated[Path | None, typer.Option(help="Folder of the benchmark.")] = None,
+def audit(
+    benchmark: Annotated[str, typer.Option(help="Name of the benchmark, such as msrvtt.")],
+    root: Annotated[str, typer.Option(help="Folder of the benchmark; of your own: its file, or a data set's name.")],
     split: Annotated[str, typer.Option(help="Split of the benchmark.")] = "test",
+    captions: Annotated[
+        Literal["first", "all"] | None, typer.Option(help="Which captions of a clip count; by default the protocol's.")
+    ] = None,
+    annotations: Annotated[Path | None, typer.Option(help="Annotation file, where it is not in the folder.")] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="Column of your own table, as in video_id=clip. Repeat for several.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="JSON file for everything that was found.")] = None,
+    decode: Annotated[bool, typer.Option(help="Read every stream, not only the heads of the files.")] = True,
+    num_workers: Annotated[int, typer.Option(help="Clips read at once.")] = 2,
+) -> None:
+    """Look at a benchmark before anything runs: exit code 1 if a file is missing, unreadable or empty."""
+    with _user_errors():
+        from eval.audit import audit_split, format_audit
+        from eval.benchmarks import load_split
+        from eval.files import write_json
+
+        data = load_split(
+            benchmark,
+            root,
+            split,
+            captions=captions,
+            annotations=annotations,
+            on_missing="leave_out",
+            columns=_columns(column),
+        )
+        report = audit_split(data, decode=decode, num_workers=num_workers)
+        if output is not None:
+            write_json(report, output)
+        typer.echo(format_audit(report))
+        if not report["complete"]:
+            raise typer.Exit(1)
+
+
+@app.command()
+def embed(
+    model: Annotated[str, typer.Option(help="Folder or Hub name of a model or adapter.")],
+    benchmark: Annotated[str, typer.Option(help="Name of the benchmark, such as msrvtt.")],
+    root: Annotated[str, typer.Option(help="Folder of the benchmark; of your own: its file, or a data set's name.")],
+    output: Annotated[Path, typer.Option(help="Folder of the embeddings; one that all processes see.")],
+    split: Annotated[str, typer.Option(help="Split of the benchmark.")] = "test",
+    captions: Annotated[
+        Literal["first", "all"] | None, typer.Option(help="Which captions of a clip count; by default the protocol's.")
+    ] = None,
+    annotations: Annotated[Path | None, typer.Option(help="Annotation file, where it is not in the folder.")] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="Column of your own table, as in video_id=clip. Repeat for several.")
+    ] = None,
+    on_missing: Annotated[
+        Literal["raise", "leave_out"], typer.Option(help="Stop at clips without a file, or leave them out and say so.")
+    ] = "raise",
+    batch_size: Annotated[int, typer.Option(help="Clips or captions per forward pass: what a kill can lose.")] = 32,
+    on_error: Annotated[
+        Literal["raise", "missing"], typer.Option(help="Stop at what cannot be read, or count it as absent.")
+    ] = "raise",
+    num_workers: Annotated[int, typer.Option(help="Threads of each process that read clips ahead.")] = 2,
+    dtype: Annotated[Literal["float32", "float16"], typer.Option(help="Precision of the files.")] = "float32",
+) -> None:
+    """Embed a benchmark once, for `run --embeddings`: accelerate launch -m eval embed ...
+
+    Killed, the same command goes on where it was; finished, it does nothing. One process or many, the numbers are the
+    same.
+    """
+    with _user_errors():
+        import logging
+
+        from eval.embed_benchmark import embed_benchmark
+
+        is_main = os.environ.get("RANK", "0") == "0"  # of the processes that accelerate launches
+        logging.basicConfig(level=logging.INFO if is_main else logging.ERROR, format="%(message)s")
+        description = embed_benchmark(
+            output,
+            model,
+            benchmark,
+            root,
+            split,
+            batch_size=batch_size,
+            on_error=on_error,
+            num_workers=num_workers,
+            dtype=dtype,
+            captions=captions,
+            annotations=annotations,
+            on_missing=on_missing,
+            columns=_columns(column),
+        )
+    if is_main:
+        for problem in description["problems"]:
+            typer.echo(f"counted as absent: {problem}")
+        typer.echo(f"{description['num_clips']} clips and {description['num_queries']} queries are in {output}.")
+
+
+@app.command()
+def run(
+    output: Annotated[Path, typer.Option(help="Folder for results.json, tables, figures and the embeddings.")],
+    model: Annotated[str | None, typer.Option(help="Folder or Hub name of a model or adapter.")] = None,
+    benchmark: Annotated[str | None, typer.Option(help="Name of the benchmark, such as msrvtt.")] = None,
+    root: Annotated[
+        str | None, typer.Option(help="Folder of the benchmark; of your own: its file, or a data set's name.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of the benchmark.")] = "test",
+    captions: Annotated[
+        Literal["first", "all"] | None, typer.Option(help="Which captions of a clip count; by default the protocol's.")
+    ] = None,
+    annotations: Annotated[Path | None, typer.Option(help="Annotation file, where it is not in the folder.")] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="Column of your own table, as in video_id=clip. Repeat for several.")
+    ] = None,
+    on_missing: Annotated[
+        Literal["raise", "leave_out"], typer.Option(help="Stop at clips without a file, or leave them out and say so.")
+    ] = "raise",
     embeddings: Annotated[
-        Path | None, typer.Option(help="Embeddings of an earlier run, in place of model, benchmark and root.")
+        Path | None,
+        typer.Option(
+            help="Embeddings of `embed`, of an earlier run or of any other model, in place of model, benchmark and "
+            "root, or beside them for the second stage."
+        ),
+    ] = None,
+    normalize: Annotated[bool, typer.Option(help="Give embeddings unit norm that do not have it.")] = False,
+    label: Annotated[str | None, typer.Option(help="Name of the row in tables; by default that of the model.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Score to measure; by default all. Repeat for several.")
+    ] = None,
+    plugin: Annotated[
+        list[str] | None, typer.Option(help="Module to import first, which registers scores of your own.")
     ] = None,
     rate: Annotated[list[float], typer.Option(help="Fraction of clips that lose a modality. Repeat for several.")] = (
         0.0,
+        0.25,
         0.5,
+        0.75,
+        0.9,
     ),
     mask_seed: Annotated[int, typer.Option(help="Seed of the missing-modality masks.")] = 0,
+    two_stage: Annotated[
+        bool | None, typer.Option(help="Measure the second stage; by default if model and clips are given.")
+    ] = None,
+    depth: Annotated[int, typer.Option(help="Clips or captions that the second stage reorders.")] = 50,
     batch_size: Annotated[int, typer.Option(help="Clips or captions per forward pass.")] = 32,
     on_error: Annotated[
         Literal["raise", "missing"], typer.Option(help="Stop at what cannot be read, or count it as absent.")
     ] = "raise",
+    num_workers: Annotated[int, typer.Option(help="Threads that read clips ahead.")] = 2,
     device: Annotated[str | None, typer.Option(help="Device; by default a GPU if there is one.")] = None,
 ) -> None:
-    """Evaluate a model on a benchmark; print the table, write figures and everything needed to repeat them."""
+    """Evaluate a model on a benchmark, or embeddings; print the table, write figures and all to repeat them."""
     with _user_errors():
+        from importlib import import_module
+
         from eval.report import format_table
         from eval.run import run as run_evaluation
 
+        for name in plugin or []:
+            try:
+                import_module(name)
+            except ModuleNotFoundError as error:
+                raise ValueError(f"--plugin {name} cannot be imported from here: {error}") from error
         results = run_evaluation(
             output,
             model_path=model,
@@ -75,13 +219,45 @@ def run(
             root=root,
             split=split,
             embeddings_path=embeddings,
+            methods=method,
             rates=rate,
             mask_seed=mask_seed,
             batch_size=batch_size,
             on_error=on_error,
             device=device,
+            label=label,
+            two_stage=two_stage,
+            depth=depth,
+            normalize=normalize,
+            num_workers=num_workers,
+            captions=captions,
+            annotations=annotations,
+            on_missing=on_missing,
+            columns=_columns(column),
         )
         typer.echo(format_table(results))
+        typer.echo(f"\nAll tables and figures are in {output / 'report'}.")
+
+
+@app.command()
+def report(
+    results: Annotated[list[Path], typer.Argument(help="Files results.json, or folders that hold some at any depth.")],
+    output: Annotated[Path, typer.Option(help="Folder for tables.md, tables.tex, a CSV file per table and figures.")],
+    baseline: Annotated[
+        str | None, typer.Option(help="Label that margins are taken against; by default that of GRAM's score.")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="Label that ablations, no_... or w/o ..., are compared with; by default scalar.")
+    ] = None,
+    paper_mean: Annotated[
+        bool, typer.Option("--paper-mean", help="Show the paper's mean beside benchmarks that it does not have.")
+    ] = False,
+) -> None:
+    """Lay results side by side: the paper's tables and figures, with its published values beside them."""
+    with _user_errors():
+        from eval.report import load_results, write_report
+
+        typer.echo(write_report(load_results(results, baseline, reference, paper_mean), output))
 
 
 if __name__ == "__main__":

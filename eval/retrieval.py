@@ -59,6 +59,8 @@ def _blocks(
 
 def _ranks(scores: torch.Tensor, right: torch.Tensor, direction: str) -> torch.LongTensor:
     """Ranks (P,) of the right pairs [query, clip]; queries of the direction without a right candidate have none."""
+    if not len(right):
+        return right[:, 0]
     if direction == "video_to_text":
         scores, right = scores.T, right.flip(1)
     asking, rows = right[:, 0].unique(return_inverse=True)

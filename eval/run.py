@@ -1,112 +1,103 @@
-"""One evaluation: a model and a benchmark in; out comes one JSON file with the figures and how to repeat them."""
+"""One evaluation: a model and a benchmark, or embeddings, in; one folder with every figure of the protocol out."""
 
 import json
 import os
-import platform
-import subprocess
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
+from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.benchmarks import describe_benchmark, load_benchmark
+from eval.benchmarks import Split, configure_processor, load_split
 from eval.embed import embed_dataset
-from eval.embeddings import Embeddings, gallery_manifest
+from eval.embeddings import Embeddings, gallery_manifest, load_embeddings
 from eval.files import write_json
+from eval.latent import has_classes, latent_space, plot_latent
 from eval.missing import check_rate
-from eval.report import format_table, plot_results
-from eval.retrieval import DEFAULT_METHODS, evaluate_embeddings
+from eval.provenance import describe, source_state, versions
+from eval.report import format_table, load_results, plot_results, write_report
+from eval.reranking import POLICIES, evaluate_two_stage
+from eval.retrieval import (
+    RATES,
+    evaluate_embeddings,
+    measurable_methods,
+    pathways,
+    query_table,
+    recall_differences,
+    subset_ladder,
+)
 from modeling_scalar import load_model
+from modeling_scalar.aggregation_scalar import METHODS
 
-_PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "numpy", "av")
-
-
-def _git(*arguments: str) -> str | None:
-    """Output of git beside this file, or None where git fails."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), *arguments], capture_output=True, text=True, check=True
-        )
-    except (FileNotFoundError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
+_COMPARED = ("uniform", "gram")  # with the model's own score, beside the best pathway
 
 
-def source_state() -> dict[str, str | bool] | None:
-    """
-    Return the git `commit` of this code and whether tracked files differ from it (`dirty`).
+@dataclass
+class _Source:
+    """A model with its processor, and the clips it reads."""
 
-    `None` if git does not track this file: an installed package may lie inside the repository of something else.
-    """
-    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
-        return None
-    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
-    return None if commit is None or changes is None else {"commit": commit, "dirty": bool(changes)}
+    model: PreTrainedModel
+    processor: ProcessorMixin
+    split: Split
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def versions() -> dict[str, str | None]:
-    """Return the versions of Python and of the packages that figures can depend on; `None` if not installed."""
-    return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
-
-
-def training_recipe(model_path: str) -> dict[str, Any] | None:
-    """Return how a local model was trained, its seed included, if the run left its `recipe.json` beside it."""
-    path = Path(model_path) / "recipe.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-
-def _embed(
-    model_path: str,
-    benchmark: str,
-    root: str | os.PathLike,
-    split: str,
-    batch_size: int,
-    on_error: str,
-    device: str | None,
-) -> Embeddings:
-    dataset = load_benchmark(benchmark, root, split)
+def _open_source(model_path: str, benchmark: str, root: str, split: str, device: str | None, settings) -> _Source:
+    loaded = load_split(benchmark, root, split, **settings)  # the quickest to fail
     model, processor = load_model(model_path)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    embeddings = embed_dataset(model, processor, dataset, batch_size=batch_size, device=device, on_error=on_error)
-    embeddings.metadata = {
-        "model": str(model_path),
-        "training": training_recipe(model_path),
-        "benchmark": benchmark,
-        "benchmark_description": describe_benchmark(benchmark, root),
-        "split": split,
-        "query_temperature": model.config.query_temperature,
-        "score_options": {
-            name: value.item() if isinstance(value, torch.Tensor) else value
-            for name, value in model.score_options().items()
-        },
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": device,
-        "on_error": on_error,
-        "versions": versions(),
-        "source": source_state(),
-    }
-    return embeddings
+    return _Source(model.to(device), configure_processor(processor, loaded.processing), loaded)
 
 
-def _check_sources(model_path: str | None, benchmark: str | None, root: Any, embeddings_path: Any) -> None:
-    needed = (model_path, benchmark, root)
-    if embeddings_path is None and None in needed:
-        raise ValueError("Expected a model, a benchmark and its root folder, or saved embeddings in their place.")
-    if embeddings_path is not None and needed != (None, None, None):
+def _check_sources(source: Sequence[Any], embeddings_path: Any) -> None:
+    if None in source and any(part is not None for part in source):
+        raise ValueError(f"A model, a benchmark and its root belong together, got {list(source)}.")
+    if embeddings_path is None and None in source:
+        raise ValueError("Expected a model, a benchmark and its root, or embeddings in their place.")
+
+
+def _check_two_stage(two_stage: bool | None, source: _Source | None) -> bool:
+    possible = source is not None and source.model.config.has_cross_attention
+    if two_stage and not possible:
         raise ValueError(
-            "Saved embeddings know their model and benchmark. Give either the embeddings, or a model, a benchmark and "
-            "its root folder."
+            "The second stage reads clips with a cross-encoder: give a model whose text tower has cross-attention, a "
+            "benchmark and its root, beside embeddings too."
         )
+    return possible if two_stage is None else two_stage
+
+
+def _score_options(described: Mapping[str, Any]) -> dict[str, Any]:
+    """How the model scores, as its embeddings tell; by default the paper's way. JSON has an infinity as a string."""
+    options = {"query_temperature": described.get("query_temperature", 0.1)} | described.get("score_options", {})
+    method = options.pop("method", "scalar")
+    return {"method": method, **{name: float(value) for name, value in options.items()}}
+
+
+def _default_label(model: str, seed: int | None) -> str:
+    name = Path(model).name
+    return name if seed is None else re.sub(rf"-{seed}$", "", name)
+
+
+def _first_stage(embeddings: Embeddings, methods, rates, mask_seed, score: Mapping[str, Any]) -> tuple[dict, dict]:
+    """The figures of the first stage, and the table of queries."""
+    options = {name: value for name, value in score.items() if name != "method"}
+    if methods is None:
+        methods = measurable_methods(embeddings)
+    methods = tuple(dict.fromkeys((score["method"], *methods)))
+    figures = evaluate_embeddings(embeddings, methods, rates, mask_seed, progress=True, **options)
+    joint = [name for name in methods if not METHODS[name].is_pathway]
+    figures["ladder"] = subset_ladder(embeddings, joint, **options) if joint else []
+    measured = tuple(figures["rates"][0]["methods"])
+    table = query_table(embeddings, measured, **options)
+    best = max(pathways(), key=lambda name: table[f"rank_{name}"].count(1))
+    compared = [name for name in _COMPARED if name in measured]
+    figures["differences"] = recall_differences(table, score["method"], [*compared, best])
+    return figures, table
 
 
 def run(
@@ -117,29 +108,45 @@ def run(
     split: str = "test",
     embeddings_path: str | os.PathLike | None = None,
     methods: Sequence[str] | None = None,
-    rates: Sequence[float] = (0.0, 0.5),
+    rates: Sequence[float] = RATES,
     mask_seed: int = 0,
     batch_size: int = 32,
     on_error: str = "raise",
     device: str | None = None,
+    *,
+    label: str | None = None,
+    two_stage: bool | None = None,
+    depth: int = 50,
+    policies: Sequence[str] = POLICIES,
+    normalize: bool = False,
+    num_workers: int = 2,
+    progress: bool = True,
+    **settings: Any,
 ) -> dict[str, Any]:
     """
-    Evaluate a model on a benchmark, or embeddings of an earlier run, and write what came out.
+    Evaluate a model on a benchmark, or embeddings, and write what came out.
 
-    `output` receives `results.json`, `table.txt`, `results.png` and, unless they were given, the `embeddings`, so that
-    other methods and masks can be measured without reading a file again.
+    `output` receives `results.json`, `queries.parquet` (what happened to each query), `table.txt`, `results.png`, the
+    tables and figures of `report/`, with class labels as queries `latent.png`, and, unless they were given, the
+    `embeddings`, so that other methods and masks can be measured without reading a file again.
 
     Args:
         output (`str`): folder to write to.
         model_path (`str`): folder or Hub name of a model or of an adapter with its processor.
         benchmark (`str`), root (`str`), split (`str`): name, folder and split of the benchmark.
-        embeddings_path (`str`): folder of saved [`~eval.embeddings.Embeddings`], in place of model, benchmark and
-            root.
-        methods (`Sequence[str]`, *optional*): by default those of [`~eval.retrieval.DEFAULT_METHODS`] and the model's
-            own.
+        embeddings_path (`str`): saved [`~eval.embeddings.Embeddings`], of this project or of any other model. Model,
+            benchmark and root are then needed for the second stage only.
+        methods (`Sequence[str]`, *optional*): by default all of [`~eval.retrieval.measurable_methods`]. The model's
+            own score is always measured.
         rates, mask_seed: see [`~eval.retrieval.evaluate_embeddings`].
-        batch_size, on_error: see [`~eval.embed.embed_dataset`].
+        batch_size, on_error, num_workers, progress: see [`~eval.embed.embed_dataset`].
         device (`str`): where the model runs; by default on a GPU if there is one, else on the CPU.
+        label (`str`): name of the row in tables; by default the name of the model's folder without its seed.
+        two_stage (`bool`, *optional*): whether to measure the second stage too; by default if the model has one and
+            clips to read.
+        depth, policies: see [`~eval.reranking.evaluate_two_stage`].
+        normalize (`bool`): give embeddings unit norm that do not have it.
+        settings: of [`~eval.benchmarks.load_split`]: `captions`, `annotations`, `on_missing`, `columns`.
 
     Returns:
         `dict`: the content of `results.json`. `embedded` tells how the embeddings were made, `versions`, `source` and
@@ -149,36 +156,65 @@ def run(
         ValueError: arguments contradict each other, or a step cannot be done; FileNotFoundError: a file is not there.
     """
     arguments = json.loads(json.dumps(locals(), default=os.fspath))
-    _check_sources(model_path, benchmark, root, embeddings_path)
+    _check_sources((model_path, benchmark, root), embeddings_path)
     for rate in rates:
         check_rate(rate)  # before hours of embedding, not after
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
-    if embeddings_path is None:
-        embeddings = _embed(model_path, benchmark, root, split, batch_size, on_error, device)
+    reading = {"batch_size": batch_size, "on_error": on_error, "num_workers": num_workers, "progress": progress}
+    embeddings = None if embeddings_path is None else load_embeddings(embeddings_path, normalize)
+    source = None
+    if model_path is not None:
+        source = _open_source(model_path, benchmark, root, split, device, settings)
+    two_stage = _check_two_stage(two_stage, source)
+    if embeddings is None:
+        dataset, task = source.split.dataset, source.split.task
+        embeddings = embed_dataset(source.model, source.processor, dataset, task=task, **reading)
+        embeddings.metadata = describe(
+            source.model,
+            model_path,
+            benchmark,
+            root,
+            split,
+            task=source.split.task,
+            left_out=source.split.left_out,
+            device=str(source.model.device),
+            on_error=on_error,
+        )
         embeddings.save(output / "embeddings")
-    else:
-        embeddings = Embeddings.load(embeddings_path)
     described = embeddings.metadata
-    lacking = [name for name in ("model", "benchmark", "split", "query_temperature") if name not in described]
-    if lacking:
-        raise ValueError(f"The embeddings in {str(embeddings_path)!r} do not tell their {lacking} in `metadata`.")
-    score_options = {"query_temperature": described["query_temperature"]} | described.get("score_options", {})
-    own = score_options.pop("method", "scalar")
-    if methods is None:
-        methods = tuple(dict.fromkeys((*DEFAULT_METHODS, own)))
-    results = {
-        "model": described["model"],
-        "benchmark": described["benchmark"],
-        "split": described["split"],
-        "retrieval": evaluate_embeddings(
+    name = str(embeddings_path) if embeddings_path else model_path
+    score = _score_options(described)
+    figures, table = _first_stage(embeddings, methods, rates, mask_seed, score)
+    second = []
+    if two_stage:
+        second = evaluate_two_stage(
+            source.model,
+            source.processor,
+            source.split.dataset,
             embeddings,
-            methods=methods,
+            depth=depth,
             rates=rates,
             mask_seed=mask_seed,
-            **score_options,
-        ),
+            policies=policies,
+            score_options=score,
+            **reading,
+        )
+    model = described.get("model", Path(name).stem)
+    seed = (described.get("training") or {}).get("seed")
+    results = {
+        "label": label or _default_label(model, seed),
+        "seed": seed,
+        "model": model,
+        "benchmark": described.get("benchmark", benchmark or Path(name).stem),
+        "split": described.get("split", split),
+        "task": described.get("task", "classification" if has_classes(embeddings) else "retrieval"),
+        "score": score,
+        "retrieval": figures,
+        "two_stage": second,
+        "latent": latent_space(embeddings) if has_classes(embeddings) else None,
         "gallery": gallery_manifest(embeddings),
+        "left_out": described.get("left_out", []),
         "problems": embeddings.problems,
         "embedded": described,
         "versions": versions(),
@@ -186,10 +222,14 @@ def run(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "arguments": arguments,
     }
+    pq.write_table(pa.table(table), output / "queries.parquet")
+    if results["latent"] is not None:
+        plot_latent({results["label"]: embeddings}, output / "latent.png")
     (output / "table.txt").write_text(format_table(results) + "\n", encoding="utf-8")
     plot_results(results, output / "results.png")
-    write_json(results, output / "results.json")  # last: whoever sees it sees all
+    write_json(results, output / "results.json")  # after its own parts: whoever sees it sees all of them
+    write_report(load_results([output / "results.json"]), output / "report")
     return results
 
 
-__all__ = ["run", "source_state", "training_recipe", "versions"]
+__all__ = ["run"]

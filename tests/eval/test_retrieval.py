@@ -106,7 +106,7 @@ def test_class_labels_as_queries_give_accuracy():
     labels = torch.nn.functional.normalize(torch.randn(3, 8, generator=generator), dim=-1)
     classes = torch.arange(9) % 3
     embeds = torch.nn.functional.normalize(
-        labels[classes][:, None] + 2 * torch.randn(9, 3, 8, generator=generator), dim=-1
+        labels[classes][:, None] + 8 * torch.randn(9, 3, 8, generator=generator), dim=-1
     )
     names = ["barking", "howling", "meowing"]
     pairs = torch.stack([classes, torch.arange(9)], dim=1)
