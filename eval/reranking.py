@@ -1,17 +1,22 @@
-"""The second stage: the cross-encoder reorders the first clips of each query (SCALAR, "Inference" and Table S2).
+"""The second stage: the cross-encoder reorders the first candidates (SCALAR, "Inference" and Tables S2 and S4).
 
-Ranks beyond those clips are the first stage's. A clip that the cross-encoder cannot read, one with nothing but a
-subtitle, keeps its first-stage place, and the others are reordered among the places that remain. Ties count against
-the method, as in `eval.retrieval`.
+Captions rank clips and clips rank captions. Ranks beyond the first candidates are the first stage's. A pair whose clip
+the cross-encoder cannot read, one with nothing but a subtitle, keeps its first-stage place, and the others are
+reordered among the places that remain. Ties of either stage count against the method, as in
+`eval.metrics.retrieval.ranking`.
 
-Clips come in batches, and all pairs of a batch are scored before the next one is read: condition tokens of a whole
-gallery would be 7 MB per clip at full size, and are never held.
+A match probability depends on the caption, the clip and what of it is shown, and on nothing else. So all methods,
+masking rates, policies and directions are served by one reading of the files, in which each pair is scored once. Clips
+come in batches, and all pairs of a batch are scored before the next one is read: condition tokens of a whole gallery
+would be 7 MB per clip at full size, and are never held.
 
-Shape letters: Q queries, V clips, K candidates of each query.
+Shape letters: Q captions, V clips, N rows that rank something, C what they rank, K candidates of each row.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from tqdm.auto import tqdm
@@ -19,109 +24,177 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from eval.embed import group_rows, read_batches
 from eval.embeddings import Embeddings
+from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
 from eval.missing import mask_modalities
-from eval.retrieval import retrieval_metrics, retrieval_ranks
-from modeling_scalar.aggregation_scalar import retrieval_scores
+from modeling_scalar.aggregation_scalar import DIRECTIONS, retrieval_scores
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.processing_scalar import Clip
 
 MATCHING_MODALITIES = ("video", "audio")
 """What the cross-encoder reads, in training and here; the baselines that share the backbone do the same."""
 
+POLICIES = ("absent", "zeros")
+"""What the cross-encoder reads of a modality that is masked or missing: no tokens, or those of zero states."""
+
 _INPUTS = {"video": "pixel_values_videos", "audio": "input_features"}
+# A view is a number: bit i says whether MATCHING_MODALITIES[i] is shown, the bit above them that the others are zeros.
+_COMPLETE = 2 ** len(MATCHING_MODALITIES) - 1
+_NUM_VIEWS = 2 * (_COMPLETE + 1)
 
 
-def first_candidates(scores: torch.Tensor, depth: int = 50) -> torch.LongTensor:
+# Ranks after two stages ----------------------------------------------------------------------------------------------
+
+
+def _sort_rows(values: torch.Tensor, ties: torch.Tensor) -> torch.LongTensor:
+    """Order each row: the highest value first, of equal ones the lowest tie, then the lowest column."""
+    order = ties.argsort(dim=1, stable=True)
+    return order.gather(1, values.gather(1, order).argsort(dim=1, descending=True, stable=True))
+
+
+def _is_right(scores: torch.Tensor, pairs: torch.Tensor) -> torch.BoolTensor:
+    right = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
+    right[pairs[:, 0], pairs[:, 1]] = True
+    return right
+
+
+def first_candidates(scores: torch.Tensor, pairs: torch.Tensor, depth: int = 50) -> torch.LongTensor:
     """
-    Choose the clips that the second stage reorders.
+    Choose what the second stage reorders.
 
     Args:
-        scores (`torch.Tensor` of shape `(queries, clips)`): of the first stage, higher is better.
-        depth (`int`): how many clips of each query.
+        scores (`torch.Tensor` of shape `(rows, columns)`): of the first stage, higher is better.
+        pairs (`torch.LongTensor` of shape `(pairs, 2)`): row and column of each right candidate.
+        depth (`int`): how many candidates of each row.
 
     Returns:
-        `torch.LongTensor` of shape `(queries, min(depth, clips))`: columns of `scores`, best first; of equal scores
-        the lower column.
+        `torch.LongTensor` of shape `(rows, min(depth, columns))`: columns of `scores`, best first; of equal scores the
+        wrong ones first, then the lower column.
     """
     if depth < 1:
         raise ValueError(f"`depth` must be at least 1, got {depth}.")
-    return scores.argsort(dim=1, descending=True, stable=True)[:, :depth].contiguous()
+    return _sort_rows(scores, _is_right(scores, pairs).byte())[:, :depth].contiguous()
 
 
-def two_stage_ranks(
-    scores: torch.Tensor, candidates: torch.Tensor, probabilities: torch.Tensor, targets: torch.Tensor
-) -> torch.LongTensor:
+def two_stage_scores(
+    scores: torch.Tensor, pairs: torch.Tensor, candidates: torch.Tensor, probabilities: torch.Tensor
+) -> torch.DoubleTensor:
     """
-    Rank the right clip of each query after the second stage.
+    Give scores that stand in the order which the second stage leaves.
 
     Args:
-        scores (`torch.Tensor` of shape `(queries, clips)`): of the first stage, as in
-            [`~eval.retrieval.retrieval_ranks`].
-        candidates (`torch.LongTensor` of shape `(queries, candidates)`): columns of `scores`, the first of each query
-            ([`first_candidates`]).
-        probabilities (`torch.FloatTensor` of shape `(queries, candidates)`): of a match, NaN for a clip that the
-            cross-encoder cannot read.
-        targets (`torch.LongTensor` of shape `(queries,)`): column of the right clip of each query.
+        scores (`torch.Tensor` of shape `(rows, columns)`), pairs (`torch.LongTensor` of shape `(pairs, 2)`): of the
+            first stage, as in [`first_candidates`].
+        candidates (`torch.LongTensor` of shape `(rows, candidates)`): what [`first_candidates`] chose.
+        probabilities (`torch.FloatTensor` of shape `(rows, candidates)`): of a match, NaN where the cross-encoder
+            cannot read the clip.
 
     Returns:
-        `torch.LongTensor` of shape `(queries,)`: ranks from 1 (best) to the number of clips. A right clip that is no
-        candidate, or is one that cannot be read, has its first-stage rank.
+        `torch.DoubleTensor` of shape `(rows, columns)`: the candidates above all others and no two of them equal, what
+        is no candidate with its first-stage score. Of equal probabilities the wrong ones come first. Where the first
+        stage left places open between equals, a right candidate has the last, and of wrong ones those that cannot be
+        read have the first.
 
     Raises:
-        ValueError: shapes do not fit, or the candidates are not the first clips by `scores`.
+        ValueError: shapes do not fit, or the candidates are not the first by `scores`.
     """
-    ranks = retrieval_ranks(scores, targets)
     if candidates.shape != probabilities.shape or candidates.ndim != 2 or len(candidates) != len(scores):
         raise ValueError(
-            "Expected `candidates` and `probabilities` (queries, candidates) of the queries of `scores` "
+            f"Expected `candidates` and `probabilities` (rows, candidates) of the rows of `scores` "
             f"{tuple(scores.shape)}, got {tuple(candidates.shape)} and {tuple(probabilities.shape)}."
         )
-    # Best first, and of equal scores the unreadable first: it takes the better place, which counts against the rest.
-    order = probabilities.isnan().int().argsort(dim=1, descending=True, stable=True)
-    order = order.gather(1, scores.gather(1, candidates.gather(1, order)).argsort(dim=1, descending=True, stable=True))
-    candidates, probabilities = candidates.gather(1, order), probabilities.gather(1, order)
-
-    is_target = candidates == targets[:, None]  # (Q, K)
-    reached = ranks <= candidates.shape[1]  # with every clip that scores as high; such a target must be a candidate
-    wrong = (reached & (is_target.sum(dim=1) != 1)).nonzero().flatten().tolist()
-    if wrong:
+    others = scores.scatter(1, candidates, -torch.inf)
+    repeated = (candidates.sort(dim=1).values.diff(dim=1) == 0).any(dim=1)
+    wrong = repeated | (scores.gather(1, candidates).amin(dim=1) < others.amax(dim=1))
+    if wrong.any():
         raise ValueError(
-            f"`candidates` must be the first clips of each query by `scores`; those of the queries {wrong[:10]} lack "
-            "the right clip although its first-stage rank is among them."
+            f"`candidates` must be the first of each row by `scores`; those of the rows "
+            f"{wrong.nonzero().flatten().tolist()[:10]} are not."
         )
-    own = torch.where(is_target, probabilities, 0).sum(dim=1, keepdim=True)  # (Q, 1), NaN if it cannot be read
-    place = (probabilities >= own).sum(dim=1)  # among the readable, from 1; counts the target itself
-    # The target moves to the place-th of the places that readable candidates hold.
-    held = (~probabilities.isnan()).cumsum(dim=1)  # (Q, K)
-    moved = (held < place[:, None]).sum(dim=1) + 1
-    return torch.where(reached & ~own.isnan().squeeze(1), moved, ranks)
+    right, readable = _is_right(scores, pairs).gather(1, candidates), ~probabilities.isnan()
+    order = _sort_rows(scores.gather(1, candidates), 2 * right.byte() + (readable & ~right))
+    candidates, probabilities, right, readable = (
+        values.gather(1, order) for values in (candidates, probabilities, right, readable)
+    )
+    # The readable ones, best first, take the places that readable ones held; the others keep theirs.
+    order = _sort_rows(probabilities.nan_to_num(nan=-torch.inf), (right & readable).byte())
+    held = (~readable).byte().argsort(dim=1, stable=True)
+    places = torch.empty_like(order).scatter_(1, order, held)  # (N, K), from 0
+    final = scores.double()
+    top = final.amax(dim=1, keepdim=True).clamp(min=0)
+    return final.scatter(1, candidates, top + candidates.shape[1] - places)
 
 
-def _read_conditions(
-    model: PreTrainedModel, batch: BatchFeature, allowed: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Condition tokens and their mask, or None where no clip of the batch has a token."""
-    modality_mask = batch["modality_mask"] & allowed
-    if not modality_mask.any():
-        return None
+# Match probabilities -------------------------------------------------------------------------------------------------
+
+
+def clip_views(modality_mask: torch.Tensor, policy: str = "absent") -> torch.LongTensor:
+    """
+    Number what the cross-encoder is shown of each clip.
+
+    Args:
+        modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what of each clip may be shown.
+        policy (`str`): one of [`POLICIES`]; see [`evaluate_two_stage`].
+
+    Returns:
+        `torch.LongTensor` of shape `(clips,)`: equal where the same is shown in the same way, 0 where nothing is.
+
+    Raises:
+        ValueError: the policy is unknown.
+    """
+    if policy not in POLICIES:
+        raise ValueError(f"A policy must be one of {POLICIES}, got {policy!r}.")
+    shown = modality_mask[:, [MODALITIES.index(name) for name in MATCHING_MODALITIES]]
+    views = (shown.long() << torch.arange(shown.shape[1], device=shown.device)).sum(dim=1)
+    return views if policy == "absent" else torch.where(views == _COMPLETE, views, views + _COMPLETE + 1)
+
+
+def _is_shown(views: torch.Tensor) -> torch.BoolTensor:
+    """Which of `MATCHING_MODALITIES` each view shows, (..., 2)."""
+    return (views[..., None] >> torch.arange(len(MATCHING_MODALITIES))).bitwise_and(1).bool()
+
+
+def _tower_features(model: PreTrainedModel, batch: BatchFeature, modality_mask: torch.Tensor) -> dict:
     inputs = {name: batch[name] for name in _INPUTS.values() if name in batch}
-    return model.get_condition_states(**inputs, modality_mask=modality_mask)
+    return model.get_tower_features(**inputs, modality_mask=modality_mask) if inputs else {}
+
+
+def _blank_features(model: PreTrainedModel, processor: ProcessorMixin) -> dict[str, torch.Tensor]:
+    """What the towers would give for one clip, as zeros: every clip has as many frames, segments and tokens."""
+    clip = Clip(frames=np.zeros((1, 32, 32, 3), np.uint8), waveform=np.zeros(16_000, np.float32))
+    batch = processor(clips=[clip]).to(model.device)
+    features = _tower_features(model, batch, batch["modality_mask"])
+    return {name: torch.zeros_like(value) for name, value in features.items()}
+
+
+def _condition_states(
+    model: PreTrainedModel, features: dict, blank: dict, rows: torch.Tensor, view: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Condition tokens of some clips of a batch, all in the same view, and their mask."""
+    inputs = {}
+    for name, shown in zip(MATCHING_MODALITIES, _is_shown(torch.tensor(view)).tolist(), strict=True):
+        for key in (f"{name}_pooled", f"{name}_states"):
+            if shown:
+                inputs[key] = features[key][rows]
+            elif view > _COMPLETE:
+                inputs[key] = blank[key].expand(len(rows), *blank[key].shape[1:])
+    return model.get_condition_states(**inputs)
 
 
 def _match_pairs(
     model: PreTrainedModel,
     text: BatchFeature,
     conditions: tuple[torch.Tensor, torch.Tensor],
-    queries: torch.Tensor,
+    captions: torch.Tensor,
     clips: torch.Tensor,
     size: int,
 ) -> torch.FloatTensor:
     """Match probability of each pair of a caption (row of `text`) and a clip (row of `conditions`), on the CPU."""
     states, token_mask = conditions
     probabilities = []
-    for query, clip in zip(queries.split(size), clips.to(states.device).split(size), strict=True):
-        words = text["attention_mask"][query].any(dim=0)  # no longer than the longest caption of these pairs
+    for caption, clip in zip(captions.split(size), clips.to(states.device).split(size), strict=True):
+        words = text["attention_mask"][caption].any(dim=0)  # no longer than the longest caption of these pairs
         ids, attention_mask = (
-            text[name][query][:, words].to(states.device) for name in ("input_ids", "attention_mask")
+            text[name][caption][:, words].to(states.device) for name in ("input_ids", "attention_mask")
         )
         probabilities.append(model.match(ids, attention_mask, states[clip], token_mask[clip]).float().cpu())
     return torch.cat(probabilities)
@@ -131,9 +204,9 @@ def _match_pairs(
 def match_probabilities(
     model: PreTrainedModel,
     processor: ProcessorMixin,
-    dataset: Dataset,
-    candidates: torch.Tensor,
-    modality_mask: torch.Tensor | None = None,
+    clips: Sequence[dict[str, Any]],
+    captions: list[str],
+    requests: torch.Tensor,
     batch_size: int = 32,
     pair_batch_size: int = 128,
     device: str | torch.device | None = None,
@@ -142,73 +215,141 @@ def match_probabilities(
     num_workers: int = 2,
 ) -> torch.FloatTensor:
     """
-    Score the candidates of each caption with the cross-encoder. Only clips that are candidates are read.
+    Score pairs of a caption and a clip with the cross-encoder. Each clip that is asked for is read once.
 
     Args:
-        model, processor, dataset, device, on_error, progress, num_workers: as in [`~eval.embed.embed_dataset`], which
-            reports what cannot be read.
-        candidates (`torch.LongTensor` of shape `(queries, candidates)`): clips, numbered as in the
-            [`~eval.embeddings.Embeddings`] of the same data set.
-        modality_mask (`torch.BoolTensor` of shape `(clips, 3)`, *optional*): what of each clip may be read, at most;
-            by default all that it has.
-        batch_size (`int`): clips whose condition tokens are held at once. Changes speed and memory, not results.
+        model, processor, device, on_error, progress, num_workers: as in [`~eval.embed.embed_dataset`], which reports
+            what cannot be read.
+        clips (`Sequence[dict]`): of [`~eval.embed.group_rows`].
+        captions (`list[str]`): the texts.
+        requests (`torch.LongTensor` of shape `(requests, 3)`): a row of `captions`, a row of `clips`, and what of the
+            clip is shown ([`clip_views`]).
+        batch_size (`int`): clips whose features are held at once. Changes speed and memory, not results.
         pair_batch_size (`int`): pairs per forward pass. Likewise.
 
     Returns:
-        `torch.FloatTensor` of shape `(queries, candidates)` on the CPU: the probability of a match by
-        `MATCHING_MODALITIES`; NaN where a clip has neither of them.
+        `torch.FloatTensor` of shape `(requests,)` on the CPU: the probability of a match; NaN where nothing is shown.
 
     Raises:
-        ValueError: `candidates` are not clips of the data set, the model has no cross-attention, or as in
-            [`~eval.embed.embed_dataset`].
+        ValueError: `requests` names no caption or clip, something is to be shown that a clip has not, the model has no
+            cross-attention, or as in [`~eval.embed.embed_dataset`].
     """
-    clips, captions, _, _ = group_rows(dataset)
-    if candidates.ndim != 2 or len(candidates) != len(captions) or not candidates.numel():
+    limits = requests.new_tensor([len(captions), len(clips), _NUM_VIEWS])
+    if requests.ndim != 2 or requests.shape[1] != 3 or (requests < 0).any() or (requests >= limits).any():
         raise ValueError(
-            f"Expected `candidates` (queries, candidates) for {len(captions)} captions, got {tuple(candidates.shape)}."
+            f"Expected `requests` (requests, 3) among {len(captions)} captions, {len(clips)} clips and {_NUM_VIEWS} "
+            f"views, numbered from 0; got {tuple(requests.shape)} with values up to {requests.flatten().max()}."
         )
-    if candidates.min() < 0 or candidates.max() >= len(clips):
-        raise ValueError(f"`candidates` must be among the {len(clips)} clips of the data set, numbered from 0.")
     if batch_size < 1 or pair_batch_size < 1:
         raise ValueError(f"Batch sizes must be at least 1, got {batch_size} and {pair_batch_size}.")
-    allowed = torch.tensor([name in MATCHING_MODALITIES for name in MODALITIES]).expand(len(clips), -1)
-    if modality_mask is not None:
-        if modality_mask.shape != allowed.shape or modality_mask.dtype != torch.bool:
-            raise ValueError(
-                f"`modality_mask` must be a bool tensor of shape {tuple(allowed.shape)}, got {modality_mask.dtype} "
-                f"{tuple(modality_mask.shape)}."
-            )
-        allowed = allowed & modality_mask.cpu()
     if device is not None:
         model.to(device)
     text = processor(text=captions)  # before threads use the tokenizer
-    # Pairs in the order of their clips: those of a batch of clips lie side by side.
-    flat = candidates.cpu().flatten()
-    pairs = flat.argsort(stable=True)
-    wanted, counts = flat.unique(return_counts=True)
-    probabilities = torch.full(flat.shape, torch.nan)
+    probabilities = torch.full((len(requests),), torch.nan)
+    pending = requests[:, 2].nonzero().flatten()
+    pending = pending[requests[pending, 1].argsort(stable=True)]  # those of a batch of clips lie side by side
+    if not len(pending):
+        return probabilities
+    wanted, counts = requests[pending, 1].unique(return_counts=True)
     was_training = model.training
     model.eval()
     try:
-        with tqdm(total=len(flat), desc="pairs", unit="pair", disable=not progress) as bar:
+        blank = _blank_features(model, processor) if (requests[:, 2] > _COMPLETE).any() else {}
+        with tqdm(total=len(pending), desc="pairs", unit="pair", disable=not progress) as bar:
             batches = read_batches(processor, [clips[i] for i in wanted.tolist()], batch_size, on_error, num_workers)
             for (batch, _), rows, sizes in zip(
                 batches, wanted.split(batch_size), counts.split(batch_size), strict=True
             ):
-                here, pairs = pairs[: sizes.sum()], pairs[sizes.sum() :]
-                clip_of_pair = torch.arange(len(rows)).repeat_interleave(sizes)
-                conditions = _read_conditions(model, batch.to(model.device), allowed[rows].to(model.device))
-                if conditions is not None:
-                    readable = conditions[1].any(dim=1).cpu()[clip_of_pair]
-                    chosen = here[readable]
-                    queries = chosen // candidates.shape[1]
-                    probabilities[chosen] = _match_pairs(
-                        model, text, conditions, queries, clip_of_pair[readable], pair_batch_size
+                here, pending = pending[: sizes.sum()], pending[sizes.sum() :]
+                names = [clips[i]["video_id"] for i in rows.tolist()]
+                local = torch.arange(len(rows)).repeat_interleave(sizes)
+                needed = _needed(requests[here, 2], local, batch, names)
+                features = _tower_features(model, batch.to(model.device), needed.to(model.device))
+                for view in requests[here, 2].unique().tolist():
+                    chosen = requests[here, 2] == view
+                    shown, position = local[chosen].unique(return_inverse=True)
+                    conditions = _condition_states(model, features, blank, shown.to(model.device), view)
+                    probabilities[here[chosen]] = _match_pairs(
+                        model, text, conditions, requests[here[chosen], 0], position, pair_batch_size
                     )
                 bar.update(len(here))
     finally:
         model.train(was_training)
-    return probabilities.view(candidates.shape)
+    return probabilities
+
+
+def _needed(views: torch.Tensor, rows: torch.Tensor, batch: BatchFeature, names: list[str]) -> torch.BoolTensor:
+    """What of each clip of a batch some view shows, (clips, 3); the towers need not read the rest."""
+    needed = torch.zeros(len(names), len(MODALITIES), dtype=torch.bool)
+    for name, shown in zip(MATCHING_MODALITIES, _is_shown(views).unbind(dim=1), strict=True):
+        needed[rows[shown], MODALITIES.index(name)] = True
+    lost = (needed & ~batch["modality_mask"].cpu()).nonzero().tolist()
+    if lost:
+        raise ValueError(
+            "These clips lack what the embeddings say they have: "
+            f"{[f'{names[row]} ({MODALITIES[index]})' for row, index in lost]}. Embed the files as they are now."
+        )
+    return needed
+
+
+# The protocol --------------------------------------------------------------------------------------------------------
+
+
+class _FirstStage:
+    """One method under one mask in one direction: its scores, in blocks of rows, and the candidates it hands on."""
+
+    def __init__(
+        self,
+        embeddings: Embeddings,
+        modality_mask: torch.Tensor,
+        direction: str,
+        depth: int,
+        block_size: int,
+        score_options: dict[str, Any],
+    ):
+        self.embeddings, self.modality_mask, self.direction = embeddings, modality_mask, direction
+        self.pairs = embeddings.pairs if direction == "text_to_video" else embeddings.pairs.flip(1)
+        self.rows = self.pairs[:, 0].unique()  # a clip without a caption ranks nothing
+        self.block_size = block_size
+        self.score_options = score_options | {"direction": direction}
+        self.candidates = torch.cat([first_candidates(scores, pairs, depth) for _, scores, pairs in self._blocks()])
+
+    def _blocks(self) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+        """Yield the place of some rows among `rows`, their scores (N, C), and their right pairs, counted within."""
+        embeddings, mask, concat = self.embeddings, self.modality_mask, self.embeddings.concat_embeds
+        for start in range(0, len(self.rows), self.block_size):
+            block = slice(start, start + self.block_size)
+            rows = self.rows[block]
+            if self.direction == "text_to_video":
+                texts, clips = embeddings.text_embeds[rows], slice(None)
+            else:
+                texts, clips = embeddings.text_embeds, rows
+            scores = retrieval_scores(
+                texts,
+                embeddings.modality_embeds[clips],
+                mask[clips],
+                concat_embeds=None if concat is None else concat[clips],
+                **self.score_options,
+            )
+            pairs = self.pairs[torch.isin(self.pairs[:, 0], rows)]
+            pairs = torch.stack([torch.searchsorted(rows, pairs[:, 0].contiguous()), pairs[:, 1]], dim=1)
+            yield block, scores if self.direction == "text_to_video" else scores.T, pairs
+
+    def requests(self, policy: str) -> torch.LongTensor:
+        """Caption, clip and view of each candidate, (N, K, 3)."""
+        rows = self.rows[:, None].expand_as(self.candidates)
+        captions, clips = (rows, self.candidates) if self.direction == "text_to_video" else (self.candidates, rows)
+        return torch.stack([captions, clips, clip_views(self.modality_mask, policy)[clips]], dim=-1)
+
+    def metrics(self, probabilities: torch.Tensor) -> dict[str, float]:
+        ranks, rows = [], []
+        for block, scores, pairs in self._blocks():
+            final = two_stage_scores(scores, pairs, self.candidates[block], probabilities[block])
+            ranks.append(relevant_ranks(final, pairs))
+            rows.append(pairs[:, 0] + block.start)
+        metrics = retrieval_metrics(torch.cat(ranks), torch.cat(rows))
+        del metrics["num_queries"]
+        return {f"{self.direction}_{name}": value for name, value in metrics.items()}
 
 
 @torch.no_grad()
@@ -218,66 +359,89 @@ def evaluate_two_stage(
     dataset: Dataset,
     embeddings: Embeddings,
     depth: int = 50,
-    rate: float = 0.0,
+    rates: Sequence[float] = (0.0,),
     mask_seed: int = 0,
+    policies: Sequence[str] = ("absent",),
+    methods: Sequence[str] | None = None,
     block_size: int = 256,
     score_options: dict[str, Any] | None = None,
     **options: Any,
-) -> dict[str, Any]:
+) -> list[dict[str, Any]]:
     """
-    Measure text-to-video retrieval after both stages.
+    Measure retrieval after both stages, in both directions (SCALAR Tables S2 and S4).
+
+    A mask hides a modality from both stages. The first never sees it, whatever the policy. For the second the paper
+    says that "a masked modality is written as zeros in the common trunk, matching what a loader produces for an absent
+    stream" ("Robustness to Test-Time Missing Modalities"). We read this as zero states of its tower, which still pass
+    through the projection of the condition tokens and receive their position and type: the cross-encoder then reads as
+    many tokens of every clip, and those of zero states are the same for all. This is the policy `"zeros"`, and what is
+    missing in the files counts as masked. With `"absent"` it reads no token of what is not there. At rate 0 the two
+    differ only for clips without picture or sound.
 
     Args:
         model, processor, dataset: the cross-encoder and the clips it reads.
-        embeddings ([`~eval.embeddings.Embeddings`]): of the same data set, for the first stage.
-        depth (`int`): how many clips of each query are reordered.
-        rate (`float`), mask_seed (`int`): missing-modality masks, the same for both stages.
-        block_size (`int`): queries scored at once in the first stage. Changes memory, not results.
-        score_options (`dict`): keyword arguments of `retrieval_scores`, the method among them; by default those of
-            the model.
+        embeddings ([`~eval.embeddings.Embeddings`]): of the same data set, for the first stage and what describes
+            what.
+        depth (`int`): how many clips of each caption, and captions of each clip, are reordered.
+        rates (`Sequence[float]`), mask_seed (`int`): missing-modality masks, the same for both stages.
+        policies (`Sequence[str]`): some of [`POLICIES`].
+        methods (`Sequence[str]`, *optional*): first stages, names known to `retrieval_scores`; by default the one in
+            `score_options`.
+        block_size (`int`): rows scored at once in the first stage. Changes memory, not results.
+        score_options (`dict`, *optional*): keyword arguments of `retrieval_scores`; by default those of the model.
         options: of [`match_probabilities`].
 
     Returns:
-        `dict`: `depth`, `rate`, `mask_seed`, `num_unread_pairs` (candidates that kept their place because the
-        cross-encoder reads neither picture nor sound of them) and the `text_to_video_*` metrics.
+        `list[dict]`, one per method, policy and rate, in this order: `depth`, `policy`, `method`, `rate`, `mask_seed`,
+        `num_unread_pairs` (candidates of both directions that kept their place because the cross-encoder reads
+        nothing of the clip) and the `text_to_video_*` and `video_to_text_*` metrics.
 
     Raises:
-        ValueError: the embeddings are not those of the data set, or as in [`match_probabilities`].
+        ValueError: the embeddings are not those of the data set, a method, rate or policy cannot be, or as in
+            [`match_probabilities`].
     """
-    clips, _, query_ids, _ = group_rows(dataset)
-    if embeddings.clip_ids != [clip["video_id"] for clip in clips] or embeddings.query_ids != query_ids:
+    clips, captions, *_ = group_rows(dataset)
+    if embeddings.clip_ids != [clip["video_id"] for clip in clips] or set(embeddings.captions) != set(captions):
         raise ValueError("`embeddings` must be those of `dataset`: their clips or captions are others.")
-    score_options = model.score_options() if score_options is None else score_options
-    modality_mask = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, rate, mask_seed)
-    blocks = [slice(start, start + block_size) for start in range(0, len(query_ids), block_size)]
+    if not rates or not policies:
+        raise ValueError(f"Expected at least one rate and one policy, got {rates} and {policies}.")
+    if block_size < 1:
+        raise ValueError(f"`block_size` must be at least 1, got {block_size}.")
+    embeddings.check_finite()
+    score_options = dict(model.score_options() if score_options is None else score_options)
+    own_method = score_options.pop("method", "scalar")
+    methods = (own_method,) if methods is None else methods
+    stages = {}
+    for rate in rates:
+        mask = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, rate, mask_seed)
+        for method in methods:
+            arguments = depth, block_size, score_options | {"method": method}
+            stages[method, rate] = [_FirstStage(embeddings, mask, direction, *arguments) for direction in DIRECTIONS]
 
-    def scores(block: slice) -> torch.Tensor:
-        texts = embeddings.text_embeds[block]
-        return retrieval_scores(texts, embeddings.modality_embeds, modality_mask, **score_options)
+    settings = [(method, policy, rate) for method in methods for policy in policies for rate in rates]
+    requests = [stage.requests(policy) for method, policy, rate in settings for stage in stages[method, rate]]
+    unique, places = torch.cat([request.flatten(0, 1) for request in requests]).unique(dim=0, return_inverse=True)
+    found = match_probabilities(model, processor, clips, embeddings.captions, unique, **options)
+    probabilities = iter(found[places].split([request.shape[:2].numel() for request in requests]))
 
-    candidates = torch.cat([first_candidates(scores(block), depth) for block in blocks])
-    probabilities = match_probabilities(model, processor, dataset, candidates, modality_mask, **options)
-    ranks = torch.cat(
-        [
-            two_stage_ranks(scores(block), candidates[block], probabilities[block], embeddings.targets[block])
-            for block in blocks
-        ]
-    )
-    metrics = retrieval_metrics(ranks)
-    del metrics["num_queries"]
-    return {
-        "depth": depth,
-        "rate": rate,
-        "mask_seed": mask_seed,
-        "num_unread_pairs": probabilities.isnan().sum().item(),
-        **{f"text_to_video_{name}": value for name, value in metrics.items()},
-    }
+    results = []
+    for method, policy, rate in settings:
+        result = {"depth": depth, "policy": policy, "method": method, "rate": rate, "mask_seed": mask_seed}
+        result["num_unread_pairs"] = 0
+        for stage in stages[method, rate]:
+            matched = next(probabilities).view_as(stage.candidates)
+            result["num_unread_pairs"] += matched.isnan().sum().item()
+            result |= stage.metrics(matched)
+        results.append(result)
+    return results
 
 
 __all__ = [
     "MATCHING_MODALITIES",
+    "POLICIES",
+    "clip_views",
     "evaluate_two_stage",
     "first_candidates",
     "match_probabilities",
-    "two_stage_ranks",
+    "two_stage_scores",
 ]

@@ -1,6 +1,7 @@
 """Convert a VAST, GRAM or PMRL checkpoint (one network, one layout) to a SCALAR model folder.
 
     python -m modeling_scalar.convert_vast_to_hf --checkpoint model_step_100.pt --output DIR [--sizes config.json]
+        [--concat-heads]
 
 Every key of the file is either used, on the explicit list of keys that this model has no use for, or an error; every
 parameter of the model comes from the file. Nothing is ever left at its random initialisation.
@@ -19,14 +20,14 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer
 
-from .configuration_scalar import BeatsConfig, ScalarConfig
+from .configuration_scalar import CONCATENATIONS, BeatsConfig, ScalarConfig
 from .feature_extraction_scalar import ScalarFeatureExtractor
 from .image_processing_scalar import ScalarImageProcessor
 from .modeling_scalar import ScalarModel
 from .processing_scalar import ScalarProcessor
 
 # Parts of the original network that play no role here: the text half and visual head of EVA-CLIP, heads of
-# concatenated modalities and of depth, the captioning head, and temperatures.
+# concatenated modalities (unless asked for) and of depth, the captioning head, and temperatures.
 UNUSED_KEYS = (
     r"vision_encoder\.text\..*",
     r"vision_encoder\.visual\.head\..*",
@@ -109,6 +110,8 @@ _RENAMES = (
 
 _QKV = re.compile(r"vision_encoder\.visual\.blocks\.(\d+)\.attn\.qkv\.weight")
 _SHARED_BIAS = re.compile(r"audio_encoder\.encoder\.layers\.(\d+)\.self_attn\.relative_attention_bias\.weight")
+_CONCAT_HEAD = re.compile(r"contra_head_(va|vs|vas)\.(weight|bias)")
+_CONCAT_NAMES = ["".join(name[0] for name in names) for names in CONCATENATIONS]
 _SHARED_BIAS_SOURCE = "audio_encoder.encoder.layers.0.self_attn.relative_attention_bias.weight"
 
 
@@ -251,6 +254,8 @@ def convert_state_dict(
             if source is not None and not torch.equal(value, source):
                 audit.unexpected.append(f"{key} (differs from layer 0, whose table all layers share)")
                 continue
+        elif config.has_concat_heads and (match := _CONCAT_HEAD.fullmatch(key)):
+            converted[f"concat_projections.{_CONCAT_NAMES.index(match[1])}.{match[2]}"] = value
         elif any(re.fullmatch(pattern, key) for pattern in UNUSED_KEYS):
             audit.unused.append(key)
             continue
@@ -302,6 +307,7 @@ def convert(
     output: str | Path,
     sizes: Mapping | None = None,
     tokenizer: str | None = None,
+    concat_heads: bool = False,
 ) -> ConversionAudit:
     """
     Convert a checkpoint file to a folder that `AutoModel.from_pretrained(DIR, trust_remote_code=True)` loads.
@@ -312,6 +318,8 @@ def convert(
         sizes (`dict`, *optional*): see [`config_from_sizes`]. Without it the network has the paper's sizes and as many
             frame and segment embeddings as the file.
         tokenizer (`str`, *optional*): name or folder of the BERT tokenizer; with it a processor is saved too.
+        concat_heads (`bool`): keep the concatenation heads, for [`ScalarModel.get_concat_features`]. Off: they count
+            as unused.
 
     Returns:
         [`ConversionAudit`].
@@ -332,6 +340,7 @@ def convert(
             if key in state
         }
         config = ScalarConfig(**counts)
+    config.has_concat_heads = concat_heads
     converted, audit = convert_state_dict(state, config)
     if audit.missing or audit.unexpected:
         raise ValueError(f"{checkpoint} is not a complete checkpoint of this network; nothing was written.\n{audit}")
@@ -360,10 +369,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to write")
     parser.add_argument("--sizes", metavar="FILE.json", help="sizes of the network, if not the paper's")
     parser.add_argument("--tokenizer", metavar="NAME", help="BERT tokenizer to save a processor with")
+    parser.add_argument(
+        "--concat-heads", action="store_true", help="keep the heads of concatenated modalities (PMRL's released score)"
+    )
     options = parser.parse_args(arguments)
     try:
         sizes = json.loads(Path(options.sizes).read_text()) if options.sizes else None
-        audit = convert(options.checkpoint, options.output, sizes, options.tokenizer)
+        audit = convert(options.checkpoint, options.output, sizes, options.tokenizer, options.concat_heads)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -15,6 +15,7 @@ from .modeling_scalar import ScalarModel
 from .processing_scalar import ScalarProcessor
 
 # Modules that a run may add to its base, by its configuration; nothing else may be missing in a base's weights.
+# Concatenation heads are not among them: no loss trains them, so new ones would stay random.
 _ADDED_MODULES = ("hyperbolic", "logit_scale")
 
 
@@ -56,8 +57,8 @@ def load_model(
         The model, in evaluation mode, and the processor.
 
     Raises:
-        ValueError: nothing can be loaded from there, it is no SCALAR model with its processor, weights are missing, or
-            a field is unknown.
+        ValueError: nothing can be loaded from there, it is no SCALAR model with its processor, weights are missing
+            (those of concatenation heads asked for by `has_concat_heads=True` too), or a field is unknown.
     """
     # An adapter remembers where its base was loaded from; an absolute folder holds in any working directory.
     name = str(Path(name_or_path).resolve()) if Path(name_or_path).is_dir() else str(name_or_path)

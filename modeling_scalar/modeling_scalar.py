@@ -8,10 +8,10 @@ audio towers give can be computed once and passed in place of pixels and filter 
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import nn
@@ -30,7 +30,7 @@ from transformers import (
 from transformers.utils import ModelOutput
 
 from .aggregation_scalar import retrieval_scores
-from .configuration_scalar import MODALITIES, ScalarConfig
+from .configuration_scalar import CONCATENATIONS, MODALITIES, ScalarConfig
 from .modeling_beats import BeatsModel
 
 # Towers that `AutoModel` does not know by their own configuration.
@@ -50,6 +50,30 @@ _INPUTS = {
     "audio": ("input_features", "audio_pooled"),
     "subtitle": ("subtitle_input_ids",),
 }
+
+
+class ScalarClipInputs(TypedDict, total=False):
+    """
+    What clips are made of, one row per clip; what no clip has is None or left out.
+
+    Args:
+        pixel_values_videos (`torch.FloatTensor` of shape `(batch, frames, 3, height, width)`): normalised frames.
+        input_features (`torch.FloatTensor` of shape `(batch, segments, time, mel)`): normalised filter banks.
+        subtitle_input_ids, subtitle_attention_mask (`torch.LongTensor` of shape `(batch, length)`): as for queries.
+        video_pooled, audio_pooled (`torch.FloatTensor` of shape `(batch, hidden)`), video_states, audio_states
+            (`torch.FloatTensor` of shape `(batch, positions, tokens, hidden)`): in place of `pixel_values_videos` and
+            `input_features`, what [`ScalarModel.get_tower_features`] gave for them, in any precision. The states are
+            for the cross-encoder alone.
+    """
+
+    pixel_values_videos: torch.Tensor | None
+    input_features: torch.Tensor | None
+    subtitle_input_ids: torch.Tensor | None
+    subtitle_attention_mask: torch.Tensor | None
+    video_pooled: torch.Tensor | None
+    video_states: torch.Tensor | None
+    audio_pooled: torch.Tensor | None
+    audio_states: torch.Tensor | None
 
 
 @dataclass
@@ -279,6 +303,11 @@ class ScalarModel(ScalarPreTrainedModel):
         self.video_projection = nn.Linear(vision_size, config.projection_dim, bias=False)
         self.audio_projection = nn.Linear(audio_size, config.projection_dim, bias=False)
         self.subtitle_projection = nn.Linear(text_size, config.projection_dim, bias=False)
+        if config.has_concat_heads:
+            sizes = dict(zip(MODALITIES, (vision_size, audio_size, text_size), strict=True))
+            self.concat_projections = nn.ModuleList(
+                nn.Linear(sum(sizes[name] for name in names), config.projection_dim) for names in CONCATENATIONS
+            )
         if config.has_cross_attention:
             eps = config.condition_layer_norm_eps
             self.video_condition = ScalarConditionEncoder(vision_size, text_size, config.num_frame_embeddings, eps)
@@ -488,7 +517,14 @@ class ScalarModel(ScalarPreTrainedModel):
         if inputs.get(raw) is not None:
             return *self._run_tower(name, present(raw)), None
         dtype, states = self.text_projection.weight.dtype, f"{name}_states"
-        return present(pooled).to(dtype), None if inputs[states] is None else present(states).to(dtype), None
+        return present(pooled).to(dtype), None if inputs.get(states) is None else present(states).to(dtype), None
+
+    def _run_towers(self, inputs: ScalarClipInputs, modality_mask: torch.Tensor) -> Iterator[tuple]:
+        """Yield of each modality that a row has: its name, these rows, their vectors, tokens and mask of tokens."""
+        for index, name in enumerate(MODALITIES):
+            rows = modality_mask[:, index].nonzero().flatten()
+            if len(rows):
+                yield name, rows, *self._tower_stage(name, inputs, rows)
 
     def get_tower_features(
         self,
@@ -517,14 +553,9 @@ class ScalarModel(ScalarPreTrainedModel):
             ValueError: as in [`get_modality_features`].
         """
         inputs = {"pixel_values_videos": pixel_values_videos, "input_features": input_features}
-        names = self._given(inputs)
-        modality_mask = self._presence(inputs, names, modality_mask, is_complete=False)
+        modality_mask = self._presence(inputs, modality_mask, is_complete=False)
         features = {}
-        for name in names:
-            rows = modality_mask[:, MODALITIES.index(name)].nonzero().flatten()
-            if not len(rows):
-                continue
-            pooled, states, _ = self._tower_stage(name, inputs, rows)
+        for name, rows, pooled, states, _ in self._run_towers(inputs, modality_mask):
             features[f"{name}_pooled"] = _spread(pooled, rows, len(modality_mask))
             if with_states:
                 features[f"{name}_states"] = _spread(states, rows, len(modality_mask))
@@ -532,18 +563,15 @@ class ScalarModel(ScalarPreTrainedModel):
 
     # Head stage ---------------------------------------------------------------------------------------------------
 
-    def _encode_clips(
-        self, inputs: dict[str, torch.Tensor | None], modality_mask=None, condition_on: tuple[str, ...] = ()
-    ):
+    def _encode_clips(self, inputs: ScalarClipInputs, modality_mask=None, condition_on: tuple[str, ...] = ()):
         """Run each tower once over the clips that have its modality, and the heads on what it gives.
 
         Returns embeddings (B, 3, D), the mask (B, 3), and for each name in `condition_on` the condition tokens of the
         present rows with their token mask.
         """
-        names = self._given(inputs)
-        modality_mask = self._presence(inputs, names, modality_mask)
+        modality_mask = self._presence(inputs, modality_mask)
         for name in condition_on:
-            if inputs.get(f"{name}_pooled") is not None and inputs[f"{name}_states"] is None:
+            if inputs.get(f"{name}_pooled") is not None and inputs.get(f"{name}_states") is None:
                 raise ValueError(
                     f"The cross-encoder reads the tokens of the {name}, but `{name}_pooled` came without "
                     f"`{name}_states`. Keep the tokens when features are computed, or do without matching."
@@ -552,20 +580,20 @@ class ScalarModel(ScalarPreTrainedModel):
         shape = *modality_mask.shape, self.config.projection_dim
         embeds = torch.zeros(shape, dtype=dtype, device=modality_mask.device)
         conditions = {}
-        for name in names:
-            index = MODALITIES.index(name)
-            rows = modality_mask[:, index].nonzero().flatten()
-            if not len(rows):
-                continue
-            pooled, states, token_mask = self._tower_stage(name, inputs, rows)
+        for name, rows, pooled, states, token_mask in self._run_towers(inputs, modality_mask):
             embed = _unit(getattr(self, f"{name}_projection")(pooled))
-            embeds = embeds.index_put((rows, rows.new_tensor(index)), embed)
+            embeds = embeds.index_put((rows, rows.new_tensor(MODALITIES.index(name))), embed)
             if name in condition_on:
                 conditions[name] = (rows, *self._condition_tokens(name, states, token_mask))
         return embeds, modality_mask, conditions
 
-    def _given(self, inputs: dict[str, torch.Tensor | None]) -> list[str]:
+    def _given(self, inputs: ScalarClipInputs) -> list[str]:
         """Check the inputs of clips against each other; return the modalities among them."""
+        unknown = sorted(set(inputs) - set(ScalarClipInputs.__annotations__))
+        if unknown:
+            raise TypeError(
+                f"Clips have no inputs {unknown}; expected some of {list(ScalarClipInputs.__annotations__)}."
+            )
         sizes = {key: len(value) for key, value in inputs.items() if value is not None}
         given = [name for name in MODALITIES if any(key in sizes for key in _INPUTS[name])]
         for name, config in (("video", self.config.vision_config), ("audio", self.config.audio_config)):
@@ -587,8 +615,8 @@ class ScalarModel(ScalarPreTrainedModel):
             raise ValueError(f"All modalities must have one row per clip, got {sizes}.")
         return given
 
-    @staticmethod
-    def _presence(inputs, given, modality_mask, is_complete: bool = True) -> torch.Tensor:
+    def _presence(self, inputs: ScalarClipInputs, modality_mask, is_complete: bool = True) -> torch.Tensor:
+        given = self._given(inputs)
         first = next(value for value in inputs.values() if value is not None)
         batch_size, device = len(first), first.device
         has_input = torch.tensor([name in given for name in MODALITIES], device=device).expand(batch_size, -1)
@@ -613,28 +641,15 @@ class ScalarModel(ScalarPreTrainedModel):
         return modality_mask & has_input
 
     def get_modality_features(
-        self,
-        pixel_values_videos: torch.Tensor | None = None,
-        input_features: torch.Tensor | None = None,
-        subtitle_input_ids: torch.Tensor | None = None,
-        subtitle_attention_mask: torch.Tensor | None = None,
-        modality_mask: torch.Tensor | None = None,
-        video_pooled: torch.Tensor | None = None,
-        video_states: torch.Tensor | None = None,
-        audio_pooled: torch.Tensor | None = None,
-        audio_states: torch.Tensor | None = None,
+        self, *, modality_mask: torch.Tensor | None = None, **inputs: Unpack[ScalarClipInputs]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
         Embed whatever each clip has.
 
         Args:
-            pixel_values_videos, input_features, subtitle_input_ids, subtitle_attention_mask: inputs with one row per
-                clip, as in the single-modality methods; None where no clip has the modality.
             modality_mask (`torch.BoolTensor` of shape `(batch, 3)`, *optional*): which rows are real. What a masked
                 row holds, NaN included, is never read. Without it, every input given is present in every row.
-            video_pooled, video_states, audio_pooled, audio_states (*optional*): in place of `pixel_values_videos` and
-                `input_features`, what [`get_tower_features`] gave for them, in any precision. The states are for the
-                cross-encoder alone.
+            inputs ([`ScalarClipInputs`]): frames, sound and subtitles of the clips, or what their towers gave.
 
         Returns:
             The embeddings `(batch, 3, projection_dim)`, unit norm and zero where absent, and the mask `(batch, 3)`.
@@ -642,18 +657,48 @@ class ScalarModel(ScalarPreTrainedModel):
         Raises:
             ValueError: no input was given, sizes differ, a modality is given twice, or the mask promises an input that
                 is None.
+            TypeError: an unknown input.
         """
-        inputs = {
-            "pixel_values_videos": pixel_values_videos,
-            "input_features": input_features,
-            "subtitle_input_ids": subtitle_input_ids,
-            "subtitle_attention_mask": subtitle_attention_mask,
-            "video_pooled": video_pooled,
-            "video_states": video_states,
-            "audio_pooled": audio_pooled,
-            "audio_states": audio_states,
-        }
         return self._encode_clips(inputs, modality_mask)[:2]
+
+    def get_concat_features(
+        self, *, modality_mask: torch.Tensor | None = None, **inputs: Unpack[ScalarClipInputs]
+    ) -> torch.Tensor:
+        """
+        Embed clips with the concatenation heads, each a linear map of what several towers give side by side.
+
+        Not in the paper: VAST checkpoints carry these heads, and the released code of PMRL ranks by the cosine of a
+        caption and the head that fits what the clip has.
+
+        Args:
+            modality_mask, inputs: as in [`get_modality_features`].
+
+        Returns:
+            `torch.FloatTensor` of shape `(batch, 3, projection_dim)` in the order of `CONCATENATIONS`: unit norm, zero
+            where the clip lacks a modality of the head.
+
+        Raises:
+            ValueError: the model has no concatenation heads, or as in [`get_modality_features`].
+            TypeError: an unknown input.
+        """
+        if not self.config.has_concat_heads:
+            raise ValueError(
+                "This model has no concatenation heads. Convert a checkpoint that holds them with `--concat-heads`."
+            )
+        modality_mask = self._presence(inputs, modality_mask)
+        pooled = {
+            name: _spread(vectors, rows, len(modality_mask))
+            for name, rows, vectors, _, _ in self._run_towers(inputs, modality_mask)
+        }
+        dtype = torch.promote_types(self.text_projection.weight.dtype, torch.float32)
+        shape = len(modality_mask), len(CONCATENATIONS), self.config.projection_dim
+        embeds = torch.zeros(shape, dtype=dtype, device=modality_mask.device)
+        for index, (names, projection) in enumerate(zip(CONCATENATIONS, self.concat_projections, strict=True)):
+            rows = modality_mask[:, [MODALITIES.index(name) for name in names]].all(dim=1).nonzero().flatten()
+            if len(rows):
+                joined = torch.cat([pooled[name][rows] for name in names], dim=1)
+                embeds = embeds.index_put((rows, rows.new_tensor(index)), _unit(projection(joined)))
+        return embeds
 
     # Matching -----------------------------------------------------------------------------------------------------
 
@@ -685,24 +730,13 @@ class ScalarModel(ScalarPreTrainedModel):
         return torch.cat(states, dim=1), torch.cat(masks, dim=1)
 
     def get_condition_states(
-        self,
-        pixel_values_videos: torch.Tensor | None = None,
-        input_features: torch.Tensor | None = None,
-        subtitle_input_ids: torch.Tensor | None = None,
-        subtitle_attention_mask: torch.Tensor | None = None,
-        modality_mask: torch.Tensor | None = None,
-        video_pooled: torch.Tensor | None = None,
-        video_states: torch.Tensor | None = None,
-        audio_pooled: torch.Tensor | None = None,
-        audio_states: torch.Tensor | None = None,
+        self, *, modality_mask: torch.Tensor | None = None, **inputs: Unpack[ScalarClipInputs]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
         Compute what the cross-encoder reads of each clip: [video; audio; subtitle] tokens.
 
         Args:
-            pixel_values_videos, input_features, subtitle_input_ids, subtitle_attention_mask, modality_mask,
-                video_pooled, video_states, audio_pooled, audio_states: as in [`get_modality_features`]. An absent
-                modality contributes no visible token.
+            modality_mask, inputs: as in [`get_modality_features`]. An absent modality contributes no visible token.
 
         Returns:
             The tokens `(batch, tokens, hidden)` and their mask `(batch, tokens)`, True for tokens to be read. The
@@ -711,18 +745,9 @@ class ScalarModel(ScalarPreTrainedModel):
         Raises:
             ValueError: as in [`get_modality_features`], pooled features came without states, or the text tower has no
                 cross-attention.
+            TypeError: an unknown input.
         """
         self._require_cross_attention()
-        inputs = {
-            "pixel_values_videos": pixel_values_videos,
-            "input_features": input_features,
-            "subtitle_input_ids": subtitle_input_ids,
-            "subtitle_attention_mask": subtitle_attention_mask,
-            "video_pooled": video_pooled,
-            "video_states": video_states,
-            "audio_pooled": audio_pooled,
-            "audio_states": audio_states,
-        }
         embeds, _, conditions = self._encode_clips(inputs, modality_mask, condition_on=MODALITIES)
         if not conditions:
             raise ValueError("Every clip lacks every modality given: there is nothing to condition on.")
@@ -840,7 +865,7 @@ class ScalarModel(ScalarPreTrainedModel):
         unknown = [name for name, value in kwargs.items() if value is not None]  # PEFT passes some, all None
         if unknown:
             raise TypeError(f"ScalarModel.forward() got unexpected keyword arguments {unknown}.")
-        inputs = {
+        inputs: ScalarClipInputs = {
             "pixel_values_videos": pixel_values_videos,
             "input_features": input_features,
             "subtitle_input_ids": subtitle_input_ids,
@@ -892,6 +917,7 @@ def _unit(embeds: torch.Tensor) -> torch.Tensor:
 
 
 __all__ = [
+    "ScalarClipInputs",
     "ScalarFusedProjection",
     "ScalarHyperbolicMix",
     "ScalarLogitScale",

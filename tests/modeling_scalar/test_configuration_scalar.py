@@ -12,7 +12,7 @@ def test_the_default_is_the_papers_network():
     assert (config.audio_config.num_hidden_layers, config.audio_config.hidden_size) == (12, 768)
     assert (config.text_config.num_hidden_layers, config.text_config.hidden_size) == (12, 768)
     assert (config.projection_dim, config.query_temperature, config.aggregation) == (512, 0.1, "scalar")
-    assert config.has_cross_attention and config.text_config.is_causal is False
+    assert config.has_cross_attention and config.text_config.is_causal is False and not config.has_concat_heads
 
 
 def test_a_partial_text_config_keeps_its_cross_attention_and_stays_bidirectional():

@@ -152,6 +152,43 @@ def test_older_names_and_wrappers_convert_alike(state, sizes, tmp_path):
     assert all(torch.equal(converted[name], value) for name, value in expected.items())
 
 
+@torch.no_grad()
+def test_concatenation_heads_compute_what_the_original_weights_say(reference, sizes, state, tmp_path, capsys):
+    arguments = ["--checkpoint", str(reference / "model_step_7.pt"), "--output", str(tmp_path), "--concat-heads"]
+    assert main([*arguments, "--sizes", str(reference / "config.json")]) == 0
+    assert "used 205, unused 30, missing 0, unexpected 0" in capsys.readouterr().out
+    model = ScalarModel.from_pretrained(tmp_path).eval()
+    data = load_file(reference / "expected.safetensors")
+    found = model.get_concat_features(
+        pixel_values_videos=data["input.vision_pixels_8"],
+        input_features=data["input.audio_spectrograms"],
+        subtitle_input_ids=data["input.subtitle_ids"],
+        subtitle_attention_mask=data["input.subtitle_mask"],
+    )
+    # The original network's own tower outputs, pooled by hand: the class token of each frame, all tokens of each
+    # audio slice, the class token of the subtitle.
+    tokens = {name: data[f"output.frames8_audio1.{name}_output"].double() for name in ("vision", "audio", "subtitle")}
+    pooled = {
+        "v": tokens["vision"][:, :, 0].mean(dim=1),
+        "a": tokens["audio"].mean(dim=2).mean(dim=1),
+        "s": tokens["subtitle"][:, 0],
+    }
+    for index, letters in enumerate(("va", "vs", "vas")):
+        weight, bias = (state[f"contra_head_{letters}.{name}"].double() for name in ("weight", "bias"))
+        embeds = torch.cat([pooled[letter] for letter in letters], dim=1) @ weight.T + bias
+        expected = (embeds / embeds.norm(dim=1, keepdim=True)).float()
+        assert expected.std(dim=0).mean() > 0.01
+        torch.testing.assert_close(found[:, index], expected, **PARITY)
+
+
+def test_concatenation_heads_that_are_not_there_are_refused(state, sizes, tmp_path):
+    less = {name: value for name, value in state.items() if name != "contra_head_vs.bias"}
+    with pytest.raises(ValueError, match=r"missing: concat_projections\.1\.bias"):
+        convert(save(less, tmp_path / "x.pt"), tmp_path / "out", sizes, concat_heads=True)
+    assert not (tmp_path / "out").exists()
+    convert(save(less, tmp_path / "x.pt"), tmp_path / "out", sizes)
+
+
 def save(state, path):
     torch.save(dict(state), path)
     return path

@@ -111,3 +111,11 @@ def test_a_checkpoint_without_one_of_its_weights_is_refused(tmp_path, tiny_model
     tiny_processor.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="video_projection.weight"):
         load_model(tmp_path, **changes)
+
+
+def test_concatenation_heads_are_never_random(tmp_path, tiny_model_dir, tiny_processor):
+    with pytest.raises(ValueError, match="lacks 6 weights of the model, such as .*concat_projections"):
+        load_model(tiny_model_dir, has_concat_heads=True)
+    save_adapter(tmp_path, tiny_model_dir, tiny_processor)
+    with pytest.raises(ValueError, match="lacks 6 weights of the model, such as .*concat_projections"):
+        load_model(tmp_path, has_concat_heads=True)

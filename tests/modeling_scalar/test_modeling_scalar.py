@@ -27,6 +27,7 @@ from transformers import (
 from transformers.models.audio_spectrogram_transformer import ASTConfig, ASTModel
 
 from modeling_scalar import MODALITIES, ScalarModel
+from modeling_scalar.configuration_scalar import CONCATENATIONS
 from modeling_scalar.modeling_scalar import split_fused_projections
 from tests.conftest import make_batch, make_tiny_config
 
@@ -57,6 +58,57 @@ def test_forward_gives_embeddings_mask_and_scores(tiny_model, batch):
     assert output.scores.shape == (4, 4) and output.modality_mask.all()
     assert output.match_logits is None
     assert output.scores.std() > 0.01  # the embeddings differ at all
+
+
+CONCATENATION_MASKS = {
+    "complete": [[1, 1, 1]] * 4,
+    "mixed": [[1, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 1]],
+    "one modality each": [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]],
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mask", CONCATENATION_MASKS)
+def test_a_concatenation_head_reads_the_towers_of_clips_that_have_all_it_needs(batch, mask):
+    torch.manual_seed(0)
+    model = ScalarModel(make_tiny_config(has_concat_heads=True)).eval()
+    batch["modality_mask"] = torch.tensor(CONCATENATION_MASKS[mask]).bool()
+    towers = model.get_tower_features(batch["pixel_values_videos"], batch["input_features"])
+    subtitles = model.get_text_states(batch["subtitle_input_ids"], batch["subtitle_attention_mask"])[:, 0]
+    vectors = {"video": towers["video_pooled"], "audio": towers["audio_pooled"], "subtitle": subtitles}
+    expected = torch.zeros(4, 3, 16)
+    for index, names in enumerate(CONCATENATIONS):
+        for row, present in enumerate(batch["modality_mask"].tolist()):
+            if all(present[MODALITIES.index(name)] for name in names):
+                output = model.concat_projections[index](torch.cat([vectors[name][row] for name in names]))
+                expected[row, index] = output / output.norm()
+    assert expected.any(dim=2).sum() == {"complete": 12, "mixed": 5, "one modality each": 0}[mask]
+    for index, name in enumerate(("pixel_values_videos", "input_features")):
+        batch[name][~batch["modality_mask"][:, index]] = float("nan")
+    torch.testing.assert_close(model.get_concat_features(**clip_inputs(batch)), expected, **CLOSE)
+
+
+@torch.no_grad()
+def test_concatenation_heads_add_themselves_and_nothing_else(tiny_model, batch, tmp_path):
+    torch.manual_seed(0)
+    model = ScalarModel(make_tiny_config(has_concat_heads=True)).eval()
+    added = set(model.state_dict()) - set(tiny_model.state_dict())
+    assert added == {f"concat_projections.{i}.{name}" for i in range(3) for name in ("weight", "bias")}
+    with pytest.raises(ValueError, match="no concatenation heads"):
+        tiny_model.get_concat_features(**clip_inputs(batch))
+    model.save_pretrained(tmp_path)
+    again = ScalarModel.from_pretrained(tmp_path).eval()
+    features = model.get_concat_features(**clip_inputs(batch))
+    assert torch.equal(again.get_concat_features(**clip_inputs(batch)), features)
+    model.load_state_dict(tiny_model.state_dict(), strict=False)
+    assert torch.equal(model(**batch).scores, tiny_model(**batch).scores)
+
+
+@pytest.mark.parametrize("name", ["get_modality_features", "get_condition_states", "get_concat_features"])
+def test_an_unknown_input_of_a_clip_is_refused(name, batch):
+    model = ScalarModel(make_tiny_config(has_concat_heads=True))
+    with pytest.raises(TypeError, match="no inputs.*'input_ids'"):
+        getattr(model, name)(input_ids=batch["input_ids"], **clip_inputs(batch))
 
 
 @torch.no_grad()
