@@ -1,224 +1,238 @@
+"""`eval run` with a tiny model on a few clips, on embeddings alone, and with mistakes."""
+
 import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from eval.__main__ import app
-from eval.embed import Embeddings, gallery_manifest
-from eval.files import write_json
-from eval.report import format_table, plot_results
-from eval.retrieval import evaluate_embeddings
-from eval.run import run, source_state, versions
+from eval.benchmarks import load_benchmark
+from eval.embeddings import Embeddings, gallery_manifest
+from eval.miniature import generate
+from eval.report import format_table
+from eval.reranking import POLICIES, evaluate_two_stage
+from eval.retrieval import RATES, evaluate_embeddings
+from eval.run import run
+from modeling_scalar import load_model
+from modeling_scalar.aggregation_scalar import METHODS, register_method
 
 
-def make_embeddings():
+def make_embeddings(**changes):
     generator = torch.Generator().manual_seed(0)
     mask = torch.rand(12, 3, generator=generator) < 0.8
     mask[:, 0] = True
     modality_embeds = torch.nn.functional.normalize(torch.randn(12, 3, 8, generator=generator), dim=-1)
     text_embeds = modality_embeds[:, 0] + 0.4 * torch.randn(12, 8, generator=generator)
-    return Embeddings(
-        text_embeds=torch.nn.functional.normalize(text_embeds, dim=-1),
-        modality_embeds=modality_embeds * mask[..., None],
-        modality_mask=mask,
-        targets=torch.arange(12),
-        clip_ids=[f"clip{i}" for i in range(12)],
-        query_ids=[f"clip{i}#0" for i in range(12)],
-        problems=["clip3: audio is broken"],
-    )
+    parts = {
+        "text_embeds": torch.nn.functional.normalize(text_embeds, dim=-1),
+        "modality_embeds": modality_embeds * mask[..., None],
+        "modality_mask": mask,
+        "pairs": torch.arange(12)[:, None].expand(-1, 2),
+        "clip_ids": [f"clip{i}" for i in range(12)],
+        "query_ids": [f"clip{i}#0" for i in range(12)],
+        "captions": [f"caption {i}" for i in range(12)],
+        "problems": ["clip3: audio is broken"],
+    }
+    return Embeddings(**parts | changes)
 
 
-@pytest.fixture
-def asked(monkeypatch):
-    """Replace model, benchmark and embedding by known ones; what they were asked for ends up in the fixture."""
-    asked = {"score_options": {"method": "scalar", "query_temperature": 0.3}}
-
-    def embed_dataset(model, processor, dataset, **options):
-        asked.update(model=model, dataset=dataset, options=options)
-        return make_embeddings()
-
-    monkeypatch.setattr("eval.run.load_benchmark", lambda *arguments: arguments)
-    monkeypatch.setattr("eval.run.describe_benchmark", lambda name, root: {"seed": 7})
-    config = SimpleNamespace(query_temperature=0.3)
-
-    def load_model(path):
-        return SimpleNamespace(config=config, path=path, score_options=lambda: asked["score_options"]), None
-
-    monkeypatch.setattr("eval.run.load_model", load_model)
-    monkeypatch.setattr("eval.run.embed_dataset", embed_dataset)
-    return asked
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return generate(tmp_path_factory.mktemp("run") / "data", num_train=3, num_test=14, num_proc=1)
 
 
-def test_result_file_holds_the_figures_and_how_to_repeat_them(asked, tmp_path):
-    results = run(
-        tmp_path / "out",
-        model_path="models/tiny",
-        benchmark="miniature",
-        root=tmp_path / "root",
-        rates=(0.0, 0.75),
-        mask_seed=5,
-        batch_size=4,
-        on_error="missing",
-        device="cpu",
-    )
-    assert asked["model"].path == "models/tiny"
-    assert asked["dataset"] == ("miniature", tmp_path / "root", "test")
-    assert asked["options"] == {"batch_size": 4, "device": "cpu", "on_error": "missing"}
-    assert json.loads((tmp_path / "out" / "results.json").read_text()) == results
-    expected = evaluate_embeddings(make_embeddings(), rates=(0.0, 0.75), mask_seed=5, query_temperature=0.3)
-    assert results["retrieval"] == expected
-    assert results["gallery"] == gallery_manifest(make_embeddings())
-    assert results["problems"] == ["clip3: audio is broken"]
-    assert (results["model"], results["benchmark"], results["split"]) == ("models/tiny", "miniature", "test")
-    assert results["embedded"]["query_temperature"] == 0.3
-    assert results["embedded"]["benchmark_description"] == {"seed": 7} and results["embedded"]["training"] is None
-    assert results["versions"] == versions()
-    assert results["arguments"]["rates"] == [0.0, 0.75] and results["arguments"]["root"] == str(tmp_path / "root")
-    assert {"source", "date"} < set(results)
-    assert (tmp_path / "out" / "results.png").stat().st_size > 10_000
+@pytest.fixture(scope="module")
+def whole(data, tiny_model_dir, tmp_path_factory):
+    """One evaluation with everything, and the folder it wrote."""
+    folder = tmp_path_factory.mktemp("whole")
+    results = run(folder, str(tiny_model_dir), "miniature", data, batch_size=4, label="tiny", depth=5, progress=False)
+    return folder, results
 
 
-def test_the_models_own_score_is_measured_with_what_it_learned(asked, tmp_path):
-    learned = {"hyperbolic_mix": torch.tensor(0.25), "curvature": torch.tensor(2.0)}
-    asked["score_options"] = {"method": "hypergram", "query_temperature": 0.3} | learned
-    run(tmp_path / "first", model_path="models/tiny", benchmark="miniature", root=tmp_path, rates=(0.0,))
-    again = run(tmp_path / "again", embeddings_path=tmp_path / "first" / "embeddings", rates=(0.0,))
-    figures = again["retrieval"]["rates"][0]["methods"]
-    assert list(figures) == ["scalar", "uniform", "video", "audio", "subtitle", "hypergram"]
-    options = {"methods": ("hypergram",), "rates": (0.0,)}
-    expected = evaluate_embeddings(make_embeddings(), **options, hyperbolic_mix=0.25, curvature=2.0)
-    assert figures["hypergram"] == expected["rates"][0]["methods"]["hypergram"]
+def test_a_run_holds_every_figure_and_how_to_repeat_them(whole, data, tiny_model_dir):
+    folder, results = whole
+    assert json.loads((folder / "results.json").read_text(), parse_constant=pytest.fail) == results
+    assert (results["label"], results["seed"], results["task"]) == ("tiny", None, "retrieval")
+    assert (results["model"], results["benchmark"], results["split"]) == (str(tiny_model_dir), "miniature", "test")
+    embeddings = Embeddings.load(folder / "embeddings")
+    expected = evaluate_embeddings(embeddings, query_temperature=0.1)
+    ladder, differences = (results["retrieval"][name] for name in ("ladder", "differences"))
+    assert {"ladder": ladder, "differences": differences} | expected == results["retrieval"]
+    assert set(expected["rates"][0]["methods"]) == set(METHODS) - {"concat_head"} and len(expected["rates"]) == 5
+    assert len(ladder) == 3 and {entry["baseline"] for entry in differences} > {"uniform", "gram"}
+    assert results["gallery"] == gallery_manifest(embeddings) and results["latent"] is None
+    assert results["embedded"]["benchmark_description"]["seed"] == 0 and results["embedded"]["training"] is None
+    assert results["arguments"]["batch_size"] == 4 and results["arguments"]["root"] == str(data)
+    assert {"source", "date", "versions"} < set(results) and results["left_out"] == results["problems"] == []
+    table = pq.read_table(folder / "queries.parquet").to_pydict()
+    recall = 100 * table["rank_scalar"].count(1) / 14
+    assert recall == pytest.approx(expected["rates"][0]["methods"]["scalar"]["text_to_video_recall_at_1"])
+    assert table["caption"] == embeddings.captions
 
 
-def test_saved_embeddings_give_the_same_figures_without_model_or_benchmark(asked, tmp_path):
-    first = run(tmp_path / "first", model_path="models/tiny", benchmark="miniature", root=tmp_path)
-    asked.clear()
-    again = run(tmp_path / "again", embeddings_path=tmp_path / "first" / "embeddings")
-    assert "model" not in asked
-    for name in ("model", "benchmark", "split", "retrieval", "gallery", "problems", "embedded"):
+def test_both_stages_are_measured_under_every_mask_and_policy(whole, data, tiny_model_dir):
+    folder, results = whole
+    model, processor = load_model(tiny_model_dir)
+    dataset, embeddings = load_benchmark("miniature", data), Embeddings.load(folder / "embeddings")
+    options = {"depth": 5, "rates": RATES, "policies": POLICIES, "progress": False}
+    expected = evaluate_two_stage(model, processor, dataset, embeddings, **options)
+    assert len(expected) == 10
+    assert results["two_stage"] == [pytest.approx(entry) for entry in expected]
+    first = results["retrieval"]["rates"][0]["methods"]["scalar"]
+    assert any(entry["text_to_video_mean_rank"] != first["text_to_video_mean_rank"] for entry in expected)
+
+
+def test_every_table_and_figure_is_written(whole):
+    folder, results = whole
+    assert (folder / "table.txt").read_text() == format_table(results) + "\n"
+    for path in (folder / "results.png", *(folder / "report").glob("*.png")):
+        assert path.read_bytes().startswith(b"\x89PNG")
+    tables = (folder / "report" / "tables.md").read_text()
+    for number in ("1", "3", "4", "S3", "S4", "S5"):
+        assert f"(Table {number}" in tables, number
+
+
+def test_embeddings_alone_give_the_same_first_stage(whole, tmp_path):
+    folder, first = whole
+    again = run(tmp_path, embeddings_path=folder / "embeddings", progress=False)
+    for name in ("model", "benchmark", "split", "score", "retrieval", "gallery", "problems", "embedded"):
         assert again[name] == first[name]
-    assert not (tmp_path / "again" / "embeddings").exists()
+    assert again["two_stage"] == [] and not (tmp_path / "embeddings").exists()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {},
-        {"model_path": "m", "benchmark": "miniature"},
-        {"model_path": "m", "embeddings_path": "e"},
-        {"root": "r", "embeddings_path": "e"},
-    ],
-)
-def test_model_and_embeddings_exclude_each_other_and_one_is_needed(asked, tmp_path, arguments):
-    with pytest.raises(ValueError, match="embeddings"):
-        run(tmp_path, **arguments)
-    assert "model" not in asked and not list(tmp_path.iterdir())
+def test_embeddings_and_the_model_give_the_second_stage_without_embedding_again(
+    whole, data, tiny_model_dir, tmp_path, monkeypatch
+):
+    folder, first = whole
+    monkeypatch.setattr("eval.run.embed_dataset", pytest.fail)
+    source = {"model_path": str(tiny_model_dir), "benchmark": "miniature", "root": data}
+    again = run(
+        tmp_path,
+        **source,
+        embeddings_path=folder / "embeddings",
+        rates=(0.5,),
+        depth=5,
+        policies=("absent",),
+        progress=False,
+    )
+    expected = [entry for entry in first["two_stage"] if entry["rate"] == 0.5 and entry["policy"] == "absent"]
+    assert again["two_stage"] == [pytest.approx(entry) for entry in expected]
 
 
-def test_rate_in_percent_is_refused_before_anything_is_embedded(asked, tmp_path):
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        run(tmp_path, model_path="m", benchmark="miniature", root=tmp_path, rates=(0, 50))
-    assert "model" not in asked
+def test_the_models_own_score_is_measured_with_what_it_learned(tmp_path):
+    learned = {"hyperbolic_mix": 0.25, "curvature": 2.0}
+    metadata = {"score_options": {"method": "hypergram", "query_temperature": 0.3} | learned}
+    make_embeddings(metadata=metadata).save(tmp_path / "store")
+    results = run(tmp_path / "out", embeddings_path=tmp_path / "store", methods=("uniform",), rates=(0.0,))
+    assert results["score"] == {"method": "hypergram", "query_temperature": 0.3} | learned
+    figures = results["retrieval"]["rates"][0]["methods"]
+    assert list(figures) == ["hypergram", "uniform", "video", "audio", "subtitle"]
+    expected = evaluate_embeddings(make_embeddings(), ("hypergram",), (0.0,), **learned)
+    assert figures["hypergram"] == expected["rates"][0]["methods"]["hypergram"]
+    assert results["label"] == "store" and results["problems"] == ["clip3: audio is broken"]
 
 
-def test_embeddings_of_unknown_origin_are_refused(tmp_path):
-    make_embeddings().save(tmp_path / "embeddings")
-    with pytest.raises(ValueError, match="'model', 'benchmark', 'split', 'query_temperature'"):
-        run(tmp_path, embeddings_path=tmp_path / "embeddings")
+def test_an_infinite_temperature_survives_the_files(tmp_path):
+    make_embeddings(metadata={"score_options": {"method": "scalar", "query_temperature": "inf"}}).save(
+        tmp_path / "store"
+    )
+    results = run(tmp_path / "out", embeddings_path=tmp_path / "store", methods=("uniform",), rates=(0.0,))
+    figures = results["retrieval"]["rates"][0]["methods"]
+    assert figures["scalar"] == figures["uniform"]
+    content = json.loads((tmp_path / "out" / "results.json").read_text(), parse_constant=pytest.fail)
+    assert content["score"]["query_temperature"] == "inf"
 
 
-def test_interrupted_write_leaves_the_old_file(tmp_path):
-    path = tmp_path / "results.json"
-    write_json({"old": 1}, path)
-    with pytest.raises(TypeError):
-        write_json({"new": object()}, path)
-    assert json.loads(path.read_text()) == {"old": 1}
-    assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
+def test_vectors_of_any_other_model_are_evaluated(tmp_path):
+    embeddings = make_embeddings()
+    arrays = {name: getattr(embeddings, name).numpy() for name in ("text_embeds", "modality_embeds")}
+    np.savez(tmp_path / "theirs.npz", **arrays)
+    results = run(tmp_path / "out", embeddings_path=tmp_path / "theirs.npz", label="theirs")
+    expected = evaluate_embeddings(make_embeddings(clip_ids=[str(i) for i in range(12)]))
+    assert results["retrieval"]["rates"] == expected["rates"]
+    assert (results["label"], results["benchmark"], results["model"]) == ("theirs", "theirs", "theirs")
 
 
-def test_versions_name_everything_that_figures_depend_on():
-    found = versions()
-    assert set(found) == {"python", "torch", "transformers", "peft", "accelerate", "datasets", "numpy", "av"}
-    assert found["torch"] == torch.__version__ and found["python"] == ".".join(map(str, sys.version_info[:3]))
+def test_class_labels_have_an_accuracy_and_a_latent_space(tmp_path):
+    rows = torch.arange(12)
+    labels = {
+        "text_embeds": make_embeddings().text_embeds[:3],
+        "pairs": torch.stack([rows % 3, rows], dim=1),
+        "query_ids": ["dog", "cat", "bird"],
+        "captions": ["dog", "cat", "bird"],
+    }
+    make_embeddings(**labels).save(tmp_path / "store")
+    results = run(tmp_path / "out", embeddings_path=tmp_path / "store", rates=(0.0,))
+    assert results["task"] == "classification" and results["latent"]["num_classes"] == 3
+    assert (tmp_path / "out" / "latent.png").read_bytes().startswith(b"\x89PNG")
+    assert "(Table S6" in (tmp_path / "out" / "report" / "tables.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("answers", "expected"),
-    [
-        ({"ls-files": "run.py", "rev-parse": "abc", "status": ""}, {"commit": "abc", "dirty": False}),
-        ({"ls-files": "run.py", "rev-parse": "abc", "status": " M eval/run.py"}, {"commit": "abc", "dirty": True}),
-        ({"ls-files": None, "rev-parse": "of something else", "status": ""}, None),
-        ({"ls-files": "run.py", "rev-parse": None, "status": "A  eval/run.py"}, None),
-    ],
-)
-def test_source_state_is_that_of_the_repository_which_tracks_this_code(monkeypatch, answers, expected):
-    monkeypatch.setattr("eval.run._git", lambda command, *_: answers[command])
-    assert source_state() == expected
-
-
-def test_git_that_is_not_there_means_an_unknown_source(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    assert source_state() is None
-
-
-@pytest.fixture
-def results(asked, tmp_path):
-    return run(tmp_path / "out", model_path="models/tiny", benchmark="miniature", root=tmp_path)
-
-
-def test_table_has_a_row_per_method_and_rate_and_marks_the_best_pathway(results):
-    table = format_table(results)
-    lines = table.splitlines()
-    for name in ("SCALAR", "uniform centroid", "video *", "audio", "subtitle"):
-        assert sum(line.startswith(name) for line in lines) == 2
-    for entry in results["retrieval"]["rates"]:
-        metrics, gain = entry["methods"]["scalar"], entry["aggregation_gain"]["scalar"]
-        cells = [f"{value:.1f}" for value in metrics.values()] + [f"{gain:+.1f}"]
-        assert any(line.split() == ["SCALAR", *cells] for line in lines)
-    assert "masked 0 %" in table and "masked 50 %" in table
-    assert lines[-1] == "  clip3: audio is broken"
-    assert all(line == line.rstrip() for line in lines)
-
-
-def test_columns_of_the_table_are_aligned(results):
-    lines = format_table(results).splitlines()
-    ends = {len(line) for line in lines if line.startswith(("SCALAR", "uniform", "method"))}
-    assert len(ends) == 1
-
-
-def test_figure_is_drawn_for_any_number_of_rates(results, tmp_path):
-    results["retrieval"]["rates"] = results["retrieval"]["rates"][:1]
-    plot_results(results, tmp_path / "one.png")
-    assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_command_prints_the_table_and_repeats_rates(asked, tmp_path):
-    command = ["run", "--model", "m", "--benchmark", "miniature", "--root", str(tmp_path), "--output", str(tmp_path)]
-    done = CliRunner().invoke(app, [*command, "--rate", "0", "--rate", "0.25", "--rate", "0.9"])
+def test_a_score_of_ones_own_gets_a_column_in_every_table(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_scores.py").write_text(
+        "from modeling_scalar.aggregation_scalar import register_method\n\n\n"
+        '@register_method("my_product")\ndef my_product(pairs):\n    return pairs.similarities.prod(0)\n'
+    )
+    make_embeddings().save(tmp_path / "store")
+    command = ["run", "--embeddings", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
+    try:
+        done = CliRunner().invoke(app, [*command, "--plugin", "my_scores"])
+    finally:
+        METHODS.pop("my_product", None)
     assert done.exit_code == 0, done.output
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert [entry["rate"] for entry in results["retrieval"]["rates"]] == [0.0, 0.25, 0.9]
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert all("my_product" in entry["methods"] for entry in results["retrieval"]["rates"])
+    assert "my_product" in done.output and "my_product" in (tmp_path / "out" / "report" / "tables.md").read_text()
+    assert "my_product" in results["retrieval"]["ladder"][0]["text_to_video_recall_at_1"]
+    register_method("my_product")  # the name is free again
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "Expected a model, a benchmark and its root, or embeddings"),
+        ({"model_path": "m", "benchmark": "miniature"}, "belong together"),
+        ({"root": "r", "embeddings_path": "e"}, "belong together"),
+        ({"model_path": "m", "benchmark": "miniature", "root": "r", "rates": (0, 50)}, "between 0 and 1"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_before_anything_is_read(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path / "out", **arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_second_stage_needs_clips(tmp_path):
+    make_embeddings().save(tmp_path / "store")
+    with pytest.raises(ValueError, match="cross-encoder"):
+        run(tmp_path / "out", embeddings_path=tmp_path / "store", two_stage=True)
+
+
+def test_command_prints_the_table_and_repeats_rates(tmp_path):
+    make_embeddings().save(tmp_path / "store")
+    command = ["run", "--embeddings", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*command, "--rate", "0", "--rate", "0.25", "--method", "gram"])
+    assert done.exit_code == 0, done.output
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [entry["rate"] for entry in results["retrieval"]["rates"]] == [0.0, 0.25]
+    assert list(results["retrieval"]["rates"][0]["aggregation_gain"]) == ["scalar", "gram"]
     assert format_table(results) in done.output
-
-
-def test_default_rates_of_the_command_are_none_and_half(asked, tmp_path):
-    command = ["run", "--model", "m", "--benchmark", "miniature", "--root", str(tmp_path), "--output", str(tmp_path)]
-    assert CliRunner().invoke(app, command).exit_code == 0
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert [entry["rate"] for entry in results["retrieval"]["rates"]] == [0.0, 0.5]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--embeddings", "nowhere"], "nowhere"),
-        (["--model", "m"], "Expected a model, a benchmark and its root folder"),
+        (["--model", "m"], "belong together"),
         (["--model", "m", "--benchmark", "unknown", "--root", "r"], "unknown"),
+        (["--plugin", "no_such_module"], "no_such_module"),
     ],
 )
 def test_mistakes_of_users_end_in_one_line(tmp_path, arguments, message):
@@ -243,8 +257,8 @@ def test_help_does_not_wait_for_heavy_imports():
     assert done.stdout.strip() == "set()"
 
 
-def test_mistakes_of_the_program_keep_their_traceback(asked, monkeypatch, tmp_path):
+def test_mistakes_of_the_program_keep_their_traceback(monkeypatch, tmp_path):
+    make_embeddings().save(tmp_path / "store")
     monkeypatch.setattr("eval.run.evaluate_embeddings", lambda *_, **__: 1 / 0)
-    command = ["run", "--model", "m", "--benchmark", "b", "--root", str(tmp_path), "--output", str(tmp_path)]
-    done = CliRunner().invoke(app, command)
+    done = CliRunner().invoke(app, ["run", "--embeddings", str(tmp_path / "store"), "--output", str(tmp_path / "out")])
     assert isinstance(done.exception, ZeroDivisionError)

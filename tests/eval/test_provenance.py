@@ -1,0 +1,50 @@
+import json
+import sys
+
+import pytest
+import torch
+
+from eval.files import write_json
+from eval.provenance import source_state, versions
+
+
+def test_interrupted_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "results.json"
+    write_json({"old": 1}, path)
+    for content, error in (({"new": object()}, TypeError), ({"new": float("nan")}, ValueError)):
+        with pytest.raises(error):
+            write_json(content, path)
+    assert json.loads(path.read_text()) == {"old": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_an_infinity_is_written_as_what_float_reads(tmp_path):
+    write_json({"options": [{"query_temperature": float("inf")}, -float("inf"), 0.5]}, tmp_path / "a.json")
+    text = (tmp_path / "a.json").read_text()
+    content = json.loads(text, parse_constant=pytest.fail)["options"]
+    assert float(content[0]["query_temperature"]) == float("inf") == -float(content[1]) and content[2] == 0.5
+
+
+def test_versions_name_everything_that_figures_depend_on():
+    found = versions()
+    assert set(found) == {"python", "torch", "transformers", "peft", "accelerate", "datasets", "numpy", "av"}
+    assert found["torch"] == torch.__version__ and found["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ({"ls-files": "run.py", "rev-parse": "abc", "status": ""}, {"commit": "abc", "dirty": False}),
+        ({"ls-files": "run.py", "rev-parse": "abc", "status": " M eval/run.py"}, {"commit": "abc", "dirty": True}),
+        ({"ls-files": None, "rev-parse": "of something else", "status": ""}, None),
+        ({"ls-files": "run.py", "rev-parse": None, "status": "A  eval/run.py"}, None),
+    ],
+)
+def test_source_state_is_that_of_the_repository_which_tracks_this_code(monkeypatch, answers, expected):
+    monkeypatch.setattr("eval.provenance._git", lambda command, *_: answers[command])
+    assert source_state() == expected
+
+
+def test_git_that_is_not_there_means_an_unknown_source(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert source_state() is None
