@@ -49,6 +49,25 @@ def _check(scores: torch.Tensor, pairs: torch.Tensor) -> None:
         )
 
 
+def _count_not_below(scores: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> torch.LongTensor:
+    """For each pair, how many of its row's scores are at least its value; read in the order that memory has."""
+    order = rows.argsort()
+    ordered_rows, ordered_values = rows[order], values[order]
+    is_one_each = len(rows) == len(scores)  # every row has a pair: then rows need not be selected
+    counts = torch.zeros(len(rows), dtype=torch.int32, device=scores.device)
+    if scores.stride(0) < scores.stride(1):  # a transposed view
+        for block in scores.T.split(max(1, _BLOCK_ELEMENTS // len(rows))):
+            block = block if is_one_each else block[:, ordered_rows]
+            counts += (block >= ordered_values).sum(dim=0, dtype=torch.int32)
+    else:
+        size = max(1, _BLOCK_ELEMENTS // scores.shape[1])
+        for start in range(0, len(rows), size):
+            part = slice(start, start + size)
+            block = scores[part] if is_one_each else scores[ordered_rows[part]]
+            counts[part] = (block >= ordered_values[part, None]).sum(dim=1, dtype=torch.int32)
+    return torch.empty_like(rows).scatter_(0, order, counts.long())
+
+
 def relevant_ranks(scores: torch.Tensor, pairs: torch.Tensor) -> torch.LongTensor:
     """
     Rank every right candidate of every query.
@@ -73,14 +92,7 @@ def relevant_ranks(scores: torch.Tensor, pairs: torch.Tensor) -> torch.LongTenso
     _check(scores, pairs)
     rows, columns = pairs.unbind(dim=1)
     values = scores[rows, columns]
-    order = rows.argsort()
-    not_below = torch.empty_like(rows)
-    block_size = max(1, _BLOCK_ELEMENTS // max(1, scores.shape[1]))
-    for start in range(0, len(order), block_size):
-        block = order[start : start + block_size]
-        first, last = rows[block[0]], rows[block[-1]]
-        nearby = scores[first : last + 1].contiguous()  # at most one row per pair, since every row has a pair
-        not_below[block] = (nearby[rows[block] - first] >= values[block, None]).sum(dim=1)
+    not_below = _count_not_below(scores, rows, values)
     levels, level = values.unique(return_inverse=True)
     return not_below - _later_equals(rows * len(levels) + level)
 
