@@ -1,4 +1,4 @@
-"""From a model and a data set of clips to embeddings.
+"""From a model and a data set of clips to embeddings, in memory; [`~eval.embed_benchmark`] writes them to a store.
 
 A clip keeps its place from the first row to the last score: nothing is dropped, replaced or imputed. Files are read in
 background threads (decoders release the GIL) while the model computes.
@@ -20,18 +20,41 @@ from eval.embeddings import Embeddings
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
 
+TASKS = ("retrieval", "classification")
+"""What captions are: each a query for its clip, or class labels, which many clips share."""
+
 _CLIP_COLUMNS = tuple(name for name in FEATURES if name != "caption")
 
 
-def group_rows(dataset: Dataset) -> tuple[list[dict[str, Any]], list[str], list[str], list[int]]:
-    """Split rows into clips and captions: (clips, captions, query_ids, targets), in the order of first appearance."""
+def group_rows(
+    dataset: Dataset, task: str = "retrieval"
+) -> tuple[list[dict[str, Any]], list[str], list[str], list[list[int]]]:
+    """
+    Split rows into clips and queries, both in the order of first appearance.
+
+    Args:
+        dataset (`datasets.Dataset`): the columns of a benchmark; rows with the same `video_id` are one clip.
+        task (`str`): `"retrieval"`: each row's caption is a query, with the identifier `<clip>#<number>`; or
+            `"classification"`: equal captions are one query that describes several clips, a class label, which is its
+            own identifier.
+
+    Returns:
+        The clips, the text and the identifier of each query, and pairs [query, clip] sorted by query.
+
+    Raises:
+        ValueError: a column or caption is missing, rows of one clip disagree, a clip has a label twice, there are no
+            rows, or the task is unknown.
+    """
+    if task not in TASKS:
+        raise ValueError(f"`task` must be one of {TASKS}, got {task!r}.")
     missing = [name for name in FEATURES if name not in dataset.column_names]
     if missing:
         raise ValueError(f"Expected the columns {list(FEATURES)}; {missing} are not among {dataset.column_names}.")
     clips: dict[str, dict[str, Any]] = {}
     rows: dict[str, int] = {}
     num_captions: dict[str, int] = {}
-    captions, query_ids, targets = [], [], []
+    captions: dict[str, str] = {}  # by the identifier of the query
+    described: dict[str, dict[int, None]] = {}  # ordered sets
     for row in dataset.select_columns(list(FEATURES)):
         clip_id, caption = row["video_id"], row["caption"]
         clip = {name: row[name] for name in _CLIP_COLUMNS}
@@ -42,13 +65,19 @@ def group_rows(dataset: Dataset) -> tuple[list[dict[str, Any]], list[str], list[
             )
         if not caption or not caption.strip():
             raise ValueError(f"A row of the clip {clip_id!r} has no caption, got {caption!r}.")
-        targets.append(rows.setdefault(clip_id, len(rows)))
-        query_ids.append(f"{clip_id}#{num_captions.setdefault(clip_id, 0)}")
+        number = num_captions.setdefault(clip_id, 0)
         num_captions[clip_id] += 1
-        captions.append(caption)
+        query_id = caption if task == "classification" else f"{clip_id}#{number}"
+        captions[query_id] = caption
+        targets = described.setdefault(query_id, {})
+        target = rows.setdefault(clip_id, len(rows))
+        if target in targets:
+            raise ValueError(f"The clip {clip_id!r} has the label {caption!r} twice. Remove one of the rows.")
+        targets[target] = None
     if not clips:
         raise ValueError("The data set has no rows; there is nothing to embed.")
-    return list(clips.values()), captions, query_ids, targets
+    pairs = [[query, target] for query, targets in enumerate(described.values()) for target in targets]
+    return list(clips.values()), list(captions.values()), list(captions), pairs
 
 
 def read_row(processor: ProcessorMixin, clip: dict[str, Any], on_error: str = "raise", **kwargs: Any) -> Clip:
@@ -141,31 +170,45 @@ def read_batches(
         )
 
 
-def _embed_clips(
-    model: PreTrainedModel, batches: Iterator[tuple[BatchFeature, list[str]]], progress: tqdm
-) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-    embeds, masks, problems = [], [], []
-    for batch, found in batches:
-        modality_embeds, modality_mask = model.get_modality_features(**batch.to(model.device))
-        embeds.append(modality_embeds.float().cpu())
-        masks.append(modality_mask.cpu())
-        problems += found
-        progress.update(len(modality_mask))
-    return torch.cat(embeds), torch.cat(masks), problems
+@torch.no_grad()
+def embed_clips(model: PreTrainedModel, batch: BatchFeature) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """
+    Embed one batch of clips; each tower of pictures and sound runs once.
 
+    Args:
+        model ([`~modeling_scalar.ScalarModel`]), batch (`BatchFeature`): the model and what its processor made.
 
-def _embed_captions(
-    model: PreTrainedModel, processor: ProcessorMixin, captions: list[str], batch_size: int, progress: tqdm
-) -> torch.Tensor:
-    embeds = []
-    for start in range(0, len(captions), batch_size):
-        batch = processor(text=captions[start : start + batch_size]).to(model.device)
-        embeds.append(model.get_text_features(batch["input_ids"], batch["attention_mask"]).float().cpu())
-        progress.update(len(batch["input_ids"]))
-    return torch.cat(embeds)
+    Returns:
+        The embeddings `(batch, 3, dim)`, the mask `(batch, 3)` and what the concatenation heads give
+        `(batch, 3, dim)`, `None` for a model without them; on the CPU, in float32.
+    """
+    inputs = dict(batch.to(model.device))
+    concat_embeds = None
+    if model.config.has_concat_heads:
+        raw = {name: inputs.pop(name) for name in ("pixel_values_videos", "input_features") if name in inputs}
+        if raw:
+            mask = inputs["modality_mask"]
+            inputs |= model.get_tower_features(**raw, modality_mask=mask, with_states=False)
+        concat_embeds = model.get_concat_features(**inputs).float().cpu()
+    modality_embeds, modality_mask = model.get_modality_features(**inputs)
+    return modality_embeds.float().cpu(), modality_mask.cpu(), concat_embeds
 
 
 @torch.no_grad()
+def embed_captions(model: PreTrainedModel, processor: ProcessorMixin, captions: list[str]) -> torch.Tensor:
+    """Embed one batch of captions: `(batch, dim)`, on the CPU, in float32."""
+    batch = processor(text=captions).to(model.device)
+    return model.get_text_features(batch["input_ids"], batch["attention_mask"]).float().cpu()
+
+
+def check_reading(batch_size: int, on_error: str, num_workers: int) -> None:
+    """Raise a ValueError unless clips can be read so; arguments as in [`embed_dataset`]."""
+    if on_error not in ("raise", "missing"):
+        raise ValueError(f'`on_error` must be "raise" or "missing", got {on_error!r}.')
+    if batch_size < 1 or num_workers < 1:
+        raise ValueError(f"`batch_size` and `num_workers` must be at least 1, got {batch_size} and {num_workers}.")
+
+
 def embed_dataset(
     model: PreTrainedModel,
     processor: ProcessorMixin,
@@ -175,6 +218,7 @@ def embed_dataset(
     on_error: str = "raise",
     progress: bool = True,
     num_workers: int = 2,
+    task: str = "retrieval",
 ) -> Embeddings:
     """
     Embed the clips and captions of a data set; rows with the same `video_id` are one clip with several captions.
@@ -190,42 +234,57 @@ def embed_dataset(
             `problems`.
         progress (`bool`): show a bar with an estimate of the time left.
         num_workers (`int`): threads that read batches ahead. Each holds the raw frames of a batch while it works.
+        task (`str`): what captions are, see [`group_rows`].
 
     Returns:
         [`Embeddings`] in float32 on the CPU, clips and captions in the order of their rows.
 
     Raises:
-        ValueError: a column or caption is missing, rows of one clip disagree, a clip cannot be read (with its
-            identifier and path), or clips have no modality left (all of them are named).
+        ValueError: as in [`group_rows`], a clip cannot be read (with its identifier and path), or clips have no
+            modality left (all of them are named).
         FileNotFoundError: a file is not there, whatever `on_error` says.
     """
-    if on_error not in ("raise", "missing"):
-        raise ValueError(f'`on_error` must be "raise" or "missing", got {on_error!r}.')
-    if batch_size < 1 or num_workers < 1:
-        raise ValueError(f"`batch_size` and `num_workers` must be at least 1, got {batch_size} and {num_workers}.")
-    clips, captions, query_ids, targets = group_rows(dataset)
+    check_reading(batch_size, on_error, num_workers)
+    clips, captions, query_ids, pairs = group_rows(dataset, task)
     if device is not None:
         model.to(device)
     was_training = model.training
     model.eval()
+    text_embeds, of_clips, problems = [], [], []
     try:
         with tqdm(total=len(captions), desc="captions", unit="caption", disable=not progress) as bar:
-            text_embeds = _embed_captions(model, processor, captions, batch_size, bar)
+            for start in range(0, len(captions), batch_size):
+                text_embeds.append(embed_captions(model, processor, captions[start : start + batch_size]))
+                bar.update(len(text_embeds[-1]))
         with tqdm(total=len(clips), desc="clips", unit="clip", disable=not progress) as bar:
-            batches = read_batches(processor, clips, batch_size, on_error, num_workers)
-            modality_embeds, modality_mask, problems = _embed_clips(model, batches, bar)
+            for batch, found in read_batches(processor, clips, batch_size, on_error, num_workers):
+                of_clips.append(embed_clips(model, batch))
+                problems += found
+                bar.update(len(of_clips[-1][1]))
     finally:
         model.train(was_training)
+    modality_embeds, modality_mask, concat_embeds = zip(*of_clips, strict=True)
     return Embeddings(
-        text_embeds=text_embeds,
-        modality_embeds=modality_embeds,
-        modality_mask=modality_mask,
-        pairs=torch.stack([torch.arange(len(targets)), torch.tensor(targets)], dim=1),
+        text_embeds=torch.cat(text_embeds),
+        modality_embeds=torch.cat(modality_embeds),
+        modality_mask=torch.cat(modality_mask),
+        pairs=torch.tensor(pairs),
         clip_ids=[clip["video_id"] for clip in clips],
         query_ids=query_ids,
         captions=captions,
+        concat_embeds=None if concat_embeds[0] is None else torch.cat(concat_embeds),
         problems=problems,
     )
 
 
-__all__ = ["embed_dataset", "group_rows", "read_batches", "read_row"]
+__all__ = [
+    "TASKS",
+    "check_reading",
+    "embed_captions",
+    "embed_clips",
+    "embed_dataset",
+    "group_rows",
+    "in_background",
+    "read_batches",
+    "read_row",
+]

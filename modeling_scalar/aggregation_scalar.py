@@ -231,6 +231,7 @@ class Pairs:
 
     def __init__(self, text_embeds: torch.Tensor, clips: Clips, options: ScoreOptions):
         self.text_embeds, self.clips, self.options = text_embeds, clips, options
+        self._unmasked = self
 
     @cached_property
     def squared_norms(self) -> torch.Tensor:
@@ -242,6 +243,15 @@ class Pairs:
         """Cosines of texts and modalities, (M, Q, V), zero where absent."""
         return self.text_embeds @ self.clips.modality_embeds.permute(1, 2, 0)
 
+    @cached_property
+    def text_ranks(self) -> torch.Tensor:
+        """Ranks (M, Q, V) of the texts for each clip by each modality: no mask of another modality changes them."""
+        similarities = self.similarities.detach()
+        ranks = [
+            torch.from_numpy(_descending_ranks(similarity.T.float().cpu().numpy())).T for similarity in similarities
+        ]
+        return torch.stack(ranks).to(similarities.device)
+
     def share(self) -> "Pairs":
         """Compute the products now, so that every score, mask and tile made from these pairs reads the same ones."""
         self.similarities, self.clips.gram, self.squared_norms  # noqa: B018
@@ -250,6 +260,7 @@ class Pairs:
     def masked(self, modality_mask: torch.Tensor) -> "Pairs":
         """The same pairs when only what `modality_mask` (clips, 3) leaves of each clip is there."""
         pairs = Pairs(self.text_embeds, self.clips.masked(modality_mask), self.options)
+        pairs._unmasked = self._unmasked
         if "similarities" in self.__dict__:
             pairs.similarities = self.similarities * modality_mask.T[:, None]
             pairs.squared_norms = self.squared_norms
@@ -258,9 +269,9 @@ class Pairs:
     def towards(self, direction: str) -> "Pairs":
         """The same pairs with another `direction`."""
         pairs = Pairs(self.text_embeds, self.clips, replace(self.options, direction=direction))
-        pairs.__dict__ |= {
-            key: self.__dict__[key] for key in ("similarities", "squared_norms") if key in self.__dict__
-        }
+        pairs._unmasked = self._unmasked
+        if "similarities" in self.__dict__:
+            pairs.similarities, pairs.squared_norms = self.similarities, self.squared_norms
         return pairs
 
     def _columns(self, columns: slice) -> "Pairs":
@@ -646,7 +657,9 @@ def _descending_ranks(values: np.ndarray) -> np.ndarray:
     ranks = np.empty(values.shape, dtype=np.int32)
     size = max(1, _SORTED_AT_ONCE // num_columns)
     for start in range(0, num_rows, size):
-        bits = (values[start : start + size] + np.float32(0)).view(np.int32)  # the sum has one zero only
+        bits = np.ascontiguousarray(values[start : start + size] + np.float32(0)).view(
+            np.int32
+        )  # the sum has one zero only
         keys = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64) << 32  # negative floats count backwards
         keys |= positions
         keys.sort(axis=1)
@@ -660,13 +673,14 @@ def _descending_ranks(values: np.ndarray) -> np.ndarray:
 @register_method("rank_fusion", whole=True)
 def _rank_fusion(pairs: Pairs) -> torch.Tensor:
     """The sum of 1 / (constant + rank) over the pathways that a clip has; ties share the worst of their ranks."""
-    is_forward = pairs.options.direction == "text_to_video"
     total = 0
-    for similarity, present in zip(pairs.similarities.detach(), pairs.clips.modality_mask.T, strict=True):
-        candidates = similarity.masked_fill(~present, float("-inf")) if is_forward else similarity.T
-        ranks = torch.from_numpy(_descending_ranks(np.ascontiguousarray(candidates.float().cpu().numpy())))
-        shares = 1 / (ranks.to(similarity.device) + pairs.options.rank_constant)
-        total = total + present * (shares if is_forward else shares.T)
+    for index, present in enumerate(pairs.clips.modality_mask.T):
+        if pairs.options.direction == "video_to_text":
+            ranks = pairs._unmasked.text_ranks[index]
+        else:
+            similarity = pairs.similarities[index].detach().masked_fill(~present, float("-inf"))
+            ranks = torch.from_numpy(_descending_ranks(similarity.float().cpu().numpy())).to(similarity.device)
+        total = total + present / (ranks + pairs.options.rank_constant)
     return total.to(pairs.text_embeds.dtype)
 
 

@@ -1,8 +1,8 @@
-import hashlib
 import threading
 import time
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,9 +10,11 @@ from datasets import Dataset
 from transformers import BatchFeature
 
 from eval.benchmarks.columns import FEATURES
-from eval.embed import Embeddings, embed_dataset, gallery_manifest, in_background
+from eval.embed import embed_clips, embed_dataset, group_rows, in_background
+from modeling_scalar import ScalarModel
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
+from tests.conftest import make_batch, make_tiny_config
 
 DIM = 8
 
@@ -56,6 +58,7 @@ class FakeModel(torch.nn.Module):
     """Maps each number to a unit vector of its own."""
 
     device = torch.device("cpu")
+    config = SimpleNamespace(has_concat_heads=False)
 
     def _vectors(self, numbers):
         assert not self.training and not torch.is_grad_enabled()
@@ -113,16 +116,17 @@ def embed(rows, **options):
 
 
 def assert_same(first, second):
-    for name in ("text_embeds", "modality_embeds", "modality_mask", "targets"):
+    for name in ("text_embeds", "modality_embeds", "modality_mask", "pairs"):
         torch.testing.assert_close(getattr(first, name), getattr(second, name), rtol=0, atol=0)
-    for name in ("clip_ids", "query_ids", "problems", "metadata"):
+    for name in ("clip_ids", "query_ids", "captions", "problems", "metadata"):
         assert getattr(first, name) == getattr(second, name)
 
 
 def test_rows_of_one_clip_become_one_clip_with_several_captions(rows):
     embeddings = embed(rows)
     assert embeddings.clip_ids == ["a", "b", "c", "d", "e", "f", "g"]
-    assert embeddings.targets.tolist() == [0, 1, 0, 2, 3, 4, 5, 0, 6]
+    assert embeddings.pairs.tolist() == [[query, clip] for query, clip in enumerate([0, 1, 0, 2, 3, 4, 5, 0, 6])]
+    assert embeddings.captions == [row["caption"] for row in rows]
     assert embeddings.query_ids == ["a#0", "b#0", "a#1", "c#0", "d#0", "e#0", "f#0", "a#2", "g#0"]
     assert len(embeddings.text_embeds.unique(dim=0)) == 9
     expected = [[1, 1, 1], [1, 1, 0], [1, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1]]
@@ -142,7 +146,7 @@ def test_order_of_rows_changes_nothing_but_the_order(rows):
     assert torch.equal(reverse.modality_embeds[order], straight.modality_embeds)
     assert torch.equal(reverse.modality_mask[order], straight.modality_mask)
     assert torch.equal(reverse.text_embeds.flip(0), straight.text_embeds)
-    ids = [[e.clip_ids[target] for target in e.targets] for e in (straight, reverse)]
+    ids = [[e.clip_ids[clip] for clip in e.pairs[:, 1]] for e in (straight, reverse)]
     assert ids[0] == ids[1][::-1]
 
 
@@ -236,7 +240,7 @@ def test_data_set_without_a_column_is_refused(rows):
         embed_dataset(FakeModel(), FakeProcessor(), dataset, progress=False)
 
 
-@pytest.mark.parametrize("options", [{"on_error": "skip"}, {"batch_size": 0}, {"num_workers": 0}])
+@pytest.mark.parametrize("options", [{"on_error": "skip"}, {"batch_size": 0}, {"num_workers": 0}, {"task": "labels"}])
 def test_options_that_make_no_sense_are_refused(rows, options):
     with pytest.raises(ValueError, match=next(iter(options))):
         embed(rows, **options)
@@ -261,71 +265,78 @@ def test_background_keeps_order_and_stays_a_bounded_number_of_batches_ahead():
     assert len(ahead) == 12 and max(ahead) == 3
 
 
-def test_saved_embeddings_load_equal(rows, tmp_path):
-    embeddings = embed(rows)
-    embeddings.problems.append("ä: nichts zu hören")
-    embeddings.metadata = {"model": "tiny", "query_temperature": 0.1}
-    embeddings.save(tmp_path / "new" / "folder")
-    assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == [
-        "embeddings.json",
-        "embeddings.safetensors",
-    ]
-    assert_same(Embeddings.load(tmp_path / "new" / "folder"), embeddings)
+def test_class_labels_are_queries_that_describe_many_clips(rows):
+    for number, row in enumerate(rows):
+        row["caption"] = ("dog", "cat")[number % 2]
+    del rows[7]  # the clip a has the label dog in three rows
+    with pytest.raises(ValueError, match="clip 'a' has the label 'dog' twice"):
+        embed(rows, task="classification")
+    del rows[2]
+    embeddings = embed(rows, task="classification")
+    assert embeddings.query_ids == embeddings.captions == ["dog", "cat"]
+    assert embeddings.clip_ids == ["a", "b", "c", "d", "e", "f", "g"]
+    assert embeddings.pairs.tolist() == [[0, 0], [0, 3], [0, 5], [0, 6], [1, 1], [1, 2], [1, 4]]
+    as_captions = embed(rows)
+    assert torch.equal(embeddings.modality_embeds, as_captions.modality_embeds)
+    assert torch.equal(embeddings.text_embeds, as_captions.text_embeds[:2])
 
 
-def test_folder_that_holds_something_else_is_refused(tmp_path):
-    Embeddings(**parts()).save(tmp_path)
-    (tmp_path / "embeddings.json").write_text('{"clip_ids": ["a"], "notes": 1}')
-    with pytest.raises(ValueError, match="query_ids.*notes"):
-        Embeddings.load(tmp_path)
-    (tmp_path / "embeddings.json").unlink()
-    with pytest.raises(FileNotFoundError):
-        Embeddings.load(tmp_path)
+def test_a_clip_may_have_several_labels(rows):
+    labels = [rows[0] | {"caption": "dog"}, rows[1] | {"caption": "dog"}, rows[0] | {"caption": "cat"}]
+    clips, captions, query_ids, pairs = group_rows(dataset_of(labels), "classification")
+    assert [clip["video_id"] for clip in clips] == ["a", "b"] and captions == query_ids == ["dog", "cat"]
+    assert pairs == [[0, 0], [0, 1], [1, 0]]
 
 
-def parts(**changes):
-    content = dict(
-        text_embeds=torch.ones(2, DIM),
-        modality_embeds=torch.ones(2, 3, DIM),
-        modality_mask=torch.tensor([[True, False, True], [True, True, True]]),
-        targets=torch.tensor([1, 0]),
-        clip_ids=["ä", "b"],
-        query_ids=["q", "r"],
+def test_equal_captions_of_retrieval_stay_queries_of_their_own(rows):
+    rows[1]["caption"] = rows[2]["caption"] = rows[0]["caption"]
+    assert len(embed(rows).query_ids) == 9
+
+
+def test_concatenation_heads_are_embedded_and_the_towers_run_once(monkeypatch):
+    """Against the methods of the model, batch by batch, on clips with every set of modalities."""
+    torch.manual_seed(0)
+    model = ScalarModel(make_tiny_config(has_concat_heads=True)).eval()
+    masks = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 1], [0, 0, 1], [0, 1, 1], [1, 1, 0]]).bool()
+    batches = []
+    for start in range(0, len(masks), 2):
+        batch = make_batch(2, seed=start)
+        del batch["input_ids"], batch["attention_mask"]
+        batches.append(BatchFeature(batch | {"modality_mask": masks[start : start + 2]}))
+    batches[1] = BatchFeature(  # subtitles alone
+        {name: value for name, value in batches[1].items() if name.startswith(("subtitle", "modality"))}
     )
-    return content | changes
+    with torch.no_grad():  # attention rounds otherwise when it keeps its activations
+        expected = [(*model.get_modality_features(**batch), model.get_concat_features(**batch)) for batch in batches]
+    runs = []
+    for tower in ("_encode_video", "_encode_audio"):
+        original = getattr(model, tower)
+        monkeypatch.setattr(
+            model, tower, lambda value, tower=tower, run=original: runs.append((tower, len(value))) or run(value)
+        )
+    results = [embed_clips(model, batch) for batch in batches]
+    for result, reference in zip(results, expected, strict=True):
+        for one, other in zip(result, reference, strict=True):
+            assert torch.equal(one, other) and not one.requires_grad
+    has_heads = torch.cat([concat_embeds for *_, concat_embeds in results]).any(dim=-1)
+    assert has_heads.tolist() == [[True] * 3, *[[False] * 3] * 4, [True, False, False]]
+    # By batch: two pictures and one sound; neither; one picture and two sounds.
+    assert runs == [("_encode_video", 2), ("_encode_audio", 1), ("_encode_video", 1), ("_encode_audio", 2)]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"text_embeds": torch.ones(3, DIM)}, "text_embeds"),
-        ({"modality_embeds": torch.ones(2, 3, DIM + 1)}, "modality_embeds"),
-        ({"modality_mask": torch.ones(2, 3)}, "bool"),
-        ({"modality_mask": torch.zeros(2, 3, dtype=torch.bool)}, r"none: \['ä', 'b'\]"),
-        ({"targets": torch.tensor([0, 2])}, "targets"),
-        ({"clip_ids": ["b", "b"]}, r"unique, repeated: \['b'\]"),
-    ],
-)
-def test_embeddings_that_do_not_fit_together_are_refused(changes, message):
-    Embeddings(**parts())
-    with pytest.raises(ValueError, match=message):
-        Embeddings(**parts(**changes))
+def test_embeddings_of_a_data_set_hold_what_the_concatenation_heads_give(rows):
+    class WithHeads(FakeModel):
+        config = SimpleNamespace(has_concat_heads=True)
 
+        def get_tower_features(self, modality_mask, with_states, **raw):
+            assert not with_states
+            return raw
 
-def test_manifest_is_the_digest_of_identifiers_and_presence_in_order():
-    manifest = gallery_manifest(Embeddings(**parts()))
-    assert manifest == {
-        "num_clips": 2,
-        "ids": ["ä", "b"],
-        "presence": [[1, 0, 1], [1, 1, 1]],
-        "sha256": hashlib.sha256(rb'[["\u00e4",[1,0,1]],["b",[1,1,1]]]').hexdigest(),
-    }
+        def get_concat_features(self, modality_mask, **inputs):
+            return modality_mask.all(dim=1)[:, None, None] * torch.ones(len(modality_mask), 3, DIM)
 
-
-def test_manifest_changes_with_order_and_presence_but_not_with_embeddings():
-    digest = gallery_manifest(Embeddings(**parts()))["sha256"]
-    assert gallery_manifest(Embeddings(**parts(modality_embeds=torch.zeros(2, 3, DIM))))["sha256"] == digest
-    flipped = parts()
-    flipped.update(clip_ids=["b", "ä"], modality_mask=flipped["modality_mask"].flip(0))
-    fuller = parts(modality_mask=torch.ones(2, 3, dtype=torch.bool))
-    assert len({digest, *(gallery_manifest(Embeddings(**p))["sha256"] for p in (flipped, fuller))}) == 3
+    embeddings = embed_dataset(WithHeads(), FakeProcessor(), dataset_of(rows), batch_size=2, progress=False)
+    assert embeddings.concat_embeds.shape == (7, 3, DIM)
+    assert embeddings.concat_embeds[:, 0, 0].tolist() == [1, 0, 0, 0, 0, 0, 1]
+    assert torch.equal(embeddings.modality_embeds, embed(rows).modality_embeds)
+    assert embed(rows).concat_embeds is None

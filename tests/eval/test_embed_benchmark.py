@@ -1,0 +1,376 @@
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset, load_from_disk
+
+from eval import embed_benchmark as module
+from eval.benchmarks import Split, configure_processor, load_split
+from eval.embed import embed_dataset
+from eval.embed_benchmark import embed_benchmark
+from eval.embeddings import gallery_manifest, load_embeddings
+from eval.miniature import generate
+from eval.provenance import describe
+from modeling_scalar import load_model
+from tests.trainer.test_scalar_trainer import free_port
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NUM_CLIPS = 21
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As the processes that are started here: sums of several threads may round otherwise."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return generate(tmp_path_factory.mktemp("embed") / "data", num_train=1, num_test=NUM_CLIPS, num_proc=1)
+
+
+@pytest.fixture
+def embed(tiny_model_dir, data):
+    def run(output, **options):
+        options = {"batch_size": 4, "progress": False} | options
+        return embed_benchmark(output, tiny_model_dir, options.pop("benchmark", "miniature"), data, **options)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def reference(tiny_model_dir, data):
+    """The same by the other way, in memory."""
+    model, processor = load_model(tiny_model_dir)
+    torch.set_num_threads(1)
+    dataset = load_split("miniature", data).dataset
+    return embed_dataset(model, processor, dataset, batch_size=4, progress=False)
+
+
+def rows_of(store):
+    """The bytes of the two data sets; what `datasets` writes beside them holds a random fingerprint."""
+    return [file.read_bytes() for name in ("clips", "queries") for file in sorted((store / name).glob("*.arrow"))]
+
+
+def parts_of(store, kind="clips"):
+    return sorted(store.with_name(f"{store.name}.parts").glob(f"{kind}-*.arrow"))
+
+
+def test_store_holds_what_embedding_in_memory_gives(embed, reference, tmp_path):
+    description = embed(tmp_path / "store")
+    store = load_embeddings(tmp_path / "store")
+    for name in ("text_embeds", "modality_embeds", "modality_mask", "pairs"):
+        assert torch.equal(getattr(store, name), getattr(reference, name)), name
+    for name in ("clip_ids", "query_ids", "captions", "problems", "concat_embeds"):
+        assert getattr(store, name) == getattr(reference, name), name
+    assert len(store.clip_ids) == NUM_CLIPS and not store.modality_mask.all() and store.modality_mask.all(1).any()
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    assert description == json.loads((tmp_path / "store" / "embeddings.json").read_text())
+    assert description["gallery_sha256"] == gallery_manifest(reference)["sha256"]
+
+
+def test_metadata_tells_where_the_embeddings_come_from(embed, tiny_model_dir, tmp_path):
+    metadata = embed(tmp_path / "store", on_error="missing")["metadata"]
+    assert metadata["model"] == str(tiny_model_dir) and metadata["benchmark"] == "miniature"
+    assert metadata["split"] == "test" and metadata["task"] == "retrieval" and metadata["on_error"] == "missing"
+    assert metadata["score_options"] == {"method": "scalar", "query_temperature": 0.1}
+    assert metadata["left_out"] == [] and metadata["training"] is None
+    assert metadata["versions"]["torch"] == torch.__version__ and metadata["benchmark_description"]["seed"] == 0
+
+
+def test_half_precision_is_rounded_once(embed, reference, tmp_path):
+    embed(tmp_path / "store", dtype="float16")
+    store = load_embeddings(tmp_path / "store")
+    assert torch.equal(store.modality_embeds, reference.modality_embeds.half())
+    assert torch.equal(store.text_embeds, reference.text_embeds.half())
+
+
+def test_class_labels_are_queries_with_many_clips(embed, data, tmp_path):
+    description = embed(tmp_path / "store", benchmark="miniature_classes")
+    store = load_embeddings(tmp_path / "store")
+    labels = load_split("miniature_classes", data).dataset["caption"]
+    assert store.query_ids == store.captions == list(dict.fromkeys(labels))
+    assert description["num_pairs"] == len(store.pairs) == len(labels) > description["num_queries"]
+    assert description["metadata"]["task"] == "classification"
+
+
+def test_protocol_of_the_benchmark_is_followed_and_what_is_left_out_is_told(
+    embed, tiny_model_dir, data, tmp_path, monkeypatch
+):
+    whole = load_split("miniature", data)
+    split = Split(whole.dataset, ["gone"], "retrieval", {"num_frames": 1})
+    monkeypatch.setattr(module, "load_split", lambda *arguments, **options: split)
+    metadata = embed(tmp_path / "store")["metadata"]
+    assert metadata["left_out"] == ["gone"] and metadata["processing"] == {"num_frames": 1}
+    model, processor = load_model(tiny_model_dir)
+    embeds = [
+        embed_dataset(model, reader, whole.dataset, batch_size=4, progress=False).modality_embeds
+        for reader in (configure_processor(processor, {"num_frames": 1}), processor)
+    ]
+    assert torch.equal(load_embeddings(tmp_path / "store").modality_embeds, embeds[0])
+    assert not torch.equal(*embeds)
+
+
+# Going on
+
+
+def counting(monkeypatch, stop_after=None):
+    """Count blocks that are computed; optionally stop, as by Ctrl-C, before one more is."""
+    computed = []
+
+    def counted(run):
+        def count(*arguments):
+            if len(computed) == stop_after:
+                raise KeyboardInterrupt
+            computed.append(run.__name__)
+            return run(*arguments)
+
+        return count
+
+    for name in ("embed_clips", "embed_captions"):
+        monkeypatch.setattr(module, name, counted(getattr(module, name)))
+    return computed
+
+
+@pytest.mark.parametrize("stop_after", [0, 3, 8])
+def test_interrupted_run_goes_on_to_the_same_bytes(embed, tmp_path, monkeypatch, stop_after):
+    """21 clips and 21 captions in blocks of 4: 12 blocks."""
+    embed(tmp_path / "whole")
+    store = tmp_path / "store"
+    with monkeypatch.context() as patched:
+        counting(patched, stop_after)
+        with pytest.raises(KeyboardInterrupt):
+            embed(store)
+    assert not store.exists() and len(parts_of(store)) + len(parts_of(store, "captions")) == stop_after
+    with pytest.raises(FileNotFoundError, match="no embeddings at"):
+        load_embeddings(store)
+    computed = counting(monkeypatch)
+    embed(store)
+    assert len(computed) == 12 - stop_after
+    assert rows_of(store) == rows_of(tmp_path / "whole")
+
+
+def test_finished_store_is_left_alone(embed, tmp_path, monkeypatch, caplog):
+    store = tmp_path / "store"
+    first = embed(store)
+    (store.with_name("store.parts")).mkdir()  # as if killed when it was about to be removed
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    computed = counting(monkeypatch)
+    with caplog.at_level(logging.INFO):
+        assert embed(store) == first
+    assert "was finished before; there is nothing to do" in caplog.text
+    assert computed == [] and {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+CHANGES = [
+    ({"batch_size": 5}, "different are batch_size"),
+    ({"dtype": "float16"}, "different are dtype"),
+    ({"on_error": "missing"}, "different are on_error"),
+    ({"split": "train"}, "different are the clips, their files, subtitles or captions"),
+    ({"benchmark": "miniature_classes"}, "different are the clips, their files, subtitles or captions"),
+]
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_other_arguments_are_refused_not_mixed(embed, tmp_path, monkeypatch, finished):
+    store = tmp_path / "store"
+    with monkeypatch.context() as patched:
+        counting(patched, None if finished else 5)
+        if finished:
+            embed(store)
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                embed(store)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    assert store.exists() == finished and before
+    for change, message in CHANGES:
+        with pytest.raises(ValueError, match=f"were made otherwise: {message}"):
+            embed(store, **change)
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_other_weights_settings_files_and_versions_are_refused(embed, tiny_model_dir, data, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        counting(patched, 5)
+        with pytest.raises(KeyboardInterrupt):
+            embed(tmp_path / "store")
+    model, processor = load_model(tiny_model_dir)
+    with torch.no_grad():
+        model.audio_projection.weight[3, 3] += 1e-3
+    model.save_pretrained(tmp_path / "weights")
+    processor.save_pretrained(tmp_path / "weights")
+    shutil.copytree(tiny_model_dir, tmp_path / "settings")
+    configure_processor(processor, {"num_frames": 1}).save_pretrained(tmp_path / "settings")
+    options = {"batch_size": 4, "progress": False}
+    for name in ("weights", "settings"):
+        with pytest.raises(ValueError, match="different are the weights or settings of the model or its processor"):
+            embed_benchmark(tmp_path / "store", tmp_path / name, "miniature", data, **options)
+    shutil.copytree(data, tmp_path / "data")
+    file = sorted((tmp_path / "data" / "test").glob("*.mp4"))[0]
+    file.write_bytes(file.read_bytes() + b"\0")
+    with pytest.raises(ValueError, match="different are the clips, their files"):
+        embed_benchmark(tmp_path / "store", tiny_model_dir, "miniature", tmp_path / "data", **options)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "versions", lambda: {"torch": "0.4"})
+        with pytest.raises(ValueError, match="different are versions"):
+            embed(tmp_path / "store")
+    # Where model and data lie does not matter.
+    shutil.copytree(tiny_model_dir, tmp_path / "moved")
+    shutil.copytree(data, tmp_path / "moved data")
+    embed_benchmark(tmp_path / "store", tmp_path / "moved", "miniature", tmp_path / "moved data", **options)
+    embed(tmp_path / "store")
+
+
+def test_folders_with_something_else_are_refused(embed, tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "thesis.tex").write_text("x")
+    with pytest.raises(ValueError, match="store holds something else than embeddings"):
+        embed(tmp_path / "store")
+    assert parts_of(tmp_path / "store") == []  # before anything is embedded
+    (tmp_path / "other.parts").mkdir()
+    (tmp_path / "other.parts" / "thesis.tex").write_text("x")
+    with pytest.raises(ValueError, match="other.parts is needed for unfinished embeddings, but holds something else"):
+        embed(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "`batch_size`"),
+        ({"dtype": "bfloat16"}, "float32 or float16"),
+        ({"on_error": "skip"}, "`on_error`"),
+        ({"split": "nowhere"}, "nowhere"),
+        ({"captions": "all"}, "captions"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(embed, tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        embed(tmp_path / "store", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(tiny_model_dir, data, tmp_path):
+    shutil.copytree(data, tmp_path / "data")
+    films = sorted((tmp_path / "data" / "test").glob("*.mp4"))
+    dataset = load_split("miniature", data).dataset
+    # Those that keep something to be scored by: a subtitle.
+    broken = [row["video_id"] for row in dataset if row["subtitle"] and row["video_path"]][:4]
+    by_id = {row["video_id"]: Path(row["video_path"]).name for row in dataset if row["video_path"]}
+    assert len(broken) == 4 and len(films) > 4
+    for name in broken:
+        path = tmp_path / "data" / "test" / by_id[name]
+        path.write_bytes(path.read_bytes()[:200])
+    arguments = (tiny_model_dir, "miniature", tmp_path / "data")
+    with pytest.raises(ValueError, match=rf"{broken[0]}.*on_error=\"missing\""):
+        embed_benchmark(tmp_path / "store", *arguments, batch_size=2, progress=False)
+    shutil.rmtree(tmp_path / "store.parts")
+    description = embed_benchmark(tmp_path / "store", *arguments, batch_size=2, on_error="missing", progress=False)
+    assert list(dict.fromkeys(problem.split(":")[0] for problem in description["problems"])) == broken
+    store = load_embeddings(tmp_path / "store")
+    assert store.problems == description["problems"]
+    assert all(not store.modality_mask[store.clip_ids.index(name), 0] for name in broken)
+
+
+def test_killed_run_goes_on_to_the_same_bytes(embed, tiny_model_dir, data, tmp_path, monkeypatch):
+    """Killed without warning in the middle, by the command a user types."""
+    embed(tmp_path / "whole", batch_size=1)
+    store = tmp_path / "store"
+    command = [sys.executable, "-m", "eval", "embed", "--model", tiny_model_dir, "--benchmark", "miniature"]
+    command += ["--root", data, "--output", store, "--batch-size", "1", "--num-workers", "1"]
+    process = subprocess.Popen(
+        list(map(str, command)), cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    while len(parts_of(store)) < 3 and process.poll() is None:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = len(parts_of(store))
+    assert not store.exists() and 3 <= done < NUM_CLIPS, "the run ended before it was killed"
+    computed = counting(monkeypatch)
+    embed(store, batch_size=1)
+    assert computed == ["embed_clips"] * (NUM_CLIPS - done)
+    assert rows_of(store) == rows_of(tmp_path / "whole")
+
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from accelerate import PartialState
+from eval.embed_benchmark import embed_benchmark
+
+folder, model, data, broken = sys.argv[1:]
+told = {}
+for name, root in (("broken", broken), ("two", data)):
+    try:
+        told[name] = embed_benchmark(Path(folder) / name, model, "miniature", root, batch_size=2, progress=False)
+    except (ValueError, SystemExit) as error:
+        told[name] = [type(error).__name__, str(error)]
+state = PartialState()
+told["world"] = state.num_processes
+(Path(folder) / f"{state.process_index}.json").write_text(json.dumps(told))
+"""
+
+
+@pytest.mark.distributed
+def test_two_processes_give_the_same_bytes_and_fail_together(embed, tiny_model_dir, data, tmp_path):
+    embed(tmp_path / "one", batch_size=2)
+    shutil.copytree(data, tmp_path / "data")
+    broken = next(row for row in load_split("miniature", tmp_path / "data").dataset if row["video_path"])
+    Path(broken["video_path"]).write_bytes(b"")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    launch += ["--main_process_port", free_port(), tmp_path / "program.py"]
+    run = subprocess.run(
+        [sys.executable, *map(str, [*launch, tmp_path, tiny_model_dir, data, tmp_path / "data"])],
+        cwd=ROOT,
+        env=ENVIRONMENT | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert [one["world"] for one in told] == [2, 2]
+    assert rows_of(tmp_path / "two") == rows_of(tmp_path / "one")
+    assert told[0]["two"] == told[1]["two"] and told[0]["two"]["metadata"]["num_processes"] == 2
+    kind, message = told[0]["broken"]
+    assert kind == "ValueError" and broken["video_id"] in message
+    assert told[1]["broken"] == ["SystemExit", "1"]
+    assert not (tmp_path / "broken").exists()
+
+
+def test_blocks_are_read_by_arrow_as_they_are(embed, tmp_path, monkeypatch):
+    """What a killed run leaves can be looked at."""
+    counting(monkeypatch, 8)
+    with pytest.raises(KeyboardInterrupt):
+        embed(tmp_path / "store")
+    block = Dataset.from_file(str(parts_of(tmp_path / "store")[0])).with_format("numpy")[:]
+    assert block["video"].shape == (4, 16) and block["presence"].dtype == np.bool_
+
+
+def test_infinite_temperature_is_written_as_json_has_it(tiny_model, data):
+    tiny_model.config.query_temperature = float("inf")
+    described = describe(tiny_model, "nowhere", "miniature", data, "test", task="retrieval")
+    assert described["query_temperature"] == described["score_options"]["query_temperature"] == "inf"
+    assert float("inf") == float(described["query_temperature"]) and described["task"] == "retrieval"
+    json.dumps(described, allow_nan=False)
+
+
+def test_store_of_the_command_is_found_by_datasets(embed, tmp_path):
+    embed(tmp_path / "store")
+    assert load_from_disk(tmp_path / "store" / "clips").num_rows == NUM_CLIPS

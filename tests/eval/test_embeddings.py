@@ -1,0 +1,538 @@
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from datasets import Dataset, load_from_disk
+from safetensors.torch import save_file
+
+from eval.embeddings import Embeddings, gallery_manifest, load_embeddings
+
+DIM = 8
+NAMES = ("video", "audio", "subtitle")
+CONCATS = ("concat_video_audio", "concat_video_subtitle", "concat_video_audio_subtitle")
+
+
+def parts(**changes):
+    content = dict(
+        text_embeds=torch.eye(2, DIM),
+        modality_embeds=torch.eye(6, DIM).view(2, 3, DIM),
+        modality_mask=torch.tensor([[True, False, True], [True, True, True]]),
+        pairs=torch.tensor([[0, 1], [1, 0]]),
+        clip_ids=["ä", "b"],
+        query_ids=["q", "r"],
+        captions=["one", "zwei"],
+    )
+    return content | changes
+
+
+def random_embeddings(num_clips=2500, num_queries=3300, concat=False, seed=0):
+    """More rows than Arrow puts into one batch of a file; queries with up to three clips, in any order."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def unit(*shape):
+        return torch.nn.functional.normalize(torch.randn(*shape, generator=generator), dim=-1)
+
+    mask = torch.rand(num_clips, 3, generator=generator) > 0.4
+    mask[~mask.any(dim=1), 0] = True
+    first = torch.stack(
+        [torch.arange(num_queries), torch.randint(num_clips, (num_queries,), generator=generator)], dim=1
+    )
+    more = torch.stack([torch.randint(n, (2000,), generator=generator) for n in (num_queries, num_clips)], dim=1)
+    heads = torch.stack([mask[:, [0, 1]].all(1), mask[:, [0, 2]].all(1), mask.all(1)], dim=1)
+    return Embeddings(
+        text_embeds=unit(num_queries, DIM),
+        modality_embeds=unit(num_clips, 3, DIM) * mask[..., None],
+        modality_mask=mask,
+        pairs=torch.cat([first, more]).unique(dim=0),
+        clip_ids=[f"clip {i:05d} é" for i in torch.randperm(num_clips, generator=generator).tolist()],
+        query_ids=[f"query {i}" for i in range(num_queries)],
+        captions=[f"caption, «{i}»" for i in range(num_queries)],
+        concat_embeds=unit(num_clips, 3, DIM) * heads[..., None] if concat else None,
+        problems=["ä: nichts zu hören"],
+        metadata={"model": "tiny", "score_options": {"query_temperature": "inf"}},
+    )
+
+
+def assert_same(first, second):
+    for name in ("text_embeds", "modality_embeds", "modality_mask", "pairs", "concat_embeds"):
+        one, other = getattr(first, name), getattr(second, name)
+        assert (one is None) == (other is None), name
+        if one is not None:
+            assert one.dtype == other.dtype, name
+            torch.testing.assert_close(one, other, rtol=0, atol=0, msg=name)
+    for name in ("clip_ids", "query_ids", "captions", "problems", "metadata"):
+        assert getattr(first, name) == getattr(second, name), name
+
+
+def listing(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+# The data class
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text_embeds": torch.ones(3, DIM)}, "text_embeds"),
+        ({"modality_embeds": torch.ones(2, 3, DIM + 1)}, "modality_embeds"),
+        ({"concat_embeds": torch.ones(2, 2, DIM)}, "concat_embeds"),
+        ({"modality_mask": torch.ones(2, 3)}, "bool"),
+        ({"modality_mask": torch.zeros(2, 3, dtype=torch.bool)}, r"none: \['ä', 'b'\]"),
+        ({"pairs": torch.tensor([[0, 0], [1, 2]])}, r"`pairs` must name rows .* got \[\[1, 2\]\]"),
+        ({"pairs": torch.tensor([[0, 0], [1, -1]])}, r"`pairs` must name rows"),
+        ({"pairs": torch.tensor([[0, 0], [0, 0], [1, 1]])}, "`pairs` must be unique"),
+        ({"pairs": torch.tensor([[0, 0], [0, 1]])}, r"describe none: \['r'\]"),
+        ({"clip_ids": ["b", "b"]}, r"`clip_ids` must be unique, repeated: \['b'\]"),
+        ({"query_ids": ["q", "q"]}, r"`query_ids` must be unique, repeated: \['q'\]"),
+        ({"captions": ["one"]}, "one caption per query, got 1 for 2"),
+    ],
+)
+def test_embeddings_that_do_not_fit_together_are_refused(changes, message):
+    Embeddings(**parts())
+    with pytest.raises(ValueError, match=message):
+        Embeddings(**parts(**changes))
+
+
+def test_many_wrong_names_are_cut_and_counted():
+    ids = [str(i // 2) for i in range(100_000)]
+    content = parts(
+        clip_ids=ids, modality_embeds=torch.ones(100_000, 3, DIM), modality_mask=torch.ones(100_000, 3).bool()
+    )
+    with pytest.raises(ValueError, match=r"repeated: \['0', '1', .* and 49990 more") as caught:
+        Embeddings(**content)
+    assert len(str(caught.value)) < 300
+
+
+def test_what_is_not_finite_is_named_where_it_counts():
+    embeds = parts()["modality_embeds"].clone()
+    embeds[0, 1] = torch.nan  # absent
+    embeddings = Embeddings(**parts(modality_embeds=embeds))
+    embeddings.check_finite()
+    embeddings.modality_embeds[1, 1, 0] = torch.inf
+    embeddings.text_embeds[0, 3] = torch.nan
+    with pytest.raises(ValueError, match=r"captions \['q'\] and the clips \['b'\]"):
+        embeddings.check_finite()
+    heads = torch.zeros(2, 3, DIM).index_fill(0, torch.tensor([0]), torch.nan)
+    with pytest.raises(ValueError, match=r"captions \[\] and the clips \['ä'\]"):
+        Embeddings(**parts(concat_embeds=heads)).check_finite()
+
+
+def test_manifest_is_the_digest_of_identifiers_and_presence_in_order():
+    manifest = gallery_manifest(Embeddings(**parts()))
+    assert manifest == {
+        "num_clips": 2,
+        "ids": ["ä", "b"],
+        "presence": [[1, 0, 1], [1, 1, 1]],
+        "sha256": hashlib.sha256(rb'[["\u00e4",[1,0,1]],["b",[1,1,1]]]').hexdigest(),
+    }
+
+
+def test_manifest_changes_with_order_and_presence_but_not_with_embeddings():
+    digest = gallery_manifest(Embeddings(**parts()))["sha256"]
+    assert gallery_manifest(Embeddings(**parts(modality_embeds=torch.zeros(2, 3, DIM))))["sha256"] == digest
+    flipped = parts()
+    flipped.update(clip_ids=["b", "ä"], modality_mask=flipped["modality_mask"].flip(0))
+    fuller = parts(modality_mask=torch.ones(2, 3, dtype=torch.bool))
+    assert len({digest, *(gallery_manifest(Embeddings(**p))["sha256"] for p in (flipped, fuller))}) == 3
+
+
+# The store
+
+
+@pytest.mark.parametrize("concat", [False, True])
+def test_saved_embeddings_load_equal(tmp_path, concat):
+    embeddings = random_embeddings(concat=concat)
+    embeddings.save(tmp_path / "new" / "folder")
+    assert listing(tmp_path / "new" / "folder") == ["clips", "embeddings.json", "queries"]
+    assert listing(tmp_path / "new") == ["folder"]
+    assert_same(load_embeddings(tmp_path / "new" / "folder"), embeddings)
+
+
+def test_half_precision_is_kept_as_it_is(tmp_path):
+    embeddings = random_embeddings(50, 60, concat=True)
+    embeddings.save(tmp_path / "half", dtype="float16")
+    half = load_embeddings(tmp_path / "half")
+    for name in ("text_embeds", "modality_embeds", "concat_embeds"):
+        assert torch.equal(getattr(half, name), getattr(embeddings, name).half())
+    half.save(tmp_path / "again")
+    assert_same(load_embeddings(tmp_path / "again"), half)
+    size, full = ((tmp_path / name / "clips").stat() for name in ("half", "again"))
+    assert load_from_disk(tmp_path / "half" / "clips").features["video"].feature.dtype == "float16"
+    with pytest.raises(ValueError, match="float32 or float16, got 'bfloat16'"):
+        embeddings.save(tmp_path / "x", dtype="bfloat16")
+    embeddings.modality_embeds = embeddings.modality_embeds.double()
+    with pytest.raises(ValueError, match="float32 or float16, got 'float64'"):
+        embeddings.save(tmp_path / "x")
+
+
+def test_store_opens_in_datasets_numpy_torch_and_arrow_alone(tmp_path):
+    embeddings = random_embeddings(concat=True)
+    embeddings.save(tmp_path / "store")
+    clips, queries = (load_from_disk(tmp_path / "store" / name) for name in ("clips", "queries"))
+    assert clips.column_names == ["clip_id", *NAMES, "presence", *CONCATS]
+    assert queries.column_names == ["query_id", "caption", "embedding", "clip_ids"]
+    assert str(clips.features["video"]) == f"List(Value('float32'), length={DIM})"
+    assert str(clips.features["presence"]) == "List(Value('bool'), length=3)"
+    columns = clips.with_format("torch")[:]
+    for index, name in enumerate(NAMES):
+        assert torch.equal(columns[name], embeddings.modality_embeds[:, index])
+    for index, name in enumerate(CONCATS):
+        assert torch.equal(columns[name], embeddings.concat_embeds[:, index])
+    assert torch.equal(columns["presence"], embeddings.modality_mask)
+    text = queries.with_format("numpy")[:]["embedding"]
+    assert text.dtype == np.float32 and np.array_equal(text, embeddings.text_embeds.numpy())
+    row = {clip_id: number for number, clip_id in enumerate(clips["clip_id"])}
+    pairs = [[query, row[i]] for query, ids in enumerate(queries["clip_ids"]) for i in ids]
+    assert pairs == embeddings.pairs.tolist() and max(map(len, queries["clip_ids"])) > 1
+
+    (file,) = (tmp_path / "store" / "clips").glob("*.arrow")
+    with pa.memory_map(str(file)) as source:
+        table = pa.ipc.open_stream(source).read_all()
+        assert table.column("video").num_chunks > 1
+        video = np.concatenate([chunk.flatten().to_numpy() for chunk in table.column("video").chunks])
+    assert np.array_equal(video.reshape(-1, DIM), embeddings.modality_embeds[:, 0].numpy())
+
+
+def test_store_opens_where_this_project_is_not_installed(tmp_path):
+    random_embeddings(30, 40).save(tmp_path / "store")
+    program = "import datasets, sys; d = datasets.load_from_disk('store/clips').with_format('numpy'); "
+    program += "assert not any('modeling_scalar' in name for name in sys.modules); print(d[:]['audio'].shape)"
+    run = subprocess.run(
+        [sys.executable, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip() == f"(30, {DIM})"
+
+
+def test_description_tells_what_the_store_holds(tmp_path):
+    embeddings = random_embeddings(concat=True)
+    embeddings.save(tmp_path)
+    description = json.loads((tmp_path / "embeddings.json").read_text())
+    assert description == {
+        "version": 1,
+        "dim": DIM,
+        "dtype": "float32",
+        "num_clips": 2500,
+        "num_queries": 3300,
+        "num_pairs": len(embeddings.pairs),
+        "columns": [*NAMES, *CONCATS],
+        "gallery_sha256": gallery_manifest(embeddings)["sha256"],
+        "problems": embeddings.problems,
+        "metadata": embeddings.metadata,
+    }
+
+
+def test_absent_rows_are_zero_in_the_store_whatever_they_held(tmp_path):
+    embeds = parts()["modality_embeds"].clone()
+    embeds[0, 1] = torch.nan
+    Embeddings(**parts(modality_embeds=embeds)).save(tmp_path)
+    assert load_embeddings(tmp_path).modality_embeds[0, 1].tolist() == [0] * DIM
+
+
+@pytest.mark.parametrize("metadata", [{"x": float("inf")}, {"x": float("nan")}, {"x": Path("y")}])
+def test_metadata_that_is_not_json_is_refused_and_writes_nothing(tmp_path, metadata):
+    with pytest.raises(ValueError, match="must be JSON, without NaN and infinity"):
+        Embeddings(**parts(metadata=metadata)).save(tmp_path / "store")
+    assert listing(tmp_path) == []
+
+
+def test_saving_replaces_a_store_and_nothing_else(tmp_path):
+    store = tmp_path / "store"
+    random_embeddings(5, 5).save(store)
+    Embeddings(**parts()).save(store)
+    assert load_embeddings(store).clip_ids == ["ä", "b"]
+    assert listing(tmp_path) == ["store"]
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "thesis.tex").write_text("x")
+    for place in (tmp_path / "work", tmp_path / "work" / "thesis.tex"):
+        with pytest.raises(ValueError, match="holds something else than embeddings"):
+            Embeddings(**parts()).save(place)
+    assert listing(tmp_path / "work") == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("step", ["save_to_disk", "write_json", "rename"])
+@pytest.mark.parametrize("there", [False, True])
+def test_interrupted_save_leaves_the_old_store_or_none(tmp_path, monkeypatch, step, there):
+    store = tmp_path / "store"
+    if there:
+        random_embeddings(5, 5).save(store)
+
+    def fail(*arguments, **options):
+        raise KeyboardInterrupt
+
+    owner = {"save_to_disk": Dataset, "write_json": sys.modules["eval.embeddings"], "rename": Path}[step]
+    monkeypatch.setattr(owner, step, fail)
+    with pytest.raises(KeyboardInterrupt):
+        Embeddings(**parts()).save(store)
+    monkeypatch.undo()
+    assert listing(tmp_path) == (["store"] if there else [])
+    if there:
+        assert len(load_embeddings(store).clip_ids) == 5
+    else:
+        with pytest.raises(FileNotFoundError, match="no embeddings at .*store"):
+            load_embeddings(store)
+
+
+@pytest.mark.parametrize("name", ["clips", "queries"])
+def test_store_without_a_data_set_or_with_half_of_one_is_refused(tmp_path, name):
+    random_embeddings(50, 50).save(tmp_path)
+    (file,) = (tmp_path / name).glob("*.arrow")
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=rf"{name} cannot be opened as a data set"):
+        load_embeddings(tmp_path)
+    file.unlink()
+    with pytest.raises(ValueError, match=rf"{name} cannot be opened as a data set"):
+        load_embeddings(tmp_path)
+    for path in (tmp_path / name).iterdir():
+        path.unlink()
+    (tmp_path / name).rmdir()
+    with pytest.raises(FileNotFoundError, match=rf"no data set .*{name}"):
+        load_embeddings(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_clips": 3}, r"different are \['num_clips'\]"),
+        ({"gallery_sha256": "0" * 64, "dtype": "float16"}, r"different are \['dtype', 'gallery_sha256'\]"),
+        ({"version": 2}, "of version 2, expected 1"),
+        ({"problems": "none"}, "`problems` .* must be a list"),
+        ({"metadata": []}, "`metadata` .* must be a dict"),
+        ('{"metadata": {"x": NaN}}', "is not JSON: NaN is not JSON"),
+        ("[1]", "must hold a JSON object"),
+        ("{", "is not JSON"),
+    ],
+)
+def test_description_of_something_else_is_refused(tmp_path, change, message):
+    Embeddings(**parts()).save(tmp_path)
+    path = tmp_path / "embeddings.json"
+    path.write_text(change if isinstance(change, str) else json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=message):
+        load_embeddings(tmp_path)
+
+
+# Written by hand
+
+
+def by_hand(folder, clips=(), queries=()):
+    """The two data sets, from lists as a user has them: no features, no description."""
+    vectors = np.eye(6, DIM)
+    columns = {
+        "clip_id": ["a", "b"],
+        "video": vectors[[0, 1]].tolist(),
+        "audio": [[0.0] * DIM, vectors[2].tolist()],
+        "subtitle": vectors[[3, 4]].astype(np.float32),
+        "presence": [[True, False, True], [True, True, True]],
+    }
+    asked = {
+        "query_id": ["x", "y"],
+        "caption": ["one", "two"],
+        "embedding": vectors[:2],
+        "clip_ids": [["b", "a"], ["b"]],
+    }
+    for name, content in (("clips", columns | dict(clips)), ("queries", asked | dict(queries))):
+        content = {key: value for key, value in content.items() if value is not None}
+        Dataset.from_dict(content).save_to_disk(folder / name)
+    return folder
+
+
+def test_store_written_with_datasets_alone_loads(tmp_path):
+    embeddings = load_embeddings(by_hand(tmp_path))
+    assert embeddings.text_embeds.dtype == embeddings.modality_embeds.dtype == torch.float32
+    assert torch.equal(embeddings.modality_embeds[1], torch.eye(6, DIM)[[1, 2, 4]])
+    assert embeddings.modality_mask.tolist() == [[True, False, True], [True, True, True]]
+    assert embeddings.pairs.tolist() == [[0, 1], [0, 0], [1, 1]]
+    assert embeddings.metadata == {} and embeddings.problems == []
+    (tmp_path / "embeddings.json").write_text('{"metadata": {"model": "mine"}}')
+    assert load_embeddings(tmp_path).metadata == {"model": "mine"}
+
+
+E_ = np.eye(2, DIM).tolist()
+
+
+@pytest.mark.parametrize(
+    ("clips", "queries", "message"),
+    [
+        ({"audio": None}, {}, r"clips lacks the column `audio`; it has \['clip_id'"),
+        ({"presence": None}, {}, "lacks the column `presence`"),
+        ({}, {"caption": None}, "queries lacks the column `caption`"),
+        ({"clip_id": [1, 2]}, {}, "`clip_id` .* must hold strings, got int64"),
+        ({"clip_id": ["a", None]}, {}, "`clip_id` .* has 1 nulls"),
+        ({"clip_id": ["b", "b"]}, {"clip_ids": [["b"], ["b"]]}, r"`clip_ids` must be unique, repeated: \['b'\]"),
+        ({}, {"query_id": ["x", "x"]}, r"`query_ids` must be unique, repeated: \['x'\]"),
+        ({"audio": [None, E_[1]]}, {}, "`audio` .* has 1 nulls. Absent modalities are zeros"),
+        ({"audio": [[1.0, None] * 4, E_[1]]}, {}, "Lists in the column `audio` .* hold nulls"),
+        ({"audio": [[1.0], E_[1]]}, {}, r"must have one length, got \[1, 8\]"),
+        ({}, {"embedding": [[1.0], [1.0]]}, r"Expected `modality_embeds` of shape \(2, 3, 1\), got \(2, 3, 8\)"),
+        ({"audio": [1.0, 2.0]}, {}, "`audio` .* must hold lists of floats, got double"),
+        ({"presence": [[1, 0, 1], [1, 1, 1]]}, {}, "`presence` .* must hold lists of bools, got list<.*int64"),
+        ({"presence": [[True] * 2] * 2}, {}, "Expected `modality_mask` of shape"),
+        ({}, {"clip_ids": [["b"], ["c", "a"]]}, r"clips that are not in the gallery: \['c'\]"),
+        ({}, {"clip_ids": [["b"], []]}, r"describe none: \['y'\]"),
+        ({}, {"clip_ids": [["b"], ["a", "a"]]}, "`pairs` must be unique"),
+        ({}, {"clip_ids": ["b", "a"]}, "`clip_ids` .* must hold lists of strings, got string"),
+        (
+            {"video": (2 * np.eye(2, DIM)).tolist()},
+            {},
+            r"unit norm; .* captions \[\] and the clips \['a', 'b'\]. Norm",
+        ),
+        ({}, {"embedding": [[0.5] * DIM, E_[0]]}, r"unit norm; .* captions \['x'\] and the clips \[\]"),
+        ({"presence": [[True] * 3] * 2}, {}, r"the clips \['a'\].*must be marked absent"),
+        ({"concat_video_audio": E_}, {}, "lacks the column `concat_video_subtitle`"),
+    ],
+)
+def test_store_that_makes_no_sense_is_refused(tmp_path, clips, queries, message):
+    with pytest.raises(ValueError, match=message):
+        load_embeddings(by_hand(tmp_path, clips, queries))
+
+
+def test_data_sets_with_splits_or_without_rows_are_refused(tmp_path):
+    from datasets import DatasetDict
+
+    by_hand(tmp_path / "a")
+    empty = load_from_disk(tmp_path / "a" / "clips").select([])
+    empty.save_to_disk(tmp_path / "b" / "clips")
+    load_from_disk(tmp_path / "a" / "queries").save_to_disk(tmp_path / "b" / "queries")
+    with pytest.raises(ValueError, match="clips cannot be opened as a data set; is it cut off, or empty"):
+        load_embeddings(tmp_path / "b")
+    DatasetDict({"test": load_from_disk(tmp_path / "a" / "clips")}).save_to_disk(tmp_path / "c" / "clips")
+    with pytest.raises(ValueError, match=r"one data set, got the splits \['test'\]"):
+        load_embeddings(tmp_path / "c")
+
+
+def test_nan_is_left_to_the_evaluation_to_tell_of(tmp_path):
+    vectors = np.eye(2, DIM)
+    vectors[0, 0] = np.nan
+    embeddings = load_embeddings(by_hand(tmp_path, queries={"embedding": vectors}))
+    with pytest.raises(ValueError, match=r"captions \['x'\]"):
+        embeddings.check_finite()
+
+
+def test_vectors_are_normalised_if_asked(tmp_path):
+    clips = {"video": (3 * np.eye(2, DIM)).tolist()}
+    embeddings = load_embeddings(by_hand(tmp_path, clips, {"embedding": [[0.5] * DIM, E_[0]]}), normalize=True)
+    assert torch.equal(embeddings.modality_embeds[:, 0], torch.eye(2, DIM))
+    assert embeddings.modality_embeds[0, 1].tolist() == [0] * DIM
+    torch.testing.assert_close(embeddings.text_embeds.norm(dim=1), torch.ones(2))
+
+
+# One file
+
+
+def arrays(**changes):
+    mask = np.array([[True, False, True], [True, True, True]])
+    content = {
+        "text_embeds": np.eye(2, DIM, dtype=np.float32),
+        "modality_embeds": np.eye(6, DIM, dtype=np.float32).reshape(2, 3, DIM) * mask[..., None],
+    }
+    return {name: value for name, value in (content | changes).items() if value is not None}
+
+
+def write_file(path, **changes):
+    content = arrays(**changes)
+    if path.suffix == ".npz":
+        np.savez(path, **content)
+    else:
+        texts = {name: content.pop(name) for name in ("clip_ids", "query_ids", "captions") if name in content}
+        header = {name: json.dumps([str(text) for text in value]) for name, value in texts.items()}
+        save_file({name: torch.from_numpy(value) for name, value in content.items()}, path, header)
+    return path
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.safetensors"])
+def test_one_file_loads_with_defaults_and_with_everything_told(tmp_path, name):
+    embeddings = load_embeddings(write_file(tmp_path / name))
+    assert embeddings.modality_mask.tolist() == [[True, False, True], [True, True, True]]
+    assert embeddings.pairs.tolist() == [[0, 0], [1, 1]]
+    assert embeddings.clip_ids == embeddings.query_ids == ["0", "1"] and embeddings.captions == ["", ""]
+    assert embeddings.metadata == {}
+    told = {
+        "text_embeds": np.eye(3, DIM),
+        "modality_mask": np.array([[True, False, False], [True, True, False]]),
+        "targets": np.array([1, 0, 1]),
+        "clip_ids": np.array(["ä", "b"]),
+        "query_ids": np.array(["p", "q", "r"]),
+        "captions": np.array(["eins", "zwei", "drei"]),
+        "concat_embeds": np.eye(6, DIM).reshape(2, 3, DIM),
+    }
+    embeddings = load_embeddings(write_file(tmp_path / name, **told))
+    assert embeddings.modality_mask.tolist() == told["modality_mask"].tolist()
+    assert embeddings.pairs.tolist() == [[0, 1], [1, 0], [2, 1]]
+    assert [embeddings.clip_ids, embeddings.query_ids, embeddings.captions] == [
+        ["ä", "b"],
+        ["p", "q", "r"],
+        ["eins", "zwei", "drei"],
+    ]
+    assert embeddings.text_embeds.dtype == embeddings.concat_embeds.dtype == torch.float32
+    pairs = np.array([[0, 0], [0, 1], [1, 1]])
+    assert load_embeddings(write_file(tmp_path / name, pairs=pairs)).pairs.tolist() == pairs.tolist()
+    assert embeddings.modality_embeds[0, 2].any()  # absent, so the store forgets it
+    embeddings.save(tmp_path / "store")
+    embeddings.modality_embeds *= embeddings.modality_mask[..., None]
+    assert_same(load_embeddings(tmp_path / "store"), embeddings)
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.safetensors"])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text_embeds": None}, r"lacks `text_embeds`; it has \['modality_embeds'\]"),
+        ({"text_embeds": np.ones((2, DIM), dtype=np.int64)}, "`text_embeds` .* must be floats, got torch.int64"),
+        ({"text_embeds": np.eye(3, DIM)}, "holds 3 queries and 2 clips, so it must say which describes which"),
+        ({"targets": np.array([0, 1]), "pairs": np.array([[0, 0]])}, "either `pairs` or `targets`"),
+        ({"targets": np.array([0])}, r"`targets` .* must be of shape \(2,\), got \(1,\)"),
+        ({"targets": np.array([0, 5])}, "`pairs` must name rows"),
+        ({"modality_embeds": np.zeros((2, 3, DIM), np.float32)}, r"these have none: \['0', '1'\]"),
+        ({"modality_embeds": 2 * np.ones((2, 3, DIM), np.float32)}, "Normalise them, or .* `normalize=True`"),
+        ({"labels": np.array([0])}, r"holds \['labels'\], which is none of"),
+        ({"clip_ids": np.array(["a", "a"])}, r"repeated: \['a'\]"),
+        ({"clip_ids": np.array(["a"])}, "Expected `modality_embeds` of shape"),
+    ],
+)
+def test_one_file_that_makes_no_sense_is_refused(tmp_path, name, changes, message):
+    with pytest.raises(ValueError, match=message):
+        load_embeddings(write_file(tmp_path / name, **changes))
+
+
+def test_identifiers_that_are_no_strings_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="`clip_ids` in .* must be a list of strings"):
+        load_embeddings(write_file(tmp_path / "x.npz", clip_ids=np.array([1, 2])))
+    tensors = {name: torch.from_numpy(value) for name, value in arrays().items()}
+    for header, message in (('["a", 2]', "must be a list of strings"), ("a, b", "must be JSON lists of strings")):
+        save_file(tensors, tmp_path / "x.safetensors", {"clip_ids": header})
+        with pytest.raises(ValueError, match=message):
+            load_embeddings(tmp_path / "x.safetensors")
+
+
+def test_pickles_are_never_opened(tmp_path):
+    np.savez(tmp_path / "x.npz", **arrays(), clip_ids=np.array(["a", None], dtype=object))
+    with pytest.raises(ValueError, match="not an archive of plain arrays.*allow_pickle"):
+        load_embeddings(tmp_path / "x.npz")
+    torch.save(arrays(), tmp_path / "y.npz")
+    with pytest.raises(ValueError, match=re.escape("y.npz")):
+        load_embeddings(tmp_path / "y.npz")
+    torch.save(arrays(), tmp_path / "y.pt")
+    with pytest.raises(ValueError, match="folder of a store, or a .safetensors or .npz file; got .*y.pt"):
+        load_embeddings(tmp_path / "y.pt")
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.safetensors"])
+def test_file_that_is_something_else_is_refused(tmp_path, name):
+    for content in (b"", b"nonsense" * 100):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=re.escape(name)):
+            load_embeddings(tmp_path / name)
+    with open(tmp_path / name, "wb") as file:
+        np.save(file, np.eye(3))
+    with pytest.raises(ValueError, match=re.escape(name)):
+        load_embeddings(tmp_path / name)
+    with pytest.raises(FileNotFoundError, match="neither a folder nor a file"):
+        load_embeddings(tmp_path / f"nowhere{name}")
