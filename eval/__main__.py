@@ -1,4 +1,4 @@
-"""`python -m eval`: make the miniature benchmark, audit a benchmark, evaluate a model."""
+"""`python -m eval`: make the miniature benchmark, audit a benchmark, embed it, evaluate a model."""
 
 import os
 from collections.abc import Iterator
@@ -116,8 +116,8 @@ def embed(
 ) -> None:
     """Embed a benchmark once, for `run --embeddings`: accelerate launch -m eval embed ...
 
-    Killed, the same command goes on where it was; finished, it does nothing. One process or many, the numbers are the
-    same.
+    Killed, the same command goes on where it was; finished, it does nothing. The numbers are the same however many
+    processes there are.
     """
     with _user_errors():
         import logging

@@ -1,128 +1,175 @@
-"""Result files as text for a screen and as a figure."""
+"""Reports of result files: the paper's tables and figures, and what else was measured, in Markdown, LaTeX and CSV."""
 
 import os
-from collections.abc import Mapping
-from typing import Any
+import re
+from dataclasses import replace
+from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from pyarrow.parquet import read_table
 
-from modeling_scalar.configuration_scalar import MODALITIES
+from eval.figures import plot_gain, plot_query_weights, plot_results
+from eval.paper_tables import (
+    DIRECTIONS,
+    POLICIES,
+    ablation_table,
+    classification_table,
+    components_table,
+    gain_missing_table,
+    gain_table,
+    ladder_table,
+    latent_table,
+    missing_table,
+    rates_of,
+    retrieval_table,
+    seeds_table,
+    sign_table,
+    transfer_first_stage_table,
+    transfer_table,
+    two_stage_missing_table,
+)
+from eval.results import Results, Run, benchmark_name, first_run, gain, label_name, load_results, values
+from eval.score_tables import (
+    differences_table,
+    galleries_table,
+    scores_missing_table,
+    scores_table,
+    weights_table,
+)
+from eval.tables import Table, latex, markdown, write_csv
 
-NAMES = {"scalar": "SCALAR", "uniform": "uniform centroid"}
-"""Names of joint scores for readers; the others are shown as they are."""
-
-_COLUMNS = {
-    "R@1": "recall_at_1",
-    "R@5": "recall_at_5",
-    "R@10": "recall_at_10",
-    "MedR": "median_rank",
-    "MeanR": "mean_rank",
-}
-# Okabe and Ito's colours, which stay apart under all common colour blindness. Modalities keep theirs in both panels.
-_MODALITY_COLOURS = {"video": "#E69F00", "audio": "#56B4E9", "subtitle": "#009E73"}
-_JOINT_COLOURS = ("#0072B2", "#999999", "#CC79A7", "#D55E00", "#F0E442")
+_READING = (
+    'What is marked "paper" is as published. It stands beside the figures measured here and enters none of them; '
+    "where models, data or galleries differ, it is comparable in signs and sizes only."
+)
 
 
-def _name(method: str) -> str:
-    return NAMES.get(method, method)
-
-
-def _percent(rate: float) -> str:
-    return f"{100 * rate:g} %"
-
-
-def _rate_lines(entry: Mapping[str, Any], num_clips: int) -> list[str]:
-    presence = ", ".join(f"{modality} {count}" for modality, count in entry["presence"].items())
-    weights = ", ".join(f"{modality} {weight:.3f}" for modality, weight in entry["mean_weight"].items())
-    best = entry["best_pathway"]["method"]
-    lines = [
-        f"masked {_percent(entry['rate'])} ({entry['num_masked_clips']} of {num_clips} clips lose a modality; "
-        f"left: {presence})",
-        f"{'method':<20}" + "".join(f"{column:>8}" for column in _COLUMNS) + f"{'gain':>8}",
+def _tables(results: Results) -> list[Table]:
+    retrieval, classification = results.of_task("retrieval"), results.of_task("classification")
+    return [
+        galleries_table(results),
+        retrieval_table(retrieval),
+        transfer_table(retrieval),
+        transfer_first_stage_table(retrieval),
+        missing_table(retrieval),
+        gain_table(retrieval),
+        components_table(retrieval),
+        gain_missing_table(retrieval),
+        ablation_table(retrieval),
+        *(two_stage_missing_table(retrieval, policy) for policy in POLICIES),
+        ladder_table(retrieval),
+        classification_table(classification),
+        seeds_table(retrieval),
+        sign_table(retrieval),
+        *(scores_table(results, direction) for direction in DIRECTIONS),
+        scores_missing_table(results),
+        weights_table(results),
+        differences_table(results),
+        latent_table(results),
     ]
-    for method, metrics in entry["methods"].items():
-        gain = entry["aggregation_gain"].get(method)
-        cells = "".join(f"{metrics[f'text_to_video_{name}']:>8.1f}" for name in _COLUMNS.values())
-        label = _name(method) + (" *" if method == best else "")
-        lines.append(f"{label:<20}{cells}{'' if gain is None else f'{gain:>+8.1f}'}")
-    return [*lines, f"mean weight at the right clip: {weights}"]
 
 
-def format_table(results: Mapping[str, Any]) -> str:
+def _protocol_note(results: Results) -> str:
+    """What every table states: the galleries, the masks, how ties count, and what ± is."""
+    galleries, ties, seeds = [], {}, {}
+    for benchmark, labels in results.runs.items():
+        run = first_run(labels)
+        retrieval = run["retrieval"]
+        size = f"{retrieval['num_queries']} queries, {retrieval['num_clips']} clips"
+        galleries.append(f"{benchmark_name(benchmark)} {run['split']} {size}, SHA-256 {run['gallery']['sha256'][:12]}")
+        ties[retrieval["tie_rule"]] = seeds[str(retrieval["mask_seed"])] = None
+    note = f"In percent. Galleries: {'; '.join(galleries)}. Mask seed {', '.join(seeds)}. Ties: {'; '.join(ties)}."
+    several = any(len(found) > 1 for labels in results.runs.values() for found in labels.values())
+    return f"{note} n seeds: mean ± sample deviation." if several else note
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", text).strip("_")
+
+
+def _plot_figures(results: Results, output: Path) -> list[str]:
+    """Draw what can be drawn; return the names of the files."""
+    names = []
+    rates = rates_of(results)
+    panels = {}
+    for benchmark, labels in results.of_task("retrieval").runs.items():
+        compared = [label for label in (results.reference, results.baseline) if label in labels]
+        lines = {
+            label_name(label): {rate: list(v.values()) for rate in rates if (v := values(labels[label], gain(rate)))}
+            for label in dict.fromkeys([*compared, *labels])
+        }
+        panels[benchmark_name(benchmark)] = {label: gains for label, gains in lines.items() if gains}
+    if panels and len(rates) > 1:
+        plot_gain(panels, output / "gain_vs_masking.png")
+        names.append("gain_vs_masking.png")
+    for benchmark, labels in results.runs.items():
+        for label, seeds in labels.items():
+            files = (results.folders[benchmark, label, seed] / "queries.parquet" for seed in seeds)
+            queries = next((file for file in files if file.is_file()), None)
+            if queries is not None:
+                names.append(f"weights_{_slug(benchmark)}_{_slug(label)}.png")
+                plot_query_weights(read_table(queries).to_pydict(), output / names[-1])
+    return names
+
+
+def write_report(results: Results, output: str | os.PathLike) -> str:
     """
-    Lay out the text-to-video figures of a result file as plain text, one block per masking rate.
+    Write `tables.md`, `tables.tex`, a CSV file per table and the figures.
 
-    The gain is the R@1 of a joint score minus that of the best single pathway (marked `*`) under the same masks.
+    Args:
+        results ([`~eval.results.Results`]): of [`~eval.results.load_results`].
+        output (`str`): folder to write to, made if need be. Files of an earlier report are replaced.
+
+    Returns:
+        `str`: the content of `tables.md`, with the names of the tables that nothing was measured for.
     """
-    retrieval = results["retrieval"]
-    lines = [
-        f"{results['benchmark']} {results['split']}, text to video: {retrieval['num_queries']} captions, "
-        f"{retrieval['num_clips']} clips"
-    ]
-    for entry in retrieval["rates"]:
-        lines += ["", *_rate_lines(entry, retrieval["num_clips"])]
-    lines += ["", "* best single pathway; gain: R@1 minus its R@1, under the same masks"]
-    if results["problems"]:
-        lines += ["what could not be read and counts as absent:", *(f"  {problem}" for problem in results["problems"])]
+    output = Path(output)
+    output.mkdir(parents=True, exist_ok=True)
+    tables = _tables(results)
+    shown = [table.filled() for table in tables if table.blocks]
+    left_out = [table.title for table in tables if not table.blocks]
+    for table in shown:
+        write_csv(table, output / f"{table.name}.csv")
+    protocol = _protocol_note(results)
+    if len(results.runs) == 1:  # the note names it
+        shown = [table if table.name == "galleries" else table.without(("benchmark",)) for table in shown]
+    noted = [replace(table, note=f"{table.note} {protocol}") for table in shown]
+    packages = "% needs \\usepackage{booktabs,graphicx}"
+    (output / "tables.tex").write_text("\n\n".join([packages, *map(latex, noted)]) + "\n", encoding="utf-8")
+    parts = [f"## {table.title}\n\n{markdown(table)}\n\n{table.note}" for table in noted]
+    parts += [f"![{name}]({name})" for name in _plot_figures(results, output)]
+    if left_out:
+        parts.append(f"Nothing was measured for: {'; '.join(left_out)}.")
+    text = "\n\n".join([f"# Results\n\n{_READING}", *parts]) + "\n"
+    (output / "tables.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def format_table(results: Run) -> str:
+    """
+    Lay out a result file as text for a screen: every score in both directions, under masks, and after two stages.
+
+    Args:
+        results (`dict`): content of a `results.json`.
+    """
+    label, seed = results["label"], results["seed"]
+    one = Results({results["benchmark"]: {label: {seed: results}}})
+    several_rates = len(results["retrieval"]["rates"]) > 1
+    tables = [scores_table(one, direction) for direction in DIRECTIONS]
+    tables += [scores_missing_table(one)] if several_rates else []
+    tables += [weights_table(one), differences_table(one)]
+    tables = [table.without(("benchmark", "label", "n", "seed")) for table in tables]
+    staged = [retrieval_table(one)] if results["two_stage"] else []
+    staged += [two_stage_missing_table(one, policy) for policy in POLICIES]
+    tables += [table.without(("benchmark", "n")) for table in (*staged, ladder_table(one), latent_table(one))]
+    lines = [f"{benchmark_name(results['benchmark'])} {results['split']}: {label_name(label)}"]
+    lines[0] += "" if seed is None else f", seed {seed}"
+    lines += [_protocol_note(one)]
+    for table in tables:
+        if table.blocks:
+            lines += ["", table.title, markdown(table.filled()), table.note]
+    for name, found in (("left out", results.get("left_out")), ("counts as absent", results.get("problems"))):
+        lines += ["", f"{name}:", *(f"  {item}" for item in found)] if found else []
     return "\n".join(lines)
 
 
-def _colours(methods: list[str]) -> dict[str, str]:
-    joint = [method for method in methods if method not in MODALITIES]
-    return _MODALITY_COLOURS | {
-        method: _JOINT_COLOURS[index % len(_JOINT_COLOURS)] for index, method in enumerate(joint)
-    }
-
-
-def _plot_recall(axes: Axes, rates: list[Mapping[str, Any]]) -> None:
-    methods = list(rates[0]["methods"])
-    colours = _colours(methods)
-    width = 0.8 / len(methods)
-    for index, method in enumerate(methods):
-        positions = [group + (index - (len(methods) - 1) / 2) * width for group in range(len(rates))]
-        heights = [entry["methods"][method]["text_to_video_recall_at_1"] for entry in rates]
-        bars = axes.bar(positions, heights, 0.9 * width, color=colours[method], label=_name(method))
-        # A white ground keeps a number readable where the line of the best pathway runs through it.
-        ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-        axes.bar_label(bars, fmt="%.1f", fontsize=7, padding=2, bbox=ground)
-    for group, entry in enumerate(rates):
-        best = entry["best_pathway"]["text_to_video_recall_at_1"]
-        label = "best single pathway" if group == 0 else None
-        axes.hlines(best, group - 0.42, group + 0.42, colors="black", linestyles="--", linewidth=1, label=label)
-    axes.set_ylabel("text-to-video R@1 (%)")
-
-
-def _plot_weights(axes: Axes, rates: list[Mapping[str, Any]]) -> None:
-    bottom = [0.0] * len(rates)
-    for modality in MODALITIES:
-        heights = [entry["mean_weight"][modality] for entry in rates]
-        bars = axes.bar(
-            range(len(rates)), heights, 0.6, bottom=bottom, color=_MODALITY_COLOURS[modality], label=modality
-        )
-        axes.bar_label(bars, [f"{h:.2f}" if h >= 0.03 else "" for h in heights], label_type="center", fontsize=8)
-        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-    axes.set_ylim(0, 1)
-    axes.set_ylabel("mean weight at the right clip")
-
-
-def plot_results(results: Mapping[str, Any], path: str | os.PathLike) -> None:
-    """
-    Draw R@1 of every method (left) and the mean weight of each modality (right) at every masking rate.
-
-    The suffix of `path` decides the format.
-    """
-    rates = results["retrieval"]["rates"]
-    figure = Figure(figsize=(5 + 2.2 * len(rates), 4), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(2.6, 1))
-    _plot_recall(left, rates)
-    _plot_weights(right, rates)
-    for axes in (left, right):
-        axes.set_xticks(range(len(rates)), [_percent(entry["rate"]) for entry in rates])
-        axes.set_xlabel("masking rate")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False, fontsize=8)
-    figure.savefig(path, dpi=150)
-
-
-__all__ = ["NAMES", "format_table", "plot_results"]
+__all__ = ["format_table", "load_results", "plot_results", "write_report"]

@@ -1,7 +1,7 @@
 """`python -m trainer.study`: the paper's study in miniature. Train every variant from one backbone, evaluate, report.
 
 What is left to do is read from the folders of the runs, so that the same command continues after an interruption: a
-run is trained once `recipe.json` is there, which train.py writes last, and done once `study.json` is.
+run is trained once `recipe.json` is there, which train.py writes last, and done once its results are.
 
 Variants with frozen towers read what these give from one folder of features: all their seeds see the same frames, in
 as many views as there are epochs.
@@ -18,13 +18,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
-
-from trainer.study_tables import RATES, load_results, plot_gain, write_report
 
 # Heavy imports stay inside the functions that need them: the command itself only starts others.
 
@@ -40,7 +36,7 @@ RECIPES = {
     "pmrl": "pmrl",
     "hypergram": "hypergram",
 }
-"""Variants and their recipes in `recipes/`."""
+"""Variants, which are the labels of their rows in tables, and their recipes in `recipes/`."""
 
 _WITH_TRAINED_TOWERS = {"scalar_full_ft"}  # what frozen towers gave cannot train them
 _ROOT = Path(__file__).resolve().parents[1]
@@ -48,7 +44,6 @@ _LAUNCH = (
     "-m accelerate.commands.launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no "
     "--num_cpu_threads_per_process 1"
 ).split()
-_DEPTH = 50  # clips of a query that the second stage reorders
 _POLL_SECONDS = 0.2
 _PATIENCE_SECONDS = 120  # for a training to save a checkpoint after Ctrl-C
 
@@ -62,9 +57,14 @@ class Run:
     folder: Path
 
     @property
+    def results(self) -> Path:
+        """Where the evaluation writes."""
+        return self.folder / "results"
+
+    @property
     def stage(self) -> str | None:
         """What is to be done next: "train", then "evaluate", then None."""
-        if (self.folder / "study.json").is_file():
+        if (self.results / "results.json").is_file():
             return None
         return "evaluate" if (self.folder / "recipe.json").is_file() else "train"
 
@@ -95,16 +95,18 @@ def train_command(run: Run, overlay: Path, features: Path) -> list[str]:
 
 def evaluate_command(run: Run, test_root: Path) -> list[str]:
     """Return the command that evaluates a trained run."""
-    return [sys.executable, "-m", "trainer.study", "--evaluate", str(run.folder), "--test-root", str(test_root)]
+    command = [sys.executable, "-m", "eval", "run", "--model", str(run.folder), "--label", run.variant]
+    command += ["--benchmark", "miniature", "--root", str(test_root), "--output", str(run.results)]
+    return [*command, "--num-workers", "1"]
 
 
 def error_line(log: str) -> str:
     """Find the line of a log that says why a process failed: its last error, else its last line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     # The launcher adds an error of its own about the error of the training.
-    errors = [line for line in lines if re.match(r"error: |[\w.]+(Error|Exception|Interrupt)\b", line)]
+    errors = [line for line in lines if re.match(r"(?i:error): |[\w.]+(Error|Exception|Interrupt)\b", line)]
     errors = [line for line in errors if not line.startswith("subprocess.CalledProcessError")]
-    return (errors or lines or ["nothing was logged"])[-1].removeprefix("error: ")
+    return re.sub(r"^(?i:error): ", "", (errors or lines or ["nothing was logged"])[-1])
 
 
 class _Job:
@@ -117,7 +119,12 @@ class _Job:
         self._before = self.log.stat().st_size if self.log.is_file() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},  # one core per job
+                start_new_session=True,
             )
 
     def failure(self) -> str:
@@ -212,62 +219,11 @@ def make_features(overlay: Path, features: Path) -> None:
         raise ValueError("The features of the frozen towers could not be computed; the reason stands above.")
 
 
-def evaluate(folder: Path, test_root: Path, benchmark: str = "miniature", split: str = "test") -> dict[str, Any]:
-    """
-    Evaluate a trained run with the score it was trained for and write its `study.json`.
-
-    Args:
-        folder (`Path`): of the run, `<variant>-<seed>`.
-        test_root (`Path`), benchmark (`str`), split (`str`): the clips to rank.
-
-    Returns:
-        `dict`: the content of `study.json`.
-    """
-    import torch
-
-    from eval.benchmarks import describe_benchmark, load_benchmark
-    from eval.embed import embed_dataset
-    from eval.embeddings import gallery_manifest
-    from eval.files import write_json
-    from eval.reranking import evaluate_two_stage
-    from eval.retrieval import evaluate_embeddings
-    from eval.run import source_state, training_recipe, versions
-    from modeling_scalar import load_model
-
-    torch.set_num_threads(1)  # one core per job
-    dataset = load_benchmark(benchmark, test_root, split)
-    model, processor = load_model(folder)
-    score = {name: value.item() if torch.is_tensor(value) else value for name, value in model.score_options().items()}
-    options = {name: value for name, value in score.items() if name != "method"}
-    reading = {"num_workers": 1, "progress": False}
-    embeddings = embed_dataset(model, processor, dataset, **reading)
-    variant, seed = folder.name.rsplit("-", 1)
-    content = {
-        "variant": variant,
-        "seed": int(seed),
-        "score": score,
-        "retrieval": evaluate_embeddings(embeddings, (score["method"], "scalar", "uniform"), RATES, **options),
-        "two_stage": evaluate_two_stage(model, processor, dataset, embeddings, depth=_DEPTH, **reading),
-        "benchmark": benchmark,
-        "benchmark_description": describe_benchmark(benchmark, test_root),
-        "split": split,
-        "gallery": gallery_manifest(embeddings),
-        "training": training_recipe(str(folder)),
-        "versions": versions(),
-        "source": source_state(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    write_json(content, folder / "study.json")
-    return content
-
-
 def report(output: Path) -> str:
-    """Write `tables.md` and `gain_vs_masking.png` from the runs that are evaluated; return the tables."""
-    results = load_results(output)
-    tables = write_report(results)
-    plot_gain(results, output / "gain_vs_masking.png")
-    (output / "tables.md").write_text(tables, encoding="utf-8")
-    return tables
+    """Write the tables and figures of the runs that are evaluated into `report`; return the tables."""
+    from eval.report import load_results, write_report
+
+    return write_report(load_results([output], paper_mean=True), output / "report")
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -285,7 +241,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--test-root", type=Path, default=Path("data/miniature-2"), help="benchmark to evaluate on")
     parser.add_argument("--report-only", action="store_true", help="print the tables of what is there")
-    parser.add_argument("--evaluate", type=Path, metavar="RUN", help="evaluate one trained run, nothing else")
     options = parser.parse_args(arguments)
     if options.jobs < 1:
         parser.error(f"--jobs must be at least 1, got {options.jobs}")
@@ -315,9 +270,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # children are stopped as after Ctrl-C
     try:
-        if options.evaluate is not None:
-            evaluate(options.evaluate, options.test_root)
-            return 0
         failures = {} if options.report_only else _run_study(options)
         print(report(options.output))
         for run, why in failures.items():
@@ -335,4 +287,4 @@ if __name__ == "__main__":
     sys.exit(main())
 
 
-__all__ = ["RECIPES", "Run", "evaluate", "execute", "main", "plan", "report"]
+__all__ = ["RECIPES", "Run", "execute", "main", "plan", "report"]
