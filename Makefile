@@ -46,7 +46,8 @@ $(RUN)/adapter_model.safetensors: recipes/miniature.yaml $(BACKBONE)/model.safet
 	$(LAUNCH) train.py recipes/miniature.yaml
 
 $(RUN)/results/results.json: $(RUN)/adapter_model.safetensors
-	$(BIN)/python -m eval run --model $(RUN) --benchmark miniature --root $(DATA) --output $(RUN)/results
+	$(BIN)/python -m eval run --model $(RUN) --benchmark miniature --root $(DATA) --output $(RUN)/results \
+		--policy absent
 
 $(RUN)/gallery/gallery.json: $(RUN)/adapter_model.safetensors
 	rm -rf $(RUN)/gallery

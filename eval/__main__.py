@@ -193,6 +193,10 @@ def run(
         bool | None, typer.Option(help="Measure the second stage; by default if model and clips are given.")
     ] = None,
     depth: Annotated[int, typer.Option(help="Clips or captions that the second stage reorders.")] = 50,
+    policy: Annotated[
+        list[str],
+        typer.Option(help="What the second stage reads of a masked modality: absent, no token; zeros, zero states."),
+    ] = ("absent", "zeros"),
     batch_size: Annotated[int, typer.Option(help="Clips or captions per forward pass.")] = 32,
     on_error: Annotated[
         Literal["raise", "missing"], typer.Option(help="Stop at what cannot be read, or count it as absent.")
@@ -228,6 +232,7 @@ def run(
             label=label,
             two_stage=two_stage,
             depth=depth,
+            policies=policy,
             normalize=normalize,
             num_workers=num_workers,
             captions=captions,

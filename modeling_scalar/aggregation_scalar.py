@@ -246,11 +246,9 @@ class Pairs:
     @cached_property
     def text_ranks(self) -> torch.Tensor:
         """Ranks (M, Q, V) of the texts for each clip by each modality: no mask of another modality changes them."""
-        similarities = self.similarities.detach()
-        ranks = [
-            torch.from_numpy(_descending_ranks(similarity.T.float().cpu().numpy())).T for similarity in similarities
-        ]
-        return torch.stack(ranks).to(similarities.device)
+        by_clip = self.similarities.detach().mT.float().cpu().numpy()  # (M, V, Q)
+        ranks = torch.stack([torch.from_numpy(_descending_ranks(values)) for values in by_clip])
+        return ranks.mT.to(self.similarities.device)
 
     def share(self) -> "Pairs":
         """Compute the products now, so that every score, mask and tile made from these pairs reads the same ones."""
@@ -657,9 +655,8 @@ def _descending_ranks(values: np.ndarray) -> np.ndarray:
     ranks = np.empty(values.shape, dtype=np.int32)
     size = max(1, _SORTED_AT_ONCE // num_columns)
     for start in range(0, num_rows, size):
-        bits = np.ascontiguousarray(values[start : start + size] + np.float32(0)).view(
-            np.int32
-        )  # the sum has one zero only
+        block = np.ascontiguousarray(values[start : start + size]) + np.float32(0)  # the sum has one zero only
+        bits = block.view(np.int32)
         keys = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64) << 32  # negative floats count backwards
         keys |= positions
         keys.sort(axis=1)

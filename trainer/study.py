@@ -97,7 +97,7 @@ def evaluate_command(run: Run, test_root: Path) -> list[str]:
     """Return the command that evaluates a trained run."""
     command = [sys.executable, "-m", "eval", "run", "--model", str(run.folder), "--label", run.variant]
     command += ["--benchmark", "miniature", "--root", str(test_root), "--output", str(run.results)]
-    return [*command, "--num-workers", "1"]
+    return [*command, "--policy", "absent", "--num-workers", "1"]
 
 
 def error_line(log: str) -> str:
