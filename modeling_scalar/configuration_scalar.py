@@ -153,6 +153,11 @@ class ScalarConfig(PreTrainedConfig):
 
         if self.aggregation not in METHODS:
             raise ValueError(f"`aggregation` must be one of {tuple(METHODS)}, got {self.aggregation!r}.")
+        if self.aggregation == "concat_head" and not self.has_concat_heads:
+            raise ValueError(
+                "`aggregation='concat_head'` needs `has_concat_heads=True`: convert the checkpoint with "
+                "`--concat-heads`."
+            )
         for name in ("projection_dim", "num_frame_embeddings", "num_segment_embeddings"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)!r}.")

@@ -895,6 +895,8 @@ class ScalarModel(ScalarPreTrainedModel):
             )
         if output.text_embeds is not None and has_clips:
             if return_scores:
+                if self.config.aggregation == "concat_head":  # the towers run again: a score for evaluation
+                    score_options["concat_embeds"] = self.get_concat_features(modality_mask=modality_mask, **inputs)
                 output.scores = retrieval_scores(
                     output.text_embeds, output.modality_embeds, output.modality_mask, **score_options
                 )

@@ -48,3 +48,9 @@ def test_a_bad_field_is_refused_by_name(fields, message):
 def test_beats_heads_must_divide_the_width():
     with pytest.raises(Exception, match="num_attention_heads"):
         BeatsConfig(hidden_size=100, num_attention_heads=12)
+
+
+def test_a_score_by_concatenation_heads_needs_them():
+    with pytest.raises(Exception, match="--concat-heads"):
+        ScalarConfig(aggregation="concat_head")
+    assert ScalarConfig(aggregation="concat_head", has_concat_heads=True).aggregation == "concat_head"

@@ -472,3 +472,16 @@ def _with_site_packages(script: str) -> str:
     import site
 
     return f"import sys; sys.path += {site.getsitepackages()!r}\n{script}"
+
+
+def test_a_model_may_score_by_its_concatenation_heads():
+    torch.manual_seed(0)
+    model = ScalarModel(make_tiny_config(aggregation="concat_head", has_concat_heads=True)).eval()
+    batch = make_batch()
+    batch["modality_mask"][1, 2] = batch["modality_mask"][2, 0] = False
+    clips = {name: value for name, value in batch.items() if name not in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        output, heads = model(**batch), model.get_concat_features(**clips)
+    expected = torch.stack([output.text_embeds @ heads[clip, head] for clip, head in enumerate((2, 0, 2, 2))], dim=1)
+    expected[:, 2] = float("-inf")  # sound and subtitle: no head reads these
+    torch.testing.assert_close(output.scores, expected)
