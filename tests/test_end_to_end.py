@@ -97,9 +97,9 @@ def test_evaluation_writes_one_json_with_everything(line):
     )  # fmt: skip
     assert "SCALAR" in run.stdout and "uniform" in run.stdout
     results = json.loads((folder / "results" / "results.json").read_text())
-    assert [entry["rate"] for entry in results["retrieval"]["rates"]] == [0.0, 0.5]
+    assert [entry["rate"] for entry in results["retrieval"]["rates"]] == [0.0, 0.25, 0.5, 0.75, 0.9]
     for entry in results["retrieval"]["rates"]:
-        assert {"scalar", "uniform", "video", "audio", "subtitle"} == set(entry["methods"])
+        assert {"scalar", "uniform", "video", "audio", "subtitle", "gram"} < set(entry["methods"])
         for figures in entry["methods"].values():
             assert 0 <= figures["text_to_video_recall_at_1"] <= 100 and figures["text_to_video_mean_rank"] >= 1
         best = max(entry["methods"][name]["text_to_video_recall_at_1"] for name in ("video", "audio", "subtitle"))
@@ -108,7 +108,9 @@ def test_evaluation_writes_one_json_with_everything(line):
     assert len(results["gallery"]["ids"]) == 12 and len(results["gallery"]["sha256"]) == 64
     assert results["embedded"]["training"]["seed"] == 50 and results["embedded"]["benchmark_description"]["seed"] == 0
     assert results["versions"]["torch"] and "commit" in results["source"]
+    assert [entry["policy"] for entry in results["two_stage"]] == ["absent"] * 5 + ["zeros"] * 5
     assert (folder / "results" / "results.png").stat().st_size > 5000
+    assert "(Table S4" in (folder / "results" / "report" / "tables.md").read_text()
     assert (folder / "results" / "table.txt").read_text().strip() in run.stdout
 
 

@@ -438,7 +438,7 @@ def test_the_data_set_learns_its_epoch_also_after_resuming(tmp_path, tiny_proces
 
 
 def test_evaluation_ranks_the_clips_of_the_set(tmp_path, monkeypatch):
-    from eval.embed import Embeddings
+    from eval.embeddings import Embeddings
 
     def embed(model, processor, rows, **options):
         assert isinstance(model, ScalarModel)
@@ -447,7 +447,7 @@ def test_evaluation_ranks_the_clips_of_the_set(tmp_path, monkeypatch):
         modalities = torch.zeros(4, 3, 4)
         modalities[:, 0] = eye[[0, 1, 2, 2]]
         ids = [str(i) for i in range(4)]
-        return Embeddings(eye[[0, 1, 2, 2]], modalities, mask, torch.arange(4), ids, ids)
+        return Embeddings(eye[[0, 1, 2, 2]], modalities, mask, torch.arange(4)[:, None].expand(-1, 2), ids, ids, ids)
 
     monkeypatch.setattr("trainer.scalar_trainer.embed_dataset", embed)
     metrics = make_trainer(tmp_path).evaluate(eval_dataset=["any"])
