@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from eval.results import METHOD_NAMES, R1, Run
+from eval.results import METHOD_NAMES, R1, Run, percent
 from modeling_scalar.configuration_scalar import MODALITIES
 
 # Okabe and Ito's colours, which stay apart under all common colour blindness; modalities keep theirs in every figure.
@@ -20,10 +20,6 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _LINES = [(colour, marker, style) for style in ("-", "--") for colour, marker in zip(_COLOURS, "osD^vPX", strict=True)]
 
 _CAPTION_WIDTH = 66
-
-
-def _percent(rate: float) -> str:
-    return f"{100 * rate:g} %"
 
 
 def _plain(axes: Axes) -> None:
@@ -38,10 +34,10 @@ def _plot_recall(axes: Axes, run: Run) -> None:
     for place, entry in reversed(list(enumerate(rates))):
         shade = str(0.85 * place / max(1, len(rates) - 1)) if place else "#0072B2"
         recalls = [entry["methods"][method][R1] for method in methods]
-        axes.scatter(recalls, range(len(methods)), s=34, color=shade, zorder=3, label=_percent(entry["rate"]))
+        axes.scatter(recalls, range(len(methods)), s=34, color=shade, zorder=3, label=percent(entry["rate"]))
     best = rates[0]["best_pathway"]
     axes.axvline(
-        best[R1], color="black", linestyle="--", linewidth=1, label=f"best pathway, {_percent(rates[0]['rate'])}"
+        best[R1], color="black", linestyle="--", linewidth=1, label=f"best pathway, {percent(rates[0]['rate'])}"
     )
     names = [METHOD_NAMES.get(method, method) for method in methods]
     own = run["score"]["method"]
@@ -65,7 +61,7 @@ def _plot_mean_weights(axes: Axes, rates: Sequence[Mapping[str, Any]]) -> None:
         axes.bar_label(bars, [f"{h:.2f}" if h >= 0.03 else "" for h in heights], label_type="center", fontsize=8)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.set_ylim(0, 1)
-    axes.set_xticks(range(len(rates)), [_percent(entry["rate"]) for entry in rates])
+    axes.set_xticks(range(len(rates)), [percent(entry["rate"]) for entry in rates])
     axes.set_xlabel("masking rate")
     axes.set_ylabel("mean weight at the right clip")
 

@@ -25,6 +25,7 @@ from eval.results import (
     gain,
     label_name,
     ladder_step,
+    percent,
     rate_entry,
     two_stage,
     values,
@@ -70,11 +71,6 @@ def measured(heading: str, measure: Measure, group: str = "", signed: bool = Fal
     return Column(group, heading, cell, measure, signed)
 
 
-def percent(rate: float) -> str:
-    """Write a masking rate for readers."""
-    return f"{100 * rate:g} %"
-
-
 def rates_of(results: Results) -> list[float]:
     """Return every masking rate that some run measured."""
     return sorted({entry["rate"] for run in results.all_runs() for entry in run["retrieval"]["rates"]})
@@ -85,15 +81,20 @@ def has_figures(row: Row) -> bool:
     return any(isinstance(cell, Cell) and cell.values for cell in row)
 
 
-Published = Mapping[str, Sequence[float | str | None]]
+def count(row: Row) -> str:
+    """Over how many seeds a row is, where that is not those of its label."""
+    return str(max((len(cell.values) for cell in row if isinstance(cell, Cell)), default=0))
+
+
+Published = Mapping[str, Sequence[float | str | Cell | None]]
 """Names of the paper's rows to its numbers."""
 
 
-def _published_row(columns: Sequence[Column], numbers: Sequence[float | str | None]) -> Row:
+def _published_row(columns: Sequence[Column], numbers: Sequence[float | str | Cell | None]) -> Row:
     """The paper's numbers below our columns; it may have fewer."""
     padded = [*numbers, *[None] * (len(columns) - len(numbers))]
     return [
-        number if isinstance(number, str) else Cell(() if number is None else (number,), column.signed)
+        number if isinstance(number, (str, Cell)) else Cell(() if number is None else (number,), column.signed)
         for number, column in zip(padded, columns, strict=True)
     ]
 
@@ -131,8 +132,11 @@ def label_table(
     """
     One block of rows per benchmark: a label each, margins over the baseline if asked for, and the paper's rows.
 
-    Labels without any figure are left out, and so is a benchmark without labels.
+    Labels without any figure are left out, and so is a benchmark without labels. What the paper published is of test
+    sets, and stands beside these alone.
     """
+    if margins and results.baseline is not None:
+        note += " Margins are taken seed by seed, over n of them."
     blocks = []
     for benchmark, labels in results.runs.items():
         rows = {label: [column.cell(seeds) for column in columns] for label, seeds in labels.items()}
@@ -140,14 +144,10 @@ def label_table(
         if not rows:
             continue
         block = [(label_name(label), str(len(labels[label])), row) for label, row in rows.items()]
-        if margins and results.baseline in rows:
-            base = results.baseline
-            block += [
-                (f"{label_name(label)} − {label_name(base)}", "", _margin(columns, labels[label], labels[base]))
-                for label in rows
-                if label != base
-            ]
-        theirs = published(benchmark)
+        if margins and (base := results.baseline) in rows:
+            found = {label: _margin(columns, labels[label], labels[base]) for label in rows if label != base}
+            block += [(f"{label_name(label)} − {label_name(base)}", count(row), row) for label, row in found.items()]
+        theirs = published(benchmark) if first_run(labels)["split"] == "test" else {}
         block += [(row_name, "", _published_row(columns, numbers)) for row_name, numbers in theirs.items()]
         if margins:
             block += [(row_name, "", row) for row_name, row in _published_margin(columns, theirs).items()]
@@ -192,8 +192,8 @@ def retrieval_table(results: Results) -> Table:
         return {name: (None, None, None, None, *numbers) for name, numbers in rows.items()}
 
     note = (
-        "1-stage: each label's own score; 2-stage: its first candidates reordered by the cross-encoder, which is what "
-        "the paper publishes here."
+        "1-stage: each label's own score; 2-stage: its first candidates reordered by the cross-encoder, which sees no "
+        "tokens of what a clip lacks. The paper publishes its second stage here."
     )
     return label_table(results, "retrieval", "Retrieval (Table 1)", note, columns, published)
 
@@ -319,9 +319,11 @@ def ablation_table(results: Results) -> Table:
         counts = dict.fromkeys(str(len(found[label])) for found in results.runs.values() if label in found)
         name = label_name(label) + " (reference)" * (label == reference)
         ours.append([name, "/".join(counts), *row])
-    table = {b: paper.published(paper.ABLATION, b, results.paper_mean) for b in results.runs}
-    # The published changes are means over all of the paper's benchmarks.
-    complete = results.paper_mean or set(paper.ABLATION) <= set(results.runs)
+    tests = [benchmark for benchmark, found in results.runs.items() if first_run(found)["split"] == "test"]
+    table = {b: paper.published(paper.ABLATION, b, results.paper_mean) if b in tests else {} for b in results.runs}
+    # The published changes are means over all of the paper's benchmarks: they stand beside those of just these.
+    known = set(paper.ABLATION) & set(results.runs)
+    complete = set(results.runs) == set(paper.ABLATION) or not known
     theirs = []
     for name in dict.fromkeys(name for rows in table.values() for name in rows):
         row = [Cell(rows.get(name, ())) for rows in table.values()]
@@ -332,8 +334,8 @@ def ablation_table(results: Results) -> Table:
     columns = [("", "label"), ("", "n"), *(("two-stage R@1", benchmark_name(b)) for b in results.runs)]
     columns += [("", heading) for heading in measures]
     note = (
-        f"Labels that begin with no_ or w/o against {label_name(reference or '')}; a Δ is a mean over benchmarks. "
-        "The row of the reference holds its gains, not changes."
+        f"Labels that begin with no_ or w/o against {label_name(reference or '')}; a Δ is taken seed by seed and is a "
+        "mean over benchmarks. The row of the reference holds its gains, not changes."
     )
     blocks = [ours, theirs] if ours else []
     return Table("ablation", "Objective ablation (Table 5)", note, columns, blocks, 2)
@@ -368,7 +370,7 @@ def two_stage_missing_table(results: Results, policy: str) -> Table:
         published,
         margins=True,
     )
-    if len(rates) < 2:  # nothing masked: all of it is in Table 1
+    if policy == "absent" and rates == [0.0]:  # all of it is in Table 1
         table.blocks = []
     return table
 
@@ -383,8 +385,8 @@ def ladder_table(results: Results) -> Table:
     sets = sorted({tuple(step["modalities"]) for found in steps.values() for step in found}, key=len)
 
     def change(run: Run) -> float | None:
-        measured = [m for m in (ladder_step(modalities)(run) for modalities in sets) if m is not None]
-        return measured[-1] - measured[0] if measured else None
+        recalls = [ladder_step(modalities)(run) for modalities in sets]
+        return recalls[-1] - recalls[0] if recalls and None not in (recalls[0], recalls[-1]) else None
 
     columns = [measured(_letters(modalities), ladder_step(modalities)) for modalities in sets]
     columns.append(measured("Δ V→all", change, signed=True))
@@ -440,13 +442,13 @@ def seeds_table(results: Results) -> Table:
 
     columns = []
     for group, measure in (("first stage R@1", first_stage()), ("two-stage R@1", two_stage())):
-        columns += [measured("mean ± sd", measure, group), Column(group, "95 % interval", interval(measure))]
+        columns += [measured("mean", measure, group), Column(group, "95 % interval", interval(measure))]
 
     def published(benchmark: str) -> Published:
         single = paper.published({benchmark: paper.TWO_STAGE.get(benchmark, {})}, benchmark)
         seeds = paper.published(paper.SEEDS, benchmark)
-        rows: dict[str, Sequence[float | str | None]] = {
-            name: (None, "", f"{mean:.1f} ± {deviation:.1f}", f"[{low:.1f}, {high:.1f}]")
+        rows: dict[str, Sequence[float | str | Cell | None]] = {
+            name: (None, "", Cell((mean,), published_deviation=deviation), f"[{low:.1f}, {high:.1f}]")
             for name, (mean, deviation, low, high) in seeds.items()
         }
         for variant in ("gram", "pmrl", "hypergram"):
@@ -474,7 +476,7 @@ def sign_table(results: Results) -> Table:
             if base in labels and label in labels and label != base:
                 found = (_margin([measured("", first_stage(R1, r))], labels[label], labels[base])[0] for r in rates)
                 margins.append([cell.mean for cell in found if cell.values])
-        by_benchmark = [statistics.mean(found) for found in margins if found]
+        by_benchmark = [Cell(tuple(found)).mean for found in margins if found]
         by_cell = [margin for found in margins for margin in found]
         for cells, numbers in (("rates and benchmarks", by_cell), ("benchmarks", by_benchmark)):
             signs = [(n > 0) - (n < 0) for n in numbers]
@@ -482,7 +484,7 @@ def sign_table(results: Results) -> Table:
                 claim = f"{label_name(label)} above {label_name(base)}"
                 rows.append(_sign_row(claim, cells, signs.count(1), signs.count(0), signs.count(-1)))
     gains = {
-        (label_name(label), benchmark): statistics.mean(numbers)
+        (label_name(label), benchmark): Cell(tuple(numbers)).mean
         for benchmark, labels in results.runs.items()
         for label, seeds in labels.items()
         if next(iter(seeds.values()))["score"]["method"] in _SYMMETRIC and (numbers := values(seeds, gain()).values())
@@ -519,7 +521,10 @@ def latent_table(results: Results) -> Table:
 
     def published(benchmark: str) -> Published:
         rows = paper.published(paper.LATENT, benchmark)
-        return {name: (None, f"{cosine:.2f}", None, f"{audio:.2f}") for name, (cosine, audio) in rows.items()}
+        return {
+            name: (None, Cell((cosine,), digits=2), None, Cell((audio,), digits=2))
+            for name, (cosine, audio) in rows.items()
+        }
 
     note = "Means over classes, cosine distance in the space of the embeddings."
     return label_table(results, "latent", "Latent space (Figure S1)", note, columns, published)
@@ -533,6 +538,7 @@ __all__ = [
     "ablation_table",
     "classification_table",
     "components_table",
+    "count",
     "gain_missing_table",
     "gain_table",
     "has_figures",
@@ -541,7 +547,6 @@ __all__ = [
     "latent_table",
     "measured",
     "missing_table",
-    "percent",
     "rates_of",
     "retrieval_table",
     "seeds_table",

@@ -86,12 +86,12 @@ def _slug(text: str) -> str:
     return re.sub(r"[^\w.-]+", "_", text).strip("_")
 
 
-def _plot_figures(results: Results, output: Path) -> list[str]:
-    """Draw what can be drawn; return the names of the files."""
-    names = []
+def _plot_figures(results: Results, output: Path) -> dict[str, str]:
+    """Draw what can be drawn of retrieval; return the names of the files and what they show."""
+    names = {}
     rates = rates_of(results)
     panels = {}
-    for benchmark, labels in results.of_task("retrieval").runs.items():
+    for benchmark, labels in results.runs.items():
         compared = [label for label in (results.reference, results.baseline) if label in labels]
         lines = {
             label_name(label): {rate: list(v.values()) for rate in rates if (v := values(labels[label], gain(rate)))}
@@ -100,14 +100,16 @@ def _plot_figures(results: Results, output: Path) -> list[str]:
         panels[benchmark_name(benchmark)] = {label: gains for label, gains in lines.items() if gains}
     if panels and len(rates) > 1:
         plot_gain(panels, output / "gain_vs_masking.png")
-        names.append("gain_vs_masking.png")
+        names["gain_vs_masking.png"] = "Aggregation gain under missing modalities; bands: sample deviation over seeds"
     for benchmark, labels in results.runs.items():
         for label, seeds in labels.items():
-            files = (results.folders[benchmark, label, seed] / "queries.parquet" for seed in seeds)
-            queries = next((file for file in files if file.is_file()), None)
+            files = {seed: results.folders[benchmark, label, seed] / "queries.parquet" for seed in seeds}
+            seed, queries = next(((seed, file) for seed, file in files.items() if file.is_file()), (None, None))
             if queries is not None:
-                names.append(f"weights_{_slug(benchmark)}_{_slug(label)}.png")
-                plot_query_weights(read_table(queries).to_pydict(), output / names[-1])
+                name = f"weights_{_slug(benchmark)}_{_slug(label)}.png"
+                names[name] = f"Weights of the queries of {benchmark_name(benchmark)}: {label_name(label)}"
+                names[name] += "" if seed is None else f", seed {seed}"
+                plot_query_weights(read_table(queries).to_pydict(), output / name)
     return names
 
 
@@ -117,16 +119,18 @@ def write_report(results: Results, output: str | os.PathLike) -> str:
 
     Args:
         results ([`~eval.results.Results`]): of [`~eval.results.load_results`].
-        output (`str`): folder to write to, made if need be. Files of an earlier report are replaced.
+        output (`str`): folder to write to, made if need be. Tables of an earlier report are replaced or removed.
 
     Returns:
-        `str`: the content of `tables.md`, with the names of the tables that nothing was measured for.
+        `str`: the content of `tables.md`, with the names of the tables that nothing fills.
     """
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
     tables = _tables(results)
     shown = [table.filled() for table in tables if table.blocks]
     left_out = [table.title for table in tables if not table.blocks]
+    for table in tables:
+        (output / f"{table.name}.csv").unlink(missing_ok=True)
     for table in shown:
         write_csv(table, output / f"{table.name}.csv")
     protocol = _protocol_note(results)
@@ -136,9 +140,10 @@ def write_report(results: Results, output: str | os.PathLike) -> str:
     packages = "% needs \\usepackage{booktabs,graphicx}"
     (output / "tables.tex").write_text("\n\n".join([packages, *map(latex, noted)]) + "\n", encoding="utf-8")
     parts = [f"## {table.title}\n\n{markdown(table)}\n\n{table.note}" for table in noted]
-    parts += [f"![{name}]({name})" for name in _plot_figures(results, output)]
+    figures = _plot_figures(results.of_task("retrieval"), output)  # a class label has no one right clip to weigh
+    parts += [f"![{name}]({name})\n\n{shown}." for name, shown in figures.items()]
     if left_out:
-        parts.append(f"Nothing was measured for: {'; '.join(left_out)}.")
+        parts.append(f"Left out, as nothing fills them: {'; '.join(left_out)}.")
     text = "\n\n".join([f"# Results\n\n{_READING}", *parts]) + "\n"
     (output / "tables.md").write_text(text, encoding="utf-8")
     return text

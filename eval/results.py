@@ -38,6 +38,7 @@ METHOD_NAMES = {
 }
 """Scores by their names for readers; single pathways are called by their modality."""
 
+_KEYS = {name: key for known in (paper.VARIANTS, paper.BENCHMARKS) for key, name in known.items()}
 _FIELDS = ("label", "seed", "benchmark", "split", "task", "score", "retrieval", "two_stage", "latent", "gallery")
 
 
@@ -76,7 +77,7 @@ def first_run(labels: Mapping[str, Seeds]) -> Run:
 
 
 def label_name(label: str) -> str:
-    """Return the name of a label for readers: that of the paper where the label is a key of its variants."""
+    """Return the name of a label for readers: that of the paper where it is one of its variants."""
     return paper.VARIANTS.get(label, label)
 
 
@@ -85,12 +86,17 @@ def benchmark_name(benchmark: str) -> str:
     return paper.BENCHMARKS.get(benchmark, benchmark)
 
 
+def percent(rate: float) -> str:
+    """Write a masking rate for readers."""
+    return f"{100 * rate:g} %"
+
+
 # Reading ------------------------------------------------------------------------------------------------------------
 
 
 def _in_order_of(known: Mapping[str, str], names: Sequence[str]) -> list[str]:
-    """Names in the order of the paper, which may call them by key or by name; others after them, sorted."""
-    order = {name: place for place, item in enumerate(known.items()) for name in item}
+    """Names in the order of the paper, others after them, sorted."""
+    order = {name: place for place, name in enumerate(known)}
     return sorted(names, key=lambda name: (order.get(name, len(order)), name))
 
 
@@ -114,7 +120,8 @@ def _read(path: Path) -> Run:
     missing = [name for name in _FIELDS if not isinstance(run, dict) or name not in run]
     if missing:
         raise ValueError(f"{path} is not a result of `python -m eval run`: it lacks {missing}. Evaluate again.")
-    return run
+    # The paper's name for a label or a benchmark and its key, SCALAR and scalar, are one.
+    return run | {name: _KEYS.get(run[name], run[name]) for name in ("label", "benchmark")}
 
 
 def _protocol(run: Run) -> dict[str, Any]:
@@ -140,11 +147,13 @@ def _check_comparable(known: Mapping[Path, Run], path: Path, run: Run) -> None:
                 f"{other} and {path} both hold {run['benchmark']} of the label {run['label']!r} with the seed "
                 f"{run['seed']}. Give one of them, or evaluate with another label."
             )
-        if theirs["label"] == run["label"] and theirs["score"]["method"] != run["score"]["method"]:
-            raise ValueError(
-                f"{other} and {path} have the label {run['label']!r} but the scores {theirs['score']['method']!r} and "
-                f"{run['score']['method']!r}. Evaluate one of them with another label."
-            )
+        for name in ("method", "query_temperature"):
+            one, another = (found["score"].get(name) for found in (theirs, run))
+            if theirs["label"] == run["label"] and one != another:
+                raise ValueError(
+                    f"{other} and {path} have the label {run['label']!r} but score with the {name} {one!r} and "
+                    f"{another!r}. Evaluate one of them with another label."
+                )
         ours = _protocol(run)
         for name, value in _protocol(theirs).items():
             if value != ours[name] and None not in (value, ours[name]):
@@ -154,8 +163,14 @@ def _check_comparable(known: Mapping[Path, Run], path: Path, run: Run) -> None:
                 )
 
 
-def _only_label(runs: Mapping[str, Mapping[str, Seeds]], fits: Callable[[Run], bool]) -> str | None:
-    found = {label for labels in runs.values() for label, seeds in labels.items() if fits(next(iter(seeds.values())))}
+def _gram_label(runs: Mapping[str, Mapping[str, Seeds]]) -> str | None:
+    """The one label whose score is GRAM's volume."""
+    found = {
+        label
+        for labels in runs.values()
+        for label, seeds in labels.items()
+        if next(iter(seeds.values()))["score"]["method"] == "gram"
+    }
     return found.pop() if len(found) == 1 else None
 
 
@@ -172,7 +187,8 @@ def load_results(
         paths (`Sequence[str]`): `results.json` files, or folders that hold some at any depth.
         baseline (`str`, *optional*): label that margins are taken against; by default the one whose score is GRAM's
             volume, if there is exactly one.
-        reference (`str`, *optional*): label that ablations are compared with; by default `scalar` or `SCALAR`.
+        reference (`str`, *optional*): label that ablations are compared with; by default `scalar`, which the paper
+            calls SCALAR.
         paper_mean (`bool`): beside a benchmark that the paper does not have, show the mean over those it has.
 
     Returns:
@@ -193,6 +209,7 @@ def load_results(
         known[path] = run
         runs.setdefault(run["benchmark"], {}).setdefault(run["label"], {})[run["seed"]] = run
     all_labels = {label for labels in runs.values() for label in labels}
+    baseline, reference = (_KEYS.get(label, label) for label in (baseline, reference))
     for name, label in (("baseline", baseline), ("reference", reference)):
         if label is not None and label not in all_labels:
             raise ValueError(f"The {name} {label!r} is none of the labels {sorted(all_labels)}.")
@@ -205,8 +222,8 @@ def load_results(
     }
     return Results(
         ordered,
-        baseline or _only_label(ordered, lambda run: run["score"]["method"] == "gram"),
-        reference or _only_label(ordered, lambda run: label_name(run["label"]) == paper.VARIANTS["scalar"]),
+        baseline or _gram_label(ordered),
+        reference or ("scalar" if "scalar" in all_labels else None),
         paper_mean,
         {
             (run["benchmark"], run["label"], run["seed"]): path.parent
@@ -295,6 +312,7 @@ __all__ = [
     "label_name",
     "ladder_step",
     "load_results",
+    "percent",
     "rate_entry",
     "two_stage",
     "values",

@@ -159,6 +159,9 @@ def run(
     _check_sources((model_path, benchmark, root), embeddings_path)
     for rate in rates:
         check_rate(rate)  # before hours of embedding, not after
+    unknown = [policy for policy in policies if policy not in POLICIES]
+    if unknown or not policies:
+        raise ValueError(f"`policies` must be some of {POLICIES}, got {list(policies)}.")
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
     reading = {"batch_size": batch_size, "on_error": on_error, "num_workers": num_workers, "progress": progress}

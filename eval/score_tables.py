@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from eval.paper_tables import KEYS, Column, has_figures, measured, percent, rates_of
+from eval.paper_tables import KEYS, Column, count, has_figures, measured, rates_of
 from eval.results import (
     METHOD_NAMES,
     R1,
@@ -13,6 +13,7 @@ from eval.results import (
     first_stage,
     gain,
     label_name,
+    percent,
     rate_entry,
 )
 from eval.tables import Cell, Table
@@ -39,10 +40,11 @@ def _scores_table(
             run = next(iter(seeds.values()))
             best = {rate_entry(r, 0.0).get("best_pathway", {}).get("method") for r in seeds.values()}
             block = []
-            for method in run["retrieval"]["rates"][0]["methods"]:
+            methods = (m for r in seeds.values() for entry in r["retrieval"]["rates"] for m in entry["methods"])
+            for method in dict.fromkeys(methods):
                 marks = " *" * (method in best) + " (own)" * (method == run["score"]["method"])
                 row = [column.cell(seeds) for column in columns_of(method)]
-                keys = [benchmark_name(benchmark), label_name(label), str(len(seeds))]
+                keys = [benchmark_name(benchmark), label_name(label), count(row)]
                 block += [[*keys, METHOD_NAMES.get(method, method) + marks, *row]] if has_figures(row) else []
             blocks += [block] if block else []
     columns = [*KEYS, ("", "score"), *((c.group, c.heading) for c in columns_of("scalar"))]
@@ -109,8 +111,8 @@ def weights_table(results: Results) -> Table:
     groups = ("clips", "weight", "decided")
     columns = [*KEYS, ("", "masked"), *((group, modality) for group in groups for modality in MODALITIES)]
     note = (
-        "Clips that have a modality left; mean query-conditioned weight at the right clip; queries decided by a "
-        "modality, that of their largest weight."
+        "Clips that have a modality left; mean query-conditioned weight at the right clip; pairs of a query and a "
+        "right clip decided by a modality, that of the largest weight."
     )
     return Table("weights", "Weights of the modalities", note, columns, blocks, len(KEYS) + 1)
 

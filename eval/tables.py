@@ -17,6 +17,10 @@ _LATEX = {
     "→": r"$\rightarrow$",
     "Δ": r"$\Delta$",
     "−": r"$-$",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "[": "{[}",  # after the end of a line it would open an argument
 } | {character: f"\\{character}" for character in "&%$#_{}"}
 
 
@@ -29,19 +33,23 @@ class Cell:
         values (`tuple[float]`): one per seed; none at all is shown as a dash.
         signed (`bool`): write a plus before what is positive, as differences have it.
         digits (`int`): decimals.
+        published_deviation (`float`, *optional*): that of one value which is a mean already.
     """
 
     values: tuple[float, ...] = ()
     signed: bool = False
     digits: int = 1
+    published_deviation: float | None = None
 
     @property
     def mean(self) -> float:
-        return statistics.mean(self.values)
+        if len(self.values) == 1:
+            return round(self.values[0], 9)  # the paper's -0.0 stays as it is
+        return round(statistics.mean(self.values), 9) + 0.0  # differences that cancel leave noise, with a sign
 
     @property
     def deviation(self) -> float | None:
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
+        return statistics.stdev(self.values) if len(self.values) > 1 else self.published_deviation
 
     def __str__(self) -> str:
         if not self.values:
@@ -104,7 +112,7 @@ class Table:
         for block in self.blocks:
             lines = []
             for row in block:
-                cells = [str(cell) for cell in row]
+                cells = [" ".join(str(cell).split()) for cell in row]
                 keys = cells[: self.num_keys]
                 shared = next((i for i, (a, b) in enumerate(zip(keys, above, strict=True)) if a != b), self.num_keys)
                 above = keys
@@ -119,6 +127,7 @@ def markdown(table: Table) -> str:
     """Lay out a Markdown table whose columns stand below each other on a screen too."""
     header = [" ".join(filter(None, column)) for column in table.columns]
     rows = [row for block in table.readable_blocks() for row in block]
+    header, *rows = [[cell.replace("|", r"\|") for cell in row] for row in (header, *rows)]
     widths = [max(2, *(len(row[column]) for row in (header, *rows))) for column in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:

@@ -30,6 +30,12 @@ from eval.mteb_model import ScalarSearch  # noqa: E402
 NUM_CLIPS = 40
 
 
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Several blocks of queries, as a real task has."""
+    monkeypatch.setattr("eval.mteb_model._BLOCK", 16)
+
+
 def make_task(category, queries, corpus, relevant, top_ranked=None):
     class Task(AbsTaskRetrieval):
         metadata = TaskMetadata(
@@ -182,6 +188,16 @@ def ask(search, category, queries, corpus, **options):
     given["encode_kwargs"] = {"show_progress_bar": False}
     search.index(corpus, **given)
     return search.search(queries, top_k=options.pop("top_k", 10), **given, **options)
+
+
+def test_the_title_of_a_document_is_read_before_its_text(model, tiny_processor, sides):
+    captions, clips = sides
+    search = ScalarSearch(model, tiny_processor, "tests/tiny")
+    words = [text.split(maxsplit=1) for text in captions["text"][:4]]
+    titled = captions.select(range(4)).add_column("title", [first for first, _ in words])
+    titled = titled.remove_columns("text").add_column("text", [rest for _, rest in words])
+    asked = clips.select(range(5, 7))
+    assert ask(search, "v2t", asked, titled) == ask(search, "v2t", asked, captions.select(range(4)))
 
 
 def test_clips_are_ranked_for_texts_after_two_stages_too(model, tiny_processor, sides):

@@ -125,6 +125,9 @@ def cells(table, label, benchmark=None):
         (Cell((1.0, 3.0), signed=True), "+2.0 ± 1.4"),  # sample deviation: sqrt(2), not 1
         (Cell((20.0, 22.0, 24.0)), "22.0 ± 2.0"),
         (Cell((950.0,), digits=0), "950"),
+        (Cell((0.2, -0.1, -0.1), signed=True), "+0.0 ± 0.2"),  # their float64 mean is -1e-17
+        (Cell((-0.0,), signed=True), "-0.0"),  # as the paper prints it
+        (Cell((54.6,), published_deviation=0.2), "54.6 ± 0.2"),
     ],
 )
 def test_a_mean_has_the_sample_deviation_of_two_or_more(cell, text):
@@ -161,6 +164,12 @@ def test_latex_has_groups_rules_and_no_bare_special_character(table):
     assert lines.count(r"\midrule") == 2
 
 
+def test_labels_may_hold_what_a_layout_gives_a_meaning(table):
+    table.blocks = [[["[A]", "a|b <c>\n d", Cell((1.0,)), ""]]]
+    assert markdown(table).splitlines()[2].startswith(r"| [A]       | a\|b <c> d |")
+    assert r"{[}A] & a\textbar{}b \textless{}c\textgreater{} d & 1.0 &  \\" in latex(table).splitlines()
+
+
 def test_csv_keeps_digits_repeats_keys_and_has_columns_for_deviations(table, tmp_path):
     write_csv(table, tmp_path / "table.csv")
     header, first, second, third = csv.reader((tmp_path / "table.csv").open(newline=""))
@@ -195,7 +204,15 @@ def changed(run, **fields):
         (changed(make_run("gram"), tie_rule="mean"), "tie rule"),
         (make_run("gram") | {"two_stage": [{"depth": 20, "policy": "absent"}]}, "depth of the second"),
         (make_run("scalar"), "both hold miniature of the label 'scalar' with the seed 50"),
-        (make_run("scalar", 51, method="gram"), "have the label 'scalar' but the scores 'scalar' and 'gram'"),
+        (
+            make_run("scalar", 51, method="gram"),
+            "have the label 'scalar' but score with the method 'scalar' and 'gram'",
+        ),
+        (
+            make_run("scalar", 51) | {"score": {"method": "scalar", "query_temperature": 0.2}},
+            "temperature 0.1 and 0.2",
+        ),
+        (make_run("SCALAR"), "both hold miniature of the label 'scalar' with the seed 50"),
         ({"variant": "gram"}, "not a result of .*lacks .'label', 'seed'"),
         ([], "not a result of"),
     ],
@@ -243,11 +260,19 @@ def test_labels_and_benchmarks_stand_in_the_order_of_the_paper(tmp_path):
 def test_baseline_and_reference_are_found_or_chosen(tmp_path):
     save(tmp_path, make_run("SCALAR"), make_run("volume", method="gram"), make_run("mine"))
     found = load_results([tmp_path])
-    assert (found.reference, found.baseline) == ("SCALAR", "volume")
-    found = load_results([tmp_path], baseline="mine", reference="volume")
-    assert (found.reference, found.baseline) == ("volume", "mine")
+    assert (found.reference, found.baseline) == ("scalar", "volume")
+    found = load_results([tmp_path], baseline="SCALAR", reference="volume")
+    assert (found.reference, found.baseline) == ("volume", "scalar")
     with pytest.raises(ValueError, match="baseline 'clip' is none of the labels"):
         load_results([tmp_path], baseline="clip")
+
+
+def test_the_papers_name_of_a_label_or_benchmark_and_its_key_are_one(tmp_path):
+    runs = [make_run("SCALAR", 50, benchmark="MSR-VTT"), make_run("scalar", 51, benchmark="msrvtt")]
+    found = load_results([save(tmp_path, *runs)])
+    assert {name: {label: list(seeds) for label, seeds in labels.items()} for name, labels in found.runs.items()} == {
+        "msrvtt": {"scalar": [50, 51]}
+    }
 
 
 def test_of_two_labels_with_grams_score_neither_is_the_baseline(tmp_path):
@@ -290,6 +315,8 @@ def test_missing_modalities_are_compared_seed_by_seed(results):
     assert cells(table, "GRAM") == ["13.0 ± 4.2", "11.0 ± 4.2", "9.0 ± 4.2", "7.0 ± 4.2", "5.0 ± 4.2"]
     margin = ["+9.0 ± 1.4", "+11.0 ± 1.4", "+13.0 ± 1.4", "+15.0 ± 1.4", "+17.0 ± 1.4"]
     assert cells(table, "SCALAR − GRAM") == margin
+    assert [row[2] for row in table.rows if row[1] == "SCALAR − GRAM"] == ["2"]
+    assert "seed by seed" in table.note
     assert cells(table, "w/o masked training views − GRAM")[0] == "+8.0"
     # (45.2 + 34.3 + 34.4 + 81.7 + 27.1) / 5 and (38.7 + 28.2 + 31.0 + 75.6 + 22.9) / 5
     assert cells(table, "paper, mean of 5: SCALAR")[0] == "44.5"
@@ -317,6 +344,29 @@ def test_ablations_are_changes_of_the_same_seed(results):
     assert not any("GRAM" in str(row[0]) for row in table.rows)
 
 
+def test_published_changes_stand_beside_means_over_the_same_benchmarks_only(tmp_path):
+    def changes_of(*benchmarks, paper_mean):
+        runs = [make_run(label, benchmark=name) for label in ("scalar", "no_semantic") for name in benchmarks]
+        folder = save(tmp_path / "-".join(benchmarks), *runs)
+        table = paper_tables.ablation_table(load_results([folder], paper_mean=paper_mean))
+        (row,) = (row for row in table.rows if row[0].startswith("paper") and row[0].endswith("w/o L_sem"))
+        return [str(cell) for cell in row[-4:]]
+
+    published, none = ["-0.0", "–", "-0.9", "–"], ["–"] * 4
+    assert changes_of(*paper.ABLATION, paper_mean=False) == published
+    assert changes_of("miniature", paper_mean=True) == published
+    assert changes_of("msrvtt", paper_mean=True) == none
+    assert changes_of(*paper.ABLATION, "miniature", paper_mean=False) == none
+
+
+def test_published_values_stand_beside_test_sets_only(tmp_path):
+    found = load_results(
+        [save(tmp_path, *(make_run(x, benchmark="vatex", split="train") for x in ("scalar", "no_semantic")))]
+    )
+    for table in report._tables(found):
+        assert not any("paper" in str(cell) for row in table.rows for cell in row[:3])
+
+
 def test_changes_by_ablation_are_means_over_the_benchmarks_that_both_have(tmp_path):
     runs = [make_run("scalar", benchmark="a", joint=20.0), make_run("scalar", benchmark="b", joint=30.0)]
     runs += [make_run("no_mine", benchmark="a", joint=19.0), make_run("no_mine", benchmark="b", joint=26.0)]
@@ -335,6 +385,13 @@ def test_two_stages_under_masks_keep_their_policies_apart(results):
     row = cells(zeros, "paper, mean of 5: SCALAR")
     assert (row[0], row[-1]) == ("57.5", "29.5")
     assert not any("paper" in str(row[1]) for row in absent.rows)
+
+
+def test_a_second_stage_with_the_published_policy_alone_is_shown(tmp_path):
+    run = make_run("scalar", two_stage=30.0)
+    run["two_stage"] = [entry for entry in run["two_stage"] if (entry["policy"], entry["rate"]) == ("zeros", 0.0)]
+    table = paper_tables.two_stage_missing_table(load_results([save(tmp_path, run)]), "zeros")
+    assert cells(table, "SCALAR") == ["29.0", "5.0"]
 
 
 def test_the_ladder_says_how_many_clips_it_loses(results):
@@ -364,6 +421,11 @@ def test_seeds_have_t_intervals_and_single_runs_none(tmp_path):
     assert cells(table, "GRAM") == ["20.0", "", "30.0", ""]
     assert cells(table, "paper: SCALAR") == ["–", "", "90.6 ± 0.1", "[90.3, 90.9]"]
     assert cells(table, "paper: HyperGRAM") == ["–", "", "89.8", ""]
+    write_csv(table, tmp_path / "seeds.csv")
+    rows = {row["label"]: row for row in csv.DictReader((tmp_path / "seeds.csv").open(newline=""))}
+    assert rows["SCALAR"]["first stage R@1 mean"] == "22.0" and rows["SCALAR"]["first stage R@1 mean sd"] == "2.0"
+    published = [rows["paper: SCALAR"][f"two-stage R@1 {name}"] for name in ("mean", "mean sd", "95 % interval")]
+    assert published == ["90.6", "0.1", "[90.3, 90.9]"]
 
 
 def as_published(benchmark, label, method, recalls, best):
@@ -406,6 +468,13 @@ def test_sign_tests_give_the_papers_p_values(papers_runs):
     assert rows["negative gain: GRAM, PMRL, HyperGRAM", "labels and benchmarks"] == ["12", "0", "2", "0.0065"]
 
 
+def test_margins_that_cancel_over_seeds_are_ties(tmp_path):
+    runs = [make_run("scalar", seed, 20 + change) for seed, change in ((1, 0.2), (2, -0.1), (3, -0.1))]
+    runs += [make_run("gram", seed, 20.0, method="gram") for seed in (1, 2, 3)]
+    (row,) = paper_tables.sign_table(load_results([save(tmp_path, *runs)])).rows
+    assert [str(cell) for cell in row] == ["SCALAR above GRAM", "rates and benchmarks", "0", "5", "0", ""]
+
+
 def test_published_values_enter_no_figure_of_ours(tmp_path):
     folder = save(tmp_path, *three_labels())
     without, with_mean = (load_results([folder], paper_mean=mean) for mean in (False, True))
@@ -435,6 +504,15 @@ def test_every_score_has_a_row_with_its_figures(results):
     assert str(back.blocks[2][0][4]) == "12.0 ± 4.2" and len(back.columns) == 4 + 7
     masked = score_tables.scores_missing_table(results)
     assert [str(cell) for cell in masked.blocks[2][1][4:]] == [f"{11 - step:.1f} ± 4.2" for step in range(5)]
+
+
+def test_a_score_that_one_seed_alone_measured_has_a_row_with_its_number_of_seeds(tmp_path):
+    runs = [make_run("scalar", 50), make_run("scalar", 51)]
+    for entry in runs[1]["retrieval"]["rates"]:
+        entry["methods"]["symile"] = entry["methods"]["uniform"]
+    table = score_tables.scores_table(load_results([save(tmp_path, *runs)]), "text_to_video")
+    assert {row[3]: row[2] for row in table.rows}["Symile"] == "1"
+    assert {row[3]: row[2] for row in table.rows}["uniform centroid"] == "2"
 
 
 def test_weights_differences_and_latent_figures_are_laid_out(tmp_path):
@@ -475,9 +553,16 @@ def test_the_report_holds_every_table_in_three_forms_with_its_protocol(results, 
         assert rf"\label{{tab:{table.name}}}" in tex
         rows = list(csv.reader((tmp_path / "report" / f"{table.name}.csv").open(newline="")))
         assert len(rows) == 1 + len(table.rows) and len({len(row) for row in rows}) == 1
-    assert "Nothing was measured for: Retrieval across benchmarks" in text
-    assert "Latent space" in text.split("Nothing was measured for:")[1]
+    assert "Left out, as nothing fills them: Retrieval across benchmarks" in text
+    assert "Latent space" in text.split("Left out, as nothing fills them:")[1]
     assert (tmp_path / "report" / "gain_vs_masking.png").stat().st_size > 10_000
+
+
+def test_a_report_leaves_no_table_of_an_earlier_one(results, tmp_path):
+    write_report(results, tmp_path)
+    assert (tmp_path / "ablation.csv").is_file()
+    write_report(load_results([save(tmp_path / "one", make_run("mine"))]), tmp_path)
+    assert not (tmp_path / "ablation.csv").exists() and (tmp_path / "missing.csv").is_file()
 
 
 def test_the_latex_is_balanced_and_its_rows_have_the_columns_they_declare(results, tmp_path):
@@ -503,7 +588,7 @@ def test_a_run_with_the_least_there_can_be_is_reported(tmp_path):
     text = write_report(load_results([save(tmp_path, run)]), tmp_path / "report")
     assert "20.0" in text and not list((tmp_path / "report").glob("*.png"))
     for title in ("Table S4", "Table S5", "Table 5", "Differences", "Sign tests"):
-        assert title in text.split("Nothing was measured for:")[1]
+        assert title in text.split("Left out, as nothing fills them:")[1]
 
 
 def test_weights_of_queries_are_drawn_where_a_run_wrote_them(tmp_path):
@@ -517,9 +602,17 @@ def test_weights_of_queries_are_drawn_where_a_run_wrote_them(tmp_path):
     }
     write_table(pa.table(queries), folder / "0" / "results" / "queries.parquet")
     text = write_report(load_results([folder]), tmp_path / "report")
-    assert "![weights_miniature_my_model_2.png]" in text
+    figure = "weights_miniature_my_model_2.png"
+    assert f"![{figure}]({figure})\n\nWeights of the queries of miniature: my model/2." in text
     assert (tmp_path / "report" / "weights_miniature_my_model_2.png").stat().st_size > 10_000
     plot_query_weights({name: column[:1] for name, column in queries.items()}, tmp_path / "one.png")
+
+
+def test_weights_of_class_labels_which_have_many_right_clips_are_not_drawn(tmp_path):
+    folder = save(tmp_path, make_run("mine", task="classification"))
+    (folder / "0" / "results" / "queries.parquet").write_bytes(b"never read")
+    write_report(load_results([folder]), tmp_path / "report")
+    assert not list((tmp_path / "report").glob("*.png"))
 
 
 def test_gains_are_drawn_for_any_number_of_panels_and_lines(tmp_path):

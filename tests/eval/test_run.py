@@ -232,6 +232,7 @@ def test_command_prints_the_table_and_repeats_rates(tmp_path):
         (["--embeddings", "nowhere"], "nowhere"),
         (["--model", "m"], "belong together"),
         (["--model", "m", "--benchmark", "unknown", "--root", "r"], "unknown"),
+        (["--model", "m", "--benchmark", "miniature", "--root", "r", "--policy", "none"], "`policies` must be"),
         (["--plugin", "no_such_module"], "no_such_module"),
     ],
 )
