@@ -266,7 +266,8 @@ def subset_ladder(
     """
     Measure each score with one fixed set of modalities for the whole gallery, SCALAR Table S5.
 
-    A clip that has none of a set cannot be scored with it and ranks last; how many there are is told.
+    A clip that has none of a set cannot be scored with it and ranks last; how many there are is told. A score that is
+    defined for no clip of a set, as areas with the video alone, has no figure there.
 
     Args:
         embeddings ([`~eval.embeddings.Embeddings`]): queries and clips.
@@ -275,7 +276,7 @@ def subset_ladder(
 
     Returns:
         `list[dict]`: for each set of [`LADDER`], `modalities`, `num_unscorable_clips` and
-        `text_to_video_recall_at_1`, a `dict` from method to percent.
+        `text_to_video_recall_at_1`, a `dict` from method to percent or `None`.
     """
     if methods is None:
         methods = [name for name in measurable_methods(embeddings) if not METHODS[name].is_pathway]
@@ -288,6 +289,8 @@ def subset_ladder(
             "num_unscorable_clips": (~mask.any(1)).sum().item(),
             "text_to_video_recall_at_1": {
                 method: _figures(by_direction, embeddings.pairs)["text_to_video_recall_at_1"]
+                if scorable_clips(mask, method).any()
+                else None
                 for method, by_direction in by_method.items()
             },
         }

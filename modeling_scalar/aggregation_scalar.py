@@ -24,7 +24,7 @@ DIRECTIONS = ("text_to_video", "video_to_text")
 _TILE = (256, 1024)
 # A weighted sum shorter than this is treated as this long, so that scores and gradients stay bounded where modalities
 # cancel. It is a clamp, not an addition: every other clip keeps its exact score. The same for volumes and areas, whose
-# square root has no gradient at zero.
+# square root has no gradient at zero: those that vanish are equal.
 _MIN_NORM = {torch.float16: 1e-2, torch.bfloat16: 1e-2, torch.float32: 1e-3, torch.float64: 1e-6}
 # The closed form loses digits as 1/|c|^2, the centroid itself as 1/|c|. Clips some weighting of which is shorter than
 # this are scored through their centroids; three vectors with non-negative cosines never are (|c| >= 0.577).
@@ -80,6 +80,11 @@ def _min_norm(*embeds: torch.Tensor) -> float:
 def _normalize(centroids: torch.Tensor, min_norm: float) -> torch.Tensor:
     # The gradient of a norm is NaN at zero, so the clamp acts on its square.
     return centroids * centroids.square().sum(-1, keepdim=True).clamp(min=min_norm**2).rsqrt()
+
+
+def _exact(tensor: torch.Tensor) -> torch.Tensor:
+    """In float64, which all devices but Apple's have: what tells vectors apart that nearly repeat each other."""
+    return tensor if tensor.device.type == "mps" else tensor.double()
 
 
 def _prepare(text_embeds, modality_embeds, modality_mask):
@@ -142,8 +147,8 @@ class Clips:
     def __getitem__(self, columns: slice) -> "Clips":
         concat_embeds = None if self.concat_embeds is None else self.concat_embeds[columns]
         part = Clips(self.modality_embeds[columns], self.modality_mask[columns], concat_embeds, min_norm=self.min_norm)
-        if "gram" in self.__dict__:
-            part.gram = self.gram[columns]
+        if "exact_gram" in self.__dict__:
+            part.exact_gram = self.exact_gram[columns]
         return part
 
     def masked(self, modality_mask: torch.Tensor) -> "Clips":
@@ -151,19 +156,25 @@ class Clips:
         clips = Clips(
             self.modality_embeds * modality_mask[..., None], modality_mask, self.concat_embeds, min_norm=self.min_norm
         )
-        if "gram" in self.__dict__:
-            clips.gram = self.gram * (modality_mask[:, :, None] & modality_mask[:, None])
+        if "exact_gram" in self.__dict__:
+            clips.exact_gram = self.exact_gram * (modality_mask[:, :, None] & modality_mask[:, None])
         return clips
 
     @cached_property
+    def exact_gram(self) -> torch.Tensor:
+        """Inner products of the modalities, (V, M, M), zero where absent; in float64."""
+        blocks = map(_exact, self.modality_embeds.split(_TILE[1]))
+        return torch.cat([block @ block.mT for block in blocks])
+
+    @cached_property
     def gram(self) -> torch.Tensor:
-        """Inner products of the modalities, (V, M, M), zero where absent."""
-        return self.modality_embeds @ self.modality_embeds.mT
+        """The same in the precision of scores."""
+        return self.exact_gram.to(self.modality_embeds.dtype)
 
     @cached_property
     def present(self) -> torch.Tensor:
         """The mask as numbers, (V, M)."""
-        return self.modality_mask.to(self.modality_embeds.dtype)
+        return self.modality_mask.to(self.exact_gram.dtype)
 
     @cached_property
     def arity(self) -> torch.Tensor:
@@ -198,7 +209,7 @@ class Clips:
         With H the masked Gram matrix (Eq. S1) and q the presence: det H (V,), adj H (V, M, M), adj(H) q (V, M), and
         the linear change of adj H when a multiple of qq' is taken away (V, M, M).
         """
-        gram = self.gram + torch.diag_embed(1 - self.present)
+        gram = self.exact_gram + torch.diag_embed(1 - self.present)
         # The rows of the adjugate of a symmetric 3x3 matrix are the cross products of the two other rows.
         (next_row, other_row), (next_q, other_q) = (
             (matrix.roll(-1, dims=1), matrix.roll(-2, dims=1)) for matrix in (gram, self.present[..., None])
@@ -215,9 +226,7 @@ class Clips:
     @cached_property
     def span_inverse(self) -> torch.Tensor:
         """The pseudo-inverse of the Gram matrix, (V, M, M): G^-1 over what is present unless modalities repeat."""
-        embeds = self.modality_embeds.double()
-        gram = embeds @ embeds.mT
-        return torch.linalg.pinv(gram, rtol=_RANK_TOLERANCE, hermitian=True).to(self.modality_embeds.dtype)
+        return torch.linalg.pinv(self.exact_gram, rtol=_RANK_TOLERANCE, hermitian=True)
 
 
 class Pairs:
@@ -252,7 +261,7 @@ class Pairs:
 
     def share(self) -> "Pairs":
         """Compute the products now, so that every score, mask and tile made from these pairs reads the same ones."""
-        self.similarities, self.clips.gram, self.squared_norms  # noqa: B018
+        self.similarities, self.clips.exact_gram, self.squared_norms  # noqa: B018
         return self
 
     def masked(self, modality_mask: torch.Tensor) -> "Pairs":
@@ -499,41 +508,46 @@ def _bordered_determinant(pairs: Pairs, shift: float | torch.Tensor = 0.0) -> to
     Gt is the Gram matrix of the text and the clip, in which an absent modality is an orthonormal axis (Eq. S1), and p
     marks what is there, the text included. With the clip's own part H, its presence q and the similarities b,
     det [[1, b'], [b, H]] = det H - b' adj(H) b. Subtracting shift qq' from H changes its determinant and its adjugate
-    linearly, and so the whole: in this form no power of a large shift has to cancel.
+    linearly, and so the whole: in this form no power of a large shift has to cancel. The clips' own numbers are taken
+    in float64: they are as small as the clips are flat, and so is then the rounding of what is done with them.
     """
     determinant, adjugate, linear, change = pairs.clips.adjugate
     shifted_determinant = determinant - shift * (linear * pairs.clips.present).sum(-1)
-    adjugate = adjugate + shift * change
-    total = torch.addcmul(-shift * determinant, pairs.squared_norms, shifted_determinant)  # (Q, V)
+    numbers = -shift * determinant, shifted_determinant, 2 * shift * linear, adjugate + shift * change
+    constant, shifted_determinant, linear, adjugate = (x.to(pairs.text_embeds.dtype) for x in numbers)
+    total = torch.addcmul(constant, pairs.squared_norms, shifted_determinant)  # (Q, V)
     for m, similarity in enumerate(pairs.similarities):
-        row = torch.addcmul(2 * shift * linear[:, m], similarity, -adjugate[:, m, m])
+        row = torch.addcmul(linear[:, m], similarity, -adjugate[:, m, m])
         for n in range(m + 1, len(pairs.similarities)):
             row.addcmul_(pairs.similarities[n], -2 * adjugate[:, m, n])
         total.addcmul_(similarity, row)
     return total
 
 
-def _volume(squared: torch.Tensor, min_norm: float) -> torch.Tensor:
-    # In exact arithmetic the argument has one sign; rounding may give a vanishing one the other.
-    return squared.abs().clamp(min=min_norm**2).sqrt()
+def _root(squared: torch.Tensor) -> torch.Tensor:
+    # What is computed in float32 vanishes there, in whatever precision the vectors were kept.
+    return squared.clamp(min=_MIN_NORM[squared.dtype] ** 2).sqrt()
 
 
 @register_method("gram")
 def _gram(pairs: Pairs) -> torch.Tensor:
-    return -_volume(_bordered_determinant(pairs), pairs.clips.min_norm)
+    return -_root(_bordered_determinant(pairs).abs())
 
 
 @register_method("gram_span")
 def _gram_span(pairs: Pairs) -> torch.Tensor:
-    """-sqrt(1 - a' G^-1 a): minus the distance of the text to the span of what the clip has."""
-    inverse = pairs.clips.span_inverse
-    rest = pairs.squared_norms
-    for m, similarity in enumerate(pairs.similarities):
+    """-sqrt(1 - a' G^-1 a): minus the distance of the text to the span of what the clip has.
+
+    In float64: where modalities nearly repeat each other, large terms cancel.
+    """
+    inverse, similarities = pairs.clips.span_inverse, [_exact(a) for a in pairs.similarities]
+    rest = _exact(pairs.squared_norms)
+    for m, similarity in enumerate(similarities):
         row = similarity * -inverse[:, m, m]
-        for n in range(m + 1, len(pairs.similarities)):
-            row.addcmul_(pairs.similarities[n], -2 * inverse[:, m, n])
+        for n in range(m + 1, len(similarities)):
+            row.addcmul_(similarities[n], -2 * inverse[:, m, n])
         rest = torch.addcmul(rest, similarity, row)
-    return -rest.clamp(min=pairs.clips.min_norm**2).sqrt()
+    return -_root(rest.to(pairs.text_embeds.dtype))
 
 
 @register_method("hypergram")
@@ -545,27 +559,30 @@ def _hypergram(pairs: Pairs) -> torch.Tensor:
     (Gt - coth(r)^2 pp') sinh(r)^2 / c.
     """
     mix, curvature = (
-        torch.as_tensor(value, dtype=pairs.text_embeds.dtype, device=pairs.text_embeds.device).reshape(())
+        torch.as_tensor(value, dtype=pairs.clips.exact_gram.dtype, device=pairs.text_embeds.device).reshape(())
         for value in (pairs.options.hyperbolic_mix, pairs.options.curvature)
     )
     root = curvature.sqrt()
     scale = (root.sinh() / root) ** (1 + pairs.clips.arity)  # (V,): one factor per vector
+    # In exact arithmetic a determinant has one sign; rounding may give a vanishing one the other.
     euclidean, hyperbolic = (
-        _volume(_bordered_determinant(pairs, shift), pairs.clips.min_norm)
-        for shift in (0.0, root.tanh().reciprocal().square())
+        _root(_bordered_determinant(pairs, shift).abs()) for shift in (0.0, root.tanh().reciprocal().square())
     )
-    return -(mix * euclidean + (1 - mix) * scale * hyperbolic)
+    return -(mix * euclidean + ((1 - mix) * scale).to(hyperbolic.dtype) * hyperbolic)
 
 
 @register_method("triangle", scorable=lambda mask: mask[:, :2].all(1))
 def _triangle(pairs: Pairs) -> torch.Tensor:
-    """Minus half the root of |u|^2 |w|^2 - <u, w>^2 with u = t - v and w = t - a."""
+    """Minus half the root of |u|^2 |e|^2 - <u, e>^2 with u = t - v and e = a - v.
+
+    Any two sides give the area; the clip's own, e, is known in float64 however short it is.
+    """
     video, audio = pairs.similarities[:2]
-    gram, squared_norms = pairs.clips.gram, pairs.squared_norms
-    u = squared_norms - 2 * video + gram[:, 0, 0]
-    w = squared_norms - 2 * audio + gram[:, 1, 1]
-    inner = squared_norms - video - audio + gram[:, 0, 1]
-    return -_volume(u * w - inner * inner, pairs.clips.min_norm) / 2
+    gram, dtype = pairs.clips.exact_gram, pairs.text_embeds.dtype
+    e = (gram[:, 0, 0] + gram[:, 1, 1] - 2 * gram[:, 0, 1]).to(dtype)
+    u = pairs.squared_norms - 2 * video + gram[:, 0, 0].to(dtype)
+    inner = audio - video + (gram[:, 0, 0] - gram[:, 0, 1]).to(dtype)
+    return -_root((u * e - inner * inner).abs()) / 2
 
 
 # The largest eigenvalue ---------------------------------------------------------------------------------------------
@@ -604,12 +621,12 @@ def _pmrl_raw(pairs: Pairs) -> torch.Tensor:
     Gt - I has no trace, so its eigenvalues solve a quartic without a cubic term. In float64, for where roots meet they
     keep half of the digits.
     """
-    gram, min_square = pairs.clips.gram, pairs.clips.min_norm**2
+    gram, min_square = pairs.clips.exact_gram, pairs.clips.min_norm**2
     # Normalised again, for half precision leaves norms of 1 +- 0.004 and the quartic counts on a unit diagonal.
     scale = gram.diagonal(dim1=1, dim2=2).clamp(min=min_square).rsqrt()  # (V, M)
-    gram = (gram * scale[:, :, None] * scale[:, None]).double()
-    text_scale = pairs.squared_norms.clamp(min=min_square).rsqrt()
-    similarities = [(a * text_scale * s).double() for a, s in zip(pairs.similarities, scale.T, strict=True)]
+    gram = gram * scale[:, :, None] * scale[:, None]
+    text_scale, scale = pairs.squared_norms.clamp(min=min_square).rsqrt(), scale.to(pairs.text_embeds.dtype)
+    similarities = [_exact(a * text_scale * s) for a, s in zip(pairs.similarities, scale.T, strict=True)]
     p, q, r = _quartic(similarities, gram)
     with torch.no_grad():
         x = _largest_root(p, q, r)
@@ -653,7 +670,7 @@ def _descending_ranks(values: np.ndarray) -> np.ndarray:
     num_rows, num_columns = values.shape
     positions = np.arange(num_columns, dtype=np.int32)
     ranks = np.empty(values.shape, dtype=np.int32)
-    size = max(1, _SORTED_AT_ONCE // num_columns)
+    size = _SORTED_AT_ONCE // max(1, num_columns) + 1
     for start in range(0, num_rows, size):
         block = np.ascontiguousarray(values[start : start + size]) + np.float32(0)  # the sum has one zero only
         bits = block.view(np.int32)

@@ -207,6 +207,14 @@ def test_the_ladder_shows_the_whole_gallery_the_same_modalities():
         assert ladder[0]["text_to_video_recall_at_1"][method] == whole["video"]["text_to_video_recall_at_1"]
 
 
+def test_the_ladder_has_no_figure_where_a_score_is_defined_for_no_clip():
+    embeddings = random_embeddings(heads=True)
+    recalls = [entry["text_to_video_recall_at_1"] for entry in subset_ladder(embeddings)]
+    for method in recalls[0]:
+        undefined = [index for index, recall in enumerate(recalls) if recall[method] is None]
+        assert undefined == ([0] if method in ("triangle", "concat_head") else []), method
+
+
 def test_a_clip_with_nothing_left_ranks_last_and_hides_nobody():
     embeddings = random_embeddings()
     mask = embeddings.modality_mask.clone()

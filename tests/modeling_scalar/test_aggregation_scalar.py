@@ -279,6 +279,15 @@ def test_autocast_does_not_touch_the_scores():
     torch.testing.assert_close(scores, retrieval_scores(*clips), atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("direction", ["text_to_video", "video_to_text"])
+@pytest.mark.parametrize(("num_queries", "num_clips"), [(0, 5), (5, 0), (0, 0)])
+def test_nothing_to_score_is_no_scores(method, direction, num_queries, num_clips):
+    clips = torch.ones(num_clips, 3, 4), torch.ones(num_clips, 3, dtype=torch.bool)
+    options = {"method": method, "direction": direction, "concat_embeds": clips[0]}
+    assert retrieval_scores(torch.ones(num_queries, 4), *clips, **options).shape == (num_queries, num_clips)
+
+
 def test_an_all_absent_row_is_named():
     texts, modalities, mask = random_clips()
     mask[[3, 17]] = False
