@@ -24,7 +24,14 @@ def test_msrvtt_crops_and_nothing_else_differs(tiny_processor):
     assert configured.image_processor.resize_mode == "crop"
     changed = tiny_processor.to_dict()
     changed["image_processor"]["resize_mode"] = "crop"
-    assert configured.to_dict() == changed
+    assert _settings(configured.to_dict()) == _settings(changed)
+
+
+def _settings(content):
+    """Without where the code is, which saving adds to an object."""
+    if not isinstance(content, dict):
+        return content
+    return {name: _settings(value) for name, value in content.items() if name != "auto_map"}
 
 
 def test_a_saved_processor_keeps_what_the_protocol_leaves_alone(tmp_path, tiny_processor):
