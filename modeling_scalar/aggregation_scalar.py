@@ -127,6 +127,9 @@ class ScoreOptions:
             raise ValueError(f"`direction` must be one of {DIRECTIONS}, got {self.direction!r}.")
 
 
+_SHARED = {"gram", "exact_gram"}  # what parts and masks of clips take over instead of computing it again
+
+
 class Clips:
     """What scores read of the clips alone, computed when first asked for.
 
@@ -147,8 +150,8 @@ class Clips:
     def __getitem__(self, columns: slice) -> "Clips":
         concat_embeds = None if self.concat_embeds is None else self.concat_embeds[columns]
         part = Clips(self.modality_embeds[columns], self.modality_mask[columns], concat_embeds, min_norm=self.min_norm)
-        if "exact_gram" in self.__dict__:
-            part.exact_gram = self.exact_gram[columns]
+        for name in _SHARED & self.__dict__.keys():
+            setattr(part, name, getattr(self, name)[columns])
         return part
 
     def masked(self, modality_mask: torch.Tensor) -> "Clips":
@@ -156,20 +159,20 @@ class Clips:
         clips = Clips(
             self.modality_embeds * modality_mask[..., None], modality_mask, self.concat_embeds, min_norm=self.min_norm
         )
-        if "exact_gram" in self.__dict__:
-            clips.exact_gram = self.exact_gram * (modality_mask[:, :, None] & modality_mask[:, None])
+        for name in _SHARED & self.__dict__.keys():
+            setattr(clips, name, getattr(self, name) * (modality_mask[:, :, None] & modality_mask[:, None]))
         return clips
 
     @cached_property
-    def exact_gram(self) -> torch.Tensor:
-        """Inner products of the modalities, (V, M, M), zero where absent; in float64."""
-        blocks = map(_exact, self.modality_embeds.split(_TILE[1]))
-        return torch.cat([block @ block.mT for block in blocks])
+    def gram(self) -> torch.Tensor:
+        """Inner products of the modalities, (V, M, M), zero where absent."""
+        return self.modality_embeds @ self.modality_embeds.mT
 
     @cached_property
-    def gram(self) -> torch.Tensor:
-        """The same in the precision of scores."""
-        return self.exact_gram.to(self.modality_embeds.dtype)
+    def exact_gram(self) -> torch.Tensor:
+        """The same in float64, for what tells clips apart whose modalities nearly repeat each other."""
+        blocks = map(_exact, self.modality_embeds.split(_TILE[1]))
+        return torch.cat([block @ block.mT for block in blocks])
 
     @cached_property
     def present(self) -> torch.Tensor:
@@ -261,7 +264,7 @@ class Pairs:
 
     def share(self) -> "Pairs":
         """Compute the products now, so that every score, mask and tile made from these pairs reads the same ones."""
-        self.similarities, self.clips.exact_gram, self.squared_norms  # noqa: B018
+        self.similarities, self.clips.gram, self.clips.exact_gram, self.squared_norms  # noqa: B018
         return self
 
     def masked(self, modality_mask: torch.Tensor) -> "Pairs":
