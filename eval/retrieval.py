@@ -133,8 +133,10 @@ def rank_pairs(
                 for method in methods:
                     scores = None
                     for direction in block_directions:
-                        if scores is None or METHODS[method].whole:  # ranks depend on the direction
+                        if METHODS[method].directed:
                             scores = shown.towards(direction).scores(method)
+                        elif scores is None:
+                            scores = shown.scores(method)
                         by_method[method][direction][here] = _ranks(scores, right, direction)
                     bar.update()
     return ranks

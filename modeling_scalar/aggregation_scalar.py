@@ -296,6 +296,23 @@ class Pairs:
             part.similarities = self.similarities[:, rows]
         return part
 
+    def _in_tiles(self, score: Callable[["Pairs"], torch.Tensor]) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            return score(self)
+        scores = self.text_embeds.new_empty(len(self.text_embeds), len(self.clips))
+        for start in range(0, len(self.clips), _TILE[1]):
+            columns = slice(start, start + _TILE[1])
+            block = self._columns(columns)
+            for first in range(0, len(self.text_embeds), _TILE[0]):
+                rows = slice(first, first + _TILE[0])
+                scores[rows, columns] = score(block._rows(rows))
+        return scores
+
+    @cached_property
+    def largest_eigenvalues(self) -> torch.Tensor:
+        """lambda_1 of the Gram matrix of the text and what the clip has, (Q, V)."""
+        return self._in_tiles(_largest_eigenvalue)
+
     def scores(self, method: str) -> torch.Tensor:
         """
         Score every pair.
@@ -308,27 +325,19 @@ class Pairs:
             cannot score.
         """
         entry = METHODS[method]
-        if torch.is_grad_enabled() or entry.whole:
-            scores = entry.score(self)
-        else:
-            scores = self.text_embeds.new_empty(len(self.text_embeds), len(self.clips))
-            for start in range(0, len(self.clips), _TILE[1]):
-                columns = slice(start, start + _TILE[1])
-                block = self._columns(columns)
-                for first in range(0, len(self.text_embeds), _TILE[0]):
-                    rows = slice(first, first + _TILE[0])
-                    scores[rows, columns] = entry.score(block._rows(rows))
+        scores = entry.score(self) if entry.whole else self._in_tiles(entry.score)
         scorable = entry.scorable(self.clips.modality_mask)
         return scores if scorable.all() else scores.masked_fill(~scorable, float("-inf"))
 
 
 @dataclass(frozen=True)
 class Method:
-    """A score: its function of [`Pairs`], which clips it is defined for, and whether it must see all pairs at once."""
+    """A score: its function of [`Pairs`], which clips it is defined for, and what else it needs to be told."""
 
     score: Callable[[Pairs], torch.Tensor]
     scorable: Callable[[torch.Tensor], torch.Tensor]
     whole: bool
+    directed: bool
     is_pathway: bool
 
 
@@ -340,6 +349,7 @@ def register_method(
     name: str,
     scorable: Callable[[torch.Tensor], torch.Tensor] | None = None,
     whole: bool = False,
+    directed: bool = False,
     is_pathway: bool = False,
 ) -> Callable:
     """
@@ -349,8 +359,8 @@ def register_method(
         name (`str`): a new name.
         scorable (`Callable`, *optional*): from the mask `(clips, 3)` to a `torch.BoolTensor` `(clips,)`: the clips for
             which the score is defined; the others get `-inf`. By default every clip that has a modality.
-        whole (`bool`): whether a score depends on the other pairs, as ranks do, so that pairs cannot be scored in
-            parts.
+        whole (`bool`): whether the function must see all pairs at once, not in parts: for what depends on other pairs.
+        directed (`bool`): whether scores depend on which side is ranked, as ranks do.
         is_pathway (`bool`): whether this is a single modality, which joint scores are compared with.
 
     Returns:
@@ -372,7 +382,7 @@ def register_method(
         raise ValueError(f"There is a method {name!r} already; choose another name.")
 
     def register(score: Callable[[Pairs], torch.Tensor]) -> Callable[[Pairs], torch.Tensor]:
-        METHODS[name] = Method(score, scorable or (lambda mask: mask.any(1)), whole, is_pathway)
+        METHODS[name] = Method(score, scorable or (lambda mask: mask.any(1)), whole, directed, is_pathway)
         return score
 
     return register
@@ -617,8 +627,7 @@ def _largest_root(p: torch.Tensor, q: torch.Tensor, r: torch.Tensor) -> torch.Te
     return (first + second + q / (first * second).clamp(min=tiny)) / 2
 
 
-@register_method("pmrl_raw")
-def _pmrl_raw(pairs: Pairs) -> torch.Tensor:
+def _largest_eigenvalue(pairs: Pairs) -> torch.Tensor:
     """lambda_1(Gt). An absent modality as an orthonormal axis adds an eigenvalue of 1, which is never above lambda_1.
 
     Gt - I has no trace, so its eigenvalues solve a quartic without a cubic term. In float64, for where roots meet they
@@ -640,9 +649,14 @@ def _pmrl_raw(pairs: Pairs) -> torch.Tensor:
     return (1 + x).to(pairs.text_embeds.dtype)
 
 
-@register_method("pmrl")
+@register_method("pmrl_raw", whole=True)
+def _pmrl_raw(pairs: Pairs) -> torch.Tensor:
+    return pairs.largest_eigenvalues
+
+
+@register_method("pmrl", whole=True)
 def _pmrl(pairs: Pairs) -> torch.Tensor:
-    return _pmrl_raw(pairs) / (1 + pairs.clips.arity)
+    return pairs.largest_eigenvalues / (1 + pairs.clips.arity)
 
 
 # Others -------------------------------------------------------------------------------------------------------------
@@ -687,7 +701,7 @@ def _descending_ranks(values: np.ndarray) -> np.ndarray:
     return ranks
 
 
-@register_method("rank_fusion", whole=True)
+@register_method("rank_fusion", whole=True, directed=True)
 def _rank_fusion(pairs: Pairs) -> torch.Tensor:
     """The sum of 1 / (constant + rank) over the pathways that a clip has; ties share the worst of their ranks."""
     total = 0
