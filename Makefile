@@ -57,7 +57,7 @@ demo: $(RUN)/results/results.json $(RUN)/gallery/gallery.json ## from videos to 
 	@cat $(RUN)/results/table.txt
 	@$(BIN)/python -m search query $(RUN)/gallery --k 3 $(QUERIES)
 
-study: $(BACKBONE)/model.safetensors $(TARGETS) $(OTHER)/miniature.json ## the paper's Tables 3, 4 and 5 in miniature
+study: $(BACKBONE)/model.safetensors $(TARGETS) $(OTHER)/miniature.json ## the paper's tables in miniature, about an hour
 	$(BIN)/python -m trainer.study
 
 test: $(INSTALLED) ## the default test suite, about five minutes on two cores
