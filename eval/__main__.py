@@ -22,7 +22,7 @@ def _user_errors() -> Iterator[None]:
     """Turn what a user can mend into one line on stderr and exit code 1."""
     try:
         yield
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         typer.echo(f"Error: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from error
 
@@ -83,9 +83,9 @@ def audit(
             columns=_columns(column),
         )
         report = audit_split(data, decode=decode, num_workers=num_workers)
+        typer.echo(format_audit(report))  # first: that the file cannot be written loses nothing
         if output is not None:
             write_json(report, output)
-        typer.echo(format_audit(report))
         if not report["complete"]:
             raise typer.Exit(1)
 

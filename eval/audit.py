@@ -22,7 +22,7 @@ from modeling_scalar.media_scalar import MediaError, _first_stream, _open, read_
 
 _COLUMNS = {"video": "video_path", "audio": "audio_path"}
 _FAULTS = {
-    "missing_clips": "clips without any file",
+    "missing_clips": "clips whose files are not there",
     "missing_files": "files that are not there",
     "unreadable": "files that cannot be read",
     "empty": "clips with neither picture, sound nor subtitle",
@@ -90,8 +90,8 @@ def audit_split(split: Split, decode: bool = True, num_workers: int = 2, progres
         - `task`, `decoded`; `num_clips`, `num_queries`, `num_pairs` as results have them; `captions_per_clip`, the
           fewest and the most;
         - `without`: modality to the ids of the clips that lack it, or of which it cannot be read;
-        - `missing_clips`: ids without any file; `missing_files` and `unreadable`: lines that begin with an id;
-          `empty`: ids of the clips with nothing left; `complete`: none of these four has an entry;
+        - `missing_clips`: ids left out because their files are not there; `missing_files` and `unreadable`: lines that
+          begin with an id; `empty`: ids of the clips with nothing left; `complete`: none of these four has an entry;
         - `repeated_captions`: captions that describe several clips, and the clips' ids, where the task is retrieval;
         - `duration`: of the clips in seconds, as their files tell it, and of how many it is known;
         - `folders`: how many files lie where; `gallery`: the manifest of [`~eval.embeddings.gallery_manifest`].

@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +23,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object, parse_flag_from_env
 from datasets import Dataset, concatenate_datasets
+from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
@@ -35,7 +36,7 @@ from modeling_scalar import load_model
 
 logger = logging.getLogger(__name__)
 
-_PLAN, _FAILED, _PROBLEMS = "plan.json", "failed", b"problems"
+_PLAN, _FAILED, _LOCK, _PROBLEMS = "plan.json", "failed", "lock", b"problems"
 # Of configurations, what does not change the function they describe.
 _NO_SETTING = ("_name_or_path", "transformers_version")
 _PLANNED = {
@@ -70,6 +71,8 @@ def _rows_sha256(clips: list[dict[str, Any]], queries: Sequence[list]) -> str:
 
 
 def _check_plan(path: Path, found: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+    if found.get("on_error") == "raise":  # what raised no error is the same where errors are allowed
+        found = {**found, "on_error": plan["on_error"]}
     different = [_PLANNED.get(name, name) for name, value in plan.items() if found.get(name) != value]
     if different:
         raise ValueError(
@@ -78,19 +81,32 @@ def _check_plan(path: Path, found: Mapping[str, Any], plan: Mapping[str, Any]) -
         )
 
 
-def _prepare(output: Path, parts: Path, plan: dict[str, Any]) -> None:
-    """Make the folder of parts, or check that what is there belongs to the same run."""
+@contextmanager
+def _alone(parts: Path) -> Iterator[None]:
+    """Keep other runs out of the folder of parts. The system lets go of it when the process ends, however it does."""
+    try:
+        with FileLock(parts / _LOCK, timeout=0):
+            yield
+    except Timeout as error:
+        raise ValueError(
+            f"Another run embeds into {parts} at this moment. Wait until it has finished, or end its processes."
+        ) from error
+
+
+def _prepare(output: Path, parts: Path, plan: dict[str, Any], held: ExitStack) -> None:
+    """Make the folder of parts, or check that what is there belongs to the same run; nobody else may use it then."""
     if (output / DESCRIPTION).is_file():
         _check_plan(output, read_json(output / DESCRIPTION).get("metadata", {}).get("plan", {}), plan)
         return
     check_place(output)
     parts.mkdir(parents=True, exist_ok=True)
+    if not (parts / _PLAN).is_file() and {path.name for path in parts.iterdir()} - {_LOCK}:
+        raise ValueError(f"{parts} is needed for unfinished embeddings, but holds something else. Remove it.")
+    held.enter_context(_alone(parts))
     (parts / _FAILED).unlink(missing_ok=True)
     plan = plan | {"versions": versions()}
     if (parts / _PLAN).is_file():
         _check_plan(parts, read_json(parts / _PLAN), plan)
-    elif any(parts.iterdir()):
-        raise ValueError(f"{parts} is needed for unfinished embeddings, but holds something else. Remove it.")
     write_json(plan, parts / _PLAN)
 
 
@@ -272,41 +288,42 @@ def embed_benchmark(
     state = _start()
     output = Path(output).resolve()
     parts = output.with_name(f"{output.name}.parts")
-    with _together(state):
-        check_reading(batch_size, on_error, num_workers)
-        precision_of(dtype)
-        loaded = load_split(benchmark, root, split, **options)
-        model, processor = load_model(model_path)
-        processor = configure_processor(processor, loaded.processing)
-        work = _Work(model, processor, *group_rows(loaded.dataset, loaded.task), batch_size, on_error, dtype)
-        if state.is_main_process:
-            plan = work.plan()
-            _prepare(output, parts, plan)
-    if (output / DESCRIPTION).is_file():
-        shutil.rmtree(parts, ignore_errors=True)  # of a run that was killed when it was finished
-        if state.is_main_process:
-            logger.info("%s was finished before; there is nothing to do.", output)
-        return read_json(output / DESCRIPTION)
+    with ExitStack() as held:
+        with _together(state):
+            check_reading(batch_size, on_error, num_workers)
+            precision_of(dtype)
+            loaded = load_split(benchmark, root, split, **options)
+            model, processor = load_model(model_path)
+            processor = configure_processor(processor, loaded.processing)
+            work = _Work(model, processor, *group_rows(loaded.dataset, loaded.task), batch_size, on_error, dtype)
+            if state.is_main_process:
+                plan = work.plan()
+                _prepare(output, parts, plan, held)
+        if (output / DESCRIPTION).is_file():
+            shutil.rmtree(parts, ignore_errors=True)  # of a run that was killed when it was finished
+            if state.is_main_process:
+                logger.info("%s was finished before; there is nothing to do.", output)
+            return read_json(output / DESCRIPTION)
 
-    clips = _Blocks(parts, "clips", len(work.clips), batch_size)
-    queries = _Blocks(parts, "captions", len(work.captions), batch_size)
-    with _together(state):  # all processes look what is missing before one of them writes
-        mine = slice(state.process_index, None, state.num_processes)
-        my_queries, my_clips = queries.missing()[mine], clips.missing()[mine]
-    with _together(state, parts / _FAILED):
-        model.to(state.device)
-        _compute(state, queries, my_queries, work.query_tables(map(queries.rows, my_queries)), progress)
-        ranges = [clips.rows(block) for block in my_clips]
-        _compute(state, clips, my_clips, work.clip_tables(ranges, num_workers), progress)
-    with _together(state):
-        if state.is_main_process:
-            made = {"device": str(state.device), "num_processes": state.num_processes, "on_error": on_error}
-            of_split = {"task": loaded.task, "processing": dict(loaded.processing), "left_out": loaded.left_out}
-            metadata = describe(model, model_path, benchmark, root, split, **of_split, **made, plan=plan)
-            rows, problems = clips.read()
-            write_store(output, rows, queries.read()[0], problems, metadata)
-            shutil.rmtree(parts)
-    return read_json(output / DESCRIPTION)
+        clips = _Blocks(parts, "clips", len(work.clips), batch_size)
+        queries = _Blocks(parts, "captions", len(work.captions), batch_size)
+        with _together(state):  # all processes look what is missing before one of them writes
+            mine = slice(state.process_index, None, state.num_processes)
+            my_queries, my_clips = queries.missing()[mine], clips.missing()[mine]
+        with _together(state, parts / _FAILED):
+            model.to(state.device)
+            _compute(state, queries, my_queries, work.query_tables(map(queries.rows, my_queries)), progress)
+            ranges = [clips.rows(block) for block in my_clips]
+            _compute(state, clips, my_clips, work.clip_tables(ranges, num_workers), progress)
+        with _together(state):
+            if state.is_main_process:
+                made = {"device": str(state.device), "num_processes": state.num_processes, "on_error": on_error}
+                of_split = {"task": loaded.task, "processing": dict(loaded.processing), "left_out": loaded.left_out}
+                metadata = describe(model, model_path, benchmark, root, split, **of_split, **made, plan=plan)
+                rows, problems = clips.read()
+                write_store(output, rows, queries.read()[0], problems, metadata)
+                shutil.rmtree(parts)
+        return read_json(output / DESCRIPTION)
 
 
 __all__ = ["embed_benchmark"]

@@ -85,7 +85,8 @@ class Embeddings:
         metadata (`dict`): where the embeddings come from; anything JSON can hold.
 
     Raises:
-        ValueError: shapes do not fit, an identifier repeats, a pair names no clip, or a clip has no modality at all.
+        ValueError: there are no queries or no clips, shapes do not fit, an identifier repeats, a pair names no clip,
+            or a clip has no modality at all.
     """
 
     text_embeds: torch.Tensor
@@ -110,6 +111,8 @@ class Embeddings:
         }
         if self.concat_embeds is not None:
             expected["concat_embeds"] = (clips, len(CONCATENATIONS), dim)
+        if not queries or not clips:
+            raise ValueError(f"There must be a query and a clip, got {queries} queries and {clips} clips.")
         for name, shape in expected.items():
             if getattr(self, name).shape != shape:
                 raise ValueError(f"Expected `{name}` of shape {shape}, got {tuple(getattr(self, name).shape)}.")
@@ -302,7 +305,7 @@ def query_table(query_ids: list[str], captions: list[str], text_embeds: torch.Te
 
 def _described(pairs: torch.Tensor, clip_ids: list[str]) -> list[list[str]]:
     """Of each query, the identifiers of the clips that it describes."""
-    described = [[] for _ in range(int(pairs[:, 0].max()) + 1 if len(pairs) else 0)]
+    described = [[] for _ in range(int(pairs[:, 0].max()) + 1)]
     for query, clip in pairs.tolist():
         described[query].append(clip_ids[clip])
     return described
@@ -409,15 +412,19 @@ def _column(table: pa.Table, name: str, where: Path) -> pa.ChunkedArray:
     column = table.column(name)
     if column.null_count:
         raise ValueError(
-            f"The column `{name}` of {where} has {column.null_count} nulls. Absent modalities are zeros, with False "
-            "in `presence`."
+            f"The column `{name}` of {where} has {column.null_count} nulls, of which a store has none: absent "
+            "modalities are zeros, with False in `presence`."
         )
     return column
 
 
+def _is_string(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
 def _strings(table: pa.Table, name: str, where: Path) -> pa.Array:
     column = _column(table, name, where)
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+    if not _is_string(column.type):
         raise ValueError(f"The column `{name}` of {where} must hold strings, got {column.type}.")
     return column.cast(pa.string()).combine_chunks()
 
@@ -458,9 +465,9 @@ def _vectors(table: pa.Table, names: Sequence[str], where: Path, boolean: bool =
 
 def _read_pairs(queries: pa.Table, clip_ids: pa.Array, where: Path) -> torch.Tensor:
     column = _column(queries, "clip_ids", where)
-    if not _is_list(column.type) or not pa.types.is_string(column.type.value_type):
+    if not _is_list(column.type) or not _is_string(column.type.value_type):
         raise ValueError(f"The column `clip_ids` of {where} must hold lists of strings, got {column.type}.")
-    described, parents = pc.list_flatten(column), pc.list_parent_indices(column)
+    described, parents = pc.list_flatten(column).cast(pa.string()), pc.list_parent_indices(column)
     rows = pc.index_in(described, value_set=clip_ids)
     if rows.null_count:
         unknown = described.filter(pc.is_null(rows)).unique().to_pylist()
@@ -486,7 +493,7 @@ def _facts(clips: pa.Table, queries: pa.Table) -> dict[str, Any]:
 
 # One file ---------------------------------------------------------------------------------------------------------
 
-_TENSORS = ("text_embeds", "modality_embeds", "modality_mask", "pairs", "targets", "concat_embeds")
+_AXES = {"text_embeds": 2, "modality_embeds": 3, "modality_mask": 2, "pairs": 2, "targets": 1, "concat_embeds": 3}
 _TEXTS = ("clip_ids", "query_ids", "captions")
 
 
@@ -499,7 +506,10 @@ def _read_npz(path: Path) -> dict[str, Any]:
     except (EOFError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is not an archive of plain arrays: {error}") from error
     texts = {name: content.pop(name).tolist() for name in _TEXTS if name in content}
-    return {name: torch.from_numpy(value) for name, value in content.items()} | texts
+    try:
+        return {name: torch.from_numpy(content.pop(name)) for name in _AXES if name in content} | content | texts
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds an array that is not of plain numbers: {error}") from error
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
@@ -523,12 +533,22 @@ def _float(content: dict[str, Any], name: str, path: Path) -> torch.Tensor:
     return content[name] if content[name].dtype in _DTYPES.values() else content[name].float()
 
 
+def _rows(content: dict[str, Any], name: str, path: Path) -> torch.Tensor | None:
+    rows = content.get(name)
+    if rows is not None and (rows.dtype == torch.bool or rows.is_floating_point() or rows.is_complex()):
+        raise ValueError(f"`{name}` in {path} must be whole numbers, got {rows.dtype}.")
+    return None if rows is None else rows.long()
+
+
 def _load_file(path: Path) -> Embeddings:
     content = _read_npz(path) if path.suffix == ".npz" else _read_safetensors(path)
-    unknown = sorted(set(content) - {*_TENSORS, *_TEXTS})
+    unknown = sorted(set(content) - {*_AXES, *_TEXTS})
     if unknown:
-        raise ValueError(f"{path} holds {unknown}, which is none of {[*_TENSORS, *_TEXTS]}.")
-    text_embeds, modality_embeds = (_float(content, name, path) for name in _TENSORS[:2])
+        raise ValueError(f"{path} holds {unknown}, which is none of {[*_AXES, *_TEXTS]}.")
+    for name, axes in _AXES.items():
+        if name in content and content[name].ndim != axes:
+            raise ValueError(f"`{name}` in {path} must have {axes} axes, got {tuple(content[name].shape)}.")
+    text_embeds, modality_embeds = (_float(content, name, path) for name in ("text_embeds", "modality_embeds"))
     queries, clips = len(text_embeds), len(modality_embeds)
     if "pairs" in content and "targets" in content:
         raise ValueError(f"{path} must hold either `pairs` or `targets`, not both.")
@@ -537,9 +557,10 @@ def _load_file(path: Path) -> Embeddings:
             f"{path} holds {queries} queries and {clips} clips, so it must say which describes which: in `targets` "
             "(queries,), the row of each query's clip, or in `pairs` (pairs, 2), rows of queries and of clips."
         )
-    pairs = content.get("pairs")
+    pairs = _rows(content, "pairs", path)
     if pairs is None:
-        targets = content.get("targets", torch.arange(clips)).long()
+        targets = _rows(content, "targets", path)
+        targets = torch.arange(clips) if targets is None else targets
         if targets.shape != (queries,):
             raise ValueError(f"`targets` in {path} must be of shape ({queries},), got {tuple(targets.shape)}.")
         pairs = torch.stack([torch.arange(queries), targets], dim=1)
@@ -552,7 +573,7 @@ def _load_file(path: Path) -> Embeddings:
         text_embeds=text_embeds,
         modality_embeds=modality_embeds,
         modality_mask=content.get("modality_mask", (modality_embeds != 0).any(dim=-1)),
-        pairs=pairs.long(),
+        pairs=pairs,
         clip_ids=content.get("clip_ids", [str(row) for row in range(clips)]),
         query_ids=content.get("query_ids", [str(row) for row in range(queries)]),
         captions=content.get("captions", [""] * queries),

@@ -157,6 +157,9 @@ def run(
     """
     arguments = json.loads(json.dumps(locals(), default=os.fspath))
     _check_sources((model_path, benchmark, root), embeddings_path)
+    useless = [name for name, value in settings.items() if value not in (None, "raise")]  # the default of each
+    if model_path is None and useless:
+        raise ValueError(f"{useless} say how a benchmark is read: give a model, a benchmark and its root with them.")
     for rate in rates:
         check_rate(rate)  # before hours of embedding, not after
     unknown = [policy for policy in policies if policy not in POLICIES]

@@ -18,12 +18,9 @@ from eval.benchmarks.protocol import Benchmark
 _Table = tuple[list[str], list[dict[str, Any]]]
 
 
-def _parse(path: Path, texts: Iterable[str]) -> list[Any]:
-    try:
-        # Numbers stay as they are written: the id 1e5 is not the id 100000.0.
-        return [json.loads(text, parse_int=str, parse_float=str) for text in texts]
-    except ValueError as error:
-        raise ValueError(f"{path} is not {path.suffix[1:].upper()}: {error}. Restore the file.") from error
+def _parse(text: str) -> Any:
+    # Numbers stay as they are written: the id 1e5 is not the id 100000.0.
+    return json.loads(text, parse_int=str, parse_float=str)
 
 
 def _from_objects(path: Path, objects: Any) -> _Table:
@@ -33,22 +30,21 @@ def _from_objects(path: Path, objects: Any) -> _Table:
 
 
 def _read_json(path: Path, wanted: set[str]) -> _Table:
-    return _from_objects(path, _parse(path, [path.read_text(encoding="utf-8-sig")])[0])
+    return _from_objects(path, _parse(path.read_text(encoding="utf-8-sig")))
 
 
 def _read_jsonl(path: Path, wanted: set[str]) -> _Table:
     with path.open(encoding="utf-8-sig") as lines:
-        return _from_objects(path, _parse(path, (line for line in lines if line.strip())))
+        return _from_objects(path, [_parse(line) for line in lines if line.strip()])
 
 
 def _read_csv(path: Path, wanted: set[str]) -> _Table:
     with path.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.DictReader(lines, strict=True)
         try:
-            rows = list(reader)
+            names, rows = list(reader.fieldnames or []), list(reader)
         except (csv.Error, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not CSV in UTF-8, after line {reader.line_num}: {error}.") from error
-    names = list(reader.fieldnames or [])
     uneven = [number for number, row in enumerate(rows, start=1) if None in row or None in row.values()]
     if uneven or len(set(names)) < len(names):
         raise ValueError(
@@ -90,7 +86,10 @@ def _read_table(root: str | os.PathLike, split: str, columns: Mapping[str, str])
     if path.is_file():
         if reader is None:
             raise ValueError(f"A table must be one of {sorted(_READERS)}, got {path}.")
-        return *reader(path, wanted), path.parent
+        try:
+            return *reader(path, wanted), path.parent
+        except (UnicodeDecodeError, json.JSONDecodeError, pyarrow.ArrowInvalid) as error:
+            raise ValueError(f"{path} is not {path.suffix[1:].upper()}: {error}. Restore the file.") from error
     if reader is not None:
         raise FileNotFoundError(f"There is no file {path}.")
     return *_read_dataset(str(root), split, wanted, columns["video_id"]), path if path.is_dir() else Path()

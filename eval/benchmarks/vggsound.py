@@ -18,19 +18,23 @@ SPLITS = ("train", "test")
 def _read_csv(path: Path, split: str) -> list[Entry]:
     """Read VGGSound's own annotation, which has no header: YouTube id, start in seconds, label, split."""
     entries: dict[str, Entry] = {}
-    with path.open(encoding="utf-8", newline="") as lines:
-        for number, row in enumerate(csv.reader(lines, strict=True), start=1):
-            where = f"Row {number} of {path}"
-            if len(row) != 4 or not row[1].isdecimal() or not row[2].strip() or row[3] not in SPLITS:
-                raise ValueError(
-                    f"{where} must be a YouTube id, a start in whole seconds, a label and one of {SPLITS}, got {row}."
-                )
-            if row[3] != split:
-                continue
-            video_id = f"{row[0]}_{int(row[1]):06d}"
-            if video_id in entries:
-                raise ValueError(f"{where} repeats the clip {video_id!r}. A clip has one label.")
-            entries[video_id] = Entry(video_id, [row[2]], None)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            rows = list(csv.reader(lines, strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not CSV in UTF-8: {error}. Restore the file.") from error
+    for number, row in enumerate(rows, start=1):
+        where = f"Row {number} of {path}"
+        if len(row) != 4 or not row[1].isdecimal() or not row[2].strip() or row[3] not in SPLITS:
+            raise ValueError(
+                f"{where} must be a YouTube id, a start in whole seconds, a label and one of {SPLITS}, got {row}."
+            )
+        if row[3] != split:
+            continue
+        video_id = f"{row[0]}_{int(row[1]):06d}"
+        if video_id in entries:
+            raise ValueError(f"{where} repeats the clip {video_id!r}. A clip has one label.")
+        entries[video_id] = Entry(video_id, [row[2]], None)
     return list(entries.values())
 
 

@@ -171,7 +171,7 @@ def test_the_table_cuts_long_lists_and_gives_their_number():
     assert "1,234   2,468 captions, 2,468 pairs, 1 to 10 per clip" in text
     assert "with audio          1,200   34 without" in text
     assert "2.00   shortest 1.0 s, median 2.0 s, longest 3.0 s; 4 clips do not tell" in text
-    assert "15 clips without any file:\n  clip0\n" in text and "  clip9\n  and 5 more\n" in text
+    assert "15 clips whose files are not there:\n  clip0\n" in text and "  clip9\n  and 5 more\n" in text
     assert "clip10" not in text and "files that are not there" not in text
     assert "'a dog': clip1, clip2" in text and text.endswith("Not complete: see above.")
 
@@ -185,7 +185,7 @@ def test_the_command_writes_everything_and_fails_where_something_is_wrong(miniat
     assert result.exit_code == 0 and "Complete: every stream decodes." in result.stdout
     assert json.loads((tmp_path / "audit.json").read_text())["num_clips"] == 24
     result = run("--benchmark", "own", "--root", broken, "--no-decode", "--column", "subtitle=subtitle")
-    assert result.exit_code == 1 and "1 clips without any file:\n  gone\n" in result.stdout
+    assert result.exit_code == 1 and "1 clips whose files are not there:\n  gone\n" in result.stdout
 
 
 def test_the_command_answers_mistakes_in_one_line(tmp_path):
@@ -193,3 +193,9 @@ def test_the_command_answers_mistakes_in_one_line(tmp_path):
     assert result.exit_code == 1 and "Error: A column is given as NAME=COLUMN" in result.stderr
     result = run("--benchmark", "own", "--root", tmp_path / "t.csv")
     assert result.exit_code == 1 and "Error: There is no file" in result.stderr
+
+
+def test_a_report_that_cannot_be_written_is_still_told(miniature, tmp_path):
+    result = run("--benchmark", "miniature", "--root", miniature, "--no-decode", "--output", tmp_path)
+    assert result.exit_code == 1 and "Complete: " in result.stdout
+    assert result.stderr.strip().splitlines()[-1].startswith("Error: [Errno")

@@ -158,6 +158,7 @@ def test_the_hub_out_of_reach_is_said_plainly(monkeypatch):
         ("t.csv", "video_id,caption\n", {"columns": {"subtitle": "speech"}}, r"not \['speech'\]"),
         ("t.csv", "video_id,caption\n", {"columns": {"id": "clip"}}, r"gives names to .*, got \['id'\]"),
         ("t.csv", "video_id,caption\n", {}, "has no rows"),
+        ("t.csv", "", {}, r"has the columns \[\], not \['caption', 'video_id'\]"),
         ("t.csv", "video_id,caption\na,b,c\n", {}, r"as many cells in each row, unlike in \[1\]"),
         ("t.csv", "video_id,caption\na,b\nb\n", {}, r"unlike in \[2\]"),
         ("t.csv", "video_id,caption,caption\na,b,c\n", {}, "a header of different names"),
@@ -181,7 +182,8 @@ def test_a_table_that_is_not_there_is_no_name_of_a_data_set(tmp_path):
         rows_of(tmp_path / "gone.csv")
 
 
-def test_a_table_of_another_encoding_is_refused(tmp_path):
-    (tmp_path / "t.csv").write_bytes("video_id,caption\na,Käse\n".encode("latin-1"))
-    with pytest.raises(ValueError, match="is not CSV in UTF-8"):
-        rows_of(tmp_path / "t.csv")
+@pytest.mark.parametrize("kind", ["csv", "json", "jsonl", "parquet"])
+def test_a_table_of_another_encoding_is_refused(tmp_path, kind):
+    (tmp_path / f"t.{kind}").write_bytes("video_id,caption\na,Käse\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=rf"t\.{kind} is not {kind.upper()}"):
+        rows_of(tmp_path / f"t.{kind}")

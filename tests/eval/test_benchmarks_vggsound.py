@@ -70,6 +70,21 @@ def test_a_malformed_row_is_named(tmp_path, row):
         load_split("vggsound", root)
 
 
+@pytest.mark.parametrize("end", [b'x,1,"label,test\n', b"x,1,K\xe4se,test\n"])
+def test_a_table_that_is_cut_or_of_another_encoding_is_named(tmp_path, end):
+    root = make(tmp_path)
+    with (root / "vggsound.csv").open("ab") as file:
+        file.write(end)
+    with pytest.raises(ValueError, match=r"vggsound\.csv is not CSV in UTF-8"):
+        load_split("vggsound", root)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_id(tmp_path):
+    root = make(tmp_path, "a.mp4", content="\ufeffa,1,label,test\n")
+    (root / "videos" / "a.mp4").rename(root / "videos" / "a_000001.mp4")
+    assert load_split("vggsound", root).dataset["video_id"] == ["a_000001"]
+
+
 def test_a_repeated_clip_is_named(tmp_path):
     root = make(tmp_path, content=ROWS + "-0jeONf82dE,21,dog barking,test\n")
     with pytest.raises(ValueError, match="Row 5 of .* repeats the clip '-0jeONf82dE_000021'"):

@@ -179,7 +179,6 @@ def test_finished_store_is_left_alone(embed, tmp_path, monkeypatch, caplog):
 CHANGES = [
     ({"batch_size": 5}, "different are batch_size"),
     ({"dtype": "float16"}, "different are dtype"),
-    ({"on_error": "missing"}, "different are on_error"),
     ({"split": "train"}, "different are the clips, their files, subtitles or captions"),
     ({"benchmark": "miniature_classes"}, "different are the clips, their files, subtitles or captions"),
 ]
@@ -248,6 +247,25 @@ def test_folders_with_something_else_are_refused(embed, tmp_path):
         embed(tmp_path / "other")
 
 
+def test_two_runs_do_not_meet_in_one_folder(embed, tmp_path, monkeypatch):
+    """The second starts in the middle of the first."""
+    refused = []
+
+    def meet(*arguments):
+        if not refused:
+            with pytest.raises(ValueError, match="Another run embeds into .*store.parts") as caught:
+                embed(tmp_path / "store")
+            refused.append(caught.value)
+        return embed_clips(*arguments)
+
+    embed_clips = module.embed_clips
+    embed(tmp_path / "whole")
+    monkeypatch.setattr(module, "embed_clips", meet)
+    embed(tmp_path / "store")
+    assert len(refused) == 1 and rows_of(tmp_path / "store") == rows_of(tmp_path / "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store", "whole"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -264,7 +282,9 @@ def test_options_that_make_no_sense_are_refused(embed, tmp_path, options, messag
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(tiny_model_dir, data, tmp_path):
+def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(
+    tiny_model_dir, data, tmp_path, monkeypatch
+):
     shutil.copytree(data, tmp_path / "data")
     films = sorted((tmp_path / "data" / "test").glob("*.mp4"))
     dataset = load_split("miniature", data).dataset
@@ -278,12 +298,16 @@ def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(tin
     arguments = (tiny_model_dir, "miniature", tmp_path / "data")
     with pytest.raises(ValueError, match=rf"{broken[0]}.*on_error=\"missing\""):
         embed_benchmark(tmp_path / "store", *arguments, batch_size=2, progress=False)
-    shutil.rmtree(tmp_path / "store.parts")
+    assert parts_of(tmp_path / "store", "captions")
+    computed = counting(monkeypatch)
     description = embed_benchmark(tmp_path / "store", *arguments, batch_size=2, on_error="missing", progress=False)
     assert list(dict.fromkeys(problem.split(":")[0] for problem in description["problems"])) == broken
     store = load_embeddings(tmp_path / "store")
     assert store.problems == description["problems"]
     assert all(not store.modality_mask[store.clip_ids.index(name), 0] for name in broken)
+    assert set(computed) == {"embed_clips"}  # the captions were done before
+    with pytest.raises(ValueError, match="were made otherwise: different are on_error"):
+        embed_benchmark(tmp_path / "store", *arguments, batch_size=2, progress=False)
 
 
 def test_killed_run_goes_on_to_the_same_bytes(embed, tiny_model_dir, data, tmp_path, monkeypatch):
@@ -297,6 +321,9 @@ def test_killed_run_goes_on_to_the_same_bytes(embed, tiny_model_dir, data, tmp_p
     )
     while len(parts_of(store)) < 3 and process.poll() is None:
         time.sleep(0.001)
+    process.send_signal(signal.SIGSTOP)
+    with pytest.raises(ValueError, match="Another run embeds"):  # once it is killed, nothing is in the way
+        embed(store, batch_size=1)
     process.send_signal(signal.SIGKILL)
     process.wait()
     done = len(parts_of(store))

@@ -82,6 +82,10 @@ def listing(folder):
     ("changes", "message"),
     [
         ({"text_embeds": torch.ones(3, DIM)}, "text_embeds"),
+        (
+            {"text_embeds": torch.ones(0, DIM), "query_ids": [], "captions": [], "pairs": torch.zeros(0, 2).long()},
+            "There must be a query and a clip, got 0 queries and 2 clips",
+        ),
         ({"modality_embeds": torch.ones(2, 3, DIM + 1)}, "modality_embeds"),
         ({"concat_embeds": torch.ones(2, 2, DIM)}, "concat_embeds"),
         ({"modality_mask": torch.ones(2, 3)}, "bool"),
@@ -355,6 +359,21 @@ def test_store_written_with_datasets_alone_loads(tmp_path):
     assert load_embeddings(tmp_path).metadata == {"model": "mine"}
 
 
+def test_store_with_the_large_types_of_other_writers_loads(tmp_path):
+    usual = load_embeddings(by_hand(tmp_path / "usual"))
+    table = load_from_disk(tmp_path / "usual" / "queries").with_format("arrow")[:]
+    large = {"query_id": pa.large_string(), "caption": pa.large_string(), "clip_ids": pa.large_list(pa.large_string())}
+    for name, kind in large.items():
+        table = table.set_column(table.column_names.index(name), name, table[name].cast(kind))
+    Dataset(table).save_to_disk(tmp_path / "large" / "queries")
+    (tmp_path / "usual" / "clips").rename(tmp_path / "large" / "clips")
+    assert (
+        load_from_disk(tmp_path / "large" / "queries").with_format("arrow")[:].schema.field("clip_ids").type
+        == (large["clip_ids"])
+    )
+    assert_same(load_embeddings(tmp_path / "large"), usual)
+
+
 E_ = np.eye(2, DIM).tolist()
 
 
@@ -366,9 +385,10 @@ E_ = np.eye(2, DIM).tolist()
         ({}, {"caption": None}, "queries lacks the column `caption`"),
         ({"clip_id": [1, 2]}, {}, "`clip_id` .* must hold strings, got int64"),
         ({"clip_id": ["a", None]}, {}, "`clip_id` .* has 1 nulls"),
+        ({}, {"caption": ["one", None]}, "`caption` .* has 1 nulls, of which a store has none"),
         ({"clip_id": ["b", "b"]}, {"clip_ids": [["b"], ["b"]]}, r"`clip_ids` must be unique, repeated: \['b'\]"),
         ({}, {"query_id": ["x", "x"]}, r"`query_ids` must be unique, repeated: \['x'\]"),
-        ({"audio": [None, E_[1]]}, {}, "`audio` .* has 1 nulls. Absent modalities are zeros"),
+        ({"audio": [None, E_[1]]}, {}, "`audio` .* has 1 nulls, .* absent modalities are zeros"),
         ({"audio": [[1.0, None] * 4, E_[1]]}, {}, "Lists in the column `audio` .* hold nulls"),
         ({"audio": [[1.0], E_[1]]}, {}, r"must have one length, got \[1, 8\]"),
         ({}, {"embedding": [[1.0], [1.0]]}, r"Expected `modality_embeds` of shape \(2, 3, 1\), got \(2, 3, 8\)"),
@@ -490,6 +510,11 @@ def test_one_file_loads_with_defaults_and_with_everything_told(tmp_path, name):
         ({"targets": np.array([0, 1]), "pairs": np.array([[0, 0]])}, "either `pairs` or `targets`"),
         ({"targets": np.array([0])}, r"`targets` .* must be of shape \(2,\), got \(1,\)"),
         ({"targets": np.array([0, 5])}, "`pairs` must name rows"),
+        ({"targets": np.array([0.0, 0.9])}, "`targets` .* must be whole numbers, got torch.float64"),
+        ({"targets": np.array([True, False])}, "`targets` .* must be whole numbers, got torch.bool"),
+        ({"pairs": np.array([[0.0, 0.9], [1.0, 1.0]])}, "`pairs` .* must be whole numbers, got torch.float64"),
+        ({"pairs": np.array(1)}, r"`pairs` .* must have 2 axes, got \(\)"),
+        ({"text_embeds": np.ones(DIM, np.float32)}, r"`text_embeds` .* must have 2 axes, got \(8,\)"),
         ({"modality_embeds": np.zeros((2, 3, DIM), np.float32)}, r"these have none: \['0', '1'\]"),
         ({"modality_embeds": 2 * np.ones((2, 3, DIM), np.float32)}, "Normalise them, or .* `normalize=True`"),
         ({"labels": np.array([0])}, r"holds \['labels'\], which is none of"),
@@ -500,6 +525,14 @@ def test_one_file_loads_with_defaults_and_with_everything_told(tmp_path, name):
 def test_one_file_that_makes_no_sense_is_refused(tmp_path, name, changes, message):
     with pytest.raises(ValueError, match=message):
         load_embeddings(write_file(tmp_path / name, **changes))
+
+
+def test_arrays_that_torch_does_not_know_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"x\.npz holds \['labels'\], which is none of"):
+        load_embeddings(write_file(tmp_path / "x.npz", labels=np.array(["a", "b"])))
+    for embeds in (np.array(["a", "b"]), np.eye(2, DIM, dtype=">f4")):
+        with pytest.raises(ValueError, match=r"x\.npz holds an array that is not of plain numbers"):
+            load_embeddings(write_file(tmp_path / "x.npz", text_embeds=embeds))
 
 
 def test_identifiers_that_are_no_strings_are_refused(tmp_path):

@@ -200,6 +200,10 @@ def test_a_score_of_ones_own_gets_a_column_in_every_table(tmp_path, monkeypatch)
         ({}, "Expected a model, a benchmark and its root, or embeddings"),
         ({"model_path": "m", "benchmark": "miniature"}, "belong together"),
         ({"root": "r", "embeddings_path": "e"}, "belong together"),
+        (
+            {"embeddings_path": "e", "captions": "all", "columns": None, "on_missing": "leave_out"},
+            r"\['captions', 'on_missing'\] say how a benchmark is read",
+        ),
         ({"model_path": "m", "benchmark": "miniature", "root": "r", "rates": (0, 50)}, "between 0 and 1"),
     ],
 )
