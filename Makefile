@@ -60,7 +60,7 @@ demo: $(RUN)/results/results.json $(RUN)/gallery/gallery.json ## from videos to 
 study: $(BACKBONE)/model.safetensors $(TARGETS) $(OTHER)/miniature.json ## the paper's tables in miniature, about an hour
 	$(BIN)/python -m trainer.study
 
-test: $(INSTALLED) ## the default test suite, about five minutes on two cores
+test: $(INSTALLED) ## the default test suite, about six minutes on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(INSTALLED) ## lint, format and spelling
