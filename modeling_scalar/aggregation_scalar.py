@@ -243,7 +243,7 @@ class Pairs:
 
     def __init__(self, text_embeds: torch.Tensor, clips: Clips, options: ScoreOptions):
         self.text_embeds, self.clips, self.options = text_embeds, clips, options
-        self._unmasked = self
+        self._unmasked: Pairs | None = None  # what these were masked from; not itself, which would keep it alive
 
     @cached_property
     def squared_norms(self) -> torch.Tensor:
@@ -270,7 +270,7 @@ class Pairs:
     def masked(self, modality_mask: torch.Tensor) -> "Pairs":
         """The same pairs when only what `modality_mask` (clips, 3) leaves of each clip is there."""
         pairs = Pairs(self.text_embeds, self.clips.masked(modality_mask), self.options)
-        pairs._unmasked = self._unmasked
+        pairs._unmasked = self._unmasked or self
         if "similarities" in self.__dict__:
             pairs.similarities = self.similarities * modality_mask.T[:, None]
             pairs.squared_norms = self.squared_norms
@@ -279,7 +279,7 @@ class Pairs:
     def towards(self, direction: str) -> "Pairs":
         """The same pairs with another `direction`."""
         pairs = Pairs(self.text_embeds, self.clips, replace(self.options, direction=direction))
-        pairs._unmasked = self._unmasked
+        pairs._unmasked = self._unmasked or self
         if "similarities" in self.__dict__:
             pairs.similarities, pairs.squared_norms = self.similarities, self.squared_norms
         return pairs
@@ -707,7 +707,7 @@ def _rank_fusion(pairs: Pairs) -> torch.Tensor:
     total = 0
     for index, present in enumerate(pairs.clips.modality_mask.T):
         if pairs.options.direction == "video_to_text":
-            ranks = pairs._unmasked.text_ranks[index]
+            ranks = (pairs._unmasked or pairs).text_ranks[index]
         else:
             similarity = pairs.similarities[index].detach().masked_fill(~present, float("-inf"))
             ranks = torch.from_numpy(_descending_ranks(similarity.float().cpu().numpy())).to(similarity.device)

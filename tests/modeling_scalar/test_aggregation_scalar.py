@@ -1,6 +1,8 @@
 """Scores, weights and centroids against a float64 loop over Eq. 2-4, and the properties the paper relies on."""
 
+import gc
 import math
+import weakref
 
 import pytest
 import torch
@@ -342,3 +344,18 @@ def test_a_new_method_is_one_function(monkeypatch):
 def test_options_are_checked(options, message):
     with pytest.raises(ValueError, match=message):
         retrieval_scores(*random_clips(), **options)
+
+
+def test_pairs_are_freed_as_soon_as_nobody_reads_them():
+    """Large products, and in training whole graphs, would otherwise wait for the collector of cycles."""
+    gc.collect()
+    gc.disable()
+    try:
+        pairs = make_pairs(*random_clips()).share()
+        masked = pairs.masked(random_clips()[2]).towards("video_to_text")
+        masked.scores("rank_fusion"), masked.scores("pmrl"), pairs.scores("gram_span")
+        alive = weakref.ref(pairs), weakref.ref(masked)
+        del pairs, masked
+        assert [found() for found in alive] == [None, None]
+    finally:
+        gc.enable()
