@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from eval.__main__ import app
 from eval.audit import audit_split, format_audit
-from eval.benchmarks import BENCHMARKS, load_split
+from eval.benchmarks import BENCHMARKS, Split, load_split
 from eval.embed import embed_dataset
 from eval.embeddings import gallery_manifest
 from eval.miniature import generate
@@ -146,6 +146,9 @@ def test_as_many_frames_are_read_as_the_protocol_reads(monkeypatch, broken):
     split = load_split("own", broken, on_missing="leave_out")
     audit_split(split, progress=False)
     assert set(counts) == {BENCHMARKS["msrvtt"].processing["num_frames"]} == {8}
+    counts.clear()
+    audit_split(Split(split.dataset, processing={"num_frames": 3}), progress=False)
+    assert set(counts) == {3}
 
 
 def test_the_table_cuts_long_lists_and_gives_their_number():

@@ -97,7 +97,7 @@ def test_a_clip_with_two_files_is_an_error_that_names_them(tmp_path):
 
 
 def test_what_downloaders_leave_beside_a_clip_is_not_the_clip(tmp_path):
-    write_corpus(tmp_path, [entry("a")], ["a.json", "a.txt", "a.vtt", "a.mp4"])
+    write_corpus(tmp_path, [entry("a")], ["a.json", "a.TXT", "a.vtt", "a.mp4"])
     assert load_benchmark("vast27m", tmp_path, "train")[0]["video_path"] == str(tmp_path / "videos" / "a.mp4")
     (tmp_path / "videos" / "a.mp4").unlink()
     with pytest.raises(FileNotFoundError, match="1 of 1 clips"):

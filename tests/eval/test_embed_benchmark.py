@@ -216,7 +216,13 @@ def test_other_weights_settings_files_and_versions_are_refused(embed, tiny_model
     shutil.copytree(tiny_model_dir, tmp_path / "settings")
     configure_processor(processor, {"num_frames": 1}).save_pretrained(tmp_path / "settings")
     options = {"batch_size": 4, "progress": False}
-    for name in ("weights", "settings"):
+    shutil.copytree(tiny_model_dir, tmp_path / "words")
+    words = json.loads((tmp_path / "words" / "tokenizer.json").read_text())
+    vocabulary = words["model"]["vocab"]
+    first, second = list(vocabulary)[-2:]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (tmp_path / "words" / "tokenizer.json").write_text(json.dumps(words))
+    for name in ("weights", "settings", "words"):
         with pytest.raises(ValueError, match="different are the weights or settings of the model or its processor"):
             embed_benchmark(tmp_path / "store", tmp_path / name, "miniature", data, **options)
     shutil.copytree(data, tmp_path / "data")
@@ -306,6 +312,14 @@ def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(
     assert store.problems == description["problems"]
     assert all(not store.modality_mask[store.clip_ids.index(name), 0] for name in broken)
     assert set(computed) == {"embed_clips"}  # the captions were done before
+    with pytest.raises(KeyboardInterrupt):  # from here on, blocks with problems may be among those that are there
+        counting(monkeypatch, 5)
+        embed_benchmark(tmp_path / "other", *arguments, batch_size=4, progress=False)
+    with pytest.raises(KeyboardInterrupt):
+        counting(monkeypatch, 1)
+        embed_benchmark(tmp_path / "other", *arguments, batch_size=4, on_error="missing", progress=False)
+    with pytest.raises(ValueError, match="other.parts holds .* different are on_error"):
+        embed_benchmark(tmp_path / "other", *arguments, batch_size=4, progress=False)
     with pytest.raises(ValueError, match="were made otherwise: different are on_error"):
         embed_benchmark(tmp_path / "store", *arguments, batch_size=2, progress=False)
 

@@ -18,6 +18,20 @@ def test_interrupted_write_leaves_the_old_file(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
 
 
+def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "results.json"
+    write_json({"old": 1}, path)
+
+    def fail(descriptor):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="no space left"):
+        write_json({"new": 1}, path)
+    assert json.loads(path.read_text()) == {"old": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
+
+
 def test_an_infinity_is_written_as_what_float_reads(tmp_path):
     write_json({"options": [{"query_temperature": float("inf")}, -float("inf"), 0.5]}, tmp_path / "a.json")
     text = (tmp_path / "a.json").read_text()

@@ -12,7 +12,8 @@ import torch
 from typer.testing import CliRunner
 
 from eval.__main__ import app
-from eval.benchmarks import load_benchmark
+from eval.benchmarks import Split, configure_processor, load_benchmark, load_split
+from eval.embed import embed_dataset
 from eval.embeddings import Embeddings, gallery_manifest
 from eval.miniature import generate
 from eval.report import format_table
@@ -172,6 +173,27 @@ def test_class_labels_have_an_accuracy_and_a_latent_space(tmp_path):
     assert results["task"] == "classification" and results["latent"]["num_classes"] == 3
     assert (tmp_path / "out" / "latent.png").read_bytes().startswith(b"\x89PNG")
     assert "(Table S6" in (tmp_path / "out" / "report" / "tables.md").read_text()
+
+
+def test_a_run_follows_the_protocol_and_names_what_is_left_out(data, tiny_model_dir, tmp_path, monkeypatch):
+    whole = load_split("miniature_classes", data)
+    split = Split(whole.dataset, ["gone"], whole.task, {"num_frames": 1})
+    monkeypatch.setattr("eval.run.load_split", lambda *arguments, **options: split)
+    arguments = (str(tiny_model_dir), "miniature_classes", data)
+    results = run(tmp_path / "out", *arguments, rates=(0,), two_stage=False, progress=False)
+    assert results["left_out"] == ["gone"] and results["embedded"]["processing"] == {"num_frames": 1}
+    assert results["task"] == "classification" and results["retrieval"]["num_queries"] < len(whole.dataset)
+    model, processor = load_model(tiny_model_dir)
+    expected = embed_dataset(
+        model, configure_processor(processor, {"num_frames": 1}), whole.dataset, task=whole.task, progress=False
+    )
+    embeddings = Embeddings.load(tmp_path / "out" / "embeddings")
+    assert torch.allclose(embeddings.modality_embeds, expected.modality_embeds, atol=1e-6)
+    usual = embed_dataset(model, processor, whole.dataset, task=whole.task, progress=False)
+    assert not torch.allclose(usual.modality_embeds, expected.modality_embeds, atol=1e-3)
+    again = run(tmp_path / "again", embeddings_path=tmp_path / "out" / "embeddings", rates=(0,), progress=False)
+    for name in ("left_out", "gallery", "retrieval", "task"):
+        assert again[name] == results[name]
 
 
 def test_a_score_of_ones_own_gets_a_column_in_every_table(tmp_path, monkeypatch):
