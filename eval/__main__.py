@@ -17,6 +17,23 @@ app = typer.Typer(
 )
 
 
+# Options that several commands share.
+_Split = Annotated[str, typer.Option(help="Split of the benchmark.")]
+_Captions = Annotated[
+    Literal["first", "all"] | None, typer.Option(help="Which captions of a clip count; by default the protocol's.")
+]
+_Annotations = Annotated[Path | None, typer.Option(help="Annotation file, where it is not in the folder.")]
+_Column = Annotated[
+    list[str] | None, typer.Option(help="Column of your own table, as in video_id=clip. Repeat for several.")
+]
+_OnMissing = Annotated[
+    Literal["raise", "leave_out"], typer.Option(help="Stop at clips without a file, or leave them out and say so.")
+]
+_OnError = Annotated[
+    Literal["raise", "missing"], typer.Option(help="Stop at what cannot be read, or count it as absent.")
+]
+
+
 @contextmanager
 def _user_errors() -> Iterator[None]:
     """Turn what a user can mend into one line on stderr and exit code 1."""
@@ -55,14 +72,10 @@ def miniature(
 def audit(
     benchmark: Annotated[str, typer.Option(help="Name of the benchmark, such as msrvtt.")],
     root: Annotated[str, typer.Option(help="Folder of the benchmark; of your own: its file, or a data set's name.")],
-    split: Annotated[str, typer.Option(help="Split of the benchmark.")] = "test",
-    captions: Annotated[
-        Literal["first", "all"] | None, typer.Option(help="Which captions of a clip count; by default the protocol's.")
-    ] = None,
-    annotations: Annotated[Path | None, typer.Option(help="Annotation file, where it is not in the folder.")] = None,
-    column: Annotated[
-        list[str] | None, typer.Option(help="Column of your own table, as in video_id=clip. Repeat for several.")
-    ] = None,
+    split: _Split = "test",
+    captions: _Captions = None,
+    annotations: _Annotations = None,
+    column: _Column = None,
     output: Annotated[Path | None, typer.Option(help="JSON file for everything that was found.")] = None,
     decode: Annotated[bool, typer.Option(help="Read every stream, not only the heads of the files.")] = True,
     num_workers: Annotated[int, typer.Option(help="Clips read at once.")] = 2,
@@ -96,21 +109,13 @@ def embed(
     benchmark: Annotated[str, typer.Option(help="Name of the benchmark, such as msrvtt.")],
     root: Annotated[str, typer.Option(help="Folder of the benchmark; of your own: its file, or a data set's name.")],
     output: Annotated[Path, typer.Option(help="Folder of the embeddings; one that all processes see.")],
-    split: Annotated[str, typer.Option(help="Split of the benchmark.")] = "test",
-    captions: Annotated[
-        Literal["first", "all"] | None, typer.Option(help="Which captions of a clip count; by default the protocol's.")
-    ] = None,
-    annotations: Annotated[Path | None, typer.Option(help="Annotation file, where it is not in the folder.")] = None,
-    column: Annotated[
-        list[str] | None, typer.Option(help="Column of your own table, as in video_id=clip. Repeat for several.")
-    ] = None,
-    on_missing: Annotated[
-        Literal["raise", "leave_out"], typer.Option(help="Stop at clips without a file, or leave them out and say so.")
-    ] = "raise",
+    split: _Split = "test",
+    captions: _Captions = None,
+    annotations: _Annotations = None,
+    column: _Column = None,
+    on_missing: _OnMissing = "raise",
     batch_size: Annotated[int, typer.Option(help="Clips or captions per forward pass: what a kill can lose.")] = 32,
-    on_error: Annotated[
-        Literal["raise", "missing"], typer.Option(help="Stop at what cannot be read, or count it as absent.")
-    ] = "raise",
+    on_error: _OnError = "raise",
     num_workers: Annotated[int, typer.Option(help="Threads of each process that read clips ahead.")] = 2,
     dtype: Annotated[Literal["float32", "float16"], typer.Option(help="Precision of the files.")] = "float32",
 ) -> None:
@@ -155,17 +160,11 @@ def run(
     root: Annotated[
         str | None, typer.Option(help="Folder of the benchmark; of your own: its file, or a data set's name.")
     ] = None,
-    split: Annotated[str, typer.Option(help="Split of the benchmark.")] = "test",
-    captions: Annotated[
-        Literal["first", "all"] | None, typer.Option(help="Which captions of a clip count; by default the protocol's.")
-    ] = None,
-    annotations: Annotated[Path | None, typer.Option(help="Annotation file, where it is not in the folder.")] = None,
-    column: Annotated[
-        list[str] | None, typer.Option(help="Column of your own table, as in video_id=clip. Repeat for several.")
-    ] = None,
-    on_missing: Annotated[
-        Literal["raise", "leave_out"], typer.Option(help="Stop at clips without a file, or leave them out and say so.")
-    ] = "raise",
+    split: _Split = "test",
+    captions: _Captions = None,
+    annotations: _Annotations = None,
+    column: _Column = None,
+    on_missing: _OnMissing = "raise",
     embeddings: Annotated[
         Path | None,
         typer.Option(
@@ -198,9 +197,7 @@ def run(
         typer.Option(help="What the second stage reads of a masked modality: absent, no token; zeros, zero states."),
     ] = ("absent", "zeros"),
     batch_size: Annotated[int, typer.Option(help="Clips or captions per forward pass.")] = 32,
-    on_error: Annotated[
-        Literal["raise", "missing"], typer.Option(help="Stop at what cannot be read, or count it as absent.")
-    ] = "raise",
+    on_error: _OnError = "raise",
     num_workers: Annotated[int, typer.Option(help="Threads that read clips ahead.")] = 2,
     device: Annotated[str | None, typer.Option(help="Device; by default a GPU if there is one.")] = None,
 ) -> None:
