@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
 import torch
 
 from .configuration_scalar import CONCATENATIONS, MODALITIES
@@ -258,8 +257,8 @@ class Pairs:
     @cached_property
     def text_ranks(self) -> torch.Tensor:
         """Ranks (M, Q, V) of the texts for each clip by each modality: no mask of another modality changes them."""
-        by_clip = self.similarities.detach().mT.float().cpu().numpy()  # (M, V, Q)
-        ranks = torch.stack([torch.from_numpy(_descending_ranks(values)) for values in by_clip])
+        by_clip = self.similarities.detach().mT.float().cpu()  # (M, V, Q)
+        ranks = torch.stack([_descending_ranks(values) for values in by_clip])
         return ranks.mT.to(self.similarities.device)
 
     def share(self) -> "Pairs":
@@ -678,26 +677,24 @@ def _symile(pairs: Pairs) -> torch.Tensor:
     return pairs.text_embeds @ pairs.clips.product.T
 
 
-def _descending_ranks(values: np.ndarray) -> np.ndarray:
+def _descending_ranks(values: torch.Tensor) -> torch.Tensor:
     """1 + how many others of its row are at least as high, for each value: (N, C) float32 to (N, C) int32.
 
     One sort of integers that hold a value above and its column below: NumPy sorts these in a fraction of the time that
     sorting numbers together with their positions takes.
     """
-    num_rows, num_columns = values.shape
-    positions = np.arange(num_columns, dtype=np.int32)
-    ranks = np.empty(values.shape, dtype=np.int32)
+    num_columns = values.shape[1]
+    positions = torch.arange(num_columns, dtype=torch.int32)
+    ranks = torch.empty(values.shape, dtype=torch.int32)
     size = _SORTED_AT_ONCE // max(1, num_columns) + 1
-    for start in range(0, num_rows, size):
-        block = np.ascontiguousarray(values[start : start + size]) + np.float32(0)  # the sum has one zero only
-        bits = block.view(np.int32)
-        keys = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64) << 32  # negative floats count backwards
+    for block, block_ranks in zip(values.split(size), ranks.split(size), strict=True):
+        bits = (block.contiguous() + 0.0).view(torch.int32)  # the sum has one zero only
+        keys = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long() << 32  # negative floats count backwards
         keys |= positions
-        keys.sort(axis=1)
-        levels = (keys >> 32).astype(np.int32)
-        begins = np.where(np.diff(levels, prepend=levels[:, :1]) != 0, positions, 0)  # of runs of equal values
-        np.maximum.accumulate(begins, axis=1, out=begins)
-        np.put_along_axis(ranks[start : start + size], keys & 0xFFFFFFFF, num_columns - begins, axis=1)
+        keys.numpy().sort(axis=1)  # in place: both share the memory
+        levels = (keys >> 32).int()
+        begins = torch.where(levels.diff(prepend=levels[:, :1]) != 0, positions, 0)  # of runs of equal values
+        block_ranks.scatter_(1, keys & 0xFFFFFFFF, num_columns - begins.cummax(dim=1).values)
     return ranks
 
 
@@ -710,7 +707,7 @@ def _rank_fusion(pairs: Pairs) -> torch.Tensor:
             ranks = (pairs._unmasked or pairs).text_ranks[index]
         else:
             similarity = pairs.similarities[index].detach().masked_fill(~present, float("-inf"))
-            ranks = torch.from_numpy(_descending_ranks(similarity.float().cpu().numpy())).to(similarity.device)
+            ranks = _descending_ranks(similarity.float().cpu()).to(similarity.device)
         total = total + present / (ranks + pairs.options.rank_constant)
     return total.to(pairs.text_embeds.dtype)
 

@@ -1,11 +1,13 @@
 """Load a saved model or adapter with the processor saved beside it. For programs; remote code does not need it."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import snapshot_download
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoProcessor
 from transformers.utils import CONFIG_NAME, cached_file, find_adapter_config_file
@@ -17,10 +19,11 @@ from .processing_scalar import ScalarProcessor
 # Modules that a run may add to its base, by its configuration; nothing else may be missing in a base's weights.
 # Concatenation heads are not among them: no loss trains them, so new ones would stay random.
 _ADDED_MODULES = ("hyperbolic", "logit_scale")
+_WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors")
 
 
-def _load_config(name: str, overrides: dict[str, Any]) -> ScalarConfig:
-    config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+def _load_config(name: str, overrides: dict[str, Any], revision: str = "main") -> ScalarConfig:
+    config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
     if not isinstance(config, ScalarConfig):
         raise ValueError(f"{name} must hold a ScalarModel, got a model with a {type(config).__name__}.")
     unknown = sorted(set(overrides) - set(config.to_dict()))
@@ -36,6 +39,31 @@ def _load_weights(name: str, config: ScalarConfig, added: tuple[str, ...], optio
     if missing:
         raise ValueError(f"{name} lacks {len(missing)} weights of the model, such as {missing[:3]}.")
     return model
+
+
+def weight_digests(name_or_path: str | os.PathLike) -> dict[str, str]:
+    """
+    Identify the weights of a saved model or adapter, so that figures can be told to belong to them.
+
+    Args:
+        name_or_path (`str`): a folder, or a Hub id whose files are in the cache.
+
+    Returns:
+        `dict`: SHA-256 by file name, of every safetensors file that `save_pretrained` writes.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    folder = Path(name_or_path)
+    if not folder.is_dir():
+        folder = Path(snapshot_download(str(name_or_path), allow_patterns=list(_WEIGHTS), local_files_only=True))
+    digests = {}
+    for path in sorted(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
+        with path.open("rb") as stream:
+            digests[path.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    if not digests:
+        raise FileNotFoundError(f"There are no weights ({' or '.join(_WEIGHTS)}) in {folder}.")
+    return digests
 
 
 def load_model(
@@ -75,9 +103,12 @@ def load_model(
             config = _load_config(name, config_overrides)
             model = _load_weights(name, config, _ADDED_MODULES if config_overrides else (), options)
         else:
-            base = json.loads(Path(adapter_config).read_text(encoding="utf-8"))["base_model_name_or_path"]
+            adapter = json.loads(Path(adapter_config).read_text(encoding="utf-8"))
+            base, revision = adapter["base_model_name_or_path"], adapter.get("revision") or "main"
             has_config = cached_file(name, CONFIG_NAME, _raise_exceptions_for_missing_entries=False) is not None
-            config = _load_config(name if has_config else base, config_overrides)
+            source = {"name": name} if has_config else {"name": base, "revision": revision}
+            config = _load_config(overrides=config_overrides, **source)
+            options["revision"] = revision
             model = _load_weights(base, config, _ADDED_MODULES, options)
             model.load_adapter(name)
     except (OSError, StrictDataclassError) as error:
@@ -85,4 +116,4 @@ def load_model(
     return model.eval(), processor
 
 
-__all__ = ["load_model"]
+__all__ = ["load_model", "weight_digests"]

@@ -29,7 +29,7 @@ from transformers import (
 )
 from transformers.utils import ModelOutput
 
-from .aggregation_scalar import retrieval_scores
+from .aggregation_scalar import query_weights, retrieval_scores
 from .configuration_scalar import CONCATENATIONS, MODALITIES, ScalarConfig
 from .modeling_beats import BeatsModel
 
@@ -821,6 +821,59 @@ class ScalarModel(ScalarPreTrainedModel):
             options["hyperbolic_mix"], options["curvature"] = self.hyperbolic()
         return options
 
+    def compute_scores(
+        self,
+        text_embeds: torch.Tensor,
+        modality_embeds: torch.Tensor,
+        modality_mask: torch.Tensor,
+        query_temperature: float | None = None,
+        concat_embeds: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """
+        Score embeddings that were made before, as this model scores: every query against every clip.
+
+        Args:
+            text_embeds (`torch.Tensor` of shape `(queries, dim)`), modality_embeds (`torch.Tensor` of shape `(clips,
+                3, dim)`), modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): as `forward` gives them.
+            query_temperature (`float`, *optional*): of the query's weights, above 0; the configuration's by default.
+            concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`, *optional*): of [`get_concat_features`], for
+                the aggregation `"concat_head"`.
+
+        Returns:
+            `torch.Tensor` of shape `(queries, clips)`, higher is better; `-inf` where the score is not defined.
+
+        Raises:
+            ValueError: as in [`~modeling_scalar.aggregation_scalar.retrieval_scores`].
+        """
+        options = self.score_options()
+        if query_temperature is not None:
+            options["query_temperature"] = query_temperature
+        return retrieval_scores(text_embeds, modality_embeds, modality_mask, concat_embeds=concat_embeds, **options)
+
+    def compute_weights(
+        self,
+        text_embeds: torch.Tensor,
+        modality_embeds: torch.Tensor,
+        modality_mask: torch.Tensor,
+        query_temperature: float | None = None,
+    ) -> torch.Tensor:
+        """
+        Compute the weight of each modality of each clip for each query, SCALAR Eq. 2: why a clip matched.
+
+        They are those of the aggregation `"scalar"`, whatever this model's own is.
+
+        Args:
+            text_embeds, modality_embeds, modality_mask, query_temperature: as in [`compute_scores`].
+
+        Returns:
+            `torch.Tensor` of shape `(queries, clips, 3)`, non-negative, summing to 1, exactly 0 where absent.
+
+        Raises:
+            ValueError: as in [`~modeling_scalar.aggregation_scalar.query_weights`].
+        """
+        temperature = self.config.query_temperature if query_temperature is None else query_temperature
+        return query_weights(text_embeds, modality_embeds, modality_mask, temperature)
+
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -878,11 +931,11 @@ class ScalarModel(ScalarPreTrainedModel):
         has_clips = any(value is not None for value in inputs.values())
         if input_ids is None and not has_clips:
             raise ValueError("Nothing to embed: give `input_ids`, or the inputs of at least one modality, or both.")
-        output, score_options = ScalarOutput(), self.score_options()
+        output = ScalarOutput()
         if self.config.has_logit_scale:
             output.temperature = self.logit_scale()
         if self.config.aggregation == "hypergram":
-            output.score_parameters = (score_options["hyperbolic_mix"], score_options["curvature"])
+            output.score_parameters = self.hyperbolic()
         if input_ids is not None:
             if attention_mask is None:
                 raise ValueError("`input_ids` needs `attention_mask`: padding is not a word.")
@@ -895,10 +948,11 @@ class ScalarModel(ScalarPreTrainedModel):
             )
         if output.text_embeds is not None and has_clips:
             if return_scores:
+                concat_embeds = None
                 if self.config.aggregation == "concat_head":  # the towers run again: a score for evaluation
-                    score_options["concat_embeds"] = self.get_concat_features(modality_mask=modality_mask, **inputs)
-                output.scores = retrieval_scores(
-                    output.text_embeds, output.modality_embeds, output.modality_mask, **score_options
+                    concat_embeds = self.get_concat_features(modality_mask=modality_mask, **inputs)
+                output.scores = self.compute_scores(
+                    output.text_embeds, output.modality_embeds, output.modality_mask, concat_embeds=concat_embeds
                 )
             if select_pairs is not None:
                 output.condition_states, output.condition_mask = self._join_conditions(

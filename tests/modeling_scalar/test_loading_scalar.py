@@ -1,11 +1,15 @@
 """One way to load a model or adapter with its processor, and its refusals."""
 
+import hashlib
+import shutil
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModel, BertConfig, BertModel
 
 from modeling_scalar import ScalarModel, load_model
+from modeling_scalar.loading_scalar import weight_digests
 
 
 def test_a_model_comes_with_its_processor_in_evaluation_mode(tiny_model_dir, tiny_processor):
@@ -119,3 +123,15 @@ def test_concatenation_heads_are_never_random(tmp_path, tiny_model_dir, tiny_pro
     save_adapter(tmp_path, tiny_model_dir, tiny_processor)
     with pytest.raises(ValueError, match="lacks 6 weights of the model, such as .*concat_projections"):
         load_model(tmp_path, has_concat_heads=True)
+
+
+def test_weights_are_known_by_their_digests(tmp_path, tiny_model_dir, tiny_processor):
+    save_adapter(tmp_path / "adapter", tiny_model_dir, tiny_processor)
+    shutil.copytree(tiny_model_dir, tmp_path / "model")
+    (tmp_path / "model" / "targets.safetensors").write_bytes(b"no weights of the model")
+    for folder, name in (("adapter", "adapter_model.safetensors"), ("model", "model.safetensors")):
+        expected = hashlib.sha256((tmp_path / folder / name).read_bytes()).hexdigest()
+        assert weight_digests(tmp_path / folder) == {name: expected}
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="no weights"):
+        weight_digests(tmp_path / "empty")

@@ -27,6 +27,7 @@ from transformers import (
 from transformers.models.audio_spectrogram_transformer import ASTConfig, ASTModel
 
 from modeling_scalar import MODALITIES, ScalarModel
+from modeling_scalar.aggregation_scalar import query_weights
 from modeling_scalar.configuration_scalar import CONCATENATIONS
 from modeling_scalar.modeling_scalar import split_fused_projections
 from tests.conftest import make_batch, make_tiny_config
@@ -485,3 +486,20 @@ def test_a_model_may_score_by_its_concatenation_heads():
     expected = torch.stack([output.text_embeds @ heads[clip, head] for clip, head in enumerate((2, 0, 2, 2))], dim=1)
     expected[:, 2] = float("-inf")  # sound and subtitle: no head reads these
     torch.testing.assert_close(output.scores, expected)
+
+
+@pytest.mark.parametrize("aggregation", ["scalar", "uniform", "hypergram", "video"])
+def test_stored_embeddings_are_scored_as_in_forward(aggregation, batch):
+    torch.manual_seed(0)
+    model = ScalarModel(make_tiny_config(aggregation=aggregation, query_temperature=0.3)).eval()
+    batch["modality_mask"][1, 1] = False
+    with torch.no_grad():
+        output = model(**batch)
+        embeds = (output.text_embeds, output.modality_embeds, output.modality_mask)
+        assert torch.equal(model.compute_scores(*embeds), output.scores)
+        weights = model.compute_weights(*embeds)
+        assert torch.equal(weights, query_weights(*embeds, query_temperature=0.3)) and weights[:, 1, 1].eq(0).all()
+        hotter = model.compute_weights(*embeds, query_temperature=50.0)
+        assert hotter.std(dim=0).max() < 0.01 < weights.std(dim=0).max()
+        changed = model.compute_scores(*embeds, query_temperature=50.0)
+        assert torch.equal(changed, output.scores) is (aggregation != "scalar")
