@@ -17,6 +17,7 @@ from trainer.data import ClipDataset, ScalarDataCollator
 from trainer.features import FeatureCollator, FeatureDataset
 from trainer.lora import apply_adapters
 from trainer.recipe import RunArguments, parse_arguments, save_recipe
+from trainer.record import save_record
 from trainer.scalar_trainer import ScalarTrainer
 from trainer.semantic_targets import SemanticTargets
 from trainer.training_args import ScalarTrainingArguments
@@ -81,14 +82,15 @@ def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
         steps_per_epoch = trainer.set_initial_training_values(args, trainer.get_train_dataloader())[1]
         for line in describe_run(model, args, len(dataset), steps_per_epoch).splitlines():
             logger.info(line)
-    trainer.train(resume_from_checkpoint=checkpoint)
+    seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
     if interrupt.interrupted:
         logger.warning("interrupted; continue with --resume_from_checkpoint last")
         return False
     with describe_failed_save(args.output_dir, "The trained model"):
         trainer.save_model()
     if trainer.is_world_process_zero():
-        save_recipe(run, args)
+        save_record(trainer, seconds, resumed=checkpoint is not None)
+        save_recipe(run, args)  # last: it tells that the run has ended
     return True
 
 

@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from eval.benchmarks import describe_benchmark
+from modeling_scalar.loading_scalar import weight_digests
 
 _PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "numpy", "av")
 
@@ -78,7 +79,7 @@ def describe(
 
     Args:
         model ([`~modeling_scalar.ScalarModel`]): asked how it scores.
-        model_path (`str`): where it was loaded from; a recipe beside it is included.
+        model_path (`str`): where it was loaded from. The SHA-256 of its weights is included, and a recipe beside it.
         benchmark (`str`), root (`str`), split (`str`): what was embedded.
         settings: further entries, such as `device`, `on_error`, `task` or `left_out`.
 
@@ -87,6 +88,7 @@ def describe(
     """
     return {
         "model": str(model_path),
+        "weights": weight_digests(model_path),
         "training": training_recipe(model_path),
         "benchmark": benchmark,
         "benchmark_description": describe_benchmark(benchmark, root),

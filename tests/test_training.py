@@ -93,6 +93,24 @@ def test_every_recipe_trains_twenty_steps_and_saves(line, tmp_path, name):
     before, after = base.text_projection.weight, model.text_projection.weight
     assert (before - after).abs().max() > 1e-3  # trained, saved and loaded
     assert json.loads((tmp_path / "recipe.json").read_text())["max_steps"] == 20
+    check_record(tmp_path, model)
+
+
+def check_record(folder, model):
+    """What the run says it trained is what it saved."""
+    record = json.loads((folder / "training.json").read_text())
+    trained, frozen = record["trainable_parameters"], record["frozen_parameters"]
+    if (folder / "adapter_model.safetensors").exists():
+        saved = {name: value.numel() for name, value in load_file(folder / "adapter_model.safetensors").items()}
+        for part, count in trained.items():
+            assert count == sum(size for name, size in saved.items() if f".{part}." in name)
+        assert sum(trained.values()) == sum(saved.values())
+    else:
+        assert sum(trained.values()) + sum(frozen.values()) == sum(value.numel() for value in model.parameters())
+    assert record["global_step"] == 20 and record["batch_size"] == 8 and record["num_examples"] == 24
+    assert record["seconds"] > 0 and record["resumed"] is False and record["precision"] == "float32"
+    assert record["hardware"]["num_processes"] == 1 and record["hardware"]["device"].strip()
+    assert record["versions"]["torch"] == torch.__version__
 
 
 def test_a_wrong_field_is_named(line, tmp_path):

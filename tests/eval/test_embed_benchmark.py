@@ -21,6 +21,7 @@ from eval.embeddings import gallery_manifest, load_embeddings
 from eval.miniature import generate
 from eval.provenance import describe
 from modeling_scalar import load_model
+from modeling_scalar.loading_scalar import weight_digests
 from tests.trainer.test_scalar_trainer import free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -403,9 +404,10 @@ def test_blocks_are_read_by_arrow_as_they_are(embed, tmp_path, monkeypatch):
     assert block["video"].shape == (4, 16) and block["presence"].dtype == np.bool_
 
 
-def test_infinite_temperature_is_written_as_json_has_it(tiny_model, data):
+def test_infinite_temperature_is_written_as_json_has_it(tiny_model, tiny_model_dir, data):
     tiny_model.config.query_temperature = float("inf")
-    described = describe(tiny_model, "nowhere", "miniature", data, "test", task="retrieval")
+    described = describe(tiny_model, tiny_model_dir, "miniature", data, "test", task="retrieval")
+    assert described["weights"] == weight_digests(tiny_model_dir)
     assert described["query_temperature"] == described["score_options"]["query_temperature"] == "inf"
     assert float("inf") == float(described["query_temperature"]) and described["task"] == "retrieval"
     json.dumps(described, allow_nan=False)
