@@ -20,6 +20,8 @@ from .processing_scalar import ScalarProcessor
 # Concatenation heads are not among them: no loss trains them, so new ones would stay random.
 _ADDED_MODULES = ("hyperbolic", "logit_scale")
 _WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors")
+_PICKLED_WEIGHTS = ("pytorch_model*.bin", "adapter_model*.bin")
+_CONFIGS = ("config.json", "processor_config.json", "tokenizer.json")
 
 
 def _load_config(name: str, overrides: dict[str, Any], revision: str = "main") -> ScalarConfig:
@@ -41,6 +43,15 @@ def _load_weights(name: str, config: ScalarConfig, added: tuple[str, ...], optio
     return model
 
 
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _glob(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    return [path for pattern in patterns for path in folder.glob(pattern)]
+
+
 def weight_digests(name_or_path: str | os.PathLike) -> dict[str, str]:
     """
     Identify the weights of a saved model or adapter, so that figures can be told to belong to them.
@@ -57,13 +68,34 @@ def weight_digests(name_or_path: str | os.PathLike) -> dict[str, str]:
     folder = Path(name_or_path)
     if not folder.is_dir():
         folder = Path(snapshot_download(str(name_or_path), allow_patterns=list(_WEIGHTS), local_files_only=True))
-    digests = {}
-    for path in sorted(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
-        with path.open("rb") as stream:
-            digests[path.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    digests = {path.name: _sha256(path) for path in sorted(_glob(folder, _WEIGHTS))}
     if not digests:
         raise FileNotFoundError(f"There are no weights ({' or '.join(_WEIGHTS)}) in {folder}.")
     return digests
+
+
+def model_fingerprint(folder: str | os.PathLike) -> str:
+    """Hash the files of a saved model that decide its embeddings: configuration, processor, tokenizer and weights.
+
+    For an adapter, the base counts too: by the fingerprint of its folder if it is local, else by its Hub id.
+
+    Raises:
+        FileNotFoundError: the folder holds no weights.
+    """
+    folder = Path(folder)
+    weights = _glob(folder, _WEIGHTS + _PICKLED_WEIGHTS)
+    if not weights:
+        raise FileNotFoundError(f"{str(folder)!r} holds no model: no file like {', '.join(_WEIGHTS)}.")
+    configs = [folder / name for name in _CONFIGS if (folder / name).is_file()]
+    parts: dict[str, Any] = {path.name: _sha256(path) for path in (*configs, *weights)}
+    adapter_config = folder / "adapter_config.json"
+    if adapter_config.is_file():
+        adapter = json.loads(adapter_config.read_text(encoding="utf-8"))
+        base = adapter.get("base_model_name_or_path")
+        if base and Path(base).is_dir():
+            adapter["base_model_name_or_path"] = model_fingerprint(base)  # the same wherever the folder stands
+        parts["adapter_config.json"] = adapter
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def load_model(
@@ -116,4 +148,4 @@ def load_model(
     return model.eval(), processor
 
 
-__all__ = ["load_model", "weight_digests"]
+__all__ = ["load_model", "model_fingerprint", "weight_digests"]

@@ -119,9 +119,10 @@ def index(
     """Embed new and changed files into a gallery; the rest of the gallery is kept."""
     with _user_errors():
         from modeling_scalar import load_model
+        from modeling_scalar.loading_scalar import model_fingerprint
 
         from .gallery import Gallery
-        from .indexing import find_files, index_files, model_fingerprint, model_folder
+        from .indexing import find_files, index_files, model_folder
 
         files = find_files(paths, recursive)
         if not files and not prune:
@@ -167,9 +168,10 @@ def query(
         from dataclasses import asdict
 
         from modeling_scalar import load_model
+        from modeling_scalar.loading_scalar import model_fingerprint
 
         from .gallery import Gallery
-        from .indexing import embed_queries, model_fingerprint, model_folder
+        from .indexing import embed_queries, model_folder
 
         opened = Gallery.open(gallery)
         model = model or opened.model

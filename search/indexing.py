@@ -4,7 +4,6 @@ A file is embedded once, and again only when its content changes. What cannot be
 """
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterable
@@ -28,8 +27,6 @@ EXTENSIONS = frozenset(
 """What is taken from a folder; a file named explicitly is taken whatever its extension."""
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-_CONFIGS = ("config.json", "processor_config.json", "tokenizer.json")
-_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "adapter_model*.safetensors", "adapter_model*.bin")
 
 
 @dataclass
@@ -107,29 +104,6 @@ def model_folder(model: str | os.PathLike) -> Path:
     if not _HUB_ID.fullmatch(str(model)):
         raise FileNotFoundError(f"There is no model folder {str(model)!r}, and it cannot be a Hub id either.")
     return Path(snapshot_download(str(model)))
-
-
-def model_fingerprint(folder: str | os.PathLike) -> str:
-    """Hash the files of a saved model that decide its embeddings: configuration, processor, tokenizer and weights.
-
-    For an adapter, the base counts too: by the fingerprint of its folder if it is local, else by its Hub id.
-
-    Raises:
-        FileNotFoundError: the folder holds no weights.
-    """
-    folder = Path(folder)
-    weights = sorted(file.name for pattern in _WEIGHTS for file in folder.glob(pattern))
-    if not weights:
-        raise FileNotFoundError(f"{str(folder)!r} holds no model: no file like {', '.join(_WEIGHTS)}.")
-    parts = {name: _sha256(folder / name) for name in (*_CONFIGS, *weights) if (folder / name).is_file()}
-    adapter_config = folder / "adapter_config.json"
-    if adapter_config.is_file():
-        adapter = json.loads(adapter_config.read_text(encoding="utf-8"))
-        base = adapter.get("base_model_name_or_path")
-        if base and Path(base).is_dir():
-            adapter["base_model_name_or_path"] = model_fingerprint(base)  # the same wherever the folder stands
-        parts["adapter_config.json"] = adapter
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 @torch.inference_mode()
@@ -320,6 +294,5 @@ __all__ = [
     "embed_queries",
     "find_files",
     "index_files",
-    "model_fingerprint",
     "model_folder",
 ]

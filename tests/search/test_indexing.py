@@ -6,9 +6,10 @@ import pytest
 import torch
 from transformers import BatchFeature
 
+from modeling_scalar.loading_scalar import model_fingerprint
 from modeling_scalar.processing_scalar import Clip
 from search.gallery import Gallery
-from search.indexing import embed_queries, find_files, index_files, model_fingerprint, model_folder
+from search.indexing import embed_queries, find_files, index_files, model_folder
 
 DIM = 8
 
