@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from transformers import ProcessorMixin
 from transformers.feature_extraction_utils import BatchFeature
+from transformers.image_processing_utils import BaseImageProcessor
 from transformers.utils import logging
 
 from .configuration_scalar import MODALITIES
@@ -190,6 +191,12 @@ class ScalarProcessor(ProcessorMixin):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)!r}.")
         super().__init__(image_processor, feature_extractor, tokenizer)
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any):
+        """As in `ProcessorMixin`, but without Pillow too: its class of image processors is a placeholder there."""
+        if argument_name == "image_processor" and isinstance(argument, BaseImageProcessor):
+            return BaseImageProcessor
+        return super().check_argument_for_proper_class(argument_name, argument)
 
     @property
     def model_input_names(self) -> list[str]:
