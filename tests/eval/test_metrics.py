@@ -271,14 +271,10 @@ def card_examples(name):
 
 
 ALONE = """\
-import doctest, importlib.util, runpy, sys
+import doctest, importlib.util, sys
 sys.path.append(sys.argv[2])
 assert not any(importlib.util.find_spec(name) for name in ("modeling_scalar", "eval.retrieval"))
-import evaluate.utils
 print(doctest.testfile(sys.argv[1], module_relative=False))
-evaluate.utils.launch_gradio_widget = lambda module: print("widget of", module.name)
-for name in ("retrieval", "aggregation_gain"):
-    runpy.run_path(f"eval/metrics/{name}/app.py")
 """
 
 
@@ -299,7 +295,6 @@ def test_modules_load_offline_from_a_copy_and_their_cards_are_right(tmp_path, co
     )
     assert done.returncode == 0, done.stderr
     assert f"failed=0, attempted={count})" in done.stdout, done.stdout
-    assert "widget of retrieval\nwidget of aggregation_gain" in done.stdout
 
 
 @pytest.mark.parametrize("name", ["retrieval", "aggregation_gain"])

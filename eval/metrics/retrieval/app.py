@@ -1,6 +1,50 @@
+"""The page of the metric's Space: inputs as JSON, the figures, and the documentation below."""
+
+import json
 from pathlib import Path
 
 import evaluate
-from evaluate.utils import launch_gradio_widget
+import gradio as gr
 
-launch_gradio_widget(evaluate.load(str(Path(__file__).with_name("retrieval.py"))))
+FOLDER = Path(__file__).parent
+EXAMPLE = {
+    "predictions": "[[0.9, 0.1, 0.2], [0.3, 0.3, 0.1]]",
+    "references": "[0, 1]",
+    "k": "[1, 2]",
+}
+FORMULAS = [{"left": mark, "right": mark, "display": mark == "$$"} for mark in ("$$", "$")]
+
+
+def compute(*texts):
+    """Compute the figures of inputs that were typed."""
+    inputs = {}
+    for (name, example), text in zip(EXAMPLE.items(), texts, strict=True):
+        try:
+            inputs[name] = json.loads(text)
+        except ValueError as error:
+            raise gr.Error(f"{name} must be JSON: {error}.", print_exception=False) from error
+        if not inputs[name] or type(inputs[name]) is not type(json.loads(example)):
+            raise gr.Error(f"{name} must be like {example} and not empty.", print_exception=False)
+    # A module remembers the types of inputs that it refused, so each request has its own.
+    metric = evaluate.load(str(FOLDER / "retrieval.py"), keep_in_memory=True)
+    try:
+        return metric.compute(**inputs)
+    except (TypeError, ValueError) as error:
+        raise gr.Error(str(error), print_exception=False) from error
+
+
+documentation = (FOLDER / "README.md").read_text(encoding="utf-8").split("---\n", 2)[2]
+title, sections = documentation.split("\n## ", 1)
+
+with gr.Blocks(title="Retrieval") as page:
+    gr.Markdown(f"{title}\n\nInputs are JSON. `-Infinity` is the score of a candidate that cannot be scored.")
+    with gr.Row():
+        with gr.Column():
+            boxes = [gr.Textbox(text, label=name, lines=2) for name, text in EXAMPLE.items()]
+            button = gr.Button("Compute", variant="primary")
+        figures = gr.JSON(label="figures")
+    button.click(compute, boxes, figures)
+    gr.Markdown(f"## {sections}", latex_delimiters=FORMULAS)
+
+if __name__ == "__main__":
+    page.launch()

@@ -1,0 +1,725 @@
+"""A gallery of embeddings as a data set of the Hub: Parquet that `datasets` reads alone, a description and a card.
+
+Two kinds are published: a store that `python -m eval embed` or `run` wrote, with its captions, and a gallery of one's
+own videos that `python -m search index` wrote, with these videos if asked for. Rows are copied in pieces: vectors are
+never in memory as a whole.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from datasets import Dataset, DatasetInfo, Features, List, SplitDict, SplitInfo, Value, load_from_disk
+from datasets.info import DatasetInfosDict
+from huggingface_hub import DatasetCardData
+from huggingface_hub.utils import HFValidationError, validate_repo_id
+from safetensors import SafetensorError, safe_open
+
+from hub_cards.cards import Details, render
+from hub_cards.markdown import code
+from modeling_scalar.configuration_scalar import CONCATENATIONS, MODALITIES
+from modeling_scalar.media_scalar import find_sidecar
+
+logger = logging.getLogger(__name__)
+
+DESCRIPTION = "embeddings.json"
+"""The file that tells what a gallery holds: of a store on disk, and of the data set."""
+UNKNOWN = "unknown"
+"""Given as the model of vectors of which nobody says what made them."""
+
+_VERSION = 1
+_STORE_FACTS = ("dim", "dtype", "num_clips", "num_queries", "num_pairs", "columns", "gallery_sha256")
+_CONCAT_COLUMNS = tuple("_".join(("concat", *names)) for names in CONCATENATIONS)
+# What is read of a gallery of search, its clips, and the files in which nothing could be read.
+_IN_GALLERY = itemgetter("model", "fingerprint", "query_temperature", "dim", "embeddings_sha256")
+_IN_ENTRY, _IN_FAILURE = itemgetter("path", "size", "sha256", "presence", "problems"), itemgetter("path", "reason")
+_SHARD_BYTES = 500_000_000
+_BATCH_BYTES = 64_000_000  # rows held at once, and those of one row group
+# Vectors normalised in half precision miss the unit norm by up to 0.4 %.
+_NORM_TOLERANCE = 0.01
+_NAMED = 10
+# Folders of an absolute path within a text. What stands before a slash inside a word, a URL or `~/` is no such path.
+_FOLDERS = re.compile(r"(?<![\w.:/~-])/(?:[^/\n:]*[^/\s:]/)+|\b[A-Za-z]:\\(?:[^\\\n:]*[^\\\s:]\\)*")
+_ON_CARD = (
+    *("dim", "num_clips", "num_queries", "columns", "split", "model", "model_revision", "query_temperature"),
+    *("problems", "left_out", "media"),
+)
+_SIZES = {10**power: name for power, name in ((3, "1K"), (4, "10K"), (5, "100K"), (6, "1M"), (7, "10M"), (8, "100M"))}
+
+
+def _listed(names: Iterable[Any]) -> str:
+    names = list(names)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{names[:_NAMED]}{more}"
+
+
+def _without_folders(content: Any) -> Any:
+    """Of absolute paths, in texts at any depth, keep the last component: where files lay is nobody's business."""
+    if isinstance(content, dict):
+        return {name: _without_folders(value) for name, value in content.items()}
+    if isinstance(content, list):
+        return [_without_folders(value) for value in content]
+    if not isinstance(content, str):
+        return content
+    for path in (PurePosixPath(content), PureWindowsPath(content)):
+        if path.is_absolute() and ": " not in content:
+            return path.name
+    return _FOLDERS.sub("", content)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}.")
+    if content.get("version", _VERSION) != _VERSION:
+        raise ValueError(f"{path} is of version {content['version']!r}; expected {_VERSION}, the one read here.")
+    return content
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _gallery_sha256(clip_ids: Iterable[str], presence: np.ndarray) -> str:
+    """As evaluation computes it: of the JSON list of [id, presence] pairs without spaces, ASCII alone."""
+    digest = hashlib.sha256()
+    pairs = ([name, row] for name, row in zip(clip_ids, presence.astype(int).tolist(), strict=True))
+    for number, pair in enumerate(pairs):
+        digest.update(b",[" if number else b"[[")
+        digest.update(json.dumps(pair, separators=(",", ":")).encode()[1:])
+    digest.update(b"]")
+    return digest.hexdigest()
+
+
+# What is published ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Gallery:
+    """A gallery wherever it is: identifiers in memory, vectors read piece by piece.
+
+    `read_clips` gives rows from start to stop as columns, without identifiers and presence; `read_queries` whole ones;
+    vectors are arrays `(rows, dim)`. `media` maps `clip_id` to the entry of the file to publish.
+    """
+
+    description: dict[str, Any]
+    split: str
+    clip_ids: list[str]
+    presence: np.ndarray
+    clip_features: Features
+    read_clips: Callable[[int, int], dict[str, Any]]
+    num_queries: int = 0
+    query_features: Features | None = None
+    read_queries: Callable[[int, int], dict[str, Any]] | None = None
+    media: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def _clip_features(dim: int, dtype: str, columns: Sequence[str], media: bool = False) -> Features:
+    """The columns of `clips`, in the order of a store."""
+    vectors = {name: List(Value(dtype), length=dim) for name in columns}
+    heads = {name: vectors.pop(name) for name in _CONCAT_COLUMNS if name in vectors}
+    presence = {"presence": List(Value("bool"), length=len(MODALITIES))}
+    file = {"file": Value("string")} if media else {}
+    return Features({"clip_id": Value("string")} | vectors | presence | heads | file)
+
+
+def _query_features(dim: int, dtype: str) -> Features:
+    text = Value("string")
+    return Features(
+        {"query_id": text, "caption": text, "embedding": List(Value(dtype), length=dim), "clip_ids": List(text)}
+    )
+
+
+def _check_ids(names: Sequence[str], what: str) -> None:
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise ValueError(f"{what} must be unique, repeated: {_listed(repeated)}.")
+
+
+def _check_vectors(columns: dict[str, Any], present: np.ndarray, clip_ids: Sequence[str]) -> None:
+    """Raise unless vectors are of unit norm where present and zero where absent; those of heads may be either."""
+    for index, name in enumerate((*MODALITIES, *_CONCAT_COLUMNS)):
+        if name not in columns:
+            continue
+        norms = np.linalg.norm(columns[name].astype(np.float32), axis=1)
+        is_unit = np.abs(norms - 1) <= _NORM_TOLERANCE  # NaN is not
+        right = np.where(present[:, index], is_unit, norms == 0) if index < len(MODALITIES) else is_unit | (norms == 0)
+        if not right.all():
+            wrong = [clip_ids[row] for row in np.flatnonzero(~right)]
+            raise ValueError(
+                f"`{name}` must hold a vector of unit norm for each clip whose `presence` says that it has one, and "
+                f"zeros for the others; it does not for the clips {_listed(wrong)}. Normalise it, or mend `presence`."
+            )
+
+
+# A store of evaluation --------------------------------------------------------------------------------------------
+
+
+def _open(folder: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Dataset:
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"There is no data set {folder}. A store of embeddings has `clips` and `queries`, each as "
+            "`datasets.save_to_disk` writes it."
+        )
+    try:
+        dataset = load_from_disk(folder)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{folder} cannot be opened as a data set; is it cut off, or empty? {error}") from error
+    if not isinstance(dataset, Dataset) or not len(dataset):
+        raise ValueError(f"{folder} must hold one data set with rows, got {dataset}.")
+    found = set(dataset.column_names)
+    if not set(required) <= found <= {*required, *optional}:
+        raise ValueError(
+            f"{folder} must have the columns {list(required)}"
+            + (f" and may have {list(optional)}" if optional else "")
+            + f", got {dataset.column_names}. What else it holds is not published: remove it first."
+        )
+    return dataset.with_format("arrow")
+
+
+def _column(table: pa.Table, name: str, where: Path) -> pa.Array:
+    column = table.column(name).combine_chunks()
+    if column.null_count:
+        raise ValueError(f"The column `{name}` of {where} has {column.null_count} nulls; a store has none.")
+    return column
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _strings(table: pa.Table, name: str, where: Path) -> list[str]:
+    column = _column(table, name, where)
+    if not _is_string(column.type):
+        raise ValueError(f"The column `{name}` of {where} must hold strings, got {column.type}.")
+    return column.to_pylist()
+
+
+def _items(table: pa.Table, name: str, where: Path, kind: str, is_kind: Callable[[pa.DataType], bool]) -> pa.Array:
+    """A column of lists that hold no nulls."""
+    column = _column(table, name, where)
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if not any(is_list(column.type) for is_list in lists) or not is_kind(column.type.value_type):
+        raise ValueError(f"The column `{name}` of {where} must hold lists of {kind}, got {column.type}.")
+    if column.flatten().null_count:
+        raise ValueError(f"Lists in the column `{name}` of {where} hold nulls.")
+    return column
+
+
+def _array(table: pa.Table, name: str, where: Path, length: int | None = None, boolean: bool = False) -> np.ndarray:
+    """A column of lists of one length as an array `(rows, length)`."""
+    is_kind = pa.types.is_boolean if boolean else pa.types.is_floating
+    column = _items(table, name, where, "bools" if boolean else "floats", is_kind)
+    lengths = pc.unique(pc.list_value_length(column)).to_pylist()
+    if len(lengths) != 1 or length not in (None, lengths[0]):
+        expected = "one length" if length is None else f"the length {length}"
+        raise ValueError(f"All lists in `{name}` of {where} must have {expected}, got {sorted(lengths)[:_NAMED]}.")
+    return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), lengths[0])
+
+
+def _precision(arrays: Iterable[np.ndarray]) -> str:
+    """The precision in which columns are published: half if all have it, else single."""
+    return "float16" if {array.dtype for array in arrays} == {np.dtype("float16")} else "float32"
+
+
+def _read_description(source: Path, is_known: bool) -> dict[str, Any]:
+    file = source / DESCRIPTION
+    if not file.is_file() and not is_known:
+        raise ValueError(
+            f"{source} has no {DESCRIPTION}, so nothing says which model made it. Give the model, a Hub id, or "
+            f"{UNKNOWN!r}."
+        )
+    description = _read_json(file) if file.is_file() else {}
+    for name, kind in (("problems", list), ("metadata", dict)):
+        if not isinstance(description.setdefault(name, kind()), kind):
+            raise ValueError(f"`{name}` in {file} must be a {kind.__name__}.")
+    return description
+
+
+def _read_presence(clips: Dataset, where: Path) -> tuple[list[str], np.ndarray]:
+    """Identifiers of clips and which modalities they have, `(clips, 3)`."""
+    rows = clips.select_columns(["clip_id", "presence"])[:]
+    clip_ids, presence = _strings(rows, "clip_id", where), _array(rows, "presence", where, len(MODALITIES), True)
+    _check_ids(clip_ids, f"`clip_id` in {where}")
+    empty = [clip_ids[row] for row in np.flatnonzero(~presence.any(axis=1))]
+    if empty:
+        raise ValueError(f"Every clip needs at least one modality; in {where} these have none: {_listed(empty)}.")
+    return clip_ids, presence
+
+
+def _count_pairs(queries: Dataset, clip_ids: Iterable[str], where: Path) -> int:
+    """How many pairs of a query and a clip there are, each of a known clip and at least one for each query."""
+    rows = queries.select_columns(["query_id", "clip_ids"])[:]
+    _check_ids(_strings(rows, "query_id", where), f"`query_id` in {where}")
+    described = _items(rows, "clip_ids", where, "strings", _is_string)
+    if not pc.all(pc.greater(pc.list_value_length(described), 0)).as_py():
+        raise ValueError(f"Every query in {where} must describe a clip; some have no `clip_ids`.")
+    named = described.flatten().to_pylist()
+    unknown = sorted(set(named) - set(clip_ids))
+    if unknown:
+        raise ValueError(f"Queries in {where} describe clips that are not in the gallery: {_listed(unknown)}.")
+    return len(named)
+
+
+def _read_store(source: Path, is_known: bool) -> _Gallery:
+    description = _read_description(source, is_known)
+    where, where_queries = source / "clips", source / "queries"
+    clips = _open(where, ("clip_id", *MODALITIES, "presence"), _CONCAT_COLUMNS)
+    queries = _open(where_queries, ("query_id", "caption", "embedding", "clip_ids"))
+    vectors = [name for name in (*MODALITIES, *_CONCAT_COLUMNS) if name in clips.column_names]
+    first = {name: _array(clips[:1], name, where) for name in vectors}
+    dim = first[MODALITIES[0]].shape[1]
+    clip_dtype = _precision(first.values())
+    query_dtype = _precision([_array(queries[:1], "embedding", where_queries, dim)])
+    clip_ids, presence = _read_presence(clips, where)
+    num_pairs = _count_pairs(queries, clip_ids, where_queries)
+
+    facts = (dim, first[MODALITIES[0]].dtype.name, len(clips), len(queries), num_pairs, vectors)
+    facts = dict(zip(_STORE_FACTS, (*facts, _gallery_sha256(clip_ids, presence)), strict=True))
+    different = sorted(name for name, value in facts.items() if description.get(name, value) != value)
+    if different:
+        raise ValueError(
+            f"{source / DESCRIPTION} describes other embeddings than those beside it: different are {different}. "
+            "Restore the file that belongs to them, or remove it."
+        )
+
+    def read_clips(start: int, stop: int) -> dict[str, Any]:
+        table = clips[start:stop]
+        return {name: _array(table, name, where, dim).astype(clip_dtype) for name in vectors}
+
+    def read_queries(start: int, stop: int) -> dict[str, Any]:
+        table = queries[start:stop]
+        columns = {name: _strings(table, name, where_queries) for name in ("query_id", "caption")}
+        columns["embedding"] = _array(table, "embedding", where_queries, dim).astype(query_dtype)
+        norms = np.linalg.norm(columns["embedding"].astype(np.float32), axis=1)
+        wrong = [columns["query_id"][row] for row in np.flatnonzero(~(np.abs(norms - 1) <= _NORM_TOLERANCE))]
+        if wrong:
+            raise ValueError(f"`embedding` in {where_queries} must be of unit norm; it is not for {_listed(wrong)}.")
+        return columns | {"clip_ids": _column(table, "clip_ids", where_queries)}
+
+    metadata, ids = description["metadata"], set(clip_ids)
+    left_out = metadata.get("left_out")
+    known = {
+        "dtype": clip_dtype,
+        "query_temperature": metadata.get("query_temperature"),
+        "score_options": metadata.get("score_options"),
+        "problems": [_without_folders_after(problem, ids) for problem in description["problems"]],
+        "left_out": [{"clip_id": name, "reason": None} for name in left_out] if left_out is not None else None,
+        "metadata": _without_folders({name: value for name, value in metadata.items() if name != "left_out"}),
+    }
+    return _Gallery(
+        description=facts | known,
+        split=re.sub(r"\W+", "_", str(metadata.get("split", "gallery"))),
+        clip_ids=clip_ids,
+        presence=presence,
+        clip_features=_clip_features(dim, clip_dtype, vectors),
+        read_clips=read_clips,
+        num_queries=len(queries),
+        query_features=_query_features(dim, query_dtype),
+        read_queries=read_queries,
+    )
+
+
+def _without_folders_after(problem: str, ids: set[str]) -> str:
+    """Shorten the paths in a problem, but not the identifier before it."""
+    name, colon, reason = problem.partition(": ")
+    return name + colon + _without_folders(reason) if name in ids else _without_folders(problem)
+
+
+# A gallery of search ----------------------------------------------------------------------------------------------
+
+
+def _relative(path: str, folder: str) -> str:
+    """The path below the folder that all clips share, with slashes; its name alone if it lies elsewhere."""
+    inside = Path(path).is_relative_to(folder)
+    name = (Path(path).relative_to(folder) if inside else Path(Path(path).name)).as_posix()
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{path!r} has a name that is not UTF-8. Rename the file, and index again.") from error
+    return name
+
+
+def _open_search_gallery(source: Path) -> tuple[dict[str, Any], Path, np.ndarray]:
+    """The record of a gallery, the file of its vectors, and which modalities clips have, all checked."""
+    file = source / "gallery.json"
+    record = _read_json(file)
+    try:
+        _IN_GALLERY(record), list(map(_IN_ENTRY, record["entries"])), list(map(_IN_FAILURE, record["failed"]))
+        vectors = source / f"gallery-{record['embeddings_sha256']}.safetensors"
+        paths = [entry["path"] for entry in record["entries"]]
+        named = np.array([[name in entry["presence"] for name in MODALITIES] for entry in record["entries"]])
+        expected = dict.fromkeys(MODALITIES, (len(paths), record["dim"])) | {"modality_mask": named.shape}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{file} is not as `python -m search index` writes it: {error!r}. Index again.") from error
+    if not paths:
+        raise ValueError(f"The gallery in {source} holds no clips.")
+    if not vectors.is_file() or _sha256(vectors) != record["embeddings_sha256"]:
+        raise ValueError(f"{vectors} is missing or damaged: its content must have the hash in its name.")
+    try:
+        with safe_open(vectors, framework="np") as stored:
+            shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}
+            presence = stored.get_tensor("modality_mask")
+    except SafetensorError as error:
+        raise ValueError(f"{vectors} is not as `python -m search index` writes it: {error}.") from error
+    if shapes != expected:
+        raise ValueError(f"{vectors} must hold arrays of the shapes {expected}, got {shapes}.")
+    wrong = (named != presence).any(axis=1) | ~presence.any(axis=1)
+    if wrong.any():
+        names = _listed(paths[row] for row in np.flatnonzero(wrong))
+        raise ValueError(f"{file} and {vectors.name} disagree on what clips have: {names}. Index again.")
+    return record, vectors, presence
+
+
+def _read_search_gallery(source: Path, media: bool) -> _Gallery:
+    record, vectors, presence = _open_search_gallery(source)
+    entries = record["entries"]
+    paths = [entry["path"] for entry in entries]
+    folder = os.path.commonpath([os.path.dirname(path) for path in paths])
+    clip_ids = [_relative(path, folder) for path in paths]
+    _check_ids(clip_ids, f"Paths in {source}")
+
+    def read_clips(start: int, stop: int) -> dict[str, Any]:
+        with safe_open(vectors, framework="np") as stored:
+            columns = {name: stored.get_slice(name)[start:stop] for name in MODALITIES}
+        return columns | ({"file": [f"media/{name}" for name in clip_ids[start:stop]]} if media else {})
+
+    names = dict(zip(paths, clip_ids, strict=True))
+
+    def shortened(text: str) -> str:
+        return _without_folders(text.replace(f"{folder}{os.sep}", ""))
+
+    dim, query_temperature = record["dim"], record["query_temperature"]
+    counts = (dim, "float32", len(paths), 0, 0, list(MODALITIES), _gallery_sha256(clip_ids, presence))
+    known = {
+        "query_temperature": query_temperature,
+        "score_options": {"query_temperature": query_temperature},
+        "problems": [
+            f"{names[entry['path']]}: {shortened(problem)}" for entry in entries for problem in entry["problems"]
+        ],
+        "left_out": [
+            {"clip_id": _relative(failure["path"], folder), "reason": shortened(failure["reason"])}
+            for failure in record["failed"]
+        ],
+        "metadata": {"model": _without_folders(record["model"]), "fingerprint": record["fingerprint"]},
+    }
+    return _Gallery(
+        description=dict(zip(_STORE_FACTS, counts, strict=True)) | known,
+        split="gallery",
+        clip_ids=clip_ids,
+        presence=presence,
+        clip_features=_clip_features(dim, "float32", MODALITIES, media),
+        read_clips=read_clips,
+        media=dict(zip(clip_ids, entries, strict=True)) if media else {},
+    )
+
+
+def _copy_media(entries: dict[str, dict[str, Any]], folder: Path) -> dict[str, int]:
+    """Copy files with the subtitle file beside each, and check the copies against what was embedded."""
+    for name, entry in entries.items():
+        path, target = Path(entry["path"]), folder / name
+        sidecar = find_sidecar(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        copies = [target] if sidecar is None else [target, target.with_name(sidecar.name)]
+        try:
+            for file, copy in zip((path, sidecar), copies, strict=False):
+                shutil.copyfile(file, copy)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"{path} is in the gallery but not on disk. Index again with `--prune`."
+            ) from error
+        digests = [_sha256(copy) for copy in copies]
+        # As indexing does it: one hash for what a clip is read from.
+        digest = digests[0] if sidecar is None else hashlib.sha256(" ".join(digests).encode()).hexdigest()
+        if (sum(copy.stat().st_size for copy in copies), digest) != (entry["size"], entry["sha256"]):
+            raise ValueError(
+                f"{path}, or the subtitle file beside it, has changed since it was embedded. Index again."
+            )
+    sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+    return {"num_files": len(sizes), "num_bytes": sum(sizes)}
+
+
+# Staging ----------------------------------------------------------------------------------------------------------
+
+
+def _pieces(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
+    return ((first, min(first + size, stop)) for first in range(start, stop, size))
+
+
+def _write_shards(
+    folder: Path, split: str, features: Features, num_rows: int, read: Callable[[int, int], dict[str, Any]]
+) -> None:
+    """Write rows as Parquet files of about `_SHARD_BYTES` at most, in groups of about `_BATCH_BYTES`."""
+    schema = features.arrow_schema
+    lists = [item.type for item in schema if pa.types.is_fixed_size_list(item.type)]
+    row_bytes = 200 + sum(kind.list_size * kind.value_type.bit_width // 8 for kind in lists)  # 200: some text
+    num_shards = math.ceil(num_rows * row_bytes / _SHARD_BYTES)
+    folder.mkdir()
+    for shard in range(num_shards):
+        start, stop = (num_rows * number // num_shards for number in (shard, shard + 1))
+        file = folder / f"{split}-{shard:05d}-of-{num_shards:05d}.parquet"
+        # As `datasets` writes them: chunks by content, so that the Hub stores what did not change only once.
+        with pq.ParquetWriter(file, schema, use_content_defined_chunking=True, write_page_index=True) as writer:
+            for first, last in _pieces(start, stop, max(1, _BATCH_BYTES // row_bytes)):
+                columns = read(first, last)
+                arrays = []
+                for item in schema:
+                    values = columns[item.name]
+                    if isinstance(values, np.ndarray):
+                        values = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+                    arrays.append(
+                        values.cast(item.type) if isinstance(values, pa.Array) else pa.array(values, item.type)
+                    )
+                writer.write_table(pa.table(arrays, schema=schema))
+
+
+def _check_model(model: str | None, model_revision: str | None) -> None:
+    if model is not None:
+        try:
+            validate_repo_id(model)
+        except HFValidationError as error:
+            raise ValueError(
+                f"`model` must be the id of a model on the Hub, or {UNKNOWN!r}, got {model!r}."
+            ) from error
+    if model_revision is not None and (model is None or not re.fullmatch("[0-9a-f]{40}", model_revision)):
+        raise ValueError(
+            f"`model_revision` must be the full commit of a model on the Hub, got {model_revision!r} of {model!r}."
+        )
+
+
+def stage_gallery(
+    source: str | os.PathLike,
+    folder: str | os.PathLike,
+    model: str | None = None,
+    model_revision: str | None = None,
+    media: bool = False,
+) -> None:
+    """
+    Lay a gallery out as a data set of the Hub, everything but its card.
+
+    The folder then holds `clips/*.parquet`, `queries/*.parquet` unless there are no captions, `media/` if asked for,
+    and `embeddings.json`. Absolute paths of this machine are shortened to their last component in it.
+
+    Args:
+        source (`str`): a store of `python -m eval embed`, or a gallery of `python -m search index`.
+        folder (`str`): a new or empty folder.
+        model (`str`, *optional*): the id on the Hub of the model that made the vectors, `"unknown"` if nobody knows.
+            By default the card names the model as the source does, as one that is not on the Hub.
+        model_revision (`str`, *optional*): its commit.
+        media (`bool`): publish the videos of a gallery of search, and the subtitle files beside them, too.
+
+    Raises:
+        FileNotFoundError: the source, a data set of it, or a file to publish is not there.
+        ValueError: the source is damaged, the description is that of other vectors, vectors are not of unit norm where
+            present and zero where absent, a file changed since it was embedded, or an argument is wrong.
+    """
+    source, folder = Path(source), Path(folder)
+    is_known = model is not None
+    model = None if model == UNKNOWN else model
+    _check_model(model, model_revision)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} must be a new or an empty folder.")
+    if (source / "gallery.json").is_file():
+        gallery = _read_search_gallery(source, media)
+    elif media:
+        raise ValueError(f"{source} is no gallery of `python -m search index`, and only those know their media files.")
+    elif source.is_dir():
+        gallery = _read_store(source, is_known)
+    else:
+        raise FileNotFoundError(f"There is no folder {source}. Give a store of embeddings, or a gallery of search.")
+
+    def read_clips(start: int, stop: int) -> dict[str, Any]:
+        clip_ids, presence = gallery.clip_ids[start:stop], gallery.presence[start:stop]
+        columns = gallery.read_clips(start, stop)
+        _check_vectors(columns, presence, clip_ids)
+        return columns | {"clip_id": clip_ids, "presence": presence}
+
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_shards(folder / "clips", gallery.split, gallery.clip_features, len(gallery.clip_ids), read_clips)
+    if gallery.num_queries:
+        _write_shards(
+            folder / "queries", gallery.split, gallery.query_features, gallery.num_queries, gallery.read_queries
+        )
+    copied = _copy_media(gallery.media, folder / "media") if gallery.media else None
+    if copied is not None:
+        logger.info("%d media files of %d bytes go along.", copied["num_files"], copied["num_bytes"])
+    description = {
+        "version": _VERSION,
+        **gallery.description,
+        "split": gallery.split,
+        "num_present": dict(zip(MODALITIES, gallery.presence.sum(axis=0).tolist(), strict=True)),
+        "model": model,
+        "model_revision": model_revision,
+        "media": copied,
+    }
+    text = json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False)
+    (folder / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
+
+
+# Card -------------------------------------------------------------------------------------------------------------
+
+
+def _size_category(num_rows: int) -> str:
+    below = [0, *(size for size in _SIZES if size <= num_rows)][-1]
+    above = next((size for size in _SIZES if size > num_rows), None)
+    if above is None:
+        return "100M<n<1B"
+    return f"{_SIZES[below]}<n<{_SIZES[above]}" if below else "n<1K"
+
+
+def _info(folder: Path, config: str, split: str) -> DatasetInfo:
+    """What `datasets` checks a download against."""
+    files = sorted((folder / config).glob("*.parquet"))
+    written = [pq.read_metadata(file) for file in files]
+    num_bytes = sum(data.row_group(group).total_byte_size for data in written for group in range(data.num_row_groups))
+    rows = SplitInfo(split, num_bytes=num_bytes, num_examples=sum(data.num_rows for data in written))
+    return DatasetInfo(
+        features=Features.from_arrow_schema(pq.read_schema(files[0])),
+        splits=SplitDict({split: rows}),
+        download_size=sum(file.stat().st_size for file in files),
+        dataset_size=num_bytes,
+        config_name=config,
+    )
+
+
+def _contents(description: dict[str, Any]) -> list[tuple]:
+    """Rows of the card's table of columns."""
+    vector = f"list of {description['dim']} floats"
+    heads = [name for name in description["columns"] if name not in MODALITIES]
+    clips = [
+        ("clip_id", "string", "identifier, unique"),
+        *((name, vector, "unit vector, zeros where the clip lacks it") for name in MODALITIES),
+        *((name, vector, "of the head that reads these together, zeros where the clip lacks one") for name in heads),
+        ("presence", "list of 3 bools", f"whether the clip has {', '.join(MODALITIES)}"),
+    ]
+    if description["media"]:
+        clips.append(("file", "string", "path of the clip in this repository"))
+    queries = [
+        ("query_id", "string", "identifier, unique"),
+        ("caption", "string", "the text"),
+        ("embedding", vector, "unit vector of the text"),
+        ("clip_ids", "list of strings", "the clips that it describes"),
+    ]
+    configs = [("clips", row) for row in clips]
+    configs += [("queries", row) for row in queries] if description["num_queries"] else []
+    return [(code(config), code(name), kind, meaning) for config, (name, kind, meaning) in configs]
+
+
+def _counts(description: dict[str, Any]) -> list[tuple]:
+    num_clips, media = description["num_clips"], description["media"]
+    rows = [("clips", f"{num_clips:,}")]
+    rows += [
+        (f"with {name}", f"{number:,} ({number / num_clips:.1%})")
+        for name, number in description["num_present"].items()
+    ]
+    if description["num_queries"]:
+        rows.append(("captions", f"{description['num_queries']:,}"))
+        rows.append(("pairs of a caption and a clip it describes", f"{description['num_pairs']:,}"))
+    if media:
+        rows.append(("media files", f"{media['num_files']:,}"))
+        rows.append(("their size in bytes", f"{media['num_bytes']:,}"))
+    return rows
+
+
+def _origin(description: dict[str, Any], query_dtype: str) -> list[tuple]:
+    """Rows of the card's table of what the vectors were made from; what is not known says so."""
+    metadata, revision = description["metadata"], description["model_revision"]
+    model = description["model"] or metadata.get("model")
+    method, source = (description["score_options"] or {}).get("method"), metadata.get("source")
+    precision = description["dtype"] + (f", captions {query_dtype}" if query_dtype != description["dtype"] else "")
+    known = {
+        "model": code(model) if model else None,
+        "its commit on the Hub": code(revision) if revision else None,
+        "how it scores": code(method) if method else None,
+        "query temperature": description["query_temperature"],
+        "SHA-256 of the gallery": code(description["gallery_sha256"]),
+    }
+    further = {
+        "fingerprint of the model": code(metadata["fingerprint"]) if "fingerprint" in metadata else None,
+        **{f"SHA-256 of {name}": code(digest) for name, digest in metadata.get("weights", {}).items()},
+        "benchmark": metadata.get("benchmark"),
+        "split of the benchmark": metadata.get("split"),
+        "date": metadata.get("date"),
+        "commit of the code": code(source["commit"]) if source else None,
+        "changes to it since": ("yes" if source["dirty"] else "none") if source else None,
+        "precision": precision,
+    }
+    rows = [(name, "not known" if value is None else value) for name, value in known.items()]
+    return rows + [(name, value) for name, value in further.items() if value is not None]
+
+
+def gallery_card(folder: str | os.PathLike, repo_id: str, details: Details) -> str:
+    """
+    Write the card of a gallery from what was laid out.
+
+    Args:
+        folder (`str`): what [`stage_gallery`] filled.
+        repo_id (`str`): of the data set on the Hub.
+        details ([`~hub_cards.cards.Details`]): what no file says.
+
+    Returns:
+        `str`: the text of README.md.
+    """
+    folder = Path(folder)
+    description = _read_json(folder / DESCRIPTION)
+    split, metadata = description["split"], description["metadata"]
+    configs = ["clips"] + ["queries"] * (description["num_queries"] > 0)
+    infos = {config: _info(folder, config, split) for config in configs}
+    num_shards = {config: len(list((folder / config).glob("*.parquet"))) for config in configs}
+    if "benchmark" in metadata:
+        title = f"Embeddings of {metadata['benchmark']}, {metadata.get('split', split)}"
+    else:
+        title = f"Embeddings of {repo_id.split('/')[-1]}"
+    data = DatasetCardData(
+        pretty_name=title,
+        size_categories=[_size_category(description["num_clips"])],
+        task_categories=["feature-extraction"],
+        tags=["embeddings", "video-retrieval", "multimodal", "scalar"],
+        configs=[
+            {
+                "config_name": config,
+                "data_files": [{"split": split, "path": f"{config}/{split}-*-of-{num_shards[config]:05d}.parquet"}],
+                **({"default": True} if config == "clips" else {}),
+            }
+            for config in configs
+        ],
+    )
+    DatasetInfosDict(infos).to_dataset_card_data(data)
+    query_dtype = infos["queries"].features["embedding"].feature.dtype if "queries" in infos else description["dtype"]
+    return render(
+        "gallery",
+        data,
+        details,
+        title=title,
+        repo_id=repo_id,
+        local_model=metadata.get("model"),
+        is_described=bool(metadata),
+        method=(description["score_options"] or {}).get("method"),
+        modalities=MODALITIES,
+        contents=_contents(description),
+        counts=_counts(description),
+        origin=_origin(description, query_dtype),
+        num_named=_NAMED,
+        **{name: description[name] for name in _ON_CARD},
+    )
+
+
+__all__ = ["DESCRIPTION", "UNKNOWN", "gallery_card", "stage_gallery"]

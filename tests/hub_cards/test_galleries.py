@@ -1,0 +1,468 @@
+import json
+import re
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from datasets import Dataset, disable_progress_bars, load_dataset, load_from_disk
+
+from eval.embeddings import Embeddings, gallery_manifest
+from hub_cards import galleries
+from hub_cards.cards import Details
+from hub_cards.galleries import gallery_card, stage_gallery
+from hub_cards.validation import check_card
+from modeling_scalar.aggregation_scalar import query_weights, retrieval_scores
+from modeling_scalar.configuration_scalar import MODALITIES
+from search.gallery import Entry, FailedFile, Gallery
+from search.indexing import _clip_sha256, _clip_stat
+
+DIM, CLIPS, QUERIES = 8, 7, 5
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+DETAILS = Details(license="cc-by-4.0", languages=("en",))
+disable_progress_bars()
+
+
+def random_embeddings(metadata=None, problems=(), dtype=torch.float32, concats=False):
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.rand(CLIPS, 3, generator=generator) < 0.6
+    mask[torch.arange(CLIPS), torch.arange(CLIPS) % 3] = True
+    assert mask.any() and not mask.all()
+
+    def unit(*shape):
+        return torch.nn.functional.normalize(torch.randn(*shape, DIM, generator=generator), dim=-1).to(dtype)
+
+    return Embeddings(
+        text_embeds=unit(QUERIES),
+        modality_embeds=unit(CLIPS, 3) * mask[..., None],
+        modality_mask=mask,
+        pairs=torch.tensor([[row, row] for row in range(QUERIES)] + [[0, 6]]),
+        clip_ids=[f"clip {row} é" for row in range(CLIPS)],
+        query_ids=[str(row) for row in range(QUERIES)],
+        captions=[f'a "red" star | {row}' for row in range(QUERIES)],
+        concat_embeds=unit(CLIPS, 3) * mask.all(dim=1)[:, None, None] if concats else None,
+        problems=list(problems),
+        metadata={"model": "runs/tiny", "query_temperature": 0.3, "split": "test", "benchmark": "own", "left_out": []}
+        | (metadata or {}),
+    )
+
+
+def saved_store(folder, **settings):
+    embeddings = random_embeddings(**settings)
+    embeddings.save(folder)
+    return embeddings
+
+
+def write_by_hand(folder, embeddings, **changes):
+    """What `Dataset.from_dict` makes of Python lists: double precision and lists of any length."""
+    vectors = embeddings.modality_embeds.double()
+    clips = {"clip_id": embeddings.clip_ids, "presence": embeddings.modality_mask.tolist()}
+    clips |= {name: vectors[:, index].tolist() for index, name in enumerate(MODALITIES)}
+    described = [[] for _ in embeddings.query_ids]
+    for query, clip in embeddings.pairs.tolist():
+        described[query].append(embeddings.clip_ids[clip])
+    queries = {"query_id": embeddings.query_ids, "caption": embeddings.captions, "clip_ids": described}
+    queries["embedding"] = embeddings.text_embeds.double().tolist()
+    for name, column in changes.items():
+        (queries if name in queries else clips)[name] = column
+    Dataset.from_dict(clips).save_to_disk(folder / "clips")
+    Dataset.from_dict(queries).save_to_disk(folder / "queries")
+
+
+def rows_of(folder, config, cache):
+    return load_dataset(str(folder), config, cache_dir=str(cache))
+
+
+def saved_gallery(folder, media):
+    """A gallery of search over files that stand for videos, one with a subtitle file beside it, and one unreadable."""
+    (media / "sub").mkdir(parents=True)
+    names = ["a.mp4", "sub/a.mp4", "sub/b c.mp4"]
+    for number, name in enumerate(names):
+        (media / name).write_bytes(bytes([number]) * (10 + number))
+    (media / "sub/b c.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nspeech\n")
+    embeddings = random_embeddings()
+    mask = embeddings.modality_mask[:3]
+    entries = []
+    for name, row in zip(names, mask.tolist(), strict=True):
+        path = str(media / name)
+        size, mtime_ns = _clip_stat(path)
+        present = [modality for modality, here in zip(MODALITIES, row, strict=True) if here]
+        problems = [f"{media / name}: no sound", "other"] if name == "a.mp4" else []
+        entries.append(Entry(path, size, mtime_ns, _clip_sha256(path), present, None, problems))
+    gallery = Gallery(str(media.parent / "runs" / "tiny"), "f" * 64, 0.25)
+    gallery.append(entries, embeddings.modality_embeds[:3], mask)
+    elsewhere = str(media.parent / "elsewhere" / "broken.mp4")
+    gallery.failed[elsewhere] = FailedFile(elsewhere, 1, 1, "", f"it is cut off, says {elsewhere}")
+    gallery.save(folder)
+    return names, embeddings.modality_embeds[:3], mask
+
+
+# Stores -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("concats", [False, True])
+def test_a_staged_store_holds_the_rows_of_the_store(tmp_path, dtype, concats):
+    saved_store(tmp_path / "store", dtype=dtype, concats=concats)
+    stage_gallery(tmp_path / "store", tmp_path / "staged")
+    (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
+    check_card(tmp_path / "staged", "dataset")
+    for config in ("clips", "queries"):
+        found = rows_of(tmp_path / "staged", config, tmp_path / "cache")
+        assert list(found) == ["test"]
+        expected = load_from_disk(tmp_path / "store" / config)
+        assert found["test"].features == expected.features
+        assert found["test"].with_format("arrow")[:].equals(expected.with_format("arrow")[:])
+    assert sorted(path.name for path in (tmp_path / "staged").iterdir()) == [
+        "README.md",
+        "clips",
+        "embeddings.json",
+        "queries",
+    ]
+
+
+def test_rows_are_written_in_pieces_and_files_that_keep_their_order(tmp_path, monkeypatch):
+    saved_store(tmp_path / "store")
+    monkeypatch.setattr(galleries, "_SHARD_BYTES", 800)  # of rows of 299 bytes
+    monkeypatch.setattr(galleries, "_BATCH_BYTES", 600)
+    stage_gallery(tmp_path / "store", tmp_path / "staged")
+    files = sorted((tmp_path / "staged" / "clips").iterdir())
+    assert [file.name for file in files] == [f"test-{number:05d}-of-00003.parquet" for number in range(3)]
+    assert [pq.read_metadata(file).num_rows for file in files] == [2, 2, 3]
+    assert [pq.read_metadata(file).num_row_groups for file in files] == [1, 1, 2]
+    (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
+    found = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["test"]
+    assert found[:] == load_from_disk(tmp_path / "store" / "clips")[:]
+    files[1].unlink()
+    with pytest.raises(Exception, match="NonMatchingSplitsSizes|expected"):
+        rows_of(tmp_path / "staged", "clips", tmp_path / "other cache")
+
+
+def test_the_description_says_what_the_store_says_and_who_made_it(tmp_path):
+    embeddings = saved_store(tmp_path / "store", metadata={"left_out": ["gone"]}, problems=["clip 1 é: no sound"])
+    stage_gallery(tmp_path / "store", tmp_path / "staged", "user/scalar", COMMIT)
+    description = json.loads((tmp_path / "staged" / "embeddings.json").read_text())
+    original = json.loads((tmp_path / "store" / "embeddings.json").read_text())
+    assert (
+        description.items()
+        >= {
+            "gallery_sha256": gallery_manifest(embeddings)["sha256"],
+            "model": "user/scalar",
+            "model_revision": COMMIT,
+            "query_temperature": 0.3,
+            "problems": ["clip 1 é: no sound"],
+            "left_out": [{"clip_id": "gone", "reason": None}],
+            "split": "test",
+        }.items()
+    )
+    same = set(original) - {"metadata", "problems"}
+    assert len(same) > 6 and {name: description[name] for name in same} == {name: original[name] for name in same}
+    assert description["num_present"] == dict(zip(MODALITIES, embeddings.modality_mask.sum(0).tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "name", ["gallery_sha256", "num_clips", "num_queries", "num_pairs", "dim", "dtype", "columns"]
+)
+def test_the_description_of_other_embeddings_is_refused(tmp_path, name):
+    saved_store(tmp_path / "store")
+    file = tmp_path / "store" / "embeddings.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {name: "other"}))
+    with pytest.raises(ValueError, match=rf"different are \['{name}'\]"):
+        stage_gallery(tmp_path / "store", tmp_path / "staged")
+
+
+def test_the_gallery_hash_is_that_of_changed_rows(tmp_path):
+    saved_store(tmp_path / "store")
+    other = random_embeddings()
+    other.clip_ids[1] = "another"
+    other.save(tmp_path / "other")
+    shutil.copy(tmp_path / "store" / "embeddings.json", tmp_path / "other" / "embeddings.json")
+    with pytest.raises(ValueError, match=r"different are \['gallery_sha256'\]"):
+        stage_gallery(tmp_path / "other", tmp_path / "staged")
+
+
+def test_a_store_written_by_hand_says_what_is_not_known(tmp_path):
+    embeddings = random_embeddings()
+    write_by_hand(tmp_path / "store", embeddings)
+    with pytest.raises(ValueError, match="nothing says which model made it"):
+        stage_gallery(tmp_path / "store", tmp_path / "staged")
+    stage_gallery(tmp_path / "store", tmp_path / "staged", "unknown")
+    card = gallery_card(tmp_path / "staged", "user/by-hand", Details())
+    for name in ("model", "its commit on the Hub", "how it scores", "query temperature"):
+        assert f"| {name} | not known |" in card
+    assert "a model that is not known" in card and "Whether anything could not be read is not known." in card
+    assert "AutoModel" not in card and "No clip was left out" not in card
+    (tmp_path / "staged" / "README.md").write_text(card)
+    found = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["gallery"]
+    assert str(found.features["video"]) == f"List(Value('float32'), length={DIM})"
+    assert np.array_equal(found.with_format("numpy")["audio"][:], embeddings.modality_embeds[:, 1].numpy())
+
+
+VECTOR = [[1.0] + [0.0] * (DIM - 1)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"video": [[2.0] + [0.0] * (DIM - 1)] * CLIPS}, r"`video` must hold a vector of unit norm.*'clip 0 é'"),
+        ({"video": [[float("nan")] * DIM] * CLIPS}, "`video` must hold a vector of unit norm"),
+        ({"audio": VECTOR * CLIPS}, "and zeros for the others"),
+        ({"presence": [[False] * 3] + [[True] * 3] * (CLIPS - 1)}, r"these have none: \['clip 0 é'\]"),
+        ({"clip_id": ["same"] * CLIPS}, r"must be unique, repeated: \['same'\]"),
+        ({"query_id": ["same"] * QUERIES}, r"must be unique, repeated: \['same'\]"),
+        ({"clip_ids": [["nowhere"]] * QUERIES}, r"not in the gallery: \['nowhere'\]"),
+        ({"clip_ids": [[]] + [["clip 1 é"]] * (QUERIES - 1)}, "must describe a clip"),
+        ({"embedding": [[0.5] * (DIM - 1)] * QUERIES}, f"must have the length {DIM}"),
+        ({"embedding": [[0.5] * DIM] * QUERIES}, r"must be of unit norm; it is not for \['0', '1'"),
+        ({"caption": [None] + ["a"] * (QUERIES - 1)}, "has 1 nulls"),
+        ({"video": [1.0] * CLIPS}, "`video` of .* must hold lists of floats"),
+        ({"audio": [1.0] * CLIPS}, "`audio` of .* must hold lists of floats"),
+        ({"subtitle": [[0.5, None]] * CLIPS}, "hold nulls"),
+        ({"secret": ["x"] * CLIPS}, r"'secret'\]. What else it holds is not published"),
+    ],
+)
+def test_rows_that_are_not_as_a_store_has_them_are_named(tmp_path, changes, message):
+    write_by_hand(tmp_path / "store", random_embeddings(), **changes)
+    with pytest.raises(ValueError, match=message):
+        stage_gallery(tmp_path / "store", tmp_path / "staged", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "not an id"}, "must be the id of a model"),
+        ({"model": "user/scalar", "model_revision": "main"}, "must be the full commit"),
+        ({"model_revision": COMMIT}, "must be the full commit"),
+        ({"media": True}, "only those know their media files"),
+    ],
+)
+def test_wrong_arguments_are_refused(tmp_path, arguments, message):
+    saved_store(tmp_path / "store")
+    with pytest.raises(ValueError, match=message):
+        stage_gallery(tmp_path / "store", tmp_path / "staged", **arguments)
+
+
+def test_a_folder_that_holds_something_is_not_touched(tmp_path):
+    saved_store(tmp_path / "store")
+    (tmp_path / "staged").mkdir()
+    (tmp_path / "staged" / "mine").touch()
+    with pytest.raises(ValueError, match="must be a new or an empty folder"):
+        stage_gallery(tmp_path / "store", tmp_path / "staged")
+    assert [path.name for path in (tmp_path / "staged").iterdir()] == ["mine"]
+
+
+def test_a_missing_source_and_a_missing_part_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        stage_gallery(tmp_path / "nowhere", tmp_path / "staged")
+    saved_store(tmp_path / "store")
+    shutil.rmtree(tmp_path / "store" / "queries")
+    with pytest.raises(FileNotFoundError, match="There is no data set .*queries"):
+        stage_gallery(tmp_path / "store", tmp_path / "staged")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/home/jane doe/runs/tiny", "tiny"),
+        ("/data", "data"),
+        ("/home/jane/runs/", "runs"),
+        ("C:\\Users\\jane\\tiny", "tiny"),
+        ("runs/tiny", "runs/tiny"),
+        ("user/tiny", "user/tiny"),
+        ("https://example.org/a/b", "https://example.org/a/b"),
+        ("no sound: /home/jane doe/a b.mp4: stream 3/4", "no sound: a b.mp4: stream 3/4"),
+        ("cannot read '/x/y/a.mp4' and /x/z/b.srt", "cannot read 'a.mp4' and b.srt"),
+        ("in D:\\videos\\a.mp4: cut off", "in a.mp4: cut off"),
+        ("either/or, 1/2", "either/or, 1/2"),
+        ([{"root": "/data/msrvtt"}, 1, None], [{"root": "msrvtt"}, 1, None]),
+    ],
+)
+def test_of_absolute_paths_the_last_component_is_kept(text, expected):
+    assert galleries._without_folders(text) == expected
+
+
+def test_no_folder_of_this_machine_is_published_and_no_identifier_changed(tmp_path):
+    problem = "/videos/clip: /home/jane/clips/a.mp4: audio stream 1: decoding stopped"
+    metadata = {"model": "/home/jane/runs/tiny", "plan": {"root": "/home/jane/data"}, "left_out": ["/videos/other"]}
+    embeddings = random_embeddings(metadata, [problem])
+    embeddings.clip_ids[0] = "/videos/clip"
+    embeddings.save(tmp_path / "store")
+    stage_gallery(tmp_path / "store", tmp_path / "staged")
+    text = (tmp_path / "staged" / "embeddings.json").read_text()
+    description = json.loads(text)
+    assert "jane" not in text
+    assert description["metadata"]["model"] == "tiny"
+    assert description["problems"] == ["/videos/clip: a.mp4: audio stream 1: decoding stopped"]
+    assert description["left_out"] == [{"clip_id": "/videos/other", "reason": None}]
+    assert "made by `tiny`" in re.sub(r"\s+", " ", gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
+
+
+# Galleries of search ----------------------------------------------------------------------------------------------
+
+
+def test_a_gallery_of_search_is_published_with_paths_below_its_folder(tmp_path):
+    names, vectors, mask = saved_gallery(tmp_path / "gallery", tmp_path / "videos")
+    stage_gallery(tmp_path / "gallery", tmp_path / "staged", "user/adapter", COMMIT)
+    text = (tmp_path / "staged" / "embeddings.json").read_text()
+    description = json.loads(text)
+    assert str(tmp_path) not in text and tmp_path.name not in text
+    assert description["problems"] == ["a.mp4: a.mp4: no sound", "a.mp4: other"]
+    assert description["left_out"] == [{"clip_id": "broken.mp4", "reason": "it is cut off, says broken.mp4"}]
+    assert description["query_temperature"] == 0.25 and description["media"] is None
+    assert description["metadata"] == {"model": "tiny", "fingerprint": "f" * 64}
+    manifest = Embeddings(vectors[:1, 0] + 1, vectors, mask, torch.tensor([[0, 0]]), names, ["0"], [""])
+    assert description["gallery_sha256"] == gallery_manifest(manifest)["sha256"]
+    card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
+    assert "broken.mp4: it is cut off" in card and "2 times something could not be read" in card
+    (tmp_path / "staged" / "README.md").write_text(card)
+    check_card(tmp_path / "staged", "dataset")
+    found = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["gallery"]
+    assert found.column_names == ["clip_id", *MODALITIES, "presence"]
+    assert found["clip_id"][:] == names and found["presence"][:] == mask.tolist()
+    for index, name in enumerate(MODALITIES):
+        assert torch.equal(found.with_format("torch")[name][:], vectors[:, index])
+    assert sorted(path.name for path in (tmp_path / "staged").iterdir()) == ["README.md", "clips", "embeddings.json"]
+
+
+def test_media_go_along_with_the_subtitle_files_beside_them(tmp_path):
+    names, _, _ = saved_gallery(tmp_path / "gallery", tmp_path / "videos")
+    stage_gallery(tmp_path / "gallery", tmp_path / "staged", media=True)
+    staged = {path.relative_to(tmp_path / "staged" / "media") for path in (tmp_path / "staged" / "media").rglob("*.*")}
+    assert {path.as_posix() for path in staged} == {*names, "sub/b c.srt"}
+    for path in staged:
+        assert (tmp_path / "staged" / "media" / path).read_bytes() == (tmp_path / "videos" / path).read_bytes()
+    description = json.loads((tmp_path / "staged" / "embeddings.json").read_text())
+    num_bytes = sum(path.stat().st_size for path in (tmp_path / "videos").rglob("*.*"))
+    assert description["media"] == {"num_files": 4, "num_bytes": num_bytes}
+    (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
+    found = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["gallery"]
+    assert found["file"][:] == [f"media/{name}" for name in names]
+
+
+def test_media_that_changed_are_not_published(tmp_path):
+    saved_gallery(tmp_path / "gallery", tmp_path / "videos")
+    (tmp_path / "videos/sub/b c.srt").write_text("another line, of another size")
+    with pytest.raises(ValueError, match=r"b c.mp4, or the subtitle file beside it, has changed.*Index again"):
+        stage_gallery(tmp_path / "gallery", tmp_path / "staged", media=True)
+    (tmp_path / "videos/a.mp4").write_bytes(b"x" * 10)  # the same size
+    with pytest.raises(ValueError, match="/a.mp4, or the subtitle file"):
+        stage_gallery(tmp_path / "gallery", tmp_path / "again", media=True)
+    (tmp_path / "videos/a.mp4").unlink()
+    with pytest.raises(FileNotFoundError, match="a.mp4 is in the gallery but not on disk"):
+        stage_gallery(tmp_path / "gallery", tmp_path / "once more", media=True)
+
+
+def test_a_damaged_gallery_of_search_is_refused(tmp_path):
+    saved_gallery(tmp_path / "gallery", tmp_path / "videos")
+    file = tmp_path / "gallery" / "gallery.json"
+    record = json.loads(file.read_text())
+    entries = [entry | {"presence": ["video"]} for entry in record["entries"]]
+    file.write_text(json.dumps(record | {"entries": entries}))
+    with pytest.raises(ValueError, match="disagree on what clips have"):
+        stage_gallery(tmp_path / "gallery", tmp_path / "staged")
+    without = [{name: value for name, value in record.items() if name != "failed"}]
+    without.append(record | {"entries": [{"path": "/a.mp4", "presence": []}]})
+    for content, name in zip(without, ("failed", "size"), strict=True):
+        file.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=f"is not as .* writes it: KeyError.'{name}'.. Index again"):
+            stage_gallery(tmp_path / "gallery", tmp_path / "staged")
+    file.write_text(json.dumps(record))
+    with next((tmp_path / "gallery").glob("*.safetensors")).open("r+b") as stream:
+        stream.seek(-1, 2)
+        stream.write(b"\x7f")
+    with pytest.raises(ValueError, match="missing or damaged"):
+        stage_gallery(tmp_path / "gallery", tmp_path / "staged")
+
+
+# Cards ------------------------------------------------------------------------------------------------------------
+
+
+def blocks(card):
+    return re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+
+
+def test_the_numbers_of_the_card_are_those_of_the_files(tmp_path):
+    embeddings = saved_store(tmp_path / "store", problems=[f"clip {row}: *no* sound" for row in range(12)])
+    stage_gallery(tmp_path / "store", tmp_path / "staged", "user/adapter", COMMIT)
+    card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
+    assert f"| clips | {CLIPS} |" in card and f"| captions | {QUERIES} |" in card
+    for index, name in enumerate(MODALITIES):
+        count = int(embeddings.modality_mask[:, index].sum())
+        assert f"| with {name} | {count} ({count / CLIPS:.1%}) |" in card
+    assert f"| SHA-256 of the gallery | `{gallery_manifest(embeddings)['sha256']}` |" in card
+    assert "| query temperature | 0.3 |" in card and "(cosines / 0.3)" in card
+    assert "12 times something could not be read" in card and r"- clip 9: \*no\* sound" in card
+    assert "clip 10" not in card and "- and 2 more" in card
+    assert f'snapshot_download("user/adapter", revision="{COMMIT}")' in card
+    assert "license: cc-by-4.0" in card and "n<1K" in card
+    for block in blocks(card):
+        compile(block, "card", "exec")
+
+
+@pytest.mark.parametrize(
+    ("rows", "category"), [(1, "n<1K"), (1000, "1K<n<10K"), (99999, "10K<n<100K"), (10**8, "100M<n<1B")]
+)
+def test_size_categories(rows, category):
+    assert galleries._size_category(rows) == category
+
+
+@pytest.mark.parametrize("temperature", ["inf", 0.3])
+def test_the_snippet_scores_as_the_model_does(tmp_path, temperature):
+    embeddings = saved_store(tmp_path / "store", metadata={"query_temperature": temperature})
+    stage_gallery(tmp_path / "store", tmp_path / "staged")
+    (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
+    loading, scoring = blocks((tmp_path / "staged" / "README.md").read_text())
+    namespace = {}
+    for block in (loading, scoring):
+        exec(block.replace('"user/gallery"', repr(str(tmp_path / "staged"))), namespace)
+    text = embeddings.text_embeds[:1]
+    arguments = (text, embeddings.modality_embeds, embeddings.modality_mask)
+    options = {"query_temperature": float(temperature)}
+    torch.testing.assert_close(namespace["scores"][None], retrieval_scores(*arguments, "scalar", **options))
+    torch.testing.assert_close(namespace["weights"][None], query_weights(*arguments, **options))
+
+
+FROM_HUB = """
+import json
+from pathlib import Path
+import numpy as np
+from datasets import load_dataset
+
+found = {}
+for name in ("float16", "float32"):
+    for config in ("clips", "queries"):
+        rows = load_dataset(f"user/{name}", config)
+        found[f"{name}-{config}"] = {
+            "features": {split: str(dataset.features) for split, dataset in rows.items()},
+            "rows": rows["test"][:],
+        }
+Path("found.json").write_text(json.dumps(found))
+for name in ("float16", "search"):
+    card = Path(f"{name}.md").read_text()
+    namespace = {}
+    for block in card.split("```python\\n")[1:]:
+        exec(block.split("```")[0], namespace)
+    print(namespace["scores"].shape[0])
+"""
+
+
+def test_what_is_pushed_is_loaded_by_datasets_alone(tmp_path, hub, run_python):
+    for name in ("float16", "float32"):
+        saved_store(tmp_path / name, dtype=getattr(torch, name))
+    saved_gallery(tmp_path / "search", tmp_path / "videos")
+    for name in ("float16", "float32", "search"):
+        staged = tmp_path / "staged" / name
+        stage_gallery(tmp_path / name, staged, media=name == "search")
+        card = gallery_card(staged, f"user/{name}", DETAILS)
+        (staged / "README.md").write_text(card)
+        (tmp_path / f"{name}.md").write_text(card)
+        hub.api().create_repo(f"user/{name}", repo_type="dataset")
+        hub.api().upload_folder(repo_id=f"user/{name}", folder_path=staged, repo_type="dataset")
+    printed = run_python(FROM_HUB)
+    assert printed.splitlines()[-1] == "3" and str(CLIPS) in printed.splitlines()
+    found = json.loads((tmp_path / "found.json").read_text())
+    for name in ("float16", "float32"):
+        for config in ("clips", "queries"):
+            expected = load_from_disk(tmp_path / name / config)
+            assert found[f"{name}-{config}"] == {"features": {"test": str(expected.features)}, "rows": expected[:]}

@@ -1,0 +1,215 @@
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import evaluate
+import pytest
+import yaml
+
+from eval.metrics.aggregation_gain.aggregation_gain import AggregationGain
+from eval.metrics.retrieval.retrieval import Retrieval
+from hub_cards.cards import Details, read_card
+from hub_cards.metrics import GRADIO_VERSION, metric_card, stage_metric
+from hub_cards.validation import check_card
+
+METRICS = Path(__file__).resolve().parents[2] / "eval" / "metrics"
+NAMES = ("retrieval", "aggregation_gain")
+
+
+def staged(name, folder, details=None):
+    """A metric as it is pushed; returns its card."""
+    stage_metric(METRICS / name, folder, f"user/{name}")
+    card = metric_card(folder, f"user/{name}", details or Details())
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    return card
+
+
+def blocks(text):
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_staged_metric_holds_its_scripts_and_nothing_else(tmp_path, name):
+    stage_metric(METRICS / name, tmp_path / name, f"user/{name}")
+    expected = {path.name for path in (METRICS / name).iterdir() if path.suffix in (".py", ".txt", ".md")}
+    assert {path.name for path in (tmp_path / name).iterdir()} == expected
+    assert {f"{name}.py", "app.py", "requirements.txt", "README.md"} <= expected
+    for file in expected:
+        assert (tmp_path / name / file).read_bytes() == (METRICS / name / file).read_bytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_card_names_the_space_and_keeps_the_documentation(tmp_path, name):
+    details = Details(license="mit", kept="Mine.")
+    card = staged(name, tmp_path / name, details)
+    check_card(tmp_path / name, "space")
+    assert read_card(card) == ("metric", details)
+    original = (METRICS / name / "README.md").read_text(encoding="utf-8")
+    header = yaml.safe_load(card.split("---")[1])
+    assert header == yaml.safe_load(original.split("---")[1]) | {
+        "license": "mit",
+        "sdk_version": GRADIO_VERSION,
+        "python_version": "3.11",
+    }
+    assert f'evaluate.load("user/{name}")' in blocks(card)[0] and "eval/metrics" not in card
+    definition = original.split("## Definition")[1].split("## How to use")[0]
+    assert len(definition) > 200 and definition in card
+    for heading in ("Definition", "How to use", "Limitations", "Citation", "Install"):
+        assert card.count(f"\n## {heading}\n") == 1
+    assert card.count("```bibtex") == 1
+    requirements = (METRICS / name / "requirements.txt").read_text().split()
+    assert "pip install " + " ".join(f'"{line}"' for line in requirements) in card
+
+
+def test_the_licence_of_the_documentation_counts_where_none_is_given(tmp_path):
+    assert read_card(staged("retrieval", tmp_path / "retrieval"))[1].license == "apache-2.0"
+
+
+def test_console_sessions_become_code_with_results_as_comments(tmp_path):
+    first, second = blocks(staged("retrieval", tmp_path / "retrieval"))
+    assert ">>>" not in first + second
+    assert second.splitlines() == [
+        "results = retrieval.compute(predictions=scores, references=[[0, 2], [1]], k=[1, 2])",
+        'results["recall_at_1"], results["recall_at_2"]',
+        "# (50.0, 100.0)",
+    ]
+
+
+def test_a_space_of_another_name_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="must be called 'retrieval' too, got 'user/recall'"):
+        stage_metric(METRICS / "retrieval", tmp_path / "staged", "user/recall")
+    assert not (tmp_path / "staged").exists()
+
+
+def test_what_is_no_metric_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"lacks \['nothing.py', 'README.md', 'app.py', 'requirements.txt'\]"):
+        stage_metric(tmp_path / "nothing", tmp_path / "staged", "user/nothing")
+    shutil.copytree(METRICS / "retrieval", tmp_path / "retrieval")
+    (tmp_path / "retrieval" / "scores.npy").touch()
+    with pytest.raises(ValueError, match=r"\['scores.npy'\], which is no part of a metric"):
+        stage_metric(tmp_path / "retrieval", tmp_path / "staged", "user/retrieval")
+    (tmp_path / "retrieval" / "scores.npy").unlink()
+    with pytest.raises(ValueError, match="must be a new or an empty folder"):
+        stage_metric(METRICS / "retrieval", tmp_path / "retrieval", "user/retrieval")
+
+
+def test_a_card_is_not_documentation(tmp_path):
+    staged("retrieval", tmp_path / "retrieval")
+    with pytest.raises(ValueError, match="must be the documentation of a metric"):
+        metric_card(tmp_path / "retrieval", "user/retrieval", Details())
+    (tmp_path / "retrieval" / "README.md").write_text("---\ntitle: Retrieval\n---\n# Retrieval\n")
+    with pytest.raises(ValueError, match=r'must show how it is loaded: evaluate.load\("eval/metrics/retrieval"\)'):
+        metric_card(tmp_path / "retrieval", "user/retrieval", Details())
+
+
+FROM_HUB = """
+import doctest
+from pathlib import Path
+
+for name in ("retrieval", "aggregation_gain"):
+    card = Path(f"{name}.md").read_text(encoding="utf-8")
+    namespace = {}
+    for block in card.split("```python\\n")[1:]:
+        lines = block.split("```")[0].splitlines()
+        exec("\\n".join(lines), namespace)
+        for code, result in zip(lines, lines[1:]):
+            if result.startswith("# "):  # an expression, and its value as a comment
+                print(name, eval(code, namespace) == eval(result[2:]))
+"""
+
+
+def test_evaluate_loads_what_was_pushed(tmp_path, hub, run_python):
+    for name in NAMES:
+        card = staged(name, tmp_path / "staged" / name)
+        (tmp_path / f"{name}.md").write_text(card, encoding="utf-8")
+        hub.api().create_repo(f"user/{name}", repo_type="space", space_sdk="gradio")
+        hub.api().upload_folder(repo_id=f"user/{name}", folder_path=tmp_path / "staged" / name, repo_type="space")
+    printed = run_python(FROM_HUB).splitlines()
+    assert printed == ["retrieval True"] * 2 + ["aggregation_gain True"] * 2
+
+
+# The page ---------------------------------------------------------------------------------------------------------
+
+
+class PageError(Exception):
+    def __init__(self, message, print_exception=True):
+        super().__init__(message)
+
+
+@pytest.fixture
+def page(monkeypatch, tmp_path):
+    """What the app defines, without gradio, which takes seconds to import.
+
+    `evaluate.load` keeps one folder of modules for the life of a process, so it is tested in another one, above.
+    """
+    classes = {"retrieval": Retrieval, "aggregation_gain": AggregationGain}
+    scripts = {str(METRICS / name / f"{name}.py"): metric for name, metric in classes.items()}
+
+    def load(path, keep_in_memory):
+        return scripts[path](keep_in_memory=keep_in_memory, cache_dir=str(tmp_path))
+
+    monkeypatch.setattr(evaluate, "load", load)
+    monkeypatch.setitem(sys.modules, "gradio", MagicMock(Error=PageError))
+    return lambda name: runpy.run_path(str(METRICS / name / "app.py"))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("retrieval", {"recall_at_1": 50.0, "recall_at_2": 100.0, "num_queries": 2}),
+        ("aggregation_gain", {"aggregation_gain": 50.0, "best_pathway": "video"}),
+    ],
+)
+def test_the_page_computes_its_example(page, name, expected):
+    app = page(name)
+    assert app["compute"](*app["EXAMPLE"].values()).items() >= expected.items()
+    assert app["title"].startswith(f"\n# {name.replace('_', ' ').title()}")
+    assert app["sections"].startswith("Definition")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[0.9, 0.1", "predictions must be JSON"),
+        ("5", "predictions must be like"),
+        ("[]", "not empty"),
+        ("[[0.9, 0.1]]", "number of predictions"),
+        ('[["a", "b"], ["c", "d"]]', "expected format"),
+        ("[5, 6]", "expected format"),
+        ("[[0.9, NaN], [0.2, 0.7]]", "NaN"),
+    ],
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_says_what_is_wrong(page, name, text, message):
+    app = page(name)
+    _, *others = app["EXAMPLE"].values()
+    with pytest.raises(PageError, match=message):
+        app["compute"](text, *others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_of_the_space_answers(tmp_path, name):
+    pytest.importorskip("gradio", minversion="6")
+    gradio_client = pytest.importorskip("gradio_client")
+    staged(name, tmp_path / name)
+    offline = {"HF_HUB_OFFLINE": "1", "GRADIO_ANALYTICS_ENABLED": "False", "HF_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-u", "app.py"]
+    with subprocess.Popen(
+        command, cwd=tmp_path / name, env=os.environ | offline, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            url = next(found[0] for line in process.stdout if (found := re.findall(r"http://127.0.0.1:\d+", line)))
+            client = gradio_client.Client(url, verbose=False)
+            inputs = json.dumps([[0.9, 0.1], [0.2, 0.7]]), "[0, 1]"
+            more = {"retrieval": "[1]", "aggregation_gain": json.dumps({"audio": [[0.5, 0.1], [0.9, 0.1]]})}[name]
+            figures = client.predict(*inputs, more, api_name="/compute")
+        finally:
+            process.terminate()
+    assert figures["recall_at_1" if name == "retrieval" else "joint_recall_at_1"] == 100
