@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from eval.results import METHOD_NAMES, R1, Run, percent
+from eval.results import R1, Run, percent
+from modeling_scalar.aggregation_scalar import method_title
 from modeling_scalar.configuration_scalar import MODALITIES
 
 # Okabe and Ito's colours, which stay apart under all common colour blindness; modalities keep theirs in every figure.
@@ -39,7 +40,7 @@ def _plot_recall(axes: Axes, run: Run) -> None:
     axes.axvline(
         best[R1], color="black", linestyle="--", linewidth=1, label=f"best pathway, {percent(rates[0]['rate'])}"
     )
-    names = [METHOD_NAMES.get(method, method) for method in methods]
+    names = [method_title(method) for method in methods]
     own = run["score"]["method"]
     axes.set_yticks(range(len(methods)), names)
     axes.set_ylim(-0.6, len(methods) - 0.4)

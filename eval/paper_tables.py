@@ -11,7 +11,6 @@ from functools import partial
 
 from eval import paper
 from eval.results import (
-    METHOD_NAMES,
     R1,
     Measure,
     Results,
@@ -32,6 +31,7 @@ from eval.results import (
 )
 from eval.statistics import seed_interval, sign_test
 from eval.tables import Cell, Row, Table
+from modeling_scalar.aggregation_scalar import method_title
 from modeling_scalar.configuration_scalar import MODALITIES
 
 DIRECTIONS = {"text_to_video": "T→V", "video_to_text": "V→T"}
@@ -411,7 +411,7 @@ def ladder_table(results: Results) -> Table:
 
 def classification_table(results: Results) -> Table:
     """Table S6: class labels as queries; each clip ranks them, first stage."""
-    groups = {None: "own score"} | {method: METHOD_NAMES.get(method, method) for method in (*MODALITIES, "uniform")}
+    groups = {None: "own score"} | {method: method_title(method) for method in (*MODALITIES, "uniform")}
     columns = [
         measured(f"Acc@{k}", first_stage(f"video_to_text_recall_at_{k}", method=method), group)
         for method, group in groups.items()

@@ -21,23 +21,6 @@ Measure = Callable[[Run], float | None]
 
 R1 = "text_to_video_recall_at_1"
 
-METHOD_NAMES = {
-    "scalar": "SCALAR",
-    "uniform": "uniform centroid",
-    "max": "max pathway",
-    "mean": "mean cosine",
-    "gram": "GRAM volume",
-    "gram_span": "span distance",
-    "pmrl": "PMRL",
-    "pmrl_raw": "PMRL, raw eigenvalue",
-    "concat_head": "concatenation head",
-    "hypergram": "HyperGRAM volume",
-    "triangle": "TRIANGLE area",
-    "symile": "Symile",
-    "rank_fusion": "rank fusion",
-}
-"""Scores by their names for readers; single pathways are called by their modality."""
-
 _KEYS = {name: key for known in (paper.VARIANTS, paper.BENCHMARKS) for key, name in known.items()}
 _FIELDS = ("label", "seed", "benchmark", "split", "task", "score", "retrieval", "two_stage", "latent", "gallery")
 
@@ -297,7 +280,6 @@ def changes(ours: Mapping[int | None, float], theirs: Mapping[int | None, float]
 
 
 __all__ = [
-    "METHOD_NAMES",
     "R1",
     "Measure",
     "Results",

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from eval.paper_tables import KEYS, Column, count, has_figures, measured, rates_of
 from eval.results import (
-    METHOD_NAMES,
     R1,
     Measure,
     Results,
@@ -17,6 +16,7 @@ from eval.results import (
     rate_entry,
 )
 from eval.tables import Cell, Table
+from modeling_scalar.aggregation_scalar import method_title
 from modeling_scalar.configuration_scalar import MODALITIES
 
 _METRICS = {
@@ -45,7 +45,7 @@ def _scores_table(
                 marks = " *" * (method in best) + " (own)" * (method == run["score"]["method"])
                 row = [column.cell(seeds) for column in columns_of(method)]
                 keys = [benchmark_name(benchmark), label_name(label), count(row)]
-                block += [[*keys, METHOD_NAMES.get(method, method) + marks, *row]] if has_figures(row) else []
+                block += [[*keys, method_title(method) + marks, *row]] if has_figures(row) else []
             blocks += [block] if block else []
     columns = [*KEYS, ("", "score"), *((c.group, c.heading) for c in columns_of("scalar"))]
     return Table(name, title, note, columns, blocks, len(KEYS) + 1)
@@ -125,7 +125,7 @@ def differences_table(results: Results) -> Table:
         for label, seeds in labels.items():
             for seed, run in seeds.items():
                 for entry in run["retrieval"].get("differences", []):
-                    pair = " − ".join(METHOD_NAMES.get(entry[k], entry[k]) for k in ("method", "baseline"))
+                    pair = " − ".join(method_title(entry[k]) for k in ("method", "baseline"))
                     keys = [benchmark_name(benchmark), label_name(label), "" if seed is None else str(seed), pair]
                     bounds = f"[{entry['low']:+.1f}, {entry['high']:+.1f}] at {percent(entry['confidence'])}"
                     rows.append([*keys, Cell((entry["difference"],), signed=True), bounds])

@@ -331,8 +331,10 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Method:
-    """A score: its function of [`Pairs`], which clips it is defined for, and what else it needs to be told."""
+    """A score: its name for readers, its function of [`Pairs`], which clips it is defined for, and what else it needs
+    to be told."""
 
+    title: str
     score: Callable[[Pairs], torch.Tensor]
     scorable: Callable[[torch.Tensor], torch.Tensor]
     whole: bool
@@ -346,6 +348,7 @@ METHODS: dict[str, Method] = {}
 
 def register_method(
     name: str,
+    title: str | None = None,
     scorable: Callable[[torch.Tensor], torch.Tensor] | None = None,
     whole: bool = False,
     directed: bool = False,
@@ -356,6 +359,7 @@ def register_method(
 
     Args:
         name (`str`): a new name.
+        title (`str`, *optional*): what tables and cards call it; `name` by default.
         scorable (`Callable`, *optional*): from the mask `(clips, 3)` to a `torch.BoolTensor` `(clips,)`: the clips for
             which the score is defined; the others get `-inf`. By default every clip that has a modality.
         whole (`bool`): whether the function must see all pairs at once, not in parts: for what depends on other pairs.
@@ -381,10 +385,16 @@ def register_method(
         raise ValueError(f"There is a method {name!r} already; choose another name.")
 
     def register(score: Callable[[Pairs], torch.Tensor]) -> Callable[[Pairs], torch.Tensor]:
-        METHODS[name] = Method(score, scorable or (lambda mask: mask.any(1)), whole, directed, is_pathway)
+        is_scorable = scorable or (lambda mask: mask.any(1))
+        METHODS[name] = Method(title or name, score, is_scorable, whole, directed, is_pathway)
         return score
 
     return register
+
+
+def method_title(method: str) -> str:
+    """Return what tables and cards call a score; the name itself if it is not registered here."""
+    return METHODS[method].title if method in METHODS else method
 
 
 def _check_method(method: str) -> None:
@@ -464,7 +474,7 @@ def _closed_form_without_grad(similarities, gram, query_temperature):
     return torch.addcmul(a0, e1, a1).addcmul_(e2, a2).mul_(norm.add_(gram[:, 0, 0]).rsqrt_())
 
 
-@register_method("scalar")
+@register_method("scalar", "SCALAR")
 def _scalar(pairs: Pairs) -> torch.Tensor:
     clips, tau = pairs.clips, pairs.options.query_temperature
     if tau == float("inf"):
@@ -481,7 +491,7 @@ def _scalar(pairs: Pairs) -> torch.Tensor:
     return scores
 
 
-@register_method("uniform")
+@register_method("uniform", "uniform centroid")
 def _uniform(pairs: Pairs) -> torch.Tensor:
     return pairs.text_embeds @ pairs.clips.centroid.T
 
@@ -489,12 +499,12 @@ def _uniform(pairs: Pairs) -> torch.Tensor:
 # Single pathways and their plain combinations -----------------------------------------------------------------------
 
 
-@register_method("max")
+@register_method("max", "max pathway")
 def _max(pairs: Pairs) -> torch.Tensor:
     return pairs.similarities.masked_fill(~pairs.clips.modality_mask.T[:, None], float("-inf")).amax(0)
 
 
-@register_method("mean")
+@register_method("mean", "mean cosine")
 def _mean(pairs: Pairs) -> torch.Tensor:
     return pairs.similarities.sum(0) / pairs.clips.arity
 
@@ -541,12 +551,12 @@ def _root(squared: torch.Tensor) -> torch.Tensor:
     return squared.clamp(min=_MIN_NORM[squared.dtype] ** 2).sqrt()
 
 
-@register_method("gram")
+@register_method("gram", "GRAM volume")
 def _gram(pairs: Pairs) -> torch.Tensor:
     return -_root(_bordered_determinant(pairs).abs())
 
 
-@register_method("gram_span")
+@register_method("gram_span", "span distance")
 def _gram_span(pairs: Pairs) -> torch.Tensor:
     """-sqrt(1 - a' G^-1 a): minus the distance of the text to the span of what the clip has.
 
@@ -562,7 +572,7 @@ def _gram_span(pairs: Pairs) -> torch.Tensor:
     return -_root(rest.to(pairs.text_embeds.dtype))
 
 
-@register_method("hypergram")
+@register_method("hypergram", "HyperGRAM volume")
 def _hypergram(pairs: Pairs) -> torch.Tensor:
     """-(alpha V_E + (1 - alpha) V_H).
 
@@ -583,7 +593,7 @@ def _hypergram(pairs: Pairs) -> torch.Tensor:
     return -(mix * euclidean + ((1 - mix) * scale).to(hyperbolic.dtype) * hyperbolic)
 
 
-@register_method("triangle", scorable=lambda mask: mask[:, :2].all(1))
+@register_method("triangle", "TRIANGLE area", scorable=lambda mask: mask[:, :2].all(1))
 def _triangle(pairs: Pairs) -> torch.Tensor:
     """Minus half the root of |u|^2 |e|^2 - <u, e>^2 with u = t - v and e = a - v.
 
@@ -648,12 +658,12 @@ def _largest_eigenvalue(pairs: Pairs) -> torch.Tensor:
     return (1 + x).to(pairs.text_embeds.dtype)
 
 
-@register_method("pmrl_raw", whole=True)
+@register_method("pmrl_raw", "PMRL, raw eigenvalue", whole=True)
 def _pmrl_raw(pairs: Pairs) -> torch.Tensor:
     return pairs.largest_eigenvalues
 
 
-@register_method("pmrl", whole=True)
+@register_method("pmrl", "PMRL", whole=True)
 def _pmrl(pairs: Pairs) -> torch.Tensor:
     return pairs.largest_eigenvalues / (1 + pairs.clips.arity)
 
@@ -661,7 +671,7 @@ def _pmrl(pairs: Pairs) -> torch.Tensor:
 # Others -------------------------------------------------------------------------------------------------------------
 
 
-@register_method("concat_head", scorable=lambda mask: _chosen_head(mask).any(1))
+@register_method("concat_head", "concatenation head", scorable=lambda mask: _chosen_head(mask).any(1))
 def _concat_head(pairs: Pairs) -> torch.Tensor:
     clips = pairs.clips
     if clips.concat_embeds is None:
@@ -672,7 +682,7 @@ def _concat_head(pairs: Pairs) -> torch.Tensor:
     return pairs.text_embeds @ clips.concatenation.T
 
 
-@register_method("symile")
+@register_method("symile", "Symile")
 def _symile(pairs: Pairs) -> torch.Tensor:
     return pairs.text_embeds @ pairs.clips.product.T
 
@@ -698,7 +708,7 @@ def _descending_ranks(values: torch.Tensor) -> torch.Tensor:
     return ranks
 
 
-@register_method("rank_fusion", whole=True, directed=True)
+@register_method("rank_fusion", "rank fusion", whole=True, directed=True)
 def _rank_fusion(pairs: Pairs) -> torch.Tensor:
     """The sum of 1 / (constant + rank) over the pathways that a clip has; ties share the worst of their ranks."""
     total = 0
@@ -931,6 +941,7 @@ __all__ = [
     "Pairs",
     "ScoreOptions",
     "make_pairs",
+    "method_title",
     "paired_centroids",
     "paired_weights",
     "query_weights",

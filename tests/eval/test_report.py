@@ -13,9 +13,9 @@ from eval import paper, paper_tables, report, score_tables
 from eval.__main__ import app
 from eval.figures import plot_gain, plot_query_weights
 from eval.report import format_table, load_results, plot_results, write_report
-from eval.results import METHOD_NAMES, changes, first_stage, label_name
+from eval.results import changes, first_stage, label_name
 from eval.tables import Cell, Table, latex, markdown, write_csv
-from modeling_scalar.aggregation_scalar import METHODS
+from modeling_scalar.aggregation_scalar import METHODS, method_title
 
 RATES = paper.RATES
 
@@ -178,8 +178,10 @@ def test_csv_keeps_digits_repeats_keys_and_has_columns_for_deviations(table, tmp
     assert second == ["A", "two & 50 %", "5.0", "", ""] and third == ["B", "one", "", "", ""]
 
 
-def test_every_method_has_a_name():
-    assert set(METHODS) - {"video", "audio", "subtitle"} == set(METHOD_NAMES)
+def test_every_joint_score_has_a_name_for_readers():
+    titles = {name: method_title(name) for name in METHODS}
+    assert {name for name, title in titles.items() if title == name} == {"video", "audio", "subtitle"}
+    assert len(set(titles.values())) == len(titles) and method_title("of a plugin") == "of a plugin"
 
 
 # What may be compared ------------------------------------------------------------------------------------------------
