@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 from safetensors import SafetensorError, safe_open
 
 from hub_cards.cards import Details, render
+from hub_cards.files import read_json, without_folders
 from hub_cards.markdown import code
 from modeling_scalar.configuration_scalar import CONCATENATIONS, MODALITIES
 from modeling_scalar.media_scalar import find_sidecar
@@ -52,8 +53,6 @@ _BATCH_BYTES = 64_000_000  # rows held at once, and those of one row group
 # Vectors normalised in half precision miss the unit norm by up to 0.4 %.
 _NORM_TOLERANCE = 0.01
 _NAMED = 10
-# Folders of an absolute path within a text. What stands before a slash inside a word, a URL or `~/` is no such path.
-_FOLDERS = re.compile(r"(?<![\w.:/~-])/(?:[^/\n:]*[^/\s:]/)+|\b[A-Za-z]:\\(?:[^\\\n:]*[^\\\s:]\\)*")
 _ON_CARD = (
     *("dim", "num_clips", "num_queries", "columns", "split", "model", "model_revision", "query_temperature"),
     *("problems", "left_out", "media"),
@@ -67,27 +66,8 @@ def _listed(names: Iterable[Any]) -> str:
     return f"{names[:_NAMED]}{more}"
 
 
-def _without_folders(content: Any) -> Any:
-    """Of absolute paths, in texts at any depth, keep the last component: where files lay is nobody's business."""
-    if isinstance(content, dict):
-        return {name: _without_folders(value) for name, value in content.items()}
-    if isinstance(content, list):
-        return [_without_folders(value) for value in content]
-    if not isinstance(content, str):
-        return content
-    for path in (PurePosixPath(content), PureWindowsPath(content)):
-        if path.is_absolute() and ": " not in content:
-            return path.name
-    return _FOLDERS.sub("", content)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}.")
+def _read_versioned(path: Path) -> dict[str, Any]:
+    content = read_json(path)
     if content.get("version", _VERSION) != _VERSION:
         raise ValueError(f"{path} is of version {content['version']!r}; expected {_VERSION}, the one read here.")
     return content
@@ -247,7 +227,7 @@ def _read_description(source: Path, is_known: bool) -> dict[str, Any]:
             f"{source} has no {DESCRIPTION}, so nothing says which model made it. Give the model, a Hub id, or "
             f"{UNKNOWN!r}."
         )
-    description = _read_json(file) if file.is_file() else {}
+    description = _read_versioned(file) if file.is_file() else {}
     for name, kind in (("problems", list), ("metadata", dict)):
         if not isinstance(description.setdefault(name, kind()), kind):
             raise ValueError(f"`{name}` in {file} must be a {kind.__name__}.")
@@ -323,7 +303,7 @@ def _read_store(source: Path, is_known: bool) -> _Gallery:
         "score_options": metadata.get("score_options"),
         "problems": [_without_folders_after(problem, ids) for problem in description["problems"]],
         "left_out": [{"clip_id": name, "reason": None} for name in left_out] if left_out is not None else None,
-        "metadata": _without_folders({name: value for name, value in metadata.items() if name != "left_out"}),
+        "metadata": without_folders({name: value for name, value in metadata.items() if name != "left_out"}),
     }
     return _Gallery(
         description=facts | known,
@@ -341,7 +321,7 @@ def _read_store(source: Path, is_known: bool) -> _Gallery:
 def _without_folders_after(problem: str, ids: set[str]) -> str:
     """Shorten the paths in a problem, but not the identifier before it."""
     name, colon, reason = problem.partition(": ")
-    return name + colon + _without_folders(reason) if name in ids else _without_folders(problem)
+    return name + colon + without_folders(reason) if name in ids else without_folders(problem)
 
 
 # A gallery of search ----------------------------------------------------------------------------------------------
@@ -361,7 +341,7 @@ def _relative(path: str, folder: str) -> str:
 def _open_search_gallery(source: Path) -> tuple[dict[str, Any], Path, np.ndarray]:
     """The record of a gallery, the file of its vectors, and which modalities clips have, all checked."""
     file = source / "gallery.json"
-    record = _read_json(file)
+    record = _read_versioned(file)
     try:
         _IN_GALLERY(record), list(map(_IN_ENTRY, record["entries"])), list(map(_IN_FAILURE, record["failed"]))
         vectors = source / f"gallery-{record['embeddings_sha256']}.safetensors"
@@ -405,7 +385,7 @@ def _read_search_gallery(source: Path, media: bool) -> _Gallery:
     names = dict(zip(paths, clip_ids, strict=True))
 
     def shortened(text: str) -> str:
-        return _without_folders(text.replace(f"{folder}{os.sep}", ""))
+        return without_folders(text.replace(f"{folder}{os.sep}", ""))
 
     dim, query_temperature = record["dim"], record["query_temperature"]
     counts = (dim, "float32", len(paths), 0, 0, list(MODALITIES), _gallery_sha256(clip_ids, presence))
@@ -419,7 +399,7 @@ def _read_search_gallery(source: Path, media: bool) -> _Gallery:
             {"clip_id": _relative(failure["path"], folder), "reason": shortened(failure["reason"])}
             for failure in record["failed"]
         ],
-        "metadata": {"model": _without_folders(record["model"]), "fingerprint": record["fingerprint"]},
+        "metadata": {"model": without_folders(record["model"]), "fingerprint": record["fingerprint"]},
     }
     return _Gallery(
         description=dict(zip(_STORE_FACTS, counts, strict=True)) | known,
@@ -679,7 +659,7 @@ def gallery_card(folder: str | os.PathLike, repo_id: str, details: Details) -> s
         `str`: the text of README.md.
     """
     folder = Path(folder)
-    description = _read_json(folder / DESCRIPTION)
+    description = _read_versioned(folder / DESCRIPTION)
     split, metadata = description["split"], description["metadata"]
     configs = ["clips"] + ["queries"] * (description["num_queries"] > 0)
     infos = {config: _info(folder, config, split) for config in configs}

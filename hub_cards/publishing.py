@@ -8,6 +8,7 @@ import json
 import logging
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,6 +54,8 @@ _OWNED = {
 
 RECORD = "hub.json"
 """Where a pushed folder remembers its place on the Hub: an adapter's base is found by it. Never pushed itself."""
+
+MakeCard = Callable[[str, Details], str]
 
 _TOKEN = re.compile(rb"hf_[A-Za-z0-9]{16,}")
 _SCANNED = 20 * 2**20  # a token in a larger file is in weights or media, where these letters are chance
@@ -232,8 +235,8 @@ def _check_ours(target: Target, found: _Found) -> None:
         return
     holds = _ARTICLES.get(found.kind) or f"{', '.join((others or ['a card'])[:3])}, which no push wrote"
     raise PublishError(
-        f"{target.repo_id} is there already and holds {holds}; {_ARTICLES[target.kind]} pushed there would mix with it. "
-        "Choose another name, or give --replace to remove what is there. Nothing was published."
+        f"{target.repo_id} is there already and holds {holds}; {_ARTICLES[target.kind]} pushed there would mix with "
+        "it. Choose another name, or give --replace to remove what is there. Nothing was published."
     )
 
 
@@ -312,14 +315,19 @@ def _take_back(api: HfApi, target: Target, start: str | None, undo: Callable[[],
 
 def _send(api: HfApi, target: Target, operations: list, start: str, message: str):
     try:
-        return api.create_commit(
-            **target._place,
-            operations=operations,
-            commit_message=message,
-            revision=target.revision,
-            create_pr=target.create_pr,
-            parent_commit=start,
-        )
+        with warnings.catch_warnings(record=True) as noted:  # of the Hub, about the card
+            commit = api.create_commit(
+                **target._place,
+                operations=operations,
+                commit_message=message,
+                revision=target.revision,
+                create_pr=target.create_pr,
+                parent_commit=start,
+            )
+        for warning in noted:
+            if issubclass(warning.category, UserWarning):
+                logger.warning("%s", " ".join(str(warning.message).split()))
+        return commit
     except RuntimeError as error:  # how the client reports an upload that failed, before any commit
         reason = _reason(error.__cause__, target, api.endpoint) if error.__cause__ else ""
         raise PublishError(f"{_first_line(error)}: {reason} Nothing was published.") from error
@@ -338,9 +346,7 @@ class _Uncertain(Exception):
     """The connection broke during the commit, and the repository is at another commit than before."""
 
 
-def publish(
-    api: HfApi, target: Target, folder: Path, make_card: Callable[[Details], str], details: Details
-) -> Published:
+def publish(api: HfApi, target: Target, folder: Path, make_card: MakeCard, details: Details) -> Published:
     """
     Publish a staged folder as one commit.
 
@@ -348,7 +354,8 @@ def publish(
         api ([`~huggingface_hub.HfApi`]): endpoint and token.
         target ([`Target`]): the repository, made if need be.
         folder (`Path`): everything to publish but the card.
-        make_card (`Callable`): returns README.md, given the details below over those of the card that is there.
+        make_card (`Callable`): returns README.md, given the repository's full id, and the details below over those of
+            the card that is there.
         details ([`Details`]): what the publisher says.
 
     Returns:
@@ -366,7 +373,7 @@ def publish(
             _check_ours(target, found)
             _check_private(api, target)
         earlier = found.details if found is not None and found.kind is not None else Details()
-        write_card(folder, target, make_card(details.over(earlier)))
+        write_card(folder, target, make_card(target.repo_id, details.over(earlier)))
         operations = _operations(folder, target, found)
         try:
             with _place_for(api, target, found) as start:
@@ -380,7 +387,7 @@ def publish(
     return Published(target.repo_id, commit.oid, commit.commit_url, commit.pr_url, changed)
 
 
-def preview(target: Target, folder: Path, make_card: Callable[[Details], str], details: Details, output: Path) -> str:
+def preview(target: Target, folder: Path, make_card: MakeCard, details: Details, output: Path) -> str:
     """
     Write what would be published, without a network.
 
@@ -396,7 +403,7 @@ def preview(target: Target, folder: Path, make_card: Callable[[Details], str], d
     """
     if output.exists() and (output.is_file() or any(output.iterdir())):
         raise ValueError(f"{output} is there already. Give another folder for the dry run, or remove it.")
-    card = make_card(details)
+    card = make_card(target.repo_id, details)
     write_card(folder, target, card)
     shutil.copytree(folder, output, dirs_exist_ok=True)
     return card

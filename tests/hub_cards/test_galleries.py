@@ -11,6 +11,7 @@ from datasets import Dataset, disable_progress_bars, load_dataset, load_from_dis
 from eval.embeddings import Embeddings, gallery_manifest
 from hub_cards import galleries
 from hub_cards.cards import Details
+from hub_cards.files import without_folders
 from hub_cards.galleries import gallery_card, stage_gallery
 from hub_cards.validation import check_card
 from modeling_scalar.aggregation_scalar import query_weights, retrieval_scores
@@ -279,7 +280,7 @@ def test_a_missing_source_and_a_missing_part_are_named(tmp_path):
     ],
 )
 def test_of_absolute_paths_the_last_component_is_kept(text, expected):
-    assert galleries._without_folders(text) == expected
+    assert without_folders(text) == expected
 
 
 def test_no_folder_of_this_machine_is_published_and_no_identifier_changed(tmp_path):

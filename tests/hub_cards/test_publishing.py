@@ -27,11 +27,11 @@ def folder(tmp_path):
     return folder
 
 
-def card(details: Details, kind="model", text="A model.") -> str:
+def card(repo_id: str, details: Details, kind="model", text="A model.") -> str:
     licence = f"license: {details.license}\n" if details.license else ""
     languages = "".join(f"- {language}\n" for language in details.languages)
     front = f"---\n{licence}" + (f"language:\n{languages}" if languages else "") + "tags:\n- test\n---\n"
-    marks = f"<!-- hub_cards: {kind} -->\n\n# Title\n\n{text}\n\n{KEPT_BEGIN}\n{details.kept}\n{KEPT_END}\n"
+    marks = f"<!-- hub_cards: {kind} -->\n\n# {repo_id}\n\n{text}\n\n{KEPT_BEGIN}\n{details.kept}\n{KEPT_END}\n"
     return front + marks
 
 
@@ -67,9 +67,15 @@ def test_a_folder_becomes_one_commit(hub, folder):
     assert hub.leaks() == [] and hub.unknown == []
 
 
+def test_what_the_hub_remarks_is_said_in_a_line(hub, folder, caplog, recwarn):
+    push(hub, folder, details=Details(languages=("en",)))
+    assert [record.getMessage() for record in caplog.records if "license" in record.getMessage()]
+    assert not [warning for warning in recwarn if "license" in str(warning.message)]
+
+
 def test_a_name_without_an_owner_is_ones_own(hub, folder):
     assert push(hub, folder, repo_id="scalar", private=True).repo_id == NAME
-    assert hub.repo(NAME).private
+    assert hub.repo(NAME).private and f"# {NAME}\n".encode() in files_of(hub)["README.md"]
 
 
 def test_pushing_the_same_again_changes_nothing(hub, folder):
@@ -88,7 +94,7 @@ def test_what_a_person_wrote_is_kept_and_what_is_gone_goes(hub, folder):
     (folder / "results" / "a" / "results.json").unlink()
     (folder / "config.json").write_text('{"a": 2}')
 
-    push(hub, folder, lambda details: card(details, text="Trained again."), details=Details())
+    push(hub, folder, lambda *given: card(*given, text="Trained again."), details=Details())
     now = files_of(hub)
     assert set(now) == {"README.md", "config.json", "model-00001-of-00002.safetensors", "notebook.ipynb"}
     kind, details = read_card(now["README.md"].decode())
@@ -129,7 +135,7 @@ def test_a_pull_request_and_a_second_commit_to_it(hub, folder):
 def test_a_dry_run_reaches_nobody(hub, folder, tmp_path):
     with hub.offline():
         text = preview(Target(NAME, "model"), folder, card, Details("mit"), tmp_path / "out")
-    assert (tmp_path / "out" / "README.md").read_text() == text == card(Details("mit"))
+    assert (tmp_path / "out" / "README.md").read_text() == text == card(NAME, Details("mit"))
     assert contents(tmp_path / "out") == contents(folder) and hub.requests == []
     with pytest.raises(ValueError, match="out is there already"):
         preview(Target(NAME, "model"), folder, card, Details("mit"), tmp_path / "out")
@@ -206,9 +212,9 @@ def test_a_change_meanwhile_is_not_overwritten(hub, folder):
     push(hub, folder)
     (folder / "config.json").write_text("{}")
 
-    def slow(details):
-        edit(hub, "README.md", card(Details("mit", kept="written meanwhile")).encode())
-        return card(details)
+    def slow(*given):
+        edit(hub, "README.md", card(NAME, Details("mit", kept="written meanwhile")).encode())
+        return card(*given)
 
     with pytest.raises(PublishError, match="was changed meanwhile. Push again"):
         push(hub, folder, slow)
@@ -271,8 +277,8 @@ def test_a_name_that_is_taken_by_something_else(hub, folder):
     push(hub, folder)
     before = files_of(hub)
 
-    def adapter_card(details):
-        return card(details, kind="adapter")
+    def adapter_card(*given):
+        return card(*given, kind="adapter")
 
     with pytest.raises(PublishError, match="holds a model; an adapter pushed there would mix with it.*--replace"):
         push(hub, folder, adapter_card, kind="adapter")
@@ -307,7 +313,7 @@ def test_a_public_repository_does_not_become_private_unasked(hub, folder):
 
 def test_a_card_with_broken_marks_is_not_lost(hub, folder):
     push(hub, folder)
-    edit(hub, "README.md", card(Details("mit")).replace(KEPT_END, "").encode())
+    edit(hub, "README.md", card(NAME, Details("mit")).replace(KEPT_END, "").encode())
     with pytest.raises(ValueError, match="marked lines of the card are broken"):
         push(hub, folder)
     assert len(hub.repo(NAME).commits) == 3

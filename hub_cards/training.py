@@ -1,0 +1,267 @@
+"""How a staged model or adapter was made: its `recipe.json`, `training.json` and `emissions.csv`, and its weights."""
+
+import csv
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from hub_cards.files import read_json
+from hub_cards.markdown import Markdown, code, text
+
+_FIELDS = {
+    "trainable_parameters": dict,
+    "frozen_parameters": dict,
+    "num_examples": int,
+    "global_step": int,
+    "batch_size": int,
+    "seconds": int | float,
+    "resumed": bool,
+    "hardware": dict,
+    "precision": str,
+    "versions": dict,
+    "source": dict | None,
+    "date": str,
+}
+_OBJECTIVES = {
+    "scalar": "SCALAR's, Eq. 10",
+    "contrastive": "InfoNCE over the model's own score",
+    "pmrl": "PMRL's",
+    "pathways": "InfoNCE per modality",
+}
+_ADAPTERS = {
+    "paper": "LoRA in the text tower, all heads",
+    "all_towers": "LoRA in all three towers, all heads",
+    "full": "all parameters that the objective reaches",
+}
+# Fields of the recipe that every objective has, then those of one; 0 in a weight means that its term is left out.
+_COMMON = {
+    "matching_weight": "weight of the matching loss",
+    "learning_rate": "learning rate",
+    "lr_scheduler_type": "schedule",
+    "warmup_steps": "warm-up, steps or share of them",
+    "optim": "optimiser",
+    "weight_decay": "weight decay",
+    "adam_beta1": "beta 1",
+    "adam_beta2": "beta 2",
+    "max_grad_norm": "gradient clipping",
+    "num_train_epochs": "epochs",
+}
+_OF_OBJECTIVE = {
+    "scalar": {
+        "temperature": "contrastive temperature",
+        "contrastive_label_smoothing": "label smoothing",
+        "cross_arity_weight": "weight of the masked-view loss",
+        "semantic_weight": "weight of the semantic loss",
+        "calibration_weight": "weight of its calibration",
+        "semantic_temperature": "temperature of the semantic affinities",
+        "uniformity_weight": "weight of the uniformity loss",
+        "uniformity_scale": "scale of the uniformity loss",
+        "loss_warmup_steps": "steps before semantic and uniformity loss",
+        "full_view_probability": "share of complete views after the decay",
+        "full_view_decay_steps": "steps of that decay",
+    },
+    "contrastive": {
+        "temperature": "contrastive temperature",
+        "contrastive_label_smoothing": "label smoothing",
+        "full_view_probability": "share of complete views after the decay",
+        "full_view_decay_steps": "steps of that decay",
+    },
+    "pmrl": {},
+    "pathways": {"temperature": "contrastive temperature"},
+}
+
+
+def read_training(path: str | os.PathLike) -> dict[str, Any] | None:
+    """
+    Read the record of a run.
+
+    Args:
+        path (`str`): a `training.json`.
+
+    Returns:
+        `dict`, or `None` if the file is not there.
+
+    Raises:
+        ValueError: a field is missing or has the wrong type.
+    """
+    path = Path(path)
+    if not path.is_file():
+        return None
+    training = read_json(path)
+    for name, kind in _FIELDS.items():
+        if name not in training or not isinstance(training[name], kind):
+            raise ValueError(f"{path} is not the record of a run: expected `{name}`, got {training.get(name)!r}.")
+    for part, names in (("hardware", ("device", "num_processes")), ("source", ("commit", "dirty"))):
+        if training[part] is not None and not set(names) <= training[part].keys():
+            raise ValueError(f"{path} is not the record of a run: `{part}` must hold {names}, got {training[part]}.")
+    return training
+
+
+def training_table(
+    recipe: Mapping[str, Any] | None, training: Mapping[str, Any] | None, adapter: Mapping[str, Any] | None
+) -> list[tuple[str, Any]]:
+    """
+    Return the rows of the table of training: what was set, and what the run recorded.
+
+    Args:
+        recipe (`Mapping`, *optional*): `recipe.json`.
+        training (`Mapping`, *optional*): `training.json`.
+        adapter (`Mapping`, *optional*): `adapter_config.json`.
+
+    Returns:
+        `list`: pairs of a name and a value; only fields that a file holds and that the objective reads.
+    """
+    rows: list[tuple[str, Any]] = []
+    recipe, training, adapter = recipe or {}, training or {}, adapter or {}
+    if "benchmark" in recipe:
+        rows.append(("data", Markdown(f"{code(recipe['benchmark'])}, split {code(recipe.get('train_split'))}")))
+    if training:
+        rows.append(("examples", f"{training['num_examples']:,}"))
+    for name, title, known in (("objective", "objective", _OBJECTIVES), ("adapter", "adapter recipe", _ADAPTERS)):
+        if name in recipe:
+            explained = f", {known[recipe[name]]}" if recipe[name] in known else ""
+            rows.append((title, Markdown(code(recipe[name]) + explained)))
+    for name, title in (("r", "LoRA rank"), ("lora_alpha", "LoRA alpha"), ("lora_dropout", "LoRA dropout")):
+        if name in adapter:
+            rows.append((title, adapter[name]))
+    fields = {**_OF_OBJECTIVE.get(recipe.get("objective"), {}), **_COMMON}
+    for name, title in fields.items():
+        if name in recipe and not _is_unread(name, recipe):
+            learned = ", learned from there" if name == "temperature" and recipe.get("learnable_temperature") else ""
+            value = code(recipe[name]) if isinstance(recipe[name], str) else text(recipe[name])
+            rows.append((title, Markdown(value + learned)))
+    if recipe.get("max_steps", -1) > 0:
+        rows.append(("steps at most, in place of epochs", recipe["max_steps"]))
+    if training:
+        rows.append(("steps", f"{training['global_step']:,}"))
+        rows.append(("batch size", training["batch_size"]))
+        rows.append(("precision", training["precision"]))
+    elif "per_device_train_batch_size" in recipe:
+        rows.append(("batch size of one process", recipe["per_device_train_batch_size"]))
+    if "seed" in recipe:
+        rows.append(("seed", recipe["seed"]))
+    return rows
+
+
+# A field that another one switches off.
+_SWITCHES = {
+    "calibration_weight": "semantic_weight",
+    "semantic_temperature": "semantic_weight",
+    "uniformity_scale": "uniformity_weight",
+}
+
+
+def _is_unread(name: str, recipe: Mapping[str, Any]) -> bool:
+    return name in _SWITCHES and recipe.get(_SWITCHES[name]) == 0
+
+
+@dataclass(frozen=True)
+class Emissions:
+    """What CodeCarbon recorded: grams of CO2 equivalents, kWh, seconds, and where."""
+
+    grams: float
+    kilowatt_hours: float
+    seconds: float
+    place: str
+    version: str
+
+
+def read_emissions(path: str | os.PathLike) -> Emissions | None:
+    """
+    Read CodeCarbon's record of a run; several rows, of a run that was resumed say, are added up.
+
+    Args:
+        path (`str`): an `emissions.csv`.
+
+    Returns:
+        [`Emissions`], or `None` if the file is not there.
+
+    Raises:
+        ValueError: the file has no row, lacks a column, or holds something else than numbers.
+    """
+    path = Path(path)
+    if not path.is_file():
+        return None
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    try:
+        columns = [[float(row[name]) for row in rows] for name in ("emissions", "energy_consumed", "duration")]
+        kilograms, energy, seconds = (math.fsum(column) for column in columns)
+        last = rows[-1]
+        places = (last.get("region"), last.get("country_name"))
+        version = last.get("codecarbon_version") or "of an unknown version"
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"{path} is not a record of CodeCarbon: expected rows with the numbers `emissions`, `energy_consumed` and "
+            f"`duration` ({error!r}). Leave it out, or publish the file as CodeCarbon wrote it."
+        ) from error
+    if not all(math.isfinite(number) for number in (kilograms, energy, seconds)):
+        raise ValueError(f"{path} holds numbers that are not finite. Leave it out.")
+    return Emissions(1000 * kilograms, energy, seconds, ", ".join(place for place in places if place), version)
+
+
+# Weights ------------------------------------------------------------------------------------------------------------
+
+
+def count_parameters(files: Iterable[str | os.PathLike]) -> dict[str, int]:
+    """
+    Count what safetensors files hold, by the top-level module of the model. Only their headers are read.
+
+    Args:
+        files (`Iterable[str]`): the files of a model, or that of an adapter.
+
+    Returns:
+        `dict`: module to its number of elements, in the order of the names; adapters count under their tower.
+
+    Raises:
+        ValueError: a file is not one of safetensors, or a name stands in two of them.
+    """
+    shapes: dict[str, list[int]] = {}
+    for path in files:
+        try:
+            with safe_open(path, framework="np") as file:
+                found = {name: file.get_slice(name).get_shape() for name in file.keys()}
+        except SafetensorError as error:
+            raise ValueError(f"{path} is not a safetensors file: {error}.") from error
+        twice = sorted(shapes.keys() & found.keys())
+        if twice:
+            raise ValueError(f"{path} holds {twice[:3]}, which another file of the model holds too.")
+        shapes |= found
+    counts: dict[str, int] = {}
+    for name in sorted(shapes):
+        part = name.removeprefix("base_model.model.").split(".")[0]
+        counts[part] = counts.get(part, 0) + math.prod(shapes[name])
+    return counts
+
+
+def check_parameters(counts: Mapping[str, int], training: Mapping[str, Any], is_adapter: bool) -> None:
+    """
+    Compare the published weights with the record of the training.
+
+    Args:
+        counts (`Mapping[str, int]`): as of [`count_parameters`].
+        training (`Mapping`): `training.json`, as of [`read_training`].
+        is_adapter (`bool`): whether the files hold what was trained only, and not all of the model.
+
+    Raises:
+        ValueError: they disagree.
+    """
+    expected = dict(training["trainable_parameters"])
+    if not is_adapter:
+        for part, count in training["frozen_parameters"].items():
+            expected[part] = expected.get(part, 0) + count
+    if expected != dict(counts):
+        parts = sorted(part for part in expected.keys() | counts.keys() if expected.get(part) != counts.get(part))
+        differing = {part: (expected.get(part, 0), counts.get(part, 0)) for part in parts}
+        raise ValueError(
+            f"training.json and the weights disagree about the number of parameters, (recorded, published): "
+            f"{differing}. Publish the record of the run that made these weights."
+        )
+
+
+__all__ = ["Emissions", "check_parameters", "count_parameters", "read_emissions", "read_training", "training_table"]

