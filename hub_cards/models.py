@@ -138,7 +138,13 @@ def _stage_results(source: Path, folder: Path, given: list[Path] | None) -> None
 # Models and adapters ------------------------------------------------------------------------------------------------
 
 
-def stage_model(source: Path, folder: Path, results: list[Path] | None = None, merge: bool = False) -> None:
+def stage_model(
+    source: Path,
+    folder: Path,
+    results: list[Path] | None = None,
+    merge: bool = False,
+    base: tuple[str, str | None] | None = None,
+) -> None:
     """
     Stage a whole model.
 
@@ -147,6 +153,7 @@ def stage_model(source: Path, folder: Path, results: list[Path] | None = None, m
         folder (`Path`): empty.
         results (`list[Path]`, *optional*): result files, or folders that hold some; by default all beneath `source`.
         merge (`bool`): add the adapter's weights to those of its base.
+        base (`tuple`, *optional*): id and commit of that base on the Hub, for the card; by default nobody knows them.
 
     Raises:
         FileNotFoundError, ValueError: something is missing or no model; a result was measured with other weights.
@@ -159,7 +166,7 @@ def stage_model(source: Path, folder: Path, results: list[Path] | None = None, m
     if merge:
         if not is_adapter:
             raise ValueError(f"{source} holds no adapter that could be merged: leave out --merge.")
-        _stage_merged(source, folder)
+        _stage_merged(source, folder, base)
     else:
         _check_source(source, "config.json", "model*.safetensors", "it is no saved model.")
         _stage_weights(source, folder, "model*.safetensors")
@@ -170,16 +177,16 @@ def stage_model(source: Path, folder: Path, results: list[Path] | None = None, m
     _stage_results(source, folder, results)
 
 
-def _stage_merged(source: Path, folder: Path) -> None:
+def _stage_merged(source: Path, folder: Path, base: tuple[str, str | None] | None) -> None:
     _check_adapter(source)
     adapter = read_json(source / "adapter_config.json")
     name, revision = adapter["base_model_name_or_path"], adapter.get("revision")
     config = ScalarConfig.from_pretrained(source)
-    base = ScalarModel.from_pretrained(name, revision=revision or "main", config=config)
-    merged = PeftModel.from_pretrained(base, source).merge_and_unload()
-    merged.save_pretrained(folder)
+    model = ScalarModel.from_pretrained(name, revision=revision or "main", config=config)
+    PeftModel.from_pretrained(model, source).merge_and_unload().save_pretrained(folder)
     _stage_code(source, folder)
-    write_json(without_folders({"base_model": name, "base_model_revision": revision}), folder / "merge.json")
+    repo_id, commit = base or (Path(name).name, None)
+    write_json({"base_model": repo_id, "base_model_revision": commit}, folder / "merge.json")
 
 
 def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False) -> tuple[str, str | None]:

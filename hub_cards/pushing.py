@@ -1,5 +1,6 @@
 """One function for each thing that can be published: stage it, write its card, make one commit of both."""
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ from .metrics import metric_card, stage_metric
 from .models import find_base, stage_adapter, stage_model
 from .publishing import Published, Target, explained, preview, publish, read_record, staging, write_record
 from .spaces import space_card, stage_space
+
+logger = logging.getLogger(__name__)
 
 Stage = Callable[[Path], None]
 Card = Callable[[Path, str, Details], str]
@@ -64,15 +67,19 @@ def push_model(
         PublishError: nothing was published; the message says why.
         FileNotFoundError, ValueError: something is missing, or is not what it should be.
     """
-    return _push(
-        target,
-        lambda folder: stage_model(source, folder, results, merge),
-        model_card,
-        details,
-        output,
-        api or HfApi(),
-        None if merge else source,  # the folder of a merged model is that of its adapter
-    )
+    api = api or HfApi()
+
+    def stage(folder: Path) -> None:
+        base = None
+        if merge:
+            try:
+                base = find_base(api, source, None, offline=output is not None)
+            except (OSError, ValueError) as error:
+                logger.warning("The card names no base: %s", error)
+        stage_model(source, folder, results, merge, base)
+
+    # The folder of a merged model is that of its adapter, which is not what was pushed.
+    return _push(target, stage, model_card, details, output, api, None if merge else source)
 
 
 def push_adapter(

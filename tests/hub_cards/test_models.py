@@ -141,7 +141,7 @@ def test_a_merged_model_scores_as_the_adapter(adapter_dir, model_dir, staged, ba
     torch.testing.assert_close(scores, expected, atol=1e-6, rtol=0)
     assert (scores - base).abs().max() > 1e-3 and merged.config.aggregation == "gram"
     assert "adapter_config.json" not in names(staged)
-    assert json.loads((staged / "merge.json").read_text())["base_model"] == "model"
+    assert json.loads((staged / "merge.json").read_text()) == {"base_model": "model", "base_model_revision": None}
     assert (staged / "results" / "miniature-test-aaaaaaaa").is_dir()  # measured with the adapter that was merged
 
 

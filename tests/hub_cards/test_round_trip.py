@@ -329,6 +329,11 @@ def test_the_card_of_the_app_has_nothing_to_run_but_the_app(elsewhere):
     assert not blocks(text, "python") and "sdk: gradio" in text
 
 
+def test_a_merged_model_names_the_base_of_its_adapter(elsewhere):
+    data = ModelCard(elsewhere.card("user/merged")).data
+    assert data.base_model == "user/backbone" and data.to_dict()["base_model_relation"] == "finetune"
+
+
 def test_pushing_again_says_that_nothing_has_changed(elsewhere, made):
     commit = elsewhere.api.model_info("user/gram").sha
     again = push_adapter(made / "gram", Target("user/gram", "adapter"), Details(), api=elsewhere.api)
