@@ -3,9 +3,11 @@
 import logging
 import math
 import sys
+from pathlib import Path
 
 import torch
 from transformers import set_seed
+from transformers.utils import CONFIG_NAME, cached_file
 
 from eval.benchmarks import load_benchmark
 from modeling_scalar import load_model
@@ -26,6 +28,7 @@ logger = logging.getLogger("train")
 
 
 def _build_model(run: RunArguments, args: ScalarTrainingArguments, rows):
+    revision = None
     if run.new_model is not None:
         texts = [text for row in rows for text in (row["caption"], row["subtitle"]) if text]
         model, processor = build_new(run.new_model, texts)
@@ -34,9 +37,12 @@ def _build_model(run: RunArguments, args: ScalarTrainingArguments, rows):
         if args.learnable_temperature:
             changes["has_logit_scale"] = True
         model, processor = load_model(run.model, dtype=torch.float32, **changes)
+        if not Path(run.model).is_dir():  # the cache keeps each commit in a folder of its name
+            revision = Path(cached_file(run.model, CONFIG_NAME, local_files_only=True)).parent.name
     if args.learnable_temperature and model.config.has_logit_scale:
         torch.nn.init.constant_(model.logit_scale.log_scale, -math.log(args.temperature))
-    return apply_adapters(model, args.adapter, args.uses_matching, args.learnable_temperature), processor
+    adapted = apply_adapters(model, args.adapter, args.uses_matching, args.learnable_temperature, revision=revision)
+    return adapted, processor
 
 
 def _find_checkpoint(args: ScalarTrainingArguments) -> str | None:

@@ -42,6 +42,7 @@ def apply_adapters(
     r: int = 8,
     lora_alpha: int = 16,
     lora_dropout: float = 0.0,
+    revision: str | None = None,
 ) -> PeftModel | ScalarModel:
     """
     Make exactly the parameters of a recipe trainable that the objective reaches.
@@ -53,6 +54,8 @@ def apply_adapters(
         learnable_temperature (`bool`): whether the contrastive temperature is; the model must hold one.
         r (`int`), lora_alpha (`int`), lora_dropout (`float`): LoRA rank, scale and dropout (Table S1: 8, 16, 0.0).
             Unused by `"full"`.
+        revision (`str`, *optional*): commit of a base on the Hub, which the adapter then names: it belongs to these
+            weights, not to later ones. Unused by `"full"`.
 
     Returns:
         The PEFT model, or for `"full"` the model itself.
@@ -79,7 +82,7 @@ def apply_adapters(
         target_modules=without_cross_attention + _ADAPTED_TOWERS[recipe] + _QUERY_VALUE,
         modules_to_save=[name for name in heads if hasattr(model, name) and name not in unreached],
     )
-    return get_peft_model(model, config)
+    return get_peft_model(model, config, revision=revision)
 
 
 def count_parameters(model, trainable: bool = True) -> dict[str, int]:

@@ -225,6 +225,50 @@ print(json.dumps(found))
     assert again.splitlines()[-1] == printed.splitlines()[-1]
 
 
+def test_the_programs_here_take_ids_of_the_hub_too(elsewhere, made, tmp_path):
+    """Evaluation, search and training read a published model as they read a folder."""
+    script = (
+        INPUTS
+        + f"""
+import json
+from eval.run import run
+from modeling_scalar import load_model
+from modeling_scalar.loading_scalar import weight_digests
+from search.__main__ import index
+from train import _build_model
+from trainer.recipe import parse_arguments
+
+model, processor = load_model("user/adapter")
+with torch.no_grad():
+    scores = model(**processor(**INPUTS)).scores.tolist()
+root = {str(made / "data")!r}
+result = run("results", "user/adapter", "miniature", root, rates=(0.0,), two_stage=False, progress=False)
+index([Path({str(made / "data" / "test")!r})], model="user/adapter", output=Path("gallery"))
+options = ["--model", "user/backbone", "--benchmark", "miniature", "--root", root, "--output_dir", "run"]
+adapted, _ = _build_model(*parse_arguments([*options, "--use_cpu", "true"]), [])
+print(json.dumps([scores, result["retrieval"]["rates"][0]["methods"], result["embedded"]["weights"],
+                  vars(adapted.peft_config["default"])["revision"]]))
+"""
+    )
+    (tmp_path / "script.py").write_text(
+        f"import sys\nfrom pathlib import Path\nsys.path.insert(0, {str(ROOT)!r})\n{script}"
+    )
+    done = subprocess.run(
+        [sys.executable, tmp_path / "script.py"],
+        cwd=tmp_path,
+        env=elsewhere.hub.env(elsewhere.home),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    scores, methods, weights, revision = json.loads(done.stdout.splitlines()[-1])
+    torch.testing.assert_close(torch.tensor(scores), scores_here(made / "adapter"), atol=1e-6, rtol=0)
+    here = json.loads((made / "adapter" / "results" / "results.json").read_text())
+    assert methods == here["retrieval"]["rates"][0]["methods"] and weights == here["embedded"]["weights"]
+    assert (tmp_path / "gallery" / "gallery.json").is_file()
+    assert revision == elsewhere.api.model_info("user/backbone").sha  # the base that was trained on, whatever comes
+
+
 # Cards ---------------------------------------------------------------------------------------------------------------
 
 CARDS = [
