@@ -4,14 +4,17 @@ A card is written anew each time. What no file says, the licence, the languages 
 is read from the earlier card and written again, byte for byte.
 """
 
+import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import torch
 import yaml
 from huggingface_hub import CardData, ModelCardData
 from huggingface_hub.errors import HFValidationError
@@ -39,7 +42,8 @@ from hub_cards.training import (
     read_training,
     training_table,
 )
-from modeling_scalar.aggregation_scalar import method_title
+from modeling_scalar.aggregation_scalar import METHODS, method_title, scorable_clips
+from modeling_scalar.configuration_scalar import MODALITIES
 
 KEPT_BEGIN = "<!-- hub_cards: begin: what stands between these two lines is kept when the card is written again -->"
 KEPT_END = "<!-- hub_cards: end of what is kept -->"
@@ -294,7 +298,7 @@ def _describe(folder: Path, repo_id: str) -> tuple[dict[str, Any], dict[str, Any
     recipe, training = _optional_json(folder / "recipe.json"), read_training(folder / "training.json")
     emissions = read_emissions(folder / "emissions.csv")
     results = read_results(folder)
-    aggregation = config["aggregation"]
+    aggregation, temperature = config["aggregation"], _temperature(config["query_temperature"])
     towers = {name: config[f"{name}_config"] for name in ("vision", "audio", "text")}
     model_name = repo_id.split("/")[-1]
     data = {
@@ -310,7 +314,9 @@ def _describe(folder: Path, repo_id: str) -> tuple[dict[str, Any], dict[str, Any
         "model_name": model_name,
         "aggregation": aggregation,
         "aggregation_name": method_title(aggregation),
-        "query_temperature": config["query_temperature"],
+        "query_temperature": temperature,
+        "has_equal_weights": math.isinf(temperature),
+        "needed": _needed(aggregation),
         "projection_dim": config["projection_dim"],
         "towers": [Markdown(code(tower["model_type"]) + _layers(tower)) for tower in towers.values()],
         "is_vast": tuple(tower["model_type"] for tower in towers.values()) == _VAST,
@@ -320,6 +326,7 @@ def _describe(folder: Path, repo_id: str) -> tuple[dict[str, Any], dict[str, Any
         "training_time": None if training is None else _duration(training["seconds"]),
         "hardware": _hardware(training),
         "emissions": emissions,
+        "emission_time": None if emissions is None else _duration(emissions.seconds),
         "settings": training_table(recipe, training, _optional_json(folder / "adapter_config.json")),
         "made_with": _made_with,
         "counted": _counted,
@@ -327,6 +334,20 @@ def _describe(folder: Path, repo_id: str) -> tuple[dict[str, Any], dict[str, Any
         "evaluations": [_evaluation(folder, result) for result in results],
     }
     return data, variables
+
+
+def _temperature(value: Any) -> float:
+    """JSON knows no infinity; transformers writes an object in its place."""
+    return float(value["__float__"] if isinstance(value, dict) else value)
+
+
+def _needed(aggregation: str) -> list[str]:
+    """The modalities without which a clip has no score."""
+    if aggregation not in METHODS:
+        return []
+    masks = torch.tensor(list(product((False, True), repeat=len(MODALITIES))))
+    always = masks[scorable_clips(masks, aggregation)].all(dim=0)
+    return [name for name, is_needed in zip(MODALITIES, always.tolist(), strict=True) if is_needed]
 
 
 def _layers(tower: Mapping[str, Any]) -> str:
@@ -413,8 +434,17 @@ def adapter_card(folder: str | os.PathLike, repo_id: str, details: Details) -> s
     card = ModelCardData(library_name="peft", base_model=base, base_model_relation="adapter", **data)
     # What the run changed about the base's way to score is in the adapter's own configuration alone.
     is_changed = variables["recipe"] is None or variables["recipe"].get("aggregation") is not None
+    added = [part for part in ("logit_scale", "hyperbolic") if part in counts]
     return render(
-        "adapter", card, details, counts=counts, adapter=adapter, merge=None, is_changed=is_changed, **variables
+        "adapter",
+        card,
+        details,
+        counts=counts,
+        adapter=adapter,
+        merge=None,
+        is_changed=is_changed,
+        added=added,
+        **variables,
     )
 
 

@@ -34,8 +34,8 @@ _OBJECTIVES = {
     "pathways": "InfoNCE per modality",
 }
 _ADAPTERS = {
-    "paper": "LoRA in the text tower, all heads",
-    "all_towers": "LoRA in all three towers, all heads",
+    "paper": "LoRA in the text tower, and the heads that the objective reaches",
+    "all_towers": "LoRA in all three towers, and the heads that the objective reaches",
     "full": "all parameters that the objective reaches",
 }
 # Fields of the recipe that every objective has, then those of one; 0 in a weight means that its term is left out.
@@ -68,8 +68,6 @@ _OF_OBJECTIVE = {
     "contrastive": {
         "temperature": "contrastive temperature",
         "contrastive_label_smoothing": "label smoothing",
-        "full_view_probability": "share of complete views after the decay",
-        "full_view_decay_steps": "steps of that decay",
     },
     "pmrl": {},
     "pathways": {"temperature": "contrastive temperature"},
@@ -122,7 +120,11 @@ def training_table(
         rows.append(("data", Markdown(f"{code(recipe['benchmark'])}, split {code(recipe.get('train_split'))}")))
     if training:
         rows.append(("examples", f"{training['num_examples']:,}"))
-    for name, title, known in (("objective", "objective", _OBJECTIVES), ("adapter", "adapter recipe", _ADAPTERS)):
+    if recipe.get("new_model"):
+        rows.append(("initial weights", "random"))
+    elif recipe.get("adapter") == "full" and recipe.get("model"):  # the base of an adapter stands elsewhere
+        rows.append(("initial weights", Markdown(code(recipe["model"]))))
+    for name, title, known in (("objective", "objective", _OBJECTIVES), ("adapter", "what is trained", _ADAPTERS)):
         if name in recipe:
             explained = f", {known[recipe[name]]}" if recipe[name] in known else ""
             rows.append((title, Markdown(code(recipe[name]) + explained)))
@@ -136,10 +138,12 @@ def training_table(
             value = code(recipe[name]) if isinstance(recipe[name], str) else text(recipe[name])
             rows.append((title, Markdown(value + learned)))
     if recipe.get("max_steps", -1) > 0:
-        rows.append(("steps at most, in place of epochs", recipe["max_steps"]))
+        rows.append(("steps at most", recipe["max_steps"]))
     if training:
         rows.append(("steps", f"{training['global_step']:,}"))
-        rows.append(("batch size", training["batch_size"]))
+        accumulated = recipe.get("gradient_accumulation_steps", 1)
+        seen = f", of which {training['batch_size'] // accumulated} see each other" if accumulated > 1 else ""
+        rows.append(("batch size", f"{training['batch_size']}{seen}"))
         rows.append(("precision", training["precision"]))
     elif "per_device_train_batch_size" in recipe:
         rows.append(("batch size of one process", recipe["per_device_train_batch_size"]))
@@ -148,16 +152,20 @@ def training_table(
     return rows
 
 
-# A field that another one switches off.
+# Fields that others switch off, by the values with which these do.
 _SWITCHES = {
-    "calibration_weight": "semantic_weight",
-    "semantic_temperature": "semantic_weight",
-    "uniformity_scale": "uniformity_weight",
+    "calibration_weight": {"semantic_weight": 0},
+    "semantic_temperature": {"semantic_weight": 0},
+    "uniformity_scale": {"uniformity_weight": 0},
+    "loss_warmup_steps": {"semantic_weight": 0, "uniformity_weight": 0},
+    "full_view_decay_steps": {"full_view_probability": 1},
 }
 
 
 def _is_unread(name: str, recipe: Mapping[str, Any]) -> bool:
-    return name in _SWITCHES and recipe.get(_SWITCHES[name]) == 0
+    if name == "num_train_epochs":
+        return recipe.get("max_steps", -1) > 0
+    return name in _SWITCHES and all(recipe.get(switch) == off for switch, off in _SWITCHES[name].items())
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ _MAX_DESCRIPTION = 60
 _PLACEHOLDER = re.compile(r"\[More Information[^\]\n]*\]|\{\{ *[a-z_]+ *(?:\|[^}\n]*)?\}\}", re.IGNORECASE)
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}|\bapi_org_[A-Za-z0-9]{16,}")
 _LOCAL_PATH = re.compile(
-    r"(?<![\w/.:~-])/(?:home|Users|root|tmp|private|mnt|media|data|datasets|var|opt|srv|usr|work|workspace|scratch"
+    r"(?<![\w/.:~-])/(?:home|Users|root|tmp|private|mnt|media|data|(?<!\]\(/)datasets|var|opt|srv|usr|work|workspace|scratch"
     r"|gpfs|lustre|nfs|storage|project|projects|content|kaggle|app)/[^\s)\"'`>\]]*"
     r"|\bfile://[^\s)\"'`>\]]*|(?<![\w])[A-Za-z]:\\[^\s)\"'`>\]]*"
 )
@@ -86,7 +86,10 @@ _LINK = re.compile(
     r"\]\(\s*<?([^)\s>]+)>?(?:\s+[\"'(][^\n]*?)?\)|^ {0,3}\[[^\]\n]+\]:\s*<?([^\s>]+)|(?:src|href)=[\"']([^\"']+)",
     re.MULTILINE,
 )
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|#")
+# Another place than the repository: a URL, this page, or one of the Hub's sections.
+_ELSEWHERE = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*:|//|#|/(?:blog|collections|datasets|docs|models|papers|spaces|tasks)\b"
+)
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -244,8 +247,9 @@ def _check_evaluation(result: Any) -> Iterator[str]:
         kind, value = (metric.get(name) if isinstance(metric, dict) else None for name in ("type", "value"))
         if not isinstance(kind, str) or not kind:
             yield f"a metric needs a `type`, got {metric!r}."
-        elif not _is_number(value):
-            yield f"the value of the metric {kind!r} must be a finite number, got {value!r}."
+        elif not _is_number(value) and not (isinstance(value, str) and re.match(r"[-+]?\.?\d", value)):
+            # huggingface_hub's `EvalResult` takes "20.0 ± 1.2" too.
+            yield f"the value of the metric {kind!r} must be a finite number or begin with one, got {value!r}."
     source = result.get("source")
     if source is not None and not (isinstance(source, dict) and _is_url(source.get("url"))):
         yield f"a `source` needs a `url`, got {source!r}."
@@ -355,7 +359,7 @@ def _check_text(card: str, folder: Path) -> Iterator[str]:
         yield f"There is a path of one machine: {found}."
     prose = _CODE.sub("", _FENCE.sub("", REGEX_YAML_BLOCK.sub("", card, count=1)))
     for link in dict.fromkeys(part for groups in _LINK.findall(prose) for part in groups if part):
-        if not _SCHEME.match(link) and not _exists(folder, link.partition("#")[0].partition("?")[0]):
+        if not _ELSEWHERE.match(link) and not _exists(folder, link.partition("#")[0].partition("?")[0]):
             yield f"The link {link!r} leads to no file of the repository."
 
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -265,13 +267,13 @@ def test_the_text_of_an_adapter_says_what_its_files_say(tmp_path):
         f"at the commit `{COMMIT}`",
         'AutoPeftModelForFeatureExtraction.from_pretrained("user/adapter", trust_remote_code=True)',
         f'from_pretrained("user/base", revision="{COMMIT}", config=config, trust_remote_code=True)',
-        "pip install torch transformers peft\n",
+        'pip install torch "transformers>=5.23" "peft>=0.21"\n',
         "| LoRA rank | 8 |",
         "| `text_model` | 12 |",
         "| total | 18 |",
         "Hardware: 4 x NVIDIA A100-SXM4-64GB.",
         "Time: 3 min 3 s.",
-        "Energy: 0.0031 kWh, 1.2 g",
+        "Energy: 0.0031 kWh, 1.2 g of CO2 equivalents in 3 min 3 s, recorded by CodeCarbon 3.0.4",
         f"commit `{'b' * 40}` with changes",
         f"Gallery: 100 clips, SHA-256 `{SHA256}`, of which have video 95 (95 %)",
         "| SCALAR (own score) | 32.3 |",
@@ -348,6 +350,75 @@ def test_limitations_are_those_of_the_model(tmp_path):
     assert "This model has other towers" in body and "**Scale of the training.**" in body
 
 
+@pytest.mark.parametrize(("aggregation", "needed"), [("triangle", "video or audio"), ("subtitle", "subtitle")])
+def test_a_score_that_some_clips_do_not_have_is_not_praised_for_incomplete_clips(tmp_path, aggregation, needed):
+    folder = make_adapter(tmp_path)
+    write_json(CONFIG | {"aggregation": aggregation}, folder / "config.json")
+    body = write_card(folder, adapter_card(folder, "user/adapter", Details())).text
+    assert f"a clip without {needed} has no score and ranks last" in body
+    assert "whichever of them" not in body and "computed from the embeddings" not in body
+    assert (
+        '"videos": [frames, frames.flip(-1)]' in body and '"audios": [tone, tone]' in body
+    )  # or the snippet shows -inf
+    write_json(CONFIG | {"aggregation": "gram"}, folder / "config.json")
+    body = write_card(folder, adapter_card(folder, "user/adapter", Details())).text
+    assert "has no score" not in body and "whichever of them a clip has" in body and "[frames, None]" in body
+
+
+def test_a_warning_about_what_only_the_adapter_holds_is_explained(tmp_path):
+    folder = make_adapter(tmp_path)
+    assert "missing in the base" not in adapter_card(folder, "user/adapter", Details())
+    save_file(
+        {"base_model.model.logit_scale.log_scale": np.zeros(1, np.float32)}, folder / "adapter_model.safetensors"
+    )
+    (folder / "training.json").unlink()
+    body = write_card(folder, adapter_card(folder, "user/adapter", Details())).text
+    assert "Weights of `logit_scale` are reported as missing in the base: they are the adapter's own." in body
+
+
+def test_an_infinite_temperature_is_written_as_one(tmp_path):
+    folder = make_model(tmp_path)
+    write_json(
+        CONFIG | {"query_temperature": {"__float__": "Infinity"}}, folder / "config.json"
+    )  # as transformers does
+    body = write_card(folder, model_card(folder, "user/model", Details())).text
+    assert r"\\(\tau_w\\) = inf, that is with equal weights," in body and "__float__" not in body
+
+
+def test_a_second_stage_that_nothing_trained_is_called_random(tmp_path):
+    folder = make_model(tmp_path)
+    for change, sentence in (
+        ({"new_model": "model.yaml", "matching_weight": 0.0}, "its weights are random"),
+        ({"new_model": None, "matching_weight": 0.0}, "left that part as it was"),
+        ({"new_model": "model.yaml"}, None),
+    ):
+        write_json(RECIPE | change, folder / "recipe.json")
+        body = write_card(folder, model_card(folder, "user/model", Details())).text
+        for known in ("its weights are random", "left that part as it was"):
+            assert (known in body) == (known == sentence)
+
+
+def test_with_class_labels_the_accuracy_is_named(tmp_path):
+    folder = make_model(tmp_path)
+    write_result(folder, make_content(task="classification"))
+    body = write_card(folder, model_card(folder, "user/model", Details())).text
+    assert "The texts are class labels, so V→T R@1 is the accuracy." in body
+
+
+def test_the_packages_to_install_are_new_enough_for_the_code(tmp_path):
+    """With an older transformers the remote code ends in an ImportError that does not say why."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    oldest = dict(re.match(r"(\w+)>=([\d.]+)", package).groups() for package in project["dependencies"])
+    make_adapter(tmp_path / "adapter")
+    make_model(tmp_path / "model")
+    for folder, write, packages in (
+        ("adapter", adapter_card, ("transformers", "peft")),
+        ("model", model_card, ("transformers",)),
+    ):
+        (line,) = re.findall("^pip install torch .*$", write(tmp_path / folder, "user/name", Details()), re.MULTILINE)
+        assert line == "pip install torch " + " ".join(f'"{name}>={oldest[name]}"' for name in packages)
+
+
 def test_a_trained_model_shows_what_was_trained(tmp_path):
     folder = make_model(tmp_path)
     write_json(RECIPE | {"new_model": "recipes/model.yaml"}, folder / "recipe.json")
@@ -366,6 +437,7 @@ def test_a_merged_model_names_its_base(tmp_path):
     assert (card.data.base_model, card.data.base_model_relation) == ("user/base", "finetune")
     assert f"base `user/base` at the commit `{COMMIT}`" in card.text
     assert "measured with the adapter on its base" in card.text
+    assert "An adapter of 18 parameters was trained on the base" in card.text
     write_json({"base_model": "base", "base_model_revision": None}, folder / "merge.json")
     assert write_card(folder, model_card(folder, "user/merged", Details())).data.base_model is None
 

@@ -113,7 +113,7 @@ def test_the_table_shows_what_the_objective_reads():
     assert rows["LoRA rank"] == 8 and rows["LoRA alpha"] == 16
     assert rows["learning rate"] == "0.003" and rows["optimiser"] == "`adamw_torch_fused`"
     assert rows["temperature of the semantic affinities"] == "0.5"
-    assert rows["batch size"] == 64 and rows["steps"] == "1,840" and rows["examples"] == "1,500"
+    assert rows["batch size"] == "64" and rows["steps"] == "1,840" and rows["examples"] == "1,500"
     assert "batch size of one process" not in rows
     assert not any("TOKEN" in str(value) or "data/" in str(value) for value in rows.values())
 
@@ -126,6 +126,36 @@ def test_the_table_shows_what_the_objective_reads():
     rows = dict(training_table(RECIPE | {"learnable_temperature": True}, None, None))
     assert rows["contrastive temperature"] == "0.07, learned from there"
     assert training_table(None, None, None) == []
+
+
+VIEWS = {"full_view_probability": 0.5, "full_view_decay_steps": 69, "loss_warmup_steps": 17, "uniformity_weight": 0.1}
+OF_VIEWS = {"share of complete views after the decay", "steps of that decay"}
+
+
+def test_settings_that_a_run_does_not_read_are_not_shown():
+    recipe = RECIPE | VIEWS
+    shown = dict(training_table(recipe, None, None))
+    assert OF_VIEWS | {"epochs", "steps before semantic and uniformity loss"} <= shown.keys()
+    for objective in ("contrastive", "pmrl", "pathways"):  # they see complete clips alone
+        assert not OF_VIEWS & dict(training_table(recipe | {"objective": objective}, None, None)).keys()
+    for change, unread in (
+        ({"full_view_probability": 1.0}, "steps of that decay"),
+        ({"semantic_weight": 0.0, "uniformity_weight": 0.0}, "steps before semantic and uniformity loss"),
+        ({"max_steps": 6}, "epochs"),
+    ):
+        assert unread not in dict(training_table(recipe | change, None, None))
+    with_one_loss = dict(training_table(recipe | {"semantic_weight": 0.0}, None, None))
+    assert "steps before semantic and uniformity loss" in with_one_loss
+
+
+def test_the_table_says_where_training_began_and_who_saw_whom():
+    rows = dict(training_table(RECIPE | {"gradient_accumulation_steps": 4, "model": "base"}, TRAINING, None))
+    assert rows["batch size"] == "64, of which 16 see each other"
+    assert "initial weights" not in rows  # an adapter's base is named by its configuration
+    rows = dict(training_table(RECIPE | {"adapter": "full", "model": "base"}, None, None))
+    assert rows["initial weights"] == "`base`"
+    rows = dict(training_table(RECIPE | {"adapter": "full", "model": None, "new_model": "model.yaml"}, None, None))
+    assert rows["initial weights"] == "random"
 
 
 def test_emissions_of_all_rows_are_added_in_grams(tmp_path):

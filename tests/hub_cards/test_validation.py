@@ -117,7 +117,7 @@ def test_a_good_card_has_no_problem(problems, repo_type):
         ("model", "{type: msrvtt, name: MSR-VTT}", "{name: MSR-VTT}", "`dataset.type` must be a string"),
         ("model", "{type: msrvtt, name", "{type: data/my/msrvtt, name", "`dataset.type` must be ids"),
         ("model", "{type: recall_at_1, value: 32.3}", "{value: 32.3}", "needs a `type`"),
-        ("model", "value: 32.3", "value: '32.3'", "must be a finite number"),
+        ("model", "value: 32.3", "value: 'high'", "must be a finite number"),
         ("model", "value: 32.3", "value: .inf", "must be a finite number"),
         ("model", "value: 32.3", "value: .nan", "must be a finite number"),
         ("model", "value: 32.3", "value: true", "must be a finite number"),
@@ -180,6 +180,23 @@ def test_a_model_index_must_be_a_list(problems):
 def test_a_text_that_should_not_be_seen_has_that_problem(problems, text, problem):
     (found,) = problems("license: mit\n", text)
     assert problem in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Trained on [this](/datasets/user/data), see [there](/spaces/user/demo) and [here](/docs/hub/index#top).",
+        "Links of [models](/models?library=peft) and <a href='/papers/2412.11959'>a paper</a>.",
+    ],
+)
+def test_links_into_the_hub_are_no_files(problems, text):
+    assert problems("license: mit\n", text) == []
+
+
+def test_a_metric_may_tell_its_spread(problems):
+    """Cards of agents have it so, and the documentation of `EvalResult`."""
+    for value in ("20.0 ± 1.2", "-261.22 +/- 21.69", ".5"):
+        assert problems(CARDS["model"].replace("value: 32.3", f"value: '{value}'", 1)) == []
 
 
 def test_a_token_is_never_repeated(problems):
