@@ -6,6 +6,7 @@ Libraries load inside the commands, so that `--help` is quick.
 
 import inspect
 import logging
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -32,6 +33,8 @@ def _shared(
     license: Annotated[
         str | None, typer.Option(help="Licence, an id of the Hub's list. Kept from push to push.")
     ] = None,
+    license_name: Annotated[str | None, typer.Option(help="Name of the licence 'other'.")] = None,
+    license_link: Annotated[str | None, typer.Option(help="Where its text is.")] = None,
     language: Annotated[
         list[str] | None, typer.Option(help="Language of the texts, 'en' say; may be repeated.")
     ] = None,
@@ -55,7 +58,7 @@ def _user_errors() -> Iterator[None]:
         typer.echo(f"Error: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:
-        typer.echo("Interrupted; nothing was published.", err=True)
+        typer.echo(" ".join(["Interrupted.", *map(str, error.args)]), err=True)
         raise typer.Exit(130) from error
 
 
@@ -89,8 +92,15 @@ def _run(
         output = output or Path("published") / name.split("/")[-1]
     elif output is not None:
         raise ValueError("--output is the folder of a dry run: give --dry-run too.")
+    if how["license"] != "other" and (how["license_name"] or how["license_link"]):
+        raise ValueError("--license-name and --license-link are of a licence of one's own: give --license other too.")
     target = Target(name, kind, **{option: how[option] for option in ("private", "revision", "create_pr", "replace")})
-    details = Details(how["license"], tuple(how["language"] or ()))
+    details = Details(
+        how["license"],
+        tuple(how["language"] or ()),
+        license_name=how["license_name"],
+        license_link=how["license_link"],
+    )
     done = push(name=name, **own, target=target, details=details, output=output)
     if isinstance(done, str):
         typer.echo(done)
@@ -189,5 +199,13 @@ def validate(
     typer.echo(f"{path}: a valid card.")
 
 
+def _stop_as_by_ctrl_c() -> None:
+    """Let what ends a process, but for `kill -9`, take back what a push has made."""
+    for number in signal.Signals:
+        if number.name in ("SIGHUP", "SIGTERM") and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
+
+
 if __name__ == "__main__":
+    _stop_as_by_ctrl_c()
     app(prog_name="python -m hub_cards")

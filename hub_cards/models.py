@@ -3,6 +3,8 @@
 Only what is named here leaves a folder. Checkpoints, optimizer states, pickles and `training_args.bin` never do.
 """
 
+import csv
+import logging
 import os
 import re
 import shutil
@@ -23,7 +25,8 @@ from .files import read_json, without_folders, write_json
 from .publishing import PublishError, Target, explained, read_record
 from .results import check_weights, read_result
 
-_TRAINING_FILES = ("training.json", "emissions.csv")
+logger = logging.getLogger(__name__)
+
 _REPORT_FILES = ("*.csv", "*.md", "*.png")
 
 
@@ -31,6 +34,9 @@ def _check_source(source: Path, expected: str, weights: str, hint: str) -> None:
     if not source.is_dir():
         raise FileNotFoundError(f"There is no folder {str(source)!r}.")
     if not (source / expected).is_file():
+        steps = [path.name for path in source.glob("checkpoint-*") if (path / expected).is_file()]
+        if steps:
+            hint += f" A run that did not finish left {sorted(steps)}: resume it, or publish one of them."
         raise ValueError(f"{source} holds no {expected}: {hint}")
     if not list(source.glob(weights)):
         pickles = sorted(path.name for path in source.glob("*.bin") if path.name != "training_args.bin")
@@ -81,23 +87,37 @@ def _stage_code(source: Path, folder: Path) -> None:
 def _stage_training(source: Path, folder: Path) -> None:
     if (source / "recipe.json").is_file():
         write_json(without_folders(read_json(source / "recipe.json")), folder / "recipe.json")
-    for name in _TRAINING_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
+    if (source / "training.json").is_file():
+        shutil.copyfile(source / "training.json", folder / "training.json")
+    if (source / "emissions.csv").is_file():
+        _stage_emissions(source / "emissions.csv", folder / "emissions.csv")
+
+
+def _stage_emissions(source: Path, target: Path) -> None:
+    """Copy CodeCarbon's record but for the coordinates, which are those of the desk of whoever ran it."""
+    with source.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        names = [name for name in reader.fieldnames or () if name not in ("longitude", "latitude")]
+        rows = list(reader)
+    with target.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 # Results ------------------------------------------------------------------------------------------------------------
 
 
-def _in_checkpoint(path: Path) -> bool:
-    return path.parts[0].startswith("checkpoint-")
+def _is_of_another(path: Path, source: Path) -> bool:
+    """Whether a result lies in a folder of its own model: a checkpoint, another run, what a dry run wrote."""
+    folders = [folder for folder in path.parents if source in folder.parents]
+    return any(folder.name.startswith("checkpoint-") or (folder / "config.json").is_file() for folder in folders)
 
 
 def _find_results(source: Path, given: list[Path] | None) -> list[Path]:
     """The result files to publish: those beneath the folder, or those given."""
     if given is None:
-        found = [path for path in source.rglob("results.json") if not _in_checkpoint(path.relative_to(source))]
-        return sorted(found)
+        return sorted(path for path in source.rglob("results.json") if not _is_of_another(path, source))
     files = []
     for path in given:
         found = sorted(path.rglob("results.json")) if path.is_dir() else [path]
@@ -128,7 +148,7 @@ def _stage_results(source: Path, folder: Path, given: list[Path] | None) -> None
         (staged / "report").mkdir(parents=True)
         gallery = result.content["gallery"]  # its ids stand for the clips: they are published as they were hashed
         write_json(without_folders(result.content) | {"gallery": gallery}, staged / "results.json")
-        for figure in sorted(path.parent.glob("*.png")):
+        for figure in path.parent.glob("results.png"):
             shutil.copyfile(figure, staged / figure.name)
         for pattern in _REPORT_FILES:
             for file in sorted((path.parent / "report").glob(pattern)):
@@ -206,6 +226,7 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
         PublishError: it is not on the Hub.
         ValueError: the base is a folder that was never pushed, or has other weights on the Hub.
     """
+    _check_adapter(source)
     adapter = read_json(source / "adapter_config.json")
     name = adapter["base_model_name_or_path"]
     local = Path(name) if Path(name).is_dir() else None
@@ -238,7 +259,9 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
             )
     elif not any(name.startswith("model") and name.endswith(".safetensors") for name in there):
         raise PublishError(f"{repo_id} holds no weights of a model, so it cannot be the adapter's base.")
-    return repo_id, info.sha
+    if info.private:
+        logger.warning("%s is private: only who may read it can load an adapter of it.", info.id)
+    return info.id, info.sha
 
 
 def stage_adapter(

@@ -11,14 +11,16 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import httpx2
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import (
+    GatedRepoError,
     HfHubHTTPError,
     LocalEntryNotFoundError,
     LocalTokenNotFoundError,
@@ -40,24 +42,28 @@ _ARTICLES = {kind: f"{'an' if kind == 'adapter' else 'a'} {kind}" for kind in RE
 
 # What a push of each kind writes: of these, what is no longer there goes in the same commit. Others are a person's.
 _OF_MODEL = (
-    *("config.json", "processor_config.json", "tokenizer*.json", "special_tokens_map.json", "vocab.txt"),
-    *("model*.safetensors", "model.safetensors.index.json", "*_scalar.py", "modeling_beats.py"),
-    *("recipe.json", "training.json", "emissions.csv", "merge.json", "results/*"),
+    *("config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("vocab.txt", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json"),
+    *("*_scalar.py", "modeling_beats.py", "recipe.json", "training.json", "emissions.csv", "merge.json"),
+    *("results/*/results.json", "results/*/results.png", "results/*/report/*"),
 )
 _OWNED = {
     "model": _OF_MODEL,
     "adapter": (*_OF_MODEL, "adapter_config.json", "adapter_model*.safetensors"),
     "gallery": ("clips/*", "queries/*", "media/*", "embeddings.json"),
-    "metric": ("*.py", "requirements.txt"),
-    "space": ("*.py", "requirements.txt", "space.json"),
+    "metric": ("app.py", "ranking.py", "requirements.txt"),
+    "space": ("app.py", "rendering.py", "searching.py", "requirements.txt", "space.json"),
 }
 
 RECORD = "hub.json"
 """Where a pushed folder remembers its place on the Hub: an adapter's base is found by it. Never pushed itself."""
 
+_OF_THE_HUB = (HfHubHTTPError, httpx2.RequestError, json.JSONDecodeError)
+"""How a request fails: refused, not answered, or answered by something else than a Hub."""
+
 MakeCard = Callable[[str, Details], str]
 
-_TOKEN = re.compile(rb"hf_[A-Za-z0-9]{16,}")
+_TOKEN = re.compile(rb"(?:hf_(?:[a-z]+_+)*|api_org_)[A-Za-z0-9]{16,}")  # hf_oauth_... is that of `hf auth login`
 _SCANNED = 20 * 2**20  # a token in a larger file is in weights or media, where these letters are chance
 
 
@@ -103,6 +109,11 @@ class Target:
         return REPO_TYPES[self.kind]
 
     @property
+    def is_pull_request(self) -> bool:
+        """Whether the commit stays out of every branch until somebody merges it."""
+        return self.create_pr or (self.revision or "").startswith("refs/")
+
+    @property
     def _place(self) -> dict[str, str]:
         return {"repo_id": self.repo_id, "repo_type": self.repo_type}
 
@@ -121,8 +132,10 @@ class Published:
 
 @dataclass(frozen=True)
 class _Found:
-    """A repository before the push; `has_branch`: whether the revision is there already."""
+    """A repository before the push. `repo_id` is its own name, not one that leads to it; `has_branch`: whether the
+    revision is there already."""
 
+    repo_id: str
     commit: str
     files: tuple[str, ...]
     has_branch: bool
@@ -139,11 +152,17 @@ def _reason(error: BaseException, target: Target, endpoint: str) -> str:
         return "There is no token. Log in with `hf auth login`, or set HF_TOKEN, with a token that may write."
     if isinstance(error, RevisionNotFoundError):
         return f"There is no revision {target.revision!r} in {where}."
-    status = error.response.status_code if isinstance(error, HfHubHTTPError) and error.response is not None else None
+    if isinstance(error, GatedRepoError):
+        return f"{where[0].upper()}{where[1:]} is gated, and the token has no access. Ask for it on its page."
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+    said = " ".join((error.server_message or "").split()).rstrip(".") if isinstance(error, HfHubHTTPError) else ""
     if status == 401 and not isinstance(error, RepositoryNotFoundError):
         return f"{endpoint} does not accept the token. Log in again with `hf auth login`, or set HF_TOKEN."
     if status == 403:
-        return f"The token may not write to {where}. Use one that may, or open a pull request with --create-pr."
+        return (
+            f"{endpoint} refuses the token at {where} ({said or 'it does not say why'}). Use one that may write, or "
+            "open a pull request with --create-pr."
+        )
     if isinstance(error, RepositoryNotFoundError):
         return f"{where[0].upper()}{where[1:]} is not there, or the token may not see it."
     if status == 409:
@@ -152,7 +171,11 @@ def _reason(error: BaseException, target: Target, endpoint: str) -> str:
         return f"{where[0].upper()}{where[1:]} was changed meanwhile. Push again: its card is then read anew."
     if isinstance(error, OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set, so nothing can be published. Unset it, or use --dry-run."
-    if isinstance(error, httpx2.TransportError | LocalEntryNotFoundError | ConnectionError):
+    if isinstance(error, json.JSONDecodeError):
+        return f"What answers at {endpoint} is no Hub. Look at HF_ENDPOINT, and whether the network wants a login."
+    if status is not None and said:
+        return f"{endpoint} answers {status}: {said}."
+    if isinstance(error, httpx2.RequestError | LocalEntryNotFoundError | ConnectionError):
         return f"{endpoint} cannot be reached, or the connection broke: {_first_line(error)}."
     return f"{_first_line(error)}."
 
@@ -176,11 +199,7 @@ def explained(api: HfApi, target: Target) -> Iterator[None]:
     """
     try:
         yield
-    except PublishError:
-        raise
-    except (HfHubHTTPError, httpx2.TransportError, LocalTokenNotFoundError, LocalEntryNotFoundError) as error:
-        raise PublishError(f"{_reason(error, target, api.endpoint)} Nothing was published.") from error
-    except ConnectionError as error:
+    except (*_OF_THE_HUB, LocalTokenNotFoundError, LocalEntryNotFoundError, ConnectionError) as error:
         raise PublishError(f"{_reason(error, target, api.endpoint)} Nothing was published.") from error
 
 
@@ -193,11 +212,14 @@ def _check_account(api: HfApi, target: Target) -> Target:
     names = [account["name"], *(organisation["name"] for organisation in account.get("orgs", []))]
     role = account.get("auth", {}).get("accessToken", {}).get("role")
     if role == "read":
-        raise PublishError("The token may only read. Make one that may write, then `hf auth login`.")
+        raise PublishError(
+            "The token may only read. Make one that may write, then `hf auth login`, or set HF_TOKEN. Nothing was "
+            "published."
+        )
     if "/" not in target.repo_id:
-        return Target(**{**target.__dict__, "repo_id": f"{account['name']}/{target.repo_id}"})
+        return replace(target, repo_id=f"{account['name']}/{target.repo_id}")
     owner = target.repo_id.split("/")[0]
-    if owner not in names and not target.create_pr and not (target.revision or "").startswith("refs/pr/"):
+    if owner not in names and not target.is_pull_request:
         raise PublishError(
             f"The token belongs to {account['name']}, who may not write to {target.repo_id}. Push under one of "
             f"{names}, or open a pull request with --create-pr. Nothing was published."
@@ -209,23 +231,24 @@ def _find(api: HfApi, target: Target) -> _Found | None:
     try:
         info = api.repo_info(**target._place)
     except RepositoryNotFoundError:
-        if target.create_pr or (target.revision or "").startswith("refs/"):
+        if target.is_pull_request:
             raise
         return None
+    target = replace(target, repo_id=info.id)
     has_branch = True
     if target.revision is not None:
         try:
             info = api.repo_info(**target._place, revision=target.revision)
         except RevisionNotFoundError:
-            if target.revision.startswith("refs/"):
+            if target.is_pull_request:
                 raise
             has_branch = False
     files = tuple(sibling.rfilename for sibling in info.siblings or ())
     kind, details = None, Details()
     if "README.md" in files:
         path = api.hf_hub_download(**target._place, filename="README.md", revision=info.sha)
-        kind, details = read_card(Path(path).read_bytes().decode("utf-8"))
-    return _Found(info.sha, files, has_branch, kind, details)
+        kind, details = read_card(Path(path).read_bytes().decode("utf-8-sig"))  # some editors write the signature
+    return _Found(target.repo_id, info.sha, files, has_branch, kind, details)
 
 
 def _check_ours(target: Target, found: _Found) -> None:
@@ -283,16 +306,20 @@ def _place_for(api: HfApi, target: Target, found: _Found | None) -> Iterator[str
     undo: Callable[[], None] | None = None
     if found is None:
         sdk = {"space_sdk": "gradio"} if target.repo_type == "space" else {}
-        api.create_repo(**target._place, private=target.private, **sdk)
-        undo, made = lambda: api.delete_repo(**target._place), f"the {target.repo_type} {target.repo_id}"
+        made = f"The {target.repo_type} {target.repo_id}"
+        with _doubtful(made):
+            api.create_repo(**target._place, private=target.private, **sdk)
+        undo = partial(api.delete_repo, **target._place)
     start = None
     try:
         start = api.repo_info(**target._place).sha if found is None else found.commit
-        if target.revision is not None and (found is None or not found.has_branch):
+        if target.revision not in (None, "main") and (found is None or not found.has_branch):
             branch = {**target._place, "branch": target.revision}
-            api.create_branch(**branch, revision=start)
+            new_branch = f"The branch {target.revision} of {target.repo_id}"
+            with _doubtful(new_branch):
+                api.create_branch(**branch, revision=start)
             if undo is None:
-                undo, made = lambda: api.delete_branch(**branch), f"the branch {target.revision} of {target.repo_id}"
+                undo, made = partial(api.delete_branch, **branch), new_branch
         yield start
     except BaseException:  # also of Ctrl-C
         if undo is not None:
@@ -308,12 +335,31 @@ def _take_back(api: HfApi, target: Target, start: str | None, undo: Callable[[],
             undo()
             return
         reason = "it holds a commit"
-    except (HfHubHTTPError, httpx2.TransportError, OSError) as error:
+    except (*_OF_THE_HUB, OSError) as error:
         reason = _first_line(error)
-    logger.warning("%s was made for this push and is still there: %s.", made[0].upper() + made[1:], reason)
+    logger.warning("%s was made for this push and is still there: %s.", made, reason)
+
+
+@contextmanager
+def _doubtful(made: str) -> Iterator[None]:
+    """Say so where the answer is lost of something that may have been made. It is empty: another push fills it."""
+    try:
+        yield
+    except (httpx2.RequestError, KeyboardInterrupt):
+        logger.warning("%s may have been made: the answer of the Hub was lost. Push again, or remove it.", made)
+        raise
+
+
+def _state(api: HfApi, target: Target) -> str:
+    """What the commit of a push would change."""
+    if target.create_pr:
+        refs = api.list_repo_refs(**target._place, include_pull_requests=True)
+        return f"the pull requests {sorted(ref.ref for ref in refs.pull_requests or ())}"
+    return api.repo_info(**target._place, revision=target.revision).sha
 
 
 def _send(api: HfApi, target: Target, operations: list, start: str, message: str):
+    before = _state(api, target)
     try:
         with warnings.catch_warnings(record=True) as noted:  # of the Hub, about the card
             commit = api.create_commit(
@@ -329,21 +375,25 @@ def _send(api: HfApi, target: Target, operations: list, start: str, message: str
                 logger.warning("%s", " ".join(str(warning.message).split()))
         return commit
     except RuntimeError as error:  # how the client reports an upload that failed, before any commit
-        reason = _reason(error.__cause__, target, api.endpoint) if error.__cause__ else ""
-        raise PublishError(f"{_first_line(error)}: {reason} Nothing was published.") from error
-    except (httpx2.TransportError, HfHubHTTPError) as error:
+        reason = f": {_reason(error.__cause__, target, api.endpoint)}" if error.__cause__ else "."
+        raise PublishError(f"{_first_line(error)}{reason} Nothing was published.") from error
+    except (*_OF_THE_HUB, KeyboardInterrupt) as error:
+        if isinstance(error, HfHubHTTPError) and error.response.status_code < 500:  # refused
+            raise
         # The answer may be lost of a commit that was made.
         try:
-            now = api.repo_info(**target._place, revision=target.revision).sha
-        except (httpx2.TransportError, HfHubHTTPError):
-            raise error from None
-        if now == start or (isinstance(error, HfHubHTTPError) and error.response.status_code == 412):
-            raise
-        raise _Uncertain(now) from error
+            now = _state(api, target)
+        except _OF_THE_HUB:
+            raise _Uncertain(f"{target.repo_id} may have changed") from error
+        if now != before:
+            raise _Uncertain(f"{target.repo_id} has changed (it has {now})") from error
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt("Nothing had been published by then.") from None
+        raise
 
 
 class _Uncertain(Exception):
-    """The connection broke during the commit, and the repository is at another commit than before."""
+    """A push broke off during the commit, which may have been made; says what is known of the repository."""
 
 
 def publish(api: HfApi, target: Target, folder: Path, make_card: MakeCard, details: Details) -> Published:
@@ -370,6 +420,7 @@ def publish(api: HfApi, target: Target, folder: Path, make_card: MakeCard, detai
         target = _check_account(api, target)
         found = _find(api, target)
         if found is not None:
+            target = replace(target, repo_id=found.repo_id)
             _check_ours(target, found)
             _check_private(api, target)
         earlier = found.details if found is not None and found.kind is not None else Details()
@@ -380,8 +431,7 @@ def publish(api: HfApi, target: Target, folder: Path, make_card: MakeCard, detai
                 commit = _send(api, target, operations, start, f"Publish this {target.kind} with its card")
         except _Uncertain as error:
             raise PublishError(
-                f"The connection broke during the commit, and {target.repo_id} has changed (it is at {error}). Look "
-                "at it before you push again."
+                f"The push broke off during the commit, and {error}. Look at it before you push again."
             ) from error
     changed = found is None or commit.oid != found.commit
     return Published(target.repo_id, commit.oid, commit.commit_url, commit.pr_url, changed)

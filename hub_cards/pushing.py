@@ -35,8 +35,14 @@ def _push(
         if output is not None:
             return preview(target, folder, make_card, details, output)
         published = publish(api, target, folder, make_card, details)
-    if source is not None and published.pull_request is None:
-        write_record(source, api.endpoint, published)
+    if source is not None and not target.is_pull_request:
+        try:
+            write_record(source, api.endpoint, published)
+        except OSError as error:
+            logger.warning(
+                "%s was published, but %s cannot take a note of it (%s): name it where it is asked for.",
+                published.repo_id, source, error.strerror,
+            )  # fmt: skip
     return published
 
 

@@ -17,7 +17,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from huggingface_hub.utils import validate_repo_id
 
-from hub_cards.cards import read_marks
+from hub_cards.cards import KEPT_BEGIN, KEPT_END, read_marks
 
 REPO_TYPES = ("model", "dataset", "space")
 
@@ -351,13 +351,16 @@ def _exists(folder: Path, link: str) -> bool:
 
 
 def _check_text(card: str, folder: Path) -> Iterator[str]:
-    for found in sorted(set(_PLACEHOLDER.findall(_CODE.sub("", _FENCE.sub("", card))))):
-        yield f"A placeholder was left: {found}."
     if _TOKEN.search(card):
         yield "There is what looks like an access token. Take it out, and revoke it if it was one."
-    for found in sorted(set(_LOCAL_PATH.findall(card))):
+    # What a person wrote is a person's: an example with a path, a link to a file that was added on the Hub.
+    before, _, rest = card.partition(KEPT_BEGIN)
+    written = before + rest.partition(KEPT_END)[2]
+    for found in sorted(set(_PLACEHOLDER.findall(_CODE.sub("", _FENCE.sub("", written))))):
+        yield f"A placeholder was left: {found}."
+    for found in sorted(set(_LOCAL_PATH.findall(written))):
         yield f"There is a path of one machine: {found}."
-    prose = _CODE.sub("", _FENCE.sub("", REGEX_YAML_BLOCK.sub("", card, count=1)))
+    prose = _CODE.sub("", _FENCE.sub("", REGEX_YAML_BLOCK.sub("", written, count=1)))
     for link in dict.fromkeys(part for groups in _LINK.findall(prose) for part in groups if part):
         if not _ELSEWHERE.match(link) and not _exists(folder, link.partition("#")[0].partition("?")[0]):
             yield f"The link {link!r} leads to no file of the repository."

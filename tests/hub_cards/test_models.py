@@ -151,6 +151,28 @@ def test_results_of_other_weights_are_refused(adapter_dir, staged):
         stage_adapter(adapter_dir, staged, "user/base", None)
 
 
+def test_results_in_the_folder_of_another_model_are_its_own(adapter_dir, staged, tmp_path):
+    """Another run beneath this one, and what `--dry-run` writes when it is called in the folder of the run."""
+    stage_adapter(adapter_dir, staged, "user/base", None)
+    shutil.copytree(staged, adapter_dir / "published" / "adapter")
+    write_result(adapter_dir / "other" / "results", adapter_dir, weights={"adapter_model.safetensors": "0" * 64})
+    shutil.copy(adapter_dir / "config.json", adapter_dir / "other")
+    (tmp_path / "again").mkdir()
+    stage_adapter(adapter_dir, tmp_path / "again", "user/base", None)
+    assert names(tmp_path / "again") == names(staged)
+
+
+def test_coordinates_of_codecarbon_stay_here(adapter_dir, staged):
+    columns = "timestamp,emissions,energy_consumed,duration,region,longitude,latitude,codecarbon_version"
+    row = '2026-01-01,0.1,0.2,3,"upper, bavaria",11.5820,48.1351,3.0'
+    (adapter_dir / "emissions.csv").write_text(f"{columns}\n{row}\n")
+    stage_adapter(adapter_dir, staged, "user/base", None)
+    assert (staged / "emissions.csv").read_text() == (
+        "timestamp,emissions,energy_consumed,duration,region,codecarbon_version\n"
+        '2026-01-01,0.1,0.2,3,"upper, bavaria",3.0\n'
+    )
+
+
 def test_results_can_be_chosen(adapter_dir, staged, tmp_path):
     write_result(tmp_path / "elsewhere", adapter_dir, benchmark="msrvtt")
     stage_adapter(adapter_dir, staged, "user/base", None, results=[tmp_path / "elsewhere" / "results.json"])
@@ -240,6 +262,32 @@ def test_a_base_whose_folder_is_gone_is_asked_for(hub, adapter_dir, model_dir):
     with pytest.raises(ValueError, match="which is gone.*--base"):
         find_base(hub.api(), adapter_dir, None)
     assert find_base(hub.api(), adapter_dir, "user/base") == ("user/base", commit)
+
+
+def test_a_folder_without_an_adapter_is_said_to_be_none(hub, adapter_dir, model_dir, tmp_path):
+    with pytest.raises(ValueError, match="holds no adapter_config.json: it is no saved adapter.$"):
+        find_base(hub.api(), model_dir, None)
+    with pytest.raises(FileNotFoundError, match="There is no folder"):
+        find_base(hub.api(), tmp_path / "nowhere", None)
+    (adapter_dir / "adapter_config.json").rename(adapter_dir / "checkpoint-2" / "adapter_config.json")
+    with pytest.raises(ValueError, match=r"did not finish left \['checkpoint-2'\]: resume it, or publish"):
+        find_base(hub.api(), adapter_dir, None)
+
+
+def test_the_base_has_the_name_that_the_hub_gives(hub, adapter_dir, model_dir):
+    commit = put_on_hub(hub, "user/base", model_dir)
+    there = {"Location": "/api/models/user/base?blobs=true"}
+    with hub.fail("GET", "/api/models/user/old", status=307, headers=there):
+        assert find_base(hub.api(), adapter_dir, "user/old") == ("user/base", commit)
+
+
+def test_a_private_base_is_spoken_of(hub, adapter_dir, model_dir, caplog):
+    put_on_hub(hub, "user/base", model_dir)
+    find_base(hub.api(), adapter_dir, "user/base")
+    assert not caplog.records
+    hub.repo("user/base").private = True
+    find_base(hub.api(), adapter_dir, "user/base")
+    assert "user/base is private: only who may read it can load an adapter of it." in caplog.text
 
 
 def test_a_base_with_other_weights_is_refused(hub, adapter_dir, model_dir):

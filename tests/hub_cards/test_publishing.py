@@ -10,7 +10,7 @@ from huggingface_hub import HfApi
 from safetensors.torch import save_file
 
 from hub_cards.cards import KEPT_BEGIN, KEPT_END, Details, read_card
-from hub_cards.publishing import PublishError, Target, preview, publish, read_record, write_record
+from hub_cards.publishing import PublishError, Target, check_no_token, preview, publish, read_record, write_record
 
 NAME = "user/scalar"
 
@@ -103,6 +103,52 @@ def test_what_a_person_wrote_is_kept_and_what_is_gone_goes(hub, folder):
     assert now["config.json"] == b'{"a": 2}' and len(hub.repo(NAME).commits) == 5
 
 
+def test_of_a_persons_files_none_goes_that_only_looks_like_ours(hub, folder):
+    push(hub, folder)
+    theirs = {
+        "results/notes.md",
+        "results/mine/plot.png",
+        "model_card.pdf",
+        "model-small.safetensors",
+        "tokenizer_2.json",
+    }
+    for name in theirs:
+        edit(hub, name, b"a person's")
+    (folder / "config.json").write_text('{"a": 2}')
+    push(hub, folder)
+    assert theirs <= set(files_of(hub))
+    space = folder.parent / "space"
+    space.mkdir()
+    (space / "app.py").write_text("print()")
+
+    def space_card(*given):
+        return card(*given, kind="space").replace("tags:", "title: a\nsdk: gradio\nsdk_version: 6.31.0\ntags:")
+
+    api = hub.api()
+    push(hub, space, space_card, kind="space", repo_id="user/app")
+    api.upload_file(path_or_fileobj=b"x", path_in_repo="helpers.py", repo_id="user/app", repo_type="space")
+    api.upload_file(path_or_fileobj=b"x", path_in_repo="searching.py", repo_id="user/app", repo_type="space")
+    push(hub, space, space_card, kind="space", repo_id="user/app")
+    assert set(hub.repo("user/app", "space").files()) == {".gitattributes", "README.md", "app.py", "helpers.py"}
+
+
+def test_a_card_that_was_saved_with_a_signature_keeps_its_licence(hub, folder):
+    push(hub, folder, details=Details("mit", ("en",)))
+    edit(hub, "README.md", b"\xef\xbb\xbf" + files_of(hub)["README.md"])
+    push(hub, folder, details=Details())
+    assert read_card(files_of(hub)["README.md"].decode())[1] == Details("mit", ("en",))
+
+
+def test_the_card_has_the_name_that_the_hub_gives(hub, folder):
+    """A repository that was renamed, or is written in other capitals: the Hub leads from the old name to its own."""
+    push(hub, folder)
+    (folder / "config.json").write_text("{}")
+    there = {"Location": f"/api/models/{NAME}"}
+    with hub.fail("GET", "/api/models/user/old", status=307, headers=there):
+        assert push(hub, folder, repo_id="user/old").repo_id == NAME
+    assert f"# {NAME}\n" in files_of(hub)["README.md"].decode() and files_of(hub)["config.json"] == b"{}"
+
+
 def test_a_branch_is_made_and_main_stays(hub, folder):
     push(hub, folder)
     before = files_of(hub)
@@ -111,6 +157,11 @@ def test_a_branch_is_made_and_main_stays(hub, folder):
     assert files_of(hub) == before and files_of(hub, "v2")["config.json"] == b'{"a": 2}'
     assert hub.repo(NAME).branches["v2"] == published.commit
     assert push(hub, folder, revision="v2").commit == published.commit
+
+
+def test_main_may_be_named(hub, folder):
+    assert push(hub, folder, revision="main").changed
+    assert files_of(hub) == contents(folder) and not push(hub, folder, revision="main").changed
 
 
 def test_a_new_repository_on_a_branch(hub, folder):
@@ -173,6 +224,39 @@ def test_a_failure_in_the_middle_publishes_nothing(hub, folder, fault, revision)
     assert hub.leaks() == []
 
 
+@pytest.mark.parametrize("status", [402, 403, 413, 503])
+def test_what_the_hub_says_is_told(hub, folder, status):
+    reason = "Storage limit reached."
+    with (
+        hub.fail("POST", "/api/repos/create", status=status, body={"error": reason}),
+        pytest.raises(PublishError, match="Storage limit reached.*Nothing was published"),
+    ):
+        push(hub, folder)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"status": 200, "body": b"<html>Please log in</html>"}, "is no Hub"),
+        ({"status": 302, "headers": {"Location": "/api/whoami-v2"}}, "redirects"),
+    ],
+)
+def test_what_is_no_hub_is_told(hub, folder, how, message):
+    with hub.fail("GET", "/whoami-v2", **how), pytest.raises(PublishError, match=f"{message}.*Nothing was published"):
+        push(hub, folder)
+
+
+@pytest.mark.parametrize(("path", "revision"), [("/repos/create", None), ("/branch/", "v2")])
+def test_what_may_have_been_made_is_named(hub, folder, caplog, path, revision):
+    if revision:
+        push(hub, folder)
+    with hub.fail("POST", path, status="lost"), pytest.raises(PublishError, match="Nothing was published"):
+        push(hub, folder, revision=revision)
+    assert f"{NAME} may have been made" in caplog.text
+    push(hub, folder, revision=revision)
+    assert files_of(hub, revision or "main") == contents(folder)
+
+
 @pytest.mark.parametrize("revision", [None, "v2"])
 def test_ctrl_c_takes_back_what_was_made(hub, folder, monkeypatch, revision):
     def stop(*_, **__):
@@ -208,6 +292,43 @@ def test_a_commit_whose_answer_is_lost_is_not_called_nothing(hub, folder, is_new
     assert files_of(hub)["config.json"] == (folder / "config.json").read_bytes()  # and was not taken back
 
 
+def test_a_pull_request_whose_answer_is_lost_is_not_called_nothing(hub, folder):
+    push(hub, folder)
+    (folder / "config.json").write_text("{}")
+    with hub.fail("POST", "/commit/"), pytest.raises(PublishError, match="Nothing was published"):
+        push(hub, folder, create_pr=True)
+    with hub.fail("POST", "/commit/", status="lost"), pytest.raises(PublishError, match="has changed.*refs/pr/1"):
+        push(hub, folder, create_pr=True)
+
+
+class Breaking(HfApi):
+    """Is stopped when the commit was made, after `and_then`."""
+
+    and_then = staticmethod(lambda: None)
+
+    def create_commit(self, *args, **kwargs):
+        super().create_commit(*args, **kwargs)
+        self.and_then()
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_when_the_commit_is_made_is_not_called_nothing(hub, folder):
+    with pytest.raises((PublishError, KeyboardInterrupt), match="has changed.*Look at it"):
+        push(hub, folder, api=Breaking(endpoint=hub.url, token=hub.token))
+    assert files_of(hub) == contents(folder)  # and was not taken back
+
+
+def test_when_nobody_can_tell_nothing_is_claimed(hub, folder):
+    push(hub, folder)
+    (folder / "config.json").write_text("{}")
+    api, offline = Breaking(endpoint=hub.url, token=hub.token), hub.offline()
+    api.and_then = offline.__enter__
+    with pytest.raises((PublishError, KeyboardInterrupt), match="may have changed.*Look at it") as error:
+        push(hub, folder, api=api)
+    offline.__exit__(None, None, None)
+    assert "Nothing" not in str(error.value) and files_of(hub)["config.json"] == b"{}"
+
+
 def test_a_change_meanwhile_is_not_overwritten(hub, folder):
     push(hub, folder)
     (folder / "config.json").write_text("{}")
@@ -239,6 +360,13 @@ def test_no_token(hub, folder, monkeypatch):
 def test_a_token_that_may_only_read(hub, folder):
     with pytest.raises(PublishError, match="may only read"):
         push(hub, folder, api=hub.api(hub.add_user("user", role="read")))
+
+
+def test_a_repository_behind_a_gate(hub, folder):
+    push(hub, folder)
+    hub.repo(NAME).gated = "manual"
+    with pytest.raises(PublishError, match=f"The model {NAME} is gated.*Nothing was published"):
+        push(hub, folder, api=hub.api(hub.add_user("stranger")), create_pr=True)
 
 
 def test_the_name_of_somebody_else(hub, folder):
@@ -334,6 +462,16 @@ def test_a_token_in_a_file_is_not_published(hub, folder, tmp_path):
     assert not hub.repos and not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("prefix", ["hf_", "hf_oauth_", "hf_oauth__refresh_", "hf_jwt_", "api_org_"])
+def test_tokens_of_every_kind_are_found(folder, prefix):
+    check_no_token(folder)
+    (folder / "config.json").write_text('{"call": "hf_hub_download", "file": "hf_modeling_scalar_base_model.py"}')
+    check_no_token(folder)
+    (folder / "config.json").write_text(f'{{"x": "{prefix}eyJhbGciOiJFZERTQSJ9.eyJz"}}')
+    with pytest.raises(ValueError, match="config.json holds what looks like a token"):
+        check_no_token(folder)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -362,3 +500,17 @@ def test_errors_of_the_network_are_those_of_huggingface_hub():
     from huggingface_hub.errors import HfHubHTTPError
 
     assert issubclass(HfHubHTTPError, httpx2.HTTPError)
+
+
+def test_what_a_person_added_does_not_stop_the_next_push(hub, folder):
+    """A picture put there on the Hub, linked from the kept text, beside a command with a path."""
+    push(hub, folder)
+    edit(hub, "demo.gif", b"GIF89a")
+    text = files_of(hub)["README.md"].decode()
+    note = "![the demo](demo.gif)\n\n    docker run -v /data/clips:/data image\n\n[More Information Needed]\n"
+    edit(hub, "README.md", text.replace(f"{KEPT_BEGIN}\n", f"{KEPT_BEGIN}\n{note}").encode())
+    (folder / "config.json").write_text("{}")
+    push(hub, folder)
+    assert note in files_of(hub)["README.md"].decode() and "demo.gif" in files_of(hub)
+    with pytest.raises(ValueError, match="The link 'demo.gif' leads to no file"):
+        push(hub, folder, lambda *given: card(*given, text="![the demo](demo.gif)"))

@@ -1,0 +1,102 @@
+"""The commands as they are typed: what they say, how they end, and what they leave in the folder."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+from typer.testing import CliRunner
+
+from hub_cards.__main__ import app
+from hub_cards.cards import Details, read_card
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "user/scalar"
+
+
+@pytest.fixture
+def model_dir(tmp_path, tiny_model_dir):
+    return copytree(tiny_model_dir, tmp_path / "a folder")
+
+
+@pytest.fixture
+def push(hub, model_dir):
+    def push(*options, name=NAME, code=0):
+        result = CliRunner().invoke(app, ["push-model", str(model_dir), name, *options])
+        assert result.exit_code == code, result.output
+        return result
+
+    return push
+
+
+def test_a_model_is_pushed_and_its_folder_takes_a_note(hub, push, model_dir):
+    commit = push("--license", "mit").stdout.removeprefix(f"Published: {hub.url}/{NAME}/commit/").strip()
+    assert commit == hub.repo(NAME).branches["main"]
+    note = {"endpoint": hub.url, "repo_id": NAME, "revision": commit}
+    assert json.loads((model_dir / "hub.json").read_text()) == note
+    assert push().stdout == f"Nothing has changed since the last push: {hub.url}/{NAME}/commit/{commit}\n"
+    assert "hub.json" not in hub.repo(NAME).files()
+
+
+def test_a_folder_that_takes_no_note_does_not_hide_the_push(hub, push, model_dir, caplog):
+    (model_dir / "hub.json").mkdir()
+    assert push().stdout.startswith("Published: ")
+    assert f"{NAME} was published, but {model_dir} cannot take a note of it" in caplog.text
+
+
+def test_a_pull_request_is_no_place_of_a_model(hub, push, model_dir):
+    push("--license", "mit")
+    note = (model_dir / "hub.json").read_text()
+    assert push("--license", "apache-2.0", "--create-pr").stdout.startswith("Pull request opened: ")
+    push("--license", "cc0-1.0", "--revision", "refs/pr/1")
+    assert (model_dir / "hub.json").read_text() == note
+
+
+def test_a_licence_of_ones_own_has_a_name_and_a_link(hub, push):
+    assert "license_name" in push("--license", "other", code=1).stderr and not hub.repos
+    push("--license", "other", "--license-name", "my-licence", "--license-link", "https://example.org/licence")
+    push("--language", "en")
+    found = read_card(hub.repo(NAME).files()["README.md"].decode())[1]
+    names = {"license_name": "my-licence", "license_link": "https://example.org/licence"}
+    assert found == Details("other", ("en",), **names)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--output", "there"], "--output is the folder of a dry run"),
+        (["--create-pr", "--revision", "v2"], "refs/pr/N"),
+        (["--license-name", "my-licence"], "give --license other too"),
+        (["--license", "mit", "--license-link", "https://example.org"], "give --license other too"),
+        (["--merge"], "holds no adapter that could be merged"),
+        (["--results", "nowhere"], "There is no results.json at nowhere"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(hub, push, options, message):
+    result = push(*options, code=1)
+    assert result.stderr.startswith("Error: ") and message in result.stderr.splitlines()[-1] and not result.stdout
+    assert not hub.repos
+
+
+def test_a_dry_run_shows_the_card_and_sends_nothing(hub, push, tmp_path):
+    result = push("--dry-run", "--output", str(tmp_path / "out"))
+    assert result.stdout.startswith("---\n") and "Nothing was sent." in result.stderr and hub.requests == []
+    assert (tmp_path / "out" / "README.md").read_text() == result.stdout.removesuffix("\n")
+
+
+def test_a_push_that_is_ended_takes_back_what_it_made(hub, model_dir, tmp_path):
+    with hub.fail("POST", "/commit/", status="hang") as commit:
+        command = [sys.executable, "-m", "hub_cards", "push-model", str(model_dir), NAME]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, env=hub.env(tmp_path / "home"), cwd=ROOT, **pipes) as process:
+            while commit.hits == 0 and process.poll() is None:
+                time.sleep(0.02)
+            process.send_signal(signal.SIGTERM)
+            stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130 and not stdout
+    assert stderr.splitlines()[-1] == "Interrupted. Nothing had been published by then."
+    assert not hub.repos and not (model_dir / "hub.json").exists()
