@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,13 @@ from modeling_scalar.configuration_scalar import MODALITIES
 KEPT_BEGIN = "<!-- hub_cards: begin: what stands between these two lines is kept when the card is written again -->"
 KEPT_END = "<!-- hub_cards: end of what is kept -->"
 
+# Front matter that cards here write, where the files give it: never taken over from an earlier card. (Those of Spaces
+# write `datasets` too; beside a model it is a person's.)
+_FROM_FILES = frozenset(
+    "license license_name license_link language model-index co2_eq_emissions base_model base_model_relation "
+    "library_name pipeline_tag tags configs dataset_info pretty_name size_categories task_categories title emoji "
+    "colorFrom colorTo sdk sdk_version python_version app_file pinned description short_description models".split()
+)
 _TEMPLATES = Path(__file__).parent / "templates"
 _MARK = re.compile(r"^[ \t]*<!-- hub_cards:.*$", re.MULTILINE)
 _KIND = re.compile(r"<!-- hub_cards: ([a-z]+) -->")
@@ -63,6 +70,7 @@ class Details:
         languages (`tuple[str, ...]`): ISO 639-1 codes, "en".
         kept (`str`): the Markdown between the marked lines of the earlier card.
         license_name (`str`, *optional*), license_link (`str`, *optional*): of the licence "other".
+        others (`dict`): front matter that no card here writes, such as `extra_gated_prompt`: a person's.
     """
 
     license: str | None = None
@@ -70,6 +78,7 @@ class Details:
     kept: str = ""
     license_name: str | None = None
     license_link: str | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
 
     def over(self, earlier: "Details") -> "Details":
         """Return these details, with those of an earlier card for what is not given here."""
@@ -78,7 +87,12 @@ class Details:
             merged = replace(self, **{name: getattr(earlier, name) for name in names})
         else:
             merged = self
-        return replace(merged, languages=self.languages or earlier.languages, kept=self.kept or earlier.kept)
+        return replace(
+            merged,
+            languages=self.languages or earlier.languages,
+            kept=self.kept or earlier.kept,
+            others={**earlier.others, **self.others},
+        )
 
 
 def _front_matter(card: str) -> dict[str, Any]:
@@ -153,7 +167,8 @@ def read_card(card: str) -> tuple[str | None, Details]:
     if len(licenses) > 1:
         raise ValueError(f"Expected one `license` in the front matter of the card, got {list(licenses)}. Choose one.")
     names = {name: next(iter(_strings(data, name)), None) for name in ("license_name", "license_link")}
-    return kind, Details(next(iter(licenses), None), _strings(data, "language"), kept, **names)
+    others = {name: value for name, value in data.items() if name not in _FROM_FILES}
+    return kind, Details(next(iter(licenses), None), _strings(data, "language"), kept, **names, others=others)
 
 
 def _metadata(data: CardData | Mapping[str, Any], details: Details) -> dict[str, Any]:
@@ -168,7 +183,7 @@ def _metadata(data: CardData | Mapping[str, Any], details: Details) -> dict[str,
     for name, value in known.items():
         if metadata.get(name, value) != value:
             raise ValueError(f"`{name}` is {value!r} in the details of the card but {metadata[name]!r} in its data.")
-    return known | metadata
+    return known | metadata | {name: value for name, value in details.others.items() if name not in metadata}
 
 
 def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **variables: Any) -> str:

@@ -5,6 +5,9 @@ import re
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+TOKEN = re.compile(r"(?:hf_(?:[a-z]+_+)*|api_org_)[A-Za-z0-9]{16,}")  # hf_oauth_... is that of `hf auth login`
+"""What tokens of the Hub look like."""
+
 # Folders of an absolute path within a text. What stands before a slash inside a word, a URL or `~/` is no such path.
 _FOLDERS = re.compile(r"(?<![\w.:/~-])/(?:[^/\n:]*[^/\s:]/)+|\b[A-Za-z]:\\(?:[^\\\n:]*[^\\\s:]\\)*")
 
@@ -48,4 +51,4 @@ def without_folders(content: Any) -> Any:
     return _FOLDERS.sub("", content)
 
 
-__all__ = ["read_json", "without_folders", "write_json"]
+__all__ = ["TOKEN", "read_json", "without_folders", "write_json"]

@@ -31,6 +31,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 
 from .cards import Details, read_card
+from .files import TOKEN
 from .validation import check_card
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ _OF_THE_HUB = (HfHubHTTPError, httpx2.RequestError, json.JSONDecodeError)
 
 MakeCard = Callable[[str, Details], str]
 
-_TOKEN = re.compile(rb"(?:hf_(?:[a-z]+_+)*|api_org_)[A-Za-z0-9]{16,}")  # hf_oauth_... is that of `hf auth login`
+_TOKEN = re.compile(TOKEN.pattern.encode())
 _SCANNED = 20 * 2**20  # a token in a larger file is in weights or media, where these letters are chance
 
 

@@ -18,6 +18,7 @@ from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from huggingface_hub.utils import validate_repo_id
 
 from hub_cards.cards import KEPT_BEGIN, KEPT_END, read_marks
+from hub_cards.files import TOKEN
 
 REPO_TYPES = ("model", "dataset", "space")
 
@@ -74,7 +75,6 @@ _COLORS = {"red", "yellow", "green", "blue", "indigo", "purple", "pink", "gray"}
 _MAX_DESCRIPTION = 60
 
 _PLACEHOLDER = re.compile(r"\[More Information[^\]\n]*\]|\{\{ *[a-z_]+ *(?:\|[^}\n]*)?\}\}", re.IGNORECASE)
-_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}|\bapi_org_[A-Za-z0-9]{16,}")
 _LOCAL_PATH = re.compile(
     r"(?<![\w/.:~-])/(?:home|Users|root|tmp|private|mnt|media|data|(?<!\]\(/)datasets|var|opt|srv|usr|work|workspace|scratch"
     r"|gpfs|lustre|nfs|storage|project|projects|content|kaggle|app)/[^\s)\"'`>\]]*"
@@ -152,7 +152,8 @@ def _check_license(data: dict[str, Any], folder: Path) -> Iterator[str]:
         yield f"`license: other` needs a `license_name` of small letters, digits, `-` and `.`, got {name!r}."
     if "other" not in found and name is not None:
         yield f"`license_name` belongs to `license: other`, got {name!r} with {found}."
-    if link is not None and not _is_url(link) and not (isinstance(link, str) and _exists(folder, link)):
+    is_file = isinstance(link, str) and (_exists(folder, link) or link == "LICENSE")  # a person's, on the Hub
+    if link is not None and not _is_url(link) and not is_file:
         yield f"`license_link` must be a URL or a file of the repository, got {link!r}."
 
 
@@ -351,7 +352,7 @@ def _exists(folder: Path, link: str) -> bool:
 
 
 def _check_text(card: str, folder: Path) -> Iterator[str]:
-    if _TOKEN.search(card):
+    if TOKEN.search(card):
         yield "There is what looks like an access token. Take it out, and revoke it if it was one."
     # What a person wrote is a person's: an example with a path, a link to a file that was added on the Hub.
     before, _, rest = card.partition(KEPT_BEGIN)

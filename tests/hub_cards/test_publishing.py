@@ -30,7 +30,8 @@ def folder(tmp_path):
 def card(repo_id: str, details: Details, kind="model", text="A model.") -> str:
     licence = f"license: {details.license}\n" if details.license else ""
     languages = "".join(f"- {language}\n" for language in details.languages)
-    front = f"---\n{licence}" + (f"language:\n{languages}" if languages else "") + "tags:\n- test\n---\n"
+    others = "".join(f"{name}: {value}\n" for name, value in details.others.items())
+    front = f"---\n{licence}{others}" + (f"language:\n{languages}" if languages else "") + "tags:\n- test\n---\n"
     marks = f"<!-- hub_cards: {kind} -->\n\n# {repo_id}\n\n{text}\n\n{KEPT_BEGIN}\n{details.kept}\n{KEPT_END}\n"
     return front + marks
 
@@ -514,3 +515,12 @@ def test_what_a_person_added_does_not_stop_the_next_push(hub, folder):
     assert note in files_of(hub)["README.md"].decode() and "demo.gif" in files_of(hub)
     with pytest.raises(ValueError, match="The link 'demo.gif' leads to no file"):
         push(hub, folder, lambda *given: card(*given, text="![the demo](demo.gif)"))
+
+
+def test_front_matter_that_a_person_added_is_kept(hub, folder):
+    push(hub, folder)
+    text = files_of(hub)["README.md"].decode()
+    edit(hub, "README.md", text.replace("---\n", "---\nextra_gated_prompt: Say who you are.\n", 1).encode())
+    (folder / "config.json").write_text("{}")
+    push(hub, folder)
+    assert "\nextra_gated_prompt: Say who you are.\n" in files_of(hub)["README.md"].decode()
