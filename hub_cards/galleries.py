@@ -47,6 +47,12 @@ _STORE_FACTS = ("dim", "dtype", "num_clips", "num_queries", "num_pairs", "column
 _CONCAT_COLUMNS = tuple("_".join(("concat", *names)) for names in CONCATENATIONS)
 # What is read of a gallery of search, its clips, and the files in which nothing could be read.
 _IN_GALLERY = itemgetter("model", "fingerprint", "query_temperature", "dim", "embeddings_sha256")
+# What the card reads of a store's `metadata`, which may be written by hand.
+_IN_METADATA = {"weights": dict, "source": dict, "score_options": dict, "left_out": list} | dict.fromkeys(
+    ("model", "benchmark", "split"), str
+)
+# Paths below no more than these would begin with the names of people or disks.
+_TOO_HIGH = ("/", "/home", "/Users")
 _IN_ENTRY, _IN_FAILURE = itemgetter("path", "size", "sha256", "presence", "problems"), itemgetter("path", "reason")
 _SHARD_BYTES = 500_000_000
 _BATCH_BYTES = 64_000_000  # rows held at once, and those of one row group
@@ -55,7 +61,7 @@ _NORM_TOLERANCE = 0.01
 _NAMED = 10
 _ON_CARD = (
     *("dim", "num_clips", "num_queries", "columns", "split", "model", "model_revision", "query_temperature"),
-    *("problems", "left_out", "media"),
+    *("problems", "left_out", "media", "is_adapter"),
 )
 _SIZES = {10**power: name for power, name in ((3, "1K"), (4, "10K"), (5, "100K"), (6, "1M"), (7, "10M"), (8, "100M"))}
 
@@ -231,6 +237,16 @@ def _read_description(source: Path, is_known: bool) -> dict[str, Any]:
     for name, kind in (("problems", list), ("metadata", dict)):
         if not isinstance(description.setdefault(name, kind()), kind):
             raise ValueError(f"`{name}` in {file} must be a {kind.__name__}.")
+    if not all(isinstance(problem, str) for problem in description["problems"]):
+        raise ValueError(f"`problems` in {file} must be texts.")
+    metadata = description["metadata"]
+    for name, kind in _IN_METADATA.items():
+        if not isinstance(metadata.get(name), kind | None):
+            raise ValueError(f"`{name}` in the metadata of {file} must be a {kind.__name__}, got {metadata[name]!r}.")
+    temperature = metadata.get("query_temperature")
+    is_positive = isinstance(temperature, int | float) and temperature > 0
+    if not (is_positive or temperature in (None, "inf")):
+        raise ValueError(f"`query_temperature` in {file} must be above 0, or 'inf', got {temperature!r}.")
     return description
 
 
@@ -248,7 +264,8 @@ def _read_presence(clips: Dataset, where: Path) -> tuple[list[str], np.ndarray]:
 def _count_pairs(queries: Dataset, clip_ids: Iterable[str], where: Path) -> int:
     """How many pairs of a query and a clip there are, each of a known clip and at least one for each query."""
     rows = queries.select_columns(["query_id", "clip_ids"])[:]
-    _check_ids(_strings(rows, "query_id", where), f"`query_id` in {where}")
+    query_ids = _strings(rows, "query_id", where)
+    _check_ids(query_ids, f"`query_id` in {where}")
     described = _items(rows, "clip_ids", where, "strings", _is_string)
     if not pc.all(pc.greater(pc.list_value_length(described), 0)).as_py():
         raise ValueError(f"Every query in {where} must describe a clip; some have no `clip_ids`.")
@@ -256,6 +273,9 @@ def _count_pairs(queries: Dataset, clip_ids: Iterable[str], where: Path) -> int:
     unknown = sorted(set(named) - set(clip_ids))
     if unknown:
         raise ValueError(f"Queries in {where} describe clips that are not in the gallery: {_listed(unknown)}.")
+    repeated = [name for name, row in zip(query_ids, described.to_pylist(), strict=True) if len(set(row)) < len(row)]
+    if repeated:
+        raise ValueError(f"Queries in {where} name a clip more than once: {_listed(repeated)}.")
     return len(named)
 
 
@@ -304,10 +324,11 @@ def _read_store(source: Path, is_known: bool) -> _Gallery:
         "problems": [_without_folders_after(problem, ids) for problem in description["problems"]],
         "left_out": [{"clip_id": name, "reason": None} for name in left_out] if left_out is not None else None,
         "metadata": without_folders({name: value for name, value in metadata.items() if name != "left_out"}),
+        "is_adapter": "adapter_model.safetensors" in (metadata.get("weights") or {}),
     }
     return _Gallery(
         description=facts | known,
-        split=re.sub(r"\W+", "_", str(metadata.get("split", "gallery"))),
+        split=re.sub(r"\W+", "_", metadata.get("split") or "gallery"),
         clip_ids=clip_ids,
         presence=presence,
         clip_features=_clip_features(dim, clip_dtype, vectors),
@@ -374,6 +395,11 @@ def _read_search_gallery(source: Path, media: bool) -> _Gallery:
     entries = record["entries"]
     paths = [entry["path"] for entry in entries]
     folder = os.path.commonpath([os.path.dirname(path) for path in paths])
+    if folder in _TOO_HIGH:
+        raise ValueError(
+            f"The clips of {source} share no folder but {folder!r}, so their names would tell the folders of this "
+            "machine. Index what lies in one folder, and publish a gallery for each."
+        )
     clip_ids = [_relative(path, folder) for path in paths]
     _check_ids(clip_ids, f"Paths in {source}")
 
@@ -400,6 +426,7 @@ def _read_search_gallery(source: Path, media: bool) -> _Gallery:
             for failure in record["failed"]
         ],
         "metadata": {"model": without_folders(record["model"]), "fingerprint": record["fingerprint"]},
+        "is_adapter": (Path(record["model"]) / "adapter_config.json").is_file(),
     }
     return _Gallery(
         description=dict(zip(_STORE_FACTS, counts, strict=True)) | known,
@@ -524,7 +551,10 @@ def stage_gallery(
     elif source.is_dir():
         gallery = _read_store(source, is_known)
     else:
-        raise FileNotFoundError(f"There is no folder {source}. Give a store of embeddings, or a gallery of search.")
+        way = " `eval.embeddings.load_embeddings(FILE).save(STORE)` makes a store of a file." * source.is_file()
+        raise FileNotFoundError(
+            f"There is no folder {source}. Give a store of embeddings, or a gallery of search.{way}"
+        )
 
     def read_clips(start: int, stop: int) -> dict[str, Any]:
         clip_ids, presence = gallery.clip_ids[start:stop], gallery.presence[start:stop]
@@ -623,7 +653,7 @@ def _origin(description: dict[str, Any], query_dtype: str) -> list[tuple]:
     """Rows of the card's table of what the vectors were made from; what is not known says so."""
     metadata, revision = description["metadata"], description["model_revision"]
     model = description["model"] or metadata.get("model")
-    method, source = (description["score_options"] or {}).get("method"), metadata.get("source")
+    method, source = (description["score_options"] or {}).get("method"), metadata.get("source") or {}
     precision = description["dtype"] + (f", captions {query_dtype}" if query_dtype != description["dtype"] else "")
     known = {
         "model": code(model) if model else None,
@@ -634,12 +664,12 @@ def _origin(description: dict[str, Any], query_dtype: str) -> list[tuple]:
     }
     further = {
         "fingerprint of the model": code(metadata["fingerprint"]) if "fingerprint" in metadata else None,
-        **{f"SHA-256 of {name}": code(digest) for name, digest in metadata.get("weights", {}).items()},
+        **{f"SHA-256 of {name}": code(digest) for name, digest in (metadata.get("weights") or {}).items()},
         "benchmark": metadata.get("benchmark"),
         "split of the benchmark": metadata.get("split"),
         "date": metadata.get("date"),
-        "commit of the code": code(source["commit"]) if source else None,
-        "changes to it since": ("yes" if source["dirty"] else "none") if source else None,
+        "commit of the code": code(source["commit"]) if "commit" in source else None,
+        "changes to it since": ("yes" if source["dirty"] else "none") if "dirty" in source else None,
         "precision": precision,
     }
     rows = [(name, "not known" if value is None else value) for name, value in known.items()]
@@ -664,8 +694,8 @@ def gallery_card(folder: str | os.PathLike, repo_id: str, details: Details) -> s
     configs = ["clips"] + ["queries"] * (description["num_queries"] > 0)
     infos = {config: _info(folder, config, split) for config in configs}
     num_shards = {config: len(list((folder / config).glob("*.parquet"))) for config in configs}
-    if "benchmark" in metadata:
-        title = f"Embeddings of {metadata['benchmark']}, {metadata.get('split', split)}"
+    if metadata.get("benchmark"):
+        title = f"Embeddings of {metadata['benchmark']}, {metadata.get('split') or split}"
     else:
         title = f"Embeddings of {repo_id.split('/')[-1]}"
     data = DatasetCardData(

@@ -129,7 +129,7 @@ def build_page(settings: Settings, searcher: Searcher) -> tuple[gr.Blocks, list[
                         gr.Slider(0, 100, 0, step=5, label=f"{name}, % masked", elem_id=f"mask-{name}")
                         for name in MODALITIES
                     ]
-                k = gr.Slider(1, most, min(NUM_HITS, most), step=1, label="Number of hits", elem_id="hits")
+                k = gr.Slider(1, most, min(NUM_HITS, len(gallery)), step=1, label="Number of hits", elem_id="hits")
             with gr.Column(scale=3, min_width=320, elem_id="results"):
                 hits = gr.HTML(message("Type what you are looking for."), elem_id="found")
         arguments = {"fn": search, "inputs": [query, temperature, *masked, k], "outputs": hits}

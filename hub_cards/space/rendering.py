@@ -1,5 +1,6 @@
 """The HTML of the page. Every text that comes from data is escaped here, and nowhere else."""
 
+import math
 import mimetypes
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -7,7 +8,7 @@ from urllib.parse import quote
 
 from searching import MODALITIES, Hit, Result
 
-_MANY_CAPTIONS = 2
+_SHOWN = 2  # of captions of a clip, and of clips that a caption describes; the others are folded away
 _PLAYERS = {"video": "video", "audio": "audio", "image": "img"}
 
 # Blue, orange and green of Okabe and Ito, told apart with every kind of colour vision; lighter ones on dark ground.
@@ -19,7 +20,7 @@ CSS = """
   --muted: #b4bac4; --block-info-text-color: #b4bac4; --body-text-color-subdued: #b4bac4; }
 #head h1 { font-size: 1.6rem; line-height: 1.25; margin: 0.4rem 0; font-weight: 600; }
 #head p { margin: 0; color: var(--body-text-color); max-width: 95ch; overflow-wrap: anywhere; }
-#head a { color: var(--link-text-color); }
+#head a { color: var(--link-text-color); padding: 0; }
 #search { align-self: flex-end; flex: 0 0 auto; height: 2.7rem; }
 #settings .styler { background: var(--block-background-fill); }
 #temperature input[type="number"], #temperature .min_value, #temperature .max_value { display: none; }
@@ -91,9 +92,9 @@ def header(num_clips: int, gallery: str, gallery_link: str | None, model: str, m
     """The title of the page, and what is searched."""
     return (
         "<h1>Search clips by text, and see why each one matched</h1>"
-        f"<p>{num_clips:,} clips of {_link(gallery, gallery_link)}, embedded by {_link(model, model_link)}. For each "
-        "query, SCALAR weighs what a clip shows, sounds like and says: the bar of a hit shows these weights, and its "
-        "score is the cosine between the query and the weighted centroid.</p>"
+        f"<p>{_count(num_clips, 'clip')} of {_link(gallery, gallery_link)}, embedded by {_link(model, model_link)}. "
+        "For each query, SCALAR weighs what a clip shows, sounds like and says: the bar of a hit shows these weights, "
+        "and its score is the cosine between the query and the weighted centroid.</p>"
     )
 
 
@@ -115,28 +116,30 @@ def render_result(result: Result, paths: Mapping[str, str]) -> str:
     Returns:
         `str`: HTML.
     """
-    lines = "".join(f"<p>{line}</p>" for line in _summary(result))
     notes = "".join(message(note) for note in result.notes)
     hits = "".join(_render_hit(hit, paths.get(hit.file)) for hit in result.hits)
-    return f'<div class="summary" role="status">{lines}</div>{notes}<ol class="hits">{hits}</ol>'
+    return f'<div class="summary" role="status">{_summary(result)}</div>{notes}<ol class="hits">{hits}</ol>'
 
 
-def _summary(result: Result) -> list[str]:
-    """Lines of HTML: how much was searched, and where the clip is that the query describes."""
+def _summary(result: Result) -> str:
+    """How much was searched, and where the clips are that the query describes, best first."""
     lost = result.num_clips - result.num_searched
-    lines = [f"{result.num_searched:,} of {result.num_clips:,} clips searched."]
+    line = f"{result.num_searched:,} of {_count(result.num_clips, 'clip')} searched."
     counts = zip(MODALITIES, result.masked, result.available, strict=True)
     masked = [f"{name} in {number:,} of {there:,}" for name, number, there in counts if number]
     if masked:
-        lines[0] += f" Masked: {', '.join(masked)} that have it."
+        line += f" Masked: {', '.join(masked)} that have it."
     if lost:
-        lines[0] += f" {_count(lost, 'clip')} cannot be found: nothing of {'it' if lost == 1 else 'them'} is left."
+        line += f" {_count(lost, 'clip')} cannot be found: nothing of {'it' if lost == 1 else 'them'} is left."
     if not result.num_searched:
-        lines[0] += " Mask less to search again."
-    for clip_id, rank in result.described:
+        line += " Mask less to search again."
+    places = []
+    for clip_id, rank in sorted(result.described, key=lambda place: place[1] or math.inf):
         where = "cannot be found: nothing of it is left" if rank is None else f"is at rank <b>{rank:,}</b>"
-        lines.append(f'The clip that this caption describes, <span class="name">{escape(clip_id)}</span>, {where}.')
-    return lines
+        # Isolated: an identifier may hold letters or marks that are read from right to left.
+        name = f'<bdi class="name">{escape(clip_id)}</bdi>'
+        places.append(f"<p>The clip that this caption describes, {name}, {where}.</p>")
+    return f"<p>{line}</p>{_folded(places, 'more clip')}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -145,12 +148,13 @@ def _count(number: int, noun: str) -> str:
 
 def _render_hit(hit: Hit, path: str | None) -> str:
     media = f'<div class="media">{_player(path, hit.clip_id)}</div>' if path else ""
+    captions = [f'<p class="caption">{escape(caption)}</p>' for caption in hit.captions]
     badge = '<span class="badge">described by the query</span>' if hit.is_described else ""
     return (
         f'<li class="hit{" described" if hit.is_described else ""}">{media}<div class="about">'
         f'<div class="title"><span class="rank">{hit.rank}</span><span class="name">{escape(hit.clip_id)}</span>'
         f'{badge}<span class="score">score <b>{hit.score:.3f}</b></span></div>'
-        f"{_bar(hit)}{_captions(hit.captions)}</div></li>"
+        f"{_bar(hit)}{_folded(captions, 'more caption')}</div></li>"
     )
 
 
@@ -179,11 +183,10 @@ def _bar(hit: Hit) -> str:
     )
 
 
-def _captions(captions: Sequence[str]) -> str:
-    lines = [f'<p class="caption">{escape(caption)}</p>' for caption in captions]
-    shown, more = "".join(lines[:_MANY_CAPTIONS]), lines[_MANY_CAPTIONS:]
+def _folded(paragraphs: Sequence[str], noun: str) -> str:
+    shown, more = "".join(paragraphs[:_SHOWN]), paragraphs[_SHOWN:]
     if more:
-        shown += f"<details><summary>{_count(len(more), 'more caption')}</summary>{''.join(more)}</details>"
+        shown += f"<details><summary>{_count(len(more), noun)}</summary>{''.join(more)}</details>"
     return shown
 
 

@@ -469,7 +469,7 @@ class Searcher:
                 for rank, (row, score, weight) in enumerate(found, start=1)
             ]
             if len(rows) < k:
-                notes.append(f"{k} hits were asked for, but only {len(rows)} clips can be found.")
+                notes.append(f"{k} hits were asked for, but only {len(rows)} can be found.")
         return Result(
             hits=hits,
             num_clips=len(gallery),

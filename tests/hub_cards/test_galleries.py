@@ -7,13 +7,17 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import Dataset, disable_progress_bars, load_dataset, load_from_disk
+from peft import LoraConfig, get_peft_model
 
 from eval.embeddings import Embeddings, gallery_manifest
 from hub_cards import galleries
 from hub_cards.cards import Details
 from hub_cards.files import without_folders
 from hub_cards.galleries import gallery_card, stage_gallery
+from hub_cards.publishing import Target
+from hub_cards.pushing import push_adapter, push_model
 from hub_cards.validation import check_card
+from modeling_scalar import ScalarModel
 from modeling_scalar.aggregation_scalar import query_weights, retrieval_scores
 from modeling_scalar.configuration_scalar import MODALITIES
 from search.gallery import Entry, FailedFile, Gallery
@@ -213,6 +217,7 @@ VECTOR = [[1.0] + [0.0] * (DIM - 1)]
         ({"clip_id": ["same"] * CLIPS}, r"must be unique, repeated: \['same'\]"),
         ({"query_id": ["same"] * QUERIES}, r"must be unique, repeated: \['same'\]"),
         ({"clip_ids": [["nowhere"]] * QUERIES}, r"not in the gallery: \['nowhere'\]"),
+        ({"clip_ids": [["clip 1 é"] * 2] * QUERIES}, r"name a clip more than once: \['0', '1'"),
         ({"clip_ids": [[]] + [["clip 1 é"]] * (QUERIES - 1)}, "must describe a clip"),
         ({"embedding": [[0.5] * (DIM - 1)] * QUERIES}, f"must have the length {DIM}"),
         ({"embedding": [[0.5] * DIM] * QUERIES}, r"must be of unit norm; it is not for \['0', '1'"),
@@ -227,6 +232,33 @@ def test_rows_that_are_not_as_a_store_has_them_are_named(tmp_path, changes, mess
     write_by_hand(tmp_path / "store", random_embeddings(), **changes)
     with pytest.raises(ValueError, match=message):
         stage_gallery(tmp_path / "store", tmp_path / "staged", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        ({"metadata": []}, "`metadata` in .* must be a dict"),
+        ({"problems": [1]}, "`problems` in .* must be texts"),
+        ({"metadata": {"source": "https://example.org"}}, "`source` in the metadata .* must be a dict, got 'https"),
+        ({"metadata": {"weights": ["a"]}}, "`weights` in the metadata .* must be a dict"),
+        ({"metadata": {"query_temperature": -1}}, "must be above 0, or 'inf', got -1"),
+        ({"metadata": {"query_temperature": "0.2"}}, "must be above 0, or 'inf', got '0.2'"),
+    ],
+)
+def test_a_description_written_by_hand_that_a_card_cannot_be_made_of_is_refused(tmp_path, description, message):
+    write_by_hand(tmp_path / "store", random_embeddings())
+    (tmp_path / "store" / "embeddings.json").write_text(json.dumps(description))
+    with pytest.raises(ValueError, match=message):
+        stage_gallery(tmp_path / "store", tmp_path / "staged")
+
+
+def test_a_description_written_by_hand_may_say_little(tmp_path):
+    write_by_hand(tmp_path / "store", random_embeddings())
+    metadata = {"model": None, "split": None, "benchmark": None, "weights": None, "source": {"url": "example.org"}}
+    (tmp_path / "store" / "embeddings.json").write_text(json.dumps({"metadata": metadata}))
+    stage_gallery(tmp_path / "store", tmp_path / "staged")
+    card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
+    assert "# Embeddings of gallery\n" in card and "- split: gallery\n" in card and "None" not in card
 
 
 @pytest.mark.parametrize(
@@ -256,6 +288,9 @@ def test_a_folder_that_holds_something_is_not_touched(tmp_path):
 def test_a_missing_source_and_a_missing_part_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         stage_gallery(tmp_path / "nowhere", tmp_path / "staged")
+    (tmp_path / "vectors.npz").touch()
+    with pytest.raises(FileNotFoundError, match="makes a store of a file"):
+        stage_gallery(tmp_path / "vectors.npz", tmp_path / "staged")
     saved_store(tmp_path / "store")
     shutil.rmtree(tmp_path / "store" / "queries")
     with pytest.raises(FileNotFoundError, match="There is no data set .*queries"):
@@ -326,6 +361,18 @@ def test_a_gallery_of_search_is_published_with_paths_below_its_folder(tmp_path):
     assert sorted(path.name for path in (tmp_path / "staged").iterdir()) == ["README.md", "clips", "embeddings.json"]
 
 
+@pytest.mark.parametrize("roots", [("/home/jane/clips", "/disk/clips"), ("/home/jane", "/home/bob/clips")])
+def test_clips_of_several_places_of_a_machine_would_tell_their_folders(tmp_path, roots):
+    saved_gallery(tmp_path / "gallery", tmp_path / "videos")
+    file = tmp_path / "gallery" / "gallery.json"
+    record = json.loads(file.read_text())
+    for number, entry in enumerate(record["entries"]):
+        entry["path"] = f"{roots[number % 2]}/{number}.mp4"
+    file.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match="share no folder but '/(home)?'.*a gallery for each"):
+        stage_gallery(tmp_path / "gallery", tmp_path / "staged")
+
+
 def test_media_go_along_with_the_subtitle_files_beside_them(tmp_path):
     names, _, _ = saved_gallery(tmp_path / "gallery", tmp_path / "videos")
     stage_gallery(tmp_path / "gallery", tmp_path / "staged", media=True)
@@ -339,6 +386,8 @@ def test_media_go_along_with_the_subtitle_files_beside_them(tmp_path):
     (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
     found = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["gallery"]
     assert found["file"][:] == [f"media/{name}" for name in names]
+    card = (tmp_path / "staged" / "README.md").read_text()
+    assert "with the\n  subtitle files that lay beside them" in card
 
 
 def test_media_that_changed_are_not_published(tmp_path):
@@ -467,3 +516,58 @@ def test_what_is_pushed_is_loaded_by_datasets_alone(tmp_path, hub, run_python):
         for config in ("clips", "queries"):
             expected = load_from_disk(tmp_path / name / config)
             assert found[f"{name}-{config}"] == {"features": {"test": str(expected.features)}, "rows": expected[:]}
+
+
+FROM_ADAPTER = """
+import json
+from pathlib import Path
+
+namespace = {}
+for block in Path("card.md").read_text().split("```python\\n")[1:]:
+    exec(block.split("```")[0], namespace)
+Path("found.json").write_text(json.dumps([namespace["text_embeds"].tolist(), namespace["scores"].tolist()]))
+"""
+
+
+@pytest.mark.slow
+def test_the_snippet_takes_an_adapter_with_the_base_it_was_trained_on(
+    tmp_path, hub, run_python, tiny_model_dir, tiny_processor, monkeypatch
+):
+    monkeypatch.setitem(globals(), "DIM", 16)  # that of the tiny model
+    for name, seed in (("base", None), ("changed", 1)):
+        model = ScalarModel.from_pretrained(tiny_model_dir)
+        if seed is not None:
+            torch.manual_seed(seed)
+            torch.nn.init.normal_(model.text_projection.weight)
+        model.save_pretrained(tmp_path / name)
+        tiny_processor.save_pretrained(tmp_path / name)
+    lora = LoraConfig(target_modules=r"text_model\..*\.(query|value)", task_type="FEATURE_EXTRACTION")
+    adapted = get_peft_model(ScalarModel.from_pretrained(tmp_path / "base"), lora).eval()
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter)
+    adapted.save_pretrained(tmp_path / "adapter")
+    adapted.config.save_pretrained(tmp_path / "adapter")
+    tiny_processor.save_pretrained(tmp_path / "adapter")
+    embeddings = saved_store(tmp_path / "store", metadata={"weights": {"adapter_model.safetensors": "0" * 64}})
+
+    api = hub.api()
+    push_model(tmp_path / "base", Target("user/base", "model"), DETAILS, api=api)
+    push_adapter(tmp_path / "adapter", Target("user/adapter", "adapter"), DETAILS, api=api)
+    commit = api.model_info("user/adapter").sha
+    push_model(tmp_path / "changed", Target("user/base", "model"), DETAILS, api=api)
+    stage_gallery(tmp_path / "store", tmp_path / "staged", "user/adapter", commit)
+    (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
+    shutil.copy(tmp_path / "staged" / "README.md", tmp_path / "card.md")
+    api.create_repo("user/gallery", repo_type="dataset")
+    api.upload_folder(repo_id="user/gallery", folder_path=tmp_path / "staged", repo_type="dataset")
+
+    run_python(FROM_ADAPTER)
+    found = json.loads((tmp_path / "found.json").read_text())
+    inputs = tiny_processor(text=["a low bell"])
+    with torch.no_grad():
+        text = adapted.get_text_features(inputs["input_ids"], inputs["attention_mask"])
+        arguments = (text, embeddings.modality_embeds, embeddings.modality_mask)
+        scores = adapted.compute_scores(*arguments, query_temperature=0.3)
+    for values, expected in zip(found, (text, scores), strict=True):
+        torch.testing.assert_close(torch.tensor(values), expected, rtol=0, atol=1e-6)

@@ -184,7 +184,7 @@ def test_numbers_out_of_range_are_refused(searcher, changes):
 def test_notes_say_what_became_of_the_query(searcher):
     assert searcher.search("the dog barks", 0.2, k=6).notes == []
     (note,) = searcher.search("the dog barks", 0.2, k=7).notes
-    assert note == "7 hits were asked for, but only 6 clips can be found."
+    assert note == "7 hits were asked for, but only 6 can be found."
     (note,) = searcher.search("dog " * 100, 0.2, k=6).notes
     assert "102 tokens" in note and "first 40" in note
     (note,) = searcher.search("the dog xylophone", 0.2, k=6).notes
@@ -280,6 +280,18 @@ def test_the_summary_counts_what_cannot_be_found():
     assert "7 of 9 clips searched. Masked: video in 4 of 9, subtitle in 1 of 9" in page
     assert "2 clips cannot be found" in page
     assert "is at rank <b>3</b>" in page and "cannot be found: nothing of it is left" in page
+
+
+def test_the_clips_that_a_label_describes_come_best_first_and_the_others_are_folded_away():
+    places = [("third", None), ("second", 7), ("first", 2), ("fourth", None)]
+    page = rendering.render_result(make_result(described=places), {})
+    order = [page.index(f">{name}</bdi>") for name in ("first", "second", "third", "fourth")]
+    assert order == sorted(order) and order[1] < page.index("<summary>2 more clips</summary>") < order[2]
+
+
+def test_one_clip_is_counted_as_one():
+    assert "1 of 1 clip searched" in rendering.render_result(make_result(num_clips=1, num_searched=1), {})
+    assert "<p>1 clip of user/gallery" in rendering.header(1, "user/gallery", None, "user/model", None)
 
 
 def test_more_than_two_captions_are_folded_away():
@@ -563,3 +575,22 @@ def test_what_is_missing_is_said_on_the_page(hub, open_page, tmp_path):
         page = open_page(address)
         page.get_by_text("There is no data set user/nothing on the Hub.").wait_for()
         assert page.locator("#query").count() == 0
+
+
+@pytest.mark.slow
+def test_a_gallery_of_one_clip_has_nothing_to_complain_of(
+    hub, open_page, tmp_path, tiny_model_dir, tiny_model, tiny_processor
+):
+    folder = write_gallery(tmp_path / "gallery", tiny_model, tiny_processor, queries=False)
+    path = folder / "clips" / "test-00000-of-00001.parquet"
+    Dataset.from_parquet(str(path), keep_in_memory=True, cache_dir=str(tmp_path)).select([0]).to_parquet(path)
+    stage_space(tmp_path / "space", "user/tiny", "user/gallery")
+    settings = {"model": str(tiny_model_dir), "gallery": str(folder)}
+    (tmp_path / "space" / "space.json").write_text(json.dumps(settings))
+    with running_app(tmp_path / "space", hub.env(tmp_path / "hf_home")) as address:
+        page = open_page(address)
+        box = page.locator("#query textarea, #query input")
+        box.fill("low music")
+        box.press("Enter")
+        page.get_by_text("1 of 1 clip searched.").wait_for()
+        assert shown_hits(page) == ["clip0"] and page.locator(".message").count() == 0
