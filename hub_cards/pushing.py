@@ -11,7 +11,7 @@ from modeling_scalar.loading_scalar import model_fingerprint, weight_digests
 
 from .cards import Details, adapter_card, model_card
 from .files import read_json
-from .galleries import gallery_card, stage_gallery
+from .galleries import UNKNOWN, gallery_card, stage_gallery
 from .metrics import metric_card, stage_metric
 from .models import find_base, stage_adapter, stage_model
 from .publishing import Published, Target, explained, preview, publish, read_record, staging, write_record
@@ -149,6 +149,8 @@ def push_gallery(
     revision = None
     if model is None:
         model, revision = _model_of(source, api.endpoint)
+    elif output is None and model != UNKNOWN:
+        _check_model(api, source, model)
     return _push(
         target,
         lambda folder: stage_gallery(source, folder, model, revision, media=media),
@@ -158,6 +160,25 @@ def push_gallery(
         api,
         source if source.is_dir() else None,
     )
+
+
+def _check_model(api: HfApi, source: Path, model: str) -> None:
+    """Raise a ValueError if a store names other weights than those of the model that is said to have made it.
+
+    A gallery of search names them by a fingerprint of the local files, which the Hub's copies need not have.
+    """
+    description = source / "embeddings.json"
+    made_by = read_json(description).get("metadata", {}).get("weights") if description.is_file() else None
+    if not isinstance(made_by, dict):
+        return
+    with explained(api, Target(model, "model")):
+        info = api.model_info(model, files_metadata=True)
+    there = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
+    if any(there.get(name) != digest for name, digest in made_by.items()):
+        raise ValueError(
+            f"{source} was made with other weights than those of {model}: {sorted(made_by)} differ. Name the model "
+            "that made it, or make it again."
+        )
 
 
 def _model_of(source: Path, endpoint: str) -> tuple[str | None, str | None]:
@@ -269,6 +290,12 @@ def _revisions_of(api: HfApi, gallery: str, model: str | None) -> dict[str, str 
     model = model or made_by
     with explained(api, Target(model, "model")):
         revision = api.model_info(model, revision=revision).sha
+        config = read_json(Path(api.hf_hub_download(model, "config.json", revision=revision)))
+    if config.get("aggregation") != "scalar":
+        raise ValueError(
+            f"The app draws the weights of SCALAR's score, but {model} scores with {config.get('aggregation')!r}: it "
+            "would show other hits than the model finds. Publish a gallery of a model that scores with 'scalar'."
+        )
     return {"model": model, "model_revision": revision, "gallery_revision": commit}
 
 

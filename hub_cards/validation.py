@@ -83,7 +83,8 @@ _LOCAL_PATH = re.compile(
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 _LINK = re.compile(
-    r"\]\(\s*<?([^)\s>]+)>?(?:\s+[\"'(][^\n]*?)?\)|^ {0,3}\[[^\]\n]+\]:\s*<?([^\s>]+)|(?:src|href)=[\"']([^\"']+)",
+    r"(?<!\\)\]\(\s*<?([^)\s>]+)>?(?:\s+[\"'(][^\n]*?)?\)"
+    r"|^ {0,3}\[[^\]\n]+\]:\s*<?([^\s>]+)|(?:src|href)=[\"']([^\"']+)",
     re.MULTILINE,
 )
 # Another place than the repository: a URL, this page, or one of the Hub's sections.

@@ -949,7 +949,10 @@ class HubServer:
             message = f"Access to {repo.type} {repo.id} is restricted."
             raise HubError(401 if call.user is None else 403, message, "GatedRepo")
         commit = repo.commit(revision)
-        headers = {"X-Repo-Commit": commit.sha, "Content-Disposition": f'inline; filename="{path.split("/")[-1]}"'}
+        headers = {
+            "X-Repo-Commit": commit.sha,
+            "Content-Disposition": f'inline; filename="{quote(path.split("/")[-1])}"',
+        }
         if path not in commit.files:
             error = HubError(404, "Entry not found", "EntryNotFound")
             return Answer(error.body, 404, error.headers | headers)

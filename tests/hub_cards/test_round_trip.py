@@ -396,5 +396,19 @@ def test_the_base_of_an_adapter_is_the_one_it_was_trained_on(elsewhere, made, tm
     assert ("model", "user/other") not in elsewhere.hub.repos
 
 
+def test_an_app_and_a_gallery_that_do_not_fit_their_model_are_refused(elsewhere, made):
+    target, api = Target("user/wrong", "gallery"), elsewhere.api
+    store = made / "gram" / "results" / "embeddings"
+    with pytest.raises(ValueError, match="made with other weights than those of user/adapter"):
+        push_gallery(store, target, elsewhere.details, model="user/adapter", api=api)
+    push_gallery(store, target, elsewhere.details, api=api)
+    space = Target("user/wrong", "space")
+    with pytest.raises(ValueError, match="user/gram scores with 'gram'"):
+        push_space(space, elsewhere.details, gallery="user/wrong", api=api)
+    with pytest.raises(ValueError, match="made by user/gram, so queries of user/adapter cannot"):
+        push_space(space, elsewhere.details, gallery="user/wrong", model="user/adapter", api=api)
+    assert ("space", "user/wrong") not in elsewhere.hub.repos
+
+
 def test_nothing_of_the_token_was_seen_anywhere(elsewhere):
     assert elsewhere.hub.leaks() == [] and elsewhere.hub.unknown == []

@@ -255,3 +255,10 @@ def test_the_documentation_of_the_metrics_keeps_the_rules():
     assert len(cards) == 2
     for card in cards:
         assert [problem for problem in validate(card) if "`app_file`" not in problem] == []  # staged with the app
+
+
+def test_what_is_escaped_is_no_link(tmp_path):
+    (tmp_path / "README.md").write_text("---\nlicense: mit\ntags:\n- a\n---\nA clip called \\[1080p\\](1).mp4.\n")
+    assert validate(tmp_path, "model") == []
+    (tmp_path / "README.md").write_text("---\nlicense: mit\ntags:\n- a\n---\nA clip called [1080p](1).mp4.\n")
+    assert "'1'" in " ".join(validate(tmp_path, "model"))
