@@ -61,7 +61,7 @@ study: $(BACKBONE)/model.safetensors $(TARGETS) $(OTHER)/miniature.json ## the p
 	$(BIN)/python -m trainer.study
 
 test: $(INSTALLED) ## the default test suite, about six minutes on two cores
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 check: $(INSTALLED) ## lint, format and spelling
 	$(BIN)/ruff check .

@@ -17,6 +17,14 @@ from modeling_scalar import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
+# A worker that came to one of these last would keep the others waiting for it.
+LONGEST = ("test_training.py", "trainer/test_scalar_trainer.py", "test_end_to_end.py", "hub_cards/test_round_trip.py")
+
+
+def pytest_collection_modifyitems(items):
+    """Let the files that take minutes begin first; `make test` keeps this order (`--no-loadscope-reorder`)."""
+    places = {ROOT / "tests" / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @pytest.fixture(scope="session")

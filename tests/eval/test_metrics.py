@@ -303,7 +303,8 @@ def test_folders_are_complete_spaces(name):
     header = yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---")[1])
     assert header["sdk"] == "gradio" and header["tags"] == ["evaluate", "metric"]
     assert (folder / header["app_file"]).is_file()
-    required = {line.split(">")[0] for line in (folder / "requirements.txt").read_text().split()}
+    lines = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    required = {line.split(">")[0] for line in lines if not line.startswith(("#", "--"))}
     scripts = "".join(path.read_text() for path in folder.glob("*.py") if path.name != "app.py")
     imported = set(re.findall(r"^(?:import|from) (\w+)", scripts, flags=re.MULTILINE))
     assert imported - set(sys.stdlib_module_names) == required
