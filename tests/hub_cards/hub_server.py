@@ -367,6 +367,7 @@ class HubServer:
         requests (`list[Request]`): all requests so far, (method, path, has_token).
         bodies (`list[bytes]`): their bodies.
         unknown (`list[Request]`): those among them that this server does not know.
+        failures (`list[str]`): tracebacks of this server's own errors; leaving the context raises if there are any.
     """
 
     def __init__(self, user: str = "user", page_size: int = 1000):
@@ -376,6 +377,7 @@ class HubServer:
         self.bodies: list[bytes] = []
         self.other_headers: list[str] = []
         self.unknown: list[Request] = []
+        self.failures: list[str] = []
         self.faults: list[Fault] = []
         self.page_size = page_size
         self.token = self.add_user(user)
@@ -505,6 +507,7 @@ class HubServer:
 
     def __exit__(self, *exception):
         self.stop()
+        assert not self.failures, "The test server failed:\n" + "\n".join(self.failures)
 
     # The server
 
@@ -562,8 +565,9 @@ class HubServer:
                 answer = self._route(call, address.path, request)
             except HubError as error:
                 answer = Answer(error.body, error.status, error.headers)
-            except Exception:
-                answer = Answer({"error": f"The test server failed:\n{traceback.format_exc()}"}, 500)
+            except Exception:  # the client gets an answer, and the fixture fails the test
+                self.failures.append(traceback.format_exc())
+                answer = Answer({"error": f"The test server failed:\n{self.failures[-1]}"}, 500)
         return None if fault is not None else answer
 
     def _route(self, call: Call, path: str, request: Request) -> Answer:

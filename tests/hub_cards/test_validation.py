@@ -205,8 +205,8 @@ def test_a_token_is_never_repeated(problems):
 
 
 def test_local_paths_are_found_in_the_metadata_too(problems):
-    (found,) = problems("license: mit\ncomment: /tmp/runs\n")
-    assert "path of one machine: /tmp/runs" in found
+    (found,) = problems("license: mit\ncomment: /scratch/runs\n")
+    assert "path of one machine: /scratch/runs" in found
 
 
 @pytest.mark.parametrize("text", ["https://example.org/home/me", "a/data/b", "either/or", "s3://bucket/data/x"])
