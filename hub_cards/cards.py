@@ -307,8 +307,12 @@ def _counted(counts: Mapping[str, int], trained: Mapping[str, int] | None = None
     return [[part, *(f"{number:,}" for number in numbers)] for part, *numbers in rows]
 
 
-def _describe(folder: Path, repo_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The front matter that models and adapters share, and the variables of their templates."""
+def _describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The front matter that models and adapters share, and the variables of their templates; `pattern`: of weights."""
+    validate_repo_id(repo_id)
+    weights = sorted(folder.glob(pattern))
+    if not weights:
+        raise FileNotFoundError(f"There are no weights ({pattern}) in {folder}.")
     config = read_json(folder / "config.json")
     recipe, training = _optional_json(folder / "recipe.json"), read_training(folder / "training.json")
     emissions = read_emissions(folder / "emissions.csv")
@@ -326,6 +330,7 @@ def _describe(folder: Path, repo_id: str) -> tuple[dict[str, Any], dict[str, Any
         data["co2_eq_emissions"] = _emissions_data(emissions, training, recipe)
     variables = {
         "repo_id": repo_id,
+        "counts": count_parameters(weights),
         "model_name": model_name,
         "aggregation": aggregation,
         "aggregation_name": method_title(aggregation),
@@ -386,13 +391,9 @@ def model_card(folder: str | os.PathLike, repo_id: str, details: Details) -> str
         FileNotFoundError: the folder has no `config.json` or no weights, or an evaluation has no `results.json`.
         ValueError: a file is not what its name says, or `training.json` counts other parameters than the weights.
     """
-    validate_repo_id(repo_id)
     folder = Path(folder)
-    weights = sorted(folder.glob("model*.safetensors"))
-    if not weights:
-        raise FileNotFoundError(f"There are no weights (model*.safetensors) in {folder}.")
-    counts = count_parameters(weights)
-    data, variables = _describe(folder, repo_id)
+    data, variables = _describe(folder, repo_id, "model*.safetensors")
+    counts = variables["counts"]
     merge = _optional_json(folder / "merge.json")
     training = variables["training"]
     if training is not None and merge is None:  # the record of a merged model is that of its adapter
@@ -402,7 +403,7 @@ def model_card(folder: str | os.PathLike, repo_id: str, details: Details) -> str
         data |= {"base_model": merge["base_model"], "base_model_relation": "finetune"}
     trained = training["trainable_parameters"] if training is not None and merge is None else None
     card = ModelCardData(library_name="transformers", **data)
-    return render("model", card, details, merge=merge, counts=counts, trained=trained, adapter=None, **variables)
+    return render("model", card, details, merge=merge, trained=trained, adapter=None, **variables)
 
 
 def _check_base(base: Any, revision: Any) -> None:
@@ -433,13 +434,9 @@ def adapter_card(folder: str | os.PathLike, repo_id: str, details: Details) -> s
     Raises:
         FileNotFoundError, ValueError: as [`model_card`].
     """
-    validate_repo_id(repo_id)
     folder = Path(folder)
-    weights = sorted(folder.glob("adapter_model*.safetensors"))
-    if not weights:
-        raise FileNotFoundError(f"There are no weights (adapter_model*.safetensors) in {folder}.")
-    counts = count_parameters(weights)
-    data, variables = _describe(folder, repo_id)
+    data, variables = _describe(folder, repo_id, "adapter_model*.safetensors")
+    counts = variables["counts"]
     adapter = read_json(folder / "adapter_config.json")
     if variables["training"] is not None:
         check_parameters(counts, variables["training"], is_adapter=True)
@@ -454,7 +451,6 @@ def adapter_card(folder: str | os.PathLike, repo_id: str, details: Details) -> s
         "adapter",
         card,
         details,
-        counts=counts,
         adapter=adapter,
         merge=None,
         is_changed=is_changed,

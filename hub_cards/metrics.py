@@ -21,7 +21,8 @@ GRADIO_VERSION = "6.31.0"
 """What the page of a metric is tried with."""
 PYTHON_VERSION = "3.11"
 
-_REQUIRED = ("README.md", "app.py", "requirements.txt")
+_PAGE = Path(__file__).parent / "metric" / "app.py"
+_REQUIRED = ("README.md", "example.json", "requirements.txt")
 _BLOCK = re.compile(r"(```python\n)(.*?)(```)", re.DOTALL)
 
 
@@ -52,12 +53,14 @@ def stage_metric(source: str | os.PathLike, folder: str | os.PathLike, repo_id: 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} must be a new or an empty folder.")
     found = [path for path in source.iterdir() if path.name not in ("__init__.py", "__pycache__")]
-    others = sorted(path.name for path in found if path.suffix != ".py" and path.name not in _REQUIRED)
+    scripts = {path.name for path in found if path.suffix == ".py"} - {_PAGE.name}  # the page is the same for all
+    others = sorted({path.name for path in found} - scripts - set(_REQUIRED))
     if others:
         raise ValueError(f"{source} holds {others}, which is no part of a metric: move it elsewhere.")
     folder.mkdir(parents=True, exist_ok=True)
     for path in found:
         shutil.copyfile(path, folder / path.name)
+    shutil.copyfile(_PAGE, folder / _PAGE.name)
 
 
 def _script(match: re.Match) -> str:
@@ -103,7 +106,7 @@ def metric_card(folder: str | os.PathLike, repo_id: str, details: Details) -> st
     lines = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
     return render(
         "metric",
-        SpaceCardData(**data, sdk_version=GRADIO_VERSION, python_version=PYTHON_VERSION),
+        SpaceCardData(**data, sdk_version=GRADIO_VERSION, python_version=PYTHON_VERSION, app_file=_PAGE.name),
         details,
         repo_id=repo_id,
         head=head.strip(),

@@ -52,7 +52,7 @@ _OWNED = {
     "model": _OF_MODEL,
     "adapter": (*_OF_MODEL, "adapter_config.json", "adapter_model*.safetensors"),
     "gallery": ("clips/*", "queries/*", "media/*", "embeddings.json"),
-    "metric": ("app.py", "ranking.py", "requirements.txt"),
+    "metric": ("app.py", "example.json", "ranking.py", "requirements.txt"),
     "space": ("app.py", "rendering.py", "searching.py", "requirements.txt", "space.json"),
 }
 

@@ -7,11 +7,9 @@ import evaluate
 import gradio as gr
 
 FOLDER = Path(__file__).parent
-EXAMPLE = {
-    "predictions": "[[0.9, 0.1, 0.2], [0.3, 0.3, 0.1]]",
-    "references": "[0, 1]",
-    "k": "[1, 2]",
-}
+# The script that holds the metric, and inputs to begin with.
+((SCRIPT, INPUTS),) = json.loads((FOLDER / "example.json").read_text(encoding="utf-8")).items()
+EXAMPLE = {name: json.dumps(value) for name, value in INPUTS.items()}
 FORMULAS = [{"left": mark, "right": mark, "display": mark == "$$"} for mark in ("$$", "$")]
 
 
@@ -23,10 +21,10 @@ def compute(*texts):
             inputs[name] = json.loads(text)
         except ValueError as error:
             raise gr.Error(f"{name} must be JSON: {error}.", print_exception=False) from error
-        if not inputs[name] or type(inputs[name]) is not type(json.loads(example)):
+        if not inputs[name] or type(inputs[name]) is not type(INPUTS[name]):
             raise gr.Error(f"{name} must be like {example} and not empty.", print_exception=False)
     # A module remembers the types of inputs that it refused, so each request has its own.
-    metric = evaluate.load(str(FOLDER / "retrieval.py"), keep_in_memory=True)
+    metric = evaluate.load(str(FOLDER / SCRIPT), keep_in_memory=True)
     try:
         return metric.compute(**inputs)
     except (TypeError, ValueError) as error:
@@ -35,8 +33,9 @@ def compute(*texts):
 
 documentation = (FOLDER / "README.md").read_text(encoding="utf-8").split("---\n", 2)[2]
 title, sections = documentation.split("\n## ", 1)
+heading = next(line.removeprefix("# ") for line in title.splitlines() if line.startswith("# "))
 
-with gr.Blocks(title="Retrieval") as page:
+with gr.Blocks(title=heading) as page:
     gr.Markdown(f"{title}\n\nInputs are JSON. `-Infinity` is the score of a candidate that cannot be scored.")
     with gr.Row():
         with gr.Column():

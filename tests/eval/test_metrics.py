@@ -1,5 +1,6 @@
 import copy
 import doctest
+import json
 import math
 import os
 import re
@@ -298,14 +299,15 @@ def test_modules_load_offline_from_a_copy_and_their_cards_are_right(tmp_path, co
 
 
 @pytest.mark.parametrize("name", ["retrieval", "aggregation_gain"])
-def test_folders_are_complete_spaces(name):
+def test_folders_hold_what_their_spaces_need(name):
     folder = METRICS / name
     header = yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---")[1])
     assert header["sdk"] == "gradio" and header["tags"] == ["evaluate", "metric"]
-    assert (folder / header["app_file"]).is_file()
+    ((script, inputs),) = json.loads((folder / "example.json").read_text(encoding="utf-8")).items()
+    assert script == f"{name}.py" and list(inputs)[:2] == ["predictions", "references"]
     lines = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
     required = {line.split(">")[0] for line in lines if not line.startswith(("#", "--"))}
-    scripts = "".join(path.read_text() for path in folder.glob("*.py") if path.name != "app.py")
+    scripts = "".join(path.read_text() for path in folder.glob("*.py"))
     imported = set(re.findall(r"^(?:import|from) (\w+)", scripts, flags=re.MULTILINE))
     assert imported - set(sys.stdlib_module_names) == required
 

@@ -37,9 +37,9 @@ def blocks(text):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_staged_metric_holds_its_scripts_and_nothing_else(tmp_path, name):
     stage_metric(METRICS / name, tmp_path / name, f"user/{name}")
-    expected = {path.name for path in (METRICS / name).iterdir() if path.suffix in (".py", ".txt", ".md")}
-    assert {path.name for path in (tmp_path / name).iterdir()} == expected
-    assert {f"{name}.py", "app.py", "requirements.txt", "README.md"} <= expected
+    expected = {path.name for path in (METRICS / name).iterdir() if path.suffix in (".py", ".txt", ".md", ".json")}
+    assert {path.name for path in (tmp_path / name).iterdir()} == expected | {"app.py"}
+    assert {f"{name}.py", "example.json", "requirements.txt", "README.md"} <= expected
     for file in expected:
         assert (tmp_path / name / file).read_bytes() == (METRICS / name / file).read_bytes()
 
@@ -56,6 +56,7 @@ def test_the_card_names_the_space_and_keeps_the_documentation(tmp_path, name):
         "license": "mit",
         "sdk_version": GRADIO_VERSION,
         "python_version": "3.11",
+        "app_file": "app.py",
     }
     assert f'evaluate.load("user/{name}")' in blocks(card)[0] and "eval/metrics" not in card
     definition = original.split("## Definition")[1].split("## How to use")[0]
@@ -92,13 +93,16 @@ def test_a_space_of_another_name_is_refused(tmp_path):
 
 
 def test_what_is_no_metric_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"lacks \['nothing.py', 'README.md', 'app.py', 'requirements.txt'\]"):
+    with pytest.raises(
+        FileNotFoundError, match=r"lacks \['nothing.py', 'README.md', 'example.json', 'requirements.txt'\]"
+    ):
         stage_metric(tmp_path / "nothing", tmp_path / "staged", "user/nothing")
     shutil.copytree(METRICS / "retrieval", tmp_path / "retrieval")
-    (tmp_path / "retrieval" / "scores.npy").touch()
-    with pytest.raises(ValueError, match=r"\['scores.npy'\], which is no part of a metric"):
-        stage_metric(tmp_path / "retrieval", tmp_path / "staged", "user/retrieval")
-    (tmp_path / "retrieval" / "scores.npy").unlink()
+    for name in ("scores.npy", "app.py"):
+        (tmp_path / "retrieval" / name).touch()
+        with pytest.raises(ValueError, match=rf"\['{name}'\], which is no part of a metric"):
+            stage_metric(tmp_path / "retrieval", tmp_path / "staged", "user/retrieval")
+        (tmp_path / "retrieval" / name).unlink()
     with pytest.raises(ValueError, match="must be a new or an empty folder"):
         stage_metric(METRICS / "retrieval", tmp_path / "retrieval", "user/retrieval")
 
@@ -153,14 +157,19 @@ def page(monkeypatch, tmp_path):
     `evaluate.load` keeps one folder of modules for the life of a process, so it is tested in another one, above.
     """
     classes = {"retrieval": Retrieval, "aggregation_gain": AggregationGain}
-    scripts = {str(METRICS / name / f"{name}.py"): metric for name, metric in classes.items()}
+    scripts = {str(tmp_path / name / f"{name}.py"): metric for name, metric in classes.items()}
 
     def load(path, keep_in_memory):
         return scripts[path](keep_in_memory=keep_in_memory, cache_dir=str(tmp_path))
 
     monkeypatch.setattr(evaluate, "load", load)
     monkeypatch.setitem(sys.modules, "gradio", MagicMock(Error=PageError))
-    return lambda name: runpy.run_path(str(METRICS / name / "app.py"))
+
+    def start(name):
+        staged(name, tmp_path / name)
+        return runpy.run_path(str(tmp_path / name / "app.py"))
+
+    return start
 
 
 @pytest.mark.parametrize(
@@ -173,7 +182,7 @@ def page(monkeypatch, tmp_path):
 def test_the_page_computes_its_example(page, name, expected):
     app = page(name)
     assert app["compute"](*app["EXAMPLE"].values()).items() >= expected.items()
-    assert app["title"].startswith(f"\n# {name.replace('_', ' ').title()}")
+    assert app["heading"] == name.replace("_", " ").title() and f"# {app['heading']}\n" in app["title"]
     assert app["sections"].startswith("Definition")
 
 
