@@ -14,7 +14,17 @@ from .files import read_json
 from .galleries import UNKNOWN, gallery_card, stage_gallery
 from .metrics import metric_card, stage_metric
 from .models import find_base, stage_adapter, stage_model
-from .publishing import Published, Target, explained, preview, publish, read_record, staging, write_record
+from .publishing import (
+    Published,
+    PublishError,
+    Target,
+    explained,
+    preview,
+    publish,
+    read_record,
+    staging,
+    write_record,
+)
 from .spaces import space_card, stage_space
 
 logger = logging.getLogger(__name__)
@@ -149,7 +159,7 @@ def push_gallery(
     revision = None
     if model is None:
         model, revision = _model_of(source, api.endpoint)
-    elif output is None and model != UNKNOWN:
+    if output is None and model not in (None, UNKNOWN) and revision is None:
         _check_model(api, source, model)
     return _push(
         target,
@@ -163,18 +173,21 @@ def push_gallery(
 
 
 def _check_model(api: HfApi, source: Path, model: str) -> None:
-    """Raise a ValueError if a store names other weights than those of the model that is said to have made it.
+    """Raise an error unless a model is on the Hub, and has the weights that a store names, if it names any.
 
     A gallery of search names them by a fingerprint of the local files, which the Hub's copies need not have.
     """
+    try:
+        with explained(api, Target(model, "model")):
+            info = api.model_info(model, files_metadata=True)
+    except PublishError as error:
+        raise PublishError(
+            f"{error} {source} was made by {model}: say with --model where that is, or 'unknown'."
+        ) from error
+    there = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
     description = source / "embeddings.json"
     made_by = read_json(description).get("metadata", {}).get("weights") if description.is_file() else None
-    if not isinstance(made_by, dict):
-        return
-    with explained(api, Target(model, "model")):
-        info = api.model_info(model, files_metadata=True)
-    there = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
-    if any(there.get(name) != digest for name, digest in made_by.items()):
+    if isinstance(made_by, dict) and any(there.get(name) != digest for name, digest in made_by.items()):
         raise ValueError(
             f"{source} was made with other weights than those of {model}: {sorted(made_by)} differ. Name the model "
             "that made it, or make it again."

@@ -6,6 +6,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -408,6 +409,20 @@ def test_an_app_and_a_gallery_that_do_not_fit_their_model_are_refused(elsewhere,
     with pytest.raises(ValueError, match="made by user/gram, so queries of user/adapter cannot"):
         push_space(space, elsewhere.details, gallery="user/wrong", model="user/adapter", api=api)
     assert ("space", "user/wrong") not in elsewhere.hub.repos
+
+
+def test_a_relative_folder_is_not_taken_for_an_id(elsewhere, made, tmp_path):
+    """Evaluated as `runs/gone` in another working directory: nobody here can tell what that was."""
+    store = shutil.copytree(made / "adapter" / "results" / "embeddings", tmp_path / "store")
+    description = json.loads((store / "embeddings.json").read_text())
+    description["metadata"]["model"] = "runs/gone"
+    (store / "embeddings.json").write_text(json.dumps(description))
+    target = Target("user/gone", "gallery")
+    with pytest.raises(OSError, match="The model runs/gone is not there.*--model where that is, or 'unknown'"):
+        push_gallery(store, target, elsewhere.details, api=elsewhere.api)
+    assert ("dataset", "user/gone") not in elsewhere.hub.repos
+    push_gallery(store, target, elsewhere.details, model="unknown", api=elsewhere.api)
+    assert json.loads(elsewhere.hub.repo("user/gone", "dataset").files()["embeddings.json"])["model"] is None
 
 
 def test_nothing_of_the_token_was_seen_anywhere(elsewhere):
