@@ -31,7 +31,7 @@ from eval.results import (
 )
 from eval.statistics import seed_interval, sign_test
 from eval.tables import Cell, Row, Table
-from modeling_scalar.aggregation_scalar import method_title
+from modeling_scalar.aggregation_scalar import METHODS, method_title
 from modeling_scalar.configuration_scalar import MODALITIES
 
 DIRECTIONS = {"text_to_video": "T→V", "video_to_text": "V→T"}
@@ -44,8 +44,6 @@ KEYS = [("", "benchmark"), ("", "label"), ("", "n")]
 """Columns at the left: what was measured, of which label, over how many seeds."""
 
 _R10 = "text_to_video_recall_at_10"
-# Scores that treat the modalities alike: the paper counts how often their joint score is below a single pathway.
-_SYMMETRIC = ("gram", "gram_span", "pmrl", "pmrl_raw", "hypergram", "triangle", "symile")
 
 
 # Columns and rows ---------------------------------------------------------------------------------------------------
@@ -466,6 +464,11 @@ def _sign_row(claim: str, cells: str, wins: int, ties: int, losses: int) -> Row:
     return [claim, cells, *(Cell((float(count),), digits=0) for count in (wins, ties, losses)), p]
 
 
+def _is_symmetric(method: str) -> bool:
+    """Whether the paper's claim on symmetric scores is about this one; a score of a plugin may be unknown here."""
+    return method in METHODS and METHODS[method].is_symmetric
+
+
 def sign_table(results: Results) -> Table:
     """Sign tests of "Statistical Support": margins over the baseline in Table 3, negative gains in Table 4."""
     rates, base = rates_of(results), results.baseline
@@ -487,7 +490,7 @@ def sign_table(results: Results) -> Table:
         (label_name(label), benchmark): Cell(tuple(numbers)).mean
         for benchmark, labels in results.runs.items()
         for label, seeds in labels.items()
-        if next(iter(seeds.values()))["score"]["method"] in _SYMMETRIC and (numbers := values(seeds, gain()).values())
+        if _is_symmetric(next(iter(seeds.values()))["score"]["method"]) and (numbers := values(seeds, gain()).values())
     }
     if len(gains) > 1:
         negative = sum(number < 0 for number in gains.values())

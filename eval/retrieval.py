@@ -33,7 +33,8 @@ _CHUNK = 4096  # right pairs whose weights are computed at once
 
 def measurable_methods(embeddings: Embeddings) -> tuple[str, ...]:
     """Return every registered method that these embeddings have what it needs for: `concat_head` needs its heads."""
-    return tuple(name for name in METHODS if name != "concat_head" or embeddings.concat_embeds is not None)
+    has_heads = embeddings.concat_embeds is not None
+    return tuple(name for name, method in METHODS.items() if has_heads or not method.uses_concat_heads)
 
 
 def pathways() -> tuple[str, ...]:

@@ -153,9 +153,9 @@ class ScalarConfig(PreTrainedConfig):
 
         if self.aggregation not in METHODS:
             raise ValueError(f"`aggregation` must be one of {tuple(METHODS)}, got {self.aggregation!r}.")
-        if self.aggregation == "concat_head" and not self.has_concat_heads:
+        if METHODS[self.aggregation].uses_concat_heads and not self.has_concat_heads:
             raise ValueError(
-                "`aggregation='concat_head'` needs `has_concat_heads=True`: convert the checkpoint with "
+                f"`aggregation={self.aggregation!r}` needs `has_concat_heads=True`: convert the checkpoint with "
                 "`--concat-heads`."
             )
         for name in ("projection_dim", "num_frame_embeddings", "num_segment_embeddings"):

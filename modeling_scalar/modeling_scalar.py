@@ -29,7 +29,7 @@ from transformers import (
 )
 from transformers.utils import ModelOutput
 
-from .aggregation_scalar import query_weights, retrieval_scores
+from .aggregation_scalar import METHODS, query_weights, retrieval_scores
 from .configuration_scalar import CONCATENATIONS, MODALITIES, ScalarConfig
 from .modeling_beats import BeatsModel
 
@@ -316,7 +316,7 @@ class ScalarModel(ScalarPreTrainedModel):
             self.match_head = ScalarMatchHead(text_size, eps)
         if config.has_logit_scale:
             self.logit_scale = ScalarLogitScale()
-        if config.aggregation == "hypergram":
+        if METHODS[config.aggregation].uses_hyperbolic_mix:
             self.hyperbolic = ScalarHyperbolicMix()
         self.post_init()
 
@@ -817,7 +817,7 @@ class ScalarModel(ScalarPreTrainedModel):
             `curvature`, with their gradient.
         """
         options = {"method": self.config.aggregation, "query_temperature": self.config.query_temperature}
-        if self.config.aggregation == "hypergram":
+        if METHODS[self.config.aggregation].uses_hyperbolic_mix:
             options["hyperbolic_mix"], options["curvature"] = self.hyperbolic()
         return options
 
@@ -934,7 +934,7 @@ class ScalarModel(ScalarPreTrainedModel):
         output = ScalarOutput()
         if self.config.has_logit_scale:
             output.temperature = self.logit_scale()
-        if self.config.aggregation == "hypergram":
+        if METHODS[self.config.aggregation].uses_hyperbolic_mix:
             output.score_parameters = self.hyperbolic()
         if input_ids is not None:
             if attention_mask is None:
@@ -949,7 +949,7 @@ class ScalarModel(ScalarPreTrainedModel):
         if output.text_embeds is not None and has_clips:
             if return_scores:
                 concat_embeds = None
-                if self.config.aggregation == "concat_head":  # the towers run again: a score for evaluation
+                if METHODS[self.config.aggregation].uses_concat_heads:  # the towers run again: a score for evaluation
                     concat_embeds = self.get_concat_features(modality_mask=modality_mask, **inputs)
                 output.scores = self.compute_scores(
                     output.text_embeds, output.modality_embeds, output.modality_mask, concat_embeds=concat_embeds

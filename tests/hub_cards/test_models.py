@@ -15,8 +15,9 @@ from modeling_scalar import ScalarModel, ScalarProcessor, load_model
 from modeling_scalar.loading_scalar import weight_digests
 
 CODE = {
-    *("aggregation_scalar.py", "configuration_scalar.py", "feature_extraction_scalar.py", "media_scalar.py"),
-    *("image_processing_scalar.py", "modeling_beats.py", "modeling_scalar.py", "processing_scalar.py"),
+    *("aggregation_scalar.py", "baseline_scores_scalar.py", "configuration_scalar.py", "pairs_scalar.py"),
+    *("feature_extraction_scalar.py", "image_processing_scalar.py", "media_scalar.py", "modeling_beats.py"),
+    *("modeling_scalar.py", "processing_scalar.py"),
 }
 PROCESSOR = {"processor_config.json", "tokenizer.json", "tokenizer_config.json"}
 
