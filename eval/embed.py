@@ -4,19 +4,17 @@ A clip keeps its place from the first row to the last score: nothing is dropped,
 background threads (decoders release the GIL) while the model computes.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from datasets import Dataset
 from tqdm.auto import tqdm
-from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
+from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks.columns import FEATURES
 from eval.embeddings import Embeddings
+from gallery.embedding import Batch, check_reading, embed_captions, embed_clips, read_batches
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
 
@@ -108,40 +106,23 @@ def read_row(processor: ProcessorMixin, clip: dict[str, Any], on_error: str = "r
         ) from error
 
 
-def _prepare(
-    processor: ProcessorMixin, lock: Lock, clips: list[dict[str, Any]], on_error: str
-) -> tuple[BatchFeature | None, list[str], list[str]]:
-    """Read and process one batch: (features, problems, identifiers of clips with nothing left); no features if any."""
-    read = [read_row(processor, clip, on_error) for clip in clips]
-    ids = [clip["video_id"] for clip in clips]
-    problems = [f"{name}: {problem}" for name, content in zip(ids, read, strict=True) for problem in content.problems]
-    empty = [name for name, content in zip(ids, read, strict=True) if content.is_empty]
-    if empty:
-        return None, problems, empty
-    with lock:  # fast tokenizers fail when two threads set their padding at once
-        return processor(clips=read), problems, empty
+def row_reader(
+    processor: ProcessorMixin, on_error: str
+) -> Callable[[dict[str, Any]], tuple[tuple[str, list[str]], Clip | None]]:
+    """Return the reader of rows for [`~gallery.embedding.read_batches`]; it notes a clip's identifier and problems."""
+
+    def read(row: dict[str, Any]) -> tuple[tuple[str, list[str]], Clip | None]:
+        clip = read_row(processor, row, on_error)
+        return (row["video_id"], clip.problems), None if clip.is_empty else clip
+
+    return read
 
 
-def in_background(function: Callable, batches: Iterable, num_workers: int) -> Iterator:
-    """Yield `function(batch)` in order, computed by threads that stay at most `num_workers` batches ahead."""
-    with ThreadPoolExecutor(num_workers) as executor:
-        waiting = deque()
-        try:
-            for batch in batches:
-                waiting.append(executor.submit(function, batch))
-                if len(waiting) > num_workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            executor.shutdown(wait=True, cancel_futures=True)
-
-
-def read_batches(
+def read_rows(
     processor: ProcessorMixin, clips: list[dict[str, Any]], batch_size: int, on_error: str, num_workers: int
-) -> Iterator[tuple[BatchFeature, list[str]]]:
+) -> Iterator[Batch]:
     """
-    Read and process clips in background threads, in order.
+    Read and process clips in background threads, in order, and leave none out.
 
     Args:
         processor ([`~modeling_scalar.ScalarProcessor`]): reads the files.
@@ -149,64 +130,23 @@ def read_batches(
         batch_size (`int`), on_error (`str`), num_workers (`int`): as in [`embed_dataset`].
 
     Yields:
-        The features of `batch_size` clips (the last batch may hold fewer) and what could not be read of them.
+        [`~gallery.embedding.Batch`]es of `batch_size` clips (the last one may hold fewer); a note is the identifier
+        of a clip and what could not be read of it.
 
     Raises:
         FileNotFoundError, ValueError: of [`read_row`], or clips have no modality left (all of them are named).
     """
-    lock, problems, empty = Lock(), [], []
-    batches = [clips[start : start + batch_size] for start in range(0, len(clips), batch_size)]
-    for batch, found, nothing in in_background(
-        lambda rows: _prepare(processor, lock, rows, on_error), batches, num_workers
-    ):
-        problems += found
-        empty += nothing
+    problems, empty = [], []
+    for batch in read_batches(processor, clips, row_reader(processor, on_error), batch_size, num_workers):
+        problems += [f"{name}: {problem}" for name, told in batch.notes for problem in told]
+        empty += [name for place, (name, _) in enumerate(batch.notes) if place not in batch.embeddable]
         if not empty:  # the run is lost once a clip is empty: read on only to name all of them
-            yield batch, found
+            yield batch
     if empty:
         raise ValueError(
             f"These clips have neither video, audio nor subtitle and cannot be scored: {empty}. Clips are never "
             f"dropped from a gallery: repair them or leave them out of the data set. Reading reported: {problems}"
         )
-
-
-@torch.no_grad()
-def embed_clips(model: PreTrainedModel, batch: BatchFeature) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """
-    Embed one batch of clips; each tower of pictures and sound runs once.
-
-    Args:
-        model ([`~modeling_scalar.ScalarModel`]), batch (`BatchFeature`): the model and what its processor made.
-
-    Returns:
-        The embeddings `(batch, 3, dim)`, the mask `(batch, 3)` and what the concatenation heads give
-        `(batch, 3, dim)`, `None` for a model without them; on the CPU, in float32.
-    """
-    inputs = dict(batch.to(model.device))
-    concat_embeds = None
-    if model.config.has_concat_heads:
-        raw = {name: inputs.pop(name) for name in ("pixel_values_videos", "input_features") if name in inputs}
-        if raw:
-            mask = inputs["modality_mask"]
-            inputs |= model.get_tower_features(**raw, modality_mask=mask, with_states=False)
-        concat_embeds = model.get_concat_features(**inputs).float().cpu()
-    modality_embeds, modality_mask = model.get_modality_features(**inputs)
-    return modality_embeds.float().cpu(), modality_mask.cpu(), concat_embeds
-
-
-@torch.no_grad()
-def embed_captions(model: PreTrainedModel, processor: ProcessorMixin, captions: list[str]) -> torch.Tensor:
-    """Embed one batch of captions: `(batch, dim)`, on the CPU, in float32."""
-    batch = processor(text=captions).to(model.device)
-    return model.get_text_features(batch["input_ids"], batch["attention_mask"]).float().cpu()
-
-
-def check_reading(batch_size: int, on_error: str, num_workers: int) -> None:
-    """Raise a ValueError unless clips can be read so; arguments as in [`embed_dataset`]."""
-    if on_error not in ("raise", "missing"):
-        raise ValueError(f'`on_error` must be "raise" or "missing", got {on_error!r}.')
-    if batch_size < 1 or num_workers < 1:
-        raise ValueError(f"`batch_size` and `num_workers` must be at least 1, got {batch_size} and {num_workers}.")
 
 
 def embed_dataset(
@@ -257,9 +197,9 @@ def embed_dataset(
                 text_embeds.append(embed_captions(model, processor, captions[start : start + batch_size]))
                 bar.update(len(text_embeds[-1]))
         with tqdm(total=len(clips), desc="clips", unit="clip", disable=not progress) as bar:
-            for batch, found in read_batches(processor, clips, batch_size, on_error, num_workers):
-                of_clips.append(embed_clips(model, batch))
-                problems += found
+            for batch in read_rows(processor, clips, batch_size, on_error, num_workers):
+                of_clips.append(embed_clips(model, batch.features))
+                problems += [f"{name}: {problem}" for name, told in batch.notes for problem in told]
                 bar.update(len(of_clips[-1][1]))
     finally:
         model.train(was_training)
@@ -277,14 +217,4 @@ def embed_dataset(
     )
 
 
-__all__ = [
-    "TASKS",
-    "check_reading",
-    "embed_captions",
-    "embed_clips",
-    "embed_dataset",
-    "group_rows",
-    "in_background",
-    "read_batches",
-    "read_row",
-]
+__all__ = ["TASKS", "embed_dataset", "group_rows", "read_row", "read_rows"]

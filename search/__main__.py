@@ -1,4 +1,4 @@
-"""The command line: `python -m search index`, `query` and `info`.
+"""The command line: `python -m search index`, `query`, `info`, `verify`, `compact` and `convert`.
 
 Libraries load inside the commands, so that `--help` is quick.
 """
@@ -10,18 +10,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 if TYPE_CHECKING:
-    from .gallery import Hit
+    from gallery.gallery import Hit
+
     from .indexing import IndexReport
 
 app = typer.Typer(
     help="Search your own videos by text.", no_args_is_help=True, add_completion=False, rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )  # fmt: skip
+
+_Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cuda, ...; by default the accelerator.")]
+_Gallery = Annotated[Path, typer.Argument(help="Folder of the gallery.")]
 
 _BAR_WIDTH = 8
 _NAME_WIDTH = 72
@@ -82,9 +86,9 @@ def _weights_line(hit: "Hit") -> str:
     return "  ".join(parts)
 
 
-def _short_name(path: str, root: str) -> str:
-    """The path below `root`, the folder all clips share, cut from the left if it is long."""
-    name = os.path.relpath(path, root)
+def _short_name(clip_id: str, root: str | None) -> str:
+    """A path below `root`, the folder all clips share, or another identifier; cut from the left if it is long."""
+    name = os.path.relpath(clip_id, root) if root and os.path.isabs(clip_id) else clip_id
     if len(name) <= _NAME_WIDTH:
         return name
     mark = "…" if _can_print("…") else "..."
@@ -113,42 +117,45 @@ def index(
     batch_size: Annotated[int, typer.Option(min=1, help="Clips embedded at a time.")] = 8,
     on_error: Annotated[OnError, typer.Option(help="Count the unreadable as missing, or stop.")] = OnError.MISSING,
     recursive: Annotated[bool, typer.Option(help="Look into subfolders.")] = True,
-    device: Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, ...")] = "cpu",
+    device: _Device = None,
+    dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Precision of a new gallery.")] = "float16",
+    num_workers: Annotated[int, typer.Option(min=1, help="Threads that read batches ahead.")] = 2,
     prune: Annotated[bool, typer.Option("--prune", help="Remove clips whose file is gone from disk.")] = False,
 ) -> None:
     """Embed new and changed files into a gallery; the rest of the gallery is kept."""
     with _user_errors():
+        from gallery.gallery import Gallery, GalleryWriter, is_gallery
+        from gallery.provenance import describe, model_folder
         from modeling_scalar import load_model
-        from modeling_scalar.loading_scalar import model_fingerprint
+        from modeling_scalar.loading_scalar import default_device, model_fingerprint
 
-        from .gallery import Gallery
-        from .indexing import find_files, index_files, model_folder
+        from .indexing import find_files, index_files
 
         files = find_files(paths, recursive)
         if not files and not prune:
             raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in paths)}.")
         folder = model_folder(model)
-        fingerprint = model_fingerprint(folder)
-        gallery = None
-        if (output / "gallery.json").exists():
-            gallery = Gallery.open(output)
-            gallery.check_model(model, fingerprint)
+        if is_gallery(output):  # before the model is loaded, which takes longer
+            Gallery.open(output).check_model(model, model_fingerprint(folder))
         network, processor = load_model(folder)
-        network = network.to(device)
-        if gallery is None:
-            name = str(folder) if Path(model).is_dir() else model
-            gallery = Gallery(name, fingerprint, network.config.query_temperature)
-        report = index_files(
-            files,
-            gallery,
-            output,
-            network,
-            processor,
-            batch_size=batch_size,
-            on_error=on_error.value,
-            prune=prune,
-            progress=True,
-        )
+        network = network.to(device or default_device())
+        with GalleryWriter(output, dtype) as writer:
+            if not writer.metadata:
+                name = str(folder) if Path(model).is_dir() else model
+                writer.metadata = describe(network, folder) | {"model": name}
+            writer.gallery().check_model(model, writer.metadata["fingerprint"])
+            report = index_files(
+                files,
+                writer,
+                network,
+                processor,
+                batch_size=batch_size,
+                num_workers=num_workers,
+                on_error=on_error.value,
+                prune=prune,
+                progress=True,
+            )
+            gallery = writer.gallery()
         _print_report(report, len(gallery))
     if report.unreadable and not (report.new or report.changed or report.unchanged):
         raise typer.Exit(1)
@@ -156,67 +163,115 @@ def index(
 
 @app.command()
 def query(
-    gallery: Annotated[Path, typer.Argument(help="Folder of the gallery.")],
+    gallery: _Gallery,
     texts: Annotated[list[str], typer.Argument(help="One or more queries.")],
     k: Annotated[int, typer.Option("--k", min=1, help="Hits per query.")] = 5,
     model: Annotated[str | None, typer.Option(help="Where the gallery's model is now, if not where it was.")] = None,
-    device: Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, ...")] = "cpu",
+    device: _Device = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with full paths.")] = False,
 ) -> None:
     """Print the best clips of each query and the weight of each modality in each."""
     with _user_errors():
         from dataclasses import asdict
 
+        from gallery.embedding import embed_captions
+        from gallery.gallery import Gallery
+        from gallery.provenance import model_folder
         from modeling_scalar import load_model
-        from modeling_scalar.loading_scalar import model_fingerprint
-
-        from .gallery import Gallery
-        from .indexing import embed_queries, model_folder
+        from modeling_scalar.loading_scalar import default_device, model_fingerprint
 
         opened = Gallery.open(gallery)
         model = model or opened.model
+        if model is None:
+            raise ValueError(f"{gallery} does not say which model made it. Name it with --model.")
         folder = model_folder(model)
         opened.check_model(model, model_fingerprint(folder))
         network, processor = load_model(folder)
-        embeds = embed_queries(texts, network.to(device), processor)
+        embeds = embed_captions(network.to(device or default_device()), processor, texts)
         options = network.score_options()
         del options["query_temperature"]  # a gallery has its own
         learned = {name: value.item() for name, value in options.items() if name != "method"}
         results = opened.search(embeds, k, method=options["method"], **learned)
         if as_json:
             table = [
-                {"query": text, "hits": [asdict(hit) for hit in hits]}
+                {"query": text, "hits": [{"path": hit.clip_id} | asdict(hit) for hit in hits]}
                 for text, hits in zip(texts, results, strict=True)
             ]
             typer.echo(json.dumps(table, indent=2))
             return
-        root = os.path.commonpath([os.path.dirname(path) for path in opened.entries]) if len(opened) else ""
+        folders = {os.path.dirname(name) for name in opened.clip_ids if os.path.isabs(name)}
+        root = os.path.commonpath(folders) if folders else None
         for text, hits in zip(texts, results, strict=True):
             _echo(f"query: {text}")
             for hit in hits:
-                _echo(f"{hit.rank:3}  {hit.score:.3f}  {_short_name(hit.path, root)}")
+                _echo(f"{hit.rank:3}  {hit.score:.3f}  {_short_name(hit.clip_id, root)}")
                 _echo(f"     {_weights_line(hit)}")
 
 
 @app.command()
-def info(gallery: Annotated[Path, typer.Argument(help="Folder of the gallery.")]) -> None:
+def info(gallery: _Gallery) -> None:
     """Print what a gallery holds and which files could not be read."""
     with _user_errors():
+        from gallery.gallery import Gallery
         from modeling_scalar.configuration_scalar import MODALITIES
-
-        from .gallery import Gallery
 
         opened = Gallery.open(gallery)
         shares = opened.modality_mask.float().mean(dim=0).tolist() if len(opened) else [0.0] * len(MODALITIES)
-        partly = sum(bool(entry.problems) for entry in opened.entries.values())
-        _echo(f"clips: {len(opened)}, {opened.dim} dimensions")
+        failed = [file for file in opened.files.values() if file.reason is not None]
+        _echo(f"clips: {len(opened)}, {opened.dim} dimensions, {opened.dtype}")
         _echo("present: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(MODALITIES, shares, strict=True)))
-        _echo(f"model: {opened.model} (fingerprint {opened.fingerprint[:12]})")
+        if opened.queries is not None:
+            _echo(f"queries: {len(opened.queries)}")
+        _echo(f"model: {opened.model or 'unknown'} (fingerprint {(opened.fingerprint or 'unknown')[:12]})")
         _echo(f"query temperature: {opened.query_temperature}")
-        _echo(f"clips of which a stream could not be read: {partly}")
-        _echo(f"unreadable files: {len(opened.failed)}")
-        for failure in opened.failed.values():
-            _echo(f"  {failure.path}: {failure.reason}")
+        _echo(f"clips of which a stream could not be read: {len(opened.problems())}")
+        _echo(f"unreadable files: {len(failed)}")
+        for file in failed:
+            _echo(f"  {file.path}: {file.reason}")
+
+
+@app.command()
+def verify(gallery: _Gallery) -> None:
+    """Read every file of a gallery and compare it with its hash, and every vector with what it must be."""
+    with _user_errors():
+        from gallery.gallery import Gallery
+
+        opened = Gallery.open(gallery)
+        num_bytes = opened.verify()
+        _echo(f"{len(opened)} clips in {num_bytes / 1e6:.1f} MB are as they were written.")
+
+
+@app.command()
+def compact(gallery: _Gallery) -> None:
+    """Write a gallery again without the clips that were removed, in as few files as there can be."""
+    with _user_errors():
+        from gallery.gallery import GalleryWriter
+        from gallery.storage import MANIFEST
+
+        if not (gallery / MANIFEST).is_file():
+            raise FileNotFoundError(f"There is no gallery in {str(gallery)!r}: {MANIFEST} is missing.")
+        with GalleryWriter(gallery) as writer:
+            writer.compact()
+            num_files = sum(len(shards) for shards in writer.snapshot.shards.values())
+        _echo(f"{gallery} is compact: {num_files} files.")
+
+
+@app.command()
+def convert(
+    old: Annotated[Path, typer.Argument(help="A gallery or store of an older format, or data sets of `datasets`.")],
+    new: Annotated[Path, typer.Argument(help="A new folder.")],
+    dtype: Annotated[
+        Literal["float16", "float32"] | None, typer.Option(help="Precision; by default that of the vectors.")
+    ] = None,
+) -> None:
+    """Copy a gallery into today's format, which can be searched, evaluated, published and added to."""
+    with _user_errors():
+        from gallery.gallery import Gallery, is_gallery
+
+        if is_gallery(new):
+            raise ValueError(f"{new} holds a gallery already. Give a new folder.")
+        converted = Gallery.open(old).copy(new, dtype)
+        _echo(f"{len(converted)} clips are in {new}.")
 
 
 if __name__ == "__main__":

@@ -5,28 +5,23 @@ A file is embedded once, and again only when its content changes. What cannot be
 
 import hashlib
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
-from huggingface_hub import snapshot_download
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from modeling_scalar.configuration_scalar import MODALITIES
+from gallery.embedding import check_reading, embed_clips, read_batches
+from gallery.files import sha256_of
+from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from modeling_scalar.media_scalar import SAMPLING_RATE, find_sidecar
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
-
-from .gallery import Entry, FailedFile, Gallery
 
 EXTENSIONS = frozenset(
     ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .ts .flv .wmv .ogv .3gp .wav .mp3 .m4a .flac .ogg".split()
 )
 """What is taken from a folder; a file named explicitly is taken whatever its extension."""
-
-_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
 @dataclass
@@ -41,7 +36,7 @@ class IndexReport:
     new: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
-    unreadable: list[FailedFile] = field(default_factory=list)
+    unreadable: list[MediaFile] = field(default_factory=list)
     not_retried: list[str] = field(default_factory=list)
     problems: dict[str, list[str]] = field(default_factory=dict)
     vanished: list[str] = field(default_factory=list)
@@ -78,221 +73,154 @@ def _reraise(error: OSError) -> None:
     raise error
 
 
-def _sha256(path: str | os.PathLike) -> str:
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _clip_sha256(path: str) -> str:
+def clip_sha256(path: str) -> str:
     """Hash what a clip is read from: the file and the subtitle file beside it, if there is one."""
     sidecar = find_sidecar(path)
     if sidecar is None:
-        return _sha256(path)
-    return hashlib.sha256(f"{_sha256(path)} {_sha256(sidecar)}".encode()).hexdigest()
+        return sha256_of(path)
+    return hashlib.sha256(f"{sha256_of(path)} {sha256_of(sidecar)}".encode()).hexdigest()
 
 
-def _clip_stat(path: str) -> tuple[int, int]:
+def clip_stat(path: str) -> tuple[int, int]:
     """Size and time of change, in nanoseconds, of a file together with the subtitle file beside it."""
     stats = [os.stat(file) for file in (path, find_sidecar(path)) if file is not None]
     return sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
 
 
-def model_folder(model: str | os.PathLike) -> Path:
-    """The local folder of `model`, a folder or a Hub id (downloaded if need be)."""
-    if Path(model).is_dir():
-        return Path(model).resolve()
-    if not _HUB_ID.fullmatch(str(model)):
-        raise FileNotFoundError(f"There is no model folder {str(model)!r}, and it cannot be a Hub id either.")
-    return Path(snapshot_download(str(model)))
-
-
-@torch.inference_mode()
-def embed_queries(queries: list[str], model: PreTrainedModel, processor: ScalarProcessor) -> torch.Tensor:
-    """Embed texts: `torch.FloatTensor` of shape `(Q, D)`, unit norm, on the CPU."""
-    inputs = processor(text=queries).to(model.device)
-    embeds = model.get_text_features(inputs["input_ids"], inputs["attention_mask"])
-    return torch.nn.functional.normalize(embeds.float(), dim=-1).cpu()
-
-
-@torch.inference_mode()
-def embed_clips(
-    clips: list[Clip], model: PreTrainedModel, processor: ScalarProcessor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Embed clips: embeddings of shape `(B, 3, D)`, float32, unit or zero, and the mask `(B, 3)`, on the CPU."""
-    inputs = processor(clips=clips).to(model.device, model.dtype)
-    embeds, mask = model.get_modality_features(**inputs)
-    # Unit again in float32: a model in half precision is so only to its own precision.
-    return torch.nn.functional.normalize(embeds.float(), dim=-1).cpu(), mask.cpu()
-
-
-def _is_unchanged(path: str, record: Entry | FailedFile) -> bool:
+def _is_unchanged(path: str, known: MediaFile) -> bool:
     try:
-        size, mtime_ns = _clip_stat(path)
-        return size == record.size and (mtime_ns == record.mtime_ns or _clip_sha256(path) == record.sha256)
+        size, mtime_ns = clip_stat(path)
+        return size == known.size and (mtime_ns == known.mtime_ns or clip_sha256(path) == known.sha256)
     except OSError:  # reading it will say what is wrong
         return False
 
 
-class _Indexer:
-    """The state of one run: clips waiting to be embedded, and embeddings waiting to be saved."""
+@dataclass
+class _Read:
+    """What is noted of a file that was read; `file.reason` says why it is no clip."""
 
-    def __init__(self, gallery: Gallery, output: Path, model, processor, batch_size: int, save_every: int):
-        self.gallery, self.output, self.model, self.processor = gallery, output, model, processor
-        self.batch_size, self.save_every = batch_size, save_every
-        self.report = IndexReport()
-        self.clips: list[tuple[Entry, Clip]] = []
-        self.embedded: list[tuple[list[Entry], torch.Tensor, torch.Tensor]] = []
-        self.is_dirty = False
+    file: MediaFile
+    duration: float | None = None
+    problems: list[str] = field(default_factory=list)
 
-    def plan(self, files: list[str], retry_failed: bool) -> list[str]:
-        """Return the files that must be read; report the others."""
-        todo = []
-        for path in files:
-            known = self.gallery.entries if path in self.gallery.entries else self.gallery.failed
-            record = known.get(path)
-            if record is None or not _is_unchanged(path, record):
-                todo.append(path)
-                continue
-            _, mtime_ns = _clip_stat(path)
-            if mtime_ns != record.mtime_ns:  # touched, same content: remember, so as not to hash it again
-                known[path] = replace(record, mtime_ns=mtime_ns)
-                self.is_dirty = True
-            if isinstance(record, Entry):
-                self.report.unchanged.append(path)
-            elif retry_failed:
-                todo.append(path)
-            else:
-                self.report.unreadable.append(record)
-                self.report.not_retried.append(path)
-        return todo
 
-    def read(self, path: str, on_error: str) -> None:
-        """Read one file; fill the batch or note the failure."""
-        size, mtime_ns, sha256 = 0, 0, ""
-        try:
-            size, mtime_ns = _clip_stat(path)
-            sha256 = _clip_sha256(path)
-            clip = self.processor.read_clip(path, on_error=on_error)
-            problems = [
-                problem.removeprefix(f"{path}: ") for problem in clip.problems
-            ]  # the reader names the file too
-            if clip.is_empty:
-                raise ValueError("; ".join(problems) or "it has no picture, no sound and no subtitles")
-        except (OSError, ValueError) as error:
-            reason = str(error).removeprefix(f"{path}: ")
-            if on_error == "raise":
-                raise ValueError(f"{path}: {reason}") from error
-            failure = FailedFile(path, size, mtime_ns, sha256, reason)
-            self.gallery.failed[path] = failure
-            if path in self.gallery.entries:  # what was embedded is no longer what the file holds
-                self.gallery.remove({path})
-            self.report.unreadable.append(failure)
-            self.is_dirty = True
-            return
-        duration = None if clip.waveform is None else len(clip.waveform) / SAMPLING_RATE
-        self.clips.append((Entry(path, size, mtime_ns, sha256, [], duration, problems), clip))
+def _read(processor: ScalarProcessor, path: str, on_error: str) -> tuple[_Read, Clip | None]:
+    """Read one file; whatever is wrong with it is noted."""
+    file = MediaFile(path, 0, 0, "")
+    try:
+        size, mtime_ns = clip_stat(path)
+        file = MediaFile(path, size, mtime_ns, clip_sha256(path))
+        clip = processor.read_clip(path, on_error=on_error)
+        problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names the file too
+        if clip.is_empty:
+            raise ValueError("; ".join(problems) or "it has no picture, no sound and no subtitles")
+    except (OSError, ValueError) as error:
+        return _Read(replace(file, reason=str(error).removeprefix(f"{path}: "))), None
+    duration = None if clip.waveform is None else len(clip.waveform) / SAMPLING_RATE
+    return _Read(file, duration, problems), clip
 
-    def embed(self) -> None:
-        """Embed the waiting batch."""
-        if not self.clips:
-            return
-        entries, clips = map(list, zip(*self.clips, strict=True))
-        self.clips = []
-        embeds, mask = embed_clips(clips, self.model, self.processor)
-        for number, row in enumerate(mask.tolist()):
-            present = [name for name, here in zip(MODALITIES, row, strict=True) if here]
-            entries[number] = replace(entries[number], presence=present)
-        self.embedded.append((entries, embeds, mask))
-        if len(self.embedded) >= self.save_every:
-            self.save()
 
-    def save(self) -> None:
-        """Move the embedded batches into the gallery and write it."""
-        while self.embedded:
-            entries, embeds, mask = self.embedded[0]
-            known = {entry.path for entry in entries if entry.path in self.gallery.entries}
-            if known:
-                self.gallery.remove(known)
-            self.gallery.append(entries, embeds, mask)
-            del self.embedded[0]
-            for entry in entries:
-                (self.report.changed if entry.path in known else self.report.new).append(entry.path)
-                self.gallery.failed.pop(entry.path, None)
-                if entry.problems:
-                    self.report.problems[entry.path] = entry.problems
-            self.is_dirty = True
-        if self.is_dirty and self.gallery.dim is not None:
-            self.gallery.save(self.output)
-            self.is_dirty = False
+def _plan(files: list[str], gallery: Gallery, writer: GalleryWriter, retry: bool, report: IndexReport) -> list[str]:
+    """Return the files that must be read; report the others."""
+    todo, touched = [], []
+    for path in files:
+        known = gallery.files.get(path)
+        if known is None or not _is_unchanged(path, known):
+            todo.append(path)
+            continue
+        if known.reason is not None and retry:
+            todo.append(path)
+            continue
+        _, mtime_ns = clip_stat(path)
+        if mtime_ns != known.mtime_ns:  # touched, same content: remember, so as not to hash it again
+            touched.append(replace(known, mtime_ns=mtime_ns))
+        if known.reason is None:
+            report.unchanged.append(path)
+        else:
+            report.unreadable.append(known)
+            report.not_retried.append(path)
+    writer.put_files(touched)
+    return todo
 
-    def look_for_vanished(self, prune: bool) -> None:
-        """Report clips whose file is gone; with `prune`, take them and the records of such failures out."""
-        self.report.vanished = [path for path in self.gallery.entries if not os.path.exists(path)]
-        self.report.pruned = prune
-        if not prune:
-            return
-        if self.report.vanished:
-            self.gallery.remove(set(self.report.vanished))
-        failed = {path: failure for path, failure in self.gallery.failed.items() if os.path.exists(path)}
-        self.is_dirty |= bool(self.report.vanished) or len(failed) < len(self.gallery.failed)
-        self.gallery.failed = failed
+
+def _look_for_vanished(gallery: Gallery, writer: GalleryWriter, prune: bool, report: IndexReport) -> None:
+    """Report clips whose file is gone; with `prune`, take them and the records of such failures out."""
+    gone = [file for path, file in gallery.files.items() if not os.path.exists(path)]
+    report.vanished = [file.path for file in gone if file.reason is None]
+    report.pruned = prune
+    if prune:
+        writer.remove_clips(report.vanished)
+        writer.forget_files(file.path for file in gone if file.reason is not None)
 
 
 def index_files(
     files: list[str],
-    gallery: Gallery,
-    output: str | os.PathLike,
+    writer: GalleryWriter,
     model: PreTrainedModel,
     processor: ScalarProcessor,
     *,
     batch_size: int = 8,
+    num_workers: int = 2,
     on_error: str = "missing",
     prune: bool = False,
-    save_every: int = 16,
     progress: bool = False,
 ) -> IndexReport:
-    """Bring `gallery` up to date with `files` and save it to `output`.
-
-    Whatever ends the run, an error or an interrupt, what was embedded until then is saved.
+    """
+    Bring a gallery up to date with files; every batch is committed when it is embedded.
 
     Args:
         files (`list[str]`): as returned by `find_files`. Clips of the gallery that are not among them are kept.
-        batch_size (`int`): clips embedded at a time.
+        writer ([`~gallery.gallery.GalleryWriter`]): the gallery; its `metadata` names the model.
+        batch_size (`int`): files read and clips embedded at a time, and what a kill can lose.
+        num_workers (`int`): threads that read batches ahead.
         on_error (`str`): "missing": a stream that cannot be decoded counts as absent, a file in which nothing can be
-            read is reported, left out, and not tried again until it changes. "raise": the first problem ends the run.
+            read is reported, left out, and not tried again until it changes. "raise": the first problem ends the run,
+            after the batch that it belongs to.
         prune (`bool`): take clips whose file is gone out of the gallery, instead of only reporting them.
-        save_every (`int`): batches between two saves.
         progress (`bool`): show a progress bar on stderr.
+
     Raises:
         ValueError: an option is out of range, or a file cannot be read and `on_error` is "raise".
     """
-    if on_error not in ("missing", "raise"):
-        raise ValueError(f"`on_error` must be 'missing' or 'raise', got {on_error!r}.")
-    if batch_size < 1 or save_every < 1:
-        raise ValueError(f"`batch_size` and `save_every` must be at least 1, got {batch_size} and {save_every}.")
-    run = _Indexer(gallery, Path(output), model, processor, batch_size, save_every)
-    try:
-        run.look_for_vanished(prune)
-        for path in tqdm(run.plan(files, retry_failed=on_error == "raise"), unit="file", disable=not progress):
-            try:
-                run.read(path, on_error)
-            except ValueError:
-                run.embed()  # the files before this one are good
-                raise
-            if len(run.clips) >= batch_size:
-                run.embed()
-        run.embed()
-    finally:
-        run.save()
-    return run.report
+    check_reading(batch_size, on_error, num_workers)
+    report, gallery = IndexReport(), writer.gallery()
+    _look_for_vanished(gallery, writer, prune, report)
+    todo = _plan(files, gallery, writer, on_error == "raise", report)
+    writer.commit()
+    with tqdm(total=len(todo), unit="file", disable=not progress) as bar:
+        for batch in read_batches(
+            processor, todo, lambda path: _read(processor, path, on_error), batch_size, num_workers
+        ):
+            read = [batch.notes[place] for place in batch.embeddable]
+            if read:
+                embeds, mask, concat_embeds = embed_clips(model, batch.features)
+                names = [note.file.path for note in read]
+                known = [name in writer for name in names]
+                writer.put_clips(
+                    names,
+                    embeds,
+                    mask,
+                    concat_embeds,
+                    durations=[note.duration for note in read],
+                    problems=[note.problems for note in read],
+                )
+            failed = [note.file for note in batch.notes if note.file.reason is not None]
+            if failed and on_error == "raise":
+                writer.put_files([note.file for note in read])
+                writer.commit()
+                raise ValueError(f"{failed[0].path}: {failed[0].reason}")
+            for file in failed:
+                if file.path in writer:  # what was embedded is no longer what the file holds
+                    writer.remove_clips([file.path])
+            writer.put_files([note.file for note in batch.notes])
+            writer.commit()
+            report.unreadable += failed
+            for note, is_known in zip(read, known if read else [], strict=True):
+                (report.changed if is_known else report.new).append(note.file.path)
+                if note.problems:
+                    report.problems[note.file.path] = note.problems
+            bar.update(len(batch.notes))
+    return report
 
 
-__all__ = [
-    "EXTENSIONS",
-    "IndexReport",
-    "embed_clips",
-    "embed_queries",
-    "find_files",
-    "index_files",
-    "model_folder",
-]
+__all__ = ["EXTENSIONS", "IndexReport", "clip_sha256", "clip_stat", "find_files", "index_files"]

@@ -1,6 +1,7 @@
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from datasets import Dataset, load_from_disk
 from safetensors.torch import save_file
 
 from eval.embeddings import Embeddings, gallery_manifest, load_embeddings
+from gallery.gallery import Gallery
+from gallery.storage import read_snapshot
 
 DIM = 8
 NAMES = ("video", "audio", "subtitle")
@@ -155,7 +158,7 @@ def test_manifest_changes_with_order_and_presence_but_not_with_embeddings():
 def test_saved_embeddings_load_equal(tmp_path, concat):
     embeddings = random_embeddings(concat=concat)
     embeddings.save(tmp_path / "new" / "folder")
-    assert listing(tmp_path / "new" / "folder") == ["clips", "embeddings.json", "queries"]
+    assert listing(tmp_path / "new" / "folder") == [".lock", "clips", "gallery.json", "queries"]
     assert listing(tmp_path / "new") == ["folder"]
     assert_same(load_embeddings(tmp_path / "new" / "folder"), embeddings)
 
@@ -170,10 +173,10 @@ def test_half_precision_is_kept_as_it_is(tmp_path):
     assert_same(load_embeddings(tmp_path / "again"), half)
     size, full = ((tmp_path / name / "clips").stat() for name in ("half", "again"))
     assert load_from_disk(tmp_path / "half" / "clips").features["video"].feature.dtype == "float16"
-    with pytest.raises(ValueError, match="float32 or float16, got 'bfloat16'"):
+    with pytest.raises(ValueError, match="float16 or float32, got 'bfloat16'"):
         embeddings.save(tmp_path / "x", dtype="bfloat16")
     embeddings.modality_embeds = embeddings.modality_embeds.double()
-    with pytest.raises(ValueError, match="float32 or float16, got 'float64'"):
+    with pytest.raises(ValueError, match="float16 or float32, got 'float64'"):
         embeddings.save(tmp_path / "x")
 
 
@@ -181,7 +184,7 @@ def test_store_opens_in_datasets_numpy_torch_and_arrow_alone(tmp_path):
     embeddings = random_embeddings(concat=True)
     embeddings.save(tmp_path / "store")
     clips, queries = (load_from_disk(tmp_path / "store" / name) for name in ("clips", "queries"))
-    assert clips.column_names == ["clip_id", *NAMES, "presence", *CONCATS]
+    assert clips.column_names == ["clip_id", *NAMES, "presence", "gram", *CONCATS, "duration", "problems"]
     assert queries.column_names == ["query_id", "caption", "embedding", "clip_ids"]
     assert str(clips.features["video"]) == f"List(Value('float32'), length={DIM})"
     assert str(clips.features["presence"]) == "List(Value('bool'), length=3)"
@@ -200,8 +203,8 @@ def test_store_opens_in_datasets_numpy_torch_and_arrow_alone(tmp_path):
     (file,) = (tmp_path / "store" / "clips").glob("*.arrow")
     with pa.memory_map(str(file)) as source:
         table = pa.ipc.open_stream(source).read_all()
-        assert table.column("video").num_chunks > 1
-        video = np.concatenate([chunk.flatten().to_numpy() for chunk in table.column("video").chunks])
+        (video,) = table.column("video").chunks
+        video = video.flatten().to_numpy(zero_copy_only=True)
     assert np.array_equal(video.reshape(-1, DIM), embeddings.modality_embeds[:, 0].numpy())
 
 
@@ -215,12 +218,11 @@ def test_store_opens_where_this_project_is_not_installed(tmp_path):
     assert run.stdout.strip() == f"(30, {DIM})"
 
 
-def test_description_tells_what_the_store_holds(tmp_path):
+def test_the_gallery_counts_what_it_holds(tmp_path):
     embeddings = random_embeddings(concat=True)
     embeddings.save(tmp_path)
-    description = json.loads((tmp_path / "embeddings.json").read_text())
-    assert description == {
-        "version": 1,
+    gallery = Gallery.open(tmp_path)
+    assert gallery.facts() == {
         "dim": DIM,
         "dtype": "float32",
         "num_clips": 2500,
@@ -228,9 +230,11 @@ def test_description_tells_what_the_store_holds(tmp_path):
         "num_pairs": len(embeddings.pairs),
         "columns": [*NAMES, *CONCATS],
         "gallery_sha256": gallery_manifest(embeddings)["sha256"],
-        "problems": embeddings.problems,
-        "metadata": embeddings.metadata,
     }
+    # "ä" is none of these clips.
+    assert gallery.metadata == embeddings.metadata | {"problems": embeddings.problems} and gallery.problems() == {}
+    Embeddings(**parts(problems=["ä: no sound", "b: a: b"])).save(tmp_path)
+    assert Gallery.open(tmp_path).problems() == {"ä": ["no sound"], "b": ["a: b"]}
 
 
 def test_absent_rows_are_zero_in_the_store_whatever_they_held(tmp_path):
@@ -256,71 +260,61 @@ def test_saving_replaces_a_store_and_nothing_else(tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "thesis.tex").write_text("x")
     for place in (tmp_path / "work", tmp_path / "work" / "thesis.tex"):
-        with pytest.raises(ValueError, match="holds something else than embeddings"):
+        with pytest.raises(ValueError, match="holds something else than a gallery|is a file; a gallery is a folder"):
             Embeddings(**parts()).save(place)
     assert listing(tmp_path / "work") == ["thesis.tex"]
 
 
-@pytest.mark.parametrize("step", ["save_to_disk", "write_json", "rename"])
+@pytest.mark.parametrize("step", ["_write_new", "write_json", "read_snapshot"])
 @pytest.mark.parametrize("there", [False, True])
-def test_interrupted_save_leaves_the_old_store_or_none(tmp_path, monkeypatch, step, there):
+def test_interrupted_save_leaves_the_old_gallery_or_the_new_one(tmp_path, monkeypatch, step, there):
     store = tmp_path / "store"
     if there:
         random_embeddings(5, 5).save(store)
+    calls = []
 
     def fail(*arguments, **options):
+        if step == "read_snapshot" and len(calls) < there:  # the one with which writing begins
+            calls.append(arguments)
+            return read_snapshot(*arguments, **options)
+        monkeypatch.undo()
         raise KeyboardInterrupt
 
-    owner = {"save_to_disk": Dataset, "write_json": sys.modules["eval.embeddings"], "rename": Path}[step]
-    monkeypatch.setattr(owner, step, fail)
+    monkeypatch.setattr(f"gallery.storage.{step}", fail)
     with pytest.raises(KeyboardInterrupt):
         Embeddings(**parts()).save(store)
-    monkeypatch.undo()
-    assert listing(tmp_path) == (["store"] if there else [])
-    if there:
+    assert listing(tmp_path) == ["store"]
+    if step == "read_snapshot":  # after the manifest was replaced
+        assert load_embeddings(store).clip_ids == ["ä", "b"]
+    elif there:
         assert len(load_embeddings(store).clip_ids) == 5
     else:
-        with pytest.raises(FileNotFoundError, match="no embeddings at .*store"):
+        with pytest.raises(FileNotFoundError, match="no gallery in .*store"):
             load_embeddings(store)
+    Embeddings(**parts()).save(store)
+    assert load_embeddings(store).clip_ids == ["ä", "b"]
+    assert len(list(store.glob("*/*.arrow"))) == 2 and not list(store.glob("*/*.new"))
 
 
 @pytest.mark.parametrize("name", ["clips", "queries"])
 def test_store_without_a_data_set_or_with_half_of_one_is_refused(tmp_path, name):
-    random_embeddings(50, 50).save(tmp_path)
-    (file,) = (tmp_path / name).glob("*.arrow")
-    content = file.read_bytes()
-    file.write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match=rf"{name} cannot be opened as a data set"):
-        load_embeddings(tmp_path)
-    file.unlink()
-    with pytest.raises(ValueError, match=rf"{name} cannot be opened as a data set"):
-        load_embeddings(tmp_path)
-    for path in (tmp_path / name).iterdir():
-        path.unlink()
-    (tmp_path / name).rmdir()
-    with pytest.raises(FileNotFoundError, match=rf"no data set .*{name}"):
-        load_embeddings(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"num_clips": 3}, r"different are \['num_clips'\]"),
-        ({"gallery_sha256": "0" * 64, "dtype": "float16"}, r"different are \['dtype', 'gallery_sha256'\]"),
-        ({"version": 2}, "of version 2, expected 1"),
-        ({"problems": "none"}, "`problems` .* must be a list"),
-        ({"metadata": []}, "`metadata` .* must be a dict"),
-        ('{"metadata": {"x": NaN}}', "is not JSON: NaN is not JSON"),
-        ("[1]", "must hold a JSON object"),
-        ("{", "is not JSON"),
-    ],
-)
-def test_description_of_something_else_is_refused(tmp_path, change, message):
-    Embeddings(**parts()).save(tmp_path)
-    path = tmp_path / "embeddings.json"
-    path.write_text(change if isinstance(change, str) else json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(ValueError, match=message):
-        load_embeddings(tmp_path)
+    for kind, damaged in (("ours", "is damaged or no Arrow file"), ("theirs", "cannot be opened as a data set")):
+        folder = tmp_path / kind
+        if kind == "ours":
+            random_embeddings(50, 50).save(folder)
+        else:
+            by_hand(folder)
+        (file,) = (folder / name).glob("*.arrow")
+        content = file.read_bytes()
+        file.write_bytes(content[: len(content) // 2])
+        with pytest.raises(ValueError, match=rf"{name}.* {damaged}"):
+            load_embeddings(folder)
+        file.unlink()
+        with pytest.raises(ValueError, match=rf"{name}.* (is gone|cannot be opened as a data set)"):
+            load_embeddings(folder)
+        shutil.rmtree(folder / name)
+        with pytest.raises((FileNotFoundError, ValueError), match=rf"{name}.* is gone|no gallery in|but no queries"):
+            load_embeddings(folder)
 
 
 # Written by hand
@@ -359,6 +353,27 @@ def test_store_written_with_datasets_alone_loads(tmp_path):
     assert load_embeddings(tmp_path).metadata == {"model": "mine"}
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_clips": 3}, r"different are \['num_clips'\]"),
+        ({"gallery_sha256": "0" * 64, "num_queries": 7}, r"different are \['gallery_sha256', 'num_queries'\]"),
+        ({"version": 2}, "of version 2, expected 1"),
+        ({"problems": "none"}, "`problems` .* must be a list"),
+        ({"metadata": []}, "`metadata` .* must be a dict"),
+        ('{"metadata": {"x": NaN}}', "is not JSON: NaN is not JSON"),
+        ("[1]", "must hold a JSON object"),
+        ("{", "is not JSON"),
+    ],
+)
+def test_description_of_something_else_is_refused(tmp_path, change, message):
+    facts = {"num_clips": 2, "num_queries": 2, "num_pairs": 3, "dim": DIM}  # as stores of version 1 were described
+    text = change if isinstance(change, str) else json.dumps(facts | change)
+    (by_hand(tmp_path) / "embeddings.json").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load_embeddings(tmp_path)
+
+
 def test_store_with_the_large_types_of_other_writers_loads(tmp_path):
     usual = load_embeddings(by_hand(tmp_path / "usual"))
     table = load_from_disk(tmp_path / "usual" / "queries").with_format("arrow")[:]
@@ -385,16 +400,16 @@ E_ = np.eye(2, DIM).tolist()
         ({}, {"caption": None}, "queries lacks the column `caption`"),
         ({"clip_id": [1, 2]}, {}, "`clip_id` .* must hold strings, got int64"),
         ({"clip_id": ["a", None]}, {}, "`clip_id` .* has 1 nulls"),
-        ({}, {"caption": ["one", None]}, "`caption` .* has 1 nulls, of which a store has none"),
+        ({}, {"caption": ["one", None]}, "`caption` .* has 1 nulls, of which there must be none"),
         ({"clip_id": ["b", "b"]}, {"clip_ids": [["b"], ["b"]]}, r"`clip_ids` must be unique, repeated: \['b'\]"),
         ({}, {"query_id": ["x", "x"]}, r"`query_ids` must be unique, repeated: \['x'\]"),
         ({"audio": [None, E_[1]]}, {}, "`audio` .* has 1 nulls, .* absent modalities are zeros"),
         ({"audio": [[1.0, None] * 4, E_[1]]}, {}, "Lists in the column `audio` .* hold nulls"),
-        ({"audio": [[1.0], E_[1]]}, {}, r"must have one length, got \[1, 8\]"),
+        ({"audio": [[1.0], E_[1]]}, {}, r"`audio` .* must have the length 8, got \[1, 8\]"),
         ({}, {"embedding": [[1.0], [1.0]]}, r"Expected `modality_embeds` of shape \(2, 3, 1\), got \(2, 3, 8\)"),
         ({"audio": [1.0, 2.0]}, {}, "`audio` .* must hold lists of floats, got double"),
         ({"presence": [[1, 0, 1], [1, 1, 1]]}, {}, "`presence` .* must hold lists of bools, got list<.*int64"),
-        ({"presence": [[True] * 2] * 2}, {}, "Expected `modality_mask` of shape"),
+        ({"presence": [[True] * 2] * 2}, {}, r"`presence` .* must have the length 3, got \[2\]"),
         ({}, {"clip_ids": [["b"], ["c", "a"]]}, r"clips that are not in the gallery: \['c'\]"),
         ({}, {"clip_ids": [["b"], []]}, r"describe none: \['y'\]"),
         ({}, {"clip_ids": [["b"], ["a", "a"]]}, "`pairs` must be unique"),

@@ -1,0 +1,132 @@
+"""From clips to embeddings: files are read and processed in background threads while the model computes.
+
+Decoders release the GIL. A clip keeps its place: batches are consecutive items, whatever could not be read of them.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, TypeVar
+
+import torch
+from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
+
+from modeling_scalar.processing_scalar import Clip
+
+Item, Result, Note = TypeVar("Item"), TypeVar("Result"), TypeVar("Note")
+
+
+def check_reading(batch_size: int, on_error: str, num_workers: int) -> None:
+    """Raise a ValueError unless there is a clip in a batch, a thread to read it, and `on_error` is known."""
+    if on_error not in ("raise", "missing"):
+        raise ValueError(f'`on_error` must be "raise" or "missing", got {on_error!r}.')
+    if batch_size < 1 or num_workers < 1:
+        raise ValueError(f"`batch_size` and `num_workers` must be at least 1, got {batch_size} and {num_workers}.")
+
+
+def in_background(function: Callable[[Item], Result], batches: Iterable[Item], num_workers: int) -> Iterator[Result]:
+    """Yield `function(batch)` in order, computed by threads that stay at most `num_workers` batches ahead."""
+    with ThreadPoolExecutor(num_workers) as executor:
+        waiting = deque()
+        try:
+            for batch in batches:
+                waiting.append(executor.submit(function, batch))
+                if len(waiting) > num_workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            executor.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclass(eq=False)
+class Batch:
+    """
+    Consecutive items that were read.
+
+    Args:
+        notes (`list`): what the reader said of each item.
+        embeddable (`list[int]`): the places of those with a clip.
+        features (`BatchFeature`, *optional*): what the processor made of these clips; `None` if there are none.
+    """
+
+    notes: list[Any]
+    embeddable: list[int]
+    features: BatchFeature | None
+
+
+def read_batches(
+    processor: ProcessorMixin,
+    items: Sequence[Item],
+    read: Callable[[Item], tuple[Note, Clip | None]],
+    batch_size: int,
+    num_workers: int,
+) -> Iterator[Batch]:
+    """
+    Read and process items in background threads, in order.
+
+    Args:
+        processor ([`~modeling_scalar.ScalarProcessor`]): turns clips into features.
+        items (`Sequence`): what stands for a clip, a path say.
+        read (`Callable`): from an item to whatever is to be noted of it and its clip, `None` if there is nothing to
+            embed. Called in threads; what it raises ends the run.
+        batch_size (`int`): items of a batch; the last one may have fewer.
+        num_workers (`int`): threads, each of which holds the raw frames of one batch while it works.
+    """
+    lock = Lock()  # fast tokenizers fail when two threads set their padding at once
+
+    def prepare(batch: Sequence[Item]) -> Batch:
+        notes, clips = zip(*map(read, batch), strict=True)
+        embeddable = [place for place, clip in enumerate(clips) if clip is not None]
+        features = None
+        if embeddable:
+            with lock:
+                features = processor(clips=[clips[place] for place in embeddable])
+        return Batch(list(notes), embeddable, features)
+
+    batches = (items[start : start + batch_size] for start in range(0, len(items), batch_size))
+    yield from in_background(prepare, batches, num_workers)
+
+
+def _unit(embeds: torch.Tensor) -> torch.Tensor:
+    """In float32 on the CPU; of unit norm there, too, if the model computed with fewer digits."""
+    full = embeds.float()
+    return (full if embeds.dtype == torch.float32 else torch.nn.functional.normalize(full, dim=-1)).cpu()
+
+
+@torch.no_grad()
+def embed_clips(
+    model: PreTrainedModel, features: BatchFeature
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """
+    Embed one batch of clips; each tower of pictures and sound runs once.
+
+    Args:
+        model ([`~modeling_scalar.ScalarModel`]), features (`BatchFeature`): the model and what its processor made.
+
+    Returns:
+        The embeddings `(batch, 3, dim)`, the mask `(batch, 3)` and what the concatenation heads give
+        `(batch, 3, dim)`, `None` for a model without them; on the CPU, in float32.
+    """
+    inputs = dict(features.to(model.device, model.dtype))
+    concat_embeds = None
+    if model.config.has_concat_heads:
+        raw = {name: inputs.pop(name) for name in ("pixel_values_videos", "input_features") if name in inputs}
+        if raw:
+            mask = inputs["modality_mask"]
+            inputs |= model.get_tower_features(**raw, modality_mask=mask, with_states=False)
+        concat_embeds = _unit(model.get_concat_features(**inputs))
+    modality_embeds, modality_mask = model.get_modality_features(**inputs)
+    return _unit(modality_embeds), modality_mask.cpu(), concat_embeds
+
+
+@torch.no_grad()
+def embed_captions(model: PreTrainedModel, processor: ProcessorMixin, captions: Sequence[str]) -> torch.Tensor:
+    """Embed one batch of texts: `torch.FloatTensor` of shape `(batch, dim)`, unit norm, on the CPU."""
+    batch = processor(text=list(captions)).to(model.device)
+    return _unit(model.get_text_features(batch["input_ids"], batch["attention_mask"]))
+
+
+__all__ = ["Batch", "check_reading", "embed_captions", "embed_clips", "in_background", "read_batches"]

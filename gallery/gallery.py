@@ -1,0 +1,600 @@
+"""A gallery: embedded clips, the captions that describe some of them, and the media files they were read from.
+
+On disk it is three tables (see [`~gallery.storage`]), each of which `datasets.load_from_disk` reads:
+
+`clips/`
+    `clip_id` (string); `video`, `audio`, `subtitle` (lists of D floats): unit vectors, zero where the clip lacks the
+    modality; `presence` (list of 3 bools): which of the three it has, in this order; `gram` (list of 9 floats): their
+    Gram matrix, see [`~gallery.columns.gram_of`]; `concat_video_audio`, `concat_video_subtitle` and
+    `concat_video_audio_subtitle` of checkpoints with concatenation heads; `duration` of the sound in seconds, if
+    known; `problems` (list of strings): what could not be read and counts as absent.
+`queries/`
+    `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector; `clip_ids` (list of strings): the
+    clips that the query describes. Only benchmarks have them.
+`files/`
+    `path`, `size`, `mtime_ns`, `sha256` of each media file as it was when it was read, and `reason` (string) if
+    nothing could be read. Only galleries of one's own files have them; the `clip_id` is the path then.
+
+Vectors of any other model are a gallery too, once they are written with `datasets` alone (`clips/`, and for evaluation
+`queries/`; of the columns those described first, up to `presence`):
+
+    Dataset.from_dict({"clip_id": ids, "video": v, "audio": a, "subtitle": s, "presence": p}).save_to_disk("X/clips")
+    Dataset.from_dict({"query_id": q, "caption": c, "embedding": t, "clip_ids": lists}).save_to_disk("X/queries")
+
+Shapes: Q queries, N clips, D dimensions, K hits.
+"""
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from gallery.columns import (
+    CONCAT_COLUMNS,
+    check_lists,
+    clip_table,
+    column_of,
+    from_utf8,
+    listed,
+    lists_of,
+    off_unit,
+    precision_of,
+    query_table,
+    stacked,
+    strings,
+    texts_of,
+    to_utf8,
+)
+from gallery.older import is_older, read_older
+from gallery.provenance import gallery_sha256
+from gallery.ranking import Piece, pieces_of, rank
+from gallery.storage import MANIFEST, Part, Writer, read_snapshot, verify
+from modeling_scalar.aggregation_scalar import METHODS, query_weights
+from modeling_scalar.configuration_scalar import MODALITIES
+
+_QUERY_BLOCK = 1024
+_COPIED_ROWS = 16_384
+
+
+@dataclass(frozen=True)
+class MediaFile:
+    """A file as it was when it was read; `reason` says why nothing could be read, `None` if it is a clip."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    sha256: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One result. `weights` are the query's modality weights, `None` for a score without weights."""
+
+    rank: int
+    clip_id: str
+    score: float
+    weights: dict[str, float] | None
+    presence: dict[str, bool]
+
+
+def is_gallery(path: str | os.PathLike) -> bool:
+    """Whether a folder holds embedded clips, in today's format or an older one."""
+    path = Path(path)
+    return (path / MANIFEST).is_file() or is_older(path)
+
+
+def _check_clips(table: pa.Table, where: Any, dim: int | None) -> int:
+    """Return the dimension of the vectors; a ValueError if the columns are not those of clips."""
+    column_of(table, "clip_id", where)
+    has_heads = any(name in table.column_names for name in CONCAT_COLUMNS)
+    for name in MODALITIES + (CONCAT_COLUMNS if has_heads else ()):
+        dim = check_lists(table, name, where, length=dim)
+    check_lists(table, "presence", where, boolean=True, length=len(MODALITIES))
+    return dim
+
+
+def check_rows(clip_ids: Sequence[str], modality_embeds: torch.Tensor, modality_mask: torch.Tensor) -> None:
+    """
+    Check embedded clips.
+
+    Args:
+        clip_ids (`list[str]`): one per clip.
+        modality_embeds (`torch.Tensor` of shape `(N, 3, D)`): what a row with a False mask holds does not count.
+        modality_mask (`torch.BoolTensor` of shape `(N, 3)`): what each clip has.
+
+    Raises:
+        ValueError: shapes differ, an identifier repeats, a clip has no modality, or a vector that is present is not
+            of unit norm; the clips are named.
+    """
+    expected = (len(clip_ids), len(MODALITIES))
+    if modality_mask.shape != expected or modality_embeds.ndim != 3 or modality_embeds.shape[:2] != expected:
+        raise ValueError(
+            f"{len(clip_ids)} clips need `modality_mask` of shape {expected} and `modality_embeds` of shape "
+            f"{(*expected, 'D')}, got {tuple(modality_mask.shape)} and {tuple(modality_embeds.shape)}."
+        )
+    if len(set(clip_ids)) != len(clip_ids):
+        repeated = sorted(name for name, count in Counter(clip_ids).items() if count > 1)
+        raise ValueError(f"`clip_id` must be unique, repeated: {listed(repeated)}.")
+    for rows, message in (
+        (~modality_mask.any(1), "Every clip needs at least one modality; these have none"),
+        (
+            (off_unit(modality_embeds) & modality_mask).any(1),
+            "Vectors of modalities that are present must be of unit norm; they are not for the clips",
+        ),
+    ):
+        wrong = [clip_ids[row] for row in rows.nonzero().flatten().tolist()]
+        if wrong:
+            raise ValueError(f"{message}: {listed(wrong)}.")
+
+
+def _number(value: Any, name: str, default: float) -> float:
+    """A positive number of the metadata; an infinite one is the text "inf"."""
+    try:
+        number = default if value is None else float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"`{name}` of the gallery must be a number, got {value!r}.") from error
+    if not number > 0:
+        raise ValueError(f"`{name}` of the gallery must be positive, got {value!r}.")
+    return number
+
+
+class Gallery:
+    """
+    Embedded clips as they were committed when this object was opened; a writer does not change them any more.
+
+    Args:
+        clips (`list[Part]`), queries (`list[Part]`), files (`list[Part]`): the tables.
+        metadata (`dict`): where the embeddings come from, see [`~gallery.provenance.describe`].
+        path (`Path`): the folder.
+
+    Everything is read when it is asked for: opening does not depend on how many clips there are.
+    """
+
+    def __init__(
+        self,
+        clips: Sequence[Part],
+        queries: Sequence[Part] = (),
+        files: Sequence[Part] = (),
+        metadata: Mapping[str, Any] | None = None,
+        path: Path | None = None,
+    ):
+        self.path = path
+        self.metadata = dict(metadata or {})
+        self._clips, self._queries, self._files = list(clips), list(queries), list(files)
+        where = path / "clips" if path else "clips"
+        self.dim: int | None = None
+        for part in self._clips:
+            self.dim = _check_clips(part.table, where, self.dim)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike, check: bool = True) -> "Gallery":
+        """
+        Open a gallery with its vectors memory-mapped.
+
+        Args:
+            path (`str`): a folder that `search index`, `eval embed`, `eval run` or `datasets` wrote, of today's format
+                or an older one.
+            check (`bool`): check every vector of a gallery of another format, about which no writer of ours vouches.
+
+        Raises:
+            FileNotFoundError: the folder holds no gallery.
+            ValueError: it is damaged; the message says where.
+        """
+        folder = Path(path)
+        if not is_gallery(folder):
+            raise FileNotFoundError(
+                f"There is no gallery in {str(folder)!r}: neither {MANIFEST} nor the data set `clips`."
+            )
+        if is_older(folder):
+            gallery = cls(*read_older(folder), folder)
+            if check:
+                gallery.check()
+            return gallery
+        snapshot = read_snapshot(folder)
+        tables = (snapshot.parts.get(name, []) for name in ("clips", "queries", "files"))
+        return cls(*tables, snapshot.manifest["metadata"], folder)
+
+    def __len__(self) -> int:
+        return sum(len(part) - len(part.removed) for part in self._clips)
+
+    # What it says of itself ----------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> str | None:
+        """Where the model was loaded from, if that is known."""
+        return self.metadata.get("model")
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The hash of the model's files, if that is known."""
+        return self.metadata.get("fingerprint")
+
+    @property
+    def query_temperature(self) -> float:
+        """Temperature of the query's modality weights, by default the paper's 0.1."""
+        return _number(self.metadata.get("query_temperature"), "query_temperature", 0.1)
+
+    @property
+    def dtype(self) -> str | None:
+        """`"float16"` or `"float32"`; `None` as long as there is no clip."""
+        kinds = {str(part.table.column(MODALITIES[0]).type.value_type) for part in self._clips}
+        return None if not kinds else "float16" if kinds == {"halffloat"} else "float32"
+
+    def check_model(self, model: str, fingerprint: str) -> None:
+        """Raise a ValueError if this gallery was made by another model than the one with that fingerprint."""
+        if self.fingerprint not in (None, fingerprint):
+            raise ValueError(
+                f"The gallery was made with {self.model!r} (fingerprint {self.fingerprint[:12]}), but the files of "
+                f"{model!r} have fingerprint {fingerprint[:12]}. Embeddings of different models cannot be compared: "
+                "use the gallery's model, or index into a new gallery."
+            )
+
+    # Its tables ----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _live(parts: Sequence[Part]) -> pa.Table | None:
+        """The rows of a table that are not removed, as pieces of the mapped files."""
+        pieces = []
+        for part in parts:
+            edges = [-1, *part.removed.tolist(), len(part)]
+            runs = ((a + 1, b - a - 1) for a, b in zip(edges, edges[1:], strict=False))
+            pieces += [part.table.slice(start, length) for start, length in runs if length or len(parts) == 1]
+        return pa.concat_tables(pieces) if pieces else None
+
+    @cached_property
+    def clips(self) -> pa.Table | None:
+        """The table of clips, mapped; `None` as long as there never was one."""
+        return self._live(self._clips)
+
+    @cached_property
+    def queries(self) -> pa.Table | None:
+        """The table of queries, mapped; `None` if there is none."""
+        return self._live(self._queries)
+
+    @cached_property
+    def clip_ids(self) -> list[str]:
+        """Identifiers of the clips, in the order of the gallery."""
+        return [] if self.clips is None else texts_of(self.clips, "clip_id", self.path)
+
+    @cached_property
+    def modality_mask(self) -> torch.Tensor:
+        """`torch.BoolTensor` of shape `(N, 3)`: which modalities each clip has."""
+        if self.clips is None:
+            return torch.zeros(0, len(MODALITIES), dtype=torch.bool)
+        return stacked(self.clips, ["presence"], self.path, boolean=True)[:, 0]
+
+    def modality_embeds(self) -> torch.Tensor:
+        """Copy the vectors: `(N, 3, D)`, in the precision of the gallery, zero where absent."""
+        if self.clips is None:
+            raise ValueError("A gallery to which no clip was ever added has no vectors.")
+        return stacked(self.clips, MODALITIES, self.path)
+
+    def concat_embeds(self) -> torch.Tensor | None:
+        """Copy what concatenation heads gave: `(N, 3, D)`, or `None` without them."""
+        if self.clips is None or CONCAT_COLUMNS[0] not in self.clips.column_names:
+            return None
+        return stacked(self.clips, CONCAT_COLUMNS, self.path)
+
+    def problems(self) -> dict[str, list[str]]:
+        """What could not be read and counts as absent, by clip."""
+        if self.clips is None or "problems" not in self.clips.column_names:
+            return {}
+        told = lists_of(self.clips, "problems", self.path)
+        return {name: problems for name, problems in zip(self.clip_ids, told, strict=True) if problems}
+
+    @cached_property
+    def files(self) -> dict[str, MediaFile]:
+        """The media files it knows, by path."""
+        table = self._live(self._files)
+        if table is None:
+            return {}
+        columns = [table.column(item.name).to_pylist() for item in fields(MediaFile)]
+        return {
+            from_utf8(path): MediaFile(from_utf8(path), size, mtime, sha256, reason and from_utf8(reason))
+            for path, size, mtime, sha256, reason in zip(*columns, strict=True)
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """
+        Return what can be counted: `dim`, `dtype`, `num_clips`, `num_queries`, `num_pairs`, the `columns` of vectors
+        and `gallery_sha256`, see [`~gallery.provenance.gallery_sha256`].
+        """
+        names = [] if self.clips is None else self.clips.column_names
+        described = [] if self.queries is None else lists_of(self.queries, "clip_ids", self.path)
+        return {
+            "dim": self.dim,
+            "dtype": self.dtype,
+            "num_clips": len(self),
+            "num_queries": len(described),
+            "num_pairs": sum(map(len, described)),
+            "columns": [name for name in (*MODALITIES, *CONCAT_COLUMNS) if name in names],
+            "gallery_sha256": gallery_sha256(self.clip_ids, self.modality_mask.int().tolist()),
+        }
+
+    def check(self) -> None:
+        """Raise a ValueError that names clips and queries whose vectors are not as they must be; reads all of them."""
+        if self.clips is None:
+            return
+        start = 0
+        for batch in self.clips.select(["clip_id", *MODALITIES, "presence"]).to_batches(_COPIED_ROWS):
+            rows = pa.Table.from_batches([batch])
+            mask = stacked(rows, ["presence"], self.path, boolean=True)[:, 0]
+            check_rows(self.clip_ids[start : start + len(rows)], stacked(rows, MODALITIES, self.path), mask)
+            start += len(rows)
+        if len(set(self.clip_ids)) != len(self.clip_ids):
+            repeated = sorted(name for name, count in Counter(self.clip_ids).items() if count > 1)
+            raise ValueError(f"`clip_id` in {self.path} must be unique, repeated: {listed(repeated)}.")
+
+    def verify(self) -> int:
+        """
+        Compare every file with its hash and check every row.
+
+        Returns:
+            `int`: how many bytes were read.
+
+        Raises:
+            ValueError: something is damaged; the message names it.
+        """
+        num_bytes = 0 if is_older(self.path) else verify(self.path)
+        self.check()
+        return num_bytes
+
+    def copy(self, folder: str | os.PathLike, dtype: str | None = None) -> "Gallery":
+        """
+        Write all of it to a new folder in today's format, piece by piece.
+
+        Args:
+            folder (`str`): new or empty.
+            dtype (`str`, *optional*): precision of the vectors there; by default that of this gallery.
+
+        Raises:
+            ValueError: the folder holds something, or a vector is not as it must be.
+        """
+        if self.clips is None:
+            raise ValueError(f"{self.path} holds no clips.")
+        with GalleryWriter(folder, dtype or self.dtype) as writer:
+            writer.metadata = self.metadata
+            for batch in self.clips.to_batches(_COPIED_ROWS):
+                writer.put_clips(*self._columns(pa.Table.from_batches([batch])))
+            if self.queries is not None:
+                embeds = stacked(self.queries, ["embedding"], self.path)[:, 0]
+                texts = (texts_of(self.queries, name, self.path) for name in ("query_id", "caption"))
+                described = lists_of(self.queries, "clip_ids", self.path)
+                writer.put_queries(query_table(*texts, embeds, described, writer.dtype))
+            writer.put_files(list(self.files.values()))
+            writer.commit()
+            return writer.gallery()
+
+    def _columns(self, rows: pa.Table) -> tuple[Any, ...]:
+        """The arguments of [`GalleryWriter.put_clips`] that give these rows."""
+        names = rows.column_names
+        return (
+            texts_of(rows, "clip_id", self.path),
+            stacked(rows, MODALITIES, self.path),
+            stacked(rows, ["presence"], self.path, boolean=True)[:, 0],
+            stacked(rows, CONCAT_COLUMNS, self.path) if CONCAT_COLUMNS[0] in names else None,
+            rows.column("duration").to_pylist() if "duration" in names else None,
+            lists_of(rows, "problems", self.path) if "problems" in names else None,
+        )
+
+    # Search --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _pieces(self) -> list[Piece]:
+        return pieces_of(self._clips)
+
+    def search(
+        self,
+        text_embeds: torch.Tensor,
+        k: int = 10,
+        query_temperature: float | None = None,
+        method: str = "scalar",
+        **score_parameters: float,
+    ) -> list[list[Hit]]:
+        """
+        Find the k best clips of each query, exactly: every clip is scored.
+
+        Args:
+            text_embeds (`torch.FloatTensor` of shape `(Q, D)`): unit norm along the last axis.
+            k (`int`): hits per query; fewer come back where the gallery has fewer clips that `method` can score.
+            query_temperature (`float`, *optional*): the gallery's own when None.
+            method (`str`): as in `retrieval_scores`. A clip for which it is not defined is no hit.
+            score_parameters (`float`): what the method learned, the other keyword arguments of `retrieval_scores`.
+
+        Returns:
+            `list[list[Hit]]`: per query, best first; equal scores in gallery order.
+
+        Raises:
+            ValueError: shape or norm of `text_embeds`, or a number is out of its range.
+        """
+        if k < 1:
+            raise ValueError(f"`k` must be at least 1, got {k}.")
+        if text_embeds.ndim != 2 or self.dim not in (None, text_embeds.shape[1]):
+            raise ValueError(
+                f"`text_embeds` must have shape (queries, {self.dim or 'D'}), got {tuple(text_embeds.shape)}."
+            )
+        text_embeds = text_embeds.detach().to("cpu", torch.float32)
+        wrong = off_unit(text_embeds)
+        if wrong.any():
+            norms = torch.linalg.vector_norm(text_embeds[wrong], dim=1)
+            raise ValueError(f"Rows of `text_embeds` must have unit norm, got {norms.tolist()[:8]}.")
+        temperature = self.query_temperature if query_temperature is None else query_temperature
+        options = {"query_temperature": temperature, **score_parameters}
+        results = []
+        for queries in text_embeds.split(_QUERY_BLOCK):
+            scores, rows = rank(self._pieces, queries, min(k, len(self)), method, **options)
+            results += [
+                self._hits(*of_query, method, temperature) for of_query in zip(queries, scores, rows, strict=True)
+            ]
+        return results
+
+    def _hits(
+        self, query: torch.Tensor, scores: torch.Tensor, rows: torch.Tensor, method: str, query_temperature: float
+    ) -> list[Hit]:
+        found = scores > -math.inf
+        scores, rows = scores[found], rows[found]
+        if not len(rows):
+            return []
+        starts = np.cumsum([0] + [len(part) for part in self._clips])
+        places = np.searchsorted(starts, rows.numpy(), side="right") - 1
+        pieces = [
+            self._clips[place].table.slice(row - starts[place], 1)
+            for place, row in zip(places, rows.tolist(), strict=True)
+        ]
+        table = pa.concat_tables(pieces)
+        mask = stacked(table, ["presence"], self.path, boolean=True)[:, 0]
+        weights = [None] * len(rows)
+        if METHODS[method].weights == "query":
+            embeds = stacked(table, MODALITIES, self.path)
+            lines = query_weights(query[None], embeds, mask, query_temperature)[0].tolist()  # (K, 3)
+            weights = [dict(zip(MODALITIES, line, strict=True)) for line in lines]
+        named = zip(texts_of(table, "clip_id", self.path), scores.tolist(), weights, mask.tolist(), strict=True)
+        return [
+            Hit(number + 1, name, score, weight, dict(zip(MODALITIES, present, strict=True)))
+            for number, (name, score, weight, present) in enumerate(named)
+        ]
+
+
+# Writing ----------------------------------------------------------------------------------------------------------
+
+
+class GalleryWriter(Writer):
+    """
+    The one process that may change a gallery; others see a change after [`GalleryWriter.commit`], as a whole.
+
+    Args:
+        folder (`str`): a gallery of today's format, or a new or empty folder.
+        dtype (`str`): precision of the vectors of a new gallery, `"float16"` or `"float32"`.
+
+    Raises:
+        ValueError: another process writes, the folder holds something else or an older format, or `dtype` is unknown.
+    """
+
+    def __init__(self, folder: str | os.PathLike, dtype: str = "float16"):
+        precision_of(dtype)
+        if is_older(Path(folder)):
+            raise ValueError(
+                f"{folder} holds a gallery of an older format, which can be read but not changed. Convert it with "
+                f"`python -m search convert {folder} NEW`, and use that."
+            )
+        super().__init__(folder)
+        self.dtype = Gallery(self.snapshot.parts.get("clips", ())).dtype or dtype
+        self._indexed: dict[tuple[str, str], dict[str, int]] = {}  # of each shard, the row of each key
+        self._pending: dict[str, set[str]] = {"clips": set(), "files": set()}
+
+    _KEYS = {"clips": "clip_id", "files": "path"}
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._pending = {"clips": set(), "files": set()}
+
+    def _find(self, name: str, key: str) -> tuple[int, int] | None:
+        """Where the committed row with that key is and not removed: the place of its part, and its row."""
+        parts, shards = self._old(name), self.snapshot.shards.get(name, [])
+        for place, (part, shard) in enumerate(zip(parts, shards, strict=False)):
+            index = self._indexed.get((name, shard.file))
+            if index is None:
+                keys = texts_of(part.table, self._KEYS[name], self.folder)
+                index = self._indexed[name, shard.file] = {}
+                for row in np.setdiff1d(np.arange(len(part)), part.removed, assume_unique=True).tolist():
+                    index[keys[row]] = row
+            row = index.get(key)
+            if row is None or row in self._removed.get(name, {}).get(place, ()):
+                continue
+            found = np.searchsorted(part.removed, row)
+            if found == len(part.removed) or part.removed[found] != row:
+                return place, row
+        return None
+
+    def __contains__(self, clip_id: str) -> bool:
+        return clip_id in self._pending["clips"] or self._find("clips", clip_id) is not None
+
+    def put_clips(
+        self,
+        clip_ids: Sequence[str],
+        modality_embeds: torch.Tensor,
+        modality_mask: torch.Tensor,
+        concat_embeds: torch.Tensor | None = None,
+        durations: Sequence[float | None] | None = None,
+        problems: Sequence[Sequence[str]] | None = None,
+    ) -> None:
+        """
+        Add clips at the end; a clip that is there already is replaced.
+
+        Args: as in [`~gallery.columns.clip_table`], on the CPU.
+
+        Raises:
+            ValueError: of [`check_rows`], another dimension than that of the gallery, or a clip was put twice since
+                the last commit; nothing is changed then.
+        """
+        check_rows(clip_ids, modality_embeds, modality_mask)
+        twice = sorted(self._pending["clips"].intersection(clip_ids))
+        if twice:
+            raise ValueError(f"Clips can be put once before a commit; put again were {listed(twice)}.")
+        rows = clip_table(clip_ids, modality_embeds, modality_mask, concat_embeds, durations, problems, self.dtype)
+        self.put_rows(rows, clip_ids)
+
+    def put_rows(self, rows: pa.Table, clip_ids: Sequence[str] | None = None) -> None:
+        """Add rows of [`~gallery.columns.clip_table`] whose content was checked already, as [`put_clips`] does."""
+        clip_ids = texts_of(rows, "clip_id", "the rows") if clip_ids is None else clip_ids
+        self.append("clips", rows)
+        self._drop("clips", clip_ids)
+        self._pending["clips"].update(clip_ids)
+
+    def put_files(self, files: Sequence[MediaFile]) -> None:
+        """Note media files as they are now; what was noted of a path is replaced."""
+        if not files:
+            return
+        texts, number = pa.string(), pa.int64()
+        table = pa.table(
+            {
+                "path": strings([file.path for file in files]),
+                "size": pa.array([file.size for file in files], number),
+                "mtime_ns": pa.array([file.mtime_ns for file in files], number),
+                "sha256": strings([file.sha256 for file in files]),
+                "reason": pa.array([file.reason and to_utf8(file.reason) for file in files], texts),
+            }
+        )
+        self.append("files", table)
+        self._drop("files", [file.path for file in files])
+        self._pending["files"].update(file.path for file in files)
+
+    def put_queries(self, rows: pa.Table) -> None:
+        """Add rows of [`~gallery.columns.query_table`]."""
+        self.append("queries", rows)
+
+    def _drop(self, name: str, keys: Iterable[str]) -> None:
+        for key in keys:
+            found = self._find(name, key)
+            if found is not None:
+                self.remove(name, found[0], [found[1]])
+
+    def remove_clips(self, clip_ids: Iterable[str]) -> None:
+        """Take committed clips out, and what is known of their files; a KeyError for one that is not there."""
+        for clip_id in clip_ids:
+            found = self._find("clips", clip_id)
+            if found is None:
+                raise KeyError(clip_id)
+            self.remove("clips", found[0], [found[1]])
+            self._drop("files", [clip_id])
+
+    def forget_files(self, paths: Iterable[str]) -> None:
+        """Drop what is known of files in which nothing could be read."""
+        self._drop("files", paths)
+
+    def gallery(self) -> Gallery:
+        """The last committed state."""
+        tables = (self.snapshot.parts.get(name, []) for name in ("clips", "queries", "files"))
+        return Gallery(*tables, self.snapshot.manifest["metadata"], self.folder)
+
+
+__all__ = ["Gallery", "GalleryWriter", "Hit", "MediaFile", "check_rows", "is_gallery"]

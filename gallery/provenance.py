@@ -1,0 +1,129 @@
+"""What embeddings were made from: model, code and versions."""
+
+import hashlib
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from transformers import PreTrainedModel
+
+from modeling_scalar.loading_scalar import model_fingerprint, weight_digests
+
+_PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "numpy", "av")
+
+_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+
+
+def model_folder(model: str | os.PathLike) -> Path:
+    """The local folder of `model`, a folder or a Hub id (downloaded if need be)."""
+    if Path(model).is_dir():
+        return Path(model).resolve()
+    if not _HUB_ID.fullmatch(str(model)):
+        raise FileNotFoundError(f"There is no model folder {str(model)!r}, and it cannot be a Hub id either.")
+    return Path(snapshot_download(str(model)))
+
+
+def _git(*arguments: str) -> str | None:
+    """Output of git beside this file, or None where git fails."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), *arguments], capture_output=True, text=True, check=True
+        )
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def source_state() -> dict[str, str | bool] | None:
+    """
+    Return the git `commit` of this code and whether tracked files differ from it (`dirty`).
+
+    `None` if git does not track this file: an installed package may lie inside the repository of something else.
+    """
+    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None
+    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
+    return None if commit is None or changes is None else {"commit": commit, "dirty": bool(changes)}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of Python and of the packages that results can depend on; `None` if not installed."""
+    return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
+
+
+def training_recipe(model_path: str | os.PathLike) -> dict[str, Any] | None:
+    """Return how a local model was trained, its seed included, if the run left its `recipe.json` beside it."""
+    path = Path(model_path) / "recipe.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _json_number(value: Any) -> Any:
+    """A number as JSON has it: JSON knows no infinity, so that is written as a string which `float` reads."""
+    value = value.item() if isinstance(value, torch.Tensor) else value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def describe(model: PreTrainedModel, model_path: str | os.PathLike, **settings: Any) -> dict[str, Any]:
+    """
+    Describe what embeddings are made from, for the `metadata` of a gallery.
+
+    Args:
+        model ([`~modeling_scalar.ScalarModel`]): asked how it scores.
+        model_path (`str`): where it was loaded from, a folder or a Hub id. The SHA-256 of its weights, the fingerprint
+            of its files and a recipe beside it are included.
+        settings: further entries, such as `device`, `on_error`, `task` or `left_out`.
+
+    Returns:
+        `dict`: of what JSON can hold. An infinite `query_temperature` is the string `"inf"`, which `float` reads.
+    """
+    return {
+        "model": str(model_path),
+        "fingerprint": model_fingerprint(model_folder(model_path)),
+        "weights": weight_digests(model_path),
+        "training": training_recipe(model_path),
+        "query_temperature": _json_number(model.config.query_temperature),
+        "score_options": {name: _json_number(value) for name, value in model.score_options().items()},
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "source": source_state(),
+        **settings,
+    }
+
+
+def gallery_sha256(clip_ids: Iterable[str], presence: Iterable[Sequence[int]]) -> str:
+    """
+    Identify what a gallery holds, whatever embedded it.
+
+    Args:
+        clip_ids (`list[str]`), presence (`list` of three 0 or 1 for each clip, in the order of `MODALITIES`).
+
+    Returns:
+        `str`: the SHA-256 of the UTF-8 text of the JSON list of `[id, presence]` pairs, in their order, without spaces
+        and with non-ASCII characters escaped.
+    """
+    digest = hashlib.sha256()
+    for number, (name, present) in enumerate(zip(clip_ids, presence, strict=True)):
+        pair = json.dumps([name, [int(here) for here in present]], separators=(",", ":"))
+        digest.update((("," if number else "[") + pair).encode())
+    digest.update(b"]")
+    return digest.hexdigest()
+
+
+__all__ = ["describe", "gallery_sha256", "model_folder", "source_state", "training_recipe", "versions"]
