@@ -82,8 +82,8 @@ def audit(
 ) -> None:
     """Look at a benchmark before anything runs: exit code 1 if a file is missing, unreadable or empty."""
     with _user_errors():
-        from eval.audit import audit_split, format_audit
         from eval.benchmarks import load_split
+        from eval.benchmarks.audit import audit_split, format_audit
         from eval.files import write_json
 
         data = load_split(
@@ -205,7 +205,7 @@ def run(
     with _user_errors():
         from importlib import import_module
 
-        from eval.report import format_table
+        from eval.reports.report import format_table
         from eval.run import run as run_evaluation
 
         for name in plugin or []:
@@ -257,7 +257,8 @@ def report(
 ) -> None:
     """Lay results side by side: the paper's tables and figures, with its published values beside them."""
     with _user_errors():
-        from eval.report import load_results, write_report
+        from eval.reports.report import write_report
+        from eval.reports.result_files import load_results
 
         typer.echo(write_report(load_results(results, baseline, reference, paper_mean), output))
 

@@ -18,12 +18,7 @@ from eval.benchmarks import Split, configure_processor, load_split
 from eval.embed import embed_dataset
 from eval.embeddings import Embeddings, gallery_manifest, load_embeddings
 from eval.files import write_json
-from eval.latent import has_classes, latent_space, plot_latent
-from eval.missing import check_rate
-from eval.provenance import describe, source_state, versions
-from eval.report import format_table, load_results, plot_results, write_report
-from eval.reranking import POLICIES, evaluate_two_stage
-from eval.retrieval import (
+from eval.protocol.first_stage import (
     RATES,
     evaluate_embeddings,
     measurable_methods,
@@ -32,6 +27,14 @@ from eval.retrieval import (
     recall_differences,
     subset_ladder,
 )
+from eval.protocol.latent import has_classes, latent_space
+from eval.protocol.missing import check_rate
+from eval.protocol.second_stage import POLICIES, evaluate_two_stage
+from eval.provenance import describe, source_state, versions
+from eval.reports.figures import plot_results
+from eval.reports.latent_figure import plot_latent
+from eval.reports.report import format_table, write_report
+from eval.reports.result_files import load_results
 from modeling_scalar import load_model
 from modeling_scalar.aggregation_scalar import METHODS
 
@@ -136,15 +139,15 @@ def run(
         benchmark (`str`), root (`str`), split (`str`): name, folder and split of the benchmark.
         embeddings_path (`str`): saved [`~eval.embeddings.Embeddings`], of this project or of any other model. Model,
             benchmark and root are then needed for the second stage only.
-        methods (`Sequence[str]`, *optional*): by default all of [`~eval.retrieval.measurable_methods`]. The model's
-            own score is always measured.
-        rates, mask_seed: see [`~eval.retrieval.evaluate_embeddings`].
+        methods (`Sequence[str]`, *optional*): by default all of
+            [`~eval.protocol.first_stage.measurable_methods`]. The model's own score is always measured.
+        rates, mask_seed: see [`~eval.protocol.first_stage.evaluate_embeddings`].
         batch_size, on_error, num_workers, progress: see [`~eval.embed.embed_dataset`].
         device (`str`): where the model runs; by default on a GPU if there is one, else on the CPU.
         label (`str`): name of the row in tables; by default the name of the model's folder without its seed.
         two_stage (`bool`, *optional*): whether to measure the second stage too; by default if the model has one and
             clips to read.
-        depth, policies: see [`~eval.reranking.evaluate_two_stage`].
+        depth, policies: see [`~eval.protocol.second_stage.evaluate_two_stage`].
         normalize (`bool`): give embeddings unit norm that do not have it.
         settings: of [`~eval.benchmarks.load_split`]: `captions`, `annotations`, `on_missing`, `columns`.
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from datasets import Dataset
 
 from eval.benchmarks.columns import FEATURES
+from eval.benchmarks.definition import PROTOCOL, Benchmark
 from eval.benchmarks.media import find_media, refuse_missing
-from eval.benchmarks.protocol import PROTOCOL, Benchmark
 
 
 class Entry(NamedTuple):

@@ -11,8 +11,8 @@ import pyarrow.parquet
 from datasets import Dataset, Value, load_dataset
 
 from eval.benchmarks.columns import FEATURES, dataset_from_rows
+from eval.benchmarks.definition import Benchmark
 from eval.benchmarks.media import find_media
-from eval.benchmarks.protocol import Benchmark
 
 # A table: the names of its columns, and its rows, which hold at least the wanted ones.
 _Table = tuple[list[str], list[dict[str, Any]]]

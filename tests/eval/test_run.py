@@ -16,9 +16,9 @@ from eval.benchmarks import Split, configure_processor, load_benchmark, load_spl
 from eval.embed import embed_dataset
 from eval.embeddings import Embeddings, gallery_manifest
 from eval.miniature import generate
-from eval.report import format_table
-from eval.reranking import POLICIES, evaluate_two_stage
-from eval.retrieval import RATES, evaluate_embeddings
+from eval.protocol.first_stage import RATES, evaluate_embeddings
+from eval.protocol.second_stage import POLICIES, evaluate_two_stage
+from eval.reports.report import format_table
 from eval.run import run
 from modeling_scalar import load_model
 from modeling_scalar.aggregation_scalar import METHODS, register_method
