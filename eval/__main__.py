@@ -199,13 +199,14 @@ def run(
     batch_size: Annotated[int, typer.Option(help="Clips or captions per forward pass.")] = 32,
     on_error: _OnError = "raise",
     num_workers: Annotated[int, typer.Option(help="Threads that read clips ahead.")] = 2,
-    device: Annotated[str | None, typer.Option(help="Device; by default a GPU if there is one.")] = None,
+    device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
 ) -> None:
     """Evaluate a model on a benchmark, or embeddings; print the table, write figures and all to repeat them."""
     with _user_errors():
         from importlib import import_module
 
         from eval.reports.report import format_table
+        from eval.run import RunConfig
         from eval.run import run as run_evaluation
 
         for name in plugin or []:
@@ -213,7 +214,7 @@ def run(
                 import_module(name)
             except ModuleNotFoundError as error:
                 raise ValueError(f"--plugin {name} cannot be imported from here: {error}") from error
-        results = run_evaluation(
+        config = RunConfig(
             output,
             model_path=model,
             benchmark=benchmark,
@@ -237,6 +238,7 @@ def run(
             on_missing=on_missing,
             columns=_columns(column),
         )
+        results = run_evaluation(config)
         typer.echo(format_table(results))
         typer.echo(f"\nAll tables and figures are in {output / 'report'}.")
 
