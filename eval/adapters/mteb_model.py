@@ -3,7 +3,7 @@
     model, processor = load_model("models/scalar")
     mteb.evaluate(ScalarSearch(model, processor, name="organisation/scalar"), mteb.get_tasks(tasks=["MSRVTTT2V"]))
 
-A score that depends on the query is no product of two vectors, so the model takes part through mteb's search
+A score that depends on the query is not a product of two vectors, so the model takes part through mteb's search
 interface: `index` embeds the corpus, `search` returns the best documents of each query. One side of a task is text,
 the other clips of video, of audio or of both; a clip of a corpus may have a text too, which is read as its subtitle.
 mteb gives the sound of a video as a column of its own: without one a clip has no sound here, whatever its file holds.
@@ -32,12 +32,12 @@ from modeling_scalar.aggregation_scalar import retrieval_scores
 from modeling_scalar.media_scalar import resample
 
 _BLOCK = 256  # queries scored at once
-_UNKNOWN = torch.zeros(0, 2, dtype=torch.long)  # mteb keeps to itself which documents are right
+_UNKNOWN = torch.zeros(0, 2, dtype=torch.long)  # mteb does not tell which documents are relevant
 
 
 @dataclass(eq=False)
 class _Cell:
-    """A video or a sound in a data set, opened when its turn comes: a whole corpus of bytes is never held."""
+    """A video or a sound in a data set, opened when its turn comes, so that a corpus is never held as a whole."""
 
     column: Dataset
     row: int
@@ -119,11 +119,11 @@ class ScalarSearch:
         model ([`~modeling_scalar.ScalarModel`]): put into evaluation mode; stays on its device.
         processor ([`~modeling_scalar.ScalarProcessor`]): reads captions and clips, with its settings for testing.
         name (`str`): of the model, `"organisation/name"`; mteb files its results under it.
-        rerank_depth (`int`, *optional*): the cross-encoder reorders so many documents of each query. Off: first stage.
+        rerank_depth (`int`, *optional*): how many documents of each query the cross-encoder reorders; by default none.
         score_options (`dict`, *optional*): keyword arguments of `retrieval_scores`, the method among them; by default
             those of the model.
         on_error (`str`), num_workers (`int`): as in [`~eval.embed.embed_dataset`].
-        meta: further fields of mteb's `ModelMeta`, `revision` or `training_datasets` say; unknown otherwise.
+        meta: further fields of mteb's `ModelMeta`, such as `revision` or `training_datasets`; unknown otherwise.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class ScalarSearch:
             "use_instructions": False,
             "training_datasets": None,
             "modalities": ["text", "video", "audio"],
-            # mteb keeps results of other settings apart by this.
+            # By this mteb tells results of different settings apart.
             "experiment_kwargs": self.score_options | ({} if rerank_depth is None else {"rerank_depth": rerank_depth}),
         }
         self.mteb_model_meta = ModelMeta(loader=None, name=name, **fields | meta)

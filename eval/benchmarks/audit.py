@@ -1,4 +1,4 @@
-"""What a benchmark holds on this machine, said before anything runs: what is missing, absent, or cannot be read."""
+"""What a benchmark holds on this machine, found out before anything runs: what is missing, absent or unreadable."""
 
 import os
 from collections import Counter
@@ -37,7 +37,7 @@ class _Finding(NamedTuple):
 
 
 def _probe(path: str, kind: str) -> tuple[bool, float | None]:
-    """Return whether the head of a file promises a stream, and the duration in seconds, if it tells one."""
+    """Return whether the header of a file promises a stream, and the duration in seconds, if the header has one."""
     with _open(path) as container:
         duration = None if container.duration is None else container.duration / av.time_base
         return _first_stream(path, container, kind) is not None, duration
@@ -75,13 +75,13 @@ def _inspect(clip: Mapping[str, str | None], decode: bool, num_frames: int, min_
 
 def audit_split(split: Split, decode: bool = True, num_workers: int = 2, progress: bool = True) -> dict[str, Any]:
     """
-    Look at every file of a benchmark; change nothing, drop nothing.
+    Inspect every file of a benchmark; change nothing, drop nothing.
 
     Args:
-        split ([`~eval.benchmarks.Split`]): loaded with `on_missing="leave_out"`, so that it tells what is missing.
-        decode (`bool`): read the frames and the sound that an evaluation will read, because the heads of files promise
-            more than there is. Without it only these heads are read.
-        num_workers (`int`): clips looked at at once, at least 1.
+        split ([`~eval.benchmarks.Split`]): loaded with `on_missing="leave_out"`, so that it names what is missing.
+        decode (`bool`): read the frames and the sound that an evaluation will read, because headers may promise more
+            than there is. Without it only the headers are read.
+        num_workers (`int`): clips inspected at once, at least 1.
         progress (`bool`): show a bar with an estimate of the time left.
 
     Returns:
@@ -93,7 +93,7 @@ def audit_split(split: Split, decode: bool = True, num_workers: int = 2, progres
         - `missing_clips`: ids left out because their files are not there; `missing_files` and `unreadable`: lines that
           begin with an id; `empty`: ids of the clips with nothing left; `complete`: none of these four has an entry;
         - `repeated_captions`: captions that describe several clips, and the clips' ids, where the task is retrieval;
-        - `duration`: of the clips in seconds, as their files tell it, and of how many it is known;
+        - `duration`: of the clips in seconds, as their headers have it, and for how many it is known;
         - `folders`: how many files lie where; `gallery`: the manifest of [`~eval.embeddings.gallery_manifest`].
 
     Raises:
@@ -154,7 +154,7 @@ def _listed(lines: Sequence[str], limit: int = 10) -> list[str]:
 
 
 def format_audit(report: Mapping[str, Any]) -> str:
-    """Say in a short table what [`audit_split`] found; lists are cut at ten entries."""
+    """Summarise in a short table what [`audit_split`] found; lists are cut at ten entries."""
     num_clips, duration = report["num_clips"], report["duration"]
     fewest, most = report["captions_per_clip"].values()
     queries = "class labels" if report["task"] == "classification" else "captions"
@@ -169,20 +169,24 @@ def format_audit(report: Mapping[str, Any]) -> str:
         unknown = num_clips - duration["num_known"]
         lines.append(
             f"{'hours':<16}{duration['total'] / 3600:>9,.2f}   shortest {shortest}, median {middle}, longest {longest}"
-            + (f"; {unknown:,} clips do not tell" if unknown else "")
+            + (f"; {unknown:,} clips have no known duration" if unknown else "")
         )
     for name, title in _FAULTS.items():
         lines += [f"{len(report[name]):,} {title}:", *_listed(report[name])] if report[name] else []
     if report["repeated_captions"]:
         repeated = [f"{caption!r}: {', '.join(ids)}" for caption, ids in report["repeated_captions"].items()]
         lines += [
-            f"{len(repeated):,} captions of several clips, of which only one counts as found:",
+            f"{len(repeated):,} captions shared by several clips, only one of which counts as found:",
             *_listed(repeated),
         ]
     lines.append("files in:")
     lines += _listed([f"{folder} ({count:,})" for folder, count in report["folders"].items()])
     lines.append(f"gallery SHA-256: {report['gallery']['sha256']}")
-    how = "every stream decodes" if report["decoded"] else "every head of a file reads (the streams were not decoded)"
+    how = (
+        "every stream decodes"
+        if report["decoded"]
+        else "the header of every file can be read (the streams were not decoded)"
+    )
     lines.append(f"Complete: {how}." if report["complete"] else "Not complete: see above.")
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""What is fixed about a benchmark before anything is measured, and how a processor takes it on."""
+"""What is fixed about a benchmark before anything is measured, and how a processor adopts it."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from datasets import Dataset
 from modeling_scalar.processing_scalar import ScalarProcessor
 
 # Frames as in the paper's table of dataset statistics; lengths, audio slices and resizing as VAST evaluates. What a
-# benchmark does differently stands in its own file.
+# benchmark does differently is in its own file.
 PROTOCOL = MappingProxyType(
     {"num_frames": 8, "max_text_length": 40, "max_subtitle_length": 70, "num_segments": 1, "resize_mode": "squash"}
 )
@@ -25,7 +25,7 @@ class Benchmark:
     Args:
         title (`str`): its name in tables.
         load (`Callable`): `load(root, split, *, on_missing, **settings)` gives the data set and the ids left out.
-        splits (`tuple[str, ...]`, *optional*): what it is divided into; `None` if the name is the user's choice.
+        splits (`tuple[str, ...]`, *optional*): what it is divided into; `None` if the user may choose any name.
         task (`str`): "retrieval": a query is a caption of a clip. "classification": a query is the label of a class,
             and equal captions are one query.
         processing (`Mapping`): what the protocol sets in a processor, see [`configure_processor`].
@@ -43,7 +43,7 @@ class Benchmark:
 @dataclass(frozen=True)
 class Split:
     """
-    One split of a benchmark, as it lies on this machine.
+    One split of a benchmark, as it is on this machine.
 
     Args:
         dataset (`Dataset`): the columns of [`~eval.benchmarks.FEATURES`], a row per clip and caption.

@@ -23,7 +23,7 @@ class MiniatureClip:
         key (`tuple[int, ...]`): seed of the clip's own generator.
         attributes (`dict[str, dict[str, str]]`): modality → attribute → value, for the modalities the clip has.
         mentions (`dict[str, list[str]]`): one or two modalities → attributes of them that the caption speaks of.
-        caption (`str`): the query for which this clip is the answer.
+        caption (`str`): the query to which this clip is relevant.
         subtitle (`str` or `None`): what is said, `None` for a clip without subtitle track.
     """
 
@@ -54,7 +54,7 @@ class MiniatureClip:
         }
 
     def satisfies(self, query: "MiniatureClip") -> bool:
-        """Tell whether everything that the caption of `query` mentions is true of this clip."""
+        """Return whether everything that the caption of `query` mentions is true of this clip."""
         return all(
             modality in self.attributes
             and all(self.attributes[modality][name] == query.attributes[modality][name] for name in names)

@@ -1,7 +1,7 @@
 """From embeddings to ranks, metrics and the aggregation gain (SCALAR Tables 3, 4, S3 and S5).
 
 Ties count against the method: a score that cannot tell candidates apart ranks last, never first. The products of texts
-and clips are computed once for all scores and masks; larger galleries are scored in blocks, so that no more than
+and clips are computed once for all scores and masks; large galleries are scored in blocks, so that at most
 `max_pairs` pairs are held.
 
 Shape letters: Q queries, V clips, P pairs of a query and a clip that it describes.
@@ -28,11 +28,11 @@ LADDER = (("video",), ("video", "audio"), MODALITIES)
 
 TIE_RULE = "among candidates of equal score the wrong ones come first"
 
-_CHUNK = 4096  # right pairs whose weights are computed at once
+_CHUNK = 4096  # relevant pairs whose weights are computed at once
 
 
 def measurable_methods(embeddings: Embeddings) -> tuple[str, ...]:
-    """Return every registered method that these embeddings have what it needs for: `concat_head` needs its heads."""
+    """Return the registered methods for which these embeddings have what is needed: `concat_head` needs its heads."""
     return tuple(name for name in METHODS if name != "concat_head" or embeddings.concat_embeds is not None)
 
 
@@ -44,7 +44,7 @@ def check_methods(methods: Sequence[str]) -> None:
 
 
 def pathways() -> tuple[str, ...]:
-    """Return the methods that read a single modality, with the best of which joint scores are compared."""
+    """Return the methods that read a single modality; joint scores are compared with the best of them."""
     return tuple(name for name, method in METHODS.items() if method.is_pathway)
 
 
@@ -64,16 +64,16 @@ def _blocks(
             yield (part, every, (direction,)) if direction == "text_to_video" else (every, part, (direction,))
 
 
-def _ranks(scores: torch.Tensor, right: torch.Tensor, direction: str) -> torch.LongTensor:
-    """Ranks (P,) of the right pairs [query, clip]; queries of the direction without a right candidate have none."""
-    if not len(right):
-        return right[:, 0]
+def _ranks(scores: torch.Tensor, pairs: torch.Tensor, direction: str) -> torch.LongTensor:
+    """Ranks (P,) of the pairs [query, clip]; a query of the direction without a relevant candidate has none."""
+    if not len(pairs):
+        return pairs[:, 0]
     if direction == "video_to_text":
-        scores, right = scores.T, right.flip(1)
-    asking, rows = right[:, 0].unique(return_inverse=True)
+        scores, pairs = scores.T, pairs.flip(1)
+    asking, rows = pairs[:, 0].unique(return_inverse=True)
     if len(asking) < len(scores):
         scores = scores[asking]
-    return relevant_ranks(scores, torch.stack([rows, right[:, 1]], dim=1))
+    return relevant_ranks(scores, torch.stack([rows, pairs[:, 1]], dim=1))
 
 
 @torch.no_grad()
@@ -87,11 +87,11 @@ def rank_pairs(
     **score_options: Any,
 ) -> list[dict[str, dict[str, torch.LongTensor]]]:
     """
-    Rank every right pair of a benchmark by each method, under each mask, in each direction.
+    Rank every relevant pair of a benchmark by each method, under each mask, in each direction.
 
     Args:
         embeddings ([`~eval.embeddings.Embeddings`]): queries, clips and which query describes which clip.
-        masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, 3)`): what of each clip may be read, at most. A
+        masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, 3)`): the most that may be read of each clip. A
             clip with nothing left cannot be scored by any method and ranks last.
         methods (`Sequence[str]`): keys of `METHODS`.
         directions (`Sequence[str]`): `"text_to_video"` ranks clips for each query, `"video_to_text"` queries for each
@@ -124,7 +124,7 @@ def rank_pairs(
             here = torch.ones(len(pairs), dtype=torch.bool)
             for column, part in enumerate((queries, clips)):
                 here &= (pairs[:, column] >= part.start) & (pairs[:, column] < (part.stop or size[column]))
-            right = pairs[here] - torch.tensor([queries.start, clips.start])
+            block_pairs = pairs[here] - torch.tensor([queries.start, clips.start])
             concat_embeds = None if embeddings.concat_embeds is None else embeddings.concat_embeds[clips]
             every = make_pairs(
                 embeddings.text_embeds[queries],
@@ -142,12 +142,12 @@ def rank_pairs(
                             scores = shown.towards(direction).scores(method)
                         elif scores is None:
                             scores = shown.scores(method)
-                        by_method[method][direction][here] = _ranks(scores, right, direction)
+                        by_method[method][direction][here] = _ranks(scores, block_pairs, direction)
                     bar.update()
     return ranks
 
 
-def right_weights(
+def relevant_weights(
     embeddings: Embeddings, modality_mask: torch.Tensor, query_temperature: float = 0.1
 ) -> torch.FloatTensor:
     """
@@ -174,30 +174,37 @@ def right_weights(
     )
 
 
-def _figures(ranks: dict[str, torch.Tensor], pairs: torch.Tensor) -> dict[str, float]:
-    figures = {}
+def _metrics(ranks: dict[str, torch.Tensor], pairs: torch.Tensor) -> dict[str, float]:
+    found = {}
     for direction, values in ranks.items():
         metrics = retrieval_metrics(values, pairs[:, DIRECTIONS.index(direction)])
         del metrics["num_queries"]
-        figures |= {f"{direction}_{name}": value for name, value in metrics.items()}
-    return figures
+        found |= {f"{direction}_{name}": value for name, value in metrics.items()}
+    return found
 
 
-def _rate_entry(embeddings, rate, modality_mask, ranks, query_temperature) -> dict[str, Any]:
-    figures = {
-        method: _figures(by_direction, embeddings.pairs)
+def _rate_entry(
+    embeddings: Embeddings,
+    rate: float,
+    modality_mask: torch.Tensor,
+    ranks: dict[str, dict[str, torch.Tensor]],
+    query_temperature: float,
+) -> dict[str, Any]:
+    """What was measured at one masking rate, as result files hold it."""
+    methods = {
+        method: _metrics(by_direction, embeddings.pairs)
         | {"num_unscorable_clips": (~scorable_clips(modality_mask, method)).sum().item()}
         for method, by_direction in ranks.items()
     }
-    recalls = {method: entry["text_to_video_recall_at_1"] for method, entry in figures.items()}
+    recalls = {method: entry["text_to_video_recall_at_1"] for method, entry in methods.items()}
     best = max(pathways(), key=recalls.__getitem__)
-    weights = right_weights(embeddings, modality_mask, query_temperature)
+    weights = relevant_weights(embeddings, modality_mask, query_temperature)
     decided = weights.argmax(1).bincount(minlength=len(MODALITIES))
     return {
         "rate": rate,
         "num_masked_clips": (modality_mask != embeddings.modality_mask).any(dim=1).sum().item(),
         "presence": dict(zip(MODALITIES, modality_mask.sum(dim=0).tolist(), strict=True)),
-        "methods": figures,
+        "methods": methods,
         "best_pathway": {"method": best, "text_to_video_recall_at_1": recalls[best]},
         "aggregation_gain": {
             name: recall - recalls[best] for name, recall in recalls.items() if not METHODS[name].is_pathway
@@ -239,7 +246,7 @@ def evaluate_embeddings(
         one entry per rate: `rate`, `num_masked_clips` (how many lost a modality), `presence` (how many clips have each
         modality left), `methods` (name to `text_to_video_*` and `video_to_text_*` metrics and
         `num_unscorable_clips`), `best_pathway`, `aggregation_gain` (joint method to points of R@1), `mean_weight` (of
-        each modality of the right clip under the scalar weights, over pairs; 0 where absent, so the three sum to 1)
+        each modality of the relevant clip under the scalar weights, over pairs; 0 where absent, so the three sum to 1)
         and `decided` (in how many pairs each modality has the largest weight).
 
     Raises:
@@ -273,8 +280,8 @@ def subset_ladder(
     """
     Measure each score with one fixed set of modalities for the whole gallery, SCALAR Table S5.
 
-    A clip that has none of a set cannot be scored with it and ranks last; how many there are is told. A score that is
-    defined for no clip of a set, as areas with the video alone, has no figure there.
+    A clip that has none of a set cannot be scored with it and ranks last; the result says how many there are. A score
+    that is defined for no clip under a set, such as areas with the video alone, has no value there.
 
     Args:
         embeddings ([`~eval.embeddings.Embeddings`]): queries and clips.
@@ -295,7 +302,7 @@ def subset_ladder(
             "modalities": list(names),
             "num_unscorable_clips": (~mask.any(1)).sum().item(),
             "text_to_video_recall_at_1": {
-                method: _figures(by_direction, embeddings.pairs)["text_to_video_recall_at_1"]
+                method: _metrics(by_direction, embeddings.pairs)["text_to_video_recall_at_1"]
                 if scorable_clips(mask, method).any()
                 else None
                 for method, by_direction in by_method.items()
@@ -309,7 +316,7 @@ def query_table(
     embeddings: Embeddings, methods: Sequence[str] | None = None, query_temperature: float = 0.1, **rank_options: Any
 ) -> dict[str, list]:
     """
-    List what happened to each query with nothing masked: where its clip ranked, and which modality decided.
+    List what happened to each query with nothing masked: where its clip ranked and which modality decided.
 
     Args:
         embeddings ([`~eval.embeddings.Embeddings`]): queries and clips.
@@ -318,9 +325,9 @@ def query_table(
         rank_options: of [`rank_pairs`].
 
     Returns:
-        `dict` of columns with one entry per query: `query_id`, `caption`, `clip_id` (the clip it describes, of several
-        the first), `weight_video`, `weight_audio`, `weight_subtitle` (of that clip for this query), `decided` (the
-        modality of the largest weight), and `rank_<method>` (of the best-ranked clip that the query describes).
+        `dict` of columns with one entry per query: `query_id`, `caption`, `clip_id` (the clip it describes, the
+        first of several), `weight_video`, `weight_audio`, `weight_subtitle` (of that clip for this query), `decided`
+        (the modality of the largest weight), and `rank_<method>` (of the best-ranked clip that the query describes).
     """
     methods = measurable_methods(embeddings) if methods is None else methods
     rank_options["query_temperature"] = query_temperature
@@ -329,7 +336,7 @@ def query_table(
     first = torch.full((len(embeddings.query_ids),), len(queries)).scatter_reduce_(
         0, queries, torch.arange(len(queries)), "amin"
     )
-    weights = right_weights(embeddings, embeddings.modality_mask, query_temperature)[first]
+    weights = relevant_weights(embeddings, embeddings.modality_mask, query_temperature)[first]
     return {
         "query_id": embeddings.query_ids,
         "caption": embeddings.captions,
@@ -374,6 +381,6 @@ __all__ = [
     "query_table",
     "rank_pairs",
     "recall_differences",
-    "right_weights",
+    "relevant_weights",
     "subset_ladder",
 ]

@@ -63,14 +63,14 @@ def latent_space(embeddings: Embeddings) -> dict[str, Any] | None:
     The text-centroid cosine of a class is that of its text embedding and the mean of the video and audio embeddings of
     its clips, those that are present. The silhouette of a clip in one modality, by cosine distance, compares the clips
     of its class with those of the nearest other class; clips without the modality, and classes with fewer than two
-    clips that have it, take no part. Figures of the data set are means over classes, so large classes do not count
-    more.
+    clips that have it, take no part. Numbers of the whole set are means over classes, so that large classes do not
+    count more.
 
     Args:
         embeddings ([`~eval.embeddings.Embeddings`]): class labels as queries, each describing the clips of its class.
 
     Returns:
-        `dict` or `None` where queries are no classes (see [`has_classes`]): `num_classes`; `text_centroid_cosine`
+        `dict` or `None` where the queries are not classes (see [`has_classes`]): `num_classes`; `text_centroid_cosine`
         (-1 to 1); `silhouette`, by modality (-1 to 1); and `classes`, for each class its `label`, `num_clips`,
         `text_centroid_cosine` and `silhouette`. What is undefined, for a class or for the whole set, is `None`: the
         cosine without any video or audio, a silhouette with fewer than two clips of the class or two such classes.

@@ -1,8 +1,8 @@
 """The second stage: the cross-encoder reorders the first candidates (SCALAR, "Inference" and Tables S2 and S4).
 
-Captions rank clips and clips rank captions. Ranks beyond the first candidates are the first stage's. A pair whose clip
-the cross-encoder cannot read, one with nothing but a subtitle, keeps its first-stage place, and the others are
-reordered among the places that remain. Ties of either stage count against the method, as in
+Captions rank clips and clips rank captions. Beyond the first candidates the ranks of the first stage stand. A pair
+whose clip the cross-encoder cannot read, because it has nothing but a subtitle, keeps its first-stage place, and the
+others are reordered among the places that remain. Ties of either stage count against the method, as in
 `eval.metrics.retrieval.ranking`.
 
 A match probability depends on the caption, the clip and what of it is shown, and on nothing else. So all methods,
@@ -51,10 +51,10 @@ def _sort_rows(values: torch.Tensor, ties: torch.Tensor) -> torch.LongTensor:
     return order.gather(1, values.gather(1, order).argsort(dim=1, descending=True, stable=True))
 
 
-def _is_right(scores: torch.Tensor, pairs: torch.Tensor) -> torch.BoolTensor:
-    right = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
-    right[pairs[:, 0], pairs[:, 1]] = True
-    return right
+def _is_relevant(scores: torch.Tensor, pairs: torch.Tensor) -> torch.BoolTensor:
+    relevant = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
+    relevant[pairs[:, 0], pairs[:, 1]] = True
+    return relevant
 
 
 def check_depth(depth: int) -> None:
@@ -69,22 +69,22 @@ def first_candidates(scores: torch.Tensor, pairs: torch.Tensor, depth: int = 50)
 
     Args:
         scores (`torch.Tensor` of shape `(rows, columns)`): of the first stage, higher is better.
-        pairs (`torch.LongTensor` of shape `(pairs, 2)`): row and column of each right candidate.
+        pairs (`torch.LongTensor` of shape `(pairs, 2)`): row and column of each relevant candidate.
         depth (`int`): how many candidates of each row.
 
     Returns:
         `torch.LongTensor` of shape `(rows, min(depth, columns))`: columns of `scores`, best first; of equal scores the
-        wrong ones first, then the lower column.
+        irrelevant ones first, then the lower column.
     """
     check_depth(depth)
-    return _sort_rows(scores, _is_right(scores, pairs).byte())[:, :depth].contiguous()
+    return _sort_rows(scores, _is_relevant(scores, pairs).byte())[:, :depth].contiguous()
 
 
 def two_stage_scores(
     scores: torch.Tensor, pairs: torch.Tensor, candidates: torch.Tensor, probabilities: torch.Tensor
 ) -> torch.DoubleTensor:
     """
-    Give scores that stand in the order which the second stage leaves.
+    Return scores in the order that the second stage leaves.
 
     Args:
         scores (`torch.Tensor` of shape `(rows, columns)`), pairs (`torch.LongTensor` of shape `(pairs, 2)`): of the
@@ -94,13 +94,13 @@ def two_stage_scores(
             cannot read the clip.
 
     Returns:
-        `torch.DoubleTensor` of shape `(rows, columns)`: the candidates above all others and no two of them equal, what
-        is no candidate with its first-stage score. Of equal probabilities the wrong ones come first. Where the first
-        stage left places open between equals, a right candidate has the last, and of wrong ones those that cannot be
-        read have the first.
+        `torch.DoubleTensor` of shape `(rows, columns)`: the candidates above all others and no two of them equal, all
+        others with their first-stage scores. Of equal probabilities the irrelevant ones come first. Where the first
+        stage left places open between equals, a relevant candidate has the last, and of the irrelevant ones those that
+        cannot be read have the first.
 
     Raises:
-        ValueError: shapes do not fit, or the candidates are not the first by `scores`.
+        ValueError: shapes do not match, or the candidates are not the first by `scores`.
     """
     if candidates.shape != probabilities.shape or candidates.ndim != 2 or len(candidates) != len(scores):
         raise ValueError(
@@ -109,19 +109,19 @@ def two_stage_scores(
         )
     others = scores.scatter(1, candidates, -torch.inf)
     repeated = (candidates.sort(dim=1).values.diff(dim=1) == 0).any(dim=1)
-    wrong = repeated | (scores.gather(1, candidates).amin(dim=1) < others.amax(dim=1))
-    if wrong.any():
+    misplaced = repeated | (scores.gather(1, candidates).amin(dim=1) < others.amax(dim=1))
+    if misplaced.any():
         raise ValueError(
             f"`candidates` must be the first of each row by `scores`; those of the rows "
-            f"{wrong.nonzero().flatten().tolist()[:10]} are not."
+            f"{misplaced.nonzero().flatten().tolist()[:10]} are not."
         )
-    right, readable = _is_right(scores, pairs).gather(1, candidates), ~probabilities.isnan()
-    order = _sort_rows(scores.gather(1, candidates), 2 * right.byte() + (readable & ~right))
-    candidates, probabilities, right, readable = (
-        values.gather(1, order) for values in (candidates, probabilities, right, readable)
+    relevant, readable = _is_relevant(scores, pairs).gather(1, candidates), ~probabilities.isnan()
+    order = _sort_rows(scores.gather(1, candidates), 2 * relevant.byte() + (readable & ~relevant))
+    candidates, probabilities, relevant, readable = (
+        values.gather(1, order) for values in (candidates, probabilities, relevant, readable)
     )
     # The readable ones, best first, take the places that readable ones held; the others keep theirs.
-    order = _sort_rows(probabilities.nan_to_num(nan=-torch.inf), (right & readable).byte())
+    order = _sort_rows(probabilities.nan_to_num(nan=-torch.inf), (relevant & readable).byte())
     held = (~readable).byte().argsort(dim=1, stable=True)
     places = torch.empty_like(order).scatter_(1, order, held)  # (N, K), from 0
     final = scores.double()
@@ -236,8 +236,8 @@ def match_probabilities(
         `torch.FloatTensor` of shape `(requests,)` on the CPU: the probability of a match; NaN where nothing is shown.
 
     Raises:
-        ValueError: `requests` names no caption or clip, something is to be shown that a clip has not, the model has no
-            cross-attention, or as in [`~eval.embed.embed_dataset`].
+        ValueError: `requests` names a caption or clip that is not there or shows what a clip does not have, the model
+            has no cross-attention, or as in [`~eval.embed.embed_dataset`].
     """
     limits = requests.new_tensor([len(captions), len(clips), _NUM_VIEWS])
     if requests.ndim != 2 or requests.shape[1] != 3 or (requests < 0).any() or (requests >= limits).any():
@@ -314,13 +314,13 @@ class _FirstStage:
     ):
         self.embeddings, self.modality_mask, self.direction = embeddings, modality_mask, direction
         self.pairs = embeddings.pairs if direction == "text_to_video" else embeddings.pairs.flip(1)
-        self.rows = self.pairs[:, 0].unique()  # a clip without a caption ranks nothing
+        self.rows = self.pairs[:, 0].unique()  # a clip without captions ranks nothing
         self.block_size = block_size
         self.score_options = score_options | {"direction": direction}
         self.candidates = torch.cat([first_candidates(scores, pairs, depth) for _, scores, pairs in self._blocks()])
 
     def _blocks(self) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
-        """Yield the place of some rows among `rows`, their scores (N, C), and their right pairs, counted within."""
+        """Yield the place of some rows among `rows`, their scores (N, C), and their relevant pairs, counted within."""
         embeddings, mask, concat = self.embeddings, self.modality_mask, self.embeddings.concat_embeds
         for start in range(0, len(self.rows), self.block_size):
             block = slice(start, start + self.block_size)
@@ -385,8 +385,8 @@ def evaluate_two_stage(
 
     Args:
         model, processor, dataset: the cross-encoder and the clips it reads.
-        embeddings ([`~eval.embeddings.Embeddings`]): of the same data set, for the first stage and what describes
-            what.
+        embeddings ([`~eval.embeddings.Embeddings`]): of the same data set: for the first stage, and for which
+            caption describes which clip.
         depth (`int`): how many clips of each caption, and captions of each clip, are reordered.
         rates (`Sequence[float]`), mask_seed (`int`): missing-modality masks, the same for both stages.
         policies (`Sequence[str]`): some of [`POLICIES`].
@@ -402,12 +402,12 @@ def evaluate_two_stage(
         nothing of the clip) and the `text_to_video_*` and `video_to_text_*` metrics.
 
     Raises:
-        ValueError: the embeddings are not those of the data set, a method, rate or policy cannot be, or as in
-            [`match_probabilities`].
+        ValueError: the embeddings are not those of the data set, a method or policy is unknown, a rate is out of its
+            range, or as in [`match_probabilities`].
     """
     clips, captions, *_ = group_rows(dataset)
     if embeddings.clip_ids != [clip["video_id"] for clip in clips] or set(embeddings.captions) != set(captions):
-        raise ValueError("`embeddings` must be those of `dataset`: their clips or captions are others.")
+        raise ValueError("`embeddings` must be those of `dataset`: their clips or captions differ.")
     if not rates or not policies:
         raise ValueError(f"Expected at least one rate and one policy, got {rates} and {policies}.")
     if block_size < 1:

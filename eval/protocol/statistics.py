@@ -1,6 +1,6 @@
-"""How sure a figure is: sign test, interval over seeds, difference of two methods (SCALAR, "Statistical Support").
+"""How certain a number is: sign test, interval over seeds, difference of two methods (SCALAR, "Statistical Support").
 
-Everything is computed by SciPy; this module says which test is meant and refuses input that it does not fit.
+Everything is computed by SciPy; this module says which test is meant and refuses input that the test does not fit.
 """
 
 import math
@@ -61,10 +61,10 @@ def t_interval(mean: float, deviation: float, num_runs: int, confidence: float =
 
 def seed_interval(values: Sequence[float], confidence: float = 0.95) -> dict[str, float]:
     """
-    Summarise one figure over seeds (SCALAR Table S8).
+    Summarise one metric over seeds (SCALAR Table S8).
 
     Args:
-        values (`Sequence[float]`): the figure of each run, at least two.
+        values (`Sequence[float]`): its value in each run, at least two.
         confidence (`float`): between 0 and 1.
 
     Returns:

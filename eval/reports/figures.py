@@ -17,8 +17,8 @@ from modeling_scalar.configuration_scalar import MODALITIES
 
 # Okabe and Ito's colours, which stay apart under all common colour blindness; modalities keep theirs in every figure.
 _MODALITY_COLOURS = {"video": "#E69F00", "audio": "#56B4E9", "subtitle": "#009E73"}
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_LINES = [(colour, marker, style) for style in ("-", "--") for colour, marker in zip(_COLOURS, "osD^vPX", strict=True)]
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_LINES = [(colour, marker, style) for style in ("-", "--") for colour, marker in zip(COLOURS, "osD^vPX", strict=True)]
 
 _CAPTION_WIDTH = 66
 
@@ -64,7 +64,7 @@ def _plot_mean_weights(axes: Axes, rates: Sequence[Mapping[str, Any]]) -> None:
     axes.set_ylim(0, 1)
     axes.set_xticks(range(len(rates)), [percent(entry["rate"]) for entry in rates])
     axes.set_xlabel("masking rate")
-    axes.set_ylabel("mean weight at the right clip")
+    axes.set_ylabel("mean weight at the relevant clip")
 
 
 def plot_results(results: Run, path: str | os.PathLike) -> None:
@@ -131,7 +131,7 @@ def plot_gain(panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]
 
 def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.PathLike, num_captions: int = 4) -> None:
     """
-    Draw the weights of every query at its right clip, and name the captions that lean most on each modality.
+    Draw the weights of every query at its relevant clip, and name the captions that lean most on each modality.
 
     Queries stand beside each other, those that one modality decides together, in the order of its weight.
 
@@ -161,7 +161,7 @@ def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.Path
     axes.set_xlim(0, len(order))
     axes.set_ylim(0, 1)
     axes.set_xlabel("queries, by the modality that decides them and its weight")
-    axes.set_ylabel("weight at the right clip")
+    axes.set_ylabel("weight at the relevant clip")
     patches = [Patch(color=_MODALITY_COLOURS[modality], label=modality) for modality in MODALITIES]
     axes.legend(handles=patches, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False, fontsize=9)
     _plain(axes)
@@ -181,4 +181,4 @@ def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.Path
     figure.savefig(path, dpi=150)
 
 
-__all__ = ["plot_gain", "plot_query_weights", "plot_results"]
+__all__ = ["COLOURS", "plot_gain", "plot_query_weights", "plot_results"]

@@ -51,12 +51,12 @@ def rates_of(results: Results) -> list[float]:
 
 
 def is_measured(row: Row) -> bool:
-    """Whether anything was measured for a row."""
+    """Return whether anything was measured for a row."""
     return any(isinstance(cell, Cell) and cell.values for cell in row)
 
 
 def count(row: Row) -> str:
-    """Over how many seeds a row is, where that is not those of its label."""
+    """Return over how many seeds a row is, where these are not all seeds of its label."""
     return str(max((len(cell.values) for cell in row if isinstance(cell, Cell)), default=0))
 
 
@@ -127,7 +127,7 @@ def label_table(
 
 
 def across_benchmarks(table: Table, name: str, title: str) -> Table:
-    """Turn the benchmarks of a table into groups of columns; nothing for a single benchmark."""
+    """Turn the benchmarks of a table into groups of columns; the table of a single benchmark becomes empty."""
     benchmarks = [block[0][0] for block in table.blocks]
     headings = [heading for _, heading in table.columns[len(KEYS) :]]
     found: dict[str, dict[str, Row]] = {}

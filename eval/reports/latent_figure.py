@@ -1,4 +1,4 @@
-"""The picture of a latent space: a two-dimensional projection of texts and clips of some classes, for the eye."""
+"""The figure of a latent space: a two-dimensional projection of the texts and clips of some classes, for the eye."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,21 +13,20 @@ from sklearn.manifold import TSNE
 
 from eval.embeddings import Embeddings
 from eval.protocol.latent import clips_of, latent_space
+from eval.reports.figures import COLOURS
 from modeling_scalar.configuration_scalar import MODALITIES
 
 MARKERS = {"text": "*", "video": "s", "audio": "^", "subtitle": "o"}
 _TEXT = {"s": 190, "edgecolor": "black", "zorder": 3}  # on top of the clips, with a rim
 _CLIP = {"s": 22, "linewidth": 0, "alpha": 0.7}
-# Okabe and Ito's colours, which stay apart under all common colour blindness.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _NUM_SHOWN = 3
 _MAX_PERPLEXITY = 30
 
 
-def _shown_classes(figures: Mapping[str, dict[str, Any]]) -> list[str]:
-    """Classes that improve most over the first model for all others; of a single model those with the best cosine."""
+def _shown_classes(measured: Mapping[str, dict[str, Any]]) -> list[str]:
+    """The classes that improve most over the first model in all others; of one model those with the best cosine."""
     first, *others = [
-        {entry["label"]: entry["text_centroid_cosine"] for entry in figure["classes"]} for figure in figures.values()
+        {entry["label"]: entry["text_centroid_cosine"] for entry in space["classes"]} for space in measured.values()
     ]
     values = {
         label: min(other[label] - cosine for other in others) if others else cosine
@@ -51,11 +50,11 @@ def _points(embeddings: Embeddings, classes: Sequence[str]) -> tuple[np.ndarray,
     return torch.stack(vectors).float().numpy(), owners
 
 
-def _annotation(figures: dict[str, Any]) -> str:
-    named = {"text–centroid cosine": figures["text_centroid_cosine"]}
-    named |= {f"{name} silhouette": value for name, value in figures["silhouette"].items()}
+def _annotation(space: dict[str, Any]) -> str:
+    named = {"text–centroid cosine": space["text_centroid_cosine"]}
+    named |= {f"{name} silhouette": value for name, value in space["silhouette"].items()}
     lines = [f"{name} {value:.2f}".replace("-", "−") for name, value in named.items() if value is not None]
-    return "\n".join([*lines, f"(all {figures['num_classes']} classes)"])
+    return "\n".join([*lines, f"(all {space['num_classes']} classes)"])
 
 
 def plot_latent(
@@ -69,32 +68,32 @@ def plot_latent(
 
     Args:
         embeddings ([`~eval.embeddings.Embeddings`] or `Mapping[str, Embeddings]`): one model, or several by name, of
-            the same classes; each has a panel.
-        path (`str` or `os.PathLike`): where the picture goes; its ending says which format.
+            the same classes; each gets a panel.
+        path (`str` or `os.PathLike`): file to write; its suffix decides the format.
         classes (`Sequence[str]`, *optional*): labels to draw, at most seven. By default the three whose text-centroid
             cosine improves most over the first model in all others (the paper's choice; the smallest improvement
             counts), and for a single model the three with the highest cosine.
         seed (`int`): of the projection.
 
     Raises:
-        ValueError: queries are no classes, the models have different ones or one twice, or `classes` holds an unknown
-            label, none or too many.
+        ValueError: the queries are not classes, the models differ in their classes or repeat one, or `classes` holds
+            an unknown label, no label or too many.
     """
     models = {"": embeddings} if isinstance(embeddings, Embeddings) else embeddings
-    figures = {name: latent_space(model) for name, model in models.items()}
-    for name, figure in figures.items():
-        if figure is None:
+    measured = {name: latent_space(model) for name, model in models.items()}
+    for name, space in measured.items():
+        if space is None:
             raise ValueError(
-                f"The queries of {name or 'the embeddings'} are no classes: none describes several clips, "
+                f"The queries of {name or 'the embeddings'} are not classes: none describes several clips, "
                 "or several describe one."
             )
     known = [sorted(model.captions) for model in models.values()]
     if not known or any(labels != sorted(set(known[0])) for labels in known):
         raise ValueError(f"Expected models of the same classes, each label once; got {known}.")
-    classes = _shown_classes(figures) if classes is None else list(dict.fromkeys(classes))
-    if not 0 < len(classes) <= len(_COLOURS) or set(classes) - set(known[0]):
-        raise ValueError(f"Expected 1 to {len(_COLOURS)} of the classes {known[0]}, got {classes}.")
-    colours = dict(zip(classes, _COLOURS, strict=False))
+    classes = _shown_classes(measured) if classes is None else list(dict.fromkeys(classes))
+    if not 0 < len(classes) <= len(COLOURS) or set(classes) - set(known[0]):
+        raise ValueError(f"Expected 1 to {len(COLOURS)} of the classes {known[0]}, got {classes}.")
+    colours = dict(zip(classes, COLOURS, strict=False))
 
     figure = Figure(figsize=(4 * len(models) + 2, 4.5), layout="constrained")
     shown = {"text"}
@@ -107,7 +106,7 @@ def plot_latent(
             axes.scatter(x, y, marker=MARKERS[kind], color=colours[label], **(_TEXT if kind == "text" else _CLIP))
             shown.add(kind)
         axes.set(xticks=[], yticks=[], title=name)
-        axes.set_xlabel(_annotation(figures[name]), fontsize=9)
+        axes.set_xlabel(_annotation(measured[name]), fontsize=9)
     kinds = [kind for kind in MARKERS if kind in shown]
     handles = [Line2D([], [], marker=MARKERS[k], linestyle="", color="grey", label=k) for k in kinds]
     handles += [Line2D([], [], linewidth=6, color=colour, label=label) for label, colour in colours.items()]

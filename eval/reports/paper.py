@@ -1,4 +1,4 @@
-"""The published values of SCALAR's tables, in percent, to stand beside measured ones and never to be mixed with them.
+"""The published values of SCALAR's tables, in percent, to stand beside measured ones, never to be mixed with them.
 
 Every table maps a benchmark to the rows that the paper prints for it, and a row to its numbers from left to right;
 `None` is what the paper leaves out. Aggregation gains (Table 4) and margins are differences of what is here.

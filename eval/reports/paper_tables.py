@@ -1,7 +1,7 @@
 """The tables of SCALAR (1 to 5, S3 to S6 and S8) and the numbers of its plots, for any models and benchmarks.
 
 A row is a label; the seeds of a label are its mean ± sample deviation, and differences are taken seed by seed. What
-the paper published stands in rows of its own, marked "paper", and enters no figure of ours.
+the paper published stands in rows of its own, marked "paper", and enters no number of ours.
 """
 
 import statistics
@@ -380,7 +380,7 @@ def sign_table(results: Results) -> Table:
 
 
 def latent_table(results: Results) -> Table:
-    """The figures of "Latent-Space Analysis"."""
+    """The numbers of "Latent-Space Analysis"."""
 
     def measure(*path: str) -> Measure:
         def find(run: Run) -> float | None:

@@ -38,8 +38,8 @@ from eval.reports.score_tables import (
 from eval.reports.tables import Table, latex, markdown, write_csv
 
 _READING = (
-    'What is marked "paper" is as published. It stands beside the figures measured here and enters none of them; '
-    "where models, data or galleries differ, it is comparable in signs and sizes only."
+    'What is marked "paper" is as published. It stands beside what was measured here and enters none of it; '
+    "where models, data or galleries differ, only signs and sizes can be compared."
 )
 
 
@@ -119,7 +119,7 @@ def write_report(results: Results, output: str | os.PathLike) -> str:
 
     Args:
         results ([`~eval.reports.result_files.Results`]): of [`~eval.reports.result_files.load_results`].
-        output (`str`): folder to write to, made if need be. Tables of an earlier report are replaced or removed.
+        output (`str`): folder to write to, made if need be. Tables of an earlier report there are replaced or removed.
 
     Returns:
         `str`: the content of `tables.md`, with the names of the tables that nothing fills.
@@ -140,7 +140,9 @@ def write_report(results: Results, output: str | os.PathLike) -> str:
     packages = "% needs \\usepackage{booktabs,graphicx}"
     (output / "tables.tex").write_text("\n\n".join([packages, *map(latex, noted)]) + "\n", encoding="utf-8")
     parts = [f"## {table.title}\n\n{markdown(table)}\n\n{table.note}" for table in noted]
-    figures = _plot_figures(results.of_task("retrieval"), output)  # a class label has no one right clip to weigh
+    figures = _plot_figures(
+        results.of_task("retrieval"), output
+    )  # a class label has many relevant clips, not one to weigh
     parts += [f"![{name}]({name})\n\n{shown}." for name, shown in figures.items()]
     if left_out:
         parts.append(f"Left out, as nothing fills them: {'; '.join(left_out)}.")

@@ -1,4 +1,4 @@
-"""Result files of `python -m eval run` side by side: which may be compared, and the figures taken from them."""
+"""Result files of `python -m eval run` side by side: which may be compared, and the metrics taken from them."""
 
 import json
 import os
@@ -17,7 +17,7 @@ Seeds = Mapping[int | None, Run]
 """The runs of one label on one benchmark."""
 
 Measure = Callable[[Run], float | None]
-"""One figure of a run; `None` where it was not measured."""
+"""One number of a run; `None` where it was not measured."""
 
 R1 = "text_to_video_recall_at_1"
 
@@ -142,7 +142,7 @@ def _check_comparable(known: Mapping[Path, Run], path: Path, run: Run) -> None:
             if value != ours[name] and None not in (value, ours[name]):
                 raise ValueError(
                     f"Runs on {run['benchmark']} can be compared under one protocol only, but the {name} is {value} "
-                    f"in {other} and {ours[name]} in {path}. Report them apart."
+                    f"in {other} and {ours[name]} in {path}. Report them separately."
                 )
 
 
@@ -164,7 +164,7 @@ def load_results(
     paper_mean: bool = False,
 ) -> Results:
     """
-    Read result files and see to it that they may be compared.
+    Read result files and check that they may be compared.
 
     Args:
         paths (`Sequence[str]`): `results.json` files, or folders that hold some at any depth.
@@ -179,9 +179,9 @@ def load_results(
 
     Raises:
         FileNotFoundError: a path is not there.
-        ValueError: a folder holds no result; a file is none; the results of a benchmark differ in gallery, split,
-            task, queries, masks or depth; a label has two results of one seed, or two scores; no run has the label
-            that was chosen.
+        ValueError: a folder holds no result; a file is not a result; the results of a benchmark differ in gallery,
+            split, task, queries, masks or depth; a label has two results with the same seed, or two scores; no run
+            has the label that was chosen.
     """
     runs: dict[str, dict[str, dict[int | None, Run]]] = {}
     files: dict[str, dict[Path, Run]] = {}
@@ -195,7 +195,7 @@ def load_results(
     baseline, reference = (_KEYS.get(label, label) for label in (baseline, reference))
     for name, label in (("baseline", baseline), ("reference", reference)):
         if label is not None and label not in all_labels:
-            raise ValueError(f"The {name} {label!r} is none of the labels {sorted(all_labels)}.")
+            raise ValueError(f"The {name} {label!r} is not among the labels {sorted(all_labels)}.")
     ordered = {
         benchmark: {
             label: dict(sorted(runs[benchmark][label].items(), key=lambda item: (item[0] is None, item[0])))
@@ -216,7 +216,7 @@ def load_results(
     )
 
 
-# Figures of a run ---------------------------------------------------------------------------------------------------
+# Measures of a run ---------------------------------------------------------------------------------------------------
 
 
 def rate_entry(run: Run, rate: float) -> Mapping[str, Any]:

@@ -111,8 +111,8 @@ def weights_table(results: Results) -> Table:
     groups = ("clips", "weight", "decided")
     columns = [*KEYS, ("", "masked"), *((group, modality) for group in groups for modality in MODALITIES)]
     note = (
-        "Clips that have a modality left; mean query-conditioned weight at the right clip; pairs of a query and a "
-        "right clip decided by a modality, that of the largest weight."
+        "Clips that have a modality left; mean query-conditioned weight at the relevant clip; pairs of a query and "
+        "a relevant clip decided by a modality, that of the largest weight."
     )
     return Table("weights", "Weights of the modalities", note, columns, blocks, len(KEYS) + 1)
 
@@ -136,7 +136,7 @@ def differences_table(results: Results) -> Table:
 
 
 def galleries_table(results: Results) -> Table:
-    """What the figures were measured on."""
+    """What everything was measured on."""
     rows = []
     for benchmark, labels in results.runs.items():
         run = first_run(labels)

@@ -1,4 +1,4 @@
-"""Tables of figures: on a screen and in Markdown, in LaTeX, and in CSV."""
+"""Tables of metrics: on a screen and in Markdown, in LaTeX, and in CSV."""
 
 import csv
 import os
@@ -27,13 +27,13 @@ _LATEX = {
 @dataclass(frozen=True)
 class Cell:
     """
-    One figure: its mean, and with two values or more their sample deviation: `12.3 ± 0.4`.
+    One metric: its mean, and with two values or more their sample deviation: `12.3 ± 0.4`.
 
     Args:
         values (`tuple[float]`): one per seed; none at all is shown as a dash.
         signed (`bool`): write a plus before what is positive, as differences have it.
         digits (`int`): decimals.
-        published_deviation (`float`, *optional*): that of one value which is a mean already.
+        published_deviation (`float`, *optional*): of a single value that is itself a mean.
     """
 
     values: tuple[float, ...] = ()
@@ -92,7 +92,7 @@ class Table:
         return self._select([index for index in range(len(self.columns)) if index not in dropped])
 
     def filled(self) -> "Table":
-        """Return the table without the columns in which no row has anything."""
+        """Return the table without the columns that are empty in every row."""
         kept = [
             index
             for index in range(len(self.columns))

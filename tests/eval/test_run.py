@@ -58,7 +58,7 @@ def whole(data, tiny_model_dir, tmp_path_factory):
     return folder, results
 
 
-def test_a_run_holds_every_figure_and_how_to_repeat_them(whole, data, tiny_model_dir):
+def test_a_run_holds_every_metric_and_how_to_repeat_them(whole, data, tiny_model_dir):
     folder, results = whole
     assert json.loads((folder / "results.json").read_text(), parse_constant=pytest.fail) == results
     assert (results["label"], results["seed"], results["task"]) == ("tiny", None, "retrieval")
@@ -136,10 +136,10 @@ def test_the_models_own_score_is_measured_with_what_it_learned(tmp_path):
     make_embeddings(metadata=metadata).save(tmp_path / "store")
     results = run(RunConfig(tmp_path / "out", embeddings_path=tmp_path / "store", methods=("uniform",), rates=(0.0,)))
     assert results["score"] == {"method": "hypergram", "query_temperature": 0.3} | learned
-    figures = results["retrieval"]["rates"][0]["methods"]
-    assert list(figures) == ["hypergram", "uniform", "video", "audio", "subtitle"]
+    metrics = results["retrieval"]["rates"][0]["methods"]
+    assert list(metrics) == ["hypergram", "uniform", "video", "audio", "subtitle"]
     expected = evaluate_embeddings(make_embeddings(), ("hypergram",), (0.0,), **learned)
-    assert figures["hypergram"] == expected["rates"][0]["methods"]["hypergram"]
+    assert metrics["hypergram"] == expected["rates"][0]["methods"]["hypergram"]
     assert results["label"] == "store" and results["problems"] == ["clip3: audio is broken"]
 
 
@@ -148,8 +148,8 @@ def test_an_infinite_temperature_survives_the_files(tmp_path):
         tmp_path / "store"
     )
     results = run(RunConfig(tmp_path / "out", embeddings_path=tmp_path / "store", methods=("uniform",), rates=(0.0,)))
-    figures = results["retrieval"]["rates"][0]["methods"]
-    assert figures["scalar"] == figures["uniform"]
+    metrics = results["retrieval"]["rates"][0]["methods"]
+    assert metrics["scalar"] == metrics["uniform"]
     content = json.loads((tmp_path / "out" / "results.json").read_text(), parse_constant=pytest.fail)
     assert content["score"]["query_temperature"] == "inf"
 

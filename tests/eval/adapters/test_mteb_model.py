@@ -1,4 +1,4 @@
-"""The model in mteb: a task made from the miniature set, scored by mteb and by our own figures."""
+"""The model in mteb: a task made from the miniature set, scored by mteb and by our own metrics."""
 
 import ast
 import sys
@@ -118,7 +118,7 @@ def embeddings(model, tiny_processor, benchmark):
 
 
 def check(scores, expected):
-    """mteb's figures are fractions, rounded to five digits."""
+    """mteb's metrics are fractions, rounded to five digits."""
     assert 0 < expected["recall_at_10"] < 100 and expected["mean_rank"] > 1
     for theirs, ours in [
         ("recall_at_1", "recall_at_1"),
@@ -130,7 +130,7 @@ def check(scores, expected):
         assert scores[theirs] == pytest.approx(expected[ours] / 100, abs=2e-5), theirs
 
 
-def figures(embeddings, options, modalities, direction="text_to_video"):
+def our_metrics(embeddings, options, modalities, direction="text_to_video"):
     """Ours, of the clips that have one of these modalities, with nothing but them."""
     mask = embeddings.modality_mask & torch.tensor([name in modalities for name in MODALITIES])
     rows = mask.any(dim=1).nonzero().flatten()
@@ -150,7 +150,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("category", "method"), CASES)
-def test_mteb_finds_the_figures_that_we_find(model, tiny_processor, sides, embeddings, category, method):
+def test_mteb_finds_the_metrics_that_we_find(model, tiny_processor, sides, embeddings, category, method):
     captions, clips = sides
     letters = {"v": "video", "a": "audio", "t": "subtitle"}
     queries, documents = category.split("2")
@@ -165,7 +165,7 @@ def test_mteb_finds_the_figures_that_we_find(model, tiny_processor, sides, embed
     relevant = {query: {document: 1} for document, query in zip(*(names if by_text else names[::-1]), strict=True)}
     task = (captions.select(rows), clips.select(rows)) if by_text else (clips.select(rows), captions.select(rows))
     scores = run_mteb(search, category, *task, relevant)
-    check(scores, figures(embeddings, options, modalities, "text_to_video" if by_text else "video_to_text"))
+    check(scores, our_metrics(embeddings, options, modalities, "text_to_video" if by_text else "video_to_text"))
 
 
 @pytest.mark.parametrize("depth", [5, 50])
@@ -178,7 +178,7 @@ def test_two_stages_are_those_of_our_protocol(model, tiny_processor, sides, embe
     (ours,) = evaluate_two_stage(model, tiny_processor, benchmark, silent, depth=depth, progress=False)
     ours = {name.removeprefix("text_to_video_"): value for name, value in ours.items()}
     check(scores, ours)
-    first = figures(embeddings, model.score_options(), ("video", "audio"))
+    first = our_metrics(embeddings, model.score_options(), ("video", "audio"))
     assert any(ours[name] != value for name, value in first.items() if name in ours)
 
 

@@ -173,7 +173,7 @@ def test_the_table_cuts_long_lists_and_gives_their_number():
     text = format_audit(report)
     assert "1,234   2,468 captions, 2,468 pairs, 1 to 10 per clip" in text
     assert "with audio          1,200   34 without" in text
-    assert "2.00   shortest 1.0 s, median 2.0 s, longest 3.0 s; 4 clips do not tell" in text
+    assert "2.00   shortest 1.0 s, median 2.0 s, longest 3.0 s; 4 clips have no known duration" in text
     assert "15 clips whose files are not there:\n  clip0\n" in text and "  clip9\n  and 5 more\n" in text
     assert "clip10" not in text and "files that are not there" not in text
     assert "'a dog': clip1, clip2" in text and text.endswith("Not complete: see above.")

@@ -146,7 +146,7 @@ def test_the_hub_out_of_reach_is_said_plainly(monkeypatch):
         raise ConnectionError("offline")
 
     monkeypatch.setattr("eval.benchmarks.own.load_dataset", load)
-    with pytest.raises(FileNotFoundError, match="no file or folder 'nobody/clips', and the Hub is out of reach"):
+    with pytest.raises(FileNotFoundError, match="no file or folder 'nobody/clips', and the Hub cannot be reached"):
         rows_of("nobody/clips")
 
 

@@ -24,21 +24,21 @@ SHAPES = [(20, 1), (30, 2), (25, 49), (40, 13)]
 
 
 def random_case(queries, candidates, levels, share=0.3, seed=0):
-    """Scores with ties and some -inf, and right candidates in random order, several in some rows."""
+    """Scores with ties and some -inf, and relevant candidates in random order, several in some rows."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randint(levels, (queries, candidates), generator=generator).float()
     scores[torch.rand(scores.shape, generator=generator) < 0.05] = -torch.inf
-    right = torch.rand(scores.shape, generator=generator) < share
-    right[torch.arange(queries), torch.randint(candidates, (queries,), generator=generator)] = True
-    pairs = right.nonzero()
-    return scores, right, pairs[torch.randperm(len(pairs), generator=generator)]
+    relevant = torch.rand(scores.shape, generator=generator) < share
+    relevant[torch.arange(queries), torch.randint(candidates, (queries,), generator=generator)] = True
+    pairs = relevant.nonzero()
+    return scores, relevant, pairs[torch.randperm(len(pairs), generator=generator)]
 
 
-def untied(scores, right):
-    """Distinct scores in the order of the declared rule: by score, wrong ones first among equals."""
+def untied(scores, relevant):
+    """Distinct scores in the order of the declared rule: by score, irrelevant ones first among equals."""
     rows = []
-    for row, is_right in zip(scores.tolist(), right.tolist(), strict=True):
-        order = sorted(range(len(row)), key=lambda c: (-row[c], is_right[c]))
+    for row, is_relevant in zip(scores.tolist(), relevant.tolist(), strict=True):
+        order = sorted(range(len(row)), key=lambda c: (-row[c], is_relevant[c]))
         rows.append([float(len(row) - order.index(c)) for c in range(len(row))])
     return np.array(rows)
 
@@ -48,9 +48,9 @@ def slow_ranks(scores, pairs):
     ranks = []
     for place, (row, column) in enumerate(pairs):
         value, others = rows[row][column], {c: p for p, (r, c) in enumerate(pairs) if r == row}
-        wrong = sum(score >= value for c, score in enumerate(rows[row]) if c not in others)
+        irrelevant = sum(score >= value for c, score in enumerate(rows[row]) if c not in others)
         before = sum(rows[row][c] > value or (rows[row][c] == value and p < place) for c, p in others.items())
-        ranks.append(1 + wrong + before)
+        ranks.append(1 + irrelevant + before)
     return torch.tensor(ranks)
 
 
@@ -79,17 +79,17 @@ def slow_metrics(ranks, rows):
 @pytest.mark.parametrize("levels", [1, 2, 5, 1000])
 @pytest.mark.parametrize(("queries", "candidates"), SHAPES)
 def test_ranks_and_metrics_agree_with_slow_loops(queries, candidates, levels):
-    scores, right, pairs = random_case(queries, candidates, levels)
+    scores, relevant, pairs = random_case(queries, candidates, levels)
     ranks = relevant_ranks(scores, pairs)
     assert torch.equal(ranks, slow_ranks(scores, pairs))
     assert retrieval_metrics(ranks, pairs[:, 0]) == pytest.approx(slow_metrics(ranks, pairs[:, 0]), abs=1e-9)
     if candidates > 2:
-        assert right.sum(dim=1).max() > 1 and len(ranks.unique()) > 2
+        assert relevant.sum(dim=1).max() > 1 and len(ranks.unique()) > 2
 
 
-def test_the_random_cases_hold_ties_of_right_with_wrong_and_of_right_with_right():
-    scores, right, _ = random_case(25, 49, 5)
-    row, mine = scores[0], right[0]
+def test_the_random_cases_hold_ties_of_relevant_with_irrelevant_and_of_relevant_with_relevant():
+    scores, relevant, _ = random_case(25, 49, 5)
+    row, mine = scores[0], relevant[0]
     assert set(row[mine].tolist()) & set(row[~mine].tolist())
     assert len(row[mine].unique()) < mine.sum()
 
@@ -101,9 +101,9 @@ def test_the_order_decides_not_the_number_format(dtype):
 
 
 def test_the_other_direction_is_a_transposed_view():
-    scores, right, _ = random_case(30, 12, 4)
-    right[0] = True  # every column is right for some row
-    pairs = right.nonzero()
+    scores, relevant, _ = random_case(30, 12, 4)
+    relevant[0] = True  # every column is relevant for some row
+    pairs = relevant.nonzero()
     expected = relevant_ranks(scores.T.contiguous(), pairs.flip(1))
     assert torch.equal(relevant_ranks(scores.T, pairs.flip(1)), expected)
     assert torch.equal(expected, slow_ranks(scores.T, pairs.flip(1)))
@@ -113,7 +113,7 @@ def test_the_other_direction_is_a_transposed_view():
 def test_constant_scores_rank_last(value):
     scores = torch.full((2, 7), value)
     assert relevant_ranks(scores, torch.tensor([[0, 3], [1, 0]])).tolist() == [7, 7]
-    # Three right ones of seven: four wrong ones before the first, and successive places in the order of the pairs.
+    # Three relevant ones of seven: four irrelevant ones before the first, successive places in the order of the pairs.
     assert relevant_ranks(scores[:1], torch.tensor([[0, 6], [0, 0], [0, 2]])).tolist() == [5, 6, 7]
 
 
@@ -135,11 +135,11 @@ def test_results_do_not_depend_on_the_size_of_blocks(monkeypatch):
 
 @pytest.mark.parametrize("levels", [2, 5, 1000])
 @pytest.mark.parametrize(("queries", "candidates"), SHAPES)
-def test_figures_agree_with_scikit_learn(queries, candidates, levels):
+def test_metrics_agree_with_scikit_learn(queries, candidates, levels):
     # scikit-learn averages over ties, so it is given scores that break them by the declared rule.
-    scores, right, pairs = random_case(queries, candidates, levels)
+    scores, relevant, pairs = random_case(queries, candidates, levels)
     metrics = retrieval_metrics(relevant_ranks(scores, pairs), pairs[:, 0])
-    truth, ordered = right.numpy().astype(int), untied(scores, right)
+    truth, ordered = relevant.numpy().astype(int), untied(scores, relevant)
     precisions = [average_precision_score(truth[i], ordered[i]) for i in range(queries)]
     assert metrics["mean_average_precision"] == pytest.approx(100 * np.mean(precisions), abs=1e-9)
     ranking = label_ranking_average_precision_score(truth, ordered)
@@ -150,14 +150,14 @@ def test_figures_agree_with_scikit_learn(queries, candidates, levels):
 
 @pytest.mark.parametrize("levels", [2, 5, 1000])
 @pytest.mark.parametrize(("queries", "candidates"), SHAPES)
-def test_figures_agree_with_trec_eval(queries, candidates, levels):
+def test_metrics_agree_with_trec_eval(queries, candidates, levels):
     # trec_eval breaks ties by name, so it is given scores that break them by the declared rule.
     pytrec_eval = pytest.importorskip("pytrec_eval")
-    scores, right, pairs = random_case(queries, candidates, levels)
+    scores, relevant, pairs = random_case(queries, candidates, levels)
     metrics = retrieval_metrics(relevant_ranks(scores, pairs), pairs[:, 0])
-    ordered = untied(scores, right)
+    ordered = untied(scores, relevant)
     names = [f"c{column}" for column in range(candidates)]
-    truth = {f"q{i}": dict(zip(names, right[i].int().tolist(), strict=True)) for i in range(queries)}
+    truth = {f"q{i}": dict(zip(names, relevant[i].int().tolist(), strict=True)) for i in range(queries)}
     run = {f"q{i}": dict(zip(names, ordered[i].tolist(), strict=True)) for i in range(queries)}
     evaluator = pytrec_eval.RelevanceEvaluator(truth, {"map", "ndcg_cut_10", "success_1,5,10", "recip_rank"})
     found = evaluator.evaluate(run)
@@ -181,7 +181,7 @@ def test_first_ranks_are_in_the_order_of_the_queries():
 
 
 def test_metrics_of_known_ranks():
-    # Query 0: right ones at 1 and 3. Query 1: at 2 and 12. Query 2: at 11.
+    # Query 0: relevant ones at 1 and 3. Query 1: at 2 and 12. Query 2: at 11.
     metrics = retrieval_metrics(torch.tensor([3, 2, 1, 11, 12]), torch.tensor([0, 1, 0, 2, 1]))
     ideal = 1 + 1 / math.log2(3)
     assert metrics == pytest.approx(
@@ -208,7 +208,7 @@ def test_metrics_of_known_ranks():
         (torch.zeros(1, 3), [[0, 1], [0, 3]], r"\(1, 3\); \[\[0, 3\]\] are not"),
         (torch.zeros(1, 3), [[-1, 1]], r"\[\[-1, 1\]\] are not"),
         (torch.zeros(1, 3), [[0, 1], [0, 1]], "must be unique"),
-        (torch.zeros(3, 2), [[1, 1]], r"rows \[0, 2\] have no right candidate"),
+        (torch.zeros(3, 2), [[1, 1]], r"rows \[0, 2\] have no relevant candidate"),
         (torch.tensor([[0.0, 1.0], [torch.nan, 1.0]]), [[0, 0], [1, 1]], r"NaN in query rows \[1\]"),
     ],
 )
@@ -279,7 +279,7 @@ print(doctest.testfile(sys.argv[1], module_relative=False))
 """
 
 
-def test_modules_load_offline_from_a_copy_and_their_cards_are_right(tmp_path, copied):
+def test_modules_load_offline_from_a_copy_and_their_cards_are_correct(tmp_path, copied):
     examples = "\n".join(map(card_examples, ("retrieval", "aggregation_gain")))
     count = len(doctest.DocTestParser().get_examples(examples))
     assert count > 10
@@ -314,8 +314,8 @@ def test_folders_hold_what_their_spaces_need(name):
 
 @pytest.mark.parametrize(("queries", "candidates"), SHAPES)
 def test_retrieval_module_equals_the_functions(modules, queries, candidates):
-    scores, right, pairs = random_case(queries, candidates, 4)
-    references = [row.nonzero().flatten().tolist() for row in right]
+    scores, relevant, pairs = random_case(queries, candidates, 4)
+    references = [row.nonzero().flatten().tolist() for row in relevant]
     expected = retrieval_metrics(relevant_ranks(scores, pairs), pairs[:, 0])
     assert modules["retrieval"].compute(predictions=scores, references=references) == pytest.approx(expected)
     for start in range(0, queries, 8):
@@ -336,7 +336,7 @@ def test_retrieval_module_keeps_scores_apart_that_single_precision_merges(module
         ([[1.0, 2.0], [1.0, 2.0, 3.0]], [0, 1], r"rows of \[2, 3\]"),
         ([[1.0, 2.0]], [2], r"\[\[0, 2\]\] are not"),
         ([[1.0, 2.0]], [[0, 0]], "must be unique"),
-        ([[1.0, 2.0], [1.0, 2.0]], [[0], []], r"rows \[1\] have no right"),
+        ([[1.0, 2.0], [1.0, 2.0]], [[0], []], r"rows \[1\] have no relevant"),
         ([[1.0, float("nan")]], [0], r"NaN in query rows \[0\]"),
         ([1.0, 2.0], [0, 1], "expected format"),
         ([[1.0, 2.0]], [0, 1], "number of predictions"),
@@ -350,14 +350,14 @@ def test_retrieval_module_refuses_what_it_cannot_rank(modules, predictions, refe
 
 @pytest.mark.parametrize(("queries", "candidates"), SHAPES)
 def test_aggregation_gain_has_the_tie_rule_of_the_functions(modules, queries, candidates):
-    joint, right, pairs = random_case(queries, candidates, 4, share=0.1)
+    joint, relevant, pairs = random_case(queries, candidates, 4, share=0.1)
     pathways = {name: random_case(queries, candidates, 4, seed=seed)[0] for seed, name in enumerate("abc", start=1)}
     recalls = {
         name: retrieval_metrics(relevant_ranks(scores, pairs), pairs[:, 0])["recall_at_1"]
         for name, scores in ({"joint": joint} | pathways).items()
     }
     result = modules["aggregation_gain"].compute(
-        predictions=joint, references=[row.nonzero().flatten().tolist() for row in right], pathways=pathways
+        predictions=joint, references=[row.nonzero().flatten().tolist() for row in relevant], pathways=pathways
     )
     best = max(pathways, key=recalls.__getitem__)
     assert result == {

@@ -14,7 +14,7 @@ from eval.protocol.first_stage import (
     query_table,
     rank_pairs,
     recall_differences,
-    right_weights,
+    relevant_weights,
     subset_ladder,
 )
 from eval.protocol.missing import mask_modalities
@@ -51,15 +51,17 @@ def random_embeddings(queries=40, clips=17, dim=8, seed=0, several=False, heads=
 
 
 def slow_ranks(scores, pairs):
-    """The declared rule, one pair at a time: equal wrong ones first, then the right ones one after the other."""
+    """The declared rule, one pair at a time: of equals the irrelevant ones first, then the relevant ones in turn."""
     ranks = []
     scores, pairs = scores.tolist(), pairs.tolist()
     for position, (row, column) in enumerate(pairs):
-        right = {c: p for p, (r, c) in enumerate(pairs) if r == row}
+        relevant = {c: p for p, (r, c) in enumerate(pairs) if r == row}
         rank = 1
         for candidate, score in enumerate(scores[row]):
-            if candidate in right:
-                ahead = score > scores[row][column] or (score == scores[row][column] and right[candidate] < position)
+            if candidate in relevant:
+                ahead = score > scores[row][column] or (
+                    score == scores[row][column] and relevant[candidate] < position
+                )
                 rank += candidate != column and ahead
             else:
                 rank += score >= scores[row][column]
@@ -67,7 +69,7 @@ def slow_ranks(scores, pairs):
     return torch.tensor(ranks)
 
 
-def slow_figures(embeddings, mask, method, direction, **options):
+def slow_metrics(embeddings, mask, method, direction, **options):
     texts, clips = embeddings.text_embeds, embeddings.modality_embeds
     scores = retrieval_scores(
         texts, clips, mask, method, concat_embeds=embeddings.concat_embeds, direction=direction, **options
@@ -80,7 +82,7 @@ def slow_figures(embeddings, mask, method, direction, **options):
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("max_pairs", [60, 10**6])
-def test_figures_of_every_method_agree_with_slow_ranks_of_whole_score_matrices(several, max_pairs):
+def test_metrics_of_every_method_agree_with_slow_ranks_of_whole_score_matrices(several, max_pairs):
     embeddings = random_embeddings(several=several, heads=True)
     options = {"query_temperature": 0.2, "curvature": 2.0, "rank_constant": 5}
     described = len(embeddings.pairs[:, 1].unique())
@@ -90,12 +92,12 @@ def test_figures_of_every_method_agree_with_slow_ranks_of_whole_score_matrices(s
     for entry in result["rates"]:
         mask = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, entry["rate"], 3)
         assert set(entry["methods"]) == set(METHODS)
-        for method, figures in entry["methods"].items():
+        for method, metrics in entry["methods"].items():
             expected = {"num_unscorable_clips": (~scorable_clips(mask, method)).sum().item()}
             for direction in DIRECTIONS:
-                expected |= slow_figures(embeddings, mask, method, direction, **options)
-            assert figures == pytest.approx(expected), method
-            recalls.add((figures["text_to_video_recall_at_1"], figures["video_to_text_recall_at_1"]))
+                expected |= slow_metrics(embeddings, mask, method, direction, **options)
+            assert metrics == pytest.approx(expected), method
+            recalls.add((metrics["text_to_video_recall_at_1"], metrics["video_to_text_recall_at_1"]))
         assert entry["methods"]["triangle"]["num_unscorable_clips"] > 0
     assert len(recalls) > 10 and [entry["rate"] for entry in result["rates"]] == [0.0, 0.5]
 
@@ -112,23 +114,23 @@ def test_class_labels_as_queries_give_accuracy():
     pairs = torch.stack([classes, torch.arange(9)], dim=1)
     clip_ids = [f"clip{i}" for i in range(9)]
     embeddings = Embeddings(labels, embeds, torch.ones(9, 3, dtype=torch.bool), pairs, clip_ids, names, names)
-    figures = evaluate_embeddings(embeddings, ("uniform",), (0.0,))["rates"][0]["methods"]["uniform"]
+    metrics = evaluate_embeddings(embeddings, ("uniform",), (0.0,))["rates"][0]["methods"]["uniform"]
     scores = labels @ torch.nn.functional.normalize(embeds.sum(1), dim=-1).T
     accuracy = (scores.argmax(0) == classes).double().mean().item()
-    assert 0 < accuracy < 1 and figures["video_to_text_recall_at_1"] == pytest.approx(100 * accuracy)
-    assert figures["video_to_text_recall_at_10"] == 100
+    assert 0 < accuracy < 1 and metrics["video_to_text_recall_at_1"] == pytest.approx(100 * accuracy)
+    assert metrics["video_to_text_recall_at_10"] == 100
     first = (classes[scores.argmax(1)] == torch.arange(3)).double().mean().item()
-    assert figures["text_to_video_recall_at_1"] == pytest.approx(100 * first)
+    assert metrics["text_to_video_recall_at_1"] == pytest.approx(100 * first)
 
 
 @pytest.mark.parametrize("clips", [1, 2, 49])
 def test_small_galleries(clips):
     embeddings = random_embeddings(queries=clips, clips=clips)
     entry = evaluate_embeddings(embeddings)["rates"][0]
-    for figures in entry["methods"].values():
-        assert figures["text_to_video_mean_rank"] <= clips
+    for metrics in entry["methods"].values():
+        assert metrics["text_to_video_mean_rank"] <= clips
         if clips == 1:
-            assert figures["text_to_video_recall_at_1"] == figures["video_to_text_recall_at_1"] == 100
+            assert metrics["text_to_video_recall_at_1"] == metrics["video_to_text_recall_at_1"] == 100
     assert clips > 10 or entry["methods"]["scalar"]["text_to_video_recall_at_10"] == 100
 
 
@@ -174,7 +176,7 @@ def test_weights_are_those_of_each_query_at_its_own_clips(several, monkeypatch):
     embeddings = random_embeddings(several=several)
     weights = query_weights(embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, 0.2)
     expected = weights[embeddings.pairs[:, 0], embeddings.pairs[:, 1]]
-    torch.testing.assert_close(right_weights(embeddings, embeddings.modality_mask, 0.2), expected)
+    torch.testing.assert_close(relevant_weights(embeddings, embeddings.modality_mask, 0.2), expected)
     entry = evaluate_embeddings(embeddings, ("scalar",), (0.0,), query_temperature=0.2)["rates"][0]
     assert list(entry["mean_weight"].values()) == pytest.approx(expected.mean(0).tolist(), abs=1e-6)
     assert list(entry["decided"].values()) == expected.argmax(1).bincount(minlength=3).tolist()
@@ -207,7 +209,7 @@ def test_the_ladder_shows_the_whole_gallery_the_same_modalities():
         assert ladder[0]["text_to_video_recall_at_1"][method] == whole["video"]["text_to_video_recall_at_1"]
 
 
-def test_the_ladder_has_no_figure_where_a_score_is_defined_for_no_clip():
+def test_the_ladder_has_no_value_where_a_score_is_defined_for_no_clip():
     embeddings = random_embeddings(heads=True)
     recalls = [entry["text_to_video_recall_at_1"] for entry in subset_ladder(embeddings)]
     for method in recalls[0]:

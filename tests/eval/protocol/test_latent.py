@@ -67,45 +67,45 @@ def slow_silhouettes(embeddings, column):
 
 
 @pytest.mark.parametrize("sizes", [(5, 4, 6), (2, 9), (7, 1, 5, 3)])
-def test_figures_agree_with_slow_loops(sizes):
+def test_numbers_agree_with_slow_loops(sizes):
     embeddings = make_classes(sizes)
     assert not embeddings.modality_mask.all()
-    figures = latent_space(embeddings)
-    assert figures["num_classes"] == len(sizes)
-    assert [entry["num_clips"] for entry in figures["classes"]] == list(sizes)
+    metrics = latent_space(embeddings)
+    assert metrics["num_classes"] == len(sizes)
+    assert [entry["num_clips"] for entry in metrics["classes"]] == list(sizes)
     cosines = [slow_text_centroid_cosine(embeddings, query) for query in range(len(sizes))]
-    assert [entry["text_centroid_cosine"] for entry in figures["classes"]] == pytest.approx(cosines)
-    assert figures["text_centroid_cosine"] == pytest.approx(np.mean(cosines))
+    assert [entry["text_centroid_cosine"] for entry in metrics["classes"]] == pytest.approx(cosines)
+    assert metrics["text_centroid_cosine"] == pytest.approx(np.mean(cosines))
     for column, name in enumerate(MODALITIES):
         expected = slow_silhouettes(embeddings, column)
         found = {
             query: entry["silhouette"][name]
-            for query, entry in enumerate(figures["classes"])
+            for query, entry in enumerate(metrics["classes"])
             if entry["silhouette"][name] is not None
         }
         assert found == pytest.approx(expected)
         mean = pytest.approx(np.mean(list(expected.values()))) if expected else None
-        assert figures["silhouette"][name] == mean
+        assert metrics["silhouette"][name] == mean
 
 
 def test_a_class_of_one_clip_has_no_silhouette_and_is_nobodys_neighbour():
     embeddings = make_classes((6, 5, 1))
-    figures = latent_space(embeddings)
-    assert figures["classes"][2]["silhouette"]["video"] is None
-    assert figures["classes"][2]["text_centroid_cosine"] is not None
+    metrics = latent_space(embeddings)
+    assert metrics["classes"][2]["silhouette"]["video"] is None
+    assert metrics["classes"][2]["text_centroid_cosine"] is not None
     kept = slow_silhouettes(embeddings, 0)
     assert set(kept) == {0, 1}
-    assert figures["silhouette"]["video"] == pytest.approx(np.mean(list(kept.values())))
+    assert metrics["silhouette"]["video"] == pytest.approx(np.mean(list(kept.values())))
 
 
 def test_a_class_without_video_and_audio_has_no_centroid():
     embeddings = make_classes((4, 4))
     clips = members(embeddings, 0)
     embeddings.modality_mask[clips] = torch.tensor([False, False, True])
-    figures = latent_space(embeddings)
-    assert figures["classes"][0]["text_centroid_cosine"] is None
-    assert figures["text_centroid_cosine"] == pytest.approx(slow_text_centroid_cosine(embeddings, 1))
-    assert figures["silhouette"]["video"] is None  # of one class only
+    metrics = latent_space(embeddings)
+    assert metrics["classes"][0]["text_centroid_cosine"] is None
+    assert metrics["text_centroid_cosine"] == pytest.approx(slow_text_centroid_cosine(embeddings, 1))
+    assert metrics["silhouette"]["video"] is None  # of one class only
 
 
 def test_absent_modalities_do_not_count_whatever_they_hold():
@@ -117,9 +117,9 @@ def test_absent_modalities_do_not_count_whatever_they_hold():
 
 def test_tight_classes_reach_the_ends_of_the_scales():
     embeddings = make_classes(strength=1e4)
-    figures = latent_space(embeddings)
-    assert figures["text_centroid_cosine"] == pytest.approx(1, abs=1e-6)
-    assert all(value == pytest.approx(1, abs=1e-6) for value in figures["silhouette"].values())
+    metrics = latent_space(embeddings)
+    assert metrics["text_centroid_cosine"] == pytest.approx(1, abs=1e-6)
+    assert all(value == pytest.approx(1, abs=1e-6) for value in metrics["silhouette"].values())
     assert latent_space(make_classes(strength=0.0))["silhouette"]["video"] < 0.05
 
 

@@ -303,36 +303,36 @@ def test_ranks_are_the_worst_that_ties_allow(depth):
     assert (found != relevant_ranks(scores, pairs)).any() or depth == 1
 
 
-def slow_order(scores, right, depth, probability):
-    """The columns of one row after both stages, best first, by lists; what is right comes last among equals."""
-    columns = sorted(range(len(scores)), key=lambda c: (-scores[c], c in right, c))
+def slow_order(scores, relevant, depth, probability):
+    """The columns of one row after both stages, best first, by lists; what is relevant comes last among equals."""
+    columns = sorted(range(len(scores)), key=lambda c: (-scores[c], c in relevant, c))
     first, rest = columns[:depth], columns[depth:]
 
     def tie(c):
-        return 2 if c in right else 0 if math.isnan(probability(c)) else 1
+        return 2 if c in relevant else 0 if math.isnan(probability(c)) else 1
 
     first = sorted(first, key=lambda c: (-scores[c], tie(c)))
     readable = sorted(
-        (c for c in first if not math.isnan(probability(c))), key=lambda c: (-probability(c), c in right)
+        (c for c in first if not math.isnan(probability(c))), key=lambda c: (-probability(c), c in relevant)
     )
     readable = iter(readable)
     return [c if math.isnan(probability(c)) else next(readable) for c in first] + rest
 
 
 @pytest.mark.parametrize("depth", [1, 4, 7, 50])
-def test_several_right_candidates_each_have_a_rank(depth):
+def test_several_relevant_candidates_each_have_a_rank(depth):
     generator = torch.Generator().manual_seed(depth)
     scores = random_stage((60, 7), generator)
-    right = torch.rand(60, 7, generator=generator) < 0.4
-    right[~right.any(dim=1), 3] = True
-    pairs = right.nonzero()
-    assert right.sum(dim=1).max() > 3
+    relevant = torch.rand(60, 7, generator=generator) < 0.4
+    relevant[~relevant.any(dim=1), 3] = True
+    pairs = relevant.nonzero()
+    assert relevant.sum(dim=1).max() > 3
     candidates = first_candidates(scores, pairs, depth)
     probabilities = random_probabilities(candidates, generator)
     ranks = two_stage_ranks(scores, pairs, candidates, probabilities)
     for row in range(60):
         chance = dict(zip(candidates[row].tolist(), probabilities[row].tolist(), strict=True))
-        columns = right[row].nonzero().flatten().tolist()
+        columns = relevant[row].nonzero().flatten().tolist()
         order = slow_order(scores[row].tolist(), columns, depth, chance.get)
         expected = sorted(order.index(column) + 1 for column in columns)
         assert sorted(ranks[pairs[:, 0] == row].tolist()) == expected
@@ -353,7 +353,7 @@ def test_an_unreadable_clip_keeps_its_place_and_the_others_share_the_rest():
     assert two_stage_ranks(scores, pairs, candidates, probabilities).tolist() == [4, 2, 1, 3, 5]
 
 
-def test_of_equal_scores_the_right_clip_is_the_last_candidate():
+def test_of_equal_scores_the_relevant_clip_is_the_last_candidate():
     scores = torch.tensor([[1.0, 2, 1, 2]])
     assert first_candidates(scores, torch.tensor([[0, 2]]), 3).tolist() == [[1, 3, 0]]
     assert first_candidates(scores, torch.tensor([[0, 1]]), 3).tolist() == [[3, 1, 0]]
@@ -381,11 +381,11 @@ def test_candidates_of_other_scores_are_refused(candidates, message):
 # The protocol -------------------------------------------------------------------------------------------------------
 
 
-def slow_metrics(orders, rights):
+def slow_metrics(orders, relevant_rows):
     """Recall, precision and gain of orders of columns, in plain loops."""
     first, precision, gain = [], [], []
-    for order, right in zip(orders, rights, strict=True):
-        places = sorted(order.index(column) + 1 for column in right)
+    for order, relevant in zip(orders, relevant_rows, strict=True):
+        places = sorted(order.index(column) + 1 for column in relevant)
         first.append(places[0])
         precision.append(sum((i + 1) / place for i, place in enumerate(places)) / len(places))
         ideal = sum(1 / math.log2(1 + i) for i in range(1, min(10, len(places)) + 1))
@@ -410,12 +410,12 @@ def slow_two_stage(pair_by_pair, embeddings, depth, rate, policy, score_options)
 
     for direction in ("text_to_video", "video_to_text"):
         by_text = direction == "text_to_video"
-        right = {}
+        relevant = {}
         for query, clip in pairs:
             row, column = (query, clip) if by_text else (clip, query)
-            right.setdefault(row, []).append(column)
+            relevant.setdefault(row, []).append(column)
         orders = []
-        for row, columns in right.items():
+        for row, columns in relevant.items():
             values = (scores if by_text else scores.T)[row].tolist()
 
             def chance(column, row=row, by_text=by_text):
@@ -426,7 +426,7 @@ def slow_two_stage(pair_by_pair, embeddings, depth, rate, policy, score_options)
                 math.isnan(chance(c))
                 for c in sorted(range(len(values)), key=lambda c: (-values[c], c in columns, c))[:depth]
             )
-        metrics = slow_metrics(orders, right.values())
+        metrics = slow_metrics(orders, relevant.values())
         result |= {f"{direction}_{name}": value for name, value in metrics.items()}
     return result | {"num_unread_pairs": unread}
 
@@ -474,7 +474,7 @@ def test_evaluation_is_the_slow_loop_over_everything_and_reads_each_clip_once(mo
         expected = slow_two_stage(pair_by_pair, embeddings, depth, rate, policy, options)
         expected |= {"depth": depth, "policy": policy, "method": method, "rate": rate, "mask_seed": 0}
         assert row == pytest.approx(expected, abs=1e-9), (method, policy, rate)
-    # The settings are told apart by the figures, or the comparison would show little.
+    # The settings are told apart by the metrics, or the comparison would show little.
     assert len({tuple(row[name] for name in row if "rank" in name or "precision" in name) for row in found}) > 3
     assert any(row["num_unread_pairs"] for row in found)
     assert not any(row["num_unread_pairs"] for row in found if row["policy"] == "zeros")

@@ -7,11 +7,11 @@ from eval.reports import paper
 RATES = paper.RATES
 
 
-def make_figures(recall):
+def make_metrics(recall):
     names = ("recall_at_1", "recall_at_5", "recall_at_10", "mean_average_precision", "ndcg_at_10")
-    figures = {name: recall + step for step, name in enumerate(names)} | {"median_rank": 7.0, "mean_rank": 9.0}
+    metrics = {name: recall + step for step, name in enumerate(names)} | {"median_rank": 7.0, "mean_rank": 9.0}
     directions = {"text_to_video": 0.0, "video_to_text": -1.0}
-    return {f"{d}_{name}": value + shift for d, shift in directions.items() for name, value in figures.items()}
+    return {f"{d}_{name}": value + shift for d, shift in directions.items() for name, value in metrics.items()}
 
 
 def make_run(label, seed=50, joint=20.0, best=15.0, two_stage=30.0, slope=0.0, method="scalar", **changes):
@@ -24,7 +24,7 @@ def make_run(label, seed=50, joint=20.0, best=15.0, two_stage=30.0, slope=0.0, m
                 "rate": rate,
                 "num_masked_clips": 10 * step,
                 "presence": {"video": 100, "audio": 90 - step, "subtitle": 80},
-                "methods": {name: make_figures(r) | {"num_unscorable_clips": 10} for name, r in recalls.items()},
+                "methods": {name: make_metrics(r) | {"num_unscorable_clips": 10} for name, r in recalls.items()},
                 "best_pathway": {"method": "audio", "text_to_video_recall_at_1": best - step},
                 "aggregation_gain": {name: recalls[name] - (best - step) for name in (method, "uniform")},
                 "mean_weight": {"video": 0.5, "audio": 0.3, "subtitle": 0.2},
@@ -37,7 +37,7 @@ def make_run(label, seed=50, joint=20.0, best=15.0, two_stage=30.0, slope=0.0, m
     ]
     reranked = [
         {"depth": 50, "policy": policy, "method": method, "rate": rate, "mask_seed": 0, "num_unread_pairs": 0}
-        | make_figures(two_stage - step - (policy == "zeros"))
+        | make_metrics(two_stage - step - (policy == "zeros"))
         for policy in ("absent", "zeros")
         for step, rate in enumerate(RATES)
     ]

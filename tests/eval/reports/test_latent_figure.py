@@ -1,4 +1,4 @@
-"""The picture of a latent space: which classes it shows, that it draws every vector, and what it refuses."""
+"""The figure of a latent space: which classes it shows, that it draws every vector, and what it refuses."""
 
 import math
 
@@ -15,12 +15,12 @@ from tests.eval.protocol.test_latent import make_classes, members
 def test_shown_classes_are_those_that_improve_most_in_all_other_models():
     labels = ["a", "b", "c", "d", "e"]
 
-    def figures(*cosines):
+    def measured(*cosines):
         return {"classes": [{"label": n, "text_centroid_cosine": c} for n, c in zip(labels, cosines, strict=True)]}
 
-    first = figures(0.1, 0.2, 0.3, 0.4, None)
-    second = figures(0.5, 0.9, 0.4, 0.6, 0.9)  # + 0.4, 0.7, 0.1, 0.2
-    third = figures(0.4, 0.3, 0.9, 0.9, 0.9)  # + 0.3, 0.1, 0.6, 0.5
+    first = measured(0.1, 0.2, 0.3, 0.4, None)
+    second = measured(0.5, 0.9, 0.4, 0.6, 0.9)  # + 0.4, 0.7, 0.1, 0.2
+    third = measured(0.4, 0.3, 0.9, 0.9, 0.9)  # + 0.3, 0.1, 0.6, 0.5
     assert latent_figure._shown_classes({"x": first, "y": second}) == ["b", "a", "d"]
     assert latent_figure._shown_classes({"x": first, "y": second, "z": third})[:2] == ["a", "d"]
     assert latent_figure._shown_classes({"x": first}) == ["d", "c", "b"]
@@ -54,7 +54,7 @@ def test_pictures_repeat_themselves_and_the_smallest_case_works(tmp_path):
     ("models", "classes", "message"),
     [
         (make_classes((1, 1)), None, "none describes several clips"),
-        ({"one": make_classes((1, 1))}, None, "queries of one are no classes"),
+        ({"one": make_classes((1, 1))}, None, "queries of one are not classes"),
         ({}, None, "same classes"),
         ({"one": make_classes((3, 3)), "two": make_classes((3, 3, 3))}, None, "same classes"),
         (make_classes((3, 3), labels=("dog", "dog")), None, "each label once"),

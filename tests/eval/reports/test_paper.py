@@ -140,7 +140,7 @@ def test_seed_statistics_are_those_of_table_s8(text):
         assert row[4:] == tuple(singles.values())
 
 
-def test_latent_figures_are_those_of_the_text(text):
+def test_latent_numbers_are_those_of_the_text(text):
     number = r"\$(\S+)\$"
     cosines = rf"is {number} for VAST, {number} for\s+GRAM, and {number} for \\ours"
     silhouettes = rf"silhouette is {number},\s+{number}, and {number}"

@@ -164,7 +164,7 @@ def papers_runs(tmp_path):
     return load_results([save(tmp_path, *runs)])
 
 
-def test_runs_with_the_papers_figures_give_the_papers_rows(papers_runs):
+def test_runs_with_the_papers_values_give_the_papers_rows(papers_runs):
     missing, gains = paper_tables.missing_table(papers_runs), paper_tables.gain_table(papers_runs)
     for benchmark in paper.MISSING:
         name = paper.BENCHMARKS[benchmark]
@@ -189,7 +189,7 @@ def test_margins_that_cancel_over_seeds_are_ties(tmp_path):
     assert [str(cell) for cell in row] == ["SCALAR above GRAM", "rates and benchmarks", "0", "5", "0", ""]
 
 
-def test_published_values_enter_no_figure_of_ours(tmp_path):
+def test_published_values_enter_no_number_of_ours(tmp_path):
     folder = save(tmp_path, *three_labels())
     without, with_mean = (load_results([folder], paper_mean=mean) for mean in (False, True))
 

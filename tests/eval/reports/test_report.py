@@ -83,7 +83,7 @@ def test_weights_of_queries_are_drawn_where_a_run_wrote_them(tmp_path):
     plot_query_weights({name: column[:1] for name, column in queries.items()}, tmp_path / "one.png")
 
 
-def test_weights_of_class_labels_which_have_many_right_clips_are_not_drawn(tmp_path):
+def test_weights_of_class_labels_which_have_many_relevant_clips_are_not_drawn(tmp_path):
     folder = save(tmp_path, make_run("mine", task="classification"))
     (folder / "0" / "results" / "queries.parquet").write_bytes(b"never read")
     write_report(load_results([folder]), tmp_path / "report")
@@ -109,4 +109,4 @@ def test_the_command_prints_what_it_writes(tmp_path):
     assert done.output == (tmp_path / "report" / "tables.md").read_text() + "\n"
     assert "paper, mean of 5: SCALAR" in done.output
     done = CliRunner().invoke(app, ["report", str(folder), "--output", str(tmp_path / "o"), "--baseline", "clip"])
-    assert done.exit_code == 1 and done.stderr.startswith("Error: The baseline 'clip' is none of the labels")
+    assert done.exit_code == 1 and done.stderr.startswith("Error: The baseline 'clip' is not among the labels")

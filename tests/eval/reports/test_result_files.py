@@ -85,7 +85,7 @@ def test_baseline_and_reference_are_found_or_chosen(tmp_path):
     assert (found.reference, found.baseline) == ("scalar", "volume")
     found = load_results([tmp_path], baseline="SCALAR", reference="volume")
     assert (found.reference, found.baseline) == ("volume", "scalar")
-    with pytest.raises(ValueError, match="baseline 'clip' is none of the labels"):
+    with pytest.raises(ValueError, match="baseline 'clip' is not among the labels"):
         load_results([tmp_path], baseline="clip")
 
 

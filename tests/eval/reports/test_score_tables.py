@@ -12,7 +12,7 @@ def test_every_joint_score_has_a_name_for_readers():
     assert len(set(titles.values())) == len(titles) and method_title("of a plugin") == "of a plugin"
 
 
-def test_every_score_has_a_row_with_its_figures(results):
+def test_every_score_has_a_row_with_its_metrics(results):
     table = score_tables.scores_table(results, "text_to_video")
     assert [row[1:4] for row in table.blocks[2]] == [
         ["GRAM", "2", "GRAM volume (own)"],
@@ -37,7 +37,7 @@ def test_a_score_that_one_seed_alone_measured_has_a_row_with_its_number_of_seeds
     assert {row[3]: row[2] for row in table.rows}["uniform centroid"] == "2"
 
 
-def test_weights_differences_and_latent_figures_are_laid_out(tmp_path):
+def test_weights_differences_and_latent_numbers_are_laid_out(tmp_path):
     latent = {"num_classes": 8, "text_centroid_cosine": 0.444, "silhouette": {"video": 0.2, "audio": 0.199}}
     found = load_results([save(tmp_path, make_run("scalar", benchmark="vggsound", latent=latent))])
     assert cells(paper_tables.latent_table(found), "SCALAR") == ["8", "0.44", "0.20", "0.20", "–"]
