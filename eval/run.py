@@ -28,8 +28,9 @@ from eval.protocol.first_stage import (
     subset_ladder,
 )
 from eval.protocol.latent import has_classes, latent_space
+from eval.protocol.matching import POLICIES
 from eval.protocol.missing import check_rate
-from eval.protocol.second_stage import POLICIES, check_depth, evaluate_two_stage
+from eval.protocol.second_stage import check_depth, evaluate_two_stage
 from eval.provenance import describe, source_state, versions
 from eval.reports.figures import plot_results
 from eval.reports.latent_figure import plot_latent

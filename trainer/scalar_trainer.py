@@ -14,7 +14,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from eval.embed import embed_dataset
 from eval.protocol.first_stage import evaluate_embeddings
-from eval.protocol.second_stage import MATCHING_MODALITIES
+from eval.protocol.matching import MATCHING_MODALITIES
 from modeling_scalar import ScalarModel, ScalarOutput
 from modeling_scalar.aggregation_scalar import paired_weights
 from modeling_scalar.configuration_scalar import MODALITIES

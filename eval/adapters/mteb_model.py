@@ -27,7 +27,8 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.embed import check_reading, embed_captions, embed_clips, read_batches
-from eval.protocol.second_stage import clip_views, first_candidates, match_probabilities, two_stage_scores
+from eval.protocol.matching import clip_views, match_probabilities
+from eval.protocol.second_stage import first_candidates, two_stage_scores
 from modeling_scalar.aggregation_scalar import retrieval_scores
 from modeling_scalar.media_scalar import resample
 

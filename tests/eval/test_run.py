@@ -17,7 +17,8 @@ from eval.embed import embed_dataset
 from eval.embeddings import Embeddings, gallery_manifest
 from eval.miniature import generate
 from eval.protocol.first_stage import RATES, evaluate_embeddings
-from eval.protocol.second_stage import POLICIES, evaluate_two_stage
+from eval.protocol.matching import POLICIES
+from eval.protocol.second_stage import evaluate_two_stage
 from eval.reports.report import format_table
 from eval.run import RunConfig, run
 from modeling_scalar import load_model

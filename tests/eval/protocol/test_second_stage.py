@@ -6,245 +6,23 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
 
-from eval.benchmarks.columns import FEATURES
 from eval.embed import embed_dataset
 from eval.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import relevant_ranks
+from eval.protocol.matching import POLICIES
 from eval.protocol.missing import mask_modalities
-from eval.protocol.second_stage import (
-    POLICIES,
-    clip_views,
-    evaluate_two_stage,
-    first_candidates,
-    match_probabilities,
-    two_stage_scores,
-)
-from modeling_scalar import Clip, ScalarModel
+from eval.protocol.second_stage import evaluate_two_stage, first_candidates, two_stage_scores
 from modeling_scalar.aggregation_scalar import retrieval_scores
-from modeling_scalar.processing_scalar import FROM_VIDEO
-from tests.conftest import make_tiny_config
+from tests.eval.protocol.slow_matching import (
+    CAPTIONS,
+    CONTENTS,
+    PairByPair,
+    make_dataset,
+    make_rows,
+)
 
 OPTIONS = {"method": "scalar", "query_temperature": 0.1}
-CLOSE = {"atol": 1e-5, "rtol": 0}  # padding changes the order of sums, nothing else
-# What the clips hold: (video, audio, subtitle).
-CONTENTS = [
-    (True, True, "hello weather"),
-    (True, False, None),
-    (False, True, None),
-    (False, False, "cat says hello"),
-    (True, True, None),
-    (False, True, "low tone"),
-    (True, False, "the dog says music"),
-]
-CAPTIONS = ["a red circle", "the dog barks and the cat meows", "high tone", "hello", "about music", "low", "a cat"]
-
-
-class MemoryProcessor:
-    """The tiny processor over clips that are not read from files; remembers which were read."""
-
-    def __init__(self, processor):
-        self.processor = processor
-        self.read = []
-
-    def read_clip(self, video, audio=FROM_VIDEO, subtitle=None, on_error="raise"):
-        self.read.append(video or audio or subtitle)
-        numbers = np.random.default_rng(sum(map(ord, str(video or audio))))
-        return Clip(
-            frames=None if video is None else numbers.integers(0, 256, (2, 32, 32, 3), dtype=np.uint8),
-            waveform=None if audio is None else numbers.standard_normal(16_000).astype(np.float32) * 0.1,
-            subtitle=subtitle,
-        )
-
-    def __call__(self, **inputs):
-        return self.processor(**inputs)
-
-
-def make_rows(contents=CONTENTS, captions=CAPTIONS):
-    return [
-        {
-            "video_id": f"clip{i}",
-            "caption": caption,
-            "video_path": f"{i}.mp4" if video else None,
-            "audio_path": f"{i}.mp4" if audio and video else f"{i}.wav" if audio else None,
-            "subtitle": subtitle,
-        }
-        for i, ((video, audio, subtitle), caption) in enumerate(zip(contents, captions, strict=True))
-    ]
-
-
-def make_dataset(rows):
-    return Dataset.from_list(rows, features=FEATURES)
-
-
-@pytest.fixture
-def processor(tiny_processor):
-    return MemoryProcessor(tiny_processor)
-
-
-@pytest.fixture
-def model():
-    torch.manual_seed(1)
-    model = ScalarModel(make_tiny_config(initializer_range=0.3)).eval()
-    torch.nn.init.normal_(model.match_head.classifier.weight)
-    return model
-
-
-def make_clips(rows):
-    return [{name: row[name] for name in FEATURES if name != "caption"} for row in rows]
-
-
-class PairByPair:
-    """One pair at a time: no padding, no batches, and condition tokens from the layers themselves."""
-
-    shapes = {"video": (1, 2, 5, 32), "audio": (1, 1, 16, 24)}  # frames, tokens and width of the tiny towers
-
-    def __init__(self, model, processor, rows):
-        self.model, self.processor, self.rows = model, processor, rows
-        self.tokens, self.known = {}, {}
-
-    @torch.no_grad()
-    def __call__(self, caption, index, shown, policy):
-        """Match probability, NaN if there is nothing to read. `shown` are two booleans: video, audio."""
-        what = index, tuple(shown), policy
-        if (caption, *what) not in self.known:
-            if what not in self.tokens:
-                self.tokens[what] = self._read(*what)
-            self.known[caption, *what] = self._match(caption, self.tokens[what])
-        return self.known[caption, *what]
-
-    def _read(self, index, shown, policy):
-        row = self.rows[index]
-        clip = self.processor.read_clip(row["video_path"], row["audio_path"], subtitle="hello")
-        features, tokens = self.processor(clips=[clip]), []
-        if shown[0] and clip.frames is not None:
-            tokens.append(self.model.video_condition(self.model.get_video_states(features["pixel_values_videos"])))
-        elif policy == "zeros":
-            tokens.append(self.model.video_condition(torch.zeros(self.shapes["video"])))
-        if shown[1] and clip.waveform is not None:
-            tokens.append(self.model.audio_condition(self.model.get_audio_states(features["input_features"])))
-        elif policy == "zeros":
-            tokens.append(self.model.audio_condition(torch.zeros(self.shapes["audio"])))
-        return tokens
-
-    def _match(self, caption, tokens):
-        if not tokens:
-            return math.nan
-        text, states = self.processor(text=[caption]), torch.cat(tokens, dim=1)
-        mask = torch.ones(states.shape[:2], dtype=torch.bool)
-        return self.model.match(text["input_ids"], text["attention_mask"], states, mask).item()
-
-
-def every_request(rows, policies=POLICIES):
-    """All captions with all clips, in each view that what the clips have allows, and what is expected to be shown."""
-    requests, shown = [], []
-    present = torch.tensor([[row["video_path"] is not None, row["audio_path"] is not None] for row in rows])
-    for policy, mask in product(policies, product([False, True], repeat=2)):
-        visible = torch.tensor(mask) & present
-        views = clip_views(torch.cat([visible, torch.ones(len(rows), 1, dtype=torch.bool)], dim=1), policy)
-        for caption, clip in product(range(len(rows)), repeat=2):
-            requests.append([caption, clip, views[clip].item()])
-            shown.append((visible[clip].tolist(), policy))
-    return torch.tensor(requests), shown
-
-
-def match(model, processor, rows, requests, **options):
-    captions = [row["caption"] for row in rows]
-    return match_probabilities(model, processor, make_clips(rows), captions, requests, progress=False, **options)
-
-
-@pytest.mark.parametrize(("batch_size", "pair_batch_size"), [(1, 1), (2, 3), (3, 100), (100, 7)])
-def test_probabilities_are_those_of_single_pairs_whatever_the_batches(model, processor, batch_size, pair_batch_size):
-    rows = make_rows()
-    requests, shown = every_request(rows)
-    requests, order = (
-        requests[: (7 * 7 * 8)],
-        torch.randperm(len(requests), generator=torch.Generator().manual_seed(0)),
-    )
-    pair_by_pair = PairByPair(model, processor, rows)
-    expected = torch.tensor(
-        [
-            pair_by_pair(rows[caption]["caption"], clip, *what)
-            for (caption, clip, _), what in zip(requests.tolist(), shown, strict=True)
-        ]
-    )
-    readable = expected[~expected.isnan()]
-    assert readable.min() < 0.4 and readable.max() > 0.6 and expected.isnan().any()
-    found = match(model, processor, rows, requests[order], batch_size=batch_size, pair_batch_size=pair_batch_size)
-    torch.testing.assert_close(found, expected[order], equal_nan=True, **CLOSE)
-    # What is shown matters, and so does whether what is hidden leaves zeros.
-    spread = expected.view(8, 7, 7)[:, :, 0]  # the first clip has picture and sound
-    assert len(spread[:, 0].nan_to_num(2).mul(1e5).round().unique()) == 7  # both policies show a complete clip alike
-
-
-def test_a_view_is_what_is_shown_and_how():
-    mask = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 1], [0, 1, 0], [0, 0, 1]]).bool()
-    absent, zeros = (clip_views(mask, policy) for policy in POLICIES)
-    assert absent[0] == absent[1] == zeros[0] == zeros[1]  # complete: nothing to hide or to fill
-    assert absent[4] == 0 and len({*absent.tolist(), *zeros.tolist()}) == 7
-    with pytest.raises(ValueError, match="policy must be one of.*'mean'"):
-        clip_views(mask, "mean")
-
-
-def test_only_what_is_asked_for_is_read_and_no_more_at_once_than_a_batch(model, processor, monkeypatch):
-    sizes, features = [], model.get_tower_features
-
-    def get_tower_features(**inputs):
-        sizes.append(len(inputs["modality_mask"]))
-        return features(**inputs)
-
-    monkeypatch.setattr(model, "get_tower_features", get_tower_features)
-    requests = torch.tensor([[0, 0, 1], [1, 0, 3], [1, 4, 2], [4, 5, 2], [4, 2, 2], [5, 2, 2], [6, 1, 0]])
-    found = match(model, processor, make_rows(), requests, batch_size=3, num_workers=1)
-    assert processor.read == ["0.mp4", "2.wav", "4.mp4", "5.wav"]
-    assert sizes == [3, 1] and found.isnan().tolist() == [False] * 6 + [True]
-
-
-def test_towers_do_not_read_what_no_view_shows(model, processor, monkeypatch):
-    monkeypatch.setattr(model, "_encode_audio", lambda features: pytest.fail("the audio tower ran"))
-    video, encode = [], model._encode_video
-    monkeypatch.setattr(model, "_encode_video", lambda frames: video.append(len(frames)) or encode(frames))
-    match(model, processor, make_rows(), torch.tensor([[0, 0, 1], [1, 0, 1], [1, 4, 1]]))
-    assert video == [2]
-
-
-def test_nothing_to_read_reads_nothing(model, processor):
-    assert match(model, processor, make_rows(), torch.tensor([[0, 3, 0], [1, 3, 0]])).isnan().all()
-    assert processor.read == []
-
-
-def test_the_model_keeps_its_mode(model, processor):
-    model.train()
-    match(model, processor, make_rows(), torch.tensor([[0, 0, 1]]))
-    assert model.training
-
-
-@pytest.mark.parametrize(
-    ("request_", "options", "message"),
-    [
-        ([7, 0, 1], {}, "7 captions"),
-        ([0, 7, 1], {}, "7 clips"),
-        ([0, -1, 1], {}, "7 clips"),
-        ([0, 0, 8], {}, "8 views"),
-        ([0, 0], {}, "requests, 3"),
-        ([0, 0, 1], {"pair_batch_size": 0}, "at least 1"),
-        ([0, 1, 3], {}, r"lack what the embeddings say.*'clip1 \(audio\)'"),
-    ],
-)
-def test_wrong_arguments_are_named(model, processor, request_, options, message):
-    with pytest.raises(ValueError, match=message):
-        match(model, processor, make_rows(), torch.tensor([request_]), **options)
-
-
-def test_a_text_tower_without_cross_attention_says_so(processor):
-    text = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "is_decoder": False}
-    config = make_tiny_config(text_config=text | {"add_cross_attention": False})
-    with pytest.raises(ValueError, match="cross-attention"):
-        match(ScalarModel(config).eval(), processor, make_rows(), torch.tensor([[0, 0, 1]]))
-
-
-# Ranks after two stages ---------------------------------------------------------------------------------------------
 
 
 def two_stage_ranks(scores, pairs, candidates, probabilities):
@@ -376,9 +154,6 @@ def test_candidates_of_other_scores_are_refused(candidates, message):
     scores, probabilities = torch.tensor([[3.0, 2, 1]]), torch.full((1, 2), 0.5)
     with pytest.raises(ValueError, match=message):
         two_stage_scores(scores, torch.tensor([[0, 0]]), torch.tensor(candidates), probabilities)
-
-
-# The protocol -------------------------------------------------------------------------------------------------------
 
 
 def slow_metrics(orders, relevant_rows):
