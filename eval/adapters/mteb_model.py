@@ -65,7 +65,7 @@ class _Cell:
 class _CellProcessor:
     """A processor that reads the cells of a data set as it reads files."""
 
-    def __init__(self, processor: ProcessorMixin):
+    def __init__(self, processor: ProcessorMixin) -> None:
         self.processor = processor
 
     def read_clip(self, video: _Cell | None, audio: _Cell | None, subtitle: str | None, on_error: str) -> Any:
@@ -137,7 +137,7 @@ class ScalarSearch:
         on_error: str = "raise",
         num_workers: int = 2,
         **meta: Any,
-    ):
+    ) -> None:
         check_reading(1, on_error, num_workers)
         if rerank_depth is not None and rerank_depth < 1:
             raise ValueError(f"`rerank_depth` must be at least 1, got {rerank_depth}.")

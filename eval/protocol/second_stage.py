@@ -123,7 +123,7 @@ class _FirstStage:
         depth: int,
         block_size: int,
         score_options: dict[str, Any],
-    ):
+    ) -> None:
         self.embeddings, self.modality_mask, self.direction = embeddings, modality_mask, direction
         self.pairs = embeddings.pairs if direction == "text_to_video" else embeddings.pairs.flip(1)
         self.rows = self.pairs[:, 0].unique()  # a clip without captions ranks nothing
