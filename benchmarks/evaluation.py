@@ -22,7 +22,7 @@ import torch
 from torch.nn.functional import normalize
 
 from eval.embeddings import Embeddings
-from eval.retrieval import RATES, evaluate_embeddings
+from eval.protocol.first_stage import RATES, evaluate_embeddings
 from modeling_scalar.aggregation_scalar import METHODS, make_pairs, query_weights, retrieval_scores
 
 _PART = 250  # clips that the ways of public code are timed on

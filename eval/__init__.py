@@ -1,1 +1,1 @@
-"""Benchmarks, embedding of a data set, retrieval metrics, missing-modality masks, tables."""
+"""Benchmarks, embedding of a data set, the protocol and its metrics, reports; the miniature benchmark."""

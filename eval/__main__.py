@@ -20,9 +20,10 @@ app = typer.Typer(
 # Options that several commands share.
 _Split = Annotated[str, typer.Option(help="Split of the benchmark.")]
 _Captions = Annotated[
-    Literal["first", "all"] | None, typer.Option(help="Which captions of a clip count; by default the protocol's.")
+    Literal["first", "all"] | None,
+    typer.Option(help="Which captions of a clip count; by default those of the protocol."),
 ]
-_Annotations = Annotated[Path | None, typer.Option(help="Annotation file, where it is not in the folder.")]
+_Annotations = Annotated[Path | None, typer.Option(help="Annotation file, if it is not in the folder.")]
 _Column = Annotated[
     list[str] | None, typer.Option(help="Column of your own table, as in video_id=clip. Repeat for several.")
 ]
@@ -36,7 +37,7 @@ _OnError = Annotated[
 
 @contextmanager
 def _user_errors() -> Iterator[None]:
-    """Turn what a user can mend into one line on stderr and exit code 1."""
+    """Turn what a user can correct into one line on stderr and exit code 1."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -71,19 +72,19 @@ def miniature(
 @app.command()
 def audit(
     benchmark: Annotated[str, typer.Option(help="Name of the benchmark, such as msrvtt.")],
-    root: Annotated[str, typer.Option(help="Folder of the benchmark; of your own: its file, or a data set's name.")],
+    root: Annotated[str, typer.Option(help="Folder of the benchmark; for `own` a file, or the name of a data set.")],
     split: _Split = "test",
     captions: _Captions = None,
     annotations: _Annotations = None,
     column: _Column = None,
-    output: Annotated[Path | None, typer.Option(help="JSON file for everything that was found.")] = None,
-    decode: Annotated[bool, typer.Option(help="Read every stream, not only the heads of the files.")] = True,
+    output: Annotated[Path | None, typer.Option(help="JSON file for everything that is found.")] = None,
+    decode: Annotated[bool, typer.Option(help="Read every stream, not only the header of each file.")] = True,
     num_workers: Annotated[int, typer.Option(help="Clips read at once.")] = 2,
 ) -> None:
-    """Look at a benchmark before anything runs: exit code 1 if a file is missing, unreadable or empty."""
+    """Inspect a benchmark before anything runs; exit code 1 if a file is missing, unreadable or empty."""
     with _user_errors():
-        from eval.audit import audit_split, format_audit
         from eval.benchmarks import load_split
+        from eval.benchmarks.audit import audit_split, format_audit
         from eval.files import write_json
 
         data = load_split(
@@ -96,7 +97,7 @@ def audit(
             columns=_columns(column),
         )
         report = audit_split(data, decode=decode, num_workers=num_workers)
-        typer.echo(format_audit(report))  # first: that the file cannot be written loses nothing
+        typer.echo(format_audit(report))  # first, so that a file that cannot be written loses nothing
         if output is not None:
             write_json(report, output)
         if not report["complete"]:
@@ -107,22 +108,24 @@ def audit(
 def embed(
     model: Annotated[str, typer.Option(help="Folder or Hub name of a model or adapter.")],
     benchmark: Annotated[str, typer.Option(help="Name of the benchmark, such as msrvtt.")],
-    root: Annotated[str, typer.Option(help="Folder of the benchmark; of your own: its file, or a data set's name.")],
-    output: Annotated[Path, typer.Option(help="Folder of the embeddings; one that all processes see.")],
+    root: Annotated[str, typer.Option(help="Folder of the benchmark; for `own` a file, or the name of a data set.")],
+    output: Annotated[Path, typer.Option(help="Folder for the embeddings, which all processes must see.")],
     split: _Split = "test",
     captions: _Captions = None,
     annotations: _Annotations = None,
     column: _Column = None,
     on_missing: _OnMissing = "raise",
-    batch_size: Annotated[int, typer.Option(help="Clips or captions per forward pass: what a kill can lose.")] = 32,
+    batch_size: Annotated[
+        int, typer.Option(help="Clips or captions per forward pass: the most that a kill can lose.")
+    ] = 32,
     on_error: _OnError = "raise",
     num_workers: Annotated[int, typer.Option(help="Threads of each process that read clips ahead.")] = 2,
     dtype: Annotated[Literal["float32", "float16"], typer.Option(help="Precision of the files.")] = "float32",
 ) -> None:
     """Embed a benchmark once, for `run --embeddings`: accelerate launch -m eval embed ...
 
-    Killed, the same command goes on where it was; finished, it does nothing. The numbers are the same however many
-    processes there are.
+    If it is killed, the same command resumes where it stopped; once finished, it does nothing. The embeddings do not
+    depend on the number of processes.
     """
     with _user_errors():
         import logging
@@ -154,11 +157,11 @@ def embed(
 
 @app.command()
 def run(
-    output: Annotated[Path, typer.Option(help="Folder for results.json, tables, figures and the embeddings.")],
+    output: Annotated[Path, typer.Option(help="Folder for results.json, tables, figures and embeddings.")],
     model: Annotated[str | None, typer.Option(help="Folder or Hub name of a model or adapter.")] = None,
     benchmark: Annotated[str | None, typer.Option(help="Name of the benchmark, such as msrvtt.")] = None,
     root: Annotated[
-        str | None, typer.Option(help="Folder of the benchmark; of your own: its file, or a data set's name.")
+        str | None, typer.Option(help="Folder of the benchmark; for `own` a file, or the name of a data set.")
     ] = None,
     split: _Split = "test",
     captions: _Captions = None,
@@ -168,12 +171,12 @@ def run(
     embeddings: Annotated[
         Path | None,
         typer.Option(
-            help="Embeddings of `embed`, of an earlier run or of any other model, in place of model, benchmark and "
-            "root, or beside them for the second stage."
+            help="Embeddings from `embed`, an earlier run or any other model: in place of model, benchmark and root, "
+            "or beside them for the second stage."
         ),
     ] = None,
-    normalize: Annotated[bool, typer.Option(help="Give embeddings unit norm that do not have it.")] = False,
-    label: Annotated[str | None, typer.Option(help="Name of the row in tables; by default that of the model.")] = None,
+    normalize: Annotated[bool, typer.Option(help="Normalize embeddings that do not have unit norm.")] = False,
+    label: Annotated[str | None, typer.Option(help="Name of the row in tables; by default the model's.")] = None,
     method: Annotated[
         list[str] | None, typer.Option(help="Score to measure; by default all. Repeat for several.")
     ] = None,
@@ -189,7 +192,7 @@ def run(
     ),
     mask_seed: Annotated[int, typer.Option(help="Seed of the missing-modality masks.")] = 0,
     two_stage: Annotated[
-        bool | None, typer.Option(help="Measure the second stage; by default if model and clips are given.")
+        bool | None, typer.Option(help="Measure the second stage; by default if a model and clips are given.")
     ] = None,
     depth: Annotated[int, typer.Option(help="Clips or captions that the second stage reorders.")] = 50,
     policy: Annotated[
@@ -199,13 +202,14 @@ def run(
     batch_size: Annotated[int, typer.Option(help="Clips or captions per forward pass.")] = 32,
     on_error: _OnError = "raise",
     num_workers: Annotated[int, typer.Option(help="Threads that read clips ahead.")] = 2,
-    device: Annotated[str | None, typer.Option(help="Device; by default a GPU if there is one.")] = None,
+    device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
 ) -> None:
-    """Evaluate a model on a benchmark, or embeddings; print the table, write figures and all to repeat them."""
+    """Evaluate a model on a benchmark, or embeddings: print the table, write a report and all that repeats it."""
     with _user_errors():
         from importlib import import_module
 
-        from eval.report import format_table
+        from eval.reports.report import format_table
+        from eval.run import RunConfig
         from eval.run import run as run_evaluation
 
         for name in plugin or []:
@@ -213,7 +217,7 @@ def run(
                 import_module(name)
             except ModuleNotFoundError as error:
                 raise ValueError(f"--plugin {name} cannot be imported from here: {error}") from error
-        results = run_evaluation(
+        config = RunConfig(
             output,
             model_path=model,
             benchmark=benchmark,
@@ -237,6 +241,7 @@ def run(
             on_missing=on_missing,
             columns=_columns(column),
         )
+        results = run_evaluation(config)
         typer.echo(format_table(results))
         typer.echo(f"\nAll tables and figures are in {output / 'report'}.")
 
@@ -244,20 +249,24 @@ def run(
 @app.command()
 def report(
     results: Annotated[list[Path], typer.Argument(help="Files results.json, or folders that hold some at any depth.")],
-    output: Annotated[Path, typer.Option(help="Folder for tables.md, tables.tex, a CSV file per table and figures.")],
+    output: Annotated[
+        Path, typer.Option(help="Folder for tables.md, tables.tex, one CSV file per table, and figures.")
+    ],
     baseline: Annotated[
-        str | None, typer.Option(help="Label that margins are taken against; by default that of GRAM's score.")
+        str | None, typer.Option(help="Label that margins are taken against; by default the one with GRAM's score.")
     ] = None,
     reference: Annotated[
-        str | None, typer.Option(help="Label that ablations, no_... or w/o ..., are compared with; by default scalar.")
+        str | None, typer.Option(help="Label that ablations (no_..., w/o ...) are compared with; by default scalar.")
     ] = None,
     paper_mean: Annotated[
-        bool, typer.Option("--paper-mean", help="Show the paper's mean beside benchmarks that it does not have.")
+        bool,
+        typer.Option("--paper-mean", help="Show the paper's mean beside benchmarks that the paper does not have."),
     ] = False,
 ) -> None:
-    """Lay results side by side: the paper's tables and figures, with its published values beside them."""
+    """Compare results: the paper's tables and figures, with its published values beside them."""
     with _user_errors():
-        from eval.report import load_results, write_report
+        from eval.reports.report import write_report
+        from eval.reports.result_files import load_results
 
         typer.echo(write_report(load_results(results, baseline, reference, paper_mean), output))
 

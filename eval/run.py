@@ -1,30 +1,25 @@
-"""One evaluation: a model and a benchmark, or embeddings, in; one folder with every figure of the protocol out."""
+"""One evaluation: a model and a benchmark, or embeddings, in; one folder with everything that was measured out."""
 
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks import Split, configure_processor, load_split
 from eval.embed import embed_dataset
 from eval.embeddings import Embeddings, gallery_manifest, load_embeddings
 from eval.files import write_json
-from eval.latent import has_classes, latent_space, plot_latent
-from eval.missing import check_rate
-from eval.provenance import describe, source_state, versions
-from eval.report import format_table, load_results, plot_results, write_report
-from eval.reranking import POLICIES, evaluate_two_stage
-from eval.retrieval import (
+from eval.protocol.first_stage import (
     RATES,
+    check_methods,
     evaluate_embeddings,
     measurable_methods,
     pathways,
@@ -32,10 +27,116 @@ from eval.retrieval import (
     recall_differences,
     subset_ladder,
 )
-from modeling_scalar import load_model
+from eval.protocol.latent import has_classes, latent_space
+from eval.protocol.matching import POLICIES
+from eval.protocol.missing import check_rate
+from eval.protocol.second_stage import check_depth, evaluate_two_stage
+from eval.provenance import describe, source_state, versions
+from eval.reports.figures import plot_results
+from eval.reports.latent_figure import plot_latent
+from eval.reports.report import format_table, write_report
+from eval.reports.result_files import load_results
+from modeling_scalar import default_device, load_model
 from modeling_scalar.aggregation_scalar import METHODS
 
 _COMPARED = ("uniform", "gram")  # with the model's own score, beside the best pathway
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """
+    What is evaluated, and how.
+
+    Args:
+        output (`str` or `os.PathLike`): folder to write to.
+        model_path (`str` or `os.PathLike`, *optional*): folder or Hub name of a model or adapter, with its processor
+            beside it.
+        benchmark (`str`, *optional*), root (`str` or `os.PathLike`, *optional*): name and folder of the benchmark.
+        split (`str`): of the benchmark.
+        embeddings_path (`str` or `os.PathLike`, *optional*): saved [`~eval.embeddings.Embeddings`], of this project
+            or of any other model. Model, benchmark and root are then needed for the second stage only.
+        methods (`Sequence[str]`, *optional*): scores to measure; by default all of
+            [`~eval.protocol.first_stage.measurable_methods`]. The model's own score is always measured.
+        rates (`Sequence[float]`), mask_seed (`int`): missing-modality masks, see
+            [`~eval.protocol.first_stage.evaluate_embeddings`].
+        batch_size (`int`), on_error (`str`), num_workers (`int`), progress (`bool`): see
+            [`~eval.embed.embed_dataset`].
+        device (`str`, *optional*): where the model runs; by default on the accelerator if there is one.
+        label (`str`, *optional*): name of the row in tables; by default the name of the model's folder without its
+            seed.
+        two_stage (`bool`, *optional*): whether to measure the second stage; by default if the model has one and there
+            are clips to read.
+        depth (`int`), policies (`Sequence[str]`): of the second stage, see
+            [`~eval.protocol.second_stage.evaluate_two_stage`].
+        normalize (`bool`): give unit norm to embeddings that do not have it.
+        captions (`str`, *optional*), annotations (`str` or `os.PathLike`, *optional*), on_missing (`str`), columns
+            (`Mapping`, *optional*): how the benchmark is read, see [`~eval.benchmarks.load_split`].
+
+    Raises:
+        ValueError: settings contradict each other, or one is out of its range.
+    """
+
+    output: str | os.PathLike
+    model_path: str | os.PathLike | None = None
+    benchmark: str | None = None
+    root: str | os.PathLike | None = None
+    _: KW_ONLY
+    split: str = "test"
+    embeddings_path: str | os.PathLike | None = None
+    methods: Sequence[str] | None = None
+    rates: Sequence[float] = RATES
+    mask_seed: int = 0
+    batch_size: int = 32
+    on_error: str = "raise"
+    device: str | None = None
+    label: str | None = None
+    two_stage: bool | None = None
+    depth: int = 50
+    policies: Sequence[str] = POLICIES
+    normalize: bool = False
+    num_workers: int = 2
+    progress: bool = True
+    captions: str | None = None
+    annotations: str | os.PathLike | None = None
+    on_missing: str = "raise"
+    columns: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        source = (self.model_path, self.benchmark, self.root)
+        if None in source and any(part is not None for part in source):
+            raise ValueError(f"A model, a benchmark and its root belong together, got {list(source)}.")
+        if self.embeddings_path is None and None in source:
+            raise ValueError("Expected a model, a benchmark and its root, or embeddings in their place.")
+        unused = [name for name, value in self.benchmark_settings().items() if value not in (None, "raise")]
+        if self.model_path is None and unused:
+            raise ValueError(
+                f"{unused} say how a benchmark is read: give a model, a benchmark and its root with them."
+            )
+        # Before hours of embedding, not after.
+        if self.methods is not None:
+            check_methods(self.methods)
+        for rate in self.rates:
+            check_rate(rate)
+        check_depth(self.depth)
+        if not self.policies or not set(self.policies) <= set(POLICIES):
+            raise ValueError(f"`policies` must be some of {POLICIES}, got {list(self.policies)}.")
+
+    def benchmark_settings(self) -> dict[str, Any]:
+        """Return how the benchmark is read: keyword arguments of [`~eval.benchmarks.load_split`]."""
+        return {name: getattr(self, name) for name in ("captions", "annotations", "on_missing", "columns")}
+
+    def reading(self) -> dict[str, Any]:
+        """Return how clips are read, keyword arguments of both stages."""
+        return {name: getattr(self, name) for name in ("batch_size", "on_error", "num_workers", "progress")}
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the configuration as result files hold it: paths as text, how the benchmark is read by itself."""
+        settings = self.benchmark_settings()
+        values = {name: value for name, value in asdict(self).items() if name not in settings}
+        return json.loads(json.dumps(values | {"settings": settings}, default=os.fspath))
+
+
+# From what is given to embeddings ------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -47,28 +148,53 @@ class _Source:
     split: Split
 
 
-def _open_source(model_path: str, benchmark: str, root: str, split: str, device: str | None, settings) -> _Source:
-    loaded = load_split(benchmark, root, split, **settings)  # the quickest to fail
-    model, processor = load_model(model_path)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return _Source(model.to(device), configure_processor(processor, loaded.processing), loaded)
+def _open_source(config: RunConfig) -> _Source:
+    split = load_split(config.benchmark, config.root, config.split, **config.benchmark_settings())  # fails the soonest
+    model, processor = load_model(config.model_path)
+    model.to(config.device or default_device())
+    return _Source(model, configure_processor(processor, split.processing), split)
 
 
-def _check_sources(source: Sequence[Any], embeddings_path: Any) -> None:
-    if None in source and any(part is not None for part in source):
-        raise ValueError(f"A model, a benchmark and its root belong together, got {list(source)}.")
-    if embeddings_path is None and None in source:
-        raise ValueError("Expected a model, a benchmark and its root, or embeddings in their place.")
-
-
-def _check_two_stage(two_stage: bool | None, source: _Source | None) -> bool:
+def _reranker(config: RunConfig, source: _Source | None) -> _Source | None:
+    """What measures the second stage, if it is measured."""
     possible = source is not None and source.model.config.has_cross_attention
-    if two_stage and not possible:
+    if config.two_stage and not possible:
         raise ValueError(
             "The second stage reads clips with a cross-encoder: give a model whose text tower has cross-attention, a "
-            "benchmark and its root, beside embeddings too."
+            "benchmark and its root, even beside embeddings."
         )
-    return possible if two_stage is None else two_stage
+    return source if possible and config.two_stage is not False else None
+
+
+def _embed(config: RunConfig, source: _Source) -> Embeddings:
+    split = source.split
+    embeddings = embed_dataset(source.model, source.processor, split.dataset, task=split.task, **config.reading())
+    embeddings.metadata = describe(
+        source.model,
+        config.model_path,
+        config.benchmark,
+        config.root,
+        config.split,
+        task=split.task,
+        processing=dict(split.processing),
+        left_out=split.left_out,
+        device=str(source.model.device),
+        on_error=config.on_error,
+    )
+    embeddings.save(Path(config.output) / "embeddings")
+    return embeddings
+
+
+def _prepare(config: RunConfig) -> tuple[Embeddings, _Source | None]:
+    """Return the embeddings, read or made and saved, and what measures the second stage, if it is measured."""
+    Path(config.output).mkdir(parents=True, exist_ok=True)
+    given = None if config.embeddings_path is None else load_embeddings(config.embeddings_path, config.normalize)
+    source = None if config.model_path is None else _open_source(config)
+    reranker = _reranker(config, source)
+    return _embed(config, source) if given is None else given, reranker
+
+
+# From embeddings to metrics ------------------------------------------------------------------------------------------
 
 
 def _score_options(described: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,148 +204,70 @@ def _score_options(described: Mapping[str, Any]) -> dict[str, Any]:
     return {"method": method, **{name: float(value) for name, value in options.items()}}
 
 
+def _first_stage(
+    config: RunConfig, embeddings: Embeddings, score: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, list]]:
+    """The metrics of the first stage, and the table of queries."""
+    options = {name: value for name, value in score.items() if name != "method"}
+    methods = measurable_methods(embeddings) if config.methods is None else config.methods
+    methods = tuple(dict.fromkeys((score["method"], *methods)))
+    measured = evaluate_embeddings(
+        embeddings, methods, config.rates, config.mask_seed, progress=config.progress, **options
+    )
+    joint = [name for name in methods if not METHODS[name].is_pathway]
+    measured["ladder"] = subset_ladder(embeddings, joint, **options) if joint else []
+    methods = tuple(measured["rates"][0]["methods"])
+    queries = query_table(embeddings, methods, **options)
+    best = max(pathways(), key=lambda name: queries[f"rank_{name}"].count(1))
+    compared = [name for name in _COMPARED if name in methods]
+    measured["differences"] = recall_differences(queries, score["method"], [*compared, best])
+    return measured, queries
+
+
+def _second_stage(
+    config: RunConfig, reranker: _Source, embeddings: Embeddings, score: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    return evaluate_two_stage(
+        reranker.model,
+        reranker.processor,
+        reranker.split.dataset,
+        embeddings,
+        depth=config.depth,
+        rates=config.rates,
+        mask_seed=config.mask_seed,
+        policies=config.policies,
+        score_options=dict(score),
+        **config.reading(),
+    )
+
+
 def _default_label(model: str, seed: int | None) -> str:
     name = Path(model).name
     return name if seed is None else re.sub(rf"-{seed}$", "", name)
 
 
-def _first_stage(embeddings: Embeddings, methods, rates, mask_seed, score: Mapping[str, Any]) -> tuple[dict, dict]:
-    """The figures of the first stage, and the table of queries."""
-    options = {name: value for name, value in score.items() if name != "method"}
-    if methods is None:
-        methods = measurable_methods(embeddings)
-    methods = tuple(dict.fromkeys((score["method"], *methods)))
-    figures = evaluate_embeddings(embeddings, methods, rates, mask_seed, progress=True, **options)
-    joint = [name for name in methods if not METHODS[name].is_pathway]
-    figures["ladder"] = subset_ladder(embeddings, joint, **options) if joint else []
-    measured = tuple(figures["rates"][0]["methods"])
-    table = query_table(embeddings, measured, **options)
-    best = max(pathways(), key=lambda name: table[f"rank_{name}"].count(1))
-    compared = [name for name in _COMPARED if name in measured]
-    figures["differences"] = recall_differences(table, score["method"], [*compared, best])
-    return figures, table
-
-
-def run(
-    output: str | os.PathLike,
-    model_path: str | None = None,
-    benchmark: str | None = None,
-    root: str | os.PathLike | None = None,
-    split: str = "test",
-    embeddings_path: str | os.PathLike | None = None,
-    methods: Sequence[str] | None = None,
-    rates: Sequence[float] = RATES,
-    mask_seed: int = 0,
-    batch_size: int = 32,
-    on_error: str = "raise",
-    device: str | None = None,
-    *,
-    label: str | None = None,
-    two_stage: bool | None = None,
-    depth: int = 50,
-    policies: Sequence[str] = POLICIES,
-    normalize: bool = False,
-    num_workers: int = 2,
-    progress: bool = True,
-    **settings: Any,
-) -> dict[str, Any]:
-    """
-    Evaluate a model on a benchmark, or embeddings, and write what came out.
-
-    `output` receives `results.json`, `queries.parquet` (what happened to each query), `table.txt`, `results.png`, the
-    tables and figures of `report/`, with class labels as queries `latent.png`, and, unless they were given, the
-    `embeddings`, so that other methods and masks can be measured without reading a file again.
-
-    Args:
-        output (`str`): folder to write to.
-        model_path (`str`): folder or Hub name of a model or of an adapter with its processor.
-        benchmark (`str`), root (`str`), split (`str`): name, folder and split of the benchmark.
-        embeddings_path (`str`): saved [`~eval.embeddings.Embeddings`], of this project or of any other model. Model,
-            benchmark and root are then needed for the second stage only.
-        methods (`Sequence[str]`, *optional*): by default all of [`~eval.retrieval.measurable_methods`]. The model's
-            own score is always measured.
-        rates, mask_seed: see [`~eval.retrieval.evaluate_embeddings`].
-        batch_size, on_error, num_workers, progress: see [`~eval.embed.embed_dataset`].
-        device (`str`): where the model runs; by default on a GPU if there is one, else on the CPU.
-        label (`str`): name of the row in tables; by default the name of the model's folder without its seed.
-        two_stage (`bool`, *optional*): whether to measure the second stage too; by default if the model has one and
-            clips to read.
-        depth, policies: see [`~eval.reranking.evaluate_two_stage`].
-        normalize (`bool`): give embeddings unit norm that do not have it.
-        settings: of [`~eval.benchmarks.load_split`]: `captions`, `annotations`, `on_missing`, `columns`.
-
-    Returns:
-        `dict`: the content of `results.json`. `embedded` tells how the embeddings were made, `versions`, `source` and
-        `date` how the figures were made from them.
-
-    Raises:
-        ValueError: arguments contradict each other, or a step cannot be done; FileNotFoundError: a file is not there.
-    """
-    arguments = json.loads(json.dumps(locals(), default=os.fspath))
-    _check_sources((model_path, benchmark, root), embeddings_path)
-    useless = [name for name, value in settings.items() if value not in (None, "raise")]  # the default of each
-    if model_path is None and useless:
-        raise ValueError(f"{useless} say how a benchmark is read: give a model, a benchmark and its root with them.")
-    for rate in rates:
-        check_rate(rate)  # before hours of embedding, not after
-    unknown = [policy for policy in policies if policy not in POLICIES]
-    if unknown or not policies:
-        raise ValueError(f"`policies` must be some of {POLICIES}, got {list(policies)}.")
-    output = Path(output)
-    output.mkdir(parents=True, exist_ok=True)
-    reading = {"batch_size": batch_size, "on_error": on_error, "num_workers": num_workers, "progress": progress}
-    embeddings = None if embeddings_path is None else load_embeddings(embeddings_path, normalize)
-    source = None
-    if model_path is not None:
-        source = _open_source(model_path, benchmark, root, split, device, settings)
-    two_stage = _check_two_stage(two_stage, source)
-    if embeddings is None:
-        dataset, task = source.split.dataset, source.split.task
-        embeddings = embed_dataset(source.model, source.processor, dataset, task=task, **reading)
-        embeddings.metadata = describe(
-            source.model,
-            model_path,
-            benchmark,
-            root,
-            split,
-            task=task,
-            processing=dict(source.split.processing),
-            left_out=source.split.left_out,
-            device=str(source.model.device),
-            on_error=on_error,
-        )
-        embeddings.save(output / "embeddings")
+def _measure(
+    config: RunConfig, embeddings: Embeddings, reranker: _Source | None
+) -> tuple[dict[str, Any], dict[str, list]]:
+    """Return the content of `results.json` and the table of queries."""
     described = embeddings.metadata
-    name = str(embeddings_path) if embeddings_path else model_path
     score = _score_options(described)
-    figures, table = _first_stage(embeddings, methods, rates, mask_seed, score)
-    second = []
-    if two_stage:
-        second = evaluate_two_stage(
-            source.model,
-            source.processor,
-            source.split.dataset,
-            embeddings,
-            depth=depth,
-            rates=rates,
-            mask_seed=mask_seed,
-            policies=policies,
-            score_options=score,
-            **reading,
-        )
-    model = described.get("model", Path(name).stem)
+    first, queries = _first_stage(config, embeddings, score)
+    second = [] if reranker is None else _second_stage(config, reranker, embeddings, score)
+    name = Path(config.embeddings_path or config.model_path).stem  # of what does not say what it is
+    model = described.get("model", name)
     seed = (described.get("training") or {}).get("seed")
     results = {
-        "label": label or _default_label(model, seed),
+        "label": config.label or _default_label(model, seed),
         "seed": seed,
         "model": model,
-        "benchmark": described.get("benchmark", benchmark or Path(name).stem),
-        "split": described.get("split", split),
+        "benchmark": described.get("benchmark", config.benchmark or name),
+        "split": described.get("split", config.split),
         "task": described.get("task", "classification" if has_classes(embeddings) else "retrieval"),
         "score": score,
-        "retrieval": figures,
+        "retrieval": first,
         "two_stage": second,
-        "latent": latent_space(embeddings) if has_classes(embeddings) else None,
+        "latent": latent_space(embeddings),
         "gallery": gallery_manifest(embeddings),
         "left_out": described.get("left_out", []),
         "problems": embeddings.problems,
@@ -227,16 +275,46 @@ def run(
         "versions": versions(),
         "source": source_state(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "arguments": arguments,
+        "arguments": config.arguments(),
     }
-    pq.write_table(pa.table(table), output / "queries.parquet")
+    return results, queries
+
+
+# From metrics to files -----------------------------------------------------------------------------------------------
+
+
+def _write(output: Path, results: Mapping[str, Any], queries: Mapping[str, list], embeddings: Embeddings) -> None:
+    pq.write_table(pa.table(queries), output / "queries.parquet")
     if results["latent"] is not None:
         plot_latent({results["label"]: embeddings}, output / "latent.png")
     (output / "table.txt").write_text(format_table(results) + "\n", encoding="utf-8")
     plot_results(results, output / "results.png")
     write_json(results, output / "results.json")  # after its own parts: whoever sees it sees all of them
     write_report(load_results([output / "results.json"]), output / "report")
+
+
+def run(config: RunConfig) -> dict[str, Any]:
+    """
+    Evaluate a model on a benchmark, or embeddings, and write what came out.
+
+    The folder `config.output` receives `results.json`, `queries.parquet` (what happened to each query), `table.txt`,
+    `results.png`, the tables and figures of `report/`, with class labels as queries `latent.png`, and, unless they
+    were given, the `embeddings`, so that other methods and masks can be measured without reading a file again.
+
+    Args:
+        config ([`RunConfig`]): what is evaluated, and how.
+
+    Returns:
+        `dict`: the content of `results.json`. `embedded` tells how the embeddings were made, `versions`, `source` and
+        `date` how the metrics were made from them.
+
+    Raises:
+        ValueError: a step cannot be done; FileNotFoundError: a file is not there.
+    """
+    embeddings, reranker = _prepare(config)
+    results, queries = _measure(config, embeddings, reranker)
+    _write(Path(config.output), results, queries, embeddings)
     return results
 
 
-__all__ = ["run"]
+__all__ = ["RunConfig", "run"]

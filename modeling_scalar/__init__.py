@@ -5,7 +5,7 @@ from transformers import AutoConfig, AutoFeatureExtractor, AutoImageProcessor, A
 from .configuration_scalar import MODALITIES, BeatsConfig, ScalarConfig
 from .feature_extraction_scalar import ScalarFeatureExtractor
 from .image_processing_scalar import ScalarImageProcessor
-from .loading_scalar import load_model
+from .loading_scalar import default_device, load_model
 from .modeling_beats import BeatsModel
 from .modeling_scalar import ScalarModel, ScalarOutput
 from .processing_scalar import FROM_VIDEO, Clip, ScalarProcessor
@@ -37,5 +37,6 @@ __all__ = [
     "ScalarModel",
     "ScalarOutput",
     "ScalarProcessor",
+    "default_device",
     "load_model",
 ]

@@ -52,6 +52,12 @@ def _glob(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     return [path for pattern in patterns for path in folder.glob(pattern)]
 
 
+def default_device() -> torch.device:
+    """Return where a command runs a model by default: on the accelerator if there is one, else on the CPU."""
+    # Without the question, older versions name the accelerator that torch was built for, there or not.
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+
+
 def weight_digests(name_or_path: str | os.PathLike) -> dict[str, str]:
     """
     Identify the weights of a saved model or adapter, so that figures can be told to belong to them.
@@ -148,4 +154,4 @@ def load_model(
     return model.eval(), processor
 
 
-__all__ = ["load_model", "model_fingerprint", "weight_digests"]
+__all__ = ["default_device", "load_model", "model_fingerprint", "weight_digests"]

@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 
 from eval.embed import in_background
 from eval.files import write_json
-from modeling_scalar import ScalarModel, ScalarProcessor
+from modeling_scalar import ScalarModel, ScalarProcessor, default_device
 from modeling_scalar.configuration_scalar import MODALITIES
 
 from .data import ClipDataset, ScalarDataCollator
@@ -303,7 +303,7 @@ def main(
         bool, typer.Option("--keep-in-memory", help="Decode every clip once, for all views. For small data sets.")
     ] = False,
     num_workers: Annotated[int, typer.Option(help="Threads that read clips ahead.")] = 2,
-    device: Annotated[str | None, typer.Option(help="Device; by default a GPU if there is one.")] = None,
+    device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
 ) -> None:
     """Compute once what the frozen vision and audio towers give for the training clips; train with --features.
 
@@ -318,7 +318,7 @@ def main(
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         network, processor = load_model(model, dtype=torch.float32)
-        network.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        network.to(device or default_device())
         description = cache_features(
             output,
             load_benchmark(benchmark, root, split),

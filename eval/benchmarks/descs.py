@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from datasets import Dataset
 
 from eval.benchmarks.columns import FEATURES
+from eval.benchmarks.definition import PROTOCOL, Benchmark
 from eval.benchmarks.media import find_media, refuse_missing
-from eval.benchmarks.protocol import PROTOCOL, Benchmark
 
 
 class Entry(NamedTuple):
@@ -36,14 +36,14 @@ def read_entries(
         path (`Path`): the file.
         id_name (`str`): key of the clip's id.
         caption_names (`Sequence[str]`): keys of the caption, or list of captions; the first that an object has counts.
-            A `subtitle` is optional, and absent if it is empty.
+            A `subtitle` is optional; an empty one counts as absent.
 
     Returns:
         `list[Entry]`, in the order of the file.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is no JSON list of objects, or an entry is malformed or repeated.
+        ValueError: the file is not a JSON list of objects, or an entry is malformed or repeated.
     """
     caption_keys = " or ".join(f"`{name}`" for name in caption_names)
     try:
@@ -137,7 +137,7 @@ def load_descs(
         split (`str`): a key of `files`.
         files (`Mapping`): splits to the annotation's name in `root`.
         captions (`str`), on_missing (`str`): as in [`dataset_from_entries`].
-        annotations (`str` or `os.PathLike`, *optional*): the annotation, where it is not in `root`.
+        annotations (`str` or `os.PathLike`, *optional*): the annotation, if it is not in `root`.
 
     Returns:
         As [`dataset_from_entries`].

@@ -1,4 +1,4 @@
-"""Media files that an annotation names by id alone, and what becomes of clips that lack theirs."""
+"""Media files that an annotation names by id alone, and what happens to clips without theirs."""
 
 import logging
 import os
@@ -16,9 +16,9 @@ def find_media(folder: Path, ids: Iterable[str]) -> dict[str, str]:
     Find the file `<id>.<any extension>` of each id, by one listing of the folder.
 
     Args:
-        folder (`Path`): where the files lie. That there is no such folder means that no id has a file in it.
-        ids (iterable of `str`): may contain dots. Files of other ids are passed over, and `.json`, `.srt`, `.txt` and
-            `.vtt` files.
+        folder (`Path`): where the files lie. If it does not exist, no id has a file in it.
+        ids (iterable of `str`): may contain dots. Files of other ids are ignored, and so are `.json`, `.srt`, `.txt`
+            and `.vtt` files.
 
     Returns:
         `dict` of ids to absolute paths; ids without a file are not in it.
@@ -32,7 +32,7 @@ def find_media(folder: Path, ids: Iterable[str]) -> dict[str, str]:
     with os.scandir(folder.absolute()) as entries:
         for entry in entries:
             name, extension = os.path.splitext(entry.name)
-            # A link to nowhere stays: whoever reads it says so. Without it the clip would pass for one that lacks it.
+            # A broken link stays: whoever reads it reports it. Without it the clip would seem to lack the track.
             if name in wanted and extension.lower() not in _NOT_MEDIA and not entry.is_dir():
                 found.setdefault(name, []).append(entry.path)
     several = [" and ".join(sorted(map(os.path.basename, paths))) for paths in found.values() if len(paths) > 1]

@@ -9,7 +9,7 @@ from typing import Any
 from datasets import Dataset
 
 from eval.benchmarks.columns import dataset_from_rows
-from eval.benchmarks.protocol import Benchmark
+from eval.benchmarks.definition import Benchmark
 from eval.miniature import SPLITS, VOCABULARY
 
 LABELS = {timbre: f"the sound of a {words[0]}" for timbre, words in VOCABULARY["audio"]["timbre"].items()}

@@ -11,8 +11,8 @@ import pyarrow.parquet
 from datasets import Dataset, Value, load_dataset
 
 from eval.benchmarks.columns import FEATURES, dataset_from_rows
+from eval.benchmarks.definition import Benchmark
 from eval.benchmarks.media import find_media
-from eval.benchmarks.protocol import Benchmark
 
 # A table: the names of its columns, and its rows, which hold at least the wanted ones.
 _Table = tuple[list[str], list[dict[str, Any]]]
@@ -68,7 +68,7 @@ def _read_dataset(name: str, split: str, wanted: set[str], id_column: str) -> _T
         dataset = load_dataset(name, split=split)
     except ConnectionError as error:
         raise FileNotFoundError(
-            f"There is no file or folder {name!r}, and the Hub is out of reach: {error}."
+            f"There is no file or folder {name!r}, and the Hub cannot be reached: {error}."
         ) from error
     names, kind = dataset.column_names, dataset.features.get(id_column)
     if kind not in (None, Value("string"), Value("large_string")):
@@ -163,7 +163,7 @@ def load_own(
     Load clips from a table of the user's own.
 
     A row is a clip with a caption or a list of captions; rows of the same id are one clip. What is empty, null or NaN
-    is absent. Ids are text, taken exactly as they are written.
+    counts as absent. Ids are text, taken exactly as they are written.
 
     Without a column of videos or of sounds, files are found by id in the folders `videos` and `audios` beside the
     table; a clip without an audio file has whatever track its video has.
@@ -173,7 +173,7 @@ def load_own(
             Hub, or the folder of one.
         split (`str`, defaults to "test"): of the data set. A file is a split of its own.
         captions (`str`, defaults to "all"): a row per caption, or only the "first" of each clip.
-        columns (`Mapping`, *optional*): columns of `FEATURES` to those of the table, where they are called otherwise.
+        columns (`Mapping`, *optional*): columns of `FEATURES` to those of the table, where their names differ.
             Paths are relative to the folder of the file; for a data set of the Hub, to the working directory.
         on_missing (`str`, defaults to "raise"): or "leave_out": clips whose files are not all there.
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from datasets import Dataset
 
+from eval.benchmarks.definition import Benchmark
 from eval.benchmarks.descs import dataset_from_entries, read_entries
-from eval.benchmarks.protocol import Benchmark
 
 
 def load_vast27m(

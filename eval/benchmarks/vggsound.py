@@ -9,8 +9,8 @@ from pathlib import Path
 
 from datasets import Dataset
 
+from eval.benchmarks.definition import PROTOCOL, Benchmark
 from eval.benchmarks.descs import Entry, dataset_from_entries, read_entries
-from eval.benchmarks.protocol import PROTOCOL, Benchmark
 
 SPLITS = ("train", "test")
 

@@ -16,10 +16,11 @@ from eval.benchmarks import Split, configure_processor, load_benchmark, load_spl
 from eval.embed import embed_dataset
 from eval.embeddings import Embeddings, gallery_manifest
 from eval.miniature import generate
-from eval.report import format_table
-from eval.reranking import POLICIES, evaluate_two_stage
-from eval.retrieval import RATES, evaluate_embeddings
-from eval.run import run
+from eval.protocol.first_stage import RATES, evaluate_embeddings
+from eval.protocol.matching import POLICIES
+from eval.protocol.second_stage import evaluate_two_stage
+from eval.reports.report import format_table
+from eval.run import RunConfig, run
 from modeling_scalar import load_model
 from modeling_scalar.aggregation_scalar import METHODS, register_method
 
@@ -52,11 +53,13 @@ def data(tmp_path_factory):
 def whole(data, tiny_model_dir, tmp_path_factory):
     """One evaluation with everything, and the folder it wrote."""
     folder = tmp_path_factory.mktemp("whole")
-    results = run(folder, str(tiny_model_dir), "miniature", data, batch_size=4, label="tiny", depth=5, progress=False)
+    results = run(
+        RunConfig(folder, str(tiny_model_dir), "miniature", data, batch_size=4, label="tiny", depth=5, progress=False)
+    )
     return folder, results
 
 
-def test_a_run_holds_every_figure_and_how_to_repeat_them(whole, data, tiny_model_dir):
+def test_a_run_holds_every_metric_and_how_to_repeat_them(whole, data, tiny_model_dir):
     folder, results = whole
     assert json.loads((folder / "results.json").read_text(), parse_constant=pytest.fail) == results
     assert (results["label"], results["seed"], results["task"]) == ("tiny", None, "retrieval")
@@ -101,7 +104,7 @@ def test_every_table_and_figure_is_written(whole):
 
 def test_embeddings_alone_give_the_same_first_stage(whole, tmp_path):
     folder, first = whole
-    again = run(tmp_path, embeddings_path=folder / "embeddings", progress=False)
+    again = run(RunConfig(tmp_path, embeddings_path=folder / "embeddings", progress=False))
     for name in ("model", "benchmark", "split", "score", "retrieval", "gallery", "problems", "embedded"):
         assert again[name] == first[name]
     assert again["two_stage"] == [] and not (tmp_path / "embeddings").exists()
@@ -114,13 +117,15 @@ def test_embeddings_and_the_model_give_the_second_stage_without_embedding_again(
     monkeypatch.setattr("eval.run.embed_dataset", pytest.fail)
     source = {"model_path": str(tiny_model_dir), "benchmark": "miniature", "root": data}
     again = run(
-        tmp_path,
-        **source,
-        embeddings_path=folder / "embeddings",
-        rates=(0.5,),
-        depth=5,
-        policies=("absent",),
-        progress=False,
+        RunConfig(
+            tmp_path,
+            **source,
+            embeddings_path=folder / "embeddings",
+            rates=(0.5,),
+            depth=5,
+            policies=("absent",),
+            progress=False,
+        )
     )
     expected = [entry for entry in first["two_stage"] if entry["rate"] == 0.5 and entry["policy"] == "absent"]
     assert again["two_stage"] == [pytest.approx(entry) for entry in expected]
@@ -130,12 +135,12 @@ def test_the_models_own_score_is_measured_with_what_it_learned(tmp_path):
     learned = {"hyperbolic_mix": 0.25, "curvature": 2.0}
     metadata = {"score_options": {"method": "hypergram", "query_temperature": 0.3} | learned}
     make_embeddings(metadata=metadata).save(tmp_path / "store")
-    results = run(tmp_path / "out", embeddings_path=tmp_path / "store", methods=("uniform",), rates=(0.0,))
+    results = run(RunConfig(tmp_path / "out", embeddings_path=tmp_path / "store", methods=("uniform",), rates=(0.0,)))
     assert results["score"] == {"method": "hypergram", "query_temperature": 0.3} | learned
-    figures = results["retrieval"]["rates"][0]["methods"]
-    assert list(figures) == ["hypergram", "uniform", "video", "audio", "subtitle"]
+    metrics = results["retrieval"]["rates"][0]["methods"]
+    assert list(metrics) == ["hypergram", "uniform", "video", "audio", "subtitle"]
     expected = evaluate_embeddings(make_embeddings(), ("hypergram",), (0.0,), **learned)
-    assert figures["hypergram"] == expected["rates"][0]["methods"]["hypergram"]
+    assert metrics["hypergram"] == expected["rates"][0]["methods"]["hypergram"]
     assert results["label"] == "store" and results["problems"] == ["clip3: audio is broken"]
 
 
@@ -143,9 +148,9 @@ def test_an_infinite_temperature_survives_the_files(tmp_path):
     make_embeddings(metadata={"score_options": {"method": "scalar", "query_temperature": "inf"}}).save(
         tmp_path / "store"
     )
-    results = run(tmp_path / "out", embeddings_path=tmp_path / "store", methods=("uniform",), rates=(0.0,))
-    figures = results["retrieval"]["rates"][0]["methods"]
-    assert figures["scalar"] == figures["uniform"]
+    results = run(RunConfig(tmp_path / "out", embeddings_path=tmp_path / "store", methods=("uniform",), rates=(0.0,)))
+    metrics = results["retrieval"]["rates"][0]["methods"]
+    assert metrics["scalar"] == metrics["uniform"]
     content = json.loads((tmp_path / "out" / "results.json").read_text(), parse_constant=pytest.fail)
     assert content["score"]["query_temperature"] == "inf"
 
@@ -154,7 +159,7 @@ def test_vectors_of_any_other_model_are_evaluated(tmp_path):
     embeddings = make_embeddings()
     arrays = {name: getattr(embeddings, name).numpy() for name in ("text_embeds", "modality_embeds")}
     np.savez(tmp_path / "theirs.npz", **arrays)
-    results = run(tmp_path / "out", embeddings_path=tmp_path / "theirs.npz", label="theirs")
+    results = run(RunConfig(tmp_path / "out", embeddings_path=tmp_path / "theirs.npz", label="theirs"))
     expected = evaluate_embeddings(make_embeddings(clip_ids=[str(i) for i in range(12)]))
     assert results["retrieval"]["rates"] == expected["rates"]
     assert (results["label"], results["benchmark"], results["model"]) == ("theirs", "theirs", "theirs")
@@ -169,7 +174,7 @@ def test_class_labels_have_an_accuracy_and_a_latent_space(tmp_path):
         "captions": ["dog", "cat", "bird"],
     }
     make_embeddings(**labels).save(tmp_path / "store")
-    results = run(tmp_path / "out", embeddings_path=tmp_path / "store", rates=(0.0,))
+    results = run(RunConfig(tmp_path / "out", embeddings_path=tmp_path / "store", rates=(0.0,)))
     assert results["task"] == "classification" and results["latent"]["num_classes"] == 3
     assert (tmp_path / "out" / "latent.png").read_bytes().startswith(b"\x89PNG")
     assert "(Table S6" in (tmp_path / "out" / "report" / "tables.md").read_text()
@@ -180,7 +185,7 @@ def test_a_run_follows_the_protocol_and_names_what_is_left_out(data, tiny_model_
     split = Split(whole.dataset, ["gone"], whole.task, {"num_frames": 1})
     monkeypatch.setattr("eval.run.load_split", lambda *arguments, **options: split)
     arguments = (str(tiny_model_dir), "miniature_classes", data)
-    results = run(tmp_path / "out", *arguments, rates=(0,), two_stage=False, progress=False)
+    results = run(RunConfig(tmp_path / "out", *arguments, rates=(0,), two_stage=False, progress=False))
     assert results["left_out"] == ["gone"] and results["embedded"]["processing"] == {"num_frames": 1}
     assert results["task"] == "classification" and results["retrieval"]["num_queries"] < len(whole.dataset)
     model, processor = load_model(tiny_model_dir)
@@ -191,7 +196,9 @@ def test_a_run_follows_the_protocol_and_names_what_is_left_out(data, tiny_model_
     assert torch.allclose(embeddings.modality_embeds, expected.modality_embeds, atol=1e-6)
     usual = embed_dataset(model, processor, whole.dataset, task=whole.task, progress=False)
     assert not torch.allclose(usual.modality_embeds, expected.modality_embeds, atol=1e-3)
-    again = run(tmp_path / "again", embeddings_path=tmp_path / "out" / "embeddings", rates=(0,), progress=False)
+    again = run(
+        RunConfig(tmp_path / "again", embeddings_path=tmp_path / "out" / "embeddings", rates=(0,), progress=False)
+    )
     for name in ("left_out", "gallery", "retrieval", "task"):
         assert again[name] == results[name]
 
@@ -227,18 +234,33 @@ def test_a_score_of_ones_own_gets_a_column_in_every_table(tmp_path, monkeypatch)
             r"\['captions', 'on_missing'\] say how a benchmark is read",
         ),
         ({"model_path": "m", "benchmark": "miniature", "root": "r", "rates": (0, 50)}, "between 0 and 1"),
+        ({"embeddings_path": "e", "methods": ("scalar", "clip")}, r"`methods` must be among .*, got \['clip'\]"),
+        ({"embeddings_path": "e", "depth": 0}, "`depth` must be at least 1"),
+        ({"embeddings_path": "e", "policies": ()}, "`policies` must be some of"),
     ],
 )
 def test_what_contradicts_itself_is_refused_before_anything_is_read(tmp_path, arguments, message):
     with pytest.raises(ValueError, match=message):
-        run(tmp_path / "out", **arguments)
+        run(RunConfig(tmp_path / "out", **arguments))
     assert not (tmp_path / "out").exists()
+
+
+def test_result_files_hold_the_configuration_as_text(tmp_path):
+    config = RunConfig(
+        tmp_path, "m", "own", Path("clips.csv"), rates=(0, 0.5), captions="all", columns={"caption": "x"}
+    )
+    arguments = config.arguments()
+    assert json.loads(json.dumps(arguments)) == arguments
+    assert list(arguments)[-1] == "settings" and len(arguments) == 20
+    settings = {"captions": "all", "annotations": None, "on_missing": "raise", "columns": {"caption": "x"}}
+    expected = {"output": str(tmp_path), "root": "clips.csv", "rates": [0, 0.5], "methods": None, "settings": settings}
+    assert {name: arguments[name] for name in expected} == expected
 
 
 def test_a_second_stage_needs_clips(tmp_path):
     make_embeddings().save(tmp_path / "store")
     with pytest.raises(ValueError, match="cross-encoder"):
-        run(tmp_path / "out", embeddings_path=tmp_path / "store", two_stage=True)
+        run(RunConfig(tmp_path / "out", embeddings_path=tmp_path / "store", two_stage=True))
 
 
 def test_command_prints_the_table_and_repeats_rates(tmp_path):

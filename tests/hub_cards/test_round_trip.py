@@ -19,6 +19,7 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from eval.benchmarks import load_benchmark
 from eval.miniature import generate
+from eval.run import RunConfig
 from eval.run import run as evaluate
 from hub_cards.cards import Details
 from hub_cards.publishing import Target
@@ -70,10 +71,8 @@ def made(tmp_path_factory):
     for name, recipes in (("adapter", ["miniature"]), ("gram", ["gram", "miniature"])):
         options = ("--model", folder / "backbone", "--semantic_targets", targets, "--max_steps", "6")
         train_run(folder, recipes, folder / name, *options, "--loss_warmup_steps", "2")
-        evaluate(
-            folder / name / "results", model_path=folder / name, benchmark="miniature", root=folder / "data",
-            rates=(0.0, 0.5), policies=("absent",), depth=3, progress=False,
-        )  # fmt: skip
+        settings = {"rates": (0.0, 0.5), "policies": ("absent",), "depth": 3, "progress": False}
+        evaluate(RunConfig(folder / name / "results", folder / name, "miniature", folder / "data", **settings))
     index([folder / "data" / "test"], model=str(folder / "adapter"), output=folder / "gallery")
     return folder
 
@@ -232,7 +231,7 @@ def test_the_programs_here_take_ids_of_the_hub_too(elsewhere, made, tmp_path):
         INPUTS
         + f"""
 import json
-from eval.run import run
+from eval.run import RunConfig, run
 from modeling_scalar import load_model
 from modeling_scalar.loading_scalar import weight_digests
 from search.__main__ import index
@@ -243,7 +242,8 @@ model, processor = load_model("user/adapter")
 with torch.no_grad():
     scores = model(**processor(**INPUTS)).scores.tolist()
 root = {str(made / "data")!r}
-result = run("results", "user/adapter", "miniature", root, rates=(0.0,), two_stage=False, progress=False)
+settings = {{"rates": (0.0,), "two_stage": False, "progress": False}}
+result = run(RunConfig("results", "user/adapter", "miniature", root, **settings))
 index([Path({str(made / "data" / "test")!r})], model="user/adapter", output=Path("gallery"))
 options = ["--model", "user/backbone", "--benchmark", "miniature", "--root", root, "--output_dir", "run"]
 adapted, _ = _build_model(*parse_arguments([*options, "--use_cpu", "true"]), [])

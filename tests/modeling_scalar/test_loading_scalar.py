@@ -8,7 +8,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModel, BertConfig, BertModel
 
-from modeling_scalar import ScalarModel, load_model
+from modeling_scalar import ScalarModel, default_device, load_model
 from modeling_scalar.loading_scalar import weight_digests
 
 
@@ -135,3 +135,16 @@ def test_weights_are_known_by_their_digests(tmp_path, tiny_model_dir, tiny_proce
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="no weights"):
         weight_digests(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("name", ["cuda", "mps", "xpu"])
+def test_a_command_runs_on_the_accelerator_where_there_is_one(monkeypatch, name):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(name))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    assert default_device() == torch.device(name)
+
+
+def test_a_build_for_an_accelerator_runs_on_the_cpu_where_there_is_none(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert default_device() == torch.device("cpu")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from eval.__main__ import app
 from eval.miniature import generate
-from eval.paper import VARIANTS
+from eval.reports.paper import VARIANTS
 from trainer import study
 from trainer.recipe import read_recipe
 from trainer.study import RECIPES, Run, error_line, evaluate_command, execute, main, make_features, plan, train_command

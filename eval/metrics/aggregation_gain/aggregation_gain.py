@@ -13,8 +13,8 @@ _KWARGS_DESCRIPTION = """
 Args:
     predictions (`list` of `list[float]`): for each query its joint score with every candidate, higher is better;
         `-inf` for a candidate that cannot be scored.
-    references (`list` of `int`, or of `list[int]`): the right candidate of each query, or all its right candidates, as
-        positions in its scores from 0.
+    references (`list` of `int`, or of `list[int]`): the relevant candidate of each query, or all of them, as positions
+        in its scores, counted from 0.
     pathways (`dict[str, list]`): for each modality its own scores, of the same shape as `predictions`.
 
 Returns:
@@ -22,8 +22,8 @@ Returns:
     ones the first) and `best_pathway_recall_at_1` in percent.
 
 Raises:
-    ValueError: there is no pathway, shapes differ, a reference is no candidate, a query has no right candidate, or a
-        score is NaN.
+    ValueError: there is no pathway, shapes differ, a reference is not a candidate, a query has no relevant candidate,
+        or a score is NaN.
 """
 
 _CITATION = """\
@@ -46,8 +46,8 @@ def _matrix(scores, name):
     return matrix
 
 
-def _right_candidates(references, shape):
-    right = np.zeros(shape, dtype=bool)
+def _relevant_candidates(references, shape):
+    relevant = np.zeros(shape, dtype=bool)
     for row, columns in enumerate(references):
         columns = np.atleast_1d(columns)
         if not columns.size or columns.min() < 0 or columns.max() >= shape[1]:
@@ -55,29 +55,29 @@ def _right_candidates(references, shape):
                 f"`references` must name at least one of the {shape[1]} candidates per query, counted from 0; query "
                 f"{row} has {columns.tolist()}."
             )
-        right[row, columns] = True
-    return right
+        relevant[row, columns] = True
+    return relevant
 
 
-def _recall_at_1(scores, right):
-    # A wrong candidate with the score of the best right one comes before it.
-    best_right = np.where(right, scores, -np.inf).max(axis=1)
-    best_wrong = np.where(right, -np.inf, scores).max(axis=1)
-    return 100 * float(((best_right > best_wrong) | right.all(axis=1)).mean())
+def _recall_at_1(scores, relevant):
+    # An irrelevant candidate with the score of the best relevant one comes before it.
+    best_relevant = np.where(relevant, scores, -np.inf).max(axis=1)
+    best_irrelevant = np.where(relevant, -np.inf, scores).max(axis=1)
+    return 100 * float(((best_relevant > best_irrelevant) | relevant.all(axis=1)).mean())
 
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
 class AggregationGain(evaluate.Metric):
     def _info(self):
         scores = datasets.Sequence(datasets.Value("float64"))
-        right = datasets.Value("int64")
+        relevant = datasets.Value("int64")
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
             citation=_CITATION,
             inputs_description=_KWARGS_DESCRIPTION,
             features=[
-                datasets.Features({"predictions": scores, "references": datasets.Sequence(right)}),
-                datasets.Features({"predictions": scores, "references": right}),
+                datasets.Features({"predictions": scores, "references": datasets.Sequence(relevant)}),
+                datasets.Features({"predictions": scores, "references": relevant}),
             ],
         )
 
@@ -85,15 +85,15 @@ class AggregationGain(evaluate.Metric):
         if not pathways:
             raise ValueError("`pathways` is empty; expected the scores of at least one modality by name.")
         joint = _matrix(predictions, "`predictions`")
-        right = _right_candidates(references, joint.shape)
+        relevant = _relevant_candidates(references, joint.shape)
         recalls = {}
         for name, scores in pathways.items():
             matrix = _matrix(scores, f"pathway {name!r}")
             if matrix.shape != joint.shape:
                 raise ValueError(f"Expected scores of pathway {name!r} of shape {joint.shape}, got {matrix.shape}.")
-            recalls[name] = _recall_at_1(matrix, right)
+            recalls[name] = _recall_at_1(matrix, relevant)
         best = max(recalls, key=recalls.get)
-        joint_recall = _recall_at_1(joint, right)
+        joint_recall = _recall_at_1(joint, relevant)
         return {
             "aggregation_gain": joint_recall - recalls[best],
             "joint_recall_at_1": joint_recall,

@@ -1,6 +1,6 @@
-"""Ranks of the right candidates and the figures made of them.
+"""Ranks of the relevant candidates and the metrics computed from them.
 
-Ties count against the method: among candidates of equal score the wrong ones come first. A score that cannot tell
+Ties count against the method: among candidates of equal score the irrelevant ones come first. A score that cannot tell
 candidates apart therefore ranks last, never first. Rows are queries and columns candidates, whichever side is which:
 text-to-video retrieval has captions in rows, video-to-text retrieval has clips in rows.
 """
@@ -34,11 +34,11 @@ def _check(scores: torch.Tensor, pairs: torch.Tensor) -> None:
             f"{pairs[outside].tolist()[:10]} are not."
         )
     if len(pairs.unique(dim=0)) != len(pairs):
-        raise ValueError("`pairs` must be unique: a candidate is right for a query or not.")
+        raise ValueError("`pairs` must be unique: a candidate is relevant to a query or not.")
     without = torch.ones(len(scores), dtype=torch.bool, device=pairs.device).index_fill(0, pairs[:, 0], False)
     if without.any():
         raise ValueError(
-            f"The query rows {without.nonzero().flatten().tolist()[:10]} have no right candidate, so nothing of "
+            f"The query rows {without.nonzero().flatten().tolist()[:10]} have no relevant candidate, so nothing of "
             "theirs has a rank. Leave such rows out of `scores`."
         )
     undefined = scores.amax(dim=1).isnan()  # the largest of a row with a NaN is NaN
@@ -70,23 +70,23 @@ def _count_not_below(scores: torch.Tensor, rows: torch.Tensor, values: torch.Ten
 
 def relevant_ranks(scores: torch.Tensor, pairs: torch.Tensor) -> torch.LongTensor:
     """
-    Rank every right candidate of every query.
+    Rank every relevant candidate of every query.
 
-    The rank is 1 + the number of wrong candidates that score at least as high + the number of right ones placed
-    before: those that score higher, and of those that score the same the ones named earlier in `pairs`.
+    The rank is 1 + the number of irrelevant candidates that score at least as high + the number of relevant ones
+    placed before: those that score higher, and of those that score the same the ones named earlier in `pairs`.
 
     Args:
         scores (`torch.Tensor` of shape `(queries, candidates)`): higher is better; `-inf` for a candidate that cannot
-            be scored, which every wrong candidate then ties with or beats. A transposed view will do.
-        pairs (`torch.LongTensor` of shape `(pairs, 2)`): row and column of each right candidate, in any order. Every
-            row has at least one.
+            be scored, which every irrelevant candidate then ties with or beats. A transposed view will do.
+        pairs (`torch.LongTensor` of shape `(pairs, 2)`): row and column of each relevant candidate, in any order.
+            Every row has at least one.
 
     Returns:
-        `torch.LongTensor` of shape `(pairs,)`: ranks from 1 (best) to the number of candidates. No two right
+        `torch.LongTensor` of shape `(pairs,)`: ranks from 1 (best) to the number of candidates. No two relevant
         candidates of a query share one.
 
     Raises:
-        ValueError: shapes do not fit, a pair is outside `scores` or repeated, a row has no right candidate, or a row
+        ValueError: shapes do not fit, a pair is outside `scores` or repeated, a row has no relevant candidate or
             contains NaN.
     """
     _check(scores, pairs)
@@ -99,7 +99,7 @@ def relevant_ranks(scores: torch.Tensor, pairs: torch.Tensor) -> torch.LongTenso
 
 def first_ranks(ranks: torch.Tensor, rows: torch.Tensor) -> torch.LongTensor:
     """
-    Reduce the ranks of all right candidates to that of the best one of each query.
+    Reduce the ranks of all relevant candidates to that of the best one of each query.
 
     Args:
         ranks (`torch.LongTensor` of shape `(pairs,)`): as of [`relevant_ranks`].
@@ -126,17 +126,18 @@ def retrieval_metrics(
     Summarise ranks.
 
     Args:
-        ranks (`torch.LongTensor` of shape `(pairs,)`): ranks from 1 of all right candidates, as of
+        ranks (`torch.LongTensor` of shape `(pairs,)`): ranks from 1 of all relevant candidates, as of
             [`relevant_ranks`].
         rows (`torch.LongTensor` of shape `(pairs,)`, *optional*): the query each rank belongs to. Without it each
-            rank is that of the only right candidate of its own query.
+            rank is that of the only relevant candidate of its own query.
         k (`Sequence[int]`): depths of the recall, from 1.
 
     Returns:
-        `dict`: `recall_at_{k}` (queries with a right candidate among the first k), `mean_average_precision` and
-        `ndcg_at_10` (gains of 0 and 1, discount log2(1 + rank), relative to the best possible order of all right
+        `dict`: `recall_at_{k}` (queries with a relevant candidate among the first k), `mean_average_precision` and
+        `ndcg_at_10` (gains of 0 and 1, discount log2(1 + rank), relative to the best possible order of all relevant
         candidates), all of these in percent (0 to 100); `median_rank` (the mean of the middle two for an even number)
-        and `mean_rank` of the first right candidate; `num_queries`. With k candidates or fewer the recall at k is 100.
+        and `mean_rank` of the first relevant candidate; `num_queries`. With k candidates or fewer the recall at k is
+        100.
 
     Raises:
         ValueError: there are no ranks, one is below 1, two of a query are equal, the shapes differ, or `k` holds
@@ -148,13 +149,13 @@ def retrieval_metrics(
         raise ValueError(f"Expected at least one rank, counted from 1; got {ranks.tolist()[:10]}.")
     rows = torch.arange(len(ranks), device=ranks.device) if rows is None else rows
     first = first_ranks(ranks, rows).double().sort().values
-    queries, rows, num_right = rows.unique(return_inverse=True, return_counts=True)
+    queries, rows, num_relevant = rows.unique(return_inverse=True, return_counts=True)
     order = ranks.argsort()
     order = order[rows[order].argsort(stable=True)]  # by query, then by rank
     ranks, rows = ranks[order], rows[order]
     if ((ranks[1:] == ranks[:-1]) & (rows[1:] == rows[:-1])).any():
-        raise ValueError("Two right candidates of a query have the same rank; expected those of `relevant_ranks`.")
-    place = 1 + torch.arange(len(ranks), device=ranks.device) - (num_right.cumsum(dim=0) - num_right)[rows]
+        raise ValueError("Two relevant candidates of a query have the same rank; expected those of `relevant_ranks`.")
+    place = 1 + torch.arange(len(ranks), device=ranks.device) - (num_relevant.cumsum(dim=0) - num_relevant)[rows]
 
     def total(values: torch.Tensor) -> torch.Tensor:
         return values.new_zeros(len(queries)).index_add_(0, rows, values)
@@ -165,7 +166,7 @@ def retrieval_metrics(
     middle = first[[(len(first) - 1) // 2, len(first) // 2]]
     return {
         **{f"recall_at_{depth}": 100 * (first <= depth).double().mean().item() for depth in k},
-        "mean_average_precision": 100 * (total(place.double() / ranks) / num_right).mean().item(),
+        "mean_average_precision": 100 * (total(place.double() / ranks) / num_relevant).mean().item(),
         f"ndcg_at_{NDCG_DEPTH}": 100 * (discounted(ranks) / discounted(place)).mean().item(),
         "median_rank": middle.mean().item(),
         "mean_rank": first.mean().item(),

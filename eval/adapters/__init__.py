@@ -1,0 +1,1 @@
+"""Models of this project in the evaluations of other libraries."""

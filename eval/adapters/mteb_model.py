@@ -1,0 +1,335 @@
+"""A [`~modeling_scalar.ScalarModel`] for the video tasks of mteb (2.20 or newer).
+
+    model, processor = load_model("models/scalar")
+    mteb.evaluate(ScalarSearch(model, processor, name="organisation/scalar"), mteb.get_tasks(tasks=["MSRVTTT2V"]))
+
+A score that depends on the query is not a product of two vectors, so the model takes part through mteb's search
+interface: `index` embeds the corpus, `search` returns the best documents of each query. One side of a task is text,
+the other clips of video, of audio or of both; a clip of a corpus may have a text too, which is read as its subtitle.
+mteb gives the sound of a video as a column of its own: without one a clip has no sound here, whatever its file holds.
+
+Videos and sounds are decoded by the processor, also where mteb would use torchcodec: the frames are those of our own
+protocol. mteb orders documents of equal score by their identifiers.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Audio, Dataset, Video
+from mteb.models.model_meta import ModelMeta, ScoringFunction
+from mteb.types import PromptType
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, ProcessorMixin
+
+from eval.embed import check_reading, embed_captions, embed_clips, read_batches
+from eval.protocol.matching import clip_views, match_probabilities
+from eval.protocol.second_stage import first_candidates, two_stage_scores
+from modeling_scalar.aggregation_scalar import retrieval_scores
+from modeling_scalar.media_scalar import resample
+
+_BLOCK = 256  # queries scored at once
+_UNKNOWN = torch.zeros(0, 2, dtype=torch.long)  # mteb does not tell which documents are relevant
+
+
+@dataclass(eq=False)
+class _Cell:
+    """A video or a sound in a data set, opened when its turn comes, so that a corpus is never held as a whole."""
+
+    column: Dataset
+    row: int
+    name: str
+
+    def __repr__(self) -> str:
+        return f"<{self.name} in row {self.row}>"
+
+    def open(self, folder: str) -> Any:
+        """Return what a processor reads; bytes become a file in `folder`."""
+        value = self.column[self.row][self.name]
+        path = None
+        if isinstance(value, dict):
+            if value.get("array") is not None:
+                return resample(np.atleast_2d(value["array"]), int(value["sampling_rate"]))
+            value, path = value.get("bytes") or value.get("path"), value.get("path")
+        if isinstance(value, bytes):
+            file = Path(folder, self.name).with_suffix(Path(path or "").suffix)
+            file.write_bytes(value)
+            return file
+        return value
+
+
+class _CellProcessor:
+    """A processor that reads the cells of a data set as it reads files."""
+
+    def __init__(self, processor: ProcessorMixin) -> None:
+        self.processor = processor
+
+    def read_clip(self, video: _Cell | None, audio: _Cell | None, subtitle: str | None, on_error: str) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            video, audio = (cell and cell.open(folder) for cell in (video, audio))
+            return self.processor.read_clip(video, audio=audio, subtitle=subtitle, on_error=on_error)
+
+    def __call__(self, **inputs: Any) -> Any:
+        return self.processor(**inputs)
+
+
+@dataclass
+class _Texts:
+    ids: list[str]
+    texts: list[str]
+    embeds: torch.Tensor  # (texts, dim)
+
+
+@dataclass
+class _Gallery:
+    ids: list[str]
+    clips: list[dict[str, Any]]
+    embeds: torch.Tensor  # (clips, 3, dim)
+    mask: torch.Tensor  # (clips, 3)
+    concat_embeds: torch.Tensor | None
+
+
+def _cells(dataset: Dataset, name: str) -> list[_Cell | None]:
+    if name not in dataset.column_names:
+        return [None] * len(dataset)
+    column = dataset.select_columns([name])
+    feature = column.features[name]
+    if isinstance(feature, (Audio, Video)) and feature.decode:
+        column = column.cast_column(name, type(feature)(decode=False))  # bytes or a path, for our own decoder
+    return [_Cell(column, row, name) for row in range(len(column))]
+
+
+def _read_texts(dataset: Dataset) -> list[str]:
+    texts = list(dataset["text"])
+    if "instruction" in dataset.column_names or not all(isinstance(text, str) for text in texts):
+        raise ValueError("Texts must be plain strings: this model follows no instructions and no conversations.")
+    if "title" in dataset.column_names:  # as mteb joins them
+        texts = [f"{title or ''} {text}".strip() for title, text in zip(dataset["title"], texts, strict=True)]
+    return texts
+
+
+class ScalarSearch:
+    """
+    The search interface of mteb over a model and its processor.
+
+    Args:
+        model ([`~modeling_scalar.ScalarModel`]): put into evaluation mode; stays on its device.
+        processor ([`~modeling_scalar.ScalarProcessor`]): reads captions and clips, with its settings for testing.
+        name (`str`): of the model, `"organisation/name"`; mteb files its results under it.
+        rerank_depth (`int`, *optional*): how many documents of each query the cross-encoder reorders; by default none.
+        score_options (`dict`, *optional*): keyword arguments of `retrieval_scores`, the method among them; by default
+            those of the model.
+        on_error (`str`), num_workers (`int`): as in [`~eval.embed.embed_dataset`].
+        meta: further fields of mteb's `ModelMeta`, such as `revision` or `training_datasets`; unknown otherwise.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        processor: ProcessorMixin,
+        name: str,
+        rerank_depth: int | None = None,
+        score_options: dict[str, Any] | None = None,
+        on_error: str = "raise",
+        num_workers: int = 2,
+        **meta: Any,
+    ) -> None:
+        check_reading(1, on_error, num_workers)
+        if rerank_depth is not None and rerank_depth < 1:
+            raise ValueError(f"`rerank_depth` must be at least 1, got {rerank_depth}.")
+        if rerank_depth is not None and not model.config.has_cross_attention:
+            raise ValueError("`rerank_depth` needs a model whose text tower has cross-attention.")
+        self.model, self.processor = model.eval(), _CellProcessor(processor)
+        self.rerank_depth, self.on_error, self.num_workers = rerank_depth, on_error, num_workers
+        self.score_options = {
+            key: value.item() if isinstance(value, torch.Tensor) else value
+            for key, value in (model.score_options() if score_options is None else score_options).items()
+        }
+        self.problems: list[str] = []
+        self._corpus: _Texts | _Gallery | None = None
+        size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+        fields = {
+            "revision": None,
+            "release_date": None,
+            "languages": None,
+            "n_parameters": model.num_parameters(),
+            "n_embedding_parameters": model.get_input_embeddings().weight.numel(),
+            "memory_usage_mb": size / 2**20,
+            "max_tokens": processor.max_text_length,
+            "embed_dim": model.config.projection_dim,
+            "license": None,
+            "open_weights": None,
+            "public_training_code": None,
+            "public_training_data": None,
+            "framework": ["PyTorch", "Transformers"],
+            "similarity_fn_name": ScoringFunction.CUSTOM,
+            "use_instructions": False,
+            "training_datasets": None,
+            "modalities": ["text", "video", "audio"],
+            # By this mteb tells results of different settings apart.
+            "experiment_kwargs": self.score_options | ({} if rerank_depth is None else {"rerank_depth": rerank_depth}),
+        }
+        self.mteb_model_meta = ModelMeta(loader=None, name=name, **fields | meta)
+
+    def index(self, corpus: Dataset, *, task_metadata: Any, encode_kwargs: dict[str, Any], **kwargs: Any) -> None:
+        """
+        Embed the corpus.
+
+        Args:
+            corpus (`datasets.Dataset`): `id` and the columns `text`, `video` or `audio` of the task's documents. A
+                video or sound is a path, bytes, a `{"path", "bytes"}` or `{"array", "sampling_rate"}` dictionary, a
+                decoder or an array as the processor reads it, or None where the document has none.
+            task_metadata (`mteb.TaskMetadata`): tells by its category which columns count.
+            encode_kwargs (`dict`): `batch_size` and `show_progress_bar` are used.
+            kwargs: what else mteb passes; not used.
+
+        Raises:
+            ValueError: the task is not one between texts and clips, or a document cannot be read.
+        """
+        self._check_task(task_metadata)
+        self._corpus = self._embed(corpus, task_metadata.get_modalities(PromptType.document), encode_kwargs)
+
+    def search(
+        self,
+        queries: Dataset,
+        *,
+        task_metadata: Any,
+        top_k: int,
+        encode_kwargs: dict[str, Any],
+        top_ranked: dict[str, list[str]] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, dict[str, float]]:
+        """
+        Find the best documents of each query.
+
+        Args:
+            queries (`datasets.Dataset`), task_metadata, encode_kwargs, kwargs: as in [`index`].
+            top_k (`int`): how many documents of each query.
+            top_ranked (`dict`, *optional*): of a reranking task, the documents of each query that may be returned.
+
+        Returns:
+            `dict` of each query's identifier to its documents and their scores, the higher the better. After
+            reranking, a score tells the order alone. What cannot be scored is left out.
+
+        Raises:
+            ValueError: nothing was indexed, or as in [`index`].
+        """
+        if self._corpus is None:
+            raise ValueError("Nothing was indexed: call `index` before `search`.")
+        self._check_task(task_metadata)
+        asked = self._embed(queries, task_metadata.get_modalities(PromptType.query), encode_kwargs)
+        found = None
+        if self.rerank_depth is not None:
+            found = self._rerank(asked, top_ranked, encode_kwargs)
+        results = {}
+        for block, scores in self._blocks(asked, top_ranked):
+            allowed = scores > -torch.inf
+            if found is not None:
+                candidates, probabilities = (values[block] for values in found)
+                scores = two_stage_scores(scores, _UNKNOWN, candidates, probabilities)
+            scores = scores.masked_fill(~allowed, -torch.inf)
+            best = scores.topk(min(top_k, scores.shape[1]), dim=1)
+            for query_id, values, columns in zip(asked.ids[block], best.values, best.indices, strict=True):
+                kept = values > -torch.inf
+                documents = [self._corpus.ids[column] for column in columns[kept].tolist()]
+                results[query_id] = dict(zip(documents, values[kept].tolist(), strict=True))
+        return results
+
+    @staticmethod
+    def _check_task(task_metadata: Any) -> None:
+        queries, documents = (
+            set(task_metadata.get_modalities(kind)) for kind in (PromptType.query, PromptType.document)
+        )
+        media = {"video", "audio"}
+        if queries == {"text"} and documents & media and documents <= media | {"text"}:
+            return
+        if documents == {"text"} and queries and queries <= media:
+            return
+        raise ValueError(
+            f"The task {task_metadata.name} goes from {sorted(queries)} to {sorted(documents)}. This model ranks "
+            "clips (video, audio, or both, in a corpus with a text or without) for texts, and texts for clips."
+        )
+
+    def _embed(self, dataset: Dataset, modalities: list[str], encode_kwargs: dict[str, Any]) -> _Texts | _Gallery:
+        batch_size = encode_kwargs.get("batch_size", 32)
+        hidden = not encode_kwargs.get("show_progress_bar", True)
+        ids = list(dataset["id"])
+        subtitles = _read_texts(dataset) if "text" in modalities else [None] * len(ids)
+        if set(modalities) == {"text"}:
+            starts = tqdm(range(0, len(ids), batch_size), desc="texts", unit="batch", disable=hidden)
+            batches = (subtitles[start : start + batch_size] for start in starts)
+            embeds = [embed_captions(self.model, self.processor, batch) for batch in batches]
+            return _Texts(ids, subtitles, torch.cat(embeds))
+        absent = [None] * len(ids)
+        videos, audios = (_cells(dataset, name) if name in modalities else absent for name in ("video", "audio"))
+        names = ("video_id", "video_path", "audio_path", "subtitle")
+        clips = [dict(zip(names, values, strict=True)) for values in zip(ids, videos, audios, subtitles, strict=True)]
+        embedded = []
+        with tqdm(total=len(clips), desc="clips", unit="clip", disable=hidden) as bar:
+            for batch, problems in read_batches(self.processor, clips, batch_size, self.on_error, self.num_workers):
+                embedded.append(embed_clips(self.model, batch))
+                self.problems += problems
+                bar.update(len(embedded[-1][1]))
+        embeds, mask, concat_embeds = zip(*embedded, strict=True)
+        concat_embeds = None if concat_embeds[0] is None else torch.cat(concat_embeds)
+        return _Gallery(ids, clips, torch.cat(embeds), torch.cat(mask), concat_embeds)
+
+    def _blocks(self, asked: _Texts | _Gallery, top_ranked: dict | None) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield the first-stage scores of some queries, (queries, documents), -inf where they may not be returned."""
+        columns = {name: column for column, name in enumerate(self._corpus.ids)}
+        for start in range(0, len(asked.ids), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            if isinstance(asked, _Texts):
+                scores = self._score(asked.embeds[block], self._corpus, slice(None), "text_to_video")
+            else:
+                scores = self._score(self._corpus.embeds, asked, block, "video_to_text").T
+            if top_ranked is not None:
+                listed = torch.zeros(scores.shape, dtype=torch.bool)
+                for row, query_id in enumerate(asked.ids[block]):
+                    listed[row, [columns[name] for name in top_ranked.get(query_id, [])]] = True
+                scores = scores.masked_fill(~listed, -torch.inf)
+            yield block, scores
+
+    def _score(self, texts: torch.Tensor, gallery: _Gallery, clips: slice, direction: str) -> torch.Tensor:
+        concat_embeds = None if gallery.concat_embeds is None else gallery.concat_embeds[clips]
+        return retrieval_scores(
+            texts,
+            gallery.embeds[clips],
+            gallery.mask[clips],
+            concat_embeds=concat_embeds,
+            direction=direction,
+            **self.score_options,
+        )
+
+    def _rerank(self, asked: _Texts | _Gallery, top_ranked: dict | None, encode_kwargs: dict[str, Any]):
+        """Candidates and their match probabilities, (queries, candidates) each."""
+        chosen, known = [], []
+        for _, scores in self._blocks(asked, top_ranked):
+            chosen.append(first_candidates(scores, _UNKNOWN, self.rerank_depth))
+            known.append(scores.gather(1, chosen[-1]) > -torch.inf)
+        candidates, known = torch.cat(chosen), torch.cat(known)
+        rows = torch.arange(len(candidates))[:, None].expand_as(candidates)
+        if isinstance(asked, _Texts):
+            texts, gallery, text_rows, clip_rows = asked, self._corpus, rows, candidates
+        else:
+            texts, gallery, text_rows, clip_rows = self._corpus, asked, candidates, rows
+        views = clip_views(gallery.mask)[clip_rows].where(known, 0)
+        probabilities = match_probabilities(
+            self.model,
+            self.processor,
+            gallery.clips,
+            texts.texts,
+            torch.stack([text_rows, clip_rows, views], dim=-1).flatten(0, 1),
+            batch_size=encode_kwargs.get("batch_size", 32),
+            on_error=self.on_error,
+            progress=encode_kwargs.get("show_progress_bar", True),
+            num_workers=self.num_workers,
+        )
+        return candidates, probabilities.view_as(candidates)
+
+
+__all__ = ["ScalarSearch"]

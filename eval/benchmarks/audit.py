@@ -1,0 +1,194 @@
+"""What a benchmark holds on this machine, found out before anything runs: what is missing, absent or unreadable."""
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import av
+import torch
+from tqdm.auto import tqdm
+
+from eval.benchmarks.definition import PROTOCOL, Split
+from eval.embed import group_rows, in_background
+from eval.embeddings import gallery_manifest
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
+
+# `_open` knows which formats are safe to open: a playlist would make FFmpeg read other files and hosts.
+from modeling_scalar.media_scalar import MediaError, _first_stream, _open, read_audio, read_frames
+
+_COLUMNS = {"video": "video_path", "audio": "audio_path"}
+_FAULTS = {
+    "missing_clips": "clips whose files are not there",
+    "missing_files": "files that are not there",
+    "unreadable": "files that cannot be read",
+    "empty": "clips with neither picture, sound nor subtitle",
+}
+
+
+class _Finding(NamedTuple):
+    presence: list[bool]
+    duration: float | None
+    missing: list[str]
+    unreadable: list[str]
+
+
+def _probe(path: str, kind: str) -> tuple[bool, float | None]:
+    """Return whether the header of a file promises a stream, and the duration in seconds, if the header has one."""
+    with _open(path) as container:
+        duration = None if container.duration is None else container.duration / av.time_base
+        return _first_stream(path, container, kind) is not None, duration
+
+
+def _decodes(path: str, kind: str, num_frames: int, min_samples: int) -> bool:
+    """Read a stream as the processor will, and tell whether anything comes."""
+    if kind == "video":
+        return read_frames(path, num_frames) is not None
+    waveform = read_audio(path)
+    return waveform is not None and len(waveform) >= min_samples
+
+
+def _inspect(clip: Mapping[str, str | None], decode: bool, num_frames: int, min_samples: int) -> _Finding:
+    present = {"subtitle"} if (clip["subtitle"] or "").strip() else set()
+    durations, missing, unreadable = [], [], []
+    for kind, column in _COLUMNS.items():
+        path = clip[column]
+        if path is None:
+            continue
+        try:
+            promised, duration = _probe(path, kind)
+            durations += [duration] if duration is not None else []
+            if promised and (not decode or _decodes(path, kind, num_frames, min_samples)):
+                present.add(kind)
+        except FileNotFoundError:
+            missing.append(f"{clip['video_id']}: {path}")
+        except (MediaError, OSError) as error:
+            unreadable.append(f"{clip['video_id']}: {error}")
+    # A file that does not open fails for picture and sound: one line is enough.
+    missing, unreadable = (list(dict.fromkeys(lines)) for lines in (missing, unreadable))
+    presence = [modality in present for modality in MODALITIES]
+    return _Finding(presence, max(durations, default=None), missing, unreadable)
+
+
+def audit_split(split: Split, decode: bool = True, num_workers: int = 2, progress: bool = True) -> dict[str, Any]:
+    """
+    Inspect every file of a benchmark; change nothing, drop nothing.
+
+    Args:
+        split ([`~eval.benchmarks.Split`]): loaded with `on_missing="leave_out"`, so that it names what is missing.
+        decode (`bool`): read the frames and the sound that an evaluation will read, because headers may promise more
+            than there is. Without it only the headers are read.
+        num_workers (`int`): clips inspected at once, at least 1.
+        progress (`bool`): show a bar with an estimate of the time left.
+
+    Returns:
+        `dict`, which JSON can hold:
+
+        - `task`, `decoded`; `num_clips`, `num_queries`, `num_pairs` as results have them; `captions_per_clip`, the
+          fewest and the most;
+        - `without`: modality to the ids of the clips that lack it, or of which it cannot be read;
+        - `missing_clips`: ids left out because their files are not there; `missing_files` and `unreadable`: lines that
+          begin with an id; `empty`: ids of the clips with nothing left; `complete`: none of these four has an entry;
+        - `repeated_captions`: captions that describe several clips, and the clips' ids, where the task is retrieval;
+        - `duration`: of the clips in seconds, as their headers have it, and for how many it is known;
+        - `folders`: how many files lie where; `gallery`: the manifest of [`~eval.embeddings.gallery_manifest`].
+
+    Raises:
+        ValueError: rows of one clip disagree, a caption is missing, or there are no rows.
+    """
+    if num_workers < 1:
+        raise ValueError(f"`num_workers` must be at least 1, got {num_workers!r}.")
+    clips, captions, _, pairs = group_rows(split.dataset, split.task)
+    num_frames = split.processing.get("num_frames", PROTOCOL["num_frames"])
+    min_samples = ScalarFeatureExtractor().min_samples
+    findings = in_background(lambda clip: _inspect(clip, decode, num_frames, min_samples), clips, num_workers)
+    findings = list(tqdm(findings, desc="auditing", unit="clip", total=len(clips), disable=not progress))
+
+    ids = [clip["video_id"] for clip in clips]
+    presence = torch.tensor([finding.presence for finding in findings])  # (clips, 3)
+    described: dict[str, list[str]] = {}
+    for query, clip in pairs:
+        described.setdefault(captions[query], []).append(ids[clip])
+    captions_per_clip = Counter(clip for _, clip in pairs).values()
+    durations = [finding.duration for finding in findings if finding.duration is not None]
+    paths = {clip[column] for clip in clips for column in _COLUMNS.values()} - {None}
+    report = {
+        "task": split.task,
+        "decoded": decode,
+        "num_clips": len(clips),
+        "num_queries": len(captions),
+        "num_pairs": len(pairs),
+        "captions_per_clip": {"min": min(captions_per_clip), "max": max(captions_per_clip)},
+        "without": {
+            modality: [ids[row] for row, there in enumerate(column) if not there]
+            for modality, column in zip(MODALITIES, presence.T.tolist(), strict=True)
+        },
+        "missing_clips": list(split.left_out),
+        "missing_files": [line for finding in findings for line in finding.missing],
+        "unreadable": [line for finding in findings for line in finding.unreadable],
+        "empty": [video_id for video_id, finding in zip(ids, findings, strict=True) if not any(finding.presence)],
+        "repeated_captions": {
+            caption: owners
+            for caption, owners in described.items()
+            if split.task == "retrieval" and len(set(owners)) > 1
+        },
+        "duration": {
+            "num_known": len(durations),
+            "min": min(durations, default=None),
+            "median": median(durations) if durations else None,
+            "max": max(durations, default=None),
+            "total": sum(durations),
+        },
+        "folders": dict(sorted(Counter(map(os.path.dirname, paths)).items())),
+        "gallery": gallery_manifest(SimpleNamespace(clip_ids=ids, modality_mask=presence)),
+    }
+    return report | {"complete": not any(report[name] for name in _FAULTS)}
+
+
+def _listed(lines: Sequence[str], limit: int = 10) -> list[str]:
+    more = [f"  and {len(lines) - limit:,} more"] if len(lines) > limit else []
+    return [f"  {line}" for line in lines[:limit]] + more
+
+
+def format_audit(report: Mapping[str, Any]) -> str:
+    """Summarise in a short table what [`audit_split`] found; lists are cut at ten entries."""
+    num_clips, duration = report["num_clips"], report["duration"]
+    fewest, most = report["captions_per_clip"].values()
+    queries = "class labels" if report["task"] == "classification" else "captions"
+    lines = [
+        f"{'clips':<16}{num_clips:>9,}   {report['num_queries']:,} {queries}, {report['num_pairs']:,} pairs, "
+        f"{fewest if fewest == most else f'{fewest} to {most}'} per clip",
+    ]
+    for modality, ids in report["without"].items():
+        lines.append(f"{f'with {modality}':<16}{num_clips - len(ids):>9,}   {len(ids):,} without")
+    if duration["num_known"]:
+        shortest, middle, longest = (f"{duration[name]:,.1f} s" for name in ("min", "median", "max"))
+        unknown = num_clips - duration["num_known"]
+        lines.append(
+            f"{'hours':<16}{duration['total'] / 3600:>9,.2f}   shortest {shortest}, median {middle}, longest {longest}"
+            + (f"; {unknown:,} clips have no known duration" if unknown else "")
+        )
+    for name, title in _FAULTS.items():
+        lines += [f"{len(report[name]):,} {title}:", *_listed(report[name])] if report[name] else []
+    if report["repeated_captions"]:
+        repeated = [f"{caption!r}: {', '.join(ids)}" for caption, ids in report["repeated_captions"].items()]
+        lines += [
+            f"{len(repeated):,} captions shared by several clips, only one of which counts as found:",
+            *_listed(repeated),
+        ]
+    lines.append("files in:")
+    lines += _listed([f"{folder} ({count:,})" for folder, count in report["folders"].items()])
+    lines.append(f"gallery SHA-256: {report['gallery']['sha256']}")
+    how = (
+        "every stream decodes"
+        if report["decoded"]
+        else "the header of every file can be read (the streams were not decoded)"
+    )
+    lines.append(f"Complete: {how}." if report["complete"] else "Not complete: see above.")
+    return "\n".join(lines)
+
+
+__all__ = ["audit_split", "format_audit"]

@@ -1,0 +1,124 @@
+"""The miniature benchmark as a folder: every clip rendered, the annotation, and a manifest that repeats it."""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from tqdm import tqdm
+
+from eval.miniature.clips import SPLITS, MiniatureClip, draw_split, recall_ceiling
+from eval.miniature.rendering import render
+from eval.miniature.vocabulary import VOCABULARY
+
+logger = logging.getLogger(__name__)
+
+VERSION = 1  # of the drawing and rendering: a change of either is a different benchmark
+
+
+def _render_all(clips: Sequence[MiniatureClip], folder: Path, num_proc: int) -> None:
+    with tqdm(total=len(clips), desc="Rendering clips", unit="clip") as progress:
+        if num_proc == 1:
+            for clip in clips:
+                render(clip, folder)
+                progress.update()
+            return
+        with ProcessPoolExecutor(num_proc) as pool:
+            for _ in pool.map(render, clips, [folder] * len(clips), chunksize=16):
+                progress.update()
+
+
+def _write_annotation(path: Path, clips: Sequence[MiniatureClip]) -> str:
+    """Write one JSON line per clip and return the SHA-256 of the file."""
+    content = "".join(json.dumps(clip.row()) + "\n" for clip in clips).encode()
+    path.write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def _is_finished(output: Path, settings: dict[str, int]) -> bool:
+    """Whether `output` holds this very set; a ValueError if it holds anything else."""
+    manifest_path = output / "miniature.json"
+    if manifest_path.exists():
+        manifest = json.loads(manifest_path.read_text())
+        found = {name: manifest.get(name) for name in settings}
+        if found != settings:
+            raise ValueError(
+                f"{output} holds a miniature benchmark with {found}, but one with {settings} was asked for. "
+                "Choose another folder or remove this one."
+            )
+        return True
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ValueError(f"{output} exists and is not a miniature benchmark. Choose another folder or remove it.")
+    return False
+
+
+def _manifest(settings: dict[str, int], clips: dict[str, list[MiniatureClip]], hashes: dict[str, str]) -> dict:
+    return {
+        **settings,
+        "absent": {
+            split: {modality: sum(modality not in clip.attributes for clip in drawn) for modality in VOCABULARY}
+            for split, drawn in clips.items()
+        },
+        "test_recall_at_1_ceiling": recall_ceiling(clips["test"]),
+        "vocabulary": {
+            modality: {name: list(values) for name, values in names.items()} for modality, names in VOCABULARY.items()
+        },
+        "sha256": hashes,
+    }
+
+
+def generate(
+    output: str | os.PathLike,
+    num_train: int = 1500,
+    num_test: int = 300,
+    seed: int = 0,
+    num_proc: int | None = None,
+) -> Path:
+    """Write the miniature benchmark into a folder.
+
+    The folder appears under its name only when it is complete: until then it is called `<output>.partial`, and what an
+    interrupted call left there is made anew. A complete folder with the same settings is returned as it is.
+
+    Args:
+        output (`str` or `os.PathLike`): the folder to make.
+        num_train (`int`, defaults to 1500): clips of the split "train".
+        num_test (`int`, defaults to 300): clips of the split "test".
+        seed (`int`, defaults to 0): not negative. The same seed and counts give the same set.
+        num_proc (`int`, *optional*): processes; one per CPU if not given. The set does not depend on it.
+    Returns:
+        `Path`: the folder, with `train/`, `test/`, `train.jsonl`, `test.jsonl` and `miniature.json`.
+    Raises:
+        ValueError: a number is out of range, or the folder holds anything but this set.
+    """
+    if num_train < 1 or num_test < 1 or seed < 0:
+        raise ValueError(
+            "`num_train` and `num_test` must be at least 1 and `seed` at least 0, "
+            f"got {num_train!r}, {num_test!r} and {seed!r}."
+        )
+    num_proc = num_proc if num_proc is not None else os.cpu_count() or 1
+    if num_proc < 1:
+        raise ValueError(f"`num_proc` must be at least 1, got {num_proc!r}.")
+    output = Path(output).absolute()
+    settings = {"version": VERSION, "seed": seed, "num_train": num_train, "num_test": num_test}
+    if _is_finished(output, settings):
+        return output
+
+    partial = output.with_name(output.name + ".partial")
+    if partial.exists():
+        logger.warning("Removing %s, left by an interrupted run.", partial)
+        shutil.rmtree(partial)
+    clips = {split: draw_split(seed, split, settings[f"num_{split}"]) for split in SPLITS}
+    for split in SPLITS:
+        (partial / split).mkdir(parents=True)
+    _render_all([clip for split in SPLITS for clip in clips[split]], partial, num_proc)
+    hashes = {f"{split}.jsonl": _write_annotation(partial / f"{split}.jsonl", clips[split]) for split in SPLITS}
+    (partial / "miniature.json").write_text(json.dumps(_manifest(settings, clips, hashes), indent=2) + "\n")
+    partial.replace(output)
+    return output
+
+
+__all__ = ["VERSION", "generate"]

@@ -1,0 +1,179 @@
+"""From what a clip of the miniature benchmark is to its frames, its sound and its file."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+from av.subtitles.subtitle import SubtitleSet
+
+from eval.miniature.clips import MiniatureClip
+from eval.miniature.vocabulary import COLOURS, GROUNDS, PITCHES
+
+FRAME_SIZE = 64
+FRAME_RATE = 10
+NUM_FRAMES = 12
+SAMPLE_RATE = 16_000
+NUM_SAMPLES = SAMPLE_RATE * NUM_FRAMES // FRAME_RATE
+
+
+def _signed_distance(shape: str, x: np.ndarray, y: np.ndarray, radius: float) -> np.ndarray:
+    """Return the distance in pixels to the outline of a shape around the origin, negative inside; y points down."""
+    if shape == "circle":
+        return np.hypot(x, y) - 0.9 * radius
+    if shape == "ring":
+        return np.abs(np.hypot(x, y) - 0.8 * radius) - 0.2 * radius
+    if shape == "square":
+        return np.maximum(np.abs(x), np.abs(y)) - 0.8 * radius
+    if shape == "cross":
+        bars = [np.maximum(np.abs(x) - a * radius, np.abs(y) - b * radius) for a, b in ((1, 0.3), (0.3, 1))]
+        return np.minimum(*bars)
+    if shape == "triangle":
+        sides = [x * np.sin(angle) + y * np.cos(angle) for angle in (0, 2 * np.pi / 3, -2 * np.pi / 3)]
+        return np.maximum.reduce(sides) - 0.55 * radius
+    # star: fold the plane into half of one of five arms; its edge runs from the tip to the notch
+    angle = np.arctan2(x, -y)
+    angle = np.abs((angle + np.pi / 5) % (2 * np.pi / 5) - np.pi / 5)
+    across, along = np.hypot(x, y) * np.sin(angle), np.hypot(x, y) * np.cos(angle)
+    tip = np.array([0, 1.1 * radius])
+    notch = 0.45 * radius * np.array([np.sin(np.pi / 5), np.cos(np.pi / 5)])
+    edge = (tip - notch) / np.linalg.norm(tip - notch)
+    return (across - notch[0]) * edge[1] - (along - notch[1]) * edge[0]
+
+
+def draw_frames(attributes: dict[str, str], rng: np.random.Generator) -> np.ndarray:
+    """Draw the picture track as a uint8 array `(NUM_FRAMES, FRAME_SIZE, FRAME_SIZE, 3)`.
+
+    Each motion leaves its trace in the set of frames whatever their order: places, sizes, or absence.
+    """
+    grid = np.arange(FRAME_SIZE) + 0.5
+    centre = FRAME_SIZE / 2 + rng.uniform(-2, 2, size=2)
+    radius, phase = rng.uniform(16, 18), rng.uniform(0, 2 * np.pi)
+    shade = rng.uniform(-8, 8, size=3)
+    offset, sign = rng.uniform(0, 12), rng.choice([-1, 1])
+    first, second = (np.array(colour, dtype=float) for colour in GROUNDS[attributes["ground"]])
+    ground = np.broadcast_to(first, (FRAME_SIZE, FRAME_SIZE, 3))
+    if attributes["pattern"] == "striped":
+        stripe = (grid[:, None] + sign * grid[None, :] + offset) % 12 < 6
+        ground = np.where(stripe[..., None], first, second)
+    colour = np.array(COLOURS[attributes["colour"]]) + shade
+
+    frames = []
+    for number in range(NUM_FRAMES):
+        swing = np.sin(2 * np.pi * number / NUM_FRAMES + phase)
+        x, y, size = grid[None, :] - centre[0], grid[:, None] - centre[1], radius
+        if attributes["motion"] == "slide":
+            x = x - 16 * swing
+        elif attributes["motion"] == "bounce":
+            y = y - 16 * swing
+        elif attributes["motion"] == "grow":
+            size = radius * (1 + 0.6 * swing)
+        cover = np.clip(0.5 - _signed_distance(attributes["shape"], x, y, size), 0, 1)[..., None]
+        if attributes["motion"] == "blink" and number % 6 >= 3:
+            cover = np.zeros_like(cover)
+        frames.append(cover * colour + (1 - cover) * ground)
+    return np.clip(np.round(frames), 0, 255).astype(np.uint8)
+
+
+def _tone(timbre: str, phase: np.ndarray, frequency: np.ndarray, age: np.ndarray, rng: np.random.Generator):
+    """Return the bare tone: `phase` in radians, `age` the seconds since the last stroke."""
+    if timbre == "flute":
+        return np.sin(phase)
+    if timbre == "warble":
+        time = np.arange(NUM_SAMPLES) / SAMPLE_RATE
+        return np.sin(phase + 0.2 * frequency / 9 * np.sin(2 * np.pi * 9 * time))  # ±20 %, nine times a second
+    if timbre == "noise":
+        ratios = 2 ** rng.uniform(-0.3, 0.3, size=40)
+        return sum(np.sin(ratio * phase + start) for ratio, start in zip(ratios, rng.uniform(0, 6.3, 40), strict=True))
+    if timbre == "bell":
+        partials = {1.0: 1.0, 2.76: 0.8, 5.4: 0.6}
+    else:
+        partials = {float(k): 1 / k for k in range(1, 31)}
+    audible = {ratio: level for ratio, level in partials.items() if ratio * frequency.max() < 0.95 * SAMPLE_RATE / 2}
+    if timbre == "buzz":
+        return sum(level * np.sin(ratio * phase) for ratio, level in audible.items())
+    if timbre == "bell":
+        return np.exp(-age / 0.5) * sum(level * np.sin(ratio * phase) for ratio, level in audible.items())
+    string = sum(level * np.sin(ratio * phase) * np.exp(-age * ratio / 0.15) for ratio, level in audible.items())
+    return string + 1.5 * rng.standard_normal(NUM_SAMPLES) * np.exp(-age / 0.006)  # the pick on the string
+
+
+def draw_waveform(attributes: dict[str, str], rng: np.random.Generator) -> np.ndarray:
+    """Draw the sound track as float32 `(NUM_SAMPLES,)` at `SAMPLE_RATE`, peak below 1."""
+    time = np.arange(NUM_SAMPLES) / SAMPLE_RATE
+    duration = NUM_SAMPLES / SAMPLE_RATE
+    rhythm = attributes["rhythm"]
+    glide = {"rising": 1, "falling": -1}.get(rhythm, 0)  # octaves over the clip
+    frequency = PITCHES[attributes["pitch"]] * rng.uniform(0.95, 1.05) * 2 ** (glide * (time / duration - 0.5))
+    phase = 2 * np.pi * np.cumsum(frequency) / SAMPLE_RATE
+    period = {"slow": duration / 3, "quick": duration / 12}.get(rhythm, duration)
+    age = time % period
+    tone = _tone(attributes["timbre"], phase, frequency, age, rng)
+    length = period if period == duration else 0.6 * period
+    tone = tone * np.clip(np.minimum(age, length - age) / 0.005, 0, 1)  # no clicks at either end
+    wave = 0.5 * tone / np.abs(tone).max()
+    if attributes["backing"] == "hum":
+        wave += 0.25 * np.sin(2 * np.pi * 60 * time)
+    elif attributes["backing"] == "whistle":
+        wave += 0.08 * np.sin(2 * np.pi * 7000 * time)
+    elif attributes["backing"] == "crackle":
+        strokes = rng.random(NUM_SAMPLES) < 30 / SAMPLE_RATE
+        decay = np.exp(-np.arange(64) / 16)
+        wave += 0.4 * np.convolve(strokes, decay)[:NUM_SAMPLES] * rng.uniform(-1, 1, NUM_SAMPLES)
+    elif attributes["backing"] == "drum":
+        since = time % (duration / 4)
+        wave += 0.6 * np.sin(2 * np.pi * 80 * since) * np.exp(-since / 0.06)
+    elif attributes["backing"] == "birds":
+        since = (time + rng.uniform(0, 0.2)) % 0.2
+        chirp = np.sin(2 * np.pi * (4500 + 1e4 * since) * since)  # from 4.5 to 6.5 kHz in a tenth of a second
+        wave += 0.15 * chirp * np.sin(np.pi * np.minimum(since / 0.1, 1))
+    return (np.clip(wave, -0.95, 0.95) * rng.uniform(0.7, 1)).astype(np.float32)
+
+
+# PyAV's encoder of text tracks wants the head of an ASS file; none of it reaches the track.
+_ASS_HEADER = (
+    b"[Script Info]\nScriptType: v4.00+\n\n[V4+ Styles]\nFormat: Name\nStyle: Default\n\n[Events]\nFormat: Text\n"
+)
+
+
+def render(clip: MiniatureClip, folder: Path) -> None:
+    """Write the file of a clip: h264 picture, AAC sound and a text track, each only if the clip has it."""
+    rng = np.random.default_rng(clip.key)
+    with av.open(folder / clip.path, "w") as container:
+        # All streams have to exist before the first packet.
+        if "video" in clip.attributes:
+            # Without "zerolatency" (no B-frames, no lookahead) x264 encodes the same frames differently now and then.
+            options = {"crf": "23", "preset": "veryfast", "tune": "zerolatency"}
+            video = container.add_stream("libx264", rate=FRAME_RATE, options=options)
+            video.width = video.height = FRAME_SIZE
+            video.pix_fmt = "yuv420p"
+            video.thread_count = 1
+        if "audio" in clip.attributes:
+            audio = container.add_stream("aac", rate=SAMPLE_RATE, layout="mono")
+            audio.bit_rate = 32_000
+        if clip.subtitle is not None:
+            text = container.add_stream("mov_text")
+            text.time_base = Fraction(1, 1000)
+            text.codec_context.subtitle_header = _ASS_HEADER
+
+        if "video" in clip.attributes:
+            for number, image in enumerate(draw_frames(clip.attributes["video"], rng)):
+                frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+                frame.pts, frame.time_base = number, Fraction(1, FRAME_RATE)
+                container.mux(video.encode(frame))
+            container.mux(video.encode())
+        if "audio" in clip.attributes:
+            wave = draw_waveform(clip.attributes["audio"], rng)
+            frame = av.AudioFrame.from_ndarray(wave[None], format="fltp", layout="mono")
+            frame.sample_rate, frame.pts, frame.time_base = SAMPLE_RATE, 0, Fraction(1, SAMPLE_RATE)
+            container.mux(audio.encode(frame))
+            container.mux(audio.encode())
+        if clip.subtitle is not None:
+            line = SubtitleSet.create(f"0,0,Default,,0,0,0,,{clip.subtitle}".encode(), start=0, end=1200)
+            packet = text.codec_context.encode_subtitle(line)
+            packet.stream, packet.pts, packet.dts, packet.duration = text, 0, 0, 1000 * NUM_FRAMES // FRAME_RATE
+            packet.time_base = Fraction(1, 1000)
+            container.mux(packet)
+
+
+__all__ = ["draw_frames", "draw_waveform", "render"]

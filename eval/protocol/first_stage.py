@@ -1,0 +1,387 @@
+"""From embeddings to ranks, metrics and the aggregation gain (SCALAR Tables 3, 4, S3 and S5).
+
+Ties count against the method: a score that cannot tell candidates apart ranks last, never first. The products of texts
+and clips are computed once for all scores and masks; large galleries are scored in blocks, so that at most
+`max_pairs` pairs are held.
+
+Shape letters: Q queries, V clips, P pairs of a query and a clip that it describes.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+
+from eval.embeddings import Embeddings
+from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
+from eval.protocol.missing import mask_modalities
+from eval.protocol.statistics import paired_bootstrap
+from modeling_scalar.aggregation_scalar import DIRECTIONS, METHODS, make_pairs, paired_weights, scorable_clips
+from modeling_scalar.configuration_scalar import MODALITIES
+
+RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
+"""Masking rates of the paper's Table 3."""
+
+LADDER = (("video",), ("video", "audio"), MODALITIES)
+"""Modality sets of the paper's Table S5."""
+
+TIE_RULE = "among candidates of equal score the wrong ones come first"
+
+_CHUNK = 4096  # relevant pairs whose weights are computed at once
+
+
+def measurable_methods(embeddings: Embeddings) -> tuple[str, ...]:
+    """Return the registered methods for which these embeddings have what is needed: `concat_head` needs its heads."""
+    has_heads = embeddings.concat_embeds is not None
+    return tuple(name for name, method in METHODS.items() if has_heads or not method.uses_concat_heads)
+
+
+def check_methods(methods: Sequence[str]) -> None:
+    """Raise a ValueError unless every name is that of a registered method."""
+    unknown = [method for method in methods if method not in METHODS]
+    if unknown:
+        raise ValueError(f"`methods` must be among {tuple(METHODS)}, got {unknown}.")
+
+
+def pathways() -> tuple[str, ...]:
+    """Return the methods that read a single modality; joint scores are compared with the best of them."""
+    return tuple(name for name, method in METHODS.items() if method.is_pathway)
+
+
+def _blocks(
+    num_queries: int, num_clips: int, directions: Sequence[str], max_pairs: int
+) -> Iterator[tuple[slice, slice, tuple[str, ...]]]:
+    """Parts of the score matrix in which every query of the direction meets all of its candidates."""
+    every = slice(0, None)
+    if num_queries * num_clips <= max_pairs:
+        yield every, every, tuple(directions)
+        return
+    for direction in directions:
+        ranked_by, candidates = (num_queries, num_clips)[:: 1 if direction == "text_to_video" else -1]
+        size = max(1, max_pairs // candidates)
+        for start in range(0, ranked_by, size):
+            part = slice(start, start + size)
+            yield (part, every, (direction,)) if direction == "text_to_video" else (every, part, (direction,))
+
+
+def _ranks(scores: torch.Tensor, pairs: torch.Tensor, direction: str) -> torch.LongTensor:
+    """Ranks (P,) of the pairs [query, clip]; a query of the direction without a relevant candidate has none."""
+    if not len(pairs):
+        return pairs[:, 0]
+    if direction == "video_to_text":
+        scores, pairs = scores.T, pairs.flip(1)
+    asking, rows = pairs[:, 0].unique(return_inverse=True)
+    if len(asking) < len(scores):
+        scores = scores[asking]
+    return relevant_ranks(scores, torch.stack([rows, pairs[:, 1]], dim=1))
+
+
+@torch.no_grad()
+def rank_pairs(
+    embeddings: Embeddings,
+    masks: Sequence[torch.Tensor],
+    methods: Sequence[str],
+    directions: Sequence[str] = DIRECTIONS,
+    max_pairs: int = 2**25,
+    progress: bool = False,
+    **score_options: Any,
+) -> list[dict[str, dict[str, torch.LongTensor]]]:
+    """
+    Rank every relevant pair of a benchmark by each method, under each mask, in each direction.
+
+    Args:
+        embeddings ([`~eval.embeddings.Embeddings`]): queries, clips and which query describes which clip.
+        masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, 3)`): the most that may be read of each clip. A
+            clip with nothing left cannot be scored by any method and ranks last.
+        methods (`Sequence[str]`): keys of `METHODS`.
+        directions (`Sequence[str]`): `"text_to_video"` ranks clips for each query, `"video_to_text"` queries for each
+            clip that a query describes.
+        max_pairs (`int`): scores held at once. Changes memory, not results.
+        progress (`bool`): show a bar with an estimate of the time left.
+        score_options: of [`~modeling_scalar.aggregation_scalar.retrieval_scores`].
+
+    Returns:
+        One `dict` per mask: method to direction to `torch.LongTensor` of shape `(pairs,)`, the rank of each pair as of
+        [`~eval.metrics.retrieval.ranking.relevant_ranks`].
+
+    Raises:
+        ValueError: a method is unknown or lacks what it needs, or an embedding that counts is not finite.
+    """
+    embeddings.check_finite()
+    check_methods(methods)
+    if max_pairs < 1:
+        raise ValueError(f"`max_pairs` must be at least 1, got {max_pairs}.")
+    pairs, size = embeddings.pairs, (len(embeddings.query_ids), len(embeddings.clip_ids))
+    masks = [mask & embeddings.modality_mask for mask in masks]
+    ranks = [
+        {method: {name: torch.empty(len(pairs), dtype=torch.long) for name in directions} for method in methods}
+        for _ in masks
+    ]
+    blocks = list(_blocks(*size, directions, max_pairs))
+    total = len(methods) * len(masks) * len(blocks)
+    with tqdm(total=total, desc="scores", unit="matrix", disable=not progress) as bar:
+        for queries, clips, block_directions in blocks:
+            here = torch.ones(len(pairs), dtype=torch.bool)
+            for column, part in enumerate((queries, clips)):
+                here &= (pairs[:, column] >= part.start) & (pairs[:, column] < (part.stop or size[column]))
+            block_pairs = pairs[here] - torch.tensor([queries.start, clips.start])
+            concat_embeds = None if embeddings.concat_embeds is None else embeddings.concat_embeds[clips]
+            every = make_pairs(
+                embeddings.text_embeds[queries],
+                embeddings.modality_embeds[clips],
+                embeddings.modality_mask[clips],
+                concat_embeds,
+                **score_options,
+            ).share()
+            for mask, by_method in zip(masks, ranks, strict=True):
+                shown = every.masked(mask[clips])
+                for method in methods:
+                    scores = None
+                    for direction in block_directions:
+                        if METHODS[method].directed:
+                            scores = shown.towards(direction).scores(method)
+                        elif scores is None:
+                            scores = shown.scores(method)
+                        by_method[method][direction][here] = _ranks(scores, block_pairs, direction)
+                    bar.update()
+    return ranks
+
+
+def relevant_weights(
+    embeddings: Embeddings, modality_mask: torch.Tensor, query_temperature: float = 0.1
+) -> torch.FloatTensor:
+    """
+    Weigh the modalities of each clip for a query that describes it, SCALAR Eq. 2: which modality decided.
+
+    Args:
+        embeddings ([`~eval.embeddings.Embeddings`]): queries, clips and pairs.
+        modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what of each clip may be read.
+        query_temperature (`float`): tau_w of Eq. 2.
+
+    Returns:
+        `torch.FloatTensor` of shape `(pairs, 3)`: sums to 1, 0 where absent.
+    """
+    return torch.cat(
+        [
+            paired_weights(
+                embeddings.text_embeds[queries],
+                embeddings.modality_embeds[clips],
+                modality_mask[clips],
+                query_temperature=query_temperature,
+            )
+            for queries, clips in (chunk.unbind(1) for chunk in embeddings.pairs.split(_CHUNK))
+        ]
+    )
+
+
+def _metrics(ranks: dict[str, torch.Tensor], pairs: torch.Tensor) -> dict[str, float]:
+    found = {}
+    for direction, values in ranks.items():
+        metrics = retrieval_metrics(values, pairs[:, DIRECTIONS.index(direction)])
+        del metrics["num_queries"]
+        found |= {f"{direction}_{name}": value for name, value in metrics.items()}
+    return found
+
+
+def _rate_entry(
+    embeddings: Embeddings,
+    rate: float,
+    modality_mask: torch.Tensor,
+    ranks: dict[str, dict[str, torch.Tensor]],
+    query_temperature: float,
+) -> dict[str, Any]:
+    """What was measured at one masking rate, as result files hold it."""
+    methods = {
+        method: _metrics(by_direction, embeddings.pairs)
+        | {"num_unscorable_clips": (~scorable_clips(modality_mask, method)).sum().item()}
+        for method, by_direction in ranks.items()
+    }
+    recalls = {method: entry["text_to_video_recall_at_1"] for method, entry in methods.items()}
+    best = max(pathways(), key=recalls.__getitem__)
+    weights = relevant_weights(embeddings, modality_mask, query_temperature)
+    decided = weights.argmax(1).bincount(minlength=len(MODALITIES))
+    return {
+        "rate": rate,
+        "num_masked_clips": (modality_mask != embeddings.modality_mask).any(dim=1).sum().item(),
+        "presence": dict(zip(MODALITIES, modality_mask.sum(dim=0).tolist(), strict=True)),
+        "methods": methods,
+        "best_pathway": {"method": best, "text_to_video_recall_at_1": recalls[best]},
+        "aggregation_gain": {
+            name: recall - recalls[best] for name, recall in recalls.items() if not METHODS[name].is_pathway
+        },
+        "mean_weight": dict(zip(MODALITIES, weights.double().mean(0).tolist(), strict=True)),
+        "decided": dict(zip(MODALITIES, decided.tolist(), strict=True)),
+    }
+
+
+def evaluate_embeddings(
+    embeddings: Embeddings,
+    methods: Sequence[str] | None = None,
+    rates: Sequence[float] = RATES,
+    mask_seed: int = 0,
+    query_temperature: float = 0.1,
+    max_pairs: int = 2**25,
+    progress: bool = False,
+    **score_options: Any,
+) -> dict[str, Any]:
+    """
+    Measure retrieval in both directions, first stage, by each method at each masking rate, on the same embeddings.
+
+    The aggregation gain of a joint score is its text-to-video R@1 minus that of the strongest single pathway under the
+    same masks (SCALAR, "Aggregation Gain"). The single pathways are therefore always measured, in `methods` or not; of
+    equally strong ones the first in the order of `MODALITIES` is named.
+
+    Args:
+        embeddings ([`~eval.embeddings.Embeddings`]): queries, clips and which query describes which clip. Class labels
+            as queries make video-to-text recall the accuracy of classification as retrieval.
+        methods (`Sequence[str]`, *optional*): keys of `METHODS`; by default [`measurable_methods`].
+        rates (`Sequence[float]`): fractions of clips that lose one modality; 0 is the plain protocol.
+        mask_seed (`int`): seed of the masks.
+        query_temperature (`float`): temperature of the query weights, tau_w of SCALAR Eq. 2.
+        max_pairs (`int`), progress (`bool`): as in [`rank_pairs`].
+        score_options: further keyword arguments of `retrieval_scores`, which the methods that know them use.
+
+    Returns:
+        `dict`: `num_queries`, `num_clips`, `num_pairs`, `mask_seed`, `query_temperature`, `tie_rule`, and in `rates`
+        one entry per rate: `rate`, `num_masked_clips` (how many lost a modality), `presence` (how many clips have each
+        modality left), `methods` (name to `text_to_video_*` and `video_to_text_*` metrics and
+        `num_unscorable_clips`), `best_pathway`, `aggregation_gain` (joint method to points of R@1), `mean_weight` (of
+        each modality of the relevant clip under the scalar weights, over pairs; 0 where absent, so the three sum to 1)
+        and `decided` (in how many pairs each modality has the largest weight).
+
+    Raises:
+        ValueError: a method is unknown, a rate lies outside [0, 1], or an embedding that counts is not finite.
+    """
+    if methods is None:
+        methods = measurable_methods(embeddings)
+    methods = tuple(dict.fromkeys((*methods, *pathways())))
+    if not rates:
+        raise ValueError("`rates` is empty; expected at least one masking rate, 0 for the plain protocol.")
+    masks = [mask_modalities(embeddings.clip_ids, embeddings.modality_mask, rate, mask_seed) for rate in rates]
+    score_options["query_temperature"] = query_temperature
+    ranks = rank_pairs(embeddings, masks, methods, max_pairs=max_pairs, progress=progress, **score_options)
+    return {
+        "num_queries": len(embeddings.query_ids),
+        "num_clips": len(embeddings.clip_ids),
+        "num_pairs": len(embeddings.pairs),
+        "mask_seed": mask_seed,
+        "query_temperature": query_temperature,
+        "tie_rule": TIE_RULE,
+        "rates": [
+            _rate_entry(embeddings, float(rate), *measured, query_temperature)
+            for rate, *measured in zip(rates, masks, ranks, strict=True)
+        ],
+    }
+
+
+def subset_ladder(
+    embeddings: Embeddings, methods: Sequence[str] | None = None, **rank_options: Any
+) -> list[dict[str, Any]]:
+    """
+    Measure each score with one fixed set of modalities for the whole gallery, SCALAR Table S5.
+
+    A clip that has none of a set cannot be scored with it and ranks last; the result says how many there are. A score
+    that is defined for no clip under a set, such as areas with the video alone, has no value there.
+
+    Args:
+        embeddings ([`~eval.embeddings.Embeddings`]): queries and clips.
+        methods (`Sequence[str]`, *optional*): by default the joint ones among [`measurable_methods`].
+        rank_options: of [`rank_pairs`].
+
+    Returns:
+        `list[dict]`: for each set of [`LADDER`], `modalities`, `num_unscorable_clips` and
+        `text_to_video_recall_at_1`, a `dict` from method to percent or `None`.
+    """
+    if methods is None:
+        methods = [name for name in measurable_methods(embeddings) if not METHODS[name].is_pathway]
+    allowed = [torch.tensor([name in names for name in MODALITIES]) for names in LADDER]
+    masks = [embeddings.modality_mask & columns for columns in allowed]
+    ranks = rank_pairs(embeddings, masks, methods, ("text_to_video",), **rank_options)
+    return [
+        {
+            "modalities": list(names),
+            "num_unscorable_clips": (~mask.any(1)).sum().item(),
+            "text_to_video_recall_at_1": {
+                method: _metrics(by_direction, embeddings.pairs)["text_to_video_recall_at_1"]
+                if scorable_clips(mask, method).any()
+                else None
+                for method, by_direction in by_method.items()
+            },
+        }
+        for names, mask, by_method in zip(LADDER, masks, ranks, strict=True)
+    ]
+
+
+def query_table(
+    embeddings: Embeddings, methods: Sequence[str] | None = None, query_temperature: float = 0.1, **rank_options: Any
+) -> dict[str, list]:
+    """
+    List what happened to each query with nothing masked: where its clip ranked and which modality decided.
+
+    Args:
+        embeddings ([`~eval.embeddings.Embeddings`]): queries and clips.
+        methods (`Sequence[str]`, *optional*): by default [`measurable_methods`].
+        query_temperature (`float`): tau_w of SCALAR Eq. 2.
+        rank_options: of [`rank_pairs`].
+
+    Returns:
+        `dict` of columns with one entry per query: `query_id`, `caption`, `clip_id` (the clip it describes, the
+        first of several), `weight_video`, `weight_audio`, `weight_subtitle` (of that clip for this query), `decided`
+        (the modality of the largest weight), and `rank_<method>` (of the best-ranked clip that the query describes).
+    """
+    methods = measurable_methods(embeddings) if methods is None else methods
+    rank_options["query_temperature"] = query_temperature
+    queries = embeddings.pairs[:, 0]
+    (ranks,) = rank_pairs(embeddings, [embeddings.modality_mask], methods, ("text_to_video",), **rank_options)
+    first = torch.full((len(embeddings.query_ids),), len(queries)).scatter_reduce_(
+        0, queries, torch.arange(len(queries)), "amin"
+    )
+    weights = relevant_weights(embeddings, embeddings.modality_mask, query_temperature)[first]
+    return {
+        "query_id": embeddings.query_ids,
+        "caption": embeddings.captions,
+        "clip_id": [embeddings.clip_ids[row] for row in embeddings.pairs[first, 1].tolist()],
+        **{f"weight_{name}": column.tolist() for name, column in zip(MODALITIES, weights.T, strict=True)},
+        "decided": [MODALITIES[index] for index in weights.argmax(1).tolist()],
+        **{f"rank_{method}": first_ranks(ranks[method]["text_to_video"], queries).tolist() for method in methods},
+    }
+
+
+def recall_differences(
+    table: dict[str, list], method: str, baselines: Sequence[str], seed: int = 0
+) -> list[dict[str, Any]]:
+    """
+    Compare the text-to-video R@1 of a method with that of others, query by query, by the paired bootstrap.
+
+    Args:
+        table (`dict`): of [`query_table`].
+        method (`str`), baselines (`Sequence[str]`): measured methods.
+        seed (`int`): of the resampling.
+
+    Returns:
+        `list[dict]`: `method`, `baseline` and what [`~eval.protocol.statistics.paired_bootstrap`] gives, in points of
+        R@1.
+    """
+    hits = {name: [100.0 * (rank == 1) for rank in table[f"rank_{name}"]] for name in (method, *baselines)}
+    return [
+        {"method": method, "baseline": baseline, **paired_bootstrap(hits[method], hits[baseline], seed=seed)}
+        for baseline in baselines
+        if baseline != method
+    ]
+
+
+__all__ = [
+    "LADDER",
+    "RATES",
+    "TIE_RULE",
+    "check_methods",
+    "evaluate_embeddings",
+    "measurable_methods",
+    "pathways",
+    "query_table",
+    "rank_pairs",
+    "recall_differences",
+    "relevant_weights",
+    "subset_ladder",
+]

@@ -1,0 +1,102 @@
+"""How the embeddings of a benchmark with class labels lie in the shared space (SCALAR, "Latent-Space Analysis").
+
+Every number is computed in that space, with cosines; a projection for the eye is drawn by
+`eval.reports.latent_figure`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from sklearn.metrics import silhouette_samples
+from torch.nn import functional as F
+
+from eval.embeddings import Embeddings
+from modeling_scalar.configuration_scalar import MODALITIES
+
+CENTROID_MODALITIES = ("video", "audio")
+"""The modalities of a class centroid in the paper."""
+
+
+def has_classes(embeddings: Embeddings) -> bool:
+    """Whether queries are class labels: some query describes several clips, and no clip is described by several."""
+    queries, clips = embeddings.pairs.unbind(dim=1)
+    return len(queries.unique()) < len(queries) and len(clips.unique()) == len(clips)
+
+
+def clips_of(embeddings: Embeddings, query: int) -> torch.LongTensor:
+    """Return the rows of the clips that a query describes."""
+    return embeddings.pairs[embeddings.pairs[:, 0] == query, 1]
+
+
+def _text_centroid_cosine(embeddings: Embeddings, query: int) -> float | None:
+    clips = clips_of(embeddings, query)
+    columns = [MODALITIES.index(name) for name in CENTROID_MODALITIES]
+    present = embeddings.modality_embeds[clips][:, columns][embeddings.modality_mask[clips][:, columns]]
+    if not len(present):
+        return None
+    return F.cosine_similarity(embeddings.text_embeds[query].double(), present.double().mean(dim=0), dim=0).item()
+
+
+def _class_silhouettes(embeddings: Embeddings, modality: int) -> dict[int, float]:
+    """Mean silhouette by query, of the classes with two clips or more that have it; empty if one class has."""
+    pairs = embeddings.pairs[embeddings.modality_mask[embeddings.pairs[:, 1], modality]]
+    labels, sizes = pairs[:, 0].unique(return_counts=True)
+    labels = labels[sizes > 1]
+    if len(labels) < 2:
+        return {}
+    queries, clips = pairs[torch.isin(pairs[:, 0], labels)].unbind(dim=1)
+    vectors = embeddings.modality_embeds[clips, modality].double().numpy()
+    samples = torch.from_numpy(silhouette_samples(vectors, queries.numpy(), metric="cosine"))
+    return {label: samples[queries == label].mean().item() for label in labels.tolist()}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    defined = [value for value in values if value is not None]
+    return sum(defined) / len(defined) if defined else None
+
+
+def latent_space(embeddings: Embeddings) -> dict[str, Any] | None:
+    """
+    Measure how classes lie in the shared space (SCALAR, "Latent-Space Analysis").
+
+    The text-centroid cosine of a class is that of its text embedding and the mean of the video and audio embeddings of
+    its clips, those that are present. The silhouette of a clip in one modality, by cosine distance, compares the clips
+    of its class with those of the nearest other class; clips without the modality, and classes with fewer than two
+    clips that have it, take no part. Numbers of the whole set are means over classes, so that large classes do not
+    count more.
+
+    Args:
+        embeddings ([`~eval.embeddings.Embeddings`]): class labels as queries, each describing the clips of its class.
+
+    Returns:
+        `dict` or `None` where the queries are not classes (see [`has_classes`]): `num_classes`; `text_centroid_cosine`
+        (-1 to 1); `silhouette`, by modality (-1 to 1); and `classes`, for each class its `label`, `num_clips`,
+        `text_centroid_cosine` and `silhouette`. What is undefined, for a class or for the whole set, is `None`: the
+        cosine without any video or audio, a silhouette with fewer than two clips of the class or two such classes.
+
+    Raises:
+        ValueError: an embedding that counts is not finite.
+    """
+    if not has_classes(embeddings):
+        return None
+    embeddings.check_finite()
+    silhouettes = {name: _class_silhouettes(embeddings, column) for column, name in enumerate(MODALITIES)}
+    classes = [
+        {
+            "label": label,
+            "num_clips": len(clips_of(embeddings, query)),
+            "text_centroid_cosine": _text_centroid_cosine(embeddings, query),
+            "silhouette": {name: values.get(query) for name, values in silhouettes.items()},
+        }
+        for query, label in enumerate(embeddings.captions)
+    ]
+    return {
+        "num_classes": len(classes),
+        "text_centroid_cosine": _mean([entry["text_centroid_cosine"] for entry in classes]),
+        "silhouette": {name: _mean([entry["silhouette"][name] for entry in classes]) for name in MODALITIES},
+        "classes": classes,
+    }
+
+
+__all__ = ["CENTROID_MODALITIES", "clips_of", "has_classes", "latent_space"]

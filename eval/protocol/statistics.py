@@ -1,0 +1,146 @@
+"""How certain a number is: sign test, interval over seeds, difference of two methods (SCALAR, "Statistical Support").
+
+Everything is computed by SciPy; this module says which test is meant and refuses input that the test does not fit.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+_RESAMPLED_AT_ONCE = 2**20  # values held at once by the bootstrap, 16 MB with their indices
+
+
+def sign_test(wins: int, losses: int) -> float:
+    """
+    Test exactly whether one method wins more often than not, one-sided (SCALAR, "Statistical Support").
+
+    Under the null hypothesis wins and losses are equally likely and independent. Cells that share masks or a
+    checkpoint are not independent; the value is then a description.
+
+    Args:
+        wins (`int`), losses (`int`): numbers of comparisons, from 0. Ties are left out by the usual rule; to count
+            them against the claim, as the paper does with a gain of 0.0, add them to `losses`.
+
+    Returns:
+        `float`: the probability of at least `wins` wins under the null hypothesis.
+
+    Raises:
+        ValueError: a number is negative, or both are 0.
+    """
+    if wins < 0 or losses < 0 or wins + losses == 0:
+        raise ValueError(f"Expected numbers of wins and losses, at least one in all; got {wins} and {losses}.")
+    return float(stats.binomtest(wins, wins + losses, alternative="greater").pvalue)
+
+
+def t_interval(mean: float, deviation: float, num_runs: int, confidence: float = 0.95) -> tuple[float, float]:
+    """
+    Bound a mean over runs by Student's t, two-sided (SCALAR Table S8).
+
+    Args:
+        mean (`float`): over the runs.
+        deviation (`float`): sample standard deviation over the runs (divisor n - 1), at least 0.
+        num_runs (`int`): how many runs, at least 2.
+        confidence (`float`): between 0 and 1.
+
+    Returns:
+        `tuple[float, float]`: the lower and the upper end; both the mean if the runs do not differ.
+
+    Raises:
+        ValueError: there are fewer than two runs, or a value is not finite or out of range.
+    """
+    if num_runs < 2:
+        raise ValueError(f"An interval needs at least two runs, got {num_runs}: one has no deviation.")
+    if not math.isfinite(mean) or not 0 <= deviation < math.inf:
+        raise ValueError(f"Expected a finite mean and a deviation of at least 0, got {mean} and {deviation}.")
+    _check_confidence(confidence)
+    half_width = deviation / math.sqrt(num_runs) * float(stats.t.ppf((1 + confidence) / 2, num_runs - 1))
+    return mean - half_width, mean + half_width
+
+
+def seed_interval(values: Sequence[float], confidence: float = 0.95) -> dict[str, float]:
+    """
+    Summarise one metric over seeds (SCALAR Table S8).
+
+    Args:
+        values (`Sequence[float]`): its value in each run, at least two.
+        confidence (`float`): between 0 and 1.
+
+    Returns:
+        `dict`: `mean`, `deviation` (of the sample, divisor n - 1) and the ends `low` and `high` of [`t_interval`].
+
+    Raises:
+        ValueError: there are fewer than two values, or one is not finite.
+    """
+    values = _finite("values", values)
+    if len(values) < 2:
+        raise ValueError(f"An interval needs at least two runs, got {len(values)}: one has no deviation.")
+    mean, deviation = float(values.mean()), float(values.std(ddof=1))
+    low, high = t_interval(mean, deviation, len(values), confidence)
+    return {"mean": mean, "deviation": deviation, "low": low, "high": high}
+
+
+def paired_bootstrap(
+    first: Sequence[float],
+    second: Sequence[float],
+    confidence: float = 0.95,
+    num_resamples: int = 9999,
+    seed: int = 0,
+) -> dict[str, float]:
+    """
+    Bound the difference of two methods' means over the same queries.
+
+    Queries are drawn with replacement and both methods are seen on the same draw, so that what makes a query hard for
+    both cancels. The interval is the percentile one: for a mean over many queries it and BCa nearly coincide, and it
+    exists for every sample, where BCa divides by a spread that can be 0.
+
+    Args:
+        first (`Sequence[float]`), second (`Sequence[float]`): one value per query for each method, in the same order,
+            e.g. `100 * (ranks <= 1)` for R@1.
+        confidence (`float`): between 0 and 1.
+        num_resamples (`int`): how many draws, at least 1.
+        seed (`int`): of the draws.
+
+    Returns:
+        `dict`: `difference` (mean of `first` minus mean of `second`), its bounds `low` and `high`, and `confidence`.
+
+    Raises:
+        ValueError: the methods have different numbers of queries or none, or a value is not finite.
+    """
+    first, second = _finite("first", first), _finite("second", second)
+    if first.shape != second.shape:
+        raise ValueError(f"Expected values of the same queries, got {len(first)} and {len(second)}.")
+    _check_confidence(confidence)
+    if num_resamples < 1:
+        raise ValueError(f"`num_resamples` must be at least 1, got {num_resamples}.")
+    differences = first - second
+    difference = float(differences.mean())
+    low = high = difference
+    if (differences != differences[0]).any():  # else every draw has the same mean
+        result = stats.bootstrap(
+            (differences,),
+            np.mean,
+            n_resamples=num_resamples,
+            batch=max(1, _RESAMPLED_AT_ONCE // len(differences)),
+            confidence_level=confidence,
+            method="percentile",
+            rng=np.random.default_rng(seed),
+        )
+        low, high = map(float, result.confidence_interval)
+    return {"difference": difference, "low": low, "high": high, "confidence": confidence}
+
+
+def _finite(name: str, values: Sequence[float]) -> np.ndarray:
+    values = np.asarray(values, dtype=np.float64)
+    if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+        raise ValueError(f"`{name}` must be a sequence of finite numbers, not empty; got {values.tolist()!r:.200}.")
+    return values
+
+
+def _check_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise ValueError(f"`confidence` must lie between 0 and 1, got {confidence}.")
+
+
+__all__ = ["paired_bootstrap", "seed_interval", "sign_test", "t_interval"]

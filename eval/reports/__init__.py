@@ -1,0 +1,1 @@
+"""What result files become: the paper's tables and figures, and what else was measured."""

@@ -1,0 +1,184 @@
+"""Figures of the report: scores under masks, aggregation gain against the masking rate, and the weights of queries."""
+
+import os
+import statistics
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from eval.reports.result_files import R1, Run, percent
+from modeling_scalar.aggregation_scalar import method_title
+from modeling_scalar.configuration_scalar import MODALITIES
+
+# Okabe and Ito's colours, which stay apart under all common colour blindness; modalities keep theirs in every figure.
+_MODALITY_COLOURS = {"video": "#E69F00", "audio": "#56B4E9", "subtitle": "#009E73"}
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_LINES = [(colour, marker, style) for style in ("-", "--") for colour, marker in zip(COLOURS, "osD^vPX", strict=True)]
+
+_CAPTION_WIDTH = 66
+
+
+def _plain(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _plot_recall(axes: Axes, run: Run) -> None:
+    """Dots per method, darker the less is masked, with the strongest pathway of the plain protocol as a line."""
+    rates = run["retrieval"]["rates"]
+    first = rates[0]["methods"]
+    methods = sorted(first, key=lambda method: first[method][R1])
+    for place, entry in reversed(list(enumerate(rates))):
+        shade = str(0.85 * place / max(1, len(rates) - 1)) if place else "#0072B2"
+        recalls = [entry["methods"][method][R1] for method in methods]
+        axes.scatter(recalls, range(len(methods)), s=34, color=shade, zorder=3, label=percent(entry["rate"]))
+    best = rates[0]["best_pathway"]
+    axes.axvline(
+        best[R1], color="black", linestyle="--", linewidth=1, label=f"best pathway, {percent(rates[0]['rate'])}"
+    )
+    names = [method_title(method) for method in methods]
+    own = run["score"]["method"]
+    axes.set_yticks(range(len(methods)), names)
+    axes.set_ylim(-0.6, len(methods) - 0.4)
+    for tick, method in zip(axes.get_yticklabels(), methods, strict=True):
+        tick.set_color(_MODALITY_COLOURS.get(method, "black"))
+        tick.set_fontweight("bold" if method == own else "normal")
+    axes.grid(axis="y", color="0.92")
+    axes.set_axisbelow(True)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("text-to-video R@1 (%)")
+
+
+def _plot_mean_weights(axes: Axes, rates: Sequence[Mapping[str, Any]]) -> None:
+    bottom = [0.0] * len(rates)
+    for modality in MODALITIES:
+        heights = [entry["mean_weight"][modality] for entry in rates]
+        colour = _MODALITY_COLOURS[modality]
+        bars = axes.bar(range(len(rates)), heights, 0.7, bottom=bottom, color=colour, label=modality)
+        axes.bar_label(bars, [f"{h:.2f}" if h >= 0.03 else "" for h in heights], label_type="center", fontsize=8)
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    axes.set_ylim(0, 1)
+    axes.set_xticks(range(len(rates)), [percent(entry["rate"]) for entry in rates])
+    axes.set_xlabel("masking rate")
+    axes.set_ylabel("mean weight at the relevant clip")
+
+
+def plot_results(results: Run, path: str | os.PathLike) -> None:
+    """
+    Draw R@1 of every score at every masking rate (left) and the mean weight of each modality (right).
+
+    The suffix of `path` decides the format.
+
+    Args:
+        results (`dict`): content of a `results.json`; the score that the model was trained for is in bold.
+        path (`str`): file to write.
+    """
+    rates = results["retrieval"]["rates"]
+    height = 1.8 + 0.26 * len(rates[0]["methods"])
+    figure = Figure(figsize=(6.5 + 0.6 * len(rates), max(3.2, height)), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(6, 1.5 + 0.6 * len(rates)))
+    _plot_recall(left, results)
+    _plot_mean_weights(right, rates)
+    for axes in (left, right):
+        _plain(axes)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False, fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def plot_gain(panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]], path: str | os.PathLike) -> None:
+    """
+    Draw the aggregation gain against the masking rate (SCALAR Fig. 2): means over seeds, bands of their deviation.
+
+    Args:
+        panels (`dict`): benchmark to label to masking rate to the gains of the seeds, by the names for readers. The
+            first labels get the colours that differ most.
+        path (`str`): file to write.
+    """
+    labels = list(dict.fromkeys(label for lines in panels.values() for label in lines))
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(1.5 + 3.6 * columns, 3.2 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes, (benchmark, lines) in zip(grid, panels.items(), strict=False):
+        axes.axhline(0, color="black", linewidth=0.8)
+        for place, label in enumerate(labels):
+            if label not in lines:
+                continue
+            colour, marker, style = _LINES[place % len(_LINES)]
+            rates = sorted(lines[label])
+            means = np.array([statistics.mean(lines[label][rate]) for rate in rates])
+            x = [100 * rate for rate in rates]
+            axes.plot(x, means, color=colour, marker=marker, linestyle=style, markersize=4.5, label=label)
+            if all(len(lines[label][rate]) > 1 for rate in rates):
+                deviations = np.array([statistics.stdev(lines[label][rate]) for rate in rates])
+                axes.fill_between(x, means - deviations, means + deviations, color=colour, alpha=0.15, linewidth=0)
+        axes.set_title(benchmark, fontsize=10)
+        axes.set_xticks(sorted({100 * rate for gains in lines.values() for rate in gains}))
+        axes.set_xlabel("clips that lose a modality (%)")
+        axes.set_ylabel("aggregation gain (points of R@1)")
+        _plain(axes)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    handles = {label: line for axes in grid for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    shown = [handles[label] for label in labels]
+    figure.legend(shown, labels, loc="outside right upper", frameon=False, fontsize=8, handlelength=3.5)
+    figure.savefig(path, dpi=150)
+
+
+def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.PathLike, num_captions: int = 4) -> None:
+    """
+    Draw the weights of every query at its relevant clip, and name the captions that lean most on each modality.
+
+    Queries stand beside each other, those that one modality decides together, in the order of its weight.
+
+    Args:
+        queries (`dict`): columns `caption`, `weight_video`, `weight_audio`, `weight_subtitle` (summing to 1) and
+            `decided`, the modality of the largest weight, as in `queries.parquet`.
+        path (`str`): file to write.
+        num_captions (`int`): captions to name per modality.
+    """
+    weights = np.array([queries[f"weight_{modality}"] for modality in MODALITIES], dtype=float)  # (3, Q)
+    decided = np.array([MODALITIES.index(modality) for modality in queries["decided"]])
+    order = np.lexsort((-weights[decided, np.arange(len(decided))], decided))
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    axes, text = figure.subplots(1, 2, width_ratios=(1.1, 1))
+    start = 0
+    for index in range(len(MODALITIES)):
+        group = order[decided[order] == index]
+        first = np.roll(np.arange(len(MODALITIES)), -index)  # the modality that decides lies at the bottom
+        axes.stackplot(
+            np.arange(start, start + len(group) + 1),
+            weights[np.ix_(first, np.append(group, group[-1:]))],  # a step needs its right end too
+            colors=[_MODALITY_COLOURS[MODALITIES[modality]] for modality in first],
+            step="post",
+            linewidth=0,
+        )
+        start += len(group)
+    axes.set_xlim(0, len(order))
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("queries, by the modality that decides them and its weight")
+    axes.set_ylabel("weight at the relevant clip")
+    patches = [Patch(color=_MODALITY_COLOURS[modality], label=modality) for modality in MODALITIES]
+    axes.legend(handles=patches, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False, fontsize=9)
+    _plain(axes)
+    text.axis("off")
+    lines = []
+    for index, modality in enumerate(MODALITIES):
+        members = [query for query in order if decided[query] == index]
+        share = len(members) / len(order)
+        lines.append((f"{modality} decides {len(members)} queries ({share:.0%})", _MODALITY_COLOURS[modality], "bold"))
+        for query in members[:num_captions]:
+            caption = textwrap.shorten(queries["caption"][query], _CAPTION_WIDTH, placeholder=" …")
+            lines.append((f"{weights[index, query]:.2f}  {caption}", "black", "normal"))
+        lines.append(("", "black", "normal"))
+    for place, (line, colour, weight) in enumerate(lines):
+        height = 1.02 - 1.04 * place / len(lines)
+        text.text(0, height, line, color=colour, fontweight=weight, fontsize=8.5, va="top", parse_math=False)
+    figure.savefig(path, dpi=150)
+
+
+__all__ = ["COLOURS", "plot_gain", "plot_query_weights", "plot_results"]

@@ -1,0 +1,301 @@
+"""Result files of `python -m eval run` side by side: which may be compared, and the metrics taken from them."""
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from eval.reports import paper
+
+Run = Mapping[str, Any]
+"""Content of a `results.json`."""
+
+Seeds = Mapping[int | None, Run]
+"""The runs of one label on one benchmark."""
+
+Measure = Callable[[Run], float | None]
+"""One number of a run; `None` where it was not measured."""
+
+R1 = "text_to_video_recall_at_1"
+
+_KEYS = {name: key for known in (paper.VARIANTS, paper.BENCHMARKS) for key, name in known.items()}
+_FIELDS = ("label", "seed", "benchmark", "split", "task", "score", "retrieval", "two_stage", "latent", "gallery")
+
+
+@dataclass(frozen=True)
+class Results:
+    """
+    Runs that may stand in one table.
+
+    Args:
+        runs (`dict`): benchmark to label to seed to the content of its result file.
+        baseline (`str`, *optional*): label that margins are taken against.
+        reference (`str`, *optional*): label that ablations are compared with.
+        paper_mean (`bool`): beside a benchmark that the paper does not have, show the mean over those it has.
+        folders (`dict`): benchmark, label and seed of a run to the folder that its file lies in.
+    """
+
+    runs: Mapping[str, Mapping[str, Seeds]]
+    baseline: str | None = None
+    reference: str | None = None
+    paper_mean: bool = False
+    folders: Mapping[tuple[str, str, int | None], Path] = field(default_factory=dict)
+
+    def all_runs(self) -> Iterator[Run]:
+        """Every run, in the order of the tables."""
+        return (run for labels in self.runs.values() for seeds in labels.values() for run in seeds.values())
+
+    def of_task(self, task: str) -> "Results":
+        """Return the benchmarks of a task, `"retrieval"` or `"classification"`."""
+        kept = {name: labels for name, labels in self.runs.items() if first_run(labels)["task"] == task}
+        return replace(self, runs=kept)
+
+
+def first_run(labels: Mapping[str, Seeds]) -> Run:
+    """Return one run of a benchmark, for what all of them share."""
+    return next(iter(next(iter(labels.values())).values()))
+
+
+def label_name(label: str) -> str:
+    """Return the name of a label for readers: that of the paper where it is one of its variants."""
+    return paper.VARIANTS.get(label, label)
+
+
+def benchmark_name(benchmark: str) -> str:
+    """Return the name of a benchmark for readers: that of the paper where it has one."""
+    return paper.BENCHMARKS.get(benchmark, benchmark)
+
+
+def percent(rate: float) -> str:
+    """Write a masking rate for readers."""
+    return f"{100 * rate:g} %"
+
+
+# Reading ------------------------------------------------------------------------------------------------------------
+
+
+def _in_order_of(known: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    """Names in the order of the paper, others after them, sorted."""
+    order = {name: place for place, name in enumerate(known)}
+    return sorted(names, key=lambda name: (order.get(name, len(order)), name))
+
+
+def _result_files(paths: Sequence[str | os.PathLike]) -> list[Path]:
+    files = []
+    for path in map(Path, paths):
+        if not path.exists():
+            raise FileNotFoundError(f"{path} is not there; expected a results.json or a folder that holds some.")
+        found = sorted(path.rglob("results.json")) if path.is_dir() else [path]
+        if not found:
+            raise ValueError(f"There is no results.json in {path}; `python -m eval run` writes them.")
+        files += found
+    return list({path.resolve(): path for path in files}.values())
+
+
+def _read(path: Path) -> Run:
+    try:
+        run = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}.") from error
+    missing = [name for name in _FIELDS if not isinstance(run, dict) or name not in run]
+    if missing:
+        raise ValueError(f"{path} is not a result of `python -m eval run`: it lacks {missing}. Evaluate again.")
+    # The paper's name for a label or a benchmark and its key, SCALAR and scalar, are one.
+    return run | {name: _KEYS.get(run[name], run[name]) for name in ("label", "benchmark")}
+
+
+def _protocol(run: Run) -> dict[str, Any]:
+    retrieval = run["retrieval"]
+    return {
+        "split": run["split"],
+        "task": run["task"],
+        "gallery SHA-256": run["gallery"]["sha256"],
+        "number of queries": retrieval["num_queries"],
+        "number of pairs": retrieval["num_pairs"],
+        "mask seed": retrieval["mask_seed"],
+        "tie rule": retrieval["tie_rule"],
+        # A run without a second stage can stand beside one that has it.
+        "depth of the second stage": sorted({entry["depth"] for entry in run["two_stage"]}) or None,
+    }
+
+
+def _check_comparable(known: Mapping[Path, Run], path: Path, run: Run) -> None:
+    """Compare a run with those of the same benchmark."""
+    for other, theirs in known.items():
+        if (theirs["label"], theirs["seed"]) == (run["label"], run["seed"]):
+            raise ValueError(
+                f"{other} and {path} both hold {run['benchmark']} of the label {run['label']!r} with the seed "
+                f"{run['seed']}. Give one of them, or evaluate with another label."
+            )
+        for name in ("method", "query_temperature"):
+            one, another = (found["score"].get(name) for found in (theirs, run))
+            if theirs["label"] == run["label"] and one != another:
+                raise ValueError(
+                    f"{other} and {path} have the label {run['label']!r} but score with the {name} {one!r} and "
+                    f"{another!r}. Evaluate one of them with another label."
+                )
+        ours = _protocol(run)
+        for name, value in _protocol(theirs).items():
+            if value != ours[name] and None not in (value, ours[name]):
+                raise ValueError(
+                    f"Runs on {run['benchmark']} can be compared under one protocol only, but the {name} is {value} "
+                    f"in {other} and {ours[name]} in {path}. Report them separately."
+                )
+
+
+def _gram_label(runs: Mapping[str, Mapping[str, Seeds]]) -> str | None:
+    """The one label whose score is GRAM's volume."""
+    found = {
+        label
+        for labels in runs.values()
+        for label, seeds in labels.items()
+        if next(iter(seeds.values()))["score"]["method"] == "gram"
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def load_results(
+    paths: Sequence[str | os.PathLike],
+    baseline: str | None = None,
+    reference: str | None = None,
+    paper_mean: bool = False,
+) -> Results:
+    """
+    Read result files and check that they may be compared.
+
+    Args:
+        paths (`Sequence[str]`): `results.json` files, or folders that hold some at any depth.
+        baseline (`str`, *optional*): label that margins are taken against; by default the one whose score is GRAM's
+            volume, if there is exactly one.
+        reference (`str`, *optional*): label that ablations are compared with; by default `scalar`, which the paper
+            calls SCALAR.
+        paper_mean (`bool`): beside a benchmark that the paper does not have, show the mean over those it has.
+
+    Returns:
+        [`Results`]: benchmarks and labels in the order of the paper, others after them.
+
+    Raises:
+        FileNotFoundError: a path is not there.
+        ValueError: a folder holds no result; a file is not a result; the results of a benchmark differ in gallery,
+            split, task, queries, masks or depth; a label has two results with the same seed, or two scores; no run
+            has the label that was chosen.
+    """
+    runs: dict[str, dict[str, dict[int | None, Run]]] = {}
+    files: dict[str, dict[Path, Run]] = {}
+    for path in _result_files(paths):
+        run = _read(path)
+        known = files.setdefault(run["benchmark"], {})
+        _check_comparable(known, path, run)
+        known[path] = run
+        runs.setdefault(run["benchmark"], {}).setdefault(run["label"], {})[run["seed"]] = run
+    all_labels = {label for labels in runs.values() for label in labels}
+    baseline, reference = (_KEYS.get(label, label) for label in (baseline, reference))
+    for name, label in (("baseline", baseline), ("reference", reference)):
+        if label is not None and label not in all_labels:
+            raise ValueError(f"The {name} {label!r} is not among the labels {sorted(all_labels)}.")
+    ordered = {
+        benchmark: {
+            label: dict(sorted(runs[benchmark][label].items(), key=lambda item: (item[0] is None, item[0])))
+            for label in _in_order_of(paper.VARIANTS, list(runs[benchmark]))
+        }
+        for benchmark in _in_order_of(paper.BENCHMARKS, list(runs))
+    }
+    return Results(
+        ordered,
+        baseline or _gram_label(ordered),
+        reference or ("scalar" if "scalar" in all_labels else None),
+        paper_mean,
+        {
+            (run["benchmark"], run["label"], run["seed"]): path.parent
+            for known in files.values()
+            for path, run in known.items()
+        },
+    )
+
+
+# Measures of a run ---------------------------------------------------------------------------------------------------
+
+
+def rate_entry(run: Run, rate: float) -> Mapping[str, Any]:
+    """Return what was measured at a masking rate; an empty `dict` if that was nothing."""
+    return next((entry for entry in run["retrieval"]["rates"] if entry["rate"] == rate), {})
+
+
+def first_stage(metric: str = R1, rate: float = 0.0, method: str | None = None) -> Measure:
+    """Measure a method, by default the score that the model was trained for, in the first stage."""
+    return lambda run: rate_entry(run, rate).get("methods", {}).get(method or run["score"]["method"], {}).get(metric)
+
+
+def best_pathway(rate: float = 0.0) -> Measure:
+    """Measure text-to-video R@1 of the strongest single pathway."""
+    return lambda run: rate_entry(run, rate).get("best_pathway", {}).get(R1)
+
+
+def gain(rate: float = 0.0, method: str | None = None) -> Measure:
+    """Measure the aggregation gain of a method, by default of the score that the model was trained for."""
+    return lambda run: rate_entry(run, rate).get("aggregation_gain", {}).get(method or run["score"]["method"])
+
+
+def two_stage(metric: str = R1, rate: float = 0.0, policy: str = "absent") -> Measure:
+    """Measure the score that the model was trained for, its first candidates reordered by the cross-encoder."""
+
+    def measure(run: Run) -> float | None:
+        wanted = {"rate": rate, "policy": policy, "method": run["score"]["method"]}
+        return next((entry[metric] for entry in run["two_stage"] if wanted.items() <= entry.items()), None)
+
+    return measure
+
+
+def ladder_step(modalities: tuple[str, ...]) -> Measure:
+    """Measure text-to-video R@1 of the model's own score with one set of modalities for the whole gallery."""
+
+    def measure(run: Run) -> float | None:
+        steps = (step for step in run["retrieval"].get("ladder", []) if tuple(step["modalities"]) == modalities)
+        return next((step[R1].get(run["score"]["method"]) for step in steps), None)
+
+    return measure
+
+
+def values(seeds: Seeds, measure: Measure) -> dict[int | None, float]:
+    """Return a measure of every seed that has it."""
+    return {seed: value for seed, run in seeds.items() if (value := measure(run)) is not None}
+
+
+def changes(ours: Mapping[int | None, float], theirs: Mapping[int | None, float]) -> list[float]:
+    """
+    Return the differences seed by seed.
+
+    Without a shared seed a single run, such as a released checkpoint, stands beside every seed of the other side; two
+    sets of other seeds give the difference of their means.
+    """
+    shared = [seed for seed in ours if seed in theirs]
+    if shared:
+        return [ours[seed] - theirs[seed] for seed in shared]
+    if len(ours) > 1 and len(theirs) > 1:
+        return [statistics.mean(ours.values()) - statistics.mean(theirs.values())]
+    return [one - other for one in ours.values() for other in theirs.values()]
+
+
+__all__ = [
+    "R1",
+    "Measure",
+    "Results",
+    "Run",
+    "Seeds",
+    "benchmark_name",
+    "best_pathway",
+    "changes",
+    "first_run",
+    "first_stage",
+    "gain",
+    "label_name",
+    "ladder_step",
+    "load_results",
+    "percent",
+    "rate_entry",
+    "two_stage",
+    "values",
+]

@@ -1,0 +1,367 @@
+"""The model in mteb: a task made from the miniature set, scored by mteb and by our own metrics."""
+
+import ast
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Audio, Dataset, Video
+
+from eval.benchmarks import load_benchmark
+from eval.embed import embed_dataset
+from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
+from eval.miniature import generate
+from eval.protocol.second_stage import evaluate_two_stage
+from modeling_scalar import MODALITIES, ScalarModel
+from modeling_scalar.aggregation_scalar import retrieval_scores
+from modeling_scalar.media_scalar import read_audio
+from tests.conftest import make_tiny_config
+
+mteb = pytest.importorskip("mteb")
+
+from mteb.abstasks.retrieval import AbsTaskRetrieval  # noqa: E402
+from mteb.abstasks.task_metadata import TaskMetadata  # noqa: E402
+
+from eval.adapters.mteb_model import ScalarSearch  # noqa: E402
+
+NUM_CLIPS = 40
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Several blocks of queries, as a real task has."""
+    monkeypatch.setattr("eval.adapters.mteb_model._BLOCK", 16)
+
+
+def make_task(category, queries, corpus, relevant, top_ranked=None):
+    class Task(AbsTaskRetrieval):
+        metadata = TaskMetadata(
+            name="MiniatureRetrieval",
+            description="Clips with sound, made by a program.",
+            dataset={"path": "none/none", "revision": "0"},
+            type="Any2AnyRetrieval",
+            category=category,
+            modalities=["text", "video", "audio"],
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score="ndcg_at_10",
+            reference=None,
+            date=("2026-01-01", "2026-01-02"),
+            domains=["Web"],
+            task_subtypes=[],
+            license="cc0-1.0",
+            annotations_creators="derived",
+            dialect=[],
+            sample_creation="created",
+            bibtex_citation="",
+        )
+
+        def load_data(self, **kwargs):
+            split = {"queries": queries, "corpus": corpus, "relevant_docs": relevant, "top_ranked": top_ranked}
+            self.dataset = {"default": {"test": split}}
+            self.data_loaded = True
+
+    return Task()
+
+
+def run_mteb(model, *task):
+    options = {"batch_size": 16, "show_progress_bar": False}
+    task = make_task(*task)
+    result = mteb.evaluate(model, task, cache=None, encode_kwargs=options, show_progress_bar=False)
+    (scores,) = result.task_results[0].scores["test"]
+    return scores
+
+
+@pytest.fixture(scope="module")
+def benchmark(tmp_path_factory):
+    """Clips with picture or sound: in mteb a clip is video, video and sound, or video and text."""
+    root = generate(tmp_path_factory.mktemp("miniature") / "set", num_train=1, num_test=NUM_CLIPS + 10, num_proc=1)
+    dataset = load_benchmark("miniature", root, "test").filter(lambda row: row["video_path"] or row["audio_path"])
+    # Words that the tiny tokenizer knows: equal texts would be ties, which mteb breaks by name.
+    words = "red blue circle square dog cat barks meows low high".split()
+
+    def reword(row, index):
+        first, second = words[index % 10], words[index // 10]
+        return {"caption": f"a {first} and the {second}", "subtitle": row["subtitle"] and f"hello {second} {first}"}
+
+    return dataset.select(range(NUM_CLIPS)).map(reword, with_indices=True)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(1)
+    model = ScalarModel(make_tiny_config(initializer_range=0.3)).eval()
+    torch.nn.init.normal_(model.match_head.classifier.weight)
+    return model
+
+
+@pytest.fixture(scope="module")
+def sides(benchmark):
+    """Captions, and clips as mteb has them: undecoded video and audio columns, and a text."""
+    rows = list(benchmark)
+    captions = Dataset.from_list([{"id": f"q{i}", "text": row["caption"]} for i, row in enumerate(rows)])
+    columns = {
+        "id": [row["video_id"] for row in rows],
+        "video": [row["video_path"] for row in rows],
+        "audio": [row["audio_path"] for row in rows],
+        "text": [row["subtitle"] or "" for row in rows],
+    }
+    return captions, Dataset.from_dict(columns)
+
+
+@pytest.fixture(scope="module")
+def embeddings(model, tiny_processor, benchmark):
+    return embed_dataset(model, tiny_processor, benchmark, progress=False)
+
+
+def check(scores, expected):
+    """mteb's metrics are fractions, rounded to five digits."""
+    assert 0 < expected["recall_at_10"] < 100 and expected["mean_rank"] > 1
+    for theirs, ours in [
+        ("recall_at_1", "recall_at_1"),
+        ("hit_rate_at_5", "recall_at_5"),
+        ("recall_at_10", "recall_at_10"),
+        ("ndcg_at_10", "ndcg_at_10"),
+        ("map_at_100", "mean_average_precision"),
+    ]:
+        assert scores[theirs] == pytest.approx(expected[ours] / 100, abs=2e-5), theirs
+
+
+def our_metrics(embeddings, options, modalities, direction="text_to_video"):
+    """Ours, of the clips that have one of these modalities, with nothing but them."""
+    mask = embeddings.modality_mask & torch.tensor([name in modalities for name in MODALITIES])
+    rows = mask.any(dim=1).nonzero().flatten()
+    texts, clips = embeddings.text_embeds[rows], embeddings.modality_embeds[rows]
+    scores = retrieval_scores(texts, clips, mask[rows], direction=direction, **options)
+    pairs = torch.arange(len(rows))[:, None].expand(-1, 2)
+    return retrieval_metrics(relevant_ranks(scores if direction == "text_to_video" else scores.T, pairs))
+
+
+CASES = [
+    ("t2va", "scalar"),
+    ("t2vt", "gram"),
+    ("t2v", "scalar"),
+    ("va2t", "scalar"),
+    ("v2t", "scalar"),
+]
+
+
+@pytest.mark.parametrize(("category", "method"), CASES)
+def test_mteb_finds_the_metrics_that_we_find(model, tiny_processor, sides, embeddings, category, method):
+    captions, clips = sides
+    letters = {"v": "video", "a": "audio", "t": "subtitle"}
+    queries, documents = category.split("2")
+    by_text = queries == "t"
+    modalities = [letters[letter] for letter in (documents if by_text else queries)]
+    index = [MODALITIES.index(name) for name in modalities]
+    rows = embeddings.modality_mask[:, index].any(dim=1).nonzero().flatten().tolist()
+    assert not embeddings.modality_mask[rows][:, index].all() or category in ("t2v", "v2t")  # clips lack this or that
+    options = {"method": method, "query_temperature": 0.1}
+    search = ScalarSearch(model, tiny_processor, "tests/tiny", score_options=options)
+    names = [clips[row]["id"] for row in rows], [f"q{row}" for row in rows]
+    relevant = {query: {document: 1} for document, query in zip(*(names if by_text else names[::-1]), strict=True)}
+    task = (captions.select(rows), clips.select(rows)) if by_text else (clips.select(rows), captions.select(rows))
+    scores = run_mteb(search, category, *task, relevant)
+    check(scores, our_metrics(embeddings, options, modalities, "text_to_video" if by_text else "video_to_text"))
+
+
+@pytest.mark.parametrize("depth", [5, 50])
+def test_two_stages_are_those_of_our_protocol(model, tiny_processor, sides, embeddings, benchmark, depth):
+    captions, clips = sides
+    relevant = {f"q{i}": {name: 1} for i, name in enumerate(clips["id"])}
+    search = ScalarSearch(model, tiny_processor, "tests/tiny", rerank_depth=depth)
+    scores = run_mteb(search, "t2va", captions, clips, relevant)
+    silent = replace(embeddings, modality_mask=embeddings.modality_mask & torch.tensor([True, True, False]))
+    (ours,) = evaluate_two_stage(model, tiny_processor, benchmark, silent, depth=depth, progress=False)
+    ours = {name.removeprefix("text_to_video_"): value for name, value in ours.items()}
+    check(scores, ours)
+    first = our_metrics(embeddings, model.score_options(), ("video", "audio"))
+    assert any(ours[name] != value for name, value in first.items() if name in ours)
+
+
+def ask(search, category, queries, corpus, **options):
+    metadata = make_task(category, queries, corpus, {}).metadata
+    given = {"task_metadata": metadata, "hf_split": "test", "hf_subset": "default", "num_proc": None}
+    given["encode_kwargs"] = {"show_progress_bar": False}
+    search.index(corpus, **given)
+    return search.search(queries, top_k=options.pop("top_k", 10), **given, **options)
+
+
+def test_the_title_of_a_document_is_read_before_its_text(model, tiny_processor, sides):
+    captions, clips = sides
+    search = ScalarSearch(model, tiny_processor, "tests/tiny")
+    words = [text.split(maxsplit=1) for text in captions["text"][:4]]
+    titled = captions.select(range(4)).add_column("title", [first for first, _ in words])
+    titled = titled.remove_columns("text").add_column("text", [rest for _, rest in words])
+    asked = clips.select(range(5, 7))
+    assert ask(search, "v2t", asked, titled) == ask(search, "v2t", asked, captions.select(range(4)))
+
+
+def test_clips_are_ranked_for_texts_after_two_stages_too(model, tiny_processor, sides):
+    captions, clips = sides
+    search = ScalarSearch(model, tiny_processor, "tests/tiny", rerank_depth=3)
+    first = ask(ScalarSearch(model, tiny_processor, "tests/tiny"), "v2t", clips.select(range(5, 10)), captions)
+    second = ask(search, "v2t", clips.select(range(5, 10)), captions)
+    assert list(first) == list(second) == clips["id"][5:10]
+    reordered = 0
+    for before, after in zip(first.values(), second.values(), strict=True):
+        before, after = list(before), list(after)
+        assert set(before[:3]) == set(after[:3]) and before[3:] == after[3:] and len(after) == 10
+        reordered += before != after
+    assert reordered
+
+
+@pytest.mark.parametrize("category", ["t2va", "va2t"])
+def test_scores_are_those_of_the_direction(model, tiny_processor, sides, embeddings, category):
+    captions, clips = sides
+    options = {"method": "rank_fusion"}  # its ranks are among clips, or among texts
+    search = ScalarSearch(model, tiny_processor, "tests/tiny", score_options=options)
+    task, direction = (captions, clips), "text_to_video"
+    if category == "va2t":
+        task, direction = task[::-1], "video_to_text"
+    found = ask(search, category, *task, top_k=NUM_CLIPS)
+    mask = embeddings.modality_mask & torch.tensor([True, True, False])
+    expected = retrieval_scores(
+        embeddings.text_embeds, embeddings.modality_embeds, mask, direction=direction, **options
+    )
+    expected = expected if category == "t2va" else expected.T
+    for query, row in zip(task[0]["id"], expected.tolist(), strict=True):
+        assert found[query] == pytest.approx(dict(zip(task[1]["id"], row, strict=True)), abs=1e-7)
+
+
+@pytest.mark.parametrize("rerank_depth", [None, 3])
+def test_a_reranking_task_gets_back_the_documents_it_lists(model, tiny_processor, sides, rerank_depth):
+    captions, clips = sides
+    listed = {"q0": clips["id"][3:8], "q1": clips["id"][:2], "q2": []}
+    search = ScalarSearch(model, tiny_processor, "tests/tiny", rerank_depth=rerank_depth)
+    found = ask(search, "t2va", captions.select(range(3)), clips, top_ranked=listed)
+    assert {name: set(documents) for name, documents in found.items()} == {
+        name: set(documents) for name, documents in listed.items()
+    }
+    everything = ask(search, "t2va", captions.select(range(3)), clips, top_k=NUM_CLIPS)
+    if rerank_depth is None:
+        assert found["q0"] == {name: everything["q0"][name] for name in found["q0"]}
+
+
+def test_what_a_method_cannot_score_is_left_out(model, tiny_processor, sides, embeddings):
+    captions, clips = sides
+    search = ScalarSearch(model, tiny_processor, "tests/tiny", score_options={"method": "audio"})
+    found = ask(search, "t2va", captions.select([0]), clips, top_k=NUM_CLIPS)
+    audible = [name for name, mask in zip(clips["id"], embeddings.modality_mask[:, 1].tolist(), strict=True) if mask]
+    assert 0 < len(audible) < NUM_CLIPS and set(found["q0"]) == set(audible)
+
+
+class Decoder:
+    """As torchcodec's, over frames in memory."""
+
+    def __init__(self, frames):
+        self.frames = frames
+
+    def __len__(self):
+        return len(self.frames)
+
+    def get_frames_at(self, indices):
+        return type("Batch", (), {"data": torch.from_numpy(self.frames[indices])})
+
+
+def test_every_form_of_a_clip_gives_the_same_scores(model, tiny_processor, sides):
+    captions, clips = sides
+    rows = [row for row in clips if row["video"] is not None and row["audio"] is not None][:3]
+    ids = [row["id"] for row in rows]
+    paths = {name: [row[name] for row in rows] for name in ("video", "audio")}
+    frames = [
+        tiny_processor.read_clip(path, audio=None, subtitle=None, num_frames="all").frames for path in paths["video"]
+    ]
+    waveforms = [read_audio(path) for path in paths["audio"]]
+
+    def as_bytes(items):
+        contents = [open(item, "rb").read() for item in items]
+        return [{"bytes": content, "path": item.split("/")[-1]} for content, item in zip(contents, items, strict=True)]
+
+    corpora = [
+        Dataset.from_dict({"id": ids, **paths}),
+        Dataset.from_dict({"id": ids, **paths}).cast_column("video", Video()).cast_column("audio", Audio()),
+        Dataset.from_dict({"id": ids, "video": as_bytes(paths["video"]), "audio": as_bytes(paths["audio"])}),
+        Dataset.from_dict({"id": ids, **{name: [item["bytes"] for item in as_bytes(paths[name])] for name in paths}}),
+        Dataset.from_dict({"id": ids, **paths}),
+    ]
+    decoders = {path: Decoder(frame) for path, frame in zip(paths["video"], frames, strict=True)}
+    arrays = {
+        path: {"array": wave, "sampling_rate": 16_000} for path, wave in zip(paths["audio"], waveforms, strict=True)
+    }
+    corpora[-1] = corpora[-1].with_transform(
+        lambda batch: {
+            name: [{"video": decoders, "audio": arrays}[name][item] if name in paths else item for item in items]
+            for name, items in batch.items()
+        }
+    )
+    search = ScalarSearch(model, tiny_processor, "tests/tiny", num_workers=1)
+    found = [ask(search, "t2va", captions.select(range(4)), corpus) for corpus in corpora]
+    for other in found[1:]:
+        for query in found[0]:
+            assert other[query] == pytest.approx(found[0][query], abs=1e-6)
+
+
+def test_sound_of_other_rates_is_resampled(model, tiny_processor):
+    wave = np.sin(np.arange(32_000) * 0.05).astype(np.float32)
+    audio = [{"array": wave, "sampling_rate": 32_000}, {"array": wave[::2], "sampling_rate": 16_000}, None]
+    corpus = Dataset.from_dict({"id": ["a", "b", "c"], "audio": audio, "text": ["", "", "hello"]})
+    queries = Dataset.from_dict({"id": ["q"], "text": ["low tone"]})
+    found = ask(ScalarSearch(model, tiny_processor, "tests/tiny"), "t2at", queries, corpus)["q"]
+    assert found["a"] == pytest.approx(found["b"], abs=0.02) and abs(found["a"] - found["c"]) > 0.05
+
+
+@pytest.mark.parametrize("category", ["t2t", "i2t", "t2i", "vt2t", "t2it", "v2v", "vt2v"])
+def test_other_tasks_are_refused(model, tiny_processor, sides, category):
+    captions, clips = sides
+    with pytest.raises(ValueError, match="MiniatureRetrieval goes from .* ranks clips"):
+        ask(ScalarSearch(model, tiny_processor, "tests/tiny"), category, captions, clips)
+
+
+def test_calls_that_cannot_be_are_refused(model, tiny_processor, sides):
+    captions, clips = sides
+    search = ScalarSearch(model, tiny_processor, "tests/tiny")
+    metadata = make_task("t2v", captions, clips, {}).metadata
+    with pytest.raises(ValueError, match="Nothing was indexed"):
+        search.search(captions, task_metadata=metadata, top_k=1, encode_kwargs={})
+    with pytest.raises(ValueError, match="no instructions"):
+        ask(search, "t2va", captions.add_column("instruction", ["find"] * NUM_CLIPS), clips)
+    nothing = Dataset.from_dict({"id": ["x", "y"], "video": [None, clips["video"][0]]})
+    with pytest.raises(ValueError, match=r"neither video, audio nor subtitle.*\['x'\]"):
+        ask(search, "t2v", captions, nothing)
+    broken = Dataset.from_dict({"id": ["x"], "video": [b"no video"]})
+    with pytest.raises(ValueError, match="'x' .video <video in row 0>.* could not be read"):
+        ask(search, "t2v", captions, broken)
+    with pytest.raises(ValueError, match="rerank_depth"):
+        ScalarSearch(model, tiny_processor, "tests/tiny", rerank_depth=0)
+
+
+def test_what_cannot_be_read_can_count_as_absent_and_is_listed(model, tiny_processor, sides):
+    captions, clips = sides
+    corpus = Dataset.from_dict({"id": ["x"], "video": [b"no video"], "text": ["hello"]})
+    search = ScalarSearch(model, tiny_processor, "tests/tiny", on_error="missing")
+    assert list(ask(search, "t2vt", captions.select([0]), corpus)["q0"]) == ["x"]
+    assert len(search.problems) == 1 and search.problems[0].startswith("x: ")
+
+
+def test_the_meta_data_say_what_is_known(model, tiny_processor):
+    meta = ScalarSearch(model, tiny_processor, "tests/tiny", rerank_depth=50, license="mit").mteb_model_meta
+    assert (meta.name, meta.license, meta.revision, meta.training_datasets) == ("tests/tiny", "mit", None, None)
+    assert meta.n_parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert meta.memory_usage_mb == pytest.approx(4 * meta.n_parameters / 2**20)
+    assert meta.modalities == ["text", "video", "audio"] and meta.similarity_fn_name == "custom"
+    assert meta.experiment_kwargs == {"method": "scalar", "query_temperature": 0.1, "rerank_depth": 50}
+
+
+def test_nothing_else_needs_mteb_and_nothing_needs_torchcodec():
+    imported = {}
+    for path in Path(sys.modules[ScalarSearch.__module__].__file__).parent.rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+        imported[path.name] = {name.split(".")[0] for name in names}
+    assert [name for name, modules in imported.items() if "mteb" in modules] == ["mteb_model.py"]
+    assert not any({"torchcodec", "torchaudio", "torchvision"} & modules for modules in imported.values())

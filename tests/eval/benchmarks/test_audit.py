@@ -1,0 +1,204 @@
+"""What an audit finds in galleries that lack this and that."""
+
+import json
+import shutil
+from pathlib import Path
+
+import av
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from eval.__main__ import app
+from eval.benchmarks import BENCHMARKS, Split, load_split
+from eval.benchmarks.audit import audit_split, format_audit
+from eval.embed import embed_dataset
+from eval.embeddings import gallery_manifest
+from eval.miniature import generate
+
+
+@pytest.fixture(scope="module")
+def miniature(tmp_path_factory):
+    return generate(tmp_path_factory.mktemp("audit") / "set", num_train=1, num_test=24, seed=1, num_proc=1)
+
+
+@pytest.fixture(scope="module")
+def films(miniature):
+    """A file with picture and sound, one with picture alone and one with sound alone."""
+    rows = load_split("miniature", miniature).dataset
+    kinds = {(row["video_path"] is not None, row["audio_path"] is not None): row for row in rows}
+    both, silent, blind = kinds[True, True], kinds[True, False], kinds[False, True]
+    return both["video_path"], silent["video_path"], blind["audio_path"]
+
+
+def write_csv(root: Path, ids, subtitles=None) -> Path:
+    """Write a table of clips, whose files are found by id."""
+    subtitles = subtitles or {}
+    lines = [f"{name},caption of {name},{subtitles.get(name, '')}" for name in ids]
+    (root / "table.csv").write_text("\n".join(["video_id,caption,subtitle", *lines]) + "\n")
+    return root / "table.csv"
+
+
+@pytest.fixture
+def broken(tmp_path, films):
+    """One clip for each thing that can be wrong."""
+    both, silent, blind = (Path(film) for film in films)
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    (tmp_path / "audios").mkdir()
+    shutil.copy(both, videos / "good.mp4")
+    shutil.copy(silent, videos / "silent.mp4")
+    shutil.copy(blind, videos / "blind.mp4")
+    (videos / "cut.mp4").write_bytes(both.read_bytes()[:600])
+    (videos / "void.mp4").touch()
+    shutil.copy(silent, videos / "sounds.mp4")
+    shutil.copy(blind, tmp_path / "audios" / "sounds.m4a")
+    return write_csv(tmp_path, ["good", "silent", "blind", "cut", "void", "sounds", "gone"], {"void": "some words"})
+
+
+def test_every_clip_is_accounted_for(broken):
+    report = audit_split(load_split("own", broken, on_missing="leave_out"), progress=False)
+    assert (report["num_clips"], report["num_queries"], report["num_pairs"]) == (6, 6, 6)
+    assert report["without"] == {
+        "video": ["blind", "cut", "void"],
+        "audio": ["silent", "cut", "void"],
+        "subtitle": ["good", "silent", "blind", "cut", "sounds"],
+    }
+    assert report["missing_clips"] == ["gone"] and report["missing_files"] == []
+    assert [line.split(":")[0] for line in report["unreadable"]] == ["cut", "void"]
+    assert all("not a readable video or audio file" in line for line in report["unreadable"])
+    assert report["empty"] == ["cut"]
+    assert not report["complete"] and report["decoded"]
+    assert report["folders"] == {str(broken.parent / "audios"): 1, str(broken.parent / "videos"): 6}
+    assert report["duration"]["num_known"] == 4 and report["duration"]["median"] == pytest.approx(1.2, abs=0.1)
+    assert report["gallery"]["ids"] == ["good", "silent", "blind", "cut", "void", "sounds"]
+    assert report["gallery"]["presence"] == [[1, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 1], [1, 1, 0]]
+    assert json.loads(json.dumps(report)) == report
+
+
+def truncate(source: str, target: Path) -> None:
+    """Write a file whose head is whole and whose frames are cut off."""
+    with av.open(source) as reader, av.open(target, "w", options={"movflags": "faststart"}) as writer:
+        stream = reader.streams.video[0]
+        copy = writer.add_stream_from_template(stream)
+        for packet in reader.demux(stream):
+            if packet.dts is not None:
+                packet.stream = copy
+                writer.mux(packet)
+    content = target.read_bytes()
+    target.write_bytes(content[: len(content) - 2000])
+
+
+def test_heads_of_files_promise_what_decoding_does_not_find(tmp_path, films):
+    (tmp_path / "videos").mkdir()
+    truncate(films[0], tmp_path / "videos" / "a.mp4")
+    shutil.copy(films[1], tmp_path / "videos" / "b.mp4")
+    split = load_split("own", write_csv(tmp_path, ["a", "b"]))
+    heads = audit_split(split, decode=False, progress=False)
+    assert heads["complete"] and not heads["decoded"] and heads["without"]["video"] == []
+    whole = audit_split(split, progress=False)
+    assert whole["without"]["video"] == whole["empty"] == ["a"] and not whole["complete"]
+    assert len(whole["unreadable"]) == 1 and "truncated" in whole["unreadable"][0]
+
+
+def test_a_link_to_nowhere_is_a_file_that_is_not_there(tmp_path, films):
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "a.mp4").symlink_to(tmp_path / "lost.mp4")
+    shutil.copy(films[0], tmp_path / "videos" / "b.mp4")
+    entries = [{"video_id": name, "desc": "the same caption"} for name in "ab"]
+    (tmp_path / "descs_ret_test.json").write_text(json.dumps(entries))
+    report = audit_split(load_split("didemo", tmp_path, on_missing="leave_out"), progress=False)
+    assert report["missing_files"] == [f"a: {tmp_path / 'videos' / 'a.mp4'}"] and report["missing_clips"] == []
+    assert report["empty"] == ["a"] and report["unreadable"] == [] and not report["complete"]
+    assert report["repeated_captions"] == {"the same caption": ["a", "b"]}
+
+
+def test_sound_too_short_for_a_window_is_none(tmp_path):
+    (tmp_path / "audios").mkdir()
+    for name, num_samples in (("short", 399), ("long", 400)):
+        with av.open(tmp_path / "audios" / f"{name}.wav", "w") as container:
+            stream = container.add_stream("pcm_s16le", rate=16_000, layout="mono")
+            frame = av.AudioFrame.from_ndarray(torch.ones(1, num_samples).short().numpy(), format="s16", layout="mono")
+            frame.sample_rate = 16_000
+            container.mux([*stream.encode(frame), *stream.encode(None)])
+    report = audit_split(load_split("own", write_csv(tmp_path, ["short", "long"])), progress=False)
+    assert report["without"]["audio"] == report["empty"] == ["short"]
+
+
+def test_the_manifest_is_that_of_the_embeddings(miniature, tiny_model, tiny_processor):
+    split = load_split("miniature", miniature)
+    report = audit_split(split, progress=False, num_workers=1)
+    embeddings = embed_dataset(tiny_model, tiny_processor, split.dataset, progress=False)
+    assert report["gallery"] == gallery_manifest(embeddings)
+    assert report["complete"] and all(0 < len(ids) < 24 for ids in report["without"].values())
+
+
+def test_class_labels_are_counted_once(miniature):
+    split = load_split("miniature_classes", miniature)
+    report = audit_split(split, decode=False, progress=False)
+    assert report["num_queries"] == len(set(split.dataset["caption"])) < report["num_clips"] == report["num_pairs"]
+    assert report["repeated_captions"] == {} and report["without"]["audio"] == []
+
+
+def test_as_many_frames_are_read_as_the_protocol_reads(monkeypatch, broken):
+    counts = []
+    monkeypatch.setattr("eval.benchmarks.audit.read_frames", lambda path, num_frames: counts.append(num_frames))
+    split = load_split("own", broken, on_missing="leave_out")
+    audit_split(split, progress=False)
+    assert set(counts) == {BENCHMARKS["msrvtt"].processing["num_frames"]} == {8}
+    counts.clear()
+    audit_split(Split(split.dataset, processing={"num_frames": 3}), progress=False)
+    assert set(counts) == {3}
+
+
+def test_the_table_cuts_long_lists_and_gives_their_number():
+    report = {
+        "task": "retrieval",
+        "decoded": True,
+        "num_clips": 1234,
+        "num_queries": 2468,
+        "num_pairs": 2468,
+        "captions_per_clip": {"min": 1, "max": 10},
+        "without": {"video": [], "audio": ["x"] * 34, "subtitle": ["x"] * 1234},
+        "missing_clips": [f"clip{number}" for number in range(15)],
+        "missing_files": [],
+        "unreadable": ["clip99: damaged"],
+        "empty": [],
+        "repeated_captions": {"a dog": ["clip1", "clip2"]},
+        "duration": {"num_known": 1230, "min": 1.0, "median": 2.0, "max": 3.0, "total": 7200.0},
+        "folders": {"/videos": 1234},
+        "gallery": {"sha256": "abc"},
+        "complete": False,
+    }
+    text = format_audit(report)
+    assert "1,234   2,468 captions, 2,468 pairs, 1 to 10 per clip" in text
+    assert "with audio          1,200   34 without" in text
+    assert "2.00   shortest 1.0 s, median 2.0 s, longest 3.0 s; 4 clips have no known duration" in text
+    assert "15 clips whose files are not there:\n  clip0\n" in text and "  clip9\n  and 5 more\n" in text
+    assert "clip10" not in text and "files that are not there" not in text
+    assert "'a dog': clip1, clip2" in text and text.endswith("Not complete: see above.")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["audit", *map(str, arguments)])
+
+
+def test_the_command_writes_everything_and_fails_where_something_is_wrong(miniature, broken, tmp_path):
+    result = run("--benchmark", "miniature", "--root", miniature, "--output", tmp_path / "audit.json")
+    assert result.exit_code == 0 and "Complete: every stream decodes." in result.stdout
+    assert json.loads((tmp_path / "audit.json").read_text())["num_clips"] == 24
+    result = run("--benchmark", "own", "--root", broken, "--no-decode", "--column", "subtitle=subtitle")
+    assert result.exit_code == 1 and "1 clips whose files are not there:\n  gone\n" in result.stdout
+
+
+def test_the_command_answers_mistakes_in_one_line(tmp_path):
+    result = run("--benchmark", "own", "--root", tmp_path / "t.csv", "--column", "video_id")
+    assert result.exit_code == 1 and "Error: A column is given as NAME=COLUMN" in result.stderr
+    result = run("--benchmark", "own", "--root", tmp_path / "t.csv")
+    assert result.exit_code == 1 and "Error: There is no file" in result.stderr
+
+
+def test_a_report_that_cannot_be_written_is_still_told(miniature, tmp_path):
+    result = run("--benchmark", "miniature", "--root", miniature, "--no-decode", "--output", tmp_path)
+    assert result.exit_code == 1 and "Complete: " in result.stdout
+    assert result.stderr.strip().splitlines()[-1].startswith("Error: [Errno")

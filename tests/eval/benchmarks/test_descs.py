@@ -1,0 +1,189 @@
+"""The five retrieval benchmarks, from the annotation files that their protocol publishes."""
+
+import json
+import logging
+import shutil
+
+import pytest
+
+from eval.benchmarks import BENCHMARKS, FEATURES, load_benchmark, load_split
+
+FILES = {
+    "msrvtt": {"test": "descs_ret_test.json", "train": "unique_descs_ret_train.json"},
+    "didemo": {"test": "descs_ret_test.json", "train": "descs_ret_train.json"},
+    "activitynet": {"test": "descs_ret_test.json", "train": "descs_ret_train.json"},
+    "vatex": {"test": "descs_ret_test.json"},
+    "audiocaps": {"test": "descs_ret_test.json"},
+}
+COUNTS = {
+    ("msrvtt", "test"): (1000, 762, 1),
+    ("msrvtt", "train"): (9000, 6891, 1),
+    ("didemo", "test"): (1003, 0, 1),
+    ("didemo", "train"): (8363, 0, 1),
+    ("activitynet", "test"): (4917, 0, 1),
+    ("activitynet", "train"): (10009, 0, 1),
+    ("vatex", "test"): (1500, 741, 10),
+    ("audiocaps", "test"): (729, 0, 5),
+}
+
+
+@pytest.fixture(scope="module")
+def annotated(shared_dir, tmp_path_factory):
+    """Make folders of a published annotation and, for each clip, a name of one empty file; return folder and entries."""
+    made = {}
+
+    def make(name, split="test"):
+        if (name, split) not in made:
+            root = tmp_path_factory.mktemp(name)
+            source = shared_dir / "data" / "annotations" / name / FILES[name][split]
+            shutil.copyfile(source, root / FILES[name][split])
+            entries = json.loads(source.read_text())
+            (root / "videos").mkdir()
+            (root / "empty.mp4").touch()
+            for entry in entries:
+                (root / "videos" / f"{entry['video_id']}.mp4").hardlink_to(root / "empty.mp4")  # faster than files
+            made[name, split] = root, entries
+        return made[name, split]
+
+    return make
+
+
+def texts(entry):
+    captions = entry.get("desc", entry.get("caption"))
+    return captions if isinstance(captions, list) else [captions]
+
+
+@pytest.mark.parametrize(("name", "split"), COUNTS)
+def test_the_published_annotation_gives_its_clips_in_order(annotated, name, split):
+    root, entries = annotated(name, split)
+    loaded = load_split(name, root, split)
+    assert loaded.left_out == [] and loaded.task == "retrieval"
+    dataset = loaded.dataset
+    assert dataset.features == FEATURES
+    num_clips, num_subtitles, num_captions = COUNTS[name, split]
+    assert len(dataset) == len(set(dataset["video_id"])) == num_clips
+    assert sum(subtitle is not None for subtitle in dataset["subtitle"]) == num_subtitles
+    assert {len(texts(entry)) for entry in entries} == {num_captions}
+    assert dataset["video_id"][:] == [entry["video_id"] for entry in entries]
+    assert dataset["caption"][:] == [texts(entry)[0] for entry in entries]
+    assert dataset["video_path"][:] == [str(root / "videos" / f"{entry['video_id']}.mp4") for entry in entries]
+    assert dataset["audio_path"][:] == dataset["video_path"][:]
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        (
+            "msrvtt",
+            {
+                "video_id": "video9770",
+                "caption": "a person is connecting something to system",
+                "subtitle": " Now we're going to do this one. So this one is to go on the dark blue part here and it "
+                "won't actually go in because it's a bit...",
+            },
+        ),
+        (
+            "audiocaps",
+            {
+                "video_id": "GOD8Bt5LfDE_100.000_110.000",
+                "caption": "Humming and vibrating with a man and children speaking and laughing",
+                "subtitle": None,
+            },
+        ),
+        (
+            "vatex",
+            {
+                "video_id": "G9zN5TTuGO4_000179_000189",
+                "caption": "a man repelling down a side of a mountain covered in snow",
+            },
+        ),
+    ],
+)
+def test_first_rows(annotated, name, row):
+    root, _ = annotated(name)
+    assert load_benchmark(name, root)[0].items() >= row.items()
+
+
+def test_a_blank_subtitle_is_absent(annotated):
+    root, entries = annotated("msrvtt")
+    assert entries[1]["subtitle"] == ""
+    assert load_benchmark("msrvtt", root)[1]["subtitle"] is None
+
+
+def test_paragraphs_are_whole(annotated):
+    root, _ = annotated("activitynet")
+    assert max(len(caption.split()) for caption in load_benchmark("activitynet", root)["caption"]) == 332
+
+
+@pytest.mark.parametrize(("name", "num_captions"), [("vatex", 10), ("audiocaps", 5)])
+def test_all_captions_are_a_row_each_when_asked_for(annotated, name, num_captions):
+    root, entries = annotated(name)
+    dataset = load_benchmark(name, root, captions="all")
+    assert dataset["caption"][:] == [caption for entry in entries for caption in texts(entry)]
+    assert dataset["video_id"][:] == [entry["video_id"] for entry in entries for _ in range(num_captions)]
+    assert load_benchmark(name, root, captions="first")[:] == load_benchmark(name, root)[:]
+
+
+def test_the_gallery_can_be_what_is_still_there(annotated, caplog):
+    root, entries = annotated("vatex")
+    there = [entry["video_id"] for entry in entries[::3]]
+    lost = [entry["video_id"] for entry in entries if entry["video_id"] not in there]
+    part = root.parent / "vatex-part"
+    (part / "audios").mkdir(parents=True)
+    for video_id in there:
+        (part / "audios" / f"{video_id}.mp3").touch()
+    options = {"annotations": root / "descs_ret_test.json"}
+    with pytest.raises(FileNotFoundError, match=rf"1000 of 1500 clips have no file in .*videos .*: {lost[0]}, .*, …"):
+        load_split("vatex", part, **options)
+    with caplog.at_level(logging.WARNING):
+        loaded = load_split("vatex", part, on_missing="leave_out", **options)
+    assert loaded.left_out == lost and f"1000 of 1500 clips have no file in {part / 'videos'}" in caplog.text
+    assert loaded.dataset["video_id"][:] == there
+    assert loaded.dataset["video_path"][:] == [None] * 500
+    assert loaded.dataset["audio_path"][0] == str(part / "audios" / f"{there[0]}.mp3")
+
+
+def test_a_gallery_of_nothing_is_an_error_whatever_is_asked(annotated, tmp_path):
+    root, _ = annotated("msrvtt")
+    with pytest.raises(FileNotFoundError, match="1000 of 1000 clips have no file"):
+        load_split("msrvtt", tmp_path, annotations=root / "descs_ret_test.json", on_missing="leave_out")
+
+
+@pytest.mark.parametrize(("name", "splits"), [("audiocaps", "'trainval', 'test'"), ("didemo", "'train', 'test'")])
+def test_a_split_that_is_not_there_lists_those_that_are(tmp_path, name, splits):
+    with pytest.raises(ValueError, match=rf"`split` of {name} must be one of \({splits}\), got 'val'"):
+        load_split(name, tmp_path, "val")
+
+
+def test_an_annotation_that_is_not_there_is_described(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"No annotation at .*descs_ret_test\.json.*`desc` or `caption`"):
+        load_split("didemo", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"video_id": "a", "desc": "again"}, "repeats the clip 'a'"),
+        ({"video_id": "b"}, "the clip 'b', must have a `desc` or `caption` .*, got None"),
+        ({"video_id": "b", "desc": ["a dog", " "]}, "must have a `desc` or `caption`"),
+        ({"video_id": "b", "caption": []}, "must have a `desc` or `caption`"),
+        ({"video_id": 7, "desc": "a dog"}, "must have a `video_id` that is text, got 7"),
+        ({"video_id": "b", "desc": "a dog", "subtitle": 3}, "must have a `subtitle` of text, got 3"),
+    ],
+)
+def test_a_malformed_entry_is_named(tmp_path, bad, message):
+    (tmp_path / "descs_ret_test.json").write_text(json.dumps([{"video_id": "a", "desc": "a dog"}, bad]))
+    with pytest.raises(ValueError, match=rf"Entry 1 of .*descs_ret_test\.json.*{message}"):
+        load_split("activitynet", tmp_path)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_the_protocol_sets(name):
+    expected = {
+        "num_frames": 8,
+        "max_text_length": 70 if name in ("didemo", "activitynet") else 40,
+        "max_subtitle_length": 70,
+        "num_segments": 2 if name in ("didemo", "activitynet") else 1,
+        "resize_mode": "crop" if name == "msrvtt" else "squash",
+    }
+    assert BENCHMARKS[name].processing == expected

@@ -1,0 +1,189 @@
+"""Tables of the user's own: what is written is what is read."""
+
+import json
+
+import pandas
+import pytest
+
+from eval.benchmarks import FEATURES, load_split
+
+IDS = ["007", "1e5", "2020-01-01", "NA", "7"]  # what readers that guess types would change
+
+
+def write(root, name, content):
+    root.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text(content, encoding="utf-8")
+    return root / name
+
+
+def media(root, *names):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+
+
+def rows_of(path, **options):
+    return load_split("own", path, **options).dataset
+
+
+def table(root, kind):
+    frame = pandas.DataFrame({"video_id": IDS, "caption": [f"clip {name}" for name in IDS]})
+    frame["subtitle"] = ["hello", None, None, "nan", None]
+    path = root / f"table.{kind}"
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    elif kind == "parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_json(path, orient="records", lines=kind == "jsonl")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "json", "jsonl"])
+def test_ids_stay_as_they_are_written_and_nothing_is_absent(tmp_path, kind):
+    media(tmp_path, *(f"videos/{name}.mp4" for name in IDS), "audios/007.wav")
+    loaded = load_split("own", table(tmp_path, kind))
+    assert loaded.task == "retrieval" and loaded.dataset.features == FEATURES
+    assert loaded.dataset["video_id"][:] == IDS
+    assert loaded.dataset["subtitle"][:] == ["hello", None, None, "nan", None]
+    assert loaded.dataset["video_path"][:] == [str(tmp_path / "videos" / f"{name}.mp4") for name in IDS]
+    assert loaded.dataset["audio_path"][0] == str(tmp_path / "audios" / "007.wav")
+    assert loaded.dataset["audio_path"][1:] == loaded.dataset["video_path"][1:]
+
+
+def test_numbers_of_json_stay_as_they_are_written(tmp_path):
+    media(tmp_path, "videos/1e5.mp4", "videos/7.mp4")
+    path = write(tmp_path, "table.json", '[{"video_id": 1e5, "caption": "a"}, {"video_id": 7, "caption": "b"}]')
+    assert rows_of(path)["video_id"][:] == ["1e5", "7"]
+
+
+def test_whole_numbers_of_parquet_are_ids_and_others_are_not(tmp_path):
+    media(tmp_path, "videos/7.mp4", "videos/8.mp4")
+    frame = pandas.DataFrame({"video_id": [7, 8], "caption": ["a", "b"], "subtitle": [float("nan")] * 2})
+    frame.to_parquet(tmp_path / "table.parquet")
+    assert rows_of(tmp_path / "table.parquet")["video_id"][:] == ["7", "8"]
+    assert rows_of(tmp_path / "table.parquet")["subtitle"][:] == [None, None]
+    frame.astype({"video_id": float}).to_parquet(tmp_path / "table.parquet")
+    with pytest.raises(ValueError, match=r"Row 1 of .* must have a 'video_id' that is text, got 7\.0"):
+        rows_of(tmp_path / "table.parquet")
+
+
+def test_columns_may_have_other_names_and_paths_are_relative_to_the_table(tmp_path, monkeypatch):
+    media(tmp_path / "set", "films/a.mp4", "wide/b.mkv", "b.wav")
+    content = "clip,text,film,track,unused\na,a dog,films/a.mp4,,1\nb,,wide/b.mkv,b.wav,2\n"
+    path = write(tmp_path / "set", "table.csv", content)
+    columns = {"video_id": "clip", "caption": "text", "video_path": "film", "audio_path": "track"}
+    with pytest.raises(ValueError, match="Row 2 of .*, the clip 'b', must have a 'text' that is a caption"):
+        rows_of(path, columns=columns)
+    path.write_text(content.replace("b,,", 'b,"a cat, black",'))
+    monkeypatch.chdir(tmp_path)
+    dataset = rows_of("set/table.csv", columns=columns)
+    assert dataset["caption"][:] == ["a dog", "a cat, black"]
+    assert dataset["video_path"][:] == [str(tmp_path / "set" / name) for name in ("films/a.mp4", "wide/b.mkv")]
+    assert dataset["audio_path"][:] == [None, str(tmp_path / "set" / "b.wav")]
+
+
+def test_several_captions_are_several_rows_of_one_clip(tmp_path):
+    media(tmp_path, "videos/a.mp4", "videos/b.mp4")
+    lines = [{"video_id": "a", "caption": ["one", "two"]}, {"video_id": "b", "caption": "three"}]
+    lines.append({"video_id": "a", "caption": "four\u2028five"})  # a separator that is no end of a line
+    path = write(tmp_path, "t.jsonl", "\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n\n")
+    assert rows_of(path)["video_id"][:] == ["a", "a", "a", "b"]
+    assert rows_of(path)["caption"][:] == ["one", "two", "four\u2028five", "three"]
+    assert rows_of(path, captions="first")["caption"][:] == ["one", "three"]
+
+
+def test_rows_of_one_clip_must_agree(tmp_path):
+    media(tmp_path, "videos/a.mp4")
+    path = write(tmp_path, "t.csv", "video_id,caption,subtitle\na,one,hello\na,two,\n")
+    with pytest.raises(ValueError, match="Row 2 of .* names other files or another subtitle for the clip 'a'"):
+        rows_of(path)
+
+
+def test_clips_without_their_files_are_named_or_left_out(tmp_path):
+    media(tmp_path, "here.mp4")
+    content = "video_id,caption,video_path,subtitle\na,one,here.mp4,\nb,two,gone.mp4,hi\nc,three,,\nd,four,,speech\n"
+    path = write(tmp_path, "t.csv", content)
+    with pytest.raises(
+        FileNotFoundError, match=r"2 of 4 clips lack a file: b \(.*gone\.mp4\), c \(no file is named\)"
+    ):
+        rows_of(path)
+    loaded = load_split("own", path, on_missing="leave_out")
+    assert loaded.left_out == ["b", "c"] and loaded.dataset["video_id"][:] == ["a", "d"]
+    assert loaded.dataset[1]["video_path"] is None and loaded.dataset[1]["subtitle"] == "speech"
+
+
+def test_an_id_without_a_file_says_where_it_was_looked_for(tmp_path):
+    media(tmp_path, "videos/a.mp4")
+    path = write(tmp_path, "t.csv", "video_id,caption,subtitle\na,one,\nb,two,hi\n")
+    with pytest.raises(FileNotFoundError, match=r"1 of 2 clips lack a file: b \(.*videos/b\.\*\)"):
+        rows_of(path)
+
+
+def test_a_data_set_folder_is_read_by_split(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    media(tmp_path, "set/videos/a.mp4", "set/videos/b.mp4")
+    for split, names in (("train", ["b"]), ("test", ["a", "b"])):
+        frame = pandas.DataFrame({"clip": names, "caption": [["one", "two"]] * len(names)})
+        frame.to_parquet(tmp_path / "set" / f"{split}.parquet")
+    load = {"root": tmp_path / "set", "columns": {"video_id": "clip"}, "captions": "first"}
+    assert load_split("own", **load).dataset["video_id"][:] == ["a", "b"]
+    dataset = load_split("own", split="train", **load).dataset
+    assert dataset["video_path"][:] == [str(tmp_path / "set" / "videos" / "b.mp4")]
+    with pytest.raises(ValueError, match="validation"):
+        load_split("own", split="validation", **load)
+
+
+def test_a_data_set_whose_ids_were_taken_for_numbers_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    write(tmp_path / "set", "test.csv", "video_id,caption\n007,one\n008,two\n")
+    with pytest.raises(ValueError, match="Ids must be text, and the column 'video_id' of .*int64"):
+        rows_of(tmp_path / "set")
+
+
+def test_the_hub_out_of_reach_is_said_plainly(monkeypatch):
+    def load(name, split):
+        raise ConnectionError("offline")
+
+    monkeypatch.setattr("eval.benchmarks.own.load_dataset", load)
+    with pytest.raises(FileNotFoundError, match="no file or folder 'nobody/clips', and the Hub cannot be reached"):
+        rows_of("nobody/clips")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"),
+    [
+        ("t.txt", "a", {}, r"A table must be one of \['.csv', '.json', '.jsonl', '.parquet'\]"),
+        ("t.csv", "clip,caption\na,b\n", {}, r"has the columns \['clip', 'caption'\], not \['video_id'\]"),
+        ("t.csv", "video_id,caption\n", {"columns": {"subtitle": "speech"}}, r"not \['speech'\]"),
+        ("t.csv", "video_id,caption\n", {"columns": {"id": "clip"}}, r"gives names to .*, got \['id'\]"),
+        ("t.csv", "video_id,caption\n", {}, "has no rows"),
+        ("t.csv", "", {}, r"has the columns \[\], not \['caption', 'video_id'\]"),
+        ("t.csv", "video_id,caption\na,b,c\n", {}, r"as many cells in each row, unlike in \[1\]"),
+        ("t.csv", "video_id,caption\na,b\nb\n", {}, r"unlike in \[2\]"),
+        ("t.csv", "video_id,caption,caption\na,b,c\n", {}, "a header of different names"),
+        ("t.csv", 'video_id,caption\na,"b\n', {}, "is not CSV in UTF-8, after line 1"),
+        ("t.json", "[{]", {}, "is not JSON"),
+        ("t.json", '{"video_id": ["a"]}', {}, "must hold objects: a JSON file a list of them"),
+        ("t.jsonl", '{"video_id": "a"}\n[]\n', {}, "must hold objects"),
+        ("t.json", '[{"video_id": null, "caption": "a"}]', {}, "Row 1 of .* 'video_id' that is text, got None"),
+        ("t.json", '[{"video_id": "a", "caption": ["b", NaN]}]', {}, "the clip 'a', must have a 'caption'"),
+        ("t.json", '[{"video_id": "a", "caption": "b", "subtitle": ["c"]}]', {}, "must have a 'subtitle' of text"),
+    ],
+)
+def test_a_table_that_is_wrong_says_what_is(tmp_path, name, content, options, message):
+    path = write(tmp_path, name, content)
+    with pytest.raises(ValueError, match=message):
+        rows_of(path, **options)
+
+
+def test_a_table_that_is_not_there_is_no_name_of_a_data_set(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"There is no file .*gone\.csv"):
+        rows_of(tmp_path / "gone.csv")
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "jsonl", "parquet"])
+def test_a_table_of_another_encoding_is_refused(tmp_path, kind):
+    (tmp_path / f"t.{kind}").write_bytes("video_id,caption\na,Käse\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=rf"t\.{kind} is not {kind.upper()}"):
+        rows_of(tmp_path / f"t.{kind}")

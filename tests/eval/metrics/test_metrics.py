@@ -1,0 +1,396 @@
+import copy
+import doctest
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import evaluate
+import numpy as np
+import pytest
+import torch
+import yaml
+from sklearn.metrics import average_precision_score, label_ranking_average_precision_score, ndcg_score
+
+from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
+
+METRICS = Path(__file__).resolve().parents[3] / "eval" / "metrics"
+SHAPES = [(20, 1), (30, 2), (25, 49), (40, 13)]
+
+
+def random_case(queries, candidates, levels, share=0.3, seed=0):
+    """Scores with ties and some -inf, and relevant candidates in random order, several in some rows."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randint(levels, (queries, candidates), generator=generator).float()
+    scores[torch.rand(scores.shape, generator=generator) < 0.05] = -torch.inf
+    relevant = torch.rand(scores.shape, generator=generator) < share
+    relevant[torch.arange(queries), torch.randint(candidates, (queries,), generator=generator)] = True
+    pairs = relevant.nonzero()
+    return scores, relevant, pairs[torch.randperm(len(pairs), generator=generator)]
+
+
+def untied(scores, relevant):
+    """Distinct scores in the order of the declared rule: by score, irrelevant ones first among equals."""
+    rows = []
+    for row, is_relevant in zip(scores.tolist(), relevant.tolist(), strict=True):
+        order = sorted(range(len(row)), key=lambda c: (-row[c], is_relevant[c]))
+        rows.append([float(len(row) - order.index(c)) for c in range(len(row))])
+    return np.array(rows)
+
+
+def slow_ranks(scores, pairs):
+    rows, pairs = scores.double().tolist(), pairs.tolist()
+    ranks = []
+    for place, (row, column) in enumerate(pairs):
+        value, others = rows[row][column], {c: p for p, (r, c) in enumerate(pairs) if r == row}
+        irrelevant = sum(score >= value for c, score in enumerate(rows[row]) if c not in others)
+        before = sum(rows[row][c] > value or (rows[row][c] == value and p < place) for c, p in others.items())
+        ranks.append(1 + irrelevant + before)
+    return torch.tensor(ranks)
+
+
+def slow_metrics(ranks, rows):
+    by_query = {}
+    for rank, row in zip(ranks.tolist(), rows.tolist(), strict=True):
+        by_query.setdefault(row, []).append(rank)
+    lists = [sorted(values) for values in by_query.values()]
+    first = [values[0] for values in lists]
+    precision = [sum((i + 1) / r for i, r in enumerate(values)) / len(values) for values in lists]
+    gain = [
+        sum(1 / math.log2(1 + r) for r in values if r <= 10)
+        / sum(1 / math.log2(1 + i) for i in range(1, min(len(values), 10) + 1))
+        for values in lists
+    ]
+    return {
+        **{f"recall_at_{k}": 100 * np.mean([r <= k for r in first]) for k in (1, 5, 10)},
+        "mean_average_precision": 100 * np.mean(precision),
+        "ndcg_at_10": 100 * np.mean(gain),
+        "median_rank": np.median(first),
+        "mean_rank": np.mean(first),
+        "num_queries": len(lists),
+    }
+
+
+@pytest.mark.parametrize("levels", [1, 2, 5, 1000])
+@pytest.mark.parametrize(("queries", "candidates"), SHAPES)
+def test_ranks_and_metrics_agree_with_slow_loops(queries, candidates, levels):
+    scores, relevant, pairs = random_case(queries, candidates, levels)
+    ranks = relevant_ranks(scores, pairs)
+    assert torch.equal(ranks, slow_ranks(scores, pairs))
+    assert retrieval_metrics(ranks, pairs[:, 0]) == pytest.approx(slow_metrics(ranks, pairs[:, 0]), abs=1e-9)
+    if candidates > 2:
+        assert relevant.sum(dim=1).max() > 1 and len(ranks.unique()) > 2
+
+
+def test_the_random_cases_hold_ties_of_relevant_with_irrelevant_and_of_relevant_with_relevant():
+    scores, relevant, _ = random_case(25, 49, 5)
+    row, mine = scores[0], relevant[0]
+    assert set(row[mine].tolist()) & set(row[~mine].tolist())
+    assert len(row[mine].unique()) < mine.sum()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_the_order_decides_not_the_number_format(dtype):
+    scores, _, pairs = random_case(25, 49, 5)
+    assert torch.equal(relevant_ranks(scores.to(dtype), pairs), relevant_ranks(scores, pairs))
+
+
+def test_the_other_direction_is_a_transposed_view():
+    scores, relevant, _ = random_case(30, 12, 4)
+    relevant[0] = True  # every column is relevant for some row
+    pairs = relevant.nonzero()
+    expected = relevant_ranks(scores.T.contiguous(), pairs.flip(1))
+    assert torch.equal(relevant_ranks(scores.T, pairs.flip(1)), expected)
+    assert torch.equal(expected, slow_ranks(scores.T, pairs.flip(1)))
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -torch.inf])
+def test_constant_scores_rank_last(value):
+    scores = torch.full((2, 7), value)
+    assert relevant_ranks(scores, torch.tensor([[0, 3], [1, 0]])).tolist() == [7, 7]
+    # Three relevant ones of seven: four irrelevant ones before the first, successive places in the order of the pairs.
+    assert relevant_ranks(scores[:1], torch.tensor([[0, 6], [0, 0], [0, 2]])).tolist() == [5, 6, 7]
+
+
+def test_zeros_of_either_sign_tie():
+    assert relevant_ranks(torch.tensor([[0.0, -0.0, -0.0]]), torch.tensor([[0, 1], [0, 2]])).tolist() == [2, 3]
+
+
+def test_no_queries_have_no_ranks():
+    assert relevant_ranks(torch.zeros(0, 4), torch.zeros(0, 2, dtype=torch.long)).tolist() == []
+
+
+def test_results_do_not_depend_on_the_size_of_blocks(monkeypatch):
+    scores, _, pairs = random_case(40, 13, 5)
+    expected = slow_ranks(scores, pairs)
+    for elements in (1, 30, 10**9):
+        monkeypatch.setattr("eval.metrics.retrieval.ranking._BLOCK_ELEMENTS", elements)
+        assert torch.equal(relevant_ranks(scores, pairs), expected)
+
+
+@pytest.mark.parametrize("levels", [2, 5, 1000])
+@pytest.mark.parametrize(("queries", "candidates"), SHAPES)
+def test_metrics_agree_with_scikit_learn(queries, candidates, levels):
+    # scikit-learn averages over ties, so it is given scores that break them by the declared rule.
+    scores, relevant, pairs = random_case(queries, candidates, levels)
+    metrics = retrieval_metrics(relevant_ranks(scores, pairs), pairs[:, 0])
+    truth, ordered = relevant.numpy().astype(int), untied(scores, relevant)
+    precisions = [average_precision_score(truth[i], ordered[i]) for i in range(queries)]
+    assert metrics["mean_average_precision"] == pytest.approx(100 * np.mean(precisions), abs=1e-9)
+    ranking = label_ranking_average_precision_score(truth, ordered)
+    assert metrics["mean_average_precision"] == pytest.approx(100 * ranking, abs=1e-9)
+    if candidates > 1:  # ndcg_score refuses a single candidate
+        assert metrics["ndcg_at_10"] == pytest.approx(100 * ndcg_score(truth, ordered, k=10), abs=1e-9)
+
+
+@pytest.mark.parametrize("levels", [2, 5, 1000])
+@pytest.mark.parametrize(("queries", "candidates"), SHAPES)
+def test_metrics_agree_with_trec_eval(queries, candidates, levels):
+    # trec_eval breaks ties by name, so it is given scores that break them by the declared rule.
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    scores, relevant, pairs = random_case(queries, candidates, levels)
+    metrics = retrieval_metrics(relevant_ranks(scores, pairs), pairs[:, 0])
+    ordered = untied(scores, relevant)
+    names = [f"c{column}" for column in range(candidates)]
+    truth = {f"q{i}": dict(zip(names, relevant[i].int().tolist(), strict=True)) for i in range(queries)}
+    run = {f"q{i}": dict(zip(names, ordered[i].tolist(), strict=True)) for i in range(queries)}
+    evaluator = pytrec_eval.RelevanceEvaluator(truth, {"map", "ndcg_cut_10", "success_1,5,10", "recip_rank"})
+    found = evaluator.evaluate(run)
+    assert len(found) == queries
+    for key, theirs in {
+        "mean_average_precision": "map",
+        "ndcg_at_10": "ndcg_cut_10",
+        "recall_at_1": "success_1",
+        "recall_at_5": "success_5",
+        "recall_at_10": "success_10",
+    }.items():
+        assert metrics[key] == pytest.approx(100 * np.mean([query[theirs] for query in found.values()]), abs=1e-6)
+    first = first_ranks(relevant_ranks(scores, pairs), pairs[:, 0])
+    reciprocal = np.mean([query["recip_rank"] for query in found.values()])
+    assert (1 / first.double()).mean().item() == pytest.approx(reciprocal, abs=1e-6)
+
+
+def test_first_ranks_are_in_the_order_of_the_queries():
+    ranks, rows = torch.tensor([4, 2, 9, 3]), torch.tensor([7, 3, 3, 7])
+    assert first_ranks(ranks, rows).tolist() == [2, 3]
+
+
+def test_metrics_of_known_ranks():
+    # Query 0: relevant ones at 1 and 3. Query 1: at 2 and 12. Query 2: at 11.
+    metrics = retrieval_metrics(torch.tensor([3, 2, 1, 11, 12]), torch.tensor([0, 1, 0, 2, 1]))
+    ideal = 1 + 1 / math.log2(3)
+    assert metrics == pytest.approx(
+        {
+            "recall_at_1": 100 / 3,
+            "recall_at_5": 200 / 3,
+            "recall_at_10": 200 / 3,
+            "mean_average_precision": 100 / 3 * ((1 + 2 / 3) / 2 + (1 / 2 + 2 / 12) / 2 + 1 / 11),
+            "ndcg_at_10": 100 / 3 * ((1 + 1 / 2) / ideal + (1 / math.log2(3)) / ideal),
+            "median_rank": 2,
+            "mean_rank": 14 / 3,
+            "num_queries": 3,
+        }
+    )
+    assert list(retrieval_metrics(torch.tensor([4, 1]), k=(1, 3)))[:2] == ["recall_at_1", "recall_at_3"]
+    assert retrieval_metrics(torch.tensor([4, 1]))["median_rank"] == 2.5
+
+
+@pytest.mark.parametrize(
+    ("scores", "pairs", "message"),
+    [
+        (torch.zeros(3), [[0, 0]], r"got \(3,\) and \(1, 2\)"),
+        (torch.zeros(1, 3), [0], r"got \(1, 3\) and \(1,\)"),
+        (torch.zeros(1, 3), [[0, 1], [0, 3]], r"\(1, 3\); \[\[0, 3\]\] are not"),
+        (torch.zeros(1, 3), [[-1, 1]], r"\[\[-1, 1\]\] are not"),
+        (torch.zeros(1, 3), [[0, 1], [0, 1]], "must be unique"),
+        (torch.zeros(3, 2), [[1, 1]], r"rows \[0, 2\] have no relevant candidate"),
+        (torch.tensor([[0.0, 1.0], [torch.nan, 1.0]]), [[0, 0], [1, 1]], r"NaN in query rows \[1\]"),
+    ],
+)
+def test_bad_scores_and_pairs_are_named(scores, pairs, message):
+    with pytest.raises(ValueError, match=message):
+        relevant_ranks(scores, torch.tensor(pairs))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "rows", "k", "message"),
+    [
+        ([], None, (1,), "at least one rank"),
+        ([1, 0], None, (1,), r"counted from 1; got \[1, 0\]"),
+        ([2, 2], [0, 0], (1,), "same rank"),
+        ([2, 1], [0], (1,), r"shapes \(2,\) and \(1,\)"),
+        ([2], None, (0,), r"at least 1, got \(0,\)"),
+        ([2], None, (1.5,), "whole numbers"),
+    ],
+)
+def test_bad_ranks_are_refused(ranks, rows, k, message):
+    with pytest.raises(ValueError, match=message):
+        retrieval_metrics(torch.tensor(ranks), None if rows is None else torch.tensor(rows), k)
+
+
+def test_a_large_gallery_is_ranked_without_sorting_it():
+    generator = torch.Generator().manual_seed(0)
+    scores, pairs = torch.randn(3000, 3000, generator=generator), torch.arange(3000)[:, None].expand(-1, 2)
+    started = time.perf_counter()
+    ranks = relevant_ranks(scores, pairs)
+    elapsed = time.perf_counter() - started
+    started = time.perf_counter()
+    order = scores[:500].argsort(dim=1, descending=True)
+    assert elapsed < 6 * (time.perf_counter() - started)
+    assert torch.equal(ranks[:500], 1 + (order == torch.arange(500)[:, None]).int().argmax(dim=1))
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """The folders as they would be pushed, away from this project."""
+    target = tmp_path_factory.mktemp("elsewhere") / "eval" / "metrics"
+    target.mkdir(parents=True)
+    for name in ("retrieval", "aggregation_gain"):
+        shutil.copytree(METRICS / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return target.parents[1]
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory, copied):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate.config, "HF_MODULES_CACHE", tmp_path_factory.mktemp("modules"))
+        folders = {name: copied / "eval" / "metrics" / name for name in ("retrieval", "aggregation_gain")}
+        cache = str(tmp_path_factory.mktemp("cache"))
+        yield {
+            name: evaluate.load(str(folder), cache_dir=cache, keep_in_memory=True) for name, folder in folders.items()
+        }
+
+
+def card_examples(name):
+    text = (METRICS / name / "README.md").read_text(encoding="utf-8")
+    return "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
+
+
+ALONE = """\
+import doctest, importlib.util, sys
+sys.path.append(sys.argv[2])
+assert not any(importlib.util.find_spec(name) for name in ("modeling_scalar", "eval.protocol"))
+print(doctest.testfile(sys.argv[1], module_relative=False))
+"""
+
+
+def test_modules_load_offline_from_a_copy_and_their_cards_are_correct(tmp_path, copied):
+    examples = "\n".join(map(card_examples, ("retrieval", "aggregation_gain")))
+    count = len(doctest.DocTestParser().get_examples(examples))
+    assert count > 10
+    (tmp_path / "cards.txt").write_text(examples, encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        # -S leaves out the project, which is installed in place; the libraries come back as a path.
+        [sys.executable, "-S", "-c", ALONE, tmp_path / "cards.txt", Path(evaluate.__file__).parents[1]],
+        cwd=copied,
+        env=environment | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"failed=0, attempted={count})" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("name", ["retrieval", "aggregation_gain"])
+def test_folders_hold_what_their_spaces_need(name):
+    folder = METRICS / name
+    header = yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---")[1])
+    assert header["sdk"] == "gradio" and header["tags"] == ["evaluate", "metric"]
+    ((script, inputs),) = json.loads((folder / "example.json").read_text(encoding="utf-8")).items()
+    assert script == f"{name}.py" and list(inputs)[:2] == ["predictions", "references"]
+    lines = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    required = {line.split(">")[0] for line in lines if not line.startswith(("#", "--"))}
+    scripts = "".join(path.read_text() for path in folder.glob("*.py"))
+    imported = set(re.findall(r"^(?:import|from) (\w+)", scripts, flags=re.MULTILINE))
+    assert imported - set(sys.stdlib_module_names) == required
+
+
+@pytest.mark.parametrize(("queries", "candidates"), SHAPES)
+def test_retrieval_module_equals_the_functions(modules, queries, candidates):
+    scores, relevant, pairs = random_case(queries, candidates, 4)
+    references = [row.nonzero().flatten().tolist() for row in relevant]
+    expected = retrieval_metrics(relevant_ranks(scores, pairs), pairs[:, 0])
+    assert modules["retrieval"].compute(predictions=scores, references=references) == pytest.approx(expected)
+    for start in range(0, queries, 8):
+        modules["retrieval"].add_batch(
+            predictions=scores[start : start + 8].numpy(), references=references[start : start + 8]
+        )
+    assert modules["retrieval"].compute() == pytest.approx(expected)
+
+
+def test_retrieval_module_keeps_scores_apart_that_single_precision_merges(modules):
+    metrics = modules["retrieval"].compute(predictions=[[1.0, 1.0 + 1e-12]], references=[1], k=[1])
+    assert metrics["recall_at_1"] == 100
+
+
+@pytest.mark.parametrize(
+    ("predictions", "references", "message"),
+    [
+        ([[1.0, 2.0], [1.0, 2.0, 3.0]], [0, 1], r"rows of \[2, 3\]"),
+        ([[1.0, 2.0]], [2], r"\[\[0, 2\]\] are not"),
+        ([[1.0, 2.0]], [[0, 0]], "must be unique"),
+        ([[1.0, 2.0], [1.0, 2.0]], [[0], []], r"rows \[1\] have no relevant"),
+        ([[1.0, float("nan")]], [0], r"NaN in query rows \[0\]"),
+        ([1.0, 2.0], [0, 1], "expected format"),
+        ([[1.0, 2.0]], [0, 1], "number of predictions"),
+    ],
+)
+def test_retrieval_module_refuses_what_it_cannot_rank(modules, predictions, references, message):
+    module = copy.deepcopy(modules["retrieval"])  # a module keeps the schema of a batch that it refused
+    with pytest.raises(ValueError, match=message):
+        module.compute(predictions=predictions, references=references)
+
+
+@pytest.mark.parametrize(("queries", "candidates"), SHAPES)
+def test_aggregation_gain_has_the_tie_rule_of_the_functions(modules, queries, candidates):
+    joint, relevant, pairs = random_case(queries, candidates, 4, share=0.1)
+    pathways = {name: random_case(queries, candidates, 4, seed=seed)[0] for seed, name in enumerate("abc", start=1)}
+    recalls = {
+        name: retrieval_metrics(relevant_ranks(scores, pairs), pairs[:, 0])["recall_at_1"]
+        for name, scores in ({"joint": joint} | pathways).items()
+    }
+    result = modules["aggregation_gain"].compute(
+        predictions=joint, references=[row.nonzero().flatten().tolist() for row in relevant], pathways=pathways
+    )
+    best = max(pathways, key=recalls.__getitem__)
+    assert result == {
+        "aggregation_gain": pytest.approx(recalls["joint"] - recalls[best]),
+        "joint_recall_at_1": pytest.approx(recalls["joint"]),
+        "best_pathway": best,
+        "best_pathway_recall_at_1": pytest.approx(recalls[best]),
+    }
+
+
+def test_of_equally_strong_pathways_the_first_is_named(modules):
+    scores = np.eye(3)
+    for names in (("video", "audio"), ("audio", "video")):
+        result = modules["aggregation_gain"].compute(
+            predictions=np.zeros((3, 3)), references=[0, 1, 2], pathways=dict.fromkeys(names, scores)
+        )
+        assert result["best_pathway"] == names[0]
+        assert result["aggregation_gain"] == -100
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pathways": {}}, "`pathways` is empty"),
+        ({"pathways": {"video": [[1.0, 2.0]]}}, r"pathway 'video' of shape \(2, 2\), got \(1, 2\)"),
+        ({"pathways": {"video": [[1.0, 2.0], [1.0]]}}, r"pathway 'video' has rows of \[1, 2\]"),
+        ({"pathways": {"video": [[1.0, 2.0], [1.0, float("nan")]]}}, r"pathway 'video' has NaN in query rows \[1\]"),
+        ({"references": [0, 2]}, r"query 1 has \[2\]"),
+        ({"references": [[0], []]}, r"query 1 has \[\]"),
+    ],
+)
+def test_aggregation_gain_refuses_what_it_cannot_compare(modules, change, message):
+    scores = [[1.0, 2.0], [2.0, 1.0]]
+    arguments = {"predictions": scores, "references": [0, 1], "pathways": {"video": scores}}
+    with pytest.raises(ValueError, match=message):
+        modules["aggregation_gain"].compute(**arguments | change)

@@ -1,0 +1,21 @@
+"""A model with a cross-encoder, and a processor whose clips lie in memory."""
+
+import pytest
+import torch
+
+from modeling_scalar import ScalarModel
+from tests.conftest import make_tiny_config
+from tests.eval.protocol.slow_matching import MemoryProcessor
+
+
+@pytest.fixture
+def processor(tiny_processor):
+    return MemoryProcessor(tiny_processor)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(1)
+    model = ScalarModel(make_tiny_config(initializer_range=0.3)).eval()
+    torch.nn.init.normal_(model.match_head.classifier.weight)
+    return model

@@ -1,0 +1,110 @@
+"""Clips in memory, and the cross-encoder over one pair at a time."""
+
+import math
+
+import numpy as np
+import torch
+from datasets import Dataset
+
+from eval.benchmarks.columns import FEATURES
+from modeling_scalar import Clip
+from modeling_scalar.processing_scalar import FROM_VIDEO
+
+CLOSE = {"atol": 1e-5, "rtol": 0}  # padding changes the order of sums, nothing else
+
+
+# What the clips hold: (video, audio, subtitle).
+CONTENTS = [
+    (True, True, "hello weather"),
+    (True, False, None),
+    (False, True, None),
+    (False, False, "cat says hello"),
+    (True, True, None),
+    (False, True, "low tone"),
+    (True, False, "the dog says music"),
+]
+
+
+CAPTIONS = ["a red circle", "the dog barks and the cat meows", "high tone", "hello", "about music", "low", "a cat"]
+
+
+class MemoryProcessor:
+    """The tiny processor over clips that are not read from files; remembers which were read."""
+
+    def __init__(self, processor):
+        self.processor = processor
+        self.read = []
+
+    def read_clip(self, video, audio=FROM_VIDEO, subtitle=None, on_error="raise"):
+        self.read.append(video or audio or subtitle)
+        numbers = np.random.default_rng(sum(map(ord, str(video or audio))))
+        return Clip(
+            frames=None if video is None else numbers.integers(0, 256, (2, 32, 32, 3), dtype=np.uint8),
+            waveform=None if audio is None else numbers.standard_normal(16_000).astype(np.float32) * 0.1,
+            subtitle=subtitle,
+        )
+
+    def __call__(self, **inputs):
+        return self.processor(**inputs)
+
+
+def make_rows(contents=CONTENTS, captions=CAPTIONS):
+    return [
+        {
+            "video_id": f"clip{i}",
+            "caption": caption,
+            "video_path": f"{i}.mp4" if video else None,
+            "audio_path": f"{i}.mp4" if audio and video else f"{i}.wav" if audio else None,
+            "subtitle": subtitle,
+        }
+        for i, ((video, audio, subtitle), caption) in enumerate(zip(contents, captions, strict=True))
+    ]
+
+
+def make_dataset(rows):
+    return Dataset.from_list(rows, features=FEATURES)
+
+
+def make_clips(rows):
+    return [{name: row[name] for name in FEATURES if name != "caption"} for row in rows]
+
+
+class PairByPair:
+    """One pair at a time: no padding, no batches, and condition tokens from the layers themselves."""
+
+    shapes = {"video": (1, 2, 5, 32), "audio": (1, 1, 16, 24)}  # frames, tokens and width of the tiny towers
+
+    def __init__(self, model, processor, rows):
+        self.model, self.processor, self.rows = model, processor, rows
+        self.tokens, self.known = {}, {}
+
+    @torch.no_grad()
+    def __call__(self, caption, index, shown, policy):
+        """Match probability, NaN if there is nothing to read. `shown` are two booleans: video, audio."""
+        what = index, tuple(shown), policy
+        if (caption, *what) not in self.known:
+            if what not in self.tokens:
+                self.tokens[what] = self._read(*what)
+            self.known[caption, *what] = self._match(caption, self.tokens[what])
+        return self.known[caption, *what]
+
+    def _read(self, index, shown, policy):
+        row = self.rows[index]
+        clip = self.processor.read_clip(row["video_path"], row["audio_path"], subtitle="hello")
+        features, tokens = self.processor(clips=[clip]), []
+        if shown[0] and clip.frames is not None:
+            tokens.append(self.model.video_condition(self.model.get_video_states(features["pixel_values_videos"])))
+        elif policy == "zeros":
+            tokens.append(self.model.video_condition(torch.zeros(self.shapes["video"])))
+        if shown[1] and clip.waveform is not None:
+            tokens.append(self.model.audio_condition(self.model.get_audio_states(features["input_features"])))
+        elif policy == "zeros":
+            tokens.append(self.model.audio_condition(torch.zeros(self.shapes["audio"])))
+        return tokens
+
+    def _match(self, caption, tokens):
+        if not tokens:
+            return math.nan
+        text, states = self.processor(text=[caption]), torch.cat(tokens, dim=1)
+        mask = torch.ones(states.shape[:2], dtype=torch.bool)
+        return self.model.match(text["input_ids"], text["attention_mask"], states, mask).item()

@@ -1,0 +1,307 @@
+"""The protocol against slow loops over whole score matrices, in both directions."""
+
+import math
+
+import pytest
+import torch
+
+from eval.embeddings import Embeddings
+from eval.metrics.retrieval.ranking import retrieval_metrics
+from eval.protocol.first_stage import (
+    LADDER,
+    evaluate_embeddings,
+    measurable_methods,
+    query_table,
+    rank_pairs,
+    recall_differences,
+    relevant_weights,
+    subset_ladder,
+)
+from eval.protocol.missing import mask_modalities
+from modeling_scalar.aggregation_scalar import DIRECTIONS, METHODS, query_weights, retrieval_scores, scorable_clips
+
+PATHWAYS = ("video", "audio", "subtitle")
+
+
+def random_embeddings(queries=40, clips=17, dim=8, seed=0, several=False, heads=False):
+    """Clips with what they have, and queries near one clip each, or near several; some clips no query describes."""
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.rand(clips, 3, generator=generator) < 0.7
+    mask[~mask.any(dim=1), 0] = True
+    targets = torch.randint(max(1, clips - 2), (queries,), generator=generator)  # nobody describes the last
+    modality_embeds = torch.nn.functional.normalize(torch.randn(clips, 3, dim, generator=generator), dim=-1)
+    own = (modality_embeds * mask[..., None]).sum(dim=1)[targets]
+    text_embeds = own + 0.5 * torch.randn(queries, dim, generator=generator)
+    pairs = torch.stack([torch.arange(queries), targets], dim=1)
+    if several:
+        others = torch.stack([torch.arange(queries), targets.flip(0)], dim=1)
+        pairs = torch.cat([pairs, others]).unique(dim=0)
+        pairs = pairs[torch.randperm(len(pairs), generator=generator)]
+    query_ids = [f"query{i}" for i in range(queries)]
+    return Embeddings(
+        text_embeds=torch.nn.functional.normalize(text_embeds, dim=-1),
+        modality_embeds=modality_embeds * mask[..., None],
+        modality_mask=mask,
+        pairs=pairs,
+        clip_ids=[f"clip{i}" for i in range(clips)],
+        query_ids=query_ids,
+        captions=query_ids,
+        concat_embeds=torch.nn.functional.normalize(modality_embeds.flip(2), dim=-1) if heads else None,
+    )
+
+
+def slow_ranks(scores, pairs):
+    """The declared rule, one pair at a time: of equals the irrelevant ones first, then the relevant ones in turn."""
+    ranks = []
+    scores, pairs = scores.tolist(), pairs.tolist()
+    for position, (row, column) in enumerate(pairs):
+        relevant = {c: p for p, (r, c) in enumerate(pairs) if r == row}
+        rank = 1
+        for candidate, score in enumerate(scores[row]):
+            if candidate in relevant:
+                ahead = score > scores[row][column] or (
+                    score == scores[row][column] and relevant[candidate] < position
+                )
+                rank += candidate != column and ahead
+            else:
+                rank += score >= scores[row][column]
+        ranks.append(rank)
+    return torch.tensor(ranks)
+
+
+def slow_metrics(embeddings, mask, method, direction, **options):
+    texts, clips = embeddings.text_embeds, embeddings.modality_embeds
+    scores = retrieval_scores(
+        texts, clips, mask, method, concat_embeds=embeddings.concat_embeds, direction=direction, **options
+    )
+    flipped = direction == "video_to_text"
+    pairs = embeddings.pairs.flip(1) if flipped else embeddings.pairs
+    metrics = retrieval_metrics(slow_ranks(scores.T if flipped else scores, pairs), pairs[:, 0])
+    return {f"{direction}_{name}": value for name, value in metrics.items() if name != "num_queries"}
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("max_pairs", [60, 10**6])
+def test_metrics_of_every_method_agree_with_slow_ranks_of_whole_score_matrices(several, max_pairs):
+    embeddings = random_embeddings(several=several, heads=True)
+    options = {"query_temperature": 0.2, "curvature": 2.0, "rank_constant": 5}
+    described = len(embeddings.pairs[:, 1].unique())
+    assert described < len(embeddings.clip_ids) and (several == (len(embeddings.pairs) > len(embeddings.query_ids)))
+    result = evaluate_embeddings(embeddings, rates=(0.0, 0.5), mask_seed=3, max_pairs=max_pairs, **options)
+    recalls = set()
+    for entry in result["rates"]:
+        mask = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, entry["rate"], 3)
+        assert set(entry["methods"]) == set(METHODS)
+        for method, metrics in entry["methods"].items():
+            expected = {"num_unscorable_clips": (~scorable_clips(mask, method)).sum().item()}
+            for direction in DIRECTIONS:
+                expected |= slow_metrics(embeddings, mask, method, direction, **options)
+            assert metrics == pytest.approx(expected), method
+            recalls.add((metrics["text_to_video_recall_at_1"], metrics["video_to_text_recall_at_1"]))
+        assert entry["methods"]["triangle"]["num_unscorable_clips"] > 0
+    assert len(recalls) > 10 and [entry["rate"] for entry in result["rates"]] == [0.0, 0.5]
+
+
+def test_class_labels_as_queries_give_accuracy():
+    """Three labels, nine clips: the accuracy is the share of clips whose own label scores highest."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.nn.functional.normalize(torch.randn(3, 8, generator=generator), dim=-1)
+    classes = torch.arange(9) % 3
+    embeds = torch.nn.functional.normalize(
+        labels[classes][:, None] + 8 * torch.randn(9, 3, 8, generator=generator), dim=-1
+    )
+    names = ["barking", "howling", "meowing"]
+    pairs = torch.stack([classes, torch.arange(9)], dim=1)
+    clip_ids = [f"clip{i}" for i in range(9)]
+    embeddings = Embeddings(labels, embeds, torch.ones(9, 3, dtype=torch.bool), pairs, clip_ids, names, names)
+    metrics = evaluate_embeddings(embeddings, ("uniform",), (0.0,))["rates"][0]["methods"]["uniform"]
+    scores = labels @ torch.nn.functional.normalize(embeds.sum(1), dim=-1).T
+    accuracy = (scores.argmax(0) == classes).double().mean().item()
+    assert 0 < accuracy < 1 and metrics["video_to_text_recall_at_1"] == pytest.approx(100 * accuracy)
+    assert metrics["video_to_text_recall_at_10"] == 100
+    first = (classes[scores.argmax(1)] == torch.arange(3)).double().mean().item()
+    assert metrics["text_to_video_recall_at_1"] == pytest.approx(100 * first)
+
+
+@pytest.mark.parametrize("clips", [1, 2, 49])
+def test_small_galleries(clips):
+    embeddings = random_embeddings(queries=clips, clips=clips)
+    entry = evaluate_embeddings(embeddings)["rates"][0]
+    for metrics in entry["methods"].values():
+        assert metrics["text_to_video_mean_rank"] <= clips
+        if clips == 1:
+            assert metrics["text_to_video_recall_at_1"] == metrics["video_to_text_recall_at_1"] == 100
+    assert clips > 10 or entry["methods"]["scalar"]["text_to_video_recall_at_10"] == 100
+
+
+def test_no_masking_is_byte_identical_to_no_mask():
+    embeddings = random_embeddings()
+    masked = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, 0.0)
+    assert torch.equal(masked, embeddings.modality_mask)
+    whole, at_zero = (
+        rank_pairs(embeddings, [mask], measurable_methods(embeddings)) for mask in (embeddings.modality_mask, masked)
+    )
+    for method, by_direction in whole[0].items():
+        for direction, ranks in by_direction.items():
+            assert torch.equal(ranks, at_zero[0][method][direction])
+
+
+def test_gain_is_joint_recall_minus_that_of_the_best_pathway_under_the_same_masks():
+    bests = []
+    for entry in evaluate_embeddings(random_embeddings(), rates=(0.0, 0.5, 1.0))["rates"]:
+        recalls = {name: metrics["text_to_video_recall_at_1"] for name, metrics in entry["methods"].items()}
+        best = max(recalls[name] for name in PATHWAYS)
+        assert entry["best_pathway"]["text_to_video_recall_at_1"] == best == recalls[entry["best_pathway"]["method"]]
+        assert entry["aggregation_gain"] == {name: r - best for name, r in recalls.items() if name not in PATHWAYS}
+        bests.append(best)
+    assert len(set(bests)) > 1
+
+
+def test_pathways_are_measured_even_if_not_asked_for():
+    entry = evaluate_embeddings(random_embeddings(), methods=("scalar",), rates=(0.0,))["rates"][0]
+    assert list(entry["methods"]) == ["scalar", *PATHWAYS]
+    assert list(entry["aggregation_gain"]) == ["scalar"]
+
+
+def test_concatenation_heads_are_measured_where_there_are_any():
+    assert set(METHODS) - set(measurable_methods(random_embeddings())) == {"concat_head"}
+    assert set(measurable_methods(random_embeddings(heads=True))) == set(METHODS)
+    with pytest.raises(ValueError, match="has_concat_heads"):
+        evaluate_embeddings(random_embeddings(), ("concat_head",))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_weights_are_those_of_each_query_at_its_own_clips(several, monkeypatch):
+    monkeypatch.setattr("eval.protocol.first_stage._CHUNK", 7)
+    embeddings = random_embeddings(several=several)
+    weights = query_weights(embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, 0.2)
+    expected = weights[embeddings.pairs[:, 0], embeddings.pairs[:, 1]]
+    torch.testing.assert_close(relevant_weights(embeddings, embeddings.modality_mask, 0.2), expected)
+    entry = evaluate_embeddings(embeddings, ("scalar",), (0.0,), query_temperature=0.2)["rates"][0]
+    assert list(entry["mean_weight"].values()) == pytest.approx(expected.mean(0).tolist(), abs=1e-6)
+    assert list(entry["decided"].values()) == expected.argmax(1).bincount(minlength=3).tolist()
+
+
+def test_masks_lower_presence_by_the_number_of_masked_clips():
+    embeddings = random_embeddings()
+    whole, masked = evaluate_embeddings(embeddings, rates=(0.0, 1.0))["rates"]
+    several = (embeddings.modality_mask.sum(dim=1) > 1).sum().item()
+    assert whole["num_masked_clips"] == 0 and masked["num_masked_clips"] == several > 0
+    assert sum(whole["presence"].values()) == embeddings.modality_mask.sum().item()
+    assert sum(whole["presence"].values()) - sum(masked["presence"].values()) == several
+
+
+def test_the_ladder_shows_the_whole_gallery_the_same_modalities():
+    embeddings = random_embeddings()
+    ladder = subset_ladder(embeddings, query_temperature=0.2)
+    assert [tuple(entry["modalities"]) for entry in ladder] == list(LADDER)
+    lacking = (~embeddings.modality_mask[:, 0]).sum().item()
+    assert [entry["num_unscorable_clips"] for entry in ladder] == [
+        lacking,
+        (~embeddings.modality_mask[:, :2].any(1)).sum().item(),
+        0,
+    ]
+    assert lacking > 0
+    whole = evaluate_embeddings(embeddings, rates=(0.0,), query_temperature=0.2)["rates"][0]["methods"]
+    for method, recall in ladder[-1]["text_to_video_recall_at_1"].items():
+        assert recall == whole[method]["text_to_video_recall_at_1"]
+    for method in ("scalar", "uniform", "max", "mean", "symile"):  # with one modality all of these are its cosine
+        assert ladder[0]["text_to_video_recall_at_1"][method] == whole["video"]["text_to_video_recall_at_1"]
+
+
+def test_the_ladder_has_no_value_where_a_score_is_defined_for_no_clip():
+    embeddings = random_embeddings(heads=True)
+    recalls = [entry["text_to_video_recall_at_1"] for entry in subset_ladder(embeddings)]
+    for method in recalls[0]:
+        undefined = [index for index, recall in enumerate(recalls) if recall[method] is None]
+        assert undefined == ([0] if method in ("triangle", "concat_head") else []), method
+
+
+def test_a_clip_with_nothing_left_ranks_last_and_hides_nobody():
+    embeddings = random_embeddings()
+    mask = embeddings.modality_mask.clone()
+    mask[3] = False
+    ranks = rank_pairs(embeddings, [mask], measurable_methods(embeddings))[0]
+    lost = embeddings.pairs[:, 1] == 3
+    assert lost.any()
+    for method, by_direction in ranks.items():
+        assert (by_direction["text_to_video"][lost] == 17).all(), method
+        assert (by_direction["text_to_video"][~lost] < 17).any()
+
+
+def test_the_table_of_queries_tells_where_each_clip_ranked_and_what_decided():
+    embeddings = random_embeddings(several=True)
+    table = query_table(embeddings, ("scalar", "video"), query_temperature=0.2)
+    scores = retrieval_scores(
+        embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, "scalar", 0.2
+    )
+    ranks = slow_ranks(scores, embeddings.pairs)
+    pairs = embeddings.pairs.tolist()
+    for row, query_id in enumerate(embeddings.query_ids):
+        own = [position for position, (query, _) in enumerate(pairs) if query == row]
+        assert table["query_id"][row] == query_id
+        assert table["rank_scalar"][row] == min(ranks[position].item() for position in own)
+        assert table["clip_id"][row] == embeddings.clip_ids[pairs[own[0]][1]]
+        weights = {name: table[f"weight_{name}"][row] for name in PATHWAYS}
+        assert sum(weights.values()) == pytest.approx(1) and table["decided"][row] == max(weights, key=weights.get)
+    assert len(set(table["decided"])) == 3
+    assert {len(column) for column in table.values()} == {40}
+
+
+def test_differences_are_those_of_the_recalls():
+    embeddings = random_embeddings(queries=200)
+    table = query_table(embeddings)
+    recalls = evaluate_embeddings(embeddings, rates=(0.0,))["rates"][0]["methods"]
+    for entry in recall_differences(table, "scalar", ("scalar", "video", "gram")):
+        expected = recalls["scalar"]["text_to_video_recall_at_1"]
+        expected -= recalls[entry["baseline"]]["text_to_video_recall_at_1"]
+        assert entry["method"] == "scalar" and entry["baseline"] in ("video", "gram")
+        assert entry["difference"] == pytest.approx(expected) and entry["low"] <= expected <= entry["high"]
+        assert entry["low"] < entry["high"]
+
+
+def test_query_that_names_its_clip_in_one_modality_is_found_by_that_pathway_alone():
+    clips = 6
+    embeds = torch.zeros(clips, 3, 2 * clips)
+    embeds[:, 1, :clips] = torch.eye(clips)
+    embeds[:, 0, clips] = embeds[:, 2, clips + 1] = 1
+    embeddings = Embeddings(
+        text_embeds=embeds[:, 1].clone(),
+        modality_embeds=embeds,
+        modality_mask=torch.ones(clips, 3, dtype=torch.bool),
+        pairs=torch.arange(clips)[:, None].expand(-1, 2),
+        clip_ids=[f"clip{i}" for i in range(clips)],
+        query_ids=[f"query{i}" for i in range(clips)],
+        captions=[f"query{i}" for i in range(clips)],
+    )
+    entry = evaluate_embeddings(embeddings, ("scalar", "uniform"), (0.0,))["rates"][0]
+    recalls = {name: metrics["text_to_video_recall_at_1"] for name, metrics in entry["methods"].items()}
+    assert recalls == {"scalar": 100.0, "uniform": 100.0, "video": 0.0, "audio": 100.0, "subtitle": 0.0}
+    assert entry["best_pathway"] == {"method": "audio", "text_to_video_recall_at_1": 100.0}
+    # softmax([0, 1, 0] / 0.1): the audio takes 1 / (1 + 2 exp(-10)).
+    assert entry["mean_weight"]["audio"] == pytest.approx(1 / (1 + 2 * math.exp(-10)), abs=1e-6)
+
+
+def test_embeddings_that_are_not_finite_are_refused_by_name_unless_masked():
+    embeddings = random_embeddings()
+    embeddings.modality_embeds[~embeddings.modality_mask] = float("nan")
+    evaluate_embeddings(embeddings, rates=(0.0,))
+    embeddings.text_embeds[4, 0] = float("nan")
+    embeddings.modality_embeds[2] = float("inf")
+    with pytest.raises(ValueError, match=r"\['query4'\] and the clips \['clip2'\]"):
+        evaluate_embeddings(embeddings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"methods": ("scalr",)}, "scalr"),
+        ({"rates": ()}, "at least one masking rate"),
+        ({"rates": (0.0, 2.0)}, "between 0 and 1"),
+        ({"max_pairs": 0}, "max_pairs"),
+        ({"query_temperature": 0.0}, "query_temperature"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate_embeddings(random_embeddings(), **arguments)

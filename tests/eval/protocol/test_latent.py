@@ -1,0 +1,141 @@
+"""How classes lie in the shared space: against slow loops, and where something is undefined."""
+
+import numpy as np
+import pytest
+import torch
+
+from eval.embeddings import Embeddings
+from eval.protocol.latent import has_classes, latent_space
+from modeling_scalar.configuration_scalar import MODALITIES
+
+
+def make_classes(sizes=(5, 4, 6), strength=1.0, dim=12, seed=0, labels=("dog", "cat", "rain", "horn", "sea")):
+    """Class labels as queries; clips of the classes in turn, some without audio or subtitle."""
+    generator = torch.Generator().manual_seed(seed)
+    classes = torch.cat([torch.full((size,), query) for query, size in enumerate(sizes)])
+    classes = classes[torch.randperm(len(classes), generator=generator)]
+    centres = torch.randn(len(sizes), dim, generator=generator)
+    mask = torch.rand(len(classes), 3, generator=generator) < 0.8
+    mask[:, 0] |= ~mask.any(dim=1)
+    vectors = strength * centres[classes][:, None] + torch.randn(len(classes), 3, dim, generator=generator)
+    texts = strength * centres + torch.randn(len(sizes), dim, generator=generator)
+    names = list(labels[: len(sizes)])
+    return Embeddings(
+        text_embeds=torch.nn.functional.normalize(texts, dim=-1),
+        modality_embeds=torch.nn.functional.normalize(vectors, dim=-1) * mask[..., None],
+        modality_mask=mask,
+        pairs=torch.stack([classes, torch.arange(len(classes))], dim=1),
+        clip_ids=[f"clip{i}" for i in range(len(classes))],
+        query_ids=[f"class{i}" for i in range(len(sizes))],
+        captions=names,
+    )
+
+
+def cosine(first, second):
+    return float(np.dot(first, second) / (np.linalg.norm(first) * np.linalg.norm(second)))
+
+
+def members(embeddings, query):
+    return [clip for label, clip in embeddings.pairs.tolist() if label == query]
+
+
+def slow_text_centroid_cosine(embeddings, query):
+    total = np.zeros(embeddings.text_embeds.shape[1])
+    for clip in members(embeddings, query):
+        for column in (0, 1):
+            if embeddings.modality_mask[clip, column]:
+                total += embeddings.modality_embeds[clip, column].double().numpy()
+    return cosine(embeddings.text_embeds[query].double().numpy(), total)
+
+
+def slow_silhouettes(embeddings, column):
+    """Rousseeuw's (b - a) / max(a, b) with cosine distances, averaged by class."""
+    groups = {}
+    for query in range(len(embeddings.captions)):
+        present = [clip for clip in members(embeddings, query) if embeddings.modality_mask[clip, column]]
+        if len(present) > 1:
+            groups[query] = [embeddings.modality_embeds[clip, column].double().numpy() for clip in present]
+    means = {}
+    for query, own in groups.items() if len(groups) > 1 else ():
+        values = []
+        for i, vector in enumerate(own):
+            a = np.mean([1 - cosine(vector, other) for j, other in enumerate(own) if j != i])
+            b = min(np.mean([1 - cosine(vector, x) for x in other]) for q, other in groups.items() if q != query)
+            values.append((b - a) / max(a, b))
+        means[query] = np.mean(values)
+    return means
+
+
+@pytest.mark.parametrize("sizes", [(5, 4, 6), (2, 9), (7, 1, 5, 3)])
+def test_numbers_agree_with_slow_loops(sizes):
+    embeddings = make_classes(sizes)
+    assert not embeddings.modality_mask.all()
+    metrics = latent_space(embeddings)
+    assert metrics["num_classes"] == len(sizes)
+    assert [entry["num_clips"] for entry in metrics["classes"]] == list(sizes)
+    cosines = [slow_text_centroid_cosine(embeddings, query) for query in range(len(sizes))]
+    assert [entry["text_centroid_cosine"] for entry in metrics["classes"]] == pytest.approx(cosines)
+    assert metrics["text_centroid_cosine"] == pytest.approx(np.mean(cosines))
+    for column, name in enumerate(MODALITIES):
+        expected = slow_silhouettes(embeddings, column)
+        found = {
+            query: entry["silhouette"][name]
+            for query, entry in enumerate(metrics["classes"])
+            if entry["silhouette"][name] is not None
+        }
+        assert found == pytest.approx(expected)
+        mean = pytest.approx(np.mean(list(expected.values()))) if expected else None
+        assert metrics["silhouette"][name] == mean
+
+
+def test_a_class_of_one_clip_has_no_silhouette_and_is_nobodys_neighbour():
+    embeddings = make_classes((6, 5, 1))
+    metrics = latent_space(embeddings)
+    assert metrics["classes"][2]["silhouette"]["video"] is None
+    assert metrics["classes"][2]["text_centroid_cosine"] is not None
+    kept = slow_silhouettes(embeddings, 0)
+    assert set(kept) == {0, 1}
+    assert metrics["silhouette"]["video"] == pytest.approx(np.mean(list(kept.values())))
+
+
+def test_a_class_without_video_and_audio_has_no_centroid():
+    embeddings = make_classes((4, 4))
+    clips = members(embeddings, 0)
+    embeddings.modality_mask[clips] = torch.tensor([False, False, True])
+    metrics = latent_space(embeddings)
+    assert metrics["classes"][0]["text_centroid_cosine"] is None
+    assert metrics["text_centroid_cosine"] == pytest.approx(slow_text_centroid_cosine(embeddings, 1))
+    assert metrics["silhouette"]["video"] is None  # of one class only
+
+
+def test_absent_modalities_do_not_count_whatever_they_hold():
+    embeddings = make_classes()
+    expected = latent_space(embeddings)
+    embeddings.modality_embeds[~embeddings.modality_mask] = torch.nan
+    assert latent_space(embeddings) == expected
+
+
+def test_tight_classes_reach_the_ends_of_the_scales():
+    embeddings = make_classes(strength=1e4)
+    metrics = latent_space(embeddings)
+    assert metrics["text_centroid_cosine"] == pytest.approx(1, abs=1e-6)
+    assert all(value == pytest.approx(1, abs=1e-6) for value in metrics["silhouette"].values())
+    assert latent_space(make_classes(strength=0.0))["silhouette"]["video"] < 0.05
+
+
+def test_ordinary_retrieval_has_no_classes():
+    embeddings = make_classes((1, 1, 1))
+    assert not has_classes(embeddings) and latent_space(embeddings) is None
+    embeddings = make_classes((3, 2))
+    assert has_classes(embeddings)
+    query, clip = embeddings.pairs[0].tolist()
+    embeddings.pairs = torch.cat([embeddings.pairs, torch.tensor([[1 - query, clip]])])
+    assert not has_classes(embeddings)
+
+
+def test_an_embedding_that_is_not_finite_is_named():
+    embeddings = make_classes()
+    embeddings.modality_embeds[3, 0] = torch.nan
+    embeddings.modality_mask[3, 0] = True
+    with pytest.raises(ValueError, match="clip3"):
+        latent_space(embeddings)

@@ -1,0 +1,335 @@
+"""The second stage against loops over single pairs and over all orders that ties allow."""
+
+import math
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+import torch
+
+from eval.embed import embed_dataset
+from eval.embeddings import Embeddings
+from eval.metrics.retrieval.ranking import relevant_ranks
+from eval.protocol.matching import POLICIES
+from eval.protocol.missing import mask_modalities
+from eval.protocol.second_stage import evaluate_two_stage, first_candidates, two_stage_scores
+from modeling_scalar.aggregation_scalar import retrieval_scores
+from tests.eval.protocol.slow_matching import (
+    CAPTIONS,
+    CONTENTS,
+    PairByPair,
+    make_dataset,
+    make_rows,
+)
+
+OPTIONS = {"method": "scalar", "query_temperature": 0.1}
+
+
+def two_stage_ranks(scores, pairs, candidates, probabilities):
+    return relevant_ranks(two_stage_scores(scores, pairs, candidates, probabilities), pairs)
+
+
+def worst_rank(scores, candidates, probabilities, target):
+    """The worst place of the target over every order that the ties of both stages allow, by trying them all."""
+    clips, depth = range(len(scores)), len(candidates)
+    chance = dict(zip(candidates, probabilities, strict=True))
+    worst = 0
+    for order in permutations(clips):
+        if any(scores[a] < scores[b] for a, b in zip(order, order[1:], strict=False)):
+            continue
+        first = list(order[:depth])
+        if set(first) != set(candidates):  # another choice at a tie on the edge: the target may have lost it
+            worst = max(worst, order.index(target) + 1) if target not in first else worst
+            continue
+        readable = [clip for clip in first if chance[clip] == chance[clip]]
+        for again in permutations(readable):
+            if any(chance[a] < chance[b] for a, b in zip(again, again[1:], strict=False)):
+                continue
+            places = iter(again)
+            final = [clip if clip not in readable else next(places) for clip in first] + list(order[depth:])
+            worst = max(worst, final.index(target) + 1)
+    return worst
+
+
+def random_stage(shape, generator):
+    scores = torch.randint(0, 4, shape, generator=generator).float()  # full of ties
+    scores[:10] = torch.rand(10, shape[1], generator=generator)  # and none
+    scores[10:14, 2] = -torch.inf
+    return scores
+
+
+def random_probabilities(candidates, generator):
+    probabilities = torch.randint(0, 3, candidates.shape, generator=generator) / 2
+    probabilities[torch.rand(candidates.shape, generator=generator) < 0.25] = torch.nan
+    return probabilities
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 5])
+def test_ranks_are_the_worst_that_ties_allow(depth):
+    generator = torch.Generator().manual_seed(depth)
+    scores = random_stage((40, 5), generator)
+    pairs = torch.stack([torch.arange(40), torch.randint(0, 5, (40,), generator=generator)], dim=1)
+    candidates = first_candidates(scores, pairs, depth)
+    assert candidates.shape == (40, depth)
+    probabilities = random_probabilities(candidates, generator)
+    found = two_stage_ranks(scores, pairs, candidates, probabilities)
+    expected = [
+        worst_rank(*row)
+        for row in zip(scores.tolist(), candidates.tolist(), probabilities.tolist(), pairs[:, 1].tolist(), strict=True)
+    ]
+    assert found.tolist() == expected
+    assert (found != relevant_ranks(scores, pairs)).any() or depth == 1
+
+
+def slow_order(scores, relevant, depth, probability):
+    """The columns of one row after both stages, best first, by lists; what is relevant comes last among equals."""
+    columns = sorted(range(len(scores)), key=lambda c: (-scores[c], c in relevant, c))
+    first, rest = columns[:depth], columns[depth:]
+
+    def tie(c):
+        return 2 if c in relevant else 0 if math.isnan(probability(c)) else 1
+
+    first = sorted(first, key=lambda c: (-scores[c], tie(c)))
+    readable = sorted(
+        (c for c in first if not math.isnan(probability(c))), key=lambda c: (-probability(c), c in relevant)
+    )
+    readable = iter(readable)
+    return [c if math.isnan(probability(c)) else next(readable) for c in first] + rest
+
+
+@pytest.mark.parametrize("depth", [1, 4, 7, 50])
+def test_several_relevant_candidates_each_have_a_rank(depth):
+    generator = torch.Generator().manual_seed(depth)
+    scores = random_stage((60, 7), generator)
+    relevant = torch.rand(60, 7, generator=generator) < 0.4
+    relevant[~relevant.any(dim=1), 3] = True
+    pairs = relevant.nonzero()
+    assert relevant.sum(dim=1).max() > 3
+    candidates = first_candidates(scores, pairs, depth)
+    probabilities = random_probabilities(candidates, generator)
+    ranks = two_stage_ranks(scores, pairs, candidates, probabilities)
+    for row in range(60):
+        chance = dict(zip(candidates[row].tolist(), probabilities[row].tolist(), strict=True))
+        columns = relevant[row].nonzero().flatten().tolist()
+        order = slow_order(scores[row].tolist(), columns, depth, chance.get)
+        expected = sorted(order.index(column) + 1 for column in columns)
+        assert sorted(ranks[pairs[:, 0] == row].tolist()) == expected
+
+
+def test_ranks_beyond_the_candidates_are_those_of_the_first_stage():
+    scores = torch.arange(10.0).flip(0).expand(10, -1)
+    pairs = torch.arange(10)[:, None].expand(-1, 2)
+    candidates = first_candidates(scores, pairs, 4)
+    probabilities = torch.tensor([0.1, 0.2, 0.3, 0.4]).expand(10, -1)
+    assert two_stage_ranks(scores, pairs, candidates, probabilities).tolist() == [4, 3, 2, 1, 5, 6, 7, 8, 9, 10]
+
+
+def test_an_unreadable_clip_keeps_its_place_and_the_others_share_the_rest():
+    scores, pairs = torch.tensor([[5.0, 4, 3, 2, 1]]).expand(5, -1), torch.arange(5)[:, None].expand(-1, 2)
+    candidates = torch.arange(4).expand(5, -1)
+    probabilities = torch.tensor([0.1, torch.nan, 0.9, 0.5]).expand(5, -1)
+    assert two_stage_ranks(scores, pairs, candidates, probabilities).tolist() == [4, 2, 1, 3, 5]
+
+
+def test_of_equal_scores_the_relevant_clip_is_the_last_candidate():
+    scores = torch.tensor([[1.0, 2, 1, 2]])
+    assert first_candidates(scores, torch.tensor([[0, 2]]), 3).tolist() == [[1, 3, 0]]
+    assert first_candidates(scores, torch.tensor([[0, 1]]), 3).tolist() == [[3, 1, 0]]
+    assert first_candidates(scores, torch.tensor([[0, 0]]), 3).tolist() == [[1, 3, 2]]
+
+
+def test_scores_of_any_size_keep_their_order():
+    scores = torch.tensor([[-3e30, -1e30, -torch.inf], [-torch.inf, -torch.inf, -torch.inf]])
+    pairs = torch.tensor([[0, 0], [1, 2]])
+    candidates = first_candidates(scores, pairs, 2)
+    final = two_stage_scores(scores, pairs, candidates, torch.tensor([[0.1, 0.9], [0.1, 0.9]]))
+    assert final.argsort(dim=1, descending=True).tolist() == [[0, 1, 2], [1, 0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "message"),
+    [([[1, 2]], "first of each row"), ([[0, 0]], "first of each row"), ([[0]], "got"), ([[0, 1], [0, 1]], "got")],
+)
+def test_candidates_of_other_scores_are_refused(candidates, message):
+    scores, probabilities = torch.tensor([[3.0, 2, 1]]), torch.full((1, 2), 0.5)
+    with pytest.raises(ValueError, match=message):
+        two_stage_scores(scores, torch.tensor([[0, 0]]), torch.tensor(candidates), probabilities)
+
+
+def slow_metrics(orders, relevant_rows):
+    """Recall, precision and gain of orders of columns, in plain loops."""
+    first, precision, gain = [], [], []
+    for order, relevant in zip(orders, relevant_rows, strict=True):
+        places = sorted(order.index(column) + 1 for column in relevant)
+        first.append(places[0])
+        precision.append(sum((i + 1) / place for i, place in enumerate(places)) / len(places))
+        ideal = sum(1 / math.log2(1 + i) for i in range(1, min(10, len(places)) + 1))
+        gain.append(sum(1 / math.log2(1 + place) for place in places if place <= 10) / ideal)
+    metrics = {f"recall_at_{k}": 100 * sum(place <= k for place in first) / len(first) for k in (1, 5, 10)}
+    return metrics | {
+        "mean_average_precision": 100 * sum(precision) / len(precision),
+        "ndcg_at_10": 100 * sum(gain) / len(gain),
+        "median_rank": float(np.median(first)),
+        "mean_rank": sum(first) / len(first),
+    }
+
+
+def slow_two_stage(pair_by_pair, embeddings, depth, rate, policy, score_options):
+    """Both directions from the match of every single pair."""
+    mask = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, rate)
+    scores = retrieval_scores(embeddings.text_embeds, embeddings.modality_embeds, mask, **score_options)
+    pairs, result, unread = embeddings.pairs.tolist(), {}, 0
+
+    def probability(query, clip):
+        return pair_by_pair(embeddings.captions[query], clip, mask[clip, :2].tolist(), policy)
+
+    for direction in ("text_to_video", "video_to_text"):
+        by_text = direction == "text_to_video"
+        relevant = {}
+        for query, clip in pairs:
+            row, column = (query, clip) if by_text else (clip, query)
+            relevant.setdefault(row, []).append(column)
+        orders = []
+        for row, columns in relevant.items():
+            values = (scores if by_text else scores.T)[row].tolist()
+
+            def chance(column, row=row, by_text=by_text):
+                return probability(row, column) if by_text else probability(column, row)
+
+            orders.append(slow_order(values, columns, depth, chance))
+            unread += sum(
+                math.isnan(chance(c))
+                for c in sorted(range(len(values)), key=lambda c: (-values[c], c in columns, c))[:depth]
+            )
+        metrics = slow_metrics(orders, relevant.values())
+        result |= {f"{direction}_{name}": value for name, value in metrics.items()}
+    return result | {"num_unread_pairs": unread}
+
+
+def make_set(model, processor, kind):
+    """Rows and embeddings: a caption per clip, several captions of a clip, or labels of several clips."""
+    rows = make_rows()
+    if kind == "captions":
+        rows = [*rows, rows[0] | {"caption": "a blue square"}, rows[3] | {"caption": "the cat says hello"}]
+    embeddings = embed_dataset(model, processor, make_dataset(rows), progress=False)
+    if kind == "labels":
+        labels = ["a dog barks", "music", "weather"]
+        rows = [row | {"caption": labels[i % 3]} for i, row in enumerate(rows)]
+        text = processor(text=labels)
+        embeddings = Embeddings(
+            text_embeds=model.get_text_features(text["input_ids"], text["attention_mask"]).detach(),
+            modality_embeds=embeddings.modality_embeds,
+            modality_mask=embeddings.modality_mask,
+            pairs=torch.tensor([[i % 3, i] for i in range(7)]),
+            clip_ids=embeddings.clip_ids,
+            query_ids=labels,
+            captions=labels,
+        )
+    return rows, embeddings
+
+
+@pytest.mark.parametrize("depth", [2, 5, 50])
+@pytest.mark.parametrize("kind", ["one caption", "captions", "labels"])
+def test_evaluation_is_the_slow_loop_over_everything_and_reads_each_clip_once(model, processor, kind, depth):
+    rows, embeddings = make_set(model, processor, kind)
+    processor.read.clear()
+    settings = {"methods": ("scalar", "video"), "policies": POLICIES, "rates": (0.0, 0.5, 0.9)}
+    found = evaluate_two_stage(
+        model, processor, make_dataset(rows), embeddings, depth, **settings, block_size=3, batch_size=2, progress=False
+    )
+    wanted = [str(row["video_path"] or row["audio_path"] or row["subtitle"]) for row in make_rows()]
+    assert sorted(processor.read) == sorted(set(processor.read)) and set(processor.read) <= set(wanted)
+    assert len(processor.read) == 7 or depth == 2
+
+    pair_by_pair = PairByPair(model, processor, rows)
+    assert [(row["method"], row["policy"], row["rate"]) for row in found] == list(product(*settings.values()))
+    for row in found:
+        method, policy, rate = row["method"], row["policy"], row["rate"]
+        options = {"method": method, "query_temperature": 0.1}
+        expected = slow_two_stage(pair_by_pair, embeddings, depth, rate, policy, options)
+        expected |= {"depth": depth, "policy": policy, "method": method, "rate": rate, "mask_seed": 0}
+        assert row == pytest.approx(expected, abs=1e-9), (method, policy, rate)
+    # The settings are told apart by the metrics, or the comparison would show little.
+    assert len({tuple(row[name] for name in row if "rank" in name or "precision" in name) for row in found}) > 3
+    assert any(row["num_unread_pairs"] for row in found)
+    assert not any(row["num_unread_pairs"] for row in found if row["policy"] == "zeros")
+
+
+def test_a_mask_of_nothing_is_no_mask_to_the_last_bit_and_policies_agree_on_complete_clips(model, processor):
+    rows = make_rows([(True, True, None)] * 7, CAPTIONS)
+    embeddings = embed_dataset(model, processor, make_dataset(rows), progress=False)
+    arguments = model, processor, make_dataset(rows), embeddings
+    found = evaluate_two_stage(*arguments, policies=POLICIES, progress=False)
+    assert len(found) == 2 and found[0] | {"policy": "zeros"} == found[1]
+    unmasked = evaluate_two_stage(*arguments, mask_seed=1, progress=False)
+    assert unmasked == [found[0] | {"mask_seed": 1}]
+
+
+def test_sizes_of_batches_and_blocks_change_nothing(model, processor):
+    rows, embeddings = make_set(model, processor, "captions")
+    options = {"depth": 4, "rates": (0.0, 0.9), "policies": POLICIES, "progress": False}
+    results = [
+        evaluate_two_stage(model, processor, make_dataset(rows), embeddings, **options, **sizes)
+        for sizes in ({}, {"block_size": 1, "batch_size": 1, "pair_batch_size": 1}, {"block_size": 4, "batch_size": 3})
+    ]
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("num_clips", [1, 2, 49])
+def test_galleries_smaller_than_the_depth(model, processor, num_clips):
+    contents = [CONTENTS[i % 7] for i in range(num_clips)]
+    rows = make_rows(contents, [f"{CAPTIONS[i % 7]} {CAPTIONS[i // 7]}" for i in range(num_clips)])
+    embeddings = embed_dataset(model, processor, make_dataset(rows), progress=False)
+    embeddings.pairs = embeddings.pairs[::6]  # the slow loop takes one pair at a time
+    (found,) = evaluate_two_stage(model, processor, make_dataset(rows), embeddings, progress=False)
+    pair_by_pair = PairByPair(model, processor, rows)
+    expected = slow_two_stage(pair_by_pair, embeddings, 50, 0.0, "absent", OPTIONS)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-9)
+    asking = [contents[i] for i in embeddings.pairs[:, 1].tolist()]
+    unread = len(asking) * contents.count(CONTENTS[3]) + asking.count(CONTENTS[3]) * num_clips
+    assert found["num_unread_pairs"] == unread and (unread > 0) == (num_clips == 49)
+
+
+def test_order_of_the_clips_changes_nothing(model, processor):
+    results = []
+    for rows in (make_rows(), make_rows()[::-1]):
+        dataset = make_dataset(rows)
+        embeddings = embed_dataset(model, processor, dataset, progress=False)
+        options = {"depth": 4, "score_options": OPTIONS, "progress": False, "batch_size": 2}
+        results += evaluate_two_stage(model, processor, dataset, embeddings, **options)
+    numbers = [{name: value for name, value in result.items() if not isinstance(value, str)} for result in results]
+    assert numbers[0] == pytest.approx(numbers[1]) and numbers[0]["text_to_video_mean_rank"] > 1
+
+
+def test_a_clip_without_a_caption_ranks_nothing_but_is_ranked(model, processor):
+    rows, embeddings = make_set(model, processor, "labels")
+    embeddings.pairs = embeddings.pairs[:5]
+    (found,) = evaluate_two_stage(model, processor, make_dataset(rows), embeddings, depth=4, progress=False)
+    expected = slow_two_stage(PairByPair(model, processor, rows), embeddings, 4, 0.0, "absent", OPTIONS)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"policies": ("mean",)}, "policy must be one of"),
+        ({"policies": ()}, "at least one rate and one policy"),
+        ({"rates": ()}, "at least one rate and one policy"),
+        ({"rates": (1.5,)}, "between 0 and 1"),
+        ({"methods": ("median",)}, "method.*median"),
+        ({"depth": 0}, "depth"),
+        ({"block_size": 0}, "block_size"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(model, processor, options, message):
+    dataset = make_dataset(make_rows())
+    embeddings = embed_dataset(model, processor, dataset, progress=False)
+    with pytest.raises(ValueError, match=message):
+        evaluate_two_stage(model, processor, dataset, embeddings, progress=False, **options)
+
+
+def test_embeddings_of_other_clips_are_refused(model, processor):
+    embeddings = embed_dataset(model, processor, make_dataset(make_rows()), progress=False)
+    for rows in (make_rows()[:5], make_rows(captions=CAPTIONS[::-1][:6] + ["music"])):
+        with pytest.raises(ValueError, match="those of `dataset`"):
+            evaluate_two_stage(model, processor, make_dataset(rows), embeddings, score_options=OPTIONS)

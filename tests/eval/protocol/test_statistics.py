@@ -1,0 +1,184 @@
+import math
+import re
+import time
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from eval.protocol.statistics import paired_bootstrap, seed_interval, sign_test, t_interval
+
+
+def table(shared_dir, label):
+    """Body of the paper's table with this label, without comments."""
+    text = (shared_dir / "paper" / "scalar.tex").read_text(encoding="utf-8")
+    text = re.sub(r"(?<!\\)%.*", "", text)
+    return text[text.index(rf"\label{{{label}}}") :].split(r"\end{tabular}")[0]
+
+
+def numbers(cells):
+    return [float(value) for value in re.findall(r"[-+]?\d+\.\d+", cells)]
+
+
+def slow_sign_test(wins, losses):
+    n = wins + losses
+    return sum(math.comb(n, k) for k in range(wins, n + 1)) / 2**n
+
+
+def test_sign_test_against_its_sum():
+    for wins in range(15):
+        for losses in range(15):
+            if wins + losses:
+                assert sign_test(wins, losses) == pytest.approx(slow_sign_test(wins, losses), rel=1e-12)
+    assert sign_test(0, 7) == 1 and sign_test(7, 0) == 2**-7
+
+
+@pytest.mark.parametrize(("wins", "losses"), [(0, 0), (-1, 3), (3, -1)])
+def test_sign_test_of_nothing_is_refused(wins, losses):
+    with pytest.raises(ValueError, match="at least one in all"):
+        sign_test(wins, losses)
+
+
+def test_sweep_of_the_paper(shared_dir):
+    body = table(shared_dir, "tab:missing")
+    ours = re.findall(r"\\textbf\{\\ours\}(.*)", body)
+    gram = re.findall(r"\\gram\{\}(.*)", body)
+    cells = [
+        [o > g for o, g in zip(numbers(a), numbers(b), strict=True)] for a, b in zip(ours, gram, strict=True)
+    ]  # by benchmark, then by rate
+    assert [len(row) for row in cells] == [5] * 5
+    wins = sum(map(sum, cells))
+    assert sign_test(wins, 25 - wins) == pytest.approx(2.98e-8, abs=0.005e-8)
+    units = sum(map(all, cells))
+    assert sign_test(units, 5 - units) == pytest.approx(0.031, abs=0.0005)
+
+
+def test_gains_of_the_paper(shared_dir):
+    """12 of 14: HyperGRAM's gain of 0.0 on VATEX is not negative, so it counts against the claim, not as a tie."""
+    components = table(shared_dir, "tab:supp-gain-components")
+    gains = []
+    for name in ("GRAM", "PMRL", "HyperGRAM"):
+        row = re.search(rf"^{name}\$\^.*?\\\\", components, flags=re.DOTALL | re.MULTILINE).group()
+        values = np.array(numbers(row.split("}$", 1)[1])).reshape(-1, 3)
+        assert np.allclose(values[:, 1] - values[:, 0], values[:, 2], atol=1e-9)
+        gains += values[:, 2].tolist()
+    assert len(gains) == 14 and gains.count(0.0) == 1
+    negative = sum(gain < 0 for gain in gains)
+    assert negative == 12
+    assert sign_test(negative, len(gains) - negative) == pytest.approx(0.0065, abs=0.00005)
+    assert sign_test(negative, 1) < 0.002  # what leaving the 0.0 out would have given
+
+    main = table(shared_dir, "tab:gain")
+    rows = [re.search(rf"^\\{name}\{{\}}.*?&(.*)", main, flags=re.MULTILINE) for name in ("gram", "pmrl", "hypergram")]
+    assert [value for row in rows for value in numbers(row.group(1))] == gains
+
+
+def consistent(mean, deviation, low, high, half_widths_per_deviation):
+    """
+    Whether some mean and deviation that round to the printed ones give both printed bounds.
+
+    Each printed value stands for the interval of half a unit of its last place around it. Mean minus and plus the
+    half-width must round to the bounds, so the half-width h and the mean m satisfy low - 0.05 <= m - h <= low + 0.05
+    and high - 0.05 <= m + h <= high + 0.05: a grid over both is searched.
+    """
+    means = mean + np.linspace(-0.05, 0.05, 201)[:, None]
+    half_widths = half_widths_per_deviation * (deviation + np.linspace(-0.05, 0.05, 201))
+    fits = (abs(means - half_widths - low) <= 0.05) & (abs(means + half_widths - high) <= 0.05)
+    return bool(fits.any())
+
+
+def test_intervals_of_the_paper(shared_dir):
+    body = table(shared_dir, "tab:supp-seed-ci")
+    rows = re.findall(r"\$([\d.]+)\\pm([\d.]+)\$ & \$\[([\d.]+),([\d.]+)\]\$", body)
+    rows = [tuple(map(float, row)) for row in rows]
+    assert len(rows) == 5
+    per_deviation = t_interval(0.0, 1.0, num_runs=3)[1]
+    assert per_deviation == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)  # t of 2 degrees of freedom at 97.5 %
+    assert all(consistent(*row, per_deviation) for row in rows)
+    # The check is not empty: neither the normal quantile nor another number of runs gives the table.
+    for other in (1.96 / math.sqrt(3), t_interval(0.0, 1.0, 2)[1], t_interval(0.0, 1.0, 5)[1]):
+        assert not all(consistent(*row, other) for row in rows)
+
+
+def test_seed_interval_agrees_with_scipy():
+    values = [54.4, 54.6, 54.9]
+    low, high = stats.t.interval(0.9, df=2, loc=np.mean(values), scale=stats.sem(values))
+    result = seed_interval(values, confidence=0.9)
+    assert (result["low"], result["high"]) == pytest.approx((low, high))
+    assert result["mean"] == pytest.approx(sum(values) / 3)
+    assert result["deviation"] == pytest.approx(math.sqrt(sum((v - result["mean"]) ** 2 for v in values) / 2))
+    assert t_interval(result["mean"], result["deviation"], 3, 0.9) == (result["low"], result["high"])
+
+
+def test_runs_that_do_not_differ_have_an_interval_without_width():
+    assert seed_interval([3.0, 3.0, 3.0]) == {"mean": 3.0, "deviation": 0.0, "low": 3.0, "high": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: seed_interval([1.0]), "at least two runs, got 1"),
+        (lambda: seed_interval([]), "not empty"),
+        (lambda: seed_interval([1.0, math.nan]), "finite numbers"),
+        (lambda: t_interval(1.0, 1.0, 1), "at least two runs, got 1"),
+        (lambda: t_interval(1.0, -1.0, 3), "deviation of at least 0"),
+        (lambda: t_interval(1.0, 1.0, 3, confidence=95), "between 0 and 1, got 95"),
+        (lambda: paired_bootstrap([1.0], [1.0, 2.0]), "same queries, got 1 and 2"),
+        (lambda: paired_bootstrap([], []), "not empty"),
+        (lambda: paired_bootstrap([math.inf], [1.0]), "finite numbers"),
+        (lambda: paired_bootstrap([[1.0]], [[1.0]]), "sequence of finite numbers"),
+        (lambda: paired_bootstrap([1.0], [1.0], confidence=1.0), "between 0 and 1"),
+        (lambda: paired_bootstrap([1.0], [1.0], num_resamples=0), "at least 1, got 0"),
+    ],
+)
+def test_input_that_fits_no_test_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def hits(share, num_queries, seed):
+    return 100.0 * (np.random.default_rng(seed).random(num_queries) < share)
+
+
+def test_bootstrap_agrees_with_a_loop_and_with_theory():
+    first, second = hits(0.5, 400, 0), hits(0.42, 400, 1)
+    result = paired_bootstrap(first, second, seed=3)
+    rng = np.random.default_rng(7)
+    draws = []
+    for _ in range(4000):
+        chosen = rng.integers(400, size=400)
+        draws.append(first[chosen].mean() - second[chosen].mean())
+    assert result["difference"] == pytest.approx(first.mean() - second.mean())
+    low, high = np.percentile(draws, [2.5, 97.5])
+    assert (result["low"], result["high"]) == pytest.approx((low, high), abs=0.5)
+    half_width = 1.96 * (first - second).std() / math.sqrt(400)
+    assert (result["high"] - result["low"]) / 2 == pytest.approx(half_width, rel=0.05)
+
+
+def test_bootstrap_is_paired():
+    hard = hits(0.5, 400, 0)
+    better = hard.copy()
+    better[np.flatnonzero(hard == 0)[:8]] = 100
+    result = paired_bootstrap(better, hard)
+    assert result["difference"] == pytest.approx(2.0)
+    assert 0 < result["low"] < 2 < result["high"] < 4  # two independent samples of 400 would span about 14
+
+
+def test_bootstrap_repeats_itself_and_knows_its_confidence():
+    first, second = hits(0.5, 200, 0), hits(0.4, 200, 1)
+    assert paired_bootstrap(first, second) == paired_bootstrap(first, second)
+    narrow, wide = (paired_bootstrap(first, second, confidence=c) for c in (0.5, 0.99))
+    assert wide["low"] < narrow["low"] < narrow["difference"] < narrow["high"] < wide["high"]
+    assert narrow["confidence"] == 0.5
+
+
+@pytest.mark.parametrize(("first", "second"), [([3.0], [1.0]), ([5.0] * 9, [3.0] * 9), ([0, 100], [-2, 98])])
+def test_constant_differences_have_an_interval_without_width(first, second):
+    result = paired_bootstrap(first, second)
+    assert result["difference"] == result["low"] == result["high"] == 2
+
+
+def test_bootstrap_of_a_large_benchmark_takes_seconds_not_minutes():
+    started = time.perf_counter()
+    paired_bootstrap(hits(0.45, 5000, 0), hits(0.42, 5000, 1))
+    assert time.perf_counter() - started < 10

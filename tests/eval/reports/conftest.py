@@ -1,0 +1,11 @@
+"""Three labels over their seeds, as a report reads them."""
+
+import pytest
+
+from eval.reports.result_files import load_results
+from tests.eval.reports.made_runs import save, three_labels
+
+
+@pytest.fixture
+def results(tmp_path):
+    return load_results([save(tmp_path / "runs", *three_labels())], paper_mean=True)

@@ -1,0 +1,69 @@
+"""Layouts of a table: on a screen, in LaTeX, in CSV."""
+
+import csv
+
+import pytest
+
+from eval.reports.tables import Cell, Table, latex, markdown, write_csv
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        (Cell(), "–"),
+        (Cell((12.34,)), "12.3"),
+        (Cell((-1.0,), signed=True), "-1.0"),
+        (Cell((1.0, 3.0), signed=True), "+2.0 ± 1.4"),  # sample deviation: sqrt(2), not 1
+        (Cell((20.0, 22.0, 24.0)), "22.0 ± 2.0"),
+        (Cell((950.0,), digits=0), "950"),
+        (Cell((0.2, -0.1, -0.1), signed=True), "+0.0 ± 0.2"),  # their float64 mean is -1e-17
+        (Cell((-0.0,), signed=True), "-0.0"),  # as the paper prints it
+        (Cell((54.6,), published_deviation=0.2), "54.6 ± 0.2"),
+    ],
+)
+def test_a_mean_has_the_sample_deviation_of_two_or_more(cell, text):
+    assert str(cell) == text
+
+
+@pytest.fixture
+def table():
+    blocks = [[["A", "one", Cell((1.0, 3.0)), ""], ["A", "two & 50 %", Cell((5.0,)), ""]], [["B", "one", Cell(), ""]]]
+    columns = [("", "benchmark"), ("", "label"), ("T→V", "R@1"), ("T→V", "R@10")]
+    return Table("example", "An example", "A note.", columns, blocks, num_keys=2)
+
+
+def test_columns_of_a_table_stand_below_each_other_and_repeated_keys_are_blank(table):
+    assert markdown(table).splitlines() == [
+        "| benchmark | label      |   T→V R@1 | T→V R@10 |",
+        "| --------- | ---------- | --------: | -------: |",
+        "| A         | one        | 2.0 ± 1.4 |          |",
+        "|           | two & 50 % |       5.0 |          |",
+        "| B         | one        |         – |          |",
+    ]
+
+
+def test_columns_without_anything_can_be_left_out(table):
+    assert [heading for _, heading in table.filled().columns] == ["benchmark", "label", "R@1"]
+    assert table.without(["benchmark"]).num_keys == 1
+
+
+def test_latex_has_groups_rules_and_no_bare_special_character(table):
+    lines = latex(table).splitlines()
+    assert r" &  & \multicolumn{2}{c}{T$\rightarrow$V} \\" in lines and r"\cmidrule(lr){3-4}" in lines
+    assert r"A & one & 2.0 $\pm$ 1.4 &  \\" in lines
+    assert r" & two \& 50 \% & 5.0 &  \\" in lines
+    assert lines.count(r"\midrule") == 2
+
+
+def test_labels_may_hold_what_a_layout_gives_a_meaning(table):
+    table.blocks = [[["[A]", "a|b <c>\n d", Cell((1.0,)), ""]]]
+    assert markdown(table).splitlines()[2].startswith(r"| [A]       | a\|b <c> d |")
+    assert r"{[}A] & a\textbar{}b \textless{}c\textgreater{} d & 1.0 &  \\" in latex(table).splitlines()
+
+
+def test_csv_keeps_digits_repeats_keys_and_has_columns_for_deviations(table, tmp_path):
+    write_csv(table, tmp_path / "table.csv")
+    header, first, second, third = csv.reader((tmp_path / "table.csv").open(newline=""))
+    assert header == ["benchmark", "label", "T→V R@1", "T→V R@1 sd", "T→V R@10"]
+    assert first[:3] == ["A", "one", "2.0"] and float(first[3]) == pytest.approx(2**0.5)
+    assert second == ["A", "two & 50 %", "5.0", "", ""] and third == ["B", "one", "", "", ""]

@@ -1,0 +1,43 @@
+"""The rooms of the evaluation and the one direction of imports between them."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+EVAL = Path(__file__).resolve().parents[2] / "eval"
+ALLOWED = {
+    "metrics": set(),
+    "miniature": set(),
+    "benchmarks": {"miniature"},
+    "protocol": {"metrics"},
+    "reports": {"protocol"},
+    "adapters": {"protocol"},
+}
+
+
+def imported_rooms(path):
+    """The rooms that a file imports from, also inside functions."""
+    names = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.append(node.module)
+    return {name.split(".")[1] for name in names if name.startswith("eval.")} & set(ALLOWED)
+
+
+def test_every_folder_is_a_room_of_the_map():
+    assert {path.parent.name for path in EVAL.glob("*/__init__.py")} == set(ALLOWED)
+
+
+@pytest.mark.parametrize("room", ALLOWED)
+def test_imports_go_one_way(room):
+    files = list((EVAL / room).rglob("*.py"))
+    assert files
+    for path in files:
+        assert imported_rooms(path) <= ALLOWED[room] | {room}, path.relative_to(EVAL)
+
+
+def test_the_direction_is_really_tested():
+    assert imported_rooms(EVAL / "run.py") == {"benchmarks", "protocol", "reports"}
