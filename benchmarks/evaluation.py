@@ -21,7 +21,7 @@ import time
 import torch
 from torch.nn.functional import normalize
 
-from eval.embeddings import Embeddings
+from eval.embedding.embeddings import Embeddings
 from eval.protocol.first_stage import RATES, evaluate_embeddings
 from modeling_scalar.aggregation_scalar import METHODS, make_pairs, query_weights, retrieval_scores
 

@@ -85,7 +85,7 @@ def audit(
     with _user_errors():
         from eval.benchmarks import load_split
         from eval.benchmarks.audit import audit_split, format_audit
-        from eval.files import write_json
+        from gallery.files import write_json
 
         data = load_split(
             benchmark,
@@ -120,7 +120,7 @@ def embed(
     ] = 32,
     on_error: _OnError = "raise",
     num_workers: Annotated[int, typer.Option(help="Threads of each process that read clips ahead.")] = 2,
-    dtype: Annotated[Literal["float32", "float16"], typer.Option(help="Precision of the files.")] = "float32",
+    dtype: Annotated[Literal["float32", "float16"], typer.Option(help="Precision of the vectors.")] = "float16",
 ) -> None:
     """Embed a benchmark once, for `run --embeddings`: accelerate launch -m eval embed ...
 
@@ -130,11 +130,11 @@ def embed(
     with _user_errors():
         import logging
 
-        from eval.embed_benchmark import embed_benchmark
+        from eval.embedding.embed_benchmark import embed_benchmark
 
         is_main = os.environ.get("RANK", "0") == "0"  # of the processes that accelerate launches
         logging.basicConfig(level=logging.INFO if is_main else logging.ERROR, format="%(message)s")
-        description = embed_benchmark(
+        gallery = embed_benchmark(
             output,
             model,
             benchmark,
@@ -150,9 +150,10 @@ def embed(
             columns=_columns(column),
         )
     if is_main:
-        for problem in description["problems"]:
-            typer.echo(f"counted as absent: {problem}")
-        typer.echo(f"{description['num_clips']} clips and {description['num_queries']} queries are in {output}.")
+        for name, problems in gallery.problems().items():
+            for problem in problems:
+                typer.echo(f"counted as absent: {name}: {problem}")
+        typer.echo(f"{len(gallery)} clips and {len(gallery.queries)} queries are in {output}.")
 
 
 @app.command()

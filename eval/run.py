@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.benchmarks import Split, configure_processor, load_split
-from eval.embed import embed_dataset
-from eval.embeddings import Embeddings, gallery_manifest, load_embeddings
-from eval.files import write_json
+from eval.benchmarks import Split, configure_processor, describe_benchmark, load_split
+from eval.embedding.embed_dataset import embed_dataset
+from eval.embedding.embeddings import Embeddings, gallery_manifest, load_embeddings
+from eval.embedding.query_gallery import query_gallery
 from eval.protocol.first_stage import (
     RATES,
     check_methods,
@@ -31,11 +31,13 @@ from eval.protocol.latent import has_classes, latent_space
 from eval.protocol.matching import POLICIES
 from eval.protocol.missing import check_rate
 from eval.protocol.second_stage import check_depth, evaluate_two_stage
-from eval.provenance import describe, source_state, versions
 from eval.reports.figures import plot_results
 from eval.reports.latent_figure import plot_latent
 from eval.reports.report import format_table, write_report
 from eval.reports.result_files import load_results
+from gallery.files import write_json
+from gallery.gallery import Gallery, is_gallery
+from gallery.provenance import describe, source_state, versions
 from modeling_scalar import default_device, load_model
 from modeling_scalar.aggregation_scalar import METHODS
 
@@ -53,14 +55,15 @@ class RunConfig:
             beside it.
         benchmark (`str`, *optional*), root (`str` or `os.PathLike`, *optional*): name and folder of the benchmark.
         split (`str`): of the benchmark.
-        embeddings_path (`str` or `os.PathLike`, *optional*): saved [`~eval.embeddings.Embeddings`], of this project
-            or of any other model. Model, benchmark and root are then needed for the second stage only.
+        embeddings_path (`str` or `os.PathLike`, *optional*): saved [`Embeddings`], of this project
+            or of any other model. Model, benchmark and root are then needed for the second stage only; and beside a
+            gallery without queries, such as `search index` writes, whose clips the benchmark's captions describe.
         methods (`Sequence[str]`, *optional*): scores to measure; by default all of
             [`~eval.protocol.first_stage.measurable_methods`]. The model's own score is always measured.
         rates (`Sequence[float]`), mask_seed (`int`): missing-modality masks, see
             [`~eval.protocol.first_stage.evaluate_embeddings`].
         batch_size (`int`), on_error (`str`), num_workers (`int`), progress (`bool`): see
-            [`~eval.embed.embed_dataset`].
+            [`embed_dataset`].
         device (`str`, *optional*): where the model runs; by default on the accelerator if there is one.
         label (`str`, *optional*): name of the row in tables; by default the name of the model's folder without its
             seed.
@@ -166,21 +169,28 @@ def _reranker(config: RunConfig, source: _Source | None) -> _Source | None:
     return source if possible and config.two_stage is not False else None
 
 
-def _embed(config: RunConfig, source: _Source) -> Embeddings:
-    split = source.split
-    embeddings = embed_dataset(source.model, source.processor, split.dataset, task=split.task, **config.reading())
-    embeddings.metadata = describe(
-        source.model,
+def _embed(config: RunConfig, source: _Source, gallery: Gallery | None) -> Embeddings:
+    """Embed the benchmark, its captions alone if its clips are in a gallery, and keep the result."""
+    model, processor, split = source.model, source.processor, source.split
+    description = describe(
+        model,
         config.model_path,
-        config.benchmark,
-        config.root,
-        config.split,
+        benchmark=config.benchmark,
+        benchmark_description=describe_benchmark(config.benchmark, config.root),
+        split=config.split,
         task=split.task,
         processing=dict(split.processing),
         left_out=split.left_out,
-        device=str(source.model.device),
+        device=str(model.device),
         on_error=config.on_error,
     )
+    if gallery is None:
+        embeddings = embed_dataset(model, processor, split.dataset, task=split.task, **config.reading())
+        embeddings.metadata = description
+    else:
+        gallery.check_model(str(config.model_path), description["fingerprint"])
+        embeddings = query_gallery(gallery, model, processor, split.dataset, split.task, config.batch_size)
+        embeddings.metadata = description | embeddings.metadata
     embeddings.save(Path(config.output) / "embeddings")
     return embeddings
 
@@ -188,10 +198,16 @@ def _embed(config: RunConfig, source: _Source) -> Embeddings:
 def _prepare(config: RunConfig) -> tuple[Embeddings, _Source | None]:
     """Return the embeddings, read or made and saved, and what measures the second stage, if it is measured."""
     Path(config.output).mkdir(parents=True, exist_ok=True)
-    given = None if config.embeddings_path is None else load_embeddings(config.embeddings_path, config.normalize)
+    given, gallery, path = None, None, config.embeddings_path
+    if path is not None and config.model_path is not None and is_gallery(path):
+        gallery = Gallery.open(path)
+    if gallery is not None and gallery.queries is not None:
+        gallery = None  # it has its own
+    if path is not None and gallery is None:
+        given = load_embeddings(path, config.normalize)
     source = None if config.model_path is None else _open_source(config)
     reranker = _reranker(config, source)
-    return _embed(config, source) if given is None else given, reranker
+    return _embed(config, source, gallery) if given is None else given, reranker
 
 
 # From embeddings to metrics ------------------------------------------------------------------------------------------

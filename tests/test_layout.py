@@ -10,10 +10,11 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = {
     "modeling_scalar": set(),
-    "eval": {"modeling_scalar"},
-    "trainer": {"eval", "modeling_scalar"},
-    "search": {"modeling_scalar"},
-    "hub_cards": {"modeling_scalar"},
+    "gallery": {"modeling_scalar"},
+    "eval": {"gallery", "modeling_scalar"},
+    "trainer": {"eval", "gallery", "modeling_scalar"},
+    "search": {"gallery", "modeling_scalar"},
+    "hub_cards": {"gallery", "modeling_scalar"},
 }
 REMOTE_CODE = {"torch", "transformers", "huggingface_hub"}
 # NumPy comes with transformers and carries raw frames and sound; PyAV decodes files and may be absent.

@@ -22,8 +22,8 @@ import torch
 import typer
 from tqdm.auto import tqdm
 
-from eval.embed import in_background
-from eval.files import write_json
+from gallery.embedding import in_background
+from gallery.files import write_json
 from modeling_scalar import ScalarModel, ScalarProcessor, default_device
 from modeling_scalar.configuration_scalar import MODALITIES
 

@@ -10,7 +10,7 @@ import datasets
 import torch
 from tqdm.auto import tqdm
 
-from eval.embed import read_row
+from eval.embedding.embed_dataset import read_row
 from modeling_scalar import Clip, ScalarProcessor
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from peft import PeftModel
 
-from eval.embed import read_row
+from eval.embedding.embed_dataset import read_row
 from modeling_scalar import Clip, ScalarModel, ScalarProcessor
 from modeling_scalar.configuration_scalar import MODALITIES
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from eval.files import write_json
-from eval.provenance import source_state, versions
+from gallery.files import write_json
+from gallery.provenance import source_state, versions
 
 from .lora import count_parameters
 from .scalar_trainer import ScalarTrainer

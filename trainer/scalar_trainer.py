@@ -12,7 +12,7 @@ from transformers import Trainer
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from eval.embed import embed_dataset
+from eval.embedding.embed_dataset import embed_dataset
 from eval.protocol.first_stage import evaluate_embeddings
 from eval.protocol.matching import MATCHING_MODALITIES
 from modeling_scalar import ScalarModel, ScalarOutput

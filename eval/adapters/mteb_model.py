@@ -26,9 +26,10 @@ from mteb.types import PromptType
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.embed import check_reading, embed_captions, embed_clips, read_batches
+from eval.embedding.embed_dataset import read_rows
 from eval.protocol.matching import clip_views, match_probabilities
 from eval.protocol.second_stage import first_candidates, two_stage_scores
+from gallery.embedding import check_reading, embed_captions, embed_clips
 from modeling_scalar.aggregation_scalar import retrieval_scores
 from modeling_scalar.media_scalar import resample
 
@@ -123,7 +124,7 @@ class ScalarSearch:
         rerank_depth (`int`, *optional*): how many documents of each query the cross-encoder reorders; by default none.
         score_options (`dict`, *optional*): keyword arguments of `retrieval_scores`, the method among them; by default
             those of the model.
-        on_error (`str`), num_workers (`int`): as in [`~eval.embed.embed_dataset`].
+        on_error (`str`), num_workers (`int`): as in [`embed_dataset`].
         meta: further fields of mteb's `ModelMeta`, such as `revision` or `training_datasets`; unknown otherwise.
     """
 
@@ -270,9 +271,9 @@ class ScalarSearch:
         clips = [dict(zip(names, values, strict=True)) for values in zip(ids, videos, audios, subtitles, strict=True)]
         embedded = []
         with tqdm(total=len(clips), desc="clips", unit="clip", disable=hidden) as bar:
-            for batch, problems in read_batches(self.processor, clips, batch_size, self.on_error, self.num_workers):
-                embedded.append(embed_clips(self.model, batch))
-                self.problems += problems
+            for batch in read_rows(self.processor, clips, batch_size, self.on_error, self.num_workers):
+                embedded.append(embed_clips(self.model, batch.features))
+                self.problems += [f"{name}: {problem}" for name, told in batch.notes for problem in told]
                 bar.update(len(embedded[-1][1]))
         embeds, mask, concat_embeds = zip(*embedded, strict=True)
         concat_embeds = None if concat_embeds[0] is None else torch.cat(concat_embeds)

@@ -12,8 +12,9 @@ import torch
 from tqdm.auto import tqdm
 
 from eval.benchmarks.definition import PROTOCOL, Split
-from eval.embed import group_rows, in_background
-from eval.embeddings import gallery_manifest
+from eval.embedding.embed_dataset import group_rows
+from eval.embedding.embeddings import gallery_manifest
+from gallery.embedding import in_background
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
 
@@ -94,7 +95,7 @@ def audit_split(split: Split, decode: bool = True, num_workers: int = 2, progres
           begin with an id; `empty`: ids of the clips with nothing left; `complete`: none of these four has an entry;
         - `repeated_captions`: captions that describe several clips, and the clips' ids, where the task is retrieval;
         - `duration`: of the clips in seconds, as their headers have it, and for how many it is known;
-        - `folders`: how many files lie where; `gallery`: the manifest of [`~eval.embeddings.gallery_manifest`].
+        - `folders`: how many files lie where; `gallery`: the manifest of [`gallery_manifest`].
 
     Raises:
         ValueError: rows of one clip disagree, a caption is missing, or there are no rows.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from eval.embeddings import Embeddings
+from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
 from eval.protocol.missing import mask_modalities
 from eval.protocol.statistics import paired_bootstrap
@@ -91,7 +91,7 @@ def rank_pairs(
     Rank every relevant pair of a benchmark by each method, under each mask, in each direction.
 
     Args:
-        embeddings ([`~eval.embeddings.Embeddings`]): queries, clips and which query describes which clip.
+        embeddings ([`Embeddings`]): queries, clips and which query describes which clip.
         masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, 3)`): the most that may be read of each clip. A
             clip with nothing left cannot be scored by any method and ranks last.
         methods (`Sequence[str]`): keys of `METHODS`.
@@ -155,7 +155,7 @@ def relevant_weights(
     Weigh the modalities of each clip for a query that describes it, SCALAR Eq. 2: which modality decided.
 
     Args:
-        embeddings ([`~eval.embeddings.Embeddings`]): queries, clips and pairs.
+        embeddings ([`Embeddings`]): queries, clips and pairs.
         modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what of each clip may be read.
         query_temperature (`float`): tau_w of Eq. 2.
 
@@ -233,7 +233,7 @@ def evaluate_embeddings(
     equally strong ones the first in the order of `MODALITIES` is named.
 
     Args:
-        embeddings ([`~eval.embeddings.Embeddings`]): queries, clips and which query describes which clip. Class labels
+        embeddings ([`Embeddings`]): queries, clips and which query describes which clip. Class labels
             as queries make video-to-text recall the accuracy of classification as retrieval.
         methods (`Sequence[str]`, *optional*): keys of `METHODS`; by default [`measurable_methods`].
         rates (`Sequence[float]`): fractions of clips that lose one modality; 0 is the plain protocol.
@@ -285,7 +285,7 @@ def subset_ladder(
     that is defined for no clip under a set, such as areas with the video alone, has no value there.
 
     Args:
-        embeddings ([`~eval.embeddings.Embeddings`]): queries and clips.
+        embeddings ([`Embeddings`]): queries and clips.
         methods (`Sequence[str]`, *optional*): by default the joint ones among [`measurable_methods`].
         rank_options: of [`rank_pairs`].
 
@@ -320,7 +320,7 @@ def query_table(
     List what happened to each query with nothing masked: where its clip ranked and which modality decided.
 
     Args:
-        embeddings ([`~eval.embeddings.Embeddings`]): queries and clips.
+        embeddings ([`Embeddings`]): queries and clips.
         methods (`Sequence[str]`, *optional*): by default [`measurable_methods`].
         query_temperature (`float`): tau_w of SCALAR Eq. 2.
         rank_options: of [`rank_pairs`].

@@ -11,7 +11,7 @@ import torch
 from sklearn.metrics import silhouette_samples
 from torch.nn import functional as F
 
-from eval.embeddings import Embeddings
+from eval.embedding.embeddings import Embeddings
 from modeling_scalar.configuration_scalar import MODALITIES
 
 CENTROID_MODALITIES = ("video", "audio")
@@ -67,7 +67,7 @@ def latent_space(embeddings: Embeddings) -> dict[str, Any] | None:
     count more.
 
     Args:
-        embeddings ([`~eval.embeddings.Embeddings`]): class labels as queries, each describing the clips of its class.
+        embeddings ([`Embeddings`]): class labels as queries, each describing the clips of its class.
 
     Returns:
         `dict` or `None` where the queries are not classes (see [`has_classes`]): `num_classes`; `text_centroid_cosine`

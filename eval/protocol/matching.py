@@ -14,7 +14,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
-from eval.embed import read_batches
+from eval.embedding.embed_dataset import read_rows
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.processing_scalar import Clip
 
@@ -150,9 +150,9 @@ def match_probabilities(
     Score pairs of a caption and a clip with the cross-encoder. Each clip that is asked for is read once.
 
     Args:
-        model, processor, device, on_error, progress, num_workers: as in [`~eval.embed.embed_dataset`], which reports
+        model, processor, device, on_error, progress, num_workers: as in [`embed_dataset`], which reports
             what cannot be read.
-        clips (`Sequence[dict]`): of [`~eval.embed.group_rows`].
+        clips (`Sequence[dict]`): of [`group_rows`].
         captions (`list[str]`): the texts.
         requests (`torch.LongTensor` of shape `(requests, 3)`): a row of `captions`, a row of `clips`, and what of the
             clip is shown ([`clip_views`]).
@@ -164,7 +164,7 @@ def match_probabilities(
 
     Raises:
         ValueError: `requests` names a caption or clip that is not there or shows what a clip does not have, the model
-            has no cross-attention, or as in [`~eval.embed.embed_dataset`].
+            has no cross-attention, or as in [`embed_dataset`].
     """
     limits = requests.new_tensor([len(captions), len(clips), _NUM_VIEWS])
     if requests.ndim != 2 or requests.shape[1] != 3 or (requests < 0).any() or (requests >= limits).any():
@@ -188,10 +188,9 @@ def match_probabilities(
     try:
         blank = _blank_features(model, processor) if (requests[:, 2] > _COMPLETE).any() else {}
         with tqdm(total=len(pending), desc="pairs", unit="pair", disable=not progress) as bar:
-            batches = read_batches(processor, [clips[i] for i in wanted.tolist()], batch_size, on_error, num_workers)
-            for (batch, _), rows, sizes in zip(
-                batches, wanted.split(batch_size), counts.split(batch_size), strict=True
-            ):
+            batches = read_rows(processor, [clips[i] for i in wanted.tolist()], batch_size, on_error, num_workers)
+            for read, rows, sizes in zip(batches, wanted.split(batch_size), counts.split(batch_size), strict=True):
+                batch = read.features
                 here, pending = pending[: sizes.sum()], pending[sizes.sum() :]
                 names = [clips[i]["video_id"] for i in rows.tolist()]
                 local = torch.arange(len(rows)).repeat_interleave(sizes)

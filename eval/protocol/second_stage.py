@@ -15,8 +15,8 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.embed import group_rows
-from eval.embeddings import Embeddings
+from eval.embedding.embed_dataset import group_rows
+from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
 from eval.protocol.matching import clip_views, match_probabilities
 from eval.protocol.missing import mask_modalities
@@ -197,7 +197,7 @@ def evaluate_two_stage(
 
     Args:
         model, processor, dataset: the cross-encoder and the clips it reads.
-        embeddings ([`~eval.embeddings.Embeddings`]): of the same data set: for the first stage, and for which
+        embeddings ([`Embeddings`]): of the same data set: for the first stage, and for which
             caption describes which clip.
         depth (`int`): how many clips of each caption, and captions of each clip, are reordered.
         rates (`Sequence[float]`), mask_seed (`int`): missing-modality masks, the same for both stages.

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from sklearn.manifold import TSNE
 
-from eval.embeddings import Embeddings
+from eval.embedding.embeddings import Embeddings
 from eval.protocol.latent import clips_of, latent_space
 from eval.reports.figures import COLOURS
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -67,7 +67,7 @@ def plot_latent(
     Draw texts, video, audio and subtitles of some classes in one t-SNE projection per model.
 
     Args:
-        embeddings ([`~eval.embeddings.Embeddings`] or `Mapping[str, Embeddings]`): one model, or several by name, of
+        embeddings ([`Embeddings`] or `Mapping[str, Embeddings]`): one model, or several by name, of
             the same classes; each gets a panel.
         path (`str` or `os.PathLike`): file to write; its suffix decides the format.
         classes (`Sequence[str]`, *optional*): labels to draw, at most seven. By default the three whose text-centroid

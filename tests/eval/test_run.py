@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from eval.__main__ import app
 from eval.benchmarks import Split, configure_processor, load_benchmark, load_split
-from eval.embed import embed_dataset
-from eval.embeddings import Embeddings, gallery_manifest
+from eval.embedding.embed_dataset import embed_dataset
+from eval.embedding.embeddings import Embeddings, gallery_manifest
 from eval.miniature import generate
 from eval.protocol.first_stage import RATES, evaluate_embeddings
 from eval.protocol.matching import POLICIES

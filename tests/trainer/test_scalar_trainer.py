@@ -438,7 +438,7 @@ def test_the_data_set_learns_its_epoch_also_after_resuming(tmp_path, tiny_proces
 
 
 def test_evaluation_ranks_the_clips_of_the_set(tmp_path, monkeypatch):
-    from eval.embeddings import Embeddings
+    from eval.embedding.embeddings import Embeddings
 
     def embed(model, processor, rows, **options):
         assert isinstance(model, ScalarModel)

@@ -11,7 +11,7 @@ import torch
 from datasets import Audio, Dataset, Video
 
 from eval.benchmarks import load_benchmark
-from eval.embed import embed_dataset
+from eval.embedding.embed_dataset import embed_dataset
 from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
 from eval.miniature import generate
 from eval.protocol.second_stage import evaluate_two_stage

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from eval.__main__ import app
 from eval.benchmarks import BENCHMARKS, Split, load_split
 from eval.benchmarks.audit import audit_split, format_audit
-from eval.embed import embed_dataset
-from eval.embeddings import gallery_manifest
+from eval.embedding.embed_dataset import embed_dataset
+from eval.embedding.embeddings import gallery_manifest
 from eval.miniature import generate
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from eval.embeddings import Embeddings
+from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import retrieval_metrics
 from eval.protocol.first_stage import (
     LADDER,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from eval.embeddings import Embeddings
+from eval.embedding.embeddings import Embeddings
 from eval.protocol.latent import has_classes, latent_space
 from modeling_scalar.configuration_scalar import MODALITIES
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from eval.embed import embed_dataset
-from eval.embeddings import Embeddings
+from eval.embedding.embed_dataset import embed_dataset
+from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import relevant_ranks
 from eval.protocol.matching import POLICIES
 from eval.protocol.missing import mask_modalities

@@ -20,8 +20,8 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks import configure_processor, describe_benchmark, load_split
-from eval.embed import group_rows, read_rows
-from eval.embeddings import write_embeddings
+from eval.embedding.embed_dataset import group_rows, read_rows
+from eval.embedding.embeddings import write_embeddings
 from gallery.columns import clip_table, precision_of, query_table
 from gallery.embedding import check_reading, embed_captions, embed_clips
 from gallery.files import locked, read_json, write_json
@@ -99,7 +99,8 @@ class _Work:
         for rows in ranges:
             block = slice(rows.start, rows.stop)
             embeds = embed_captions(self.model, self.processor, self.captions[block])
-            yield query_table(self.query_ids[block], self.captions[block], embeds, described[block], self.dtype)
+            # In float32: they are few, and so score as the same words do when they are typed.
+            yield query_table(self.query_ids[block], self.captions[block], embeds, described[block], "float32")
 
     def clip_tables(self, ranges: list[range], num_workers: int) -> Iterator[pa.Table]:
         """Yield the rows of the gallery for each range of clips."""
@@ -184,9 +185,9 @@ def embed_benchmark(
         model_path (`str`): folder or Hub name of a model or of an adapter with its processor.
         benchmark (`str`), root (`str`), split (`str`), options: as in [`~eval.benchmarks.load_split`].
         batch_size (`int`): clips, or captions, of a block: what a forward pass computes and a kill can lose.
-        on_error (`str`), num_workers (`int`): as in [`~eval.embed.embed_dataset`], for each process.
-        dtype (`str`): precision in which vectors are kept, `"float16"` or `"float32"`; they are computed in the
-            model's.
+        on_error (`str`), num_workers (`int`): as in [`embed_dataset`], for each process.
+        dtype (`str`): precision in which vectors are kept, `"float16"` or `"float32"`; those of
+            captions always in the latter.
         progress (`bool`): the main process shows a bar over all processes with an estimate of the time left.
 
     Returns:
@@ -194,7 +195,7 @@ def embed_benchmark(
 
     Raises:
         ValueError: the folder holds something else, or embeddings that were made otherwise; or as in
-            [`~eval.embed.embed_dataset`].
+            [`embed_dataset`].
         FileNotFoundError: a file is not there.
         SystemExit: on all processes but the main one, if any of them failed.
     """

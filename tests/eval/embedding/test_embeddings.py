@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset, load_from_disk
 from safetensors.torch import save_file
 
-from eval.embeddings import Embeddings, gallery_manifest, load_embeddings
+from eval.embedding.embeddings import Embeddings, gallery_manifest, load_embeddings
 from gallery.gallery import Gallery
 from gallery.storage import read_snapshot
 

@@ -4,8 +4,8 @@ import sys
 import pytest
 import torch
 
-from eval.files import write_json
-from eval.provenance import source_state, versions
+from gallery.files import write_json
+from gallery.provenance import source_state, versions
 
 
 def test_interrupted_write_leaves_the_old_file(tmp_path):
@@ -55,7 +55,7 @@ def test_versions_name_everything_that_figures_depend_on():
     ],
 )
 def test_source_state_is_that_of_the_repository_which_tracks_this_code(monkeypatch, answers, expected):
-    monkeypatch.setattr("eval.provenance._git", lambda command, *_: answers[command])
+    monkeypatch.setattr("gallery.provenance._git", lambda command, *_: answers[command])
     assert source_state() == expected
 
 

@@ -10,7 +10,8 @@ from datasets import Dataset
 from transformers import BatchFeature
 
 from eval.benchmarks.columns import FEATURES
-from eval.embed import embed_clips, embed_dataset, group_rows, in_background
+from eval.embedding.embed_dataset import embed_dataset, group_rows
+from gallery.embedding import embed_clips, in_background
 from modeling_scalar import ScalarModel
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
@@ -57,7 +58,7 @@ class FakeProcessor:
 class FakeModel(torch.nn.Module):
     """Maps each number to a unit vector of its own."""
 
-    device = torch.device("cpu")
+    device, dtype = torch.device("cpu"), torch.float32
     config = SimpleNamespace(has_concat_heads=False)
 
     def _vectors(self, numbers):

@@ -13,18 +13,19 @@ import pytest
 import torch
 from datasets import Dataset, load_from_disk
 
-from eval import embed_benchmark as module
 from eval.benchmarks import Split, configure_processor, load_split
-from eval.embed import embed_dataset
-from eval.embed_benchmark import embed_benchmark
-from eval.embeddings import gallery_manifest, load_embeddings
+from eval.embedding import embed_benchmark as module
+from eval.embedding.embed_benchmark import embed_benchmark
+from eval.embedding.embed_dataset import embed_dataset
+from eval.embedding.embeddings import gallery_manifest, load_embeddings
 from eval.miniature import generate
-from eval.provenance import describe
+from gallery.gallery import Gallery
+from gallery.provenance import describe
 from modeling_scalar import load_model
-from modeling_scalar.loading_scalar import weight_digests
+from modeling_scalar.loading_scalar import model_fingerprint, weight_digests
 from tests.trainer.test_scalar_trainer import free_port
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 NUM_CLIPS = 21
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
 
@@ -46,7 +47,7 @@ def data(tmp_path_factory):
 @pytest.fixture
 def embed(tiny_model_dir, data):
     def run(output, **options):
-        options = {"batch_size": 4, "progress": False} | options
+        options = {"batch_size": 4, "progress": False, "dtype": "float32"} | options
         return embed_benchmark(output, tiny_model_dir, options.pop("benchmark", "miniature"), data, **options)
 
     return run
@@ -71,7 +72,7 @@ def parts_of(store, kind="clips"):
 
 
 def test_store_holds_what_embedding_in_memory_gives(embed, reference, tmp_path):
-    description = embed(tmp_path / "store")
+    gallery = embed(tmp_path / "store")
     store = load_embeddings(tmp_path / "store")
     for name in ("text_embeds", "modality_embeds", "modality_mask", "pairs"):
         assert torch.equal(getattr(store, name), getattr(reference, name)), name
@@ -79,33 +80,36 @@ def test_store_holds_what_embedding_in_memory_gives(embed, reference, tmp_path):
         assert getattr(store, name) == getattr(reference, name), name
     assert len(store.clip_ids) == NUM_CLIPS and not store.modality_mask.all() and store.modality_mask.all(1).any()
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
-    assert description == json.loads((tmp_path / "store" / "embeddings.json").read_text())
-    assert description["gallery_sha256"] == gallery_manifest(reference)["sha256"]
+    assert gallery.facts() == Gallery.open(tmp_path / "store").facts()
+    assert gallery.facts()["gallery_sha256"] == gallery_manifest(reference)["sha256"]
 
 
 def test_metadata_tells_where_the_embeddings_come_from(embed, tiny_model_dir, tmp_path):
-    metadata = embed(tmp_path / "store", on_error="missing")["metadata"]
+    metadata = embed(tmp_path / "store", on_error="missing").metadata
     assert metadata["model"] == str(tiny_model_dir) and metadata["benchmark"] == "miniature"
     assert metadata["split"] == "test" and metadata["task"] == "retrieval" and metadata["on_error"] == "missing"
     assert metadata["score_options"] == {"method": "scalar", "query_temperature": 0.1}
+    assert metadata["fingerprint"] == model_fingerprint(tiny_model_dir)
     assert metadata["left_out"] == [] and metadata["training"] is None
     assert metadata["versions"]["torch"] == torch.__version__ and metadata["benchmark_description"]["seed"] == 0
 
 
-def test_half_precision_is_rounded_once(embed, reference, tmp_path):
-    embed(tmp_path / "store", dtype="float16")
+def test_by_default_clips_are_rounded_once_to_half_precision_and_captions_are_not(
+    tiny_model_dir, data, reference, tmp_path
+):
+    embed_benchmark(tmp_path / "store", tiny_model_dir, "miniature", data, batch_size=4, progress=False)
     store = load_embeddings(tmp_path / "store")
     assert torch.equal(store.modality_embeds, reference.modality_embeds.half())
-    assert torch.equal(store.text_embeds, reference.text_embeds.half())
+    assert torch.equal(store.text_embeds, reference.text_embeds)
 
 
 def test_class_labels_are_queries_with_many_clips(embed, data, tmp_path):
-    description = embed(tmp_path / "store", benchmark="miniature_classes")
+    gallery = embed(tmp_path / "store", benchmark="miniature_classes")
     store = load_embeddings(tmp_path / "store")
     labels = load_split("miniature_classes", data).dataset["caption"]
     assert store.query_ids == store.captions == list(dict.fromkeys(labels))
-    assert description["num_pairs"] == len(store.pairs) == len(labels) > description["num_queries"]
-    assert description["metadata"]["task"] == "classification"
+    assert gallery.facts()["num_pairs"] == len(store.pairs) == len(labels) > gallery.facts()["num_queries"]
+    assert gallery.metadata["task"] == "classification"
 
 
 def test_protocol_of_the_benchmark_is_followed_and_what_is_left_out_is_told(
@@ -114,7 +118,7 @@ def test_protocol_of_the_benchmark_is_followed_and_what_is_left_out_is_told(
     whole = load_split("miniature", data)
     split = Split(whole.dataset, ["gone"], "retrieval", {"num_frames": 1})
     monkeypatch.setattr(module, "load_split", lambda *arguments, **options: split)
-    metadata = embed(tmp_path / "store")["metadata"]
+    metadata = embed(tmp_path / "store").metadata
     assert metadata["left_out"] == ["gone"] and metadata["processing"] == {"num_frames": 1}
     model, processor = load_model(tiny_model_dir)
     embeds = [
@@ -156,7 +160,7 @@ def test_interrupted_run_goes_on_to_the_same_bytes(embed, tmp_path, monkeypatch,
         with pytest.raises(KeyboardInterrupt):
             embed(store)
     assert not store.exists() and len(parts_of(store)) + len(parts_of(store, "captions")) == stop_after
-    with pytest.raises(FileNotFoundError, match="no embeddings at"):
+    with pytest.raises(FileNotFoundError, match="no embeddings at|no gallery in"):
         load_embeddings(store)
     computed = counting(monkeypatch)
     embed(store)
@@ -171,7 +175,7 @@ def test_finished_store_is_left_alone(embed, tmp_path, monkeypatch, caplog):
     before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
     computed = counting(monkeypatch)
     with caplog.at_level(logging.INFO):
-        assert embed(store) == first
+        assert embed(store).facts() == first.facts()
     assert "was finished before; there is nothing to do" in caplog.text
     assert computed == [] and {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
@@ -216,7 +220,7 @@ def test_other_weights_settings_files_and_versions_are_refused(embed, tiny_model
     processor.save_pretrained(tmp_path / "weights")
     shutil.copytree(tiny_model_dir, tmp_path / "settings")
     configure_processor(processor, {"num_frames": 1}).save_pretrained(tmp_path / "settings")
-    options = {"batch_size": 4, "progress": False}
+    options = {"batch_size": 4, "progress": False, "dtype": "float32"}
     shutil.copytree(tiny_model_dir, tmp_path / "words")
     words = json.loads((tmp_path / "words" / "tokenizer.json").read_text())
     vocabulary = words["model"]["vocab"]
@@ -245,7 +249,7 @@ def test_other_weights_settings_files_and_versions_are_refused(embed, tiny_model
 def test_folders_with_something_else_are_refused(embed, tmp_path):
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "thesis.tex").write_text("x")
-    with pytest.raises(ValueError, match="store holds something else than embeddings"):
+    with pytest.raises(ValueError, match="store holds something else than a gallery"):
         embed(tmp_path / "store")
     assert parts_of(tmp_path / "store") == []  # before anything is embedded
     (tmp_path / "other.parts").mkdir()
@@ -277,7 +281,7 @@ def test_two_runs_do_not_meet_in_one_folder(embed, tmp_path, monkeypatch):
     ("options", "message"),
     [
         ({"batch_size": 0}, "`batch_size`"),
-        ({"dtype": "bfloat16"}, "float32 or float16"),
+        ({"dtype": "bfloat16"}, "float16 or float32"),
         ({"on_error": "skip"}, "`on_error`"),
         ({"split": "nowhere"}, "nowhere"),
         ({"captions": "all"}, "captions"),
@@ -307,10 +311,10 @@ def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(
         embed_benchmark(tmp_path / "store", *arguments, batch_size=2, progress=False)
     assert parts_of(tmp_path / "store", "captions")
     computed = counting(monkeypatch)
-    description = embed_benchmark(tmp_path / "store", *arguments, batch_size=2, on_error="missing", progress=False)
-    assert list(dict.fromkeys(problem.split(":")[0] for problem in description["problems"])) == broken
+    gallery = embed_benchmark(tmp_path / "store", *arguments, batch_size=2, on_error="missing", progress=False)
+    assert list(gallery.problems()) == broken
     store = load_embeddings(tmp_path / "store")
-    assert store.problems == description["problems"]
+    assert store.problems == [f"{name}: {one}" for name, told in gallery.problems().items() for one in told]
     assert all(not store.modality_mask[store.clip_ids.index(name), 0] for name in broken)
     assert set(computed) == {"embed_clips"}  # the captions were done before
     for stop_after, on_error in ((5, "raise"), (1, "missing")):
@@ -329,7 +333,7 @@ def test_killed_run_goes_on_to_the_same_bytes(embed, tiny_model_dir, data, tmp_p
     embed(tmp_path / "whole", batch_size=1)
     store = tmp_path / "store"
     command = [sys.executable, "-m", "eval", "embed", "--model", tiny_model_dir, "--benchmark", "miniature"]
-    command += ["--root", data, "--output", store, "--batch-size", "1", "--num-workers", "1"]
+    command += ["--root", data, "--output", store, "--batch-size", "1", "--num-workers", "1", "--dtype", "float32"]
     process = subprocess.Popen(
         list(map(str, command)), cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -352,13 +356,16 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from accelerate import PartialState
-from eval.embed_benchmark import embed_benchmark
+from eval.embedding.embed_benchmark import embed_benchmark
 
 folder, model, data, broken = sys.argv[1:]
 told = {}
 for name, root in (("broken", broken), ("two", data)):
     try:
-        told[name] = embed_benchmark(Path(folder) / name, model, "miniature", root, batch_size=2, progress=False)
+        gallery = embed_benchmark(
+            Path(folder) / name, model, "miniature", root, batch_size=2, dtype="float32", progress=False
+        )
+        told[name] = gallery.facts() | {"metadata": gallery.metadata}
     except (ValueError, SystemExit) as error:
         told[name] = [type(error).__name__, str(error)]
 state = PartialState()
@@ -404,9 +411,9 @@ def test_blocks_are_read_by_arrow_as_they_are(embed, tmp_path, monkeypatch):
     assert block["video"].shape == (4, 16) and block["presence"].dtype == np.bool_
 
 
-def test_infinite_temperature_is_written_as_json_has_it(tiny_model, tiny_model_dir, data):
+def test_infinite_temperature_is_written_as_json_has_it(tiny_model, tiny_model_dir):
     tiny_model.config.query_temperature = float("inf")
-    described = describe(tiny_model, tiny_model_dir, "miniature", data, "test", task="retrieval")
+    described = describe(tiny_model, tiny_model_dir, task="retrieval")
     assert described["weights"] == weight_digests(tiny_model_dir)
     assert described["query_temperature"] == described["score_options"]["query_temperature"] == "inf"
     assert float("inf") == float(described["query_temperature"]) and described["task"] == "retrieval"

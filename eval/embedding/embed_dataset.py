@@ -1,10 +1,11 @@
-"""From a model and a data set of clips to embeddings, in memory; [`~eval.embed_benchmark`] writes them to a store.
+"""From a model and a data set of clips to embeddings, in memory; [`~eval.embedding.embed_benchmark`] writes
+them to a gallery.
 
 A clip keeps its place from the first row to the last score: nothing is dropped, replaced or imputed. Files are read in
 background threads (decoders release the GIL) while the model computes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks.columns import FEATURES
-from eval.embeddings import Embeddings
+from eval.embedding.embeddings import Embeddings
 from gallery.embedding import Batch, check_reading, embed_captions, embed_clips, read_batches
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
@@ -149,6 +150,18 @@ def read_rows(
         )
 
 
+def embed_texts(
+    model: PreTrainedModel, processor: ProcessorMixin, captions: Sequence[str], batch_size: int, progress: bool = False
+) -> torch.Tensor:
+    """Embed captions, batch by batch: `torch.FloatTensor` of shape `(captions, dim)`, unit norm, on the CPU."""
+    embeds = []
+    with tqdm(total=len(captions), desc="captions", unit="caption", disable=not progress) as bar:
+        for start in range(0, len(captions), batch_size):
+            embeds.append(embed_captions(model, processor, captions[start : start + batch_size]))
+            bar.update(len(embeds[-1]))
+    return torch.cat(embeds)
+
+
 def embed_dataset(
     model: PreTrainedModel,
     processor: ProcessorMixin,
@@ -190,12 +203,9 @@ def embed_dataset(
         model.to(device)
     was_training = model.training
     model.eval()
-    text_embeds, of_clips, problems = [], [], []
+    of_clips, problems = [], []
     try:
-        with tqdm(total=len(captions), desc="captions", unit="caption", disable=not progress) as bar:
-            for start in range(0, len(captions), batch_size):
-                text_embeds.append(embed_captions(model, processor, captions[start : start + batch_size]))
-                bar.update(len(text_embeds[-1]))
+        text_embeds = embed_texts(model, processor, captions, batch_size, progress)
         with tqdm(total=len(clips), desc="clips", unit="clip", disable=not progress) as bar:
             for batch in read_rows(processor, clips, batch_size, on_error, num_workers):
                 of_clips.append(embed_clips(model, batch.features))
@@ -205,7 +215,7 @@ def embed_dataset(
         model.train(was_training)
     modality_embeds, modality_mask, concat_embeds = zip(*of_clips, strict=True)
     return Embeddings(
-        text_embeds=torch.cat(text_embeds),
+        text_embeds=text_embeds,
         modality_embeds=torch.cat(modality_embeds),
         modality_mask=torch.cat(modality_mask),
         pairs=torch.tensor(pairs),
@@ -217,4 +227,4 @@ def embed_dataset(
     )
 
 
-__all__ = ["TASKS", "embed_dataset", "group_rows", "read_row", "read_rows"]
+__all__ = ["TASKS", "embed_dataset", "embed_texts", "group_rows", "read_row", "read_rows"]
