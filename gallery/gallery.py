@@ -328,7 +328,11 @@ class Gallery:
         for batch in self.clips.select(["clip_id", *MODALITIES, "presence"]).to_batches(_COPIED_ROWS):
             rows = pa.Table.from_batches([batch])
             mask = stacked(rows, ["presence"], self.path, boolean=True)[:, 0]
-            check_rows(self.clip_ids[start : start + len(rows)], stacked(rows, MODALITIES, self.path), mask)
+            embeds = stacked(rows, MODALITIES, self.path)
+            check_rows(self.clip_ids[start : start + len(rows)], embeds, mask)
+            filled = (embeds[~mask] != 0).any()
+            if "gram" in self.clips.column_names and filled:
+                raise ValueError(f"Vectors of absent modalities must be zero in {self.path}; some are not.")
             start += len(rows)
         if len(set(self.clip_ids)) != len(self.clip_ids):
             repeated = sorted(name for name, count in Counter(self.clip_ids).items() if count > 1)

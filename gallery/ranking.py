@@ -5,7 +5,7 @@ Shapes: Q queries, N clips, D dimensions, K hits.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,14 +43,16 @@ def pieces_of(parts: Sequence[Part]) -> list[Piece]:
             vectors = tuple(
                 matrix_of(batch.column(name), check_lists(rows, name, _WHERE), _WHERE) for name in MODALITIES
             )
+            mask = stacked(rows, ["presence"], _WHERE, boolean=True)[:, 0]
             if "gram" in rows.column_names:
                 numbers = matrix_of(batch.column("gram"), len(MODALITIES) ** 2, _WHERE)
                 gram = numbers.unflatten(1, (len(MODALITIES), len(MODALITIES)))
-            else:
+            else:  # written by another program, which may have left something in absent rows
+                vectors = tuple(torch.where(mask[:, m, None], rows_of, 0) for m, rows_of in enumerate(vectors))
                 gram = gram_of(vectors)
             clips = Clips(
                 vectors,
-                stacked(rows, ["presence"], _WHERE, boolean=True)[:, 0],
+                mask,
                 stacked(rows, CONCAT_COLUMNS, _WHERE) if CONCAT_COLUMNS[0] in rows.column_names else None,
                 min_norm=_MIN_NORM,
                 gram=gram,
@@ -93,21 +95,27 @@ def _rank_whole(
     pieces: Sequence[Piece], text_embeds: torch.Tensor, k: int, method: str, options: ScoreOptions
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rank from all scores of a query at once: for scores that depend on other clips, and for large `k`."""
-    vectors = tuple(torch.cat(columns) for columns in zip(*(piece.clips.modalities for piece in pieces), strict=True))
+    num_rows = pieces[-1].start + len(pieces[-1].clips)
+    # Only what is there: removed clips would take ranks from others.
+    removed = torch.cat([piece.start + piece.removed for piece in pieces])
+    rows = torch.ones(num_rows, dtype=torch.bool).index_fill(0, removed, False).nonzero().flatten()
+
+    def whole(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+        joined = torch.cat(list(tensors))
+        return joined[rows] if len(removed) else joined
+
     heads = [piece.clips.concat_embeds for piece in pieces]
     clips = Clips(
-        vectors,
-        torch.cat([piece.clips.modality_mask for piece in pieces]),
-        None if any(head is None for head in heads) else torch.cat(heads),
+        tuple(whole(columns) for columns in zip(*(piece.clips.modalities for piece in pieces), strict=True)),
+        whole(piece.clips.modality_mask for piece in pieces),
+        None if any(head is None for head in heads) else whole(heads),
         min_norm=_MIN_NORM,
-        gram=torch.cat([piece.clips.gram for piece in pieces]),
+        gram=whole(piece.clips.gram for piece in pieces),
     )
-    removed = torch.cat([piece.start + piece.removed for piece in pieces])
     found = []
-    for queries in text_embeds.split(max(1, _SCORES_AT_ONCE // len(clips))):
+    for queries in text_embeds.split(max(1, _SCORES_AT_ONCE // max(1, len(clips)))):
         scores = Pairs(queries, clips, options).scores(method)
-        scores[:, removed] = -math.inf
-        found.append(_sorted(scores, torch.arange(len(clips)).expand(len(queries), -1), k))
+        found.append(_sorted(scores, rows.expand(len(queries), -1), k))
     return tuple(map(torch.cat, zip(*found, strict=True)))
 
 

@@ -174,8 +174,7 @@ def index_files(
         batch_size (`int`): files read and clips embedded at a time, and what a kill can lose.
         num_workers (`int`): threads that read batches ahead.
         on_error (`str`): "missing": a stream that cannot be decoded counts as absent, a file in which nothing can be
-            read is reported, left out, and not tried again until it changes. "raise": the first problem ends the run,
-            after the batch that it belongs to.
+            read is reported, left out, and not tried again until it changes. "raise": the first problem ends the run.
         prune (`bool`): take clips whose file is gone out of the gallery, instead of only reporting them.
         progress (`bool`): show a progress bar on stderr.
 
@@ -191,31 +190,32 @@ def index_files(
         for batch in read_batches(
             processor, todo, lambda path: _read(processor, path, on_error), batch_size, num_workers
         ):
-            read = [batch.notes[place] for place in batch.embeddable]
+            stop = len(batch.notes)
+            failed = [place for place, note in enumerate(batch.notes) if note.file.reason is not None]
+            if failed and on_error == "raise":
+                stop = failed[0]  # the files before this one are good
+            read = [batch.notes[place] for place in batch.embeddable if place < stop]
+            known = [note.file.path in writer for note in read]
             if read:
                 embeds, mask, concat_embeds = embed_clips(model, batch.features)
-                names = [note.file.path for note in read]
-                known = [name in writer for name in names]
+                rows = slice(len(read))
                 writer.put_clips(
-                    names,
-                    embeds,
-                    mask,
-                    concat_embeds,
+                    [note.file.path for note in read],
+                    embeds[rows],
+                    mask[rows],
+                    None if concat_embeds is None else concat_embeds[rows],
                     durations=[note.duration for note in read],
                     problems=[note.problems for note in read],
                 )
-            failed = [note.file for note in batch.notes if note.file.reason is not None]
-            if failed and on_error == "raise":
-                writer.put_files([note.file for note in read])
-                writer.commit()
-                raise ValueError(f"{failed[0].path}: {failed[0].reason}")
-            for file in failed:
-                if file.path in writer:  # what was embedded is no longer what the file holds
-                    writer.remove_clips([file.path])
-            writer.put_files([note.file for note in batch.notes])
+            failed = [batch.notes[place].file for place in failed]
+            # What was embedded is no longer what such a file holds.
+            writer.remove_clips(file.path for file in failed if stop == len(batch.notes) and file.path in writer)
+            writer.put_files([note.file for note in batch.notes[:stop]])
             writer.commit()
+            if stop < len(batch.notes):
+                raise ValueError(f"{failed[0].path}: {failed[0].reason}")
             report.unreadable += failed
-            for note, is_known in zip(read, known if read else [], strict=True):
+            for note, is_known in zip(read, known, strict=True):
                 (report.changed if is_known else report.new).append(note.file.path)
                 if note.problems:
                     report.problems[note.file.path] = note.problems

@@ -6,10 +6,12 @@ import pytest
 import torch
 from transformers import BatchFeature
 
+from gallery.embedding import embed_captions
+from gallery.gallery import Gallery, GalleryWriter
+from gallery.provenance import model_folder
 from modeling_scalar.loading_scalar import model_fingerprint
 from modeling_scalar.processing_scalar import Clip
-from search.gallery import Gallery
-from search.indexing import embed_queries, find_files, index_files, model_folder
+from search.indexing import find_files, index_files
 
 DIM = 8
 
@@ -42,7 +44,7 @@ class FakeModel:
     device, dtype = torch.device("cpu"), torch.float32
 
     def __init__(self):
-        self.config = SimpleNamespace(query_temperature=0.1)
+        self.config = SimpleNamespace(query_temperature=0.1, has_concat_heads=False)
         self.batches = []
 
     def get_modality_features(self, pixel_values_videos, modality_mask):
@@ -69,12 +71,17 @@ def run(folder, **options):
     """Index the folder, or the list of files, into the gallery beside it; returns (report, gallery, model)."""
     output = (folder[0] if isinstance(folder, list) else folder).parent
     output = output / "gallery" if output.name != "clips" else output.parent / "gallery"
-    exists = (output / "gallery.json").exists()
-    gallery = Gallery.open(output) if exists else Gallery("model", "fingerprint", 0.1)
     model = options.pop("model", None) or FakeModel()
     files = find_files(folder if isinstance(folder, list) else [folder])
-    report = index_files(files, gallery, output, model, FakeProcessor(), **options)
+    with GalleryWriter(output, "float32") as writer:
+        writer.metadata = {"model": "model", "fingerprint": "fingerprint", "query_temperature": 0.1}
+        report = index_files(files, writer, model, FakeProcessor(), **options)
     return report, Gallery.open(output), model
+
+
+def failed(gallery):
+    """Why files are no clips, by path."""
+    return {path: file.reason for path, file in gallery.files.items() if file.reason is not None}
 
 
 def names(paths):
@@ -89,9 +96,9 @@ def touch_later(path):
 def test_the_first_run_embeds_every_file_in_batches(folder):
     report, gallery, model = run(folder, batch_size=2)
     assert model.batches == [[0, 1], [2]]
-    assert names(gallery.entries) == names(report.new) == ["0.mp4", "1.mp4", "2.mp4"]
+    assert names(gallery.clip_ids) == names(report.new) == ["0.mp4", "1.mp4", "2.mp4"]
     assert gallery.modality_mask.tolist() == [[True, True, False], [True, False, False], [False, True, False]]
-    assert [entry.presence for entry in gallery.entries.values()] == [["video", "audio"], ["video"], ["audio"]]
+    assert gallery.clips.column("duration").to_pylist() == [4 / 16_000, None, 4 / 16_000]
 
 
 def test_a_second_run_embeds_only_new_files(folder):
@@ -112,7 +119,7 @@ def test_a_changed_file_is_embedded_again(folder):
     assert names(report.changed) == ["1.mp4"] and len(report.unchanged) == 2 and not report.new
     assert len(gallery) == 3
     query = torch.eye(DIM)[:1]
-    scores = [{hit.path: hit.score for hit in one.search(query)[0]} for one in (before, gallery)]
+    scores = [{hit.clip_id: hit.score for hit in one.search(query)[0]} for one in (before, gallery)]
     changed = [path for path in scores[0] if scores[0][path] != pytest.approx(scores[1][path], abs=1e-6)]
     assert names(changed) == ["1.mp4"]
 
@@ -122,7 +129,7 @@ def test_a_touched_file_is_not_embedded_again_and_its_new_time_is_remembered(fol
     touch_later(folder / "1.mp4")
     report, gallery, model = run(folder)
     assert model.batches == [] and len(report.unchanged) == 3
-    assert gallery.entries[str(folder / "1.mp4")].mtime_ns == (folder / "1.mp4").stat().st_mtime_ns
+    assert gallery.files[str(folder / "1.mp4")].mtime_ns == (folder / "1.mp4").stat().st_mtime_ns
 
 
 def test_a_run_without_changes_writes_nothing(folder):
@@ -143,8 +150,8 @@ def test_an_unreadable_stream_is_absent_and_reported(folder):
     report, gallery, _ = run(folder)
     path = str(folder / "3.mp4")
     assert report.problems == {path: ["audio: cannot decode"]}
-    assert gallery.entries[path].problems == ["audio: cannot decode"]
-    assert gallery.entries[path].presence == ["video"]
+    assert gallery.problems() == report.problems
+    assert gallery.modality_mask[gallery.clip_ids.index(path)].tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +163,7 @@ def test_an_unreadable_file_is_reported_and_left_out(folder, content, reason):
     (failure,) = report.unreadable
     assert failure.path == str(folder / "3.mp4") and failure.reason.count(str(folder)) == 0
     assert reason in failure.reason
-    assert list(gallery.failed) == [failure.path] and len(gallery) == len(report.new) == 3
+    assert list(failed(gallery)) == [failure.path] and len(gallery) == len(report.new) == 3
 
 
 def test_a_broken_link_is_reported_as_unreadable(folder):
@@ -173,7 +180,7 @@ def test_a_file_that_failed_is_retried_only_when_it_changes(folder):
     (folder / "3.mp4").write_text("3 video")
     report, gallery, model = run(folder)
     assert model.batches == [[3]] and names(report.new) == ["3.mp4"]
-    assert not report.unreadable and not gallery.failed and len(gallery) == 4
+    assert not report.unreadable and not failed(gallery) and len(gallery) == 4
 
 
 def test_a_clip_that_becomes_unreadable_leaves_the_gallery(folder):
@@ -182,7 +189,7 @@ def test_a_clip_that_becomes_unreadable_leaves_the_gallery(folder):
     (folder / "0.mp4").write_text("0 nothing here")
     report, gallery, _ = run(folder)
     assert names(failure.path for failure in report.unreadable) == ["0.mp4"]
-    assert names(gallery.entries) == ["1.mp4", "2.mp4"] and names(gallery.failed) == ["0.mp4"]
+    assert names(gallery.clip_ids) == ["1.mp4", "2.mp4"] and names(failed(gallery)) == ["0.mp4"]
 
 
 def test_raise_names_the_file_and_keeps_what_was_read_before(folder):
@@ -190,7 +197,7 @@ def test_raise_names_the_file_and_keeps_what_was_read_before(folder):
     with pytest.raises(ValueError, match=r"1\.mp4: audio: cannot decode"):
         run(folder, on_error="raise")
     gallery = Gallery.open(folder.parent / "gallery")
-    assert names(gallery.entries) == ["0.mp4"] and not gallery.failed
+    assert names(gallery.clip_ids) == ["0.mp4"] and not failed(gallery)
 
 
 def test_raise_stops_at_a_file_that_failed_in_an_earlier_run(folder):
@@ -212,22 +219,22 @@ def test_an_interrupt_keeps_what_was_embedded(folder):
     model.get_modality_features = interrupt
     with pytest.raises(KeyboardInterrupt):
         run(folder, model=model, batch_size=2)
-    assert names(Gallery.open(folder.parent / "gallery").entries) == ["0.mp4", "1.mp4"]
+    assert names(Gallery.open(folder.parent / "gallery").clip_ids) == ["0.mp4", "1.mp4"]
     report, gallery, _ = run(folder)
     assert names(report.new) == ["2.mp4"] and len(gallery) == 3
 
 
-def test_the_gallery_is_saved_while_indexing(folder):
+def test_every_batch_is_kept_as_soon_as_it_is_embedded(folder):
     model, seen = FakeModel(), []
-    embed, json_path = model.get_modality_features, folder.parent / "gallery" / "gallery.json"
+    embed, place = model.get_modality_features, folder.parent / "gallery"
 
     def look(pixel_values_videos, modality_mask):
-        seen.append(len(Gallery.open(json_path.parent)) if json_path.exists() else None)
+        seen.append(len(Gallery.open(place)) if (place / "gallery.json").exists() else None)
         return embed(pixel_values_videos, modality_mask)
 
     model.get_modality_features = look
-    run(folder, model=model, batch_size=1, save_every=2)
-    assert seen == [None, None, 2]
+    run(folder, model=model, batch_size=1)
+    assert seen == [0, 1, 2]
 
 
 def test_vanished_files_are_kept_until_pruned(folder):
@@ -239,10 +246,10 @@ def test_vanished_files_are_kept_until_pruned(folder):
     assert names(report.vanished) == ["1.mp4"] and len(gallery) == 3 and not report.pruned
     report, gallery, _ = run(folder, prune=True)
     assert names(report.vanished) == ["1.mp4"] and report.pruned
-    assert names(gallery.entries) == ["0.mp4", "2.mp4"] and not gallery.failed
+    assert names(gallery.clip_ids) == ["0.mp4", "2.mp4"] and not failed(gallery)
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 0}, {"save_every": 0}, {"on_error": "ignore"}])
+@pytest.mark.parametrize("options", [{"batch_size": 0}, {"num_workers": 0}, {"on_error": "ignore"}])
 def test_a_wrong_option_is_refused(folder, options):
     with pytest.raises(ValueError, match=next(iter(options))):
         run(folder, **options)
@@ -339,5 +346,5 @@ def test_a_subtitle_file_beside_a_clip_belongs_to_it(folder):
 
 
 def test_queries_are_embedded_as_unit_rows():
-    embeds = embed_queries(["a", "bb"], FakeModel(), FakeProcessor())
+    embeds = embed_captions(FakeModel(), FakeProcessor(), ["a", "bb"])
     assert embeds.tolist() == torch.eye(DIM)[[1, 2]].tolist()

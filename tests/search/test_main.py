@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from datasets import load_from_disk
 from transformers import BatchFeature
 from typer.testing import CliRunner
 
@@ -34,7 +35,7 @@ class FakeModel:
     """Modality m is the m-th unit vector, and so is its name as a query."""
 
     device, dtype = torch.device("cpu"), torch.float32
-    config = SimpleNamespace(query_temperature=1.0, aggregation="scalar")
+    config = SimpleNamespace(query_temperature=1.0, aggregation="scalar", has_concat_heads=False)
 
     def to(self, device):
         return self
@@ -86,7 +87,7 @@ def test_index_prints_the_counts_and_names_what_it_could_not_read(place):
 
 def test_index_fails_when_nothing_could_be_indexed(place):
     assert "1 unreadable; 0 clips" in index("clips/empty.mp4", code=1).stdout
-    assert not (place / "gallery").exists()
+    assert "unreadable files: 1" in run("info", "gallery").stdout  # not to be tried again until it changes
 
 
 def test_index_without_any_video_is_an_error(place):
@@ -196,7 +197,35 @@ def test_info_prints_counts_shares_model_and_failures(place):
 @pytest.mark.parametrize("command", [["info", "nowhere"], ["query", "nowhere", "video"]])
 def test_a_missing_gallery_is_one_line(place, command):
     result = run(*command, code=1)
-    assert result.stderr == "Error: There is no gallery in 'nowhere': gallery.json is missing.\n"
+    assert result.stderr == "Error: There is no gallery in 'nowhere': neither gallery.json nor the data set `clips`.\n"
+
+
+def test_verify_names_a_changed_file_and_compact_leaves_no_removed_clip(place):
+    (place / "clips" / "horse.mp4").write_text("video")
+    index()
+    assert "3 clips" in run("verify", "gallery").stdout
+    (place / "clips" / "cat.mp4").unlink()
+    index("clips", "--prune")
+    shown = load_from_disk(place / "gallery" / "clips")["clip_id"]
+    assert f"{place / 'clips' / 'cat.mp4'}" in shown and "clips: 2," in run("info", "gallery").stdout
+    assert "is compact: 2 files" in run("compact", "gallery").stdout
+    assert len(load_from_disk(place / "gallery" / "clips")) == 2
+    assert "is compact" not in run("compact", "clips", code=1).stdout
+    (file,) = (place / "gallery" / "clips").glob("*.arrow")
+    content = bytearray(file.read_bytes())
+    content[-20] ^= 1
+    file.write_bytes(content)
+    assert str(file.name) in run("verify", "gallery", code=1).stderr
+
+
+def test_a_gallery_converts_and_keeps_what_it_holds(place):
+    index()
+    run("convert", "gallery", "copy", "--dtype", "float32")
+    assert "clips: 2, 3 dimensions, float32" in run("info", "copy").stdout
+    assert run("query", "gallery", "audio").stdout == run("query", "copy", "audio").stdout
+    assert "2 unchanged" in run("index", "clips", "--model", "model", "--output", "copy").stdout
+    assert "holds a gallery already" in run("convert", "gallery", "copy", code=1).stderr
+    assert "There is no gallery" in run("convert", "clips", "new", code=1).stderr
 
 
 def test_help_loads_no_library():

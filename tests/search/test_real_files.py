@@ -6,8 +6,8 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
+from gallery.gallery import Gallery
 from search.__main__ import app
-from search.gallery import Gallery
 from tests.modeling_scalar.test_media_scalar import write_media
 
 
@@ -36,13 +36,15 @@ def test_whole_partial_and_broken_files_each_behave_as_they_should(videos, tiny_
     result = run("index", videos, "--model", tiny_model_dir, "--output", tmp_path / "gallery")
     assert result.exit_code == 0, result.output
     gallery = Gallery.open(tmp_path / "gallery")
-    presence = {path.rsplit("/")[-1]: entry.presence for path, entry in gallery.entries.items()}
-    assert presence == {
-        "whole.mp4": ["video", "audio"],
-        "without sound.mp4": ["video", "subtitle"],
-        "without picture.mp4": ["audio"],
+    presence = {
+        path.rsplit("/")[-1]: row for path, row in zip(gallery.clip_ids, gallery.modality_mask.tolist(), strict=True)
     }
-    failed = {path.rsplit("/")[-1] for path in gallery.failed}
+    assert presence == {
+        "whole.mp4": [True, True, False],
+        "without sound.mp4": [True, False, True],
+        "without picture.mp4": [False, True, False],
+    }
+    failed = {path.rsplit("/")[-1] for path, file in gallery.files.items() if file.reason is not None}
     assert failed == {"truncated.mp4", "empty.mp4", "text.mp4"}
     for name in failed:
         assert f"unreadable: {videos / name}" in result.output

@@ -1,0 +1,313 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset, load_from_disk
+
+from gallery.columns import query_table
+from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from modeling_scalar.aggregation_scalar import METHODS, retrieval_scores
+from modeling_scalar.configuration_scalar import MODALITIES
+from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries, write
+
+
+def brute_force(query, embeds, mask, tau):
+    """SCALAR Eq. 2 and 4 for one pair in float64, as the paper writes them: (score, weights)."""
+    query, present = query.double(), [number for number in range(3) if mask[number]]
+    similarities = {number: float(query @ embeds[number].double()) for number in present}
+    total = sum(math.exp(value / tau) for value in similarities.values())
+    weights = [math.exp(similarities[number] / tau) / total if number in present else 0.0 for number in range(3)]
+    centroid = sum(weights[number] * embeds[number].double() for number in present)
+    return float(query @ centroid / centroid.norm()), weights
+
+
+def ids(hits):
+    return [hit.clip_id for hit in hits]
+
+
+# Search
+
+
+def test_search_equals_a_float64_loop_with_missing_modalities(tmp_path):
+    names, embeds, mask = make_clips(50)
+    gallery, queries = write(tmp_path, (names, embeds, mask)), make_queries(6)
+    for query, hits in zip(queries, gallery.search(queries, k=50, query_temperature=0.2), strict=True):
+        expected = {name: brute_force(query, embeds[n], mask[n], 0.2) for n, name in enumerate(names)}
+        assert ids(hits) == sorted(expected, key=lambda name: -expected[name][0])
+        assert [hit.rank for hit in hits] == list(range(1, 51))
+        for hit in hits:
+            score, weights = expected[hit.clip_id]
+            # float32 products of 16 numbers, amplified at most fivefold by exp(a / 0.2)
+            assert hit.score == pytest.approx(score, abs=5e-6)
+            assert list(hit.weights.values()) == pytest.approx(weights, abs=5e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("k", [3, 100])
+def test_every_score_ranks_what_is_stored_as_the_whole_matrix_does(tmp_path, monkeypatch, dtype, method, k):
+    """Of three commits, with clips removed and replaced, in blocks of 8: what `retrieval_scores` gives of all."""
+    if METHODS[method].uses_concat_heads:
+        pytest.skip("these clips have no concatenation heads")
+    monkeypatch.setattr("gallery.ranking._BLOCK", 8)
+    batches = [make_clips(40, seed) for seed in range(3)]
+    gallery = write(tmp_path, *batches, dtype=dtype)
+    with GalleryWriter(tmp_path) as writer:
+        writer.remove_clips(batches[0][0][3:9] + batches[2][0][:1])
+        names, embeds, mask = batches[1]
+        writer.put_clips(names[5:6], embeds[6:7], mask[6:7])
+        writer.commit()
+    gallery, queries = Gallery.open(tmp_path), make_queries(9)
+    stored, mask = gallery.modality_embeds(), gallery.modality_mask
+    assert len(gallery) == len(stored) == 113 and stored.dtype == getattr(torch, dtype)
+    scores = retrieval_scores(queries, stored.float(), mask, method, 0.1)
+    values, order = scores.sort(dim=1, descending=True, stable=True)
+    for row, hits in enumerate(gallery.search(queries, k, method=method)):
+        count = min(k, int((values[row] > -math.inf).sum()))
+        assert len(hits) == count > 0
+        assert [hit.score for hit in hits] == pytest.approx(values[row, :count].tolist(), abs=2e-6)
+        if values[row, : count + 1].diff().abs().min() > 2e-6:  # else sums in another order may swap neighbours
+            assert ids(hits) == [gallery.clip_ids[place] for place in order[row, :count].tolist()]
+
+
+def test_the_gallery_temperature_is_the_default(make_gallery):
+    gallery, queries = make_gallery(), make_queries(2)
+    assert gallery.search(queries) == gallery.search(queries, query_temperature=0.1)
+    assert gallery.search(queries) != gallery.search(queries, query_temperature=1.0)
+
+
+def test_weights_sum_to_one_over_present_and_are_zero_where_absent(make_gallery):
+    (hits,) = make_gallery(14).search(make_queries(1), k=14)
+    assert any(not all(hit.presence.values()) for hit in hits)
+    for hit in hits:
+        assert tuple(hit.weights) == tuple(hit.presence) == MODALITIES
+        assert sum(hit.weights.values()) == pytest.approx(1, abs=1e-6)
+        assert all((hit.weights[name] > 0) == hit.presence[name] for name in MODALITIES)
+
+
+@pytest.mark.parametrize("block_size", [1, 7, 8, 29, 30, 1000])
+def test_the_block_size_does_not_change_the_result(make_gallery, monkeypatch, block_size):
+    gallery, queries = make_gallery(), make_queries(5)
+    whole = gallery.search(queries, k=7)
+    monkeypatch.setattr("gallery.ranking._BLOCK", block_size)
+    blocked = gallery.search(queries, k=7)
+    assert list(map(ids, blocked)) == list(map(ids, whole))
+    for one, other in zip(sum(whole, []), sum(blocked, []), strict=True):
+        assert one.score == pytest.approx(other.score, abs=1e-6)  # the order of float32 sums depends on the shape
+
+
+def test_queries_beyond_one_block_are_searched_too(make_gallery, monkeypatch):
+    gallery, queries = make_gallery(), make_queries(5)
+    whole = gallery.search(queries, k=3)
+    monkeypatch.setattr("gallery.gallery._QUERY_BLOCK", 2)
+    assert list(map(ids, gallery.search(queries, k=3))) == list(map(ids, whole))
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 100])
+@pytest.mark.parametrize("k", [1, 2, 4, 6])
+def test_equal_scores_come_in_gallery_order(tmp_path, monkeypatch, block_size, k):
+    monkeypatch.setattr("gallery.ranking._BLOCK_OF_ONE", block_size)
+    embeds = torch.zeros(30, 3, DIM)
+    embeds[:, 0, 1] = 1  # orthogonal to the query, but four that equal it
+    embeds[[1, 3, 4, 5], 0] = torch.eye(DIM)[0]
+    mask = torch.tensor([[True, False, False]] * 30)
+    gallery = write(tmp_path, ([str(number) for number in range(30)], embeds, mask))
+    (hits,) = gallery.search(torch.eye(DIM)[:1], k=k)
+    assert ids(hits) == ["1", "3", "4", "5", "0", "2"][:k]
+
+
+def test_k_beyond_the_gallery_returns_every_clip(make_gallery):
+    (hits,) = make_gallery(9).search(make_queries(1), k=100)
+    assert len(hits) == 9
+
+
+def test_a_gallery_without_clips_has_no_hits(tmp_path):
+    assert Gallery([]).search(make_queries(2)) == [[], []]
+    gallery = write(tmp_path, make_clips(3))
+    with GalleryWriter(tmp_path) as writer:
+        writer.remove_clips(gallery.clip_ids)
+        writer.commit()
+    emptied = Gallery.open(tmp_path)
+    assert len(emptied) == 0 and emptied.clip_ids == [] and emptied.search(make_queries(2)) == [[], []]
+    assert len(write(tmp_path, make_clips(2, seed=4))) == 2
+
+
+def test_a_single_pathway_finds_only_clips_that_have_it(tmp_path):
+    names, embeds, mask = make_clips(21)
+    query = make_queries(1)
+    for k in (4, 21):
+        (hits,) = write(tmp_path, (names, embeds, mask)).search(query, k=k, method="audio")
+        expected = {name: float(query[0] @ embeds[n, 1]) for n, name in enumerate(names) if mask[n, 1]}
+        assert 0 < len(expected) < 21
+        assert ids(hits) == sorted(expected, key=lambda name: -expected[name])[:k]
+        assert all(hit.weights is None for hit in hits)
+
+
+@pytest.mark.parametrize(
+    ("queries", "options", "message"),
+    [
+        (torch.ones(DIM), {}, "shape"),
+        (torch.eye(DIM + 1), {}, "shape"),
+        (2 * torch.eye(DIM), {}, "unit norm"),
+        (torch.full((1, DIM), math.nan), {}, "unit norm"),
+        (torch.eye(DIM), {"k": 0}, "at least 1"),
+        (torch.eye(DIM), {"method": "nonsense"}, "method"),
+        (torch.eye(DIM), {"query_temperature": 0.0}, "positive"),
+    ],
+)
+def test_a_wrong_search_is_refused(make_gallery, queries, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_gallery(3).search(queries, **options)
+
+
+# Writing
+
+
+def test_what_is_put_is_what_is_read(tmp_path):
+    names, embeds, mask = make_clips(10)
+    names[3] = "/clips/ü \udcff.mp4"  # a file name that is not UTF-8
+    heads = torch.nn.functional.normalize(torch.randn(10, 3, DIM), dim=-1)
+    files = [MediaFile(name, 2**40, 7, "a" * 64) for name in names]
+    files.append(MediaFile("/broken \udcfe", 1, 2, "b" * 64, reason="no \udcff"))
+    with GalleryWriter(tmp_path, "float32") as writer:
+        writer.metadata = MADE_BY
+        writer.put_clips(names, embeds, mask, heads, [1.5] + [None] * 9, [["a [bracket] and ü"]] + [[]] * 9)
+        writer.put_files(files)
+        writer.put_queries(query_table(["q"], ["a caption"], make_queries(1), [[names[3], names[0]]]))
+        assert not (tmp_path / "gallery.json").exists()
+        assert writer.commit() and not writer.commit()
+    gallery = Gallery.open(tmp_path)
+    assert gallery.clip_ids == names and gallery.dim == DIM and gallery.dtype == "float32"
+    assert torch.equal(gallery.modality_embeds(), embeds) and torch.equal(gallery.modality_mask, mask)
+    assert torch.equal(gallery.concat_embeds(), heads)
+    assert gallery.problems() == {names[0]: ["a [bracket] and ü"]}
+    assert list(gallery.files.values()) == files and gallery.metadata == MADE_BY
+    assert gallery.clips.column("duration").to_pylist() == [1.5] + [None] * 9
+    assert gallery.queries.column("caption").to_pylist() == ["a caption"]
+    assert gallery.facts() | {"gallery_sha256": ""} == {
+        "dim": DIM,
+        "dtype": "float32",
+        "num_clips": 10,
+        "num_queries": 1,
+        "num_pairs": 2,
+        "columns": list(load_from_disk(tmp_path / "clips").column_names[1:4])
+        + ["concat_video_audio", "concat_video_subtitle", "concat_video_audio_subtitle"],
+        "gallery_sha256": "",
+    }
+    assert gallery.verify() > 0
+
+
+def test_the_gram_matrix_is_that_of_the_stored_vectors(make_gallery):
+    gallery = make_gallery(20, dtype="float16")
+    stored = gallery.modality_embeds().double()
+    gram = np.array(gallery.clips.column("gram").to_pylist()).reshape(-1, 3, 3)
+    assert np.allclose(gram, (stored @ stored.mT).numpy(), rtol=0, atol=1e-7)  # float32 of sums in float64
+    assert (gram[~gallery.modality_mask[:, 0].numpy(), 0] == 0).all() and gram.any()
+
+
+def test_vectors_are_views_of_the_mapped_file(make_gallery):
+    gallery = make_gallery(20)
+    (part,) = gallery._clips
+    (batch,) = part.table.to_batches()
+    (piece,) = gallery._pieces
+    for column, matrix in zip(MODALITIES, piece.clips.modalities, strict=True):
+        assert matrix.data_ptr() == batch.column(column).flatten().buffers()[1].address
+
+
+def test_a_clip_put_again_is_replaced_and_comes_last(tmp_path):
+    names, embeds, mask = make_clips(5)
+    write(tmp_path, (names, embeds, mask), (names[1:2], embeds[4:5], mask[4:5]))
+    gallery = Gallery.open(tmp_path)
+    assert gallery.clip_ids == [names[0], *names[2:], names[1]]
+    assert torch.equal(gallery.modality_embeds()[4], embeds[4]) and len(gallery) == 5
+
+
+def test_removed_clips_are_forgotten_and_compaction_drops_their_rows(tmp_path):
+    names, embeds, mask = make_clips(20)
+    with GalleryWriter(tmp_path) as writer:
+        writer.put_clips(names, embeds, mask)
+        writer.put_files([MediaFile(name, 1, 1, "") for name in names])
+        writer.commit()
+        writer.remove_clips(names[:4])
+        with pytest.raises(KeyError):
+            writer.remove_clips(["nowhere"])
+        writer.commit()
+        assert names[0] not in writer and names[4] in writer
+        assert len(load_from_disk(tmp_path / "clips")) == 20
+        before = writer.gallery().search(make_queries(2), k=5)
+        writer.compact()
+        assert writer.gallery().search(make_queries(2), k=5) == before
+    assert len(load_from_disk(tmp_path / "clips")) == len(load_from_disk(tmp_path / "files")) == 16
+    gallery = Gallery.open(tmp_path)
+    assert gallery.clip_ids == list(gallery.files) == names[4:]
+    assert len(list(tmp_path.glob("*/*.arrow"))) == 2 and not list(tmp_path.glob("*/*.npy"))
+
+
+def _repeat_a_name(names, embeds, mask):
+    return [names[0], *names[:-1]], embeds, mask
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda names, embeds, mask: (names[1:], embeds, mask), "2 clips"),
+        (lambda names, embeds, mask: (names, embeds[:, 0], mask), "3 clips"),
+        (lambda names, embeds, mask: (names, torch.nn.functional.normalize(embeds[..., 1:], dim=-1), mask), "columns"),
+        (lambda names, embeds, mask: (names, 3 * embeds, mask), "unit norm"),
+        (lambda names, embeds, mask: (names, embeds * math.nan, mask), "unit norm"),
+        (lambda names, embeds, mask: (names, embeds, ~mask), "unit norm"),
+        (lambda names, embeds, mask: (names, embeds, mask & False), "these have none"),
+        (_repeat_a_name, "unique, repeated"),
+    ],
+)
+def test_wrong_clips_are_refused_and_change_nothing(tmp_path, change, message):
+    write(tmp_path, make_clips(3))
+    with GalleryWriter(tmp_path) as writer:
+        with pytest.raises(ValueError, match=message):
+            writer.put_clips(*change(*make_clips(3, seed=1)))
+        assert not writer.commit()
+        writer.put_clips(*make_clips(3, seed=2))
+        with pytest.raises(ValueError, match="once before a commit"):
+            writer.put_clips(*make_clips(3, seed=2))
+        assert writer.commit()
+    assert len(Gallery.open(tmp_path)) == 6
+
+
+def test_another_model_is_refused(make_gallery):
+    gallery = make_gallery(1)
+    gallery.check_model("elsewhere", "f" * 64)
+    with pytest.raises(ValueError, match="cannot be compared"):
+        gallery.check_model("model", "other")
+
+
+@pytest.mark.parametrize("value", ["hot", -1.0, 0, None, "inf"])
+def test_a_query_temperature_that_makes_no_sense_is_refused(value):
+    gallery = Gallery([], metadata={"query_temperature": value})
+    if value in (None, "inf"):
+        assert gallery.query_temperature == (0.1 if value is None else math.inf)
+    else:
+        with pytest.raises(ValueError, match="query_temperature"):
+            gallery.query_temperature  # noqa: B018
+
+
+def test_an_unknown_precision_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="float16 or float32, got 'int8'"):
+        GalleryWriter(tmp_path, "int8")
+
+
+def test_a_gallery_that_datasets_wrote_is_searched_whatever_its_absent_rows_hold(tmp_path):
+    names, embeds, mask = make_clips(40)
+    filled = torch.where(mask[..., None], embeds, 7.0)
+    columns = {name: filled[:, index].tolist() for index, name in enumerate(MODALITIES)}
+    content = {"clip_id": names} | columns | {"presence": mask.tolist()}
+    Dataset.from_dict(content).save_to_disk(tmp_path / "theirs" / "clips")
+    theirs, ours = Gallery.open(tmp_path / "theirs"), write(tmp_path / "ours", (names, embeds, mask))
+    queries = make_queries(4)
+    for one, other in zip(theirs.search(queries, k=5), ours.search(queries, k=5), strict=True):
+        assert ids(one) == ids(other)
+        assert [hit.score for hit in one] == pytest.approx([hit.score for hit in other], abs=1e-6)
+    with pytest.raises(ValueError, match="python -m search convert"):
+        GalleryWriter(tmp_path / "theirs")
+    converted = theirs.copy(tmp_path / "converted", "float32")
+    assert torch.equal(converted.modality_embeds(), embeds) and converted.clip_ids == names
