@@ -89,7 +89,7 @@ def _scalar(pairs: Pairs) -> torch.Tensor:
     if torch.is_grad_enabled() or not 0.05 <= tau <= 1e3:
         scores = _closed_form(pairs.similarities, clips.modality_mask, clips.gram, tau, clips.min_norm)
     else:
-        scores = _closed_form_without_grad([pairs.pathway(index) for index in range(3)], clips.gram, tau)
+        scores = _closed_form_without_grad(pairs.pathways, clips.gram, tau)
     rows = clips.once(_cancelling)
     if len(rows):
         few = torch.stack([modality[rows] for modality in clips.modalities], dim=1).to(clips.dtype)

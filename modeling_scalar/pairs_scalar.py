@@ -6,7 +6,7 @@ A score is one function of [`Pairs`], registered with its facts under a name in 
 Shape letters: Q queries, V clips, M modalities (3, in the order of `MODALITIES`), D dimensions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any, Literal, TypeVar
@@ -176,11 +176,15 @@ class Clips:
     def __len__(self) -> int:
         return len(self.modality_mask)
 
+    @property
+    def is_stacked(self) -> bool:
+        """Whether the modalities were given in one tensor."""
+        return self._stacked is not None
+
     @cached_property
     def modality_embeds(self) -> torch.Tensor:
         """The embeddings in one tensor, (V, M, D), in float32 at least."""
-        stacked = torch.stack(self.modalities, dim=1) if self._stacked is None else self._stacked
-        return stacked.to(self.dtype)
+        return (self._stacked if self.is_stacked else torch.stack(self.modalities, dim=1)).to(self.dtype)
 
     @property
     def gram(self) -> torch.Tensor:
@@ -219,7 +223,7 @@ class Clips:
             return None if tensor is None else tensor[columns]
 
         return Clips(
-            cut(self._stacked) if self._stacked is not None else tuple(map(cut, self.modalities)),
+            cut(self._stacked) if self.is_stacked else tuple(map(cut, self.modalities)),
             self.modality_mask[columns],
             cut(self.concat_embeds),
             min_norm=self.min_norm,
@@ -293,8 +297,18 @@ class Pairs:
     def similarities(self) -> torch.Tensor:
         """Cosines of texts and modalities, (M, Q, V), zero where absent."""
         if self._similarities is None:
-            self._similarities = torch.stack([self.pathway(index) for index in range(len(MODALITIES))])
+            if self.clips.is_stacked and self.clips.modalities[0].dtype == self.text_embeds.dtype:
+                self._similarities = self.text_embeds @ self.clips.modality_embeds.permute(1, 2, 0)
+            else:
+                self._similarities = torch.stack([self.pathway(index) for index in range(len(MODALITIES))])
         return self._similarities
+
+    @property
+    def pathways(self) -> Sequence[torch.Tensor]:
+        """The same one by one, (Q, V) each: not copied into one tensor where the modalities lie apart."""
+        if self._similarities is None and not self.clips.is_stacked:
+            return [self.pathway(index) for index in range(len(MODALITIES))]
+        return self.similarities.unbind()
 
     def pathway(self, index: int) -> torch.Tensor:
         """Cosines of texts and one modality, (Q, V), zero where absent; the others are not computed for it."""
