@@ -29,7 +29,7 @@ COUNTS = {
 
 @pytest.fixture(scope="module")
 def annotated(shared_dir, tmp_path_factory):
-    """Make folders of a published annotation and, for each clip, a name of one empty file; return folder and entries."""
+    """Make folders of a published annotation, each clip a name of one empty file; return folder and entries."""
     made = {}
 
     def make(name, split="test"):
