@@ -119,6 +119,19 @@ def _rank_whole(
     return tuple(map(torch.cat, zip(*found, strict=True)))
 
 
+def _in_float32(clips: Clips, buffers: torch.Tensor) -> Clips:
+    if all(matrix.dtype == buffers.dtype for matrix in clips.modalities):
+        return clips
+    vectors = zip(buffers, clips.modalities, strict=True)
+    return Clips(
+        tuple(buffer[: len(clips)].copy_(matrix) for buffer, matrix in vectors),
+        clips.modality_mask,
+        clips.concat_embeds,
+        min_norm=clips.min_norm,
+        gram=clips.gram,
+    )
+
+
 @torch.no_grad()
 def rank(
     pieces: Sequence[Piece], text_embeds: torch.Tensor, k: int, method: str, **options: Any
@@ -148,9 +161,11 @@ def rank(
     if METHODS[method].whole or 4 * k > num_rows:
         return _rank_whole(pieces, text_embeds, k, method, score_options)
     size = _BLOCK_OF_ONE if len(text_embeds) == 1 else _BLOCK
+    # One place for all blocks in half precision: memory that is new each time would cost more than the products.
+    buffers = text_embeds.new_empty(len(MODALITIES), size, text_embeds.shape[1])
     for piece in pieces:
         for start in range(0, len(piece.clips), size):
-            clips = piece.clips.part(slice(start, start + size), text_embeds.dtype)
+            clips = _in_float32(piece.clips[start : start + size], buffers)
             scores = Pairs(text_embeds, clips, score_options).scores(method)
             if len(piece.removed):
                 inside = (piece.removed >= start) & (piece.removed < start + size)

@@ -1,0 +1,417 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+from datasets import load_from_disk
+
+from gallery.gallery import Gallery, GalleryWriter
+from gallery.storage import MANIFEST, Writer, read_manifest, verify
+from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def rows(start, stop):
+    return pa.table({"clip_id": [str(number) for number in range(start, stop)]})
+
+
+def stored(folder, name="clips"):
+    """The rows of a table that are not removed, read without this package's reader of galleries."""
+    with Writer(folder) as writer:
+        return [name for part in writer.snapshot.parts[name] for name in part.kept().column("clip_id").to_pylist()]
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def expected(stop):
+    return [str(number) for number in range(stop)]
+
+
+# Growing
+
+
+@pytest.mark.parametrize("size", [1, 3, 16, 17, 100])
+def test_any_sequence_of_commits_keeps_every_row_in_order(tmp_path, monkeypatch, size):
+    monkeypatch.setattr("gallery.storage.SHARD_ROWS", 1000)
+    with Writer(tmp_path) as writer:
+        for number in range(120):
+            writer.append("clips", rows(number * size, (number + 1) * size))
+            writer.commit()
+            shards = writer.snapshot.shards["clips"]
+            assert max(shard.rows for shard in shards) <= 1000
+            # Sixteen of each size at the most, and what does not fit into one full file
+            assert len(shards) <= 4 * 16 + 2 * number * size // 1000
+    assert stored(tmp_path) == expected(120 * size)
+    assert load_from_disk(tmp_path / "clips")["clip_id"][:] == expected(120 * size)
+    assert len(list((tmp_path / "clips").glob("*.arrow"))) == len(shards)
+
+
+def test_rows_are_written_few_times_and_a_commit_does_not_grow_with_the_table(tmp_path, monkeypatch):
+    monkeypatch.setattr("gallery.storage.SHARD_ROWS", 256)
+    written = []
+    with Writer(tmp_path) as writer:
+        for number in range(320):
+            before = writer.bytes_written
+            table = rows(number * 8, number * 8 + 8).append_column("v", pa.array([bytes(1000)] * 8))
+            writer.append("clips", table)
+            writer.commit()
+            written.append(writer.bytes_written - before)
+    payload = 1000 * 8
+    assert sum(written) < 6 * payload * len(written)
+    quarter = len(written) // 4
+    # Compared are the costs of like commits: those that merge nothing, and the dearest.
+    assert sorted(written[-quarter:])[quarter // 2] < sorted(written[:quarter])[quarter // 2] + 3000
+    assert max(written[-quarter:]) < 256 * 1100 + 10_000
+
+
+def test_a_large_commit_is_cut_into_files_of_limited_size(tmp_path, monkeypatch):
+    monkeypatch.setattr("gallery.storage.SHARD_ROWS", 100)
+    with Writer(tmp_path) as writer:
+        writer.append("clips", rows(0, 250))
+        writer.commit()
+        assert [shard.rows for shard in writer.snapshot.shards["clips"]] == [100, 100, 50]
+        writer.compact()
+        assert [shard.rows for shard in writer.snapshot.shards["clips"]] == [100, 100, 50]
+    assert stored(tmp_path) == expected(250)
+
+
+def test_removed_rows_are_marked_until_half_of_a_file_is_removed(tmp_path):
+    with Writer(tmp_path) as writer:
+        writer.append("clips", rows(0, 10))
+        writer.commit()
+        writer.remove("clips", 0, [0, 3])
+        writer.commit()
+        (shard,) = writer.snapshot.shards["clips"]
+        assert (shard.rows, shard.num_removed) == (10, 2) and (tmp_path / "clips" / shard.removed).is_file()
+        assert verify(tmp_path) > 0
+        writer.remove("clips", 0, [9])
+        writer.append("clips", rows(10, 12))
+        writer.commit()
+        assert [(s.rows, s.num_removed) for s in writer.snapshot.shards["clips"]] == [(10, 3), (2, 0)]
+        writer.remove("clips", 0, [1, 2])
+        writer.commit()
+        assert [(s.rows, s.num_removed) for s in writer.snapshot.shards["clips"]] == [(5, 0), (2, 0)]
+    assert stored(tmp_path) == ["4", "5", "6", "7", "8", "10", "11"]
+    assert not list(tmp_path.glob("*/*.npy"))
+
+
+def test_opening_reads_no_vector(tmp_path, monkeypatch):
+    gallery = write(tmp_path, make_clips(30))
+    for name in ("matrix_of", "stacked", "texts_of", "gram_of"):
+        monkeypatch.delattr(f"gallery.columns.{name}")
+    opened = Gallery.open(tmp_path)
+    assert len(opened) == len(gallery) == 30 and opened.dim == 16
+    assert not {"clips", "clip_ids", "modality_mask", "_pieces"} & set(vars(opened))
+
+
+def test_rows_with_other_columns_are_refused_until_the_table_is_cleared(tmp_path):
+    with Writer(tmp_path) as writer:
+        writer.append("clips", rows(0, 3))
+        writer.commit()
+        other = pa.table({"clip_id": [1.0]})
+        with pytest.raises(ValueError, match="has the columns"):
+            writer.append("clips", other)
+        writer.clear("clips")
+        writer.append("clips", other)
+        writer.commit()
+    assert load_from_disk(tmp_path / "clips")["clip_id"][:] == [1.0]
+
+
+# One writer, any number of readers
+
+
+def test_a_second_writer_is_told_and_the_first_goes_on(tmp_path):
+    with GalleryWriter(tmp_path) as first:
+        with pytest.raises(ValueError, match="Another process writes"):
+            GalleryWriter(tmp_path)
+        first.put_clips(*make_clips(2))
+        first.commit()
+    with GalleryWriter(tmp_path) as second:
+        assert len(second.gallery()) == 2
+
+
+def test_an_open_gallery_stays_what_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr("gallery.storage.SHARD_ROWS", 20)
+    names, embeds, mask = make_clips(30)
+    opened = write(tmp_path, (names, embeds, mask))
+    with GalleryWriter(tmp_path) as writer:
+        writer.remove_clips(names[:25])
+        writer.put_clips(*make_clips(4, seed=1))
+        writer.commit()
+        writer.compact()
+    assert opened.clip_ids == names and torch.equal(opened.modality_embeds(), embeds)
+    assert len(opened.search(make_queries(1), k=30)[0]) == 30
+    assert len(Gallery.open(tmp_path)) == 9
+
+
+def test_a_reader_that_meets_a_commit_sees_the_new_state(tmp_path, monkeypatch):
+    """The files of the state whose manifest it has read are gone when it looks for them."""
+    from gallery import storage
+
+    names, embeds, mask = make_clips(6)
+    write(tmp_path, (names, embeds, mask))
+    read, calls = storage.read_manifest, []
+
+    def overtaken(folder):
+        manifest = read(folder)
+        calls.append(manifest[0]["commit"])
+        if len(calls) == 1:
+            monkeypatch.undo()
+            with GalleryWriter(tmp_path) as writer:
+                writer.remove_clips(names[:4])  # more than half: the file is written anew
+                writer.commit()
+            monkeypatch.setattr(storage, "read_manifest", overtaken)
+        return manifest
+
+    monkeypatch.setattr(storage, "read_manifest", overtaken)
+    assert Gallery.open(tmp_path).clip_ids == names[4:]
+    assert calls == [1, 2, 2]
+
+
+# Killed and damaged
+
+# Children are forked, so that libraries load once.
+FORKING = """
+import os, random, signal, sys, time
+import torch
+from gallery.gallery import Gallery, GalleryWriter
+from gallery.storage import MANIFEST
+from tests.gallery.conftest import MADE_BY, make_clips, make_queries
+
+folder = sys.argv[1]
+
+
+def fork(function, *arguments):
+    child = os.fork()
+    if child:
+        return child
+    try:
+        function(*arguments)
+    except BaseException as error:
+        print(f"{function.__name__}: {error!r}", flush=True)
+        os._exit(1)
+    os._exit(0)
+
+
+def write(stop, told=None):
+    with GalleryWriter(folder, "float32") as writer:
+        writer.metadata = MADE_BY
+        for number in range(len(writer.gallery()) // 8, stop):
+            writer.put_clips(*make_clips(8, seed=number))
+            if number % 7 == 6:  # clips that are there already, put again
+                writer.put_clips(*((column[:2] for column in make_clips(8, seed=number - 3))))
+            writer.commit()
+            if told is not None:
+                os.write(told, b".")
+            if number % 10 == 9:
+                writer.compact()
+
+
+def read(stop):
+    queries, last = make_queries(3), 0
+    while last < stop:
+        gallery = Gallery.open(folder)
+        number, rest = divmod(len(gallery), 8)
+        assert not rest and number >= last, (number, rest, last)
+        assert set(gallery.clip_ids) == {f"/clips/{seed}-{row}.mp4" for seed in range(number) for row in range(8)}
+        assert all(len(hits) == min(5, len(gallery)) for hits in gallery.search(queries, k=5))
+        last = number
+"""
+
+KILLING = """
+def content(number):
+    found = {}
+    for seed in range(number):
+        names, embeds, _ = make_clips(8, seed=seed)
+        found |= {name: row for name, row in zip(names, embeds, strict=True)}
+    return found
+
+
+dice, done, kills = random.Random(0), 0, 0
+while kills < 20:
+    told, tell = os.pipe()
+    child = fork(write, 10_000, tell)
+    os.close(tell)
+    time.sleep(dice.uniform(0, 0.15))
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    kills += 1
+    done += len(os.read(told, 100_000))
+    os.close(told)
+    if not os.path.exists(f"{folder}/{MANIFEST}"):
+        assert not done
+        continue
+    gallery = Gallery.open(folder)
+    number, rest = divmod(len(gallery), 8)
+    assert not rest and done <= number <= done + 1, (number, rest, done)  # a kill may come before the dot
+    done = number
+    expected = content(number)
+    assert sorted(gallery.clip_ids) == sorted(expected)
+    assert torch.equal(gallery.modality_embeds(), torch.stack([expected[name] for name in gallery.clip_ids]))
+    gallery.verify()
+print(done, flush=True)
+"""
+
+READING = """
+write(1)
+readers = [fork(read, 100) for _ in range(2)]
+writer = fork(write, 100)
+for child in (writer, *readers):
+    assert os.waitpid(child, 0)[1] == 0
+print("all well", flush=True)
+"""
+
+
+def _run(tmp_path, program):
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING + program, str(tmp_path / "gallery")],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    return done.stdout.strip()
+
+
+def test_twenty_kills_lose_at_most_the_batch_in_hand(tmp_path):
+    done = int(_run(tmp_path, KILLING))
+    assert done >= 20, "hardly anything was written between the kills"
+    assert len(load_from_disk(tmp_path / "gallery" / "clips")) >= 8 * done
+
+
+def test_readers_always_see_one_whole_state_while_a_writer_commits(tmp_path):
+    assert _run(tmp_path, READING) == "all well"
+
+
+def _edit(**changes):
+    return lambda record: record.update(changes)
+
+
+def _edit_shard(**changes):
+    return lambda record: record["tables"]["clips"][0].update(changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_edit(version=3), "of version 3; expected 2"),
+        (_edit(metadata=[]), "`metadata`"),
+        (_edit(commit="x"), "`commit`"),
+        (_edit(tables=[]), "not as a gallery's manifest"),
+        (_edit(tables={"../other": []}), "tables are"),
+        (_edit_shard(file="../../secret.arrow"), "no name of a shard"),
+        (_edit_shard(file="data-000009-0.arrow"), "is gone"),
+        (_edit_shard(removed="/etc/passwd"), "no name of a shard"),
+        (_edit_shard(rows=-1), "contradict"),
+        (_edit_shard(rows=5), "must have 5 rows, got 4"),
+        (_edit_shard(colour="red"), "not as a gallery's manifest"),
+        (lambda record: record["tables"]["clips"][0].pop("sha256"), "not as a gallery's manifest"),
+    ],
+)
+def test_a_changed_manifest_is_refused(tmp_path, change, message):
+    write(tmp_path, make_clips(4))
+    record = json.loads((tmp_path / MANIFEST).read_text())
+    change(record)
+    (tmp_path / MANIFEST).write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=message):
+        Gallery.open(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"version": 2, "x": NaN}', "[" * 100_000, "[]"])
+def test_a_manifest_that_is_no_json_object_is_refused(tmp_path, text):
+    write(tmp_path, make_clips(4))
+    (tmp_path / MANIFEST).write_text(text)
+    with pytest.raises(ValueError, match="not JSON|must hold a JSON object"):
+        Gallery.open(tmp_path)
+
+
+def test_a_single_flipped_bit_is_found_by_verifying(tmp_path):
+    gallery = write(tmp_path, make_clips(4))
+    assert gallery.verify() == read_manifest(tmp_path)[1]["clips"][0].bytes
+    (file,) = (tmp_path / "clips").glob("*.arrow")
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.write_bytes(raw)
+    with pytest.raises(ValueError, match=file.name):
+        Gallery.open(tmp_path).verify()
+
+
+@pytest.mark.parametrize("removed", [[0, 9], [2, 1], [0, 0], [1]])
+def test_a_damaged_list_of_removed_rows_is_refused(tmp_path, removed):
+    import numpy as np
+
+    names, embeds, mask = make_clips(7)
+    write(tmp_path, (names, embeds, mask))
+    with GalleryWriter(tmp_path) as writer:
+        writer.remove_clips(names[1:3])
+        writer.commit()
+    (file,) = (tmp_path / "clips").glob("*.npy")
+    np.save(file, np.array(removed, np.uint32))
+    with pytest.raises(ValueError, match="is damaged: expected 2 sorted rows below 7"):
+        Gallery.open(tmp_path)
+    file.write_bytes(b"pickle")
+    with pytest.raises(ValueError, match="is damaged"):
+        Gallery.open(tmp_path)
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_a_full_disk_leaves_the_old_state_and_the_commit_can_be_repeated(tmp_path, monkeypatch, failing):
+    write(tmp_path, make_clips(8))
+    before = files(tmp_path)
+    calls = []
+
+    def fsync(descriptor):
+        calls.append(descriptor)
+        if len(calls) == failing:
+            raise OSError(28, "No space left on device")
+
+    with GalleryWriter(tmp_path) as writer:
+        writer.put_clips(*make_clips(8, seed=1))
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", fsync)
+            with pytest.raises(OSError, match="No space left"):
+                writer.commit()
+        assert len(calls) == failing and len(Gallery.open(tmp_path)) == 8 and files(tmp_path) == before
+        writer.commit()
+    assert len(Gallery.open(tmp_path)) == 16
+
+
+def test_files_of_others_are_left_alone(tmp_path):
+    write(tmp_path, make_clips(2))
+    for name in ("notes.txt", "clips/data.arrow", "clips/data-1.arrow", "other/data-000001-0.arrow"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"mine")
+    (tmp_path / "clips" / "data-000077-0.arrow").write_bytes(b"of a writer that was killed")
+    write(tmp_path, make_clips(2, seed=1))
+    assert {"notes.txt", "clips/data.arrow", "clips/data-1.arrow", "other/data-000001-0.arrow"} <= set(files(tmp_path))
+    assert "clips/data-000077-0.arrow" not in files(tmp_path)
+
+
+def test_a_folder_with_something_else_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(ValueError, match="holds something else than a gallery, 'thesis.tex'"):
+        GalleryWriter(tmp_path)
+    with pytest.raises(ValueError, match="is a file; a gallery is a folder"):
+        GalleryWriter(tmp_path / "thesis.tex")
+    with pytest.raises(FileNotFoundError, match="no gallery in"):
+        Gallery.open(tmp_path)
+    assert files(tmp_path) == ["thesis.tex"]
+
+
+def test_metadata_alone_is_a_change(tmp_path):
+    with GalleryWriter(tmp_path) as writer:
+        writer.metadata = MADE_BY
+        assert writer.commit() and not writer.commit()
+    gallery = Gallery.open(tmp_path)
+    assert gallery.model == "model" and len(gallery) == 0 and gallery.facts()["num_clips"] == 0
