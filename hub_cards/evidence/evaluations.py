@@ -13,10 +13,11 @@ from typing import Any
 
 from huggingface_hub import EvalResult
 
-from hub_cards.files import read_json
-from hub_cards.markdown import Markdown, text
 from modeling_scalar.aggregation_scalar import method_title
 from modeling_scalar.configuration_scalar import MODALITIES
+
+from ..files import read_json
+from ..markdown import Markdown, text
 
 R1 = "text_to_video_recall_at_1"
 DIRECTIONS = {"text_to_video": "Text-to-video retrieval", "video_to_text": "Video-to-text retrieval"}

@@ -10,8 +10,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from hub_cards.files import read_json
-from hub_cards.markdown import Markdown, code, text
+from ..files import read_json
+from ..markdown import Markdown, code, text
 
 _FIELDS = {
     "trainable_parameters": dict,
