@@ -69,8 +69,8 @@ def write_card(folder, card, repo_type="model"):
 
 
 def write_result(folder, model, benchmark="miniature", sha256="a" * 64, weights=None, **changes):
-    figures = {"text_to_video_recall_at_1": 12.5, "video_to_text_recall_at_1": 10.0}
-    rate = {"rate": 0.0, "methods": {"gram": figures}, "best_pathway": {}, "aggregation_gain": {"gram": 1.0}}
+    metrics = {"text_to_video_recall_at_1": 12.5, "video_to_text_recall_at_1": 10.0}
+    rate = {"rate": 0.0, "methods": {"gram": metrics}, "best_pathway": {}, "aggregation_gain": {"gram": 1.0}}
     protocol = {"num_queries": 2, "num_clips": 2, "num_pairs": 2, "mask_seed": 0, "tie_rule": "against"}
     result = {
         "label": "gram", "seed": 1, "model": str(model), "benchmark": benchmark, "split": "test", "task": "retrieval",

@@ -93,7 +93,7 @@ def test_the_text_of_an_adapter_says_what_its_files_say(tmp_path):
         "Time: 3 min 3 s.",
         "Energy: 0.0031 kWh, 1.2 g of CO2 equivalents in 3 min 3 s, recorded by CodeCarbon 3.0.4",
         f"commit `{'b' * 40}` with changes",
-        f"Gallery: 100 clips, SHA-256 `{SHA256}`, of which have video 95 (95 %)",
+        f"Gallery: 100 clips, SHA-256 `{SHA256}`; clips that have each modality: video 95 (95 %)",
         "| SCALAR (own score) | 32.3 |",
         "](results/miniature-test/results.png)",
         "[tables](results/miniature-test/report/tables.md)",

@@ -223,7 +223,7 @@ def test_the_page_of_the_space_answers(tmp_path, name):
             client = gradio_client.Client(url, verbose=False)
             inputs = json.dumps([[0.9, 0.1], [0.2, 0.7]]), "[0, 1]"
             more = {"retrieval": "[1]", "aggregation_gain": json.dumps({"audio": [[0.5, 0.1], [0.9, 0.1]]})}[name]
-            figures = client.predict(*inputs, more, api_name="/compute")
+            results = client.predict(*inputs, more, api_name="/compute")
         finally:
             process.terminate()
-    assert figures["recall_at_1" if name == "retrieval" else "joint_recall_at_1"] == 100
+    assert results["recall_at_1" if name == "retrieval" else "joint_recall_at_1"] == 100

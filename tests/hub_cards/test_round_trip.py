@@ -1,4 +1,4 @@
-"""Trained here, published by the commands, used elsewhere: the same scores, the figures of the results on the cards.
+"""Trained here, published by the commands, used elsewhere: the same scores, the metrics of the results on the cards.
 
 "Elsewhere" is an environment of links to only what a card tells people to install; the Hub is that of these tests.
 """
@@ -321,8 +321,8 @@ def test_the_card_says_what_the_results_say(elsewhere, made, repo_id, folder):
     expected = {}
     for stage, entries in ((1, results["retrieval"]["rates"]), (2, results["two_stage"])):
         for entry in entries:
-            figures = entry["methods"][method] if stage == 1 else entry
-            for name, value in figures.items():
+            metrics = entry["methods"][method] if stage == 1 else entry
+            for name, value in metrics.items():
                 direction = next((d for d in ("text_to_video", "video_to_text") if name.startswith(d)), None)
                 if direction:
                     expected[stage, entry["rate"], direction, name.removeprefix(f"{direction}_")] = value

@@ -102,7 +102,7 @@ def test_left_out_clips_and_problems_are_said_openly(tmp_path):
     write_evaluation(folder, make_content(left_out=["a", "b"], problems=["clip <7>: no | sound", "clip 8: no sound"]))
     body = write_card(folder, model_card(folder, "user/model", Details())).text
     assert "as they have no file: 2 clips" in body
-    assert "counts as absent: 2, such as `clip <7>: no | sound`" in body
+    assert "counted as absent: 2, such as `clip <7>: no | sound`" in body
 
 
 def test_findings_stand_on_the_card(tmp_path):
