@@ -18,7 +18,7 @@ from .evidence.runs import check_parameters
 from .files import read_json, write_json
 from .hub.errors import PublishError, explained
 from .hub.publishing import Kind, Published, Target, push, read_record
-from .trained import OWNED, check_source, describe, stage_code, stage_results, stage_training, stage_weights
+from .trained import OWNED, check_source, describe, stage_beside_weights, stage_weights
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ KIND = Kind("adapter", "model", (*OWNED, "adapter_config.json", "adapter_model*.
 
 
 def check_adapter(source: Path) -> None:
-    """Check that a folder holds an adapter with its configuration; a ValueError or FileNotFoundError says what not."""
+    """Check that a folder holds an adapter and its configuration; an error says what is missing."""
     check_source(source, "adapter_config.json", "adapter_model*.safetensors", "it is not a saved adapter.")
     if not (source / "config.json").is_file():
         raise ValueError(
@@ -109,13 +109,11 @@ def stage_adapter(
     stage_weights(source, folder, "adapter_model*.safetensors")
     adapter = read_json(source / "adapter_config.json")
     write_json(adapter | {"base_model_name_or_path": base, "revision": base_revision}, folder / "adapter_config.json")
-    stage_code(source, folder)
-    stage_training(source, folder)
-    stage_results(source, folder, results)
+    stage_beside_weights(source, folder, results)
 
 
 def _check_base(base: Any, revision: Any) -> None:
-    """Check what becomes part of code that readers run."""
+    """Check what becomes part of the code on the card, which readers run."""
     try:
         validate_repo_id(base)
     except HFValidationError as error:

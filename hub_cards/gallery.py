@@ -1,8 +1,8 @@
 """A gallery of embeddings as a data set of the Hub: Parquet that `datasets` reads alone, a description and a card.
 
 Two kinds are published: a store that `python -m eval embed` or `run` wrote, with its captions, and a gallery of one's
-own videos that `python -m search index` wrote, with these videos if asked for. Rows are copied in pieces: vectors are
-never in memory as a whole.
+own videos that `python -m search index` wrote, with these videos on request. Rows are copied in pieces: the vectors
+are never in memory as a whole.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ def _write_shards(
     for shard in range(num_shards):
         start, stop = (num_rows * number // num_shards for number in (shard, shard + 1))
         file = folder / f"{split}-{shard:05d}-of-{num_shards:05d}.parquet"
-        # As `datasets` writes them: chunks by content, so that the Hub stores what did not change only once.
+        # As `datasets` writes them: in chunks by content, so that the Hub stores only once what does not change.
         with pq.ParquetWriter(file, schema, use_content_defined_chunking=True, write_page_index=True) as writer:
             for first, last in _pieces(start, stop, max(1, _BATCH_BYTES // row_bytes)):
                 columns = read(first, last)

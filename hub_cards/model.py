@@ -14,16 +14,7 @@ from .card import Details, render
 from .evidence.runs import check_parameters
 from .files import read_json, write_json
 from .hub.publishing import Kind, Published, Target, push
-from .trained import (
-    OWNED,
-    check_source,
-    describe,
-    optional_json,
-    stage_code,
-    stage_results,
-    stage_training,
-    stage_weights,
-)
+from .trained import OWNED, check_source, describe, optional_json, stage_beside_weights, stage_weights
 
 logger = logging.getLogger(__name__)
 
@@ -64,9 +55,7 @@ def stage_model(
         stage_weights(source, folder, "model*.safetensors")
         for index in source.glob("model.safetensors.index.json"):
             shutil.copyfile(index, folder / index.name)
-        stage_code(source, folder)
-    stage_training(source, folder)
-    stage_results(source, folder, results)
+    stage_beside_weights(source, folder, results)
 
 
 def _stage_merged(source: Path, folder: Path, base: tuple[str, str | None] | None) -> None:
@@ -76,7 +65,6 @@ def _stage_merged(source: Path, folder: Path, base: tuple[str, str | None] | Non
     config = ScalarConfig.from_pretrained(source)
     model = ScalarModel.from_pretrained(name, revision=revision or "main", config=config)
     PeftModel.from_pretrained(model, source).merge_and_unload().save_pretrained(folder)
-    stage_code(source, folder)
     repo_id, commit = base or (Path(name).name, None)
     write_json({"base_model": repo_id, "base_model_revision": commit}, folder / "merge.json")
 

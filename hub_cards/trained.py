@@ -96,7 +96,7 @@ def stage_weights(source: Path, folder: Path, pattern: str) -> None:
         os.symlink(path.resolve(), folder / path.name)
 
 
-def stage_code(source: Path, folder: Path) -> None:
+def _stage_code(source: Path, folder: Path) -> None:
     """Write configuration, processor and the code of the model as this version has them."""
     config = ScalarConfig.from_pretrained(source)
     model_code = sys.modules[ScalarModel.__module__].__file__
@@ -116,7 +116,7 @@ def stage_code(source: Path, folder: Path) -> None:
     processor.save_pretrained(folder)
 
 
-def stage_training(source: Path, folder: Path) -> None:
+def _stage_training(source: Path, folder: Path) -> None:
     """Copy the recipe and the records of the run, as far as they are there."""
     if (source / "recipe.json").is_file():
         write_json(without_folders(read_json(source / "recipe.json")), folder / "recipe.json")
@@ -164,19 +164,8 @@ def _result_name(result: Mapping[str, Any]) -> str:
     return re.sub(r"[^\w.-]+", "_", "-".join(parts))
 
 
-def stage_results(source: Path, folder: Path, given: list[Path] | None) -> None:
-    """
-    Copy results that were measured with these very weights, and their reports.
-
-    Args:
-        source (`Path`): the folder of the model or adapter.
-        folder (`Path`): the staged one.
-        given (`list[Path]`, *optional*): result files, or folders that hold some; by default all beneath `source`.
-
-    Raises:
-        FileNotFoundError: a given path holds no result.
-        ValueError: two results are of the same task, or one was measured with other weights.
-    """
+def _stage_results(source: Path, folder: Path, given: list[Path] | None) -> None:
+    """Copy results that were measured with these very weights, and their reports."""
     digests = weight_digests(source)
     for path in _find_results(source, given):
         result = read_result(path)
@@ -194,6 +183,24 @@ def stage_results(source: Path, folder: Path, given: list[Path] | None) -> None:
         for pattern in _REPORT_FILES:
             for file in sorted((path.parent / "report").glob(pattern)):
                 shutil.copyfile(file, staged / "report" / file.name)
+
+
+def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None) -> None:
+    """
+    Stage what belongs to weights: configuration, processor, code, records of the training and results.
+
+    Args:
+        source (`Path`): the folder of the model or adapter.
+        folder (`Path`): the staged one.
+        results (`list[Path]`, *optional*): result files, or folders that hold some; by default all beneath `source`.
+
+    Raises:
+        FileNotFoundError: a given path holds no result.
+        ValueError: there is no processor, two results are of the same task, or one was measured with other weights.
+    """
+    _stage_code(source, folder)
+    _stage_training(source, folder)
+    _stage_results(source, folder, results)
 
 
 # Card ---------------------------------------------------------------------------------------------------------------
@@ -354,8 +361,6 @@ __all__ = [
     "check_source",
     "describe",
     "optional_json",
-    "stage_code",
-    "stage_results",
-    "stage_training",
+    "stage_beside_weights",
     "stage_weights",
 ]

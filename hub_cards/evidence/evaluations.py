@@ -1,4 +1,4 @@
-"""What a staged model or adapter was measured with: the `results.json` of `python -m eval run`, one in each folder.
+"""How well a staged model or adapter retrieves: the `results.json` of `python -m eval run`, one in each folder.
 
 Every metric on a card comes from there: those of the front matter as they are, those of the tables rounded, and the
 sentences about what speaks against the model.
@@ -339,7 +339,7 @@ def _compared(result: Result) -> dict[str, str]:
 
 
 def complete_table(result: Result) -> tuple[list[str], list[list[Any]], str]:
-    """Return head, rows and alignment of the table of both directions and stages with nothing masked."""
+    """Return head, rows and alignment of the table for both directions and stages with nothing masked."""
     metrics = [
         (f"{short} {name}", f"{direction}_{metric}")
         for direction, short in (("text_to_video", "T→V"), ("video_to_text", "V→T"))
@@ -358,7 +358,7 @@ def complete_table(result: Result) -> tuple[list[str], list[list[Any]], str]:
 
 
 def masked_table(result: Result) -> tuple[list[str], list[list[Any]], str] | None:
-    """Return the same of text-to-video R@1 at every masking rate; `None` if nothing was masked."""
+    """Return the same for text-to-video R@1 at every masking rate; `None` if nothing was masked."""
     rates = sorted(result.rates)
     if rates == [0.0]:
         return None
@@ -444,7 +444,7 @@ def findings(result: Result) -> list[Markdown]:
             sentences.append(f"The second stage ({text(policy)}) lowers text-to-video R@1, {'; '.join(below)}.")
     unscorable = result.rates[0.0]["methods"][result.method].get("num_unscorable_clips")
     if unscorable:
-        sentences.append(f"The own score is undefined for {unscorable} clips, which rank last.")
+        sentences.append(f"The model's own score is undefined for {unscorable} clips, which rank last.")
     return [Markdown(sentence) for sentence in sentences]
 
 

@@ -126,9 +126,8 @@ def _check_license(data: dict[str, Any], folder: Path) -> Iterator[str]:
         yield f"`license: other` needs a `license_name` of lower-case letters, digits, `-` and `.`, got {name!r}."
     if "other" not in found and name is not None:
         yield f"`license_name` belongs to `license: other`, got {name!r} with {found}."
-    is_file = isinstance(link, str) and (
-        _exists(folder, link) or link == "LICENSE"
-    )  # a person may have added it on the Hub
+    # A person may have added the file on the Hub.
+    is_file = isinstance(link, str) and (link == "LICENSE" or _exists(folder, link))
     if link is not None and not _is_url(link) and not is_file:
         yield f"`license_link` must be a URL or a file of the repository, got {link!r}."
 

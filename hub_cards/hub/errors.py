@@ -1,4 +1,4 @@
-"""What the Hub refuses and what the network breaks, said in one sentence that tells what to do."""
+"""Errors of the Hub and the network, each explained in a sentence that says what to do."""
 
 import json
 from collections.abc import Iterator

@@ -13,7 +13,7 @@ EXAMPLE = {name: json.dumps(value) for name, value in INPUTS.items()}
 FORMULAS = [{"left": mark, "right": mark, "display": mark == "$$"} for mark in ("$$", "$")]
 
 
-def compute(*texts):
+def compute(*texts: str) -> dict[str, object]:
     """Compute the metric for inputs that were typed."""
     inputs = {}
     for (name, example), text in zip(EXAMPLE.items(), texts, strict=True):
