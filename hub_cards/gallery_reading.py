@@ -52,6 +52,7 @@ def _listed(names: Iterable[Any]) -> str:
 
 
 def read_description(path: Path) -> dict[str, Any]:
+    """Read the record of a gallery; a ValueError names a file that is not one, or is of another version."""
     content = read_json(path)
     if content.get("version", VERSION) != VERSION:
         raise ValueError(f"{path} is of version {content['version']!r}; expected {VERSION}, the one read here.")
@@ -115,7 +116,17 @@ def _check_ids(names: Sequence[str], what: str) -> None:
 
 
 def check_vectors(columns: dict[str, Any], present: np.ndarray, clip_ids: Sequence[str]) -> None:
-    """Raise unless vectors are of unit norm where present and zero where absent; those of heads may be either."""
+    """
+    Check that vectors are of unit norm where present and zero where absent; those of heads may be either.
+
+    Args:
+        columns (`dict`): arrays `(clips, dim)` by name.
+        present (`np.ndarray` of shape `(clips, 3)`): which modalities the clips have.
+        clip_ids (`Sequence[str]`): names for the error.
+
+    Raises:
+        ValueError: some are not; the message names the clips.
+    """
     for index, name in enumerate((*MODALITIES, *_CONCAT_COLUMNS)):
         if name not in columns:
             continue
