@@ -31,7 +31,7 @@ from .card import Details, render
 from .files import read_json, sha256_of, write_json
 from .gallery_reading import DESCRIPTION, NUM_NAMED, UNKNOWN, VERSION, check_vectors, read_description, read_gallery
 from .hub.errors import PublishError, explained
-from .hub.publishing import Kind, Published, Target, empty_folder, push, read_record
+from .hub.publishing import Kind, Published, Target, check_empty, push, read_record
 from .markdown import code
 
 logger = logging.getLogger(__name__)
@@ -150,7 +150,8 @@ def stage_gallery(
     model = None if model == UNKNOWN else model
     _check_model(model, model_revision)
     gallery = read_gallery(source, is_known, media)
-    empty_folder(folder)
+    check_empty(folder)
+    folder.mkdir(parents=True, exist_ok=True)
 
     def read_clips(start: int, stop: int) -> dict[str, Any]:
         clip_ids, presence = gallery.clip_ids[start:stop], gallery.presence[start:stop]

@@ -15,7 +15,7 @@ from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from .apps import GRADIO_VERSION, METRIC, PYTHON_VERSION
 from .card import Details, front_matter, read_card, render
-from .hub.publishing import Kind, Published, Target, empty_folder, push
+from .hub.publishing import Kind, Published, Target, check_empty, push
 
 KIND = Kind("metric", "space", ("app.py", "example.json", "ranking.py", "requirements.txt"))
 
@@ -48,7 +48,8 @@ def stage_metric(source: Path, folder: Path, repo_id: str) -> None:
             f"The Space of the metric {name!r} must have the same name, got {repo_id!r}: `evaluate.load` takes the "
             "script of that name from it."
         )
-    empty_folder(folder)
+    check_empty(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     found = [path for path in source.iterdir() if path.name not in ("__init__.py", "__pycache__")]
     scripts = {path.name for path in found if path.suffix == ".py"} - {_PAGE.name}  # the page is the same for all
     others = sorted({path.name for path in found} - scripts - set(_REQUIRED))

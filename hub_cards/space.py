@@ -12,7 +12,7 @@ from .apps import GRADIO_VERSION, PYTHON_VERSION, SEARCH
 from .card import Details, render
 from .files import read_json, write_json
 from .hub.errors import explained
-from .hub.publishing import Kind, Published, Target, empty_folder, push
+from .hub.publishing import Kind, Published, Target, check_empty, push
 
 _SETTINGS = "space.json"  # which model and which gallery the Space loads
 _FILES = ("app.py", "rendering.py", "searching.py", "requirements.txt")
@@ -56,7 +56,8 @@ def stage_space(
     """
     _check_place("model", model, model_revision)
     _check_place("gallery", gallery, gallery_revision)
-    empty_folder(folder)
+    check_empty(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     for name in _FILES:
         shutil.copyfile(SEARCH / name, folder / name)
     settings = {

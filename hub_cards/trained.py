@@ -59,19 +59,7 @@ _VAST = ("blip_2_vision_model", "beats", "bert")
 
 
 def check_source(source: Path, expected: str, weights: str, hint: str) -> None:
-    """
-    Check that a folder holds what is to be published.
-
-    Args:
-        source (`Path`): the folder.
-        expected (`str`): the file that a folder of this kind holds.
-        weights (`str`): pattern of its weights.
-        hint (`str`): what the folder is where that file is missing.
-
-    Raises:
-        FileNotFoundError: there is no such folder.
-        ValueError: the file or the weights are missing.
-    """
+    """Check that a folder holds weights and the file expected of its kind; `hint` says what it is without that."""
     if not source.is_dir():
         raise FileNotFoundError(f"There is no folder {str(source)!r}.")
     if not (source / expected).is_file():
@@ -295,20 +283,7 @@ def _layers(tower: Mapping[str, Any]) -> str:
 
 
 def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """
-    Return what the cards of models and adapters share.
-
-    Args:
-        folder (`Path`): what is published, staged.
-        repo_id (`str`): where it goes.
-        pattern (`str`): of the files of weights.
-
-    Returns:
-        `tuple`: front matter, and the variables of the templates.
-
-    Raises:
-        FileNotFoundError, ValueError: a file is missing, or is not what its name says.
-    """
+    """The front matter that models and adapters share, and the variables of their templates; `pattern`: of weights."""
     validate_repo_id(repo_id)
     weights = sorted(folder.glob(pattern))
     if not weights:

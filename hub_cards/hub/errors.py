@@ -31,17 +31,7 @@ def first_line(error: BaseException) -> str:
 
 
 def reason(error: BaseException, api: HfApi, repo_type: str, repo_id: str, revision: str | None = None) -> str:
-    """
-    Say why a request failed and what to do.
-
-    Args:
-        error (`BaseException`): what the client raised.
-        api ([`~huggingface_hub.HfApi`]): names the endpoint.
-        repo_type (`str`), repo_id (`str`), revision (`str`, *optional*): what was asked for.
-
-    Returns:
-        `str`: a sentence or two.
-    """
+    """Say in a sentence or two why a request about a repository failed, and what to do."""
     where, endpoint = f"{repo_type} {repo_id}", api.endpoint
     if isinstance(error, LocalTokenNotFoundError):
         return "There is no token. Log in with `hf auth login`, or set HF_TOKEN to a token that may write."

@@ -92,14 +92,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Published:
-    """
-    Where something is now.
-
-    Args:
-        repo_id (`str`), commit (`str`), url (`str`): the commit, and its page.
-        pull_request (`str`, *optional*): the page of the pull request, if one was opened.
-        changed (`bool`): whether anything differs from the commit before.
-    """
+    """Where something is now: a commit of `repo_id` and its page, the page of the pull request if one was opened, and
+    whether anything has changed since the commit before."""
 
     repo_id: str
     commit: str
@@ -389,8 +383,7 @@ def preview(kind: Kind, target: Target, folder: Path, make_card: MakeCard, detai
     Raises:
         ValueError: as in [`publish`], or the output folder is not empty.
     """
-    if output.exists() and (output.is_file() or any(output.iterdir())):
-        raise ValueError(f"{output} already exists. Give another folder for the dry run, or remove it.")
+    check_empty(output)
     card = make_card(folder, target.repo_id, details)
     _write_card(folder, kind, card)
     shutil.copytree(folder, output, dirs_exist_ok=True)
@@ -444,12 +437,10 @@ def push(
 # Folders ------------------------------------------------------------------------------------------------------------
 
 
-def empty_folder(folder: Path) -> Path:
-    """Create a folder, or take one that is empty; a ValueError if it is not."""
+def check_empty(folder: Path) -> None:
+    """Raise a ValueError unless a folder is empty or does not exist yet."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} must be a new or an empty folder.")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+        raise ValueError(f"{folder} must be a new or an empty folder: give another one, or remove it.")
 
 
 def write_record(folder: Path, endpoint: str, published: Published) -> None:
@@ -490,7 +481,7 @@ __all__ = [
     "Published",
     "Stage",
     "Target",
-    "empty_folder",
+    "check_empty",
     "preview",
     "publish",
     "push",

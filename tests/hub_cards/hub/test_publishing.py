@@ -193,7 +193,7 @@ def test_a_dry_run_reaches_nobody(hub, folder, tmp_path):
         text = preview(MODEL, Target(NAME), folder, card, Details("mit"), tmp_path / "out")
     assert (tmp_path / "out" / "README.md").read_text() == text == card(folder, NAME, Details("mit"))
     assert contents(tmp_path / "out") == contents(folder) and hub.requests == []
-    with pytest.raises(ValueError, match="out already exists"):
+    with pytest.raises(ValueError, match="out must be a new or an empty folder"):
         preview(MODEL, Target(NAME), folder, card, Details("mit"), tmp_path / "out")
 
 
