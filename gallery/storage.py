@@ -40,6 +40,7 @@ _LOCK = ".lock"
 _FILES = re.compile(r"(data|removed)-\d{6,}(-\d+)?\.(arrow|npy)(\.new)?")
 _SHARD_NAME, _REMOVED_NAME = re.compile(r"data-\d{6,}(-\d+)?\.arrow"), re.compile(r"removed-\d{6,}-\d+\.npy")
 _STATE, _INFO = "state.json", "dataset_info.json"
+_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # names in Arrow to those in `datasets`
 
 
 @dataclass(frozen=True)
@@ -459,11 +460,17 @@ class Writer:
                     path.unlink(missing_ok=True)
 
 
-def _dataset_info(schema: pa.Schema) -> dict[str, Any]:
-    """What `datasets` keeps beside the files of a data set; the library is slow to load, and needed once only."""
-    from datasets import DatasetInfo, Features
+def _feature(kind: pa.DataType) -> dict[str, Any]:
+    if pa.types.is_fixed_size_list(kind):
+        return {"feature": _feature(kind.value_type), "length": kind.list_size, "_type": "List"}
+    if pa.types.is_list(kind):
+        return {"feature": _feature(kind.value_type), "_type": "List"}
+    return {"dtype": _DTYPES.get(str(kind), str(kind)), "_type": "Value"}
 
-    return asdict(DatasetInfo(features=Features.from_arrow_schema(schema)))
+
+def _dataset_info(schema: pa.Schema) -> dict[str, Any]:
+    """What `datasets` keeps beside the files of a data set; written here because the library is slow to load."""
+    return {"features": {item.name: _feature(item.type) for item in schema}}
 
 
 __all__ = [

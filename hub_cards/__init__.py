@@ -1,1 +1,1 @@
-"""Publishing on the Hub: adapters, models, galleries, metrics and the demo, each with a card made of its own files."""
+"""Publishing on the Hub: models, adapters, galleries, metrics and the demo, each with a card made from its files."""

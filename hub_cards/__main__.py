@@ -1,7 +1,7 @@
 """The command line: `python -m hub_cards push-model`, `push-adapter`, `push-gallery`, `push-metric`, `push-space`,
 `validate`.
 
-Libraries load inside the commands, so that `--help` is quick.
+Libraries are imported inside the commands, so that `--help` is quick.
 """
 
 import inspect
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from .publishing import Published
+    from .hub.publishing import Published
 
 app = typer.Typer(
     help="Publish models, adapters, galleries, metrics and the demo on the Hugging Face Hub, each as one commit.",
@@ -25,23 +25,24 @@ app = typer.Typer(
 
 _Name = Annotated[str, typer.Argument(help="Where it goes: user/name.")]
 _Results = Annotated[
-    list[Path] | None, typer.Option(help="A results.json, or a folder of some; by default all beneath the folder.")
+    list[Path] | None,
+    typer.Option(help="A results.json, or a folder that holds some; by default all beneath the folder."),
 ]
 
 
 def _shared(
     license: Annotated[
-        str | None, typer.Option(help="Licence, an id of the Hub's list. Kept from push to push.")
+        str | None, typer.Option(help="Licence, an id from the Hub's list. Kept from push to push.")
     ] = None,
     license_name: Annotated[str | None, typer.Option(help="Name of the licence 'other'.")] = None,
-    license_link: Annotated[str | None, typer.Option(help="Where its text is.")] = None,
+    license_link: Annotated[str | None, typer.Option(help="Where to find its text.")] = None,
     language: Annotated[
-        list[str] | None, typer.Option(help="Language of the texts, 'en' say; may be repeated.")
+        list[str] | None, typer.Option(help="Language of the texts, such as 'en'; can be repeated.")
     ] = None,
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
-    revision: Annotated[str | None, typer.Option(help="Branch, made if need be, or refs/pr/N.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, created if need be, or refs/pr/N.")] = None,
     create_pr: Annotated[bool, typer.Option("--create-pr", help="Open a pull request.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Remove what else is in the repository.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Remove everything else in the repository.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write the folder, show the card, send nothing.")] = False,
     output: Annotated[Path | None, typer.Option(help="Folder of the dry run; by default published/NAME.")] = None,
 ) -> None:
@@ -50,7 +51,7 @@ def _shared(
 
 @contextmanager
 def _user_errors() -> Iterator[None]:
-    """Say what the user can mend in one line, without a traceback."""
+    """Say in one line, without a traceback, what the user can fix."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:
         yield
@@ -62,46 +63,40 @@ def _user_errors() -> Iterator[None]:
         raise typer.Exit(130) from error
 
 
-def _pushes(kind: str) -> Callable[[Callable], Callable]:
-    """Make a command of a push: the shared options become `target`, `details` and `output`."""
+def _pushes(command: Callable[..., "Published | str"]) -> Callable[..., None]:
+    """Make a command of a push: it gets the shared options too, as `target`, `details` and `output`."""
+    own = {name: value for name, value in inspect.signature(command).parameters.items() if name != "how"}
+    shared = inspect.signature(_shared).parameters
 
-    def decorate(command: Callable[..., "Published | str"]) -> Callable[..., None]:
-        own = {name: value for name, value in inspect.signature(command).parameters.items() if name != "how"}
-        shared = inspect.signature(_shared).parameters
+    @wraps(command)
+    def run(**options: Any) -> None:
+        with _user_errors():
+            _run(command, {name: options.pop(name) for name in own}, options)
 
-        @wraps(command)
-        def run(**options: Any) -> None:
-            with _user_errors():
-                _run(command, kind, options["name"], {name: options[name] for name in own if name != "name"}, options)
-
-        run.__signature__ = inspect.Signature([*own.values(), *shared.values()])
-        run.__annotations__ = {name: value.annotation for name, value in (own | dict(shared)).items()}
-        return app.command()(run)
-
-    return decorate
+    run.__signature__ = inspect.Signature([*own.values(), *shared.values()])
+    run.__annotations__ = {name: value.annotation for name, value in (own | dict(shared)).items()}
+    return app.command()(run)
 
 
-def _run(
-    push: Callable[..., "Published | str"], kind: str, name: str, own: dict[str, Any], how: dict[str, Any]
-) -> None:
-    from .cards import Details
-    from .publishing import Target
+def _run(push: Callable[..., "Published | str"], own: dict[str, Any], how: dict[str, Any]) -> None:
+    from .card import Details
+    from .hub.publishing import Target
 
     output = how["output"]
     if how["dry_run"]:
-        output = output or Path("published") / name.split("/")[-1]
+        output = output or Path("published") / own["name"].split("/")[-1]
     elif output is not None:
         raise ValueError("--output is the folder of a dry run: give --dry-run too.")
     if how["license"] != "other" and (how["license_name"] or how["license_link"]):
-        raise ValueError("--license-name and --license-link are of a licence of one's own: give --license other too.")
-    target = Target(name, kind, **{option: how[option] for option in ("private", "revision", "create_pr", "replace")})
+        raise ValueError("--license-name and --license-link describe the licence 'other': give --license other too.")
+    target = Target(own["name"], **{name: how[name] for name in ("private", "revision", "create_pr", "replace")})
     details = Details(
         how["license"],
         tuple(how["language"] or ()),
         license_name=how["license_name"],
         license_link=how["license_link"],
     )
-    done = push(name=name, **own, target=target, details=details, output=output)
+    done = push(**own, target=target, details=details, output=output)
     if isinstance(done, str):
         typer.echo(done)
         typer.echo(f"Nothing was sent. What would be published is in {output}.", err=True)
@@ -113,83 +108,83 @@ def _run(
         typer.echo(f"Nothing has changed since the last push: {done.url}")
 
 
-@_pushes("model")
+@_pushes
 def push_model(
     folder: Annotated[Path, typer.Argument(help="Folder of a model; with --merge, of an adapter.")],
     name: _Name,
-    merge: Annotated[bool, typer.Option("--merge", help="Add an adapter's weights to its base's.")] = False,
+    merge: Annotated[bool, typer.Option("--merge", help="Add an adapter's weights to those of its base.")] = False,
     results: _Results = None,
     **how: Any,
-):
+) -> "Published | str":
     """Publish a whole model: weights, configuration, processor, code, recipe, results, card."""
-    from .pushing import push_model
+    from .model import push_model
 
     return push_model(folder, merge=merge, results=results, **how)
 
 
-@_pushes("adapter")
+@_pushes
 def push_adapter(
     folder: Annotated[Path, typer.Argument(help="Folder of a run.")],
     name: _Name,
     base: Annotated[str | None, typer.Option(help="The base on the Hub, if its folder was not pushed.")] = None,
     results: _Results = None,
     **how: Any,
-):
+) -> "Published | str":
     """Publish an adapter with its configuration, processor, code, recipe, results and card."""
-    from .pushing import push_adapter
+    from .adapter import push_adapter
 
     return push_adapter(folder, base=base, results=results, **how)
 
 
-@_pushes("gallery")
+@_pushes
 def push_gallery(
     folder: Annotated[Path, typer.Argument(help="Store of embeddings, or gallery of python -m search index.")],
     name: _Name,
     model: Annotated[str | None, typer.Option(help="The model that made it, if its folder was not pushed.")] = None,
-    media: Annotated[bool, typer.Option("--media", help="Publish the videos of a search gallery too.")] = False,
+    media: Annotated[bool, typer.Option("--media", help="Also publish the videos of a search gallery.")] = False,
     **how: Any,
-):
+) -> "Published | str":
     """Publish embeddings as a data set."""
-    from .pushing import push_gallery
+    from .gallery import push_gallery
 
     return push_gallery(folder, model=model, media=media, **how)
 
 
-@_pushes("metric")
+@_pushes
 def push_metric(
-    folder: Annotated[Path, typer.Argument(help="Folder of a metric, eval/metrics/retrieval say.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of a metric, such as eval/metrics/retrieval.")],
     name: _Name,
     **how: Any,
-):
+) -> "Published | str":
     """Publish a metric as a Space, for evaluate.load."""
-    from .pushing import push_metric
+    from .metric import push_metric
 
     return push_metric(folder, **how)
 
 
-@_pushes("space")
+@_pushes
 def push_space(
     name: _Name,
     gallery: Annotated[str, typer.Option(help="The gallery to search, a data set on the Hub.")],
     model: Annotated[str | None, typer.Option(help="Model for the queries; by default the gallery's.")] = None,
     **how: Any,
-):
+) -> "Published | str":
     """Publish the app that searches a gallery as a Space."""
-    from .pushing import push_space
+    from .space import push_space
 
     return push_space(gallery=gallery, model=model, **how)
 
 
 @app.command()
 def validate(
-    path: Annotated[Path, typer.Argument(help="A README.md, or the folder it lies in.")],
+    path: Annotated[Path, typer.Argument(help="A README.md, or the folder that holds it.")],
     repo_type: Annotated[
-        str | None, typer.Option(help="model, dataset or space; by default as the card tells.")
+        str | None, typer.Option(help="model, dataset or space; by default what the card looks like.")
     ] = None,
 ) -> None:
     """Check a card against the Hub's rules, without the Hub."""
     with _user_errors():
-        from .validation import validate as find_problems
+        from .hub.card_rules import validate as find_problems
 
         problems = find_problems(path, repo_type)
         for problem in problems:
@@ -200,7 +195,7 @@ def validate(
 
 
 def _stop_as_by_ctrl_c() -> None:
-    """Let what ends a process, but for `kill -9`, take back what a push has made."""
+    """Let every signal that ends a process, except that of `kill -9`, remove what a push has created."""
     for number in signal.Signals:
         if number.name in ("SIGHUP", "SIGTERM") and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)

@@ -1,15 +1,9 @@
-"""JSON files, and what of them is nobody's business."""
+"""JSON files and hashes of files."""
 
+import hashlib
 import json
-import re
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
-
-TOKEN = re.compile(r"(?:hf_(?:[a-z]+_+)*|api_org_)[A-Za-z0-9]{16,}")  # hf_oauth_... is that of `hf auth login`
-"""What tokens of the Hub look like."""
-
-# Folders of an absolute path within a text. What stands before a slash inside a word, a URL or `~/` is no such path.
-_FOLDERS = re.compile(r"(?<![\w.:/~-])/(?:[^/\n:]*[^/\s:]/)+|\b[A-Za-z]:\\(?:[^\\\n:]*[^\\\s:]\\)*")
 
 
 def _not_a_number(literal: str) -> float:
@@ -37,18 +31,10 @@ def write_json(content: Any, path: Path) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def without_folders(content: Any) -> Any:
-    """Of absolute paths, in texts at any depth, keep the last component: where files lay is nobody's business."""
-    if isinstance(content, dict):
-        return {name: without_folders(value) for name, value in content.items()}
-    if isinstance(content, list):
-        return [without_folders(value) for value in content]
-    if not isinstance(content, str):
-        return content
-    for path in (PurePosixPath(content), PureWindowsPath(content)):
-        if path.is_absolute() and ": " not in content:
-            return path.name
-    return _FOLDERS.sub("", content)
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-__all__ = ["TOKEN", "read_json", "without_folders", "write_json"]
+__all__ = ["read_json", "sha256_of", "write_json"]

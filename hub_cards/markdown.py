@@ -1,4 +1,4 @@
-"""Text of files that others may have written, put into Markdown so that it cannot become anything but text."""
+"""Text from files that others may have written, put into Markdown so that it stays text."""
 
 import re
 from collections.abc import Iterable, Sequence

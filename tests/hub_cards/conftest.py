@@ -1,15 +1,22 @@
-"""Fixtures: a Hub on 127.0.0.1, and Python processes that know no other."""
+"""Fixtures: a Hub on 127.0.0.1, Python processes that know no other, and folders to publish."""
 
+import json
 import os
+import pickle
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
+import torch
 from huggingface_hub import constants
+from peft import LoraConfig, get_peft_model
 
+from modeling_scalar import load_model
+from tests.hub_cards.folders import write_result
 from tests.hub_cards.hub_server import FOREIGN, HubServer
 
 ROOMS = ("modeling_scalar", "eval", "trainer", "search", "hub_cards")
@@ -54,22 +61,17 @@ def run_python(hub, tmp_path) -> Callable[..., str]:
     The caches are kept from one run of a test to the next. AssertionError if the process fails.
 
     Args of the function:
-        script (`str`): the program.
-        token (`str` or `bool`, *optional*): as in `HubServer.env`.
-        without (`Sequence[str]`): packages that cannot be imported; this project's by default, so that a model's code
-            comes from the Hub.
-        env (`dict`, *optional*): more environment variables.
+        script (`str`): the program. It cannot import this project's packages, so that a model's code comes from the
+            Hub.
     """
 
-    def run(
-        script: str, token: str | bool | None = None, without: Sequence[str] = ROOMS, env: dict[str, str] | None = None
-    ) -> str:
-        blocked = f"import sys\nsys.modules.update(dict.fromkeys({list(without)}))\n"
+    def run(script: str) -> str:
+        blocked = f"import sys\nsys.modules.update(dict.fromkeys({list(ROOMS)}))\n"
         path = tmp_path / "script.py"
         path.write_text(blocked + script, encoding="utf-8")
         done = subprocess.run(
             [sys.executable, path],
-            env=hub.env(tmp_path / "hf_home", token) | (env or {}),
+            env=hub.env(tmp_path / "hf_home"),
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -80,3 +82,43 @@ def run_python(hub, tmp_path) -> Callable[..., str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def staged(tmp_path):
+    (tmp_path / "staged").mkdir()
+    return tmp_path / "staged"
+
+
+@pytest.fixture
+def model_dir(tmp_path, tiny_model_dir):
+    return shutil.copytree(tiny_model_dir, tmp_path / "model")
+
+
+@pytest.fixture
+def adapter_dir(tmp_path, model_dir, tiny_processor):
+    """An adapter as a run leaves it, with what must stay here."""
+    folder = tmp_path / "run"
+    base, _ = load_model(model_dir, aggregation="gram")
+    config = LoraConfig(
+        task_type="FEATURE_EXTRACTION",
+        r=2,
+        target_modules=r"text_model\..*\.query",
+        modules_to_save=["text_projection"],
+    )
+    model = get_peft_model(base, config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    model.save_pretrained(folder)
+    base.config.save_pretrained(folder)
+    tiny_processor.save_pretrained(folder)
+    (folder / "recipe.json").write_text(json.dumps({"model": str(model_dir), "seed": 1, "output_dir": "runs/x"}))
+    (folder / "training_args.bin").write_bytes(pickle.dumps({"hub_token": "secret"}))
+    (folder / "README.md").write_text("[More Information Needed]")
+    (folder / "checkpoint-2").mkdir()
+    (folder / "checkpoint-2" / "optimizer.pt").write_bytes(b"state")
+    write_result(folder / "checkpoint-2" / "results", folder)
+    write_result(folder / "results", folder)
+    return folder

@@ -5,16 +5,15 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from shutil import copytree
 
 import pytest
 from typer.testing import CliRunner
 
 from hub_cards.__main__ import app
-from hub_cards.cards import Details, read_card
+from hub_cards.card import Details, read_card
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 NAME = "user/scalar"
 
 
@@ -45,7 +44,7 @@ def test_a_model_is_pushed_and_its_folder_takes_a_note(hub, push, model_dir):
 def test_a_folder_that_takes_no_note_does_not_hide_the_push(hub, push, model_dir, caplog):
     (model_dir / "hub.json").mkdir()
     assert push().stdout.startswith("Published: ")
-    assert f"{NAME} was published, but {model_dir} cannot take a note of it" in caplog.text
+    assert f"{NAME} was published, but that could not be noted in {model_dir}" in caplog.text
 
 
 def test_a_pull_request_is_no_place_of_a_model(hub, push, model_dir):
@@ -72,7 +71,7 @@ def test_a_licence_of_ones_own_has_a_name_and_a_link(hub, push):
         (["--create-pr", "--revision", "v2"], "refs/pr/N"),
         (["--license-name", "my-licence"], "give --license other too"),
         (["--license", "mit", "--license-link", "https://example.org"], "give --license other too"),
-        (["--merge"], "holds no adapter that could be merged"),
+        (["--merge"], "holds no adapter to merge"),
         (["--results", "nowhere"], "There is no results.json at nowhere"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Trained here, published by the commands, used elsewhere: the same scores, the figures of the results on the cards.
+"""Trained here, published by the commands, used elsewhere: the same scores, the metrics of the results on the cards.
 
 "Elsewhere" is an environment of links to only what a card tells people to install; the Hub is that of these tests.
 """
@@ -21,18 +21,22 @@ from eval.benchmarks import load_benchmark
 from eval.miniature import generate
 from eval.run import RunConfig
 from eval.run import run as evaluate
-from hub_cards.cards import Details
-from hub_cards.publishing import Target
-from hub_cards.pushing import push_adapter, push_gallery, push_metric, push_model, push_space
-from hub_cards.validation import validate
+from hub_cards.adapter import push_adapter
+from hub_cards.card import Details
+from hub_cards.gallery import push_gallery
+from hub_cards.hub.card_rules import validate
+from hub_cards.hub.publishing import Target
+from hub_cards.metric import push_metric
+from hub_cards.model import push_model
+from hub_cards.space import push_space
 from modeling_scalar import load_model
 from search.__main__ import index
+from tests.conftest import ROOT
 from tests.hub_cards.clean_environment import CleanEnvironment
 from tests.hub_cards.hub_server import FOREIGN, HubServer
 from trainer.recipe import parse_arguments
 from trainer.semantic_targets import make_semantic_targets
 
-ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
 
 # Two texts and two clips, one without picture and one without sound: the same here and elsewhere.
@@ -90,21 +94,21 @@ def elsewhere(made, tmp_path_factory):
         for name, value in (("HF_HUB_DISABLE_XET", True), ("HF_HUB_CACHE", str(home / "hub"))):
             patch.setattr(constants, name, value)
         api, details = hub.api(), Details("apache-2.0", ("en",))
-        push_model(made / "backbone", Target("user/backbone", "model"), details, api=api)
+        push_model(made / "backbone", Target("user/backbone"), details, api=api)
         # A user gives a folder and a name, nothing else.
         command = ["-m", "hub_cards", "push-adapter", made / "adapter", "user/adapter"]
         done = subprocess.run(
             [sys.executable, *map(str, command)], cwd=ROOT, env=hub.env(home), capture_output=True, text=True
         )
         assert done.returncode == 0 and f"Published: {hub.url}/user/adapter/commit/" in done.stdout, done.stderr
-        push_adapter(made / "gram", Target("user/gram", "adapter"), details, api=api)
-        push_model(made / "adapter", Target("user/merged", "model"), details, merge=True, api=api)
-        push_gallery(made / "adapter" / "results" / "embeddings", Target("user/store", "gallery"), details, api=api)
-        push_gallery(made / "gallery", Target("user/videos", "gallery"), details, media=True, api=api)
+        push_adapter(made / "gram", Target("user/gram"), details, api=api)
+        push_model(made / "adapter", Target("user/merged"), details, merge=True, api=api)
+        push_gallery(made / "adapter" / "results" / "embeddings", Target("user/store"), details, api=api)
+        push_gallery(made / "gallery", Target("user/videos"), details, media=True, api=api)
         for metric in ("retrieval", "aggregation_gain"):
             source = ROOT / "eval" / "metrics" / metric
-            push_metric(source, Target(f"user/{metric}", "metric"), details, api=api)
-        push_space(Target("user/demo", "space"), details, gallery="user/videos", api=api)
+            push_metric(source, Target(f"user/{metric}"), details, api=api)
+        push_space(Target("user/demo"), details, gallery="user/videos", api=api)
 
         def run(packages, script, **env):
             key = tuple(sorted(packages))
@@ -171,7 +175,7 @@ def test_the_same_scores_elsewhere_and_offline(elsewhere, made):
     api = elsewhere.api
     commit = api.model_info("user/backbone").sha
     # A branch that holds other weights than main.
-    push_adapter(made / "gram", Target("user/adapter", "adapter", revision="gram"), elsewhere.details, api=api)
+    push_adapter(made / "gram", Target("user/adapter", revision="gram"), elsewhere.details, api=api)
     script = SCORE + "from peft import AutoPeftModelForFeatureExtraction, PeftModel\n"
     script += "".join(f"found[{name!r}] = scores({load})\n" for name, load in LOADED.items())
     script += f"""
@@ -292,7 +296,7 @@ def test_what_was_published_keeps_the_rules_and_holds_no_stranger(elsewhere, rep
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
     assert validate(tmp_path, repo_type) == []
-    assert len(elsewhere.hub.repo(repo_id, repo_type).history()) == 2  # the first commit is the Hub's own
+    assert len(elsewhere.hub.repo(repo_id, repo_type).commits) == 2  # the first commit is the Hub's own
     suffixes = {Path(name).suffix for name in files if name != ".gitattributes"}
     assert suffixes <= {".md", ".json", ".safetensors", ".py", ".csv", ".png", ".parquet", ".txt", ".mp4", ".srt"}
     local = [name for name, content in files.items() if str(tmp_path.parent).encode() in content]
@@ -317,8 +321,8 @@ def test_the_card_says_what_the_results_say(elsewhere, made, repo_id, folder):
     expected = {}
     for stage, entries in ((1, results["retrieval"]["rates"]), (2, results["two_stage"])):
         for entry in entries:
-            figures = entry["methods"][method] if stage == 1 else entry
-            for name, value in figures.items():
+            metrics = entry["methods"][method] if stage == 1 else entry
+            for name, value in metrics.items():
                 direction = next((d for d in ("text_to_video", "video_to_text") if name.startswith(d)), None)
                 if direction:
                     expected[stage, entry["rate"], direction, name.removeprefix(f"{direction}_")] = value
@@ -381,7 +385,7 @@ def test_a_merged_model_names_the_base_of_its_adapter(elsewhere):
 
 def test_pushing_again_says_that_nothing_has_changed(elsewhere, made):
     commit = elsewhere.api.model_info("user/gram").sha
-    again = push_adapter(made / "gram", Target("user/gram", "adapter"), Details(), api=elsewhere.api)
+    again = push_adapter(made / "gram", Target("user/gram"), Details(), api=elsewhere.api)
     assert not again.changed and again.commit == commit
 
 
@@ -389,21 +393,21 @@ def test_the_base_of_an_adapter_is_the_one_it_was_trained_on(elsewhere, made, tm
     adapter = json.loads(elsewhere.hub.repo("user/adapter").files()["adapter_config.json"])
     backbone = elsewhere.hub.repo("user/backbone")
     assert adapter["base_model_name_or_path"] == "user/backbone" and adapter["revision"] == backbone.commits[-1].sha
-    target = Target("user/other", "adapter")
+    target = Target("user/other")
     with pytest.raises(ValueError, match="user/merged at .* is not the base that this adapter was trained on"):
         push_adapter(made / "adapter", target, elsewhere.details, base="user/merged", api=elsewhere.api)
-    with pytest.raises(OSError, match="The model user/nowhere is not there"):
+    with pytest.raises(OSError, match="The model user/nowhere does not exist"):
         push_adapter(made / "adapter", target, elsewhere.details, base="user/nowhere", api=elsewhere.api)
     assert ("model", "user/other") not in elsewhere.hub.repos
 
 
 def test_an_app_and_a_gallery_that_do_not_fit_their_model_are_refused(elsewhere, made):
-    target, api = Target("user/wrong", "gallery"), elsewhere.api
+    target, api = Target("user/wrong"), elsewhere.api
     store = made / "gram" / "results" / "embeddings"
     with pytest.raises(ValueError, match="made with other weights than those of user/adapter"):
         push_gallery(store, target, elsewhere.details, model="user/adapter", api=api)
     push_gallery(store, target, elsewhere.details, api=api)
-    space = Target("user/wrong", "space")
+    space = Target("user/wrong")
     with pytest.raises(ValueError, match="user/gram scores with 'gram'"):
         push_space(space, elsewhere.details, gallery="user/wrong", api=api)
     with pytest.raises(ValueError, match="made by user/gram, so queries of user/adapter cannot"):
@@ -417,8 +421,8 @@ def test_a_relative_folder_is_not_taken_for_an_id(elsewhere, made, tmp_path):
     description = json.loads((store / "embeddings.json").read_text())
     description["metadata"]["model"] = "runs/gone"
     (store / "embeddings.json").write_text(json.dumps(description))
-    target = Target("user/gone", "gallery")
-    with pytest.raises(OSError, match="The model runs/gone is not there.*--model where that is, or 'unknown'"):
+    target = Target("user/gone")
+    with pytest.raises(OSError, match="The model runs/gone does not exist.*--model where it is, or 'unknown'"):
         push_gallery(store, target, elsewhere.details, api=elsewhere.api)
     assert ("dataset", "user/gone") not in elsewhere.hub.repos
     push_gallery(store, target, elsewhere.details, model="unknown", api=elsewhere.api)

@@ -1,7 +1,7 @@
-"""What a staged model or adapter was measured with: the `results.json` of `python -m eval run`, one in each folder.
+"""How well a staged model or adapter retrieves: the `results.json` of `python -m eval run`, one in each folder.
 
-Every figure of a card comes from there: those of the front matter as they are, those of the tables rounded, and the
-sentences on what speaks against the model.
+Every metric on a card comes from there: those of the front matter as they are, those of the tables rounded, and the
+sentences about what speaks against the model.
 """
 
 import os
@@ -13,10 +13,11 @@ from typing import Any
 
 from huggingface_hub import EvalResult
 
-from hub_cards.files import read_json
-from hub_cards.markdown import Markdown, text
 from modeling_scalar.aggregation_scalar import method_title
 from modeling_scalar.configuration_scalar import MODALITIES
+
+from ..files import read_json
+from ..markdown import Markdown, text
 
 R1 = "text_to_video_recall_at_1"
 DIRECTIONS = {"text_to_video": "Text-to-video retrieval", "video_to_text": "Video-to-text retrieval"}
@@ -31,7 +32,7 @@ _METRIC_NAMES = {
     "mean_rank": "mean rank",
 }
 POLICY_NAMES = {"absent": "no tokens for what a clip lacks", "zeros": "tokens of zeros for what a clip lacks"}
-"""What the cross-encoder reads of a modality that is masked or missing."""
+"""What the cross-encoder reads for a modality that is masked or missing."""
 
 _FIELDS = {
     "label": str,
@@ -58,7 +59,7 @@ class Result:
     Args:
         name (`str`): the name of its folder.
         content (`Mapping`): its `results.json`.
-        figures (`tuple[str, ...]`): the pictures in its folder, as paths inside it.
+        figures (`tuple[str, ...]`): the figures in its folder, as paths inside it.
     """
 
     name: str
@@ -92,7 +93,7 @@ class Result:
 
     @property
     def gallery(self) -> str:
-        """What tells the task apart from others on the same benchmark: candidates, queries and masks."""
+        """What distinguishes the task from others on the same benchmark: candidates, queries and masks."""
         retrieval = self.content["retrieval"]
         sha256 = self.content["gallery"]["sha256"]
         return f"gallery {sha256[:12]}, {retrieval['num_queries']} queries, mask seed {retrieval['mask_seed']}"
@@ -140,7 +141,7 @@ def _check_result(content: Mapping[str, Any], path: Path) -> None:
             f"{path} is not a result of `python -m eval run`: a field has the wrong type. Evaluate again."
         )
     if 0.0 not in rates:
-        raise ValueError(f"{path} has no figures with nothing masked: evaluate with the rate 0 too.")
+        raise ValueError(f"{path} has no metrics with nothing masked: evaluate at the rate 0 too.")
     measured = [*rates.values(), *content["two_stage"]]
     for metrics in measured:
         wrong = {
@@ -164,7 +165,7 @@ def read_result(path: str | os.PathLike) -> Result:
 
     Raises:
         FileNotFoundError: the file is not there.
-        ValueError: it is not a result, or lacks figures of the model's own score with nothing masked.
+        ValueError: it is not a result, or lacks metrics of the model's own score with nothing masked.
     """
     path = Path(path)
     content = read_json(path)
@@ -202,7 +203,7 @@ def read_results(folder: str | os.PathLike) -> list[Result]:
 
 def check_weights(result: Result, digests: Mapping[str, str]) -> None:
     """
-    See to it that a result was measured with the weights that are published beside it.
+    Check that a result was measured with the weights that are published beside it.
 
     Args:
         result ([`Result`]): its `embedded` names the weights.
@@ -219,7 +220,7 @@ def check_weights(result: Result, digests: Mapping[str, str]) -> None:
     if measured != dict(digests):
         raise ValueError(
             f"The result {result.name!r} was measured with other weights: it names {measured}, published are "
-            f"{dict(digests)}. Evaluate again, or publish the model that it belongs to."
+            f"{dict(digests)}. Evaluate again, or publish the model that the result belongs to."
         )
 
 
@@ -227,7 +228,7 @@ def check_weights(result: Result, digests: Mapping[str, str]) -> None:
 
 
 def identifier(name: str) -> str:
-    """Return a name as the Hub's ids have it: letters, digits and single `-`, `_` or `.` between them."""
+    """Return a name in the form of the Hub's ids: letters, digits and single `-`, `_` or `.` between them."""
     return re.sub(r"([-._])[-._]+", r"\1", re.sub(r"[^A-Za-z0-9._-]+", "-", name)).strip("-._")[:96] or "unnamed"
 
 
@@ -255,7 +256,7 @@ def _stages(result: Result) -> Iterable[tuple[float, Mapping[str, Any], Mapping[
 
 
 def _metrics(rate: float, stage: int, direction: str, measured: Mapping[str, Any]) -> list[str]:
-    """Which metrics go into the front matter: all of the first stage with nothing masked, else the recalls."""
+    """Which metrics go into the front matter: all those of the first stage with nothing masked, else recalls alone."""
     recalls = ["recall_at_1", "recall_at_5", "recall_at_10"]
     names = recalls[:1] if rate else recalls if stage == 2 else list(_METRIC_NAMES)
     return [name for name in names if measured.get(f"{direction}_{name}") is not None]
@@ -267,7 +268,7 @@ def _masked(rate: float) -> str:
 
 def eval_results(results: Sequence[Result]) -> list[EvalResult]:
     """
-    Return the figures of all evaluations for the front matter of a card.
+    Return the metrics of all evaluations for the front matter of a card.
 
     The Hub groups them by task, benchmark, configuration and split, so the gallery is part of the configuration, and
     what differs inside a group stands in the arguments of the metric.
@@ -325,7 +326,7 @@ def _one_decimal(value: float | None) -> str | None:
 
 
 def _compared(result: Result) -> dict[str, str]:
-    """The scores that stand beside the model's own, with their names."""
+    """The scores that the card shows beside the model's own, with their names. The choice is the card's own."""
     methods = result.rates[0.0]["methods"]
     best = result.rates[0.0].get("best_pathway", {}).get("method")
     names = {result.method: f"{method_title(result.method)} (own score)"}
@@ -338,7 +339,7 @@ def _compared(result: Result) -> dict[str, str]:
 
 
 def complete_table(result: Result) -> tuple[list[str], list[list[Any]], str]:
-    """Return head, rows and alignment of the table of both directions and stages with nothing masked."""
+    """Return head, rows and alignment of the table for both directions and stages with nothing masked."""
     metrics = [
         (f"{short} {name}", f"{direction}_{metric}")
         for direction, short in (("text_to_video", "T→V"), ("video_to_text", "V→T"))
@@ -357,7 +358,7 @@ def complete_table(result: Result) -> tuple[list[str], list[list[Any]], str]:
 
 
 def masked_table(result: Result) -> tuple[list[str], list[list[Any]], str] | None:
-    """Return the same of text-to-video R@1 at every masking rate; `None` if nothing was masked."""
+    """Return the same for text-to-video R@1 at every masking rate; `None` if nothing was masked."""
     rates = sorted(result.rates)
     if rates == [0.0]:
         return None
@@ -368,7 +369,7 @@ def masked_table(result: Result) -> tuple[list[str], list[list[Any]], str] | Non
     ]
     pathways = [result.rates[rate].get("best_pathway", {}) for rate in rates]
     if any(pathways):
-        # The best one may be another at another rate.
+        # Which one is best may differ between rates.
         cells = [f"{_one_decimal(best[R1])} ({best['method']})" if best else None for best in pathways]
         rows.append(["best single pathway", *cells])
     rows += [
@@ -413,7 +414,7 @@ def _second_stage_below(result: Result, rates: Mapping[float, Mapping[str, Any]]
 
 def findings(result: Result) -> list[Markdown]:
     """
-    Return what speaks against the model in its own figures, a sentence each.
+    Return what speaks against the model in its own metrics, a sentence each.
 
     Args:
         result ([`Result`]): one evaluation.
@@ -443,7 +444,7 @@ def findings(result: Result) -> list[Markdown]:
             sentences.append(f"The second stage ({text(policy)}) lowers text-to-video R@1, {'; '.join(below)}.")
     unscorable = result.rates[0.0]["methods"][result.method].get("num_unscorable_clips")
     if unscorable:
-        sentences.append(f"The own score is undefined for {unscorable} clips, which rank last.")
+        sentences.append(f"The model's own score is undefined for {unscorable} clips, which rank last.")
     return [Markdown(sentence) for sentence in sentences]
 
 

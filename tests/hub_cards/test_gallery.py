@@ -10,13 +10,14 @@ from datasets import Dataset, disable_progress_bars, load_dataset, load_from_dis
 from peft import LoraConfig, get_peft_model
 
 from eval.embeddings import Embeddings, gallery_manifest
-from hub_cards import galleries
-from hub_cards.cards import Details
-from hub_cards.files import without_folders
-from hub_cards.galleries import gallery_card, stage_gallery
-from hub_cards.publishing import Target
-from hub_cards.pushing import push_adapter, push_model
-from hub_cards.validation import check_card
+from hub_cards import gallery as galleries
+from hub_cards.adapter import push_adapter
+from hub_cards.card import Details
+from hub_cards.gallery import gallery_card, stage_gallery
+from hub_cards.hub.card_rules import check_card
+from hub_cards.hub.privacy import without_folders
+from hub_cards.hub.publishing import Target
+from hub_cards.model import push_model
 from modeling_scalar import ScalarModel
 from modeling_scalar.aggregation_scalar import query_weights, retrieval_scores
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -552,10 +553,10 @@ def test_the_snippet_takes_an_adapter_with_the_base_it_was_trained_on(
     embeddings = saved_store(tmp_path / "store", metadata={"weights": {"adapter_model.safetensors": "0" * 64}})
 
     api = hub.api()
-    push_model(tmp_path / "base", Target("user/base", "model"), DETAILS, api=api)
-    push_adapter(tmp_path / "adapter", Target("user/adapter", "adapter"), DETAILS, api=api)
+    push_model(tmp_path / "base", Target("user/base"), DETAILS, api=api)
+    push_adapter(tmp_path / "adapter", Target("user/adapter"), DETAILS, api=api)
     commit = api.model_info("user/adapter").sha
-    push_model(tmp_path / "changed", Target("user/base", "model"), DETAILS, api=api)
+    push_model(tmp_path / "changed", Target("user/base"), DETAILS, api=api)
     stage_gallery(tmp_path / "store", tmp_path / "staged", "user/adapter", commit)
     (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
     shutil.copy(tmp_path / "staged" / "README.md", tmp_path / "card.md")

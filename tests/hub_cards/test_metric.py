@@ -5,7 +5,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from unittest.mock import MagicMock
 
 import evaluate
@@ -14,11 +13,13 @@ import yaml
 
 from eval.metrics.aggregation_gain.aggregation_gain import AggregationGain
 from eval.metrics.retrieval.retrieval import Retrieval
-from hub_cards.cards import Details, read_card
-from hub_cards.metrics import GRADIO_VERSION, metric_card, stage_metric
-from hub_cards.validation import check_card
+from hub_cards.apps import GRADIO_VERSION
+from hub_cards.card import Details, read_card
+from hub_cards.hub.card_rules import check_card
+from hub_cards.metric import metric_card, stage_metric
+from tests.conftest import ROOT
 
-METRICS = Path(__file__).resolve().parents[2] / "eval" / "metrics"
+METRICS = ROOT / "eval" / "metrics"
 NAMES = ("retrieval", "aggregation_gain")
 
 
@@ -87,7 +88,7 @@ def test_console_sessions_become_code_with_results_as_comments(tmp_path):
 
 
 def test_a_space_of_another_name_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="must be called 'retrieval' too, got 'user/recall'"):
+    with pytest.raises(ValueError, match="must have the same name, got 'user/recall'"):
         stage_metric(METRICS / "retrieval", tmp_path / "staged", "user/recall")
     assert not (tmp_path / "staged").exists()
 
@@ -100,7 +101,7 @@ def test_what_is_no_metric_is_refused(tmp_path):
     shutil.copytree(METRICS / "retrieval", tmp_path / "retrieval")
     for name in ("scores.npy", "app.py"):
         (tmp_path / "retrieval" / name).touch()
-        with pytest.raises(ValueError, match=rf"\['{name}'\], which is no part of a metric"):
+        with pytest.raises(ValueError, match=rf"\['{name}'\], which is not part of a metric"):
             stage_metric(tmp_path / "retrieval", tmp_path / "staged", "user/retrieval")
         (tmp_path / "retrieval" / name).unlink()
     with pytest.raises(ValueError, match="must be a new or an empty folder"):
@@ -222,7 +223,7 @@ def test_the_page_of_the_space_answers(tmp_path, name):
             client = gradio_client.Client(url, verbose=False)
             inputs = json.dumps([[0.9, 0.1], [0.2, 0.7]]), "[0, 1]"
             more = {"retrieval": "[1]", "aggregation_gain": json.dumps({"audio": [[0.5, 0.1], [0.9, 0.1]]})}[name]
-            figures = client.predict(*inputs, more, api_name="/compute")
+            results = client.predict(*inputs, more, api_name="/compute")
         finally:
             process.terminate()
-    assert figures["recall_at_1" if name == "retrieval" else "joint_recall_at_1"] == 100
+    assert results["recall_at_1" if name == "retrieval" else "joint_recall_at_1"] == 100

@@ -1,7 +1,7 @@
-"""The rules that the Hub has for a card, checked without asking it, and those that a published card should follow.
+"""The Hub's rules for the cards that are written here, checked without asking it, and what no card should show.
 
-The Hub refuses a commit whose card breaks its rules, and shows nothing where it cannot read the front matter. A link
-to a file that is not there, a path of one's own machine or a placeholder it would publish.
+The Hub refuses a commit whose card breaks its rules. It would publish a link to a file that does not exist, a path of
+one's own machine or a placeholder.
 """
 
 import math
@@ -12,13 +12,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
-import yaml
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from huggingface_hub.utils import validate_repo_id
 
-from hub_cards.cards import KEPT_BEGIN, KEPT_END, read_marks
-from hub_cards.files import TOKEN
+from ..card import KEPT_BEGIN, KEPT_END, front_matter, read_marks
+from .privacy import TOKEN
 
 REPO_TYPES = ("model", "dataset", "space")
 
@@ -87,36 +86,10 @@ _LINK = re.compile(
     r"|^ {0,3}\[[^\]\n]+\]:\s*<?([^\s>]+)|(?:src|href)=[\"']([^\"']+)",
     re.MULTILINE,
 )
-# Another place than the repository: a URL, this page, or one of the Hub's sections.
+# A place outside the repository: a URL, this page, or one of the Hub's sections.
 _ELSEWHERE = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]*:|//|#|/(?:blog|collections|datasets|docs|models|papers|spaces|tasks)\b"
 )
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """PyYAML keeps the last of two equal keys, the Hub refuses both."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
-                message = f"the key {key.value!r} stands there twice"
-                raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-def _front_matter(card: str) -> tuple[dict[str, Any], list[str]]:
-    block = REGEX_YAML_BLOCK.search(card)
-    if block is None:
-        return {}, ["There is no front matter: a card begins with metadata in YAML between two lines of `---`."]
-    try:
-        data = yaml.load(block.group(2), _UniqueKeys)
-    except yaml.YAMLError as error:
-        return {}, [f"The front matter is not YAML: {' '.join(str(error).split())}."]
-    if not isinstance(data, dict):
-        return {}, [f"The front matter must be a mapping, got {type(data).__name__}."]
-    return data, []
 
 
 def _listed(data: dict[str, Any], name: str) -> list[Any]:
@@ -146,14 +119,15 @@ def _check_license(data: dict[str, Any], folder: Path) -> Iterator[str]:
         if not _is_one_of(value, _LICENSES):
             yield (
                 f"`license` must be an id of https://huggingface.co/docs/hub/repositories-licenses, got {value!r}. "
-                "For another licence write `other`, with `license_name` and `license_link`."
+                "For any other licence write `other`, with `license_name` and `license_link`."
             )
     name, link = data.get("license_name"), data.get("license_link")
     if "other" in found and not (isinstance(name, str) and re.fullmatch(r"[a-z0-9-.]+", name)):
-        yield f"`license: other` needs a `license_name` of small letters, digits, `-` and `.`, got {name!r}."
+        yield f"`license: other` needs a `license_name` of lower-case letters, digits, `-` and `.`, got {name!r}."
     if "other" not in found and name is not None:
         yield f"`license_name` belongs to `license: other`, got {name!r} with {found}."
-    is_file = isinstance(link, str) and (_exists(folder, link) or link == "LICENSE")  # a person's, on the Hub
+    # A person may have added the file on the Hub.
+    is_file = isinstance(link, str) and (link == "LICENSE" or _exists(folder, link))
     if link is not None and not _is_url(link) and not is_file:
         yield f"`license_link` must be a URL or a file of the repository, got {link!r}."
 
@@ -181,11 +155,6 @@ def _check_tags(data: dict[str, Any]) -> Iterator[str]:
         yield f"`tags` must be a list of strings, got {tags!r}."
 
 
-def _check_thumbnail(data: dict[str, Any]) -> Iterator[str]:
-    if data.get("thumbnail") is not None and not _is_url(data["thumbnail"]):
-        yield f"`thumbnail` must be a URL, got {data['thumbnail']!r}."
-
-
 # Models -------------------------------------------------------------------------------------------------------------
 
 
@@ -198,16 +167,13 @@ def _check_model(data: dict[str, Any], folder: Path) -> Iterator[str]:
     if relation is not None and not _is_one_of(relation, _RELATIONS):
         yield f"`base_model_relation` must be one of {sorted(_RELATIONS)}, got {relation!r}."
     if relation is not None and not _listed(data, "base_model"):
-        yield "`base_model_relation` says how this derives from a `base_model`, which is missing."
-    yield from _check_ids(data, ("base_model", "datasets", "new_version"))
-    for value in _listed(data, "metrics"):
-        if not isinstance(value, str) or not value:
-            yield f"`metrics` must be names of metrics, got {value!r}."
+        yield "`base_model_relation` says how this model derives from its `base_model`, which is missing."
+    yield from _check_ids(data, ("base_model",))
     emissions = data.get("co2_eq_emissions")
     if emissions is not None:
-        grams = emissions.get("emissions") if isinstance(emissions, dict) else emissions
+        grams = emissions.get("emissions") if isinstance(emissions, dict) else None
         if not _is_number(grams) or grams < 0:
-            yield f"`co2_eq_emissions` must be grams, or a mapping with `emissions` in grams, got {emissions!r}."
+            yield f"`co2_eq_emissions` must be a mapping with `emissions` in grams, got {emissions!r}."
     if "model-index" in data:
         yield from _check_model_index(data["model-index"])
 
@@ -252,9 +218,6 @@ def _check_evaluation(result: Any) -> Iterator[str]:
         elif not _is_number(value) and not (isinstance(value, str) and re.match(r"[-+]?\.?\d", value)):
             # huggingface_hub's `EvalResult` takes "20.0 ± 1.2" too.
             yield f"the value of the metric {kind!r} must be a finite number or begin with one, got {value!r}."
-    source = result.get("source")
-    if source is not None and not (isinstance(source, dict) and _is_url(source.get("url"))):
-        yield f"a `source` needs a `url`, got {source!r}."
 
 
 # Data sets ----------------------------------------------------------------------------------------------------------
@@ -278,7 +241,7 @@ def _check_dataset(data: dict[str, Any], folder: Path) -> Iterator[str]:
     if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
         yield f"Each of `configs` needs a `config_name` of its own, got {names}."
     if sum(bool(config.get("default")) for config in configs) > 1:
-        yield f"One of `configs` can be the default, got {names}."
+        yield f"Only one of `configs` can be the default, got {names}."
     for config in configs:
         for problem in _check_data_files(config.get("data_files"), folder):
             yield f"`configs`, {config.get('config_name')!r}: {problem}"
@@ -290,9 +253,9 @@ def _check_data_files(data_files: Any, folder: Path) -> Iterator[str]:
     files = data_files if isinstance(data_files, list) else [data_files]
     splits = [file["split"] for file in files if isinstance(file, dict) and "split" in file]
     if any(not isinstance(split, str) or not re.fullmatch(r"\w+(\.\w+)*", split) for split in splits):
-        yield f"the name of a split must be of letters, digits, `_` and `.`, got {splits}."
+        yield f"the name of a split must consist of letters, digits, `_` and `.`, got {splits}."
     if len(set(map(str, splits))) < len(splits):
-        yield f"a split stands there twice, got {splits}."
+        yield f"a split is there twice, got {splits}."
     for file in files:
         paths = file.get("path") if isinstance(file, dict) else file
         for path in paths if isinstance(paths, list) else [paths]:
@@ -318,10 +281,8 @@ def _check_space(data: dict[str, Any], folder: Path) -> Iterator[str]:
         yield f"`sdk_version` must be a string x.y.z, got {version!r}. Quote it: YAML reads 6.31 as a number."
     if python is not None and not (isinstance(python, str) and re.fullmatch(r"3\.\d+(\.\d+)?", python)):
         yield f"`python_version` must be a string 3.x or 3.x.y, got {python!r}. Quote it: YAML reads 3.10 as 3.1."
-    app = data.get("app_file")
-    if sdk != "docker" and app is None and not (folder / ("index.html" if sdk == "static" else "app.py")).is_file():
-        yield "`app_file` is missing, and so is the file that it is by default."
-    if app is not None and not (isinstance(app, str) and _exists(folder, app)):
+    app = data.get("app_file", "app.py")  # the Hub's default
+    if not (isinstance(app, str) and _exists(folder, app)):
         yield f"`app_file` is {app!r}, but there is no such file."
     for name in ("colorFrom", "colorTo"):
         if data.get(name) is not None and not _is_one_of(data[name], _COLORS):
@@ -332,14 +293,13 @@ def _check_space(data: dict[str, Any], folder: Path) -> Iterator[str]:
     description = data.get("short_description")
     if isinstance(description, str) and len(description) > _MAX_DESCRIPTION:
         yield f"`short_description` must have at most {_MAX_DESCRIPTION} characters, got {len(description)}."
-    for name in ("pinned", "fullWidth", "disable_embedding", "hf_oauth"):
-        if data.get(name) is not None and not isinstance(data[name], bool):
-            yield f"`{name}` must be true or false, got {data[name]!r}."
+    if data.get("pinned") is not None and not isinstance(data["pinned"], bool):
+        yield f"`pinned` must be true or false, got {data['pinned']!r}."
     yield from _check_ids(data, ("models", "datasets"))
 
 
 def _is_emoji(value: str) -> bool:
-    """Whether no character is one that words are written with; several may make up one emoji."""
+    """Whether all characters are none that words are written with; several may make up one emoji."""
     return 0 < len(value) <= 8 and all(letter > "\u00a8" and not letter.isalnum() for letter in value)
 
 
@@ -354,18 +314,37 @@ def _exists(folder: Path, link: str) -> bool:
 
 def _check_text(card: str, folder: Path) -> Iterator[str]:
     if TOKEN.search(card):
-        yield "There is what looks like an access token. Take it out, and revoke it if it was one."
-    # What a person wrote is a person's: an example with a path, a link to a file that was added on the Hub.
+        yield "There is something that looks like an access token. Remove it, and revoke it if it was one."
+    # A person may keep what they like: an example with a path, a link to a file that was added on the Hub.
     before, _, rest = card.partition(KEPT_BEGIN)
     written = before + rest.partition(KEPT_END)[2]
     for found in sorted(set(_PLACEHOLDER.findall(_CODE.sub("", _FENCE.sub("", written))))):
-        yield f"A placeholder was left: {found}."
+        yield f"A placeholder was left in: {found}."
     for found in sorted(set(_LOCAL_PATH.findall(written))):
         yield f"There is a path of one machine: {found}."
     prose = _CODE.sub("", _FENCE.sub("", REGEX_YAML_BLOCK.sub("", written, count=1)))
     for link in dict.fromkeys(part for groups in _LINK.findall(prose) for part in groups if part):
         if not _ELSEWHERE.match(link) and not _exists(folder, link.partition("#")[0].partition("?")[0]):
-            yield f"The link {link!r} leads to no file of the repository."
+            yield f"The link {link!r} does not lead to a file of the repository."
+
+
+def _check_metadata(card: str, folder: Path, repo_type: str | None) -> Iterator[str]:
+    try:
+        data = front_matter(card)
+    except ValueError as error:
+        yield str(error)
+        return
+    if not data:
+        yield "There is no front matter: a card begins with metadata in YAML between two lines of `---`."
+        return
+    try:
+        read_marks(card)
+    except ValueError as error:
+        yield str(error)
+    yield from _check_license(data, folder)
+    yield from _CHECKS[repo_type or _guess_type(data)](data, folder)
+    yield from _check_languages(data)
+    yield from _check_tags(data)
 
 
 _CHECKS = {"model": _check_model, "dataset": _check_dataset, "space": _check_space}
@@ -379,7 +358,7 @@ def _guess_type(data: dict[str, Any]) -> str:
 
 def validate(path: str | os.PathLike, repo_type: str | None = None) -> list[str]:
     """
-    Check a card as far as this can be done offline.
+    Check a card as far as that can be done offline.
 
     Args:
         path (`str`): a README.md, or the folder of a repository that holds one. Links and files are looked up beside
@@ -391,7 +370,7 @@ def validate(path: str | os.PathLike, repo_type: str | None = None) -> list[str]
 
     Raises:
         FileNotFoundError: there is no card.
-        ValueError: `repo_type` is none of the three.
+        ValueError: `repo_type` is not one of the three.
     """
     if repo_type is not None and repo_type not in REPO_TYPES:
         raise ValueError(f"`repo_type` must be one of {REPO_TYPES}, got {repo_type!r}.")
@@ -403,22 +382,12 @@ def validate(path: str | os.PathLike, repo_type: str | None = None) -> list[str]
         card = file.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         return [f"The card is not UTF-8: {error}."]
-    data, problems = _front_matter(card)
-    if not problems:
-        try:
-            read_marks(card)
-        except ValueError as error:
-            problems.append(str(error))
-        for check in (_check_license, _CHECKS[repo_type or _guess_type(data)]):
-            problems += check(data, file.parent)
-        for check in (_check_languages, _check_tags, _check_thumbnail):
-            problems += check(data)
-    return problems + list(_check_text(card, file.parent))
+    return [*_check_metadata(card, file.parent, repo_type), *_check_text(card, file.parent)]
 
 
 def check_card(folder: str | os.PathLike, repo_type: str) -> None:
     """
-    Refuse a folder whose card would be refused by the Hub, or should not be seen there.
+    Refuse a folder whose card the Hub would refuse, or nobody should see there.
 
     Args:
         folder (`str`): what will be published, with its README.md.

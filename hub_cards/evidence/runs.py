@@ -10,8 +10,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from hub_cards.files import read_json
-from hub_cards.markdown import Markdown, code, text
+from ..files import read_json
+from ..markdown import Markdown, code, text
 
 _FIELDS = {
     "trainable_parameters": dict,
@@ -38,7 +38,7 @@ _ADAPTERS = {
     "all_towers": "LoRA in all three towers, and the heads that the objective reaches",
     "full": "all parameters that the objective reaches",
 }
-# Fields of the recipe that every objective has, then those of one; 0 in a weight means that its term is left out.
+# Fields of the recipe that every objective reads, then those of one; a weight of 0 leaves its term out.
 _COMMON = {
     "matching_weight": "weight of the matching loss",
     "learning_rate": "learning rate",
@@ -112,7 +112,7 @@ def training_table(
         adapter (`Mapping`, *optional*): `adapter_config.json`.
 
     Returns:
-        `list`: pairs of a name and a value; only fields that a file holds and that the objective reads.
+        `list`: pairs of a name and a value; only for fields that a file holds and that the objective reads.
     """
     rows: list[tuple[str, Any]] = []
     recipe, training, adapter = recipe or {}, training or {}, adapter or {}
@@ -122,7 +122,7 @@ def training_table(
         rows.append(("examples", f"{training['num_examples']:,}"))
     if recipe.get("new_model"):
         rows.append(("initial weights", "random"))
-    elif recipe.get("adapter") == "full" and recipe.get("model"):  # the base of an adapter stands elsewhere
+    elif recipe.get("adapter") == "full" and recipe.get("model"):  # the base of an adapter is named elsewhere
         rows.append(("initial weights", Markdown(code(recipe["model"]))))
     for name, title, known in (("objective", "objective", _OBJECTIVES), ("adapter", "what is trained", _ADAPTERS)):
         if name in recipe:
@@ -152,7 +152,7 @@ def training_table(
     return rows
 
 
-# Fields that others switch off, by the values with which these do.
+# Fields that others switch off, with the values that do so.
 _SWITCHES = {
     "calibration_weight": {"semantic_weight": 0},
     "semantic_temperature": {"semantic_weight": 0},
@@ -181,7 +181,7 @@ class Emissions:
 
 def read_emissions(path: str | os.PathLike) -> Emissions | None:
     """
-    Read CodeCarbon's record of a run; several rows, of a run that was resumed say, are added up.
+    Read CodeCarbon's record of a run; several rows, such as those of a resumed run, are added up.
 
     Args:
         path (`str`): an `emissions.csv`.
@@ -190,7 +190,7 @@ def read_emissions(path: str | os.PathLike) -> Emissions | None:
         [`Emissions`], or `None` if the file is not there.
 
     Raises:
-        ValueError: the file has no row, lacks a column, or holds something else than numbers.
+        ValueError: the file has no row, lacks a column, or holds something other than numbers.
     """
     path = Path(path)
     if not path.is_file():
@@ -209,7 +209,7 @@ def read_emissions(path: str | os.PathLike) -> Emissions | None:
             f"`duration` ({error!r}). Leave it out, or publish the file as CodeCarbon wrote it."
         ) from error
     if not all(math.isfinite(number) for number in (kilograms, energy, seconds)):
-        raise ValueError(f"{path} holds numbers that are not finite. Leave it out.")
+        raise ValueError(f"{path} holds numbers that are not finite. Leave the file out.")
     return Emissions(1000 * kilograms, energy, seconds, ", ".join(place for place in places if place), version)
 
 
@@ -224,10 +224,10 @@ def count_parameters(files: Iterable[str | os.PathLike]) -> dict[str, int]:
         files (`Iterable[str]`): the files of a model, or that of an adapter.
 
     Returns:
-        `dict`: module to its number of elements, in the order of the names; adapters count under their tower.
+        `dict`: number of elements by module, in the order of the names; adapters count with their tower.
 
     Raises:
-        ValueError: a file is not one of safetensors, or a name stands in two of them.
+        ValueError: a file is not a safetensors file, or two of them hold the same name.
     """
     shapes: dict[str, list[int]] = {}
     for path in files:
@@ -252,9 +252,9 @@ def check_parameters(counts: Mapping[str, int], training: Mapping[str, Any], is_
     Compare the published weights with the record of the training.
 
     Args:
-        counts (`Mapping[str, int]`): as of [`count_parameters`].
-        training (`Mapping`): `training.json`, as of [`read_training`].
-        is_adapter (`bool`): whether the files hold what was trained only, and not all of the model.
+        counts (`Mapping[str, int]`): as [`count_parameters`] returns them.
+        training (`Mapping`): `training.json`, as [`read_training`] returns it.
+        is_adapter (`bool`): whether the files hold only what was trained, and not the whole model.
 
     Raises:
         ValueError: they disagree.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from hub_cards.training import (
+from hub_cards.evidence.runs import (
     check_parameters,
     count_parameters,
     read_emissions,

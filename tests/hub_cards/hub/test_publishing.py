@@ -9,8 +9,13 @@ import torch
 from huggingface_hub import HfApi
 from safetensors.torch import save_file
 
-from hub_cards.cards import KEPT_BEGIN, KEPT_END, Details, read_card
-from hub_cards.publishing import PublishError, Target, check_no_token, preview, publish, read_record, write_record
+from hub_cards.adapter import KIND as ADAPTER
+from hub_cards.card import KEPT_BEGIN, KEPT_END, Details, read_card
+from hub_cards.hub.errors import PublishError
+from hub_cards.hub.privacy import check_no_token
+from hub_cards.hub.publishing import Target, preview, publish, read_record, write_record
+from hub_cards.model import KIND as MODEL
+from hub_cards.space import KIND as SPACE
 
 NAME = "user/scalar"
 
@@ -27,7 +32,7 @@ def folder(tmp_path):
     return folder
 
 
-def card(repo_id: str, details: Details, kind="model", text="A model.") -> str:
+def card(folder, repo_id: str, details: Details, kind="model", text="A model.") -> str:
     licence = f"license: {details.license}\n" if details.license else ""
     languages = "".join(f"- {language}\n" for language in details.languages)
     others = "".join(f"{name}: {value}\n" for name, value in details.others.items())
@@ -37,9 +42,8 @@ def card(repo_id: str, details: Details, kind="model", text="A model.") -> str:
 
 
 def push(hub, folder, make_card=card, details=None, api=None, **how):
-    how.setdefault("kind", "model")
-    target = Target(how.pop("repo_id", NAME), **how)
-    return publish(api or hub.api(), target, folder, make_card, details or Details("mit"))
+    kind, target = how.pop("kind", MODEL), Target(how.pop("repo_id", NAME), **how)
+    return publish(api or hub.api(), kind, target, folder, make_card, details or Details("mit"))
 
 
 def files_of(hub, revision="main", repo_id=NAME):
@@ -126,10 +130,10 @@ def test_of_a_persons_files_none_goes_that_only_looks_like_ours(hub, folder):
         return card(*given, kind="space").replace("tags:", "title: a\nsdk: gradio\nsdk_version: 6.31.0\ntags:")
 
     api = hub.api()
-    push(hub, space, space_card, kind="space", repo_id="user/app")
+    push(hub, space, space_card, kind=SPACE, repo_id="user/app")
     api.upload_file(path_or_fileobj=b"x", path_in_repo="helpers.py", repo_id="user/app", repo_type="space")
     api.upload_file(path_or_fileobj=b"x", path_in_repo="searching.py", repo_id="user/app", repo_type="space")
-    push(hub, space, space_card, kind="space", repo_id="user/app")
+    push(hub, space, space_card, kind=SPACE, repo_id="user/app")
     assert set(hub.repo("user/app", "space").files()) == {".gitattributes", "README.md", "app.py", "helpers.py"}
 
 
@@ -186,11 +190,11 @@ def test_a_pull_request_and_a_second_commit_to_it(hub, folder):
 
 def test_a_dry_run_reaches_nobody(hub, folder, tmp_path):
     with hub.offline():
-        text = preview(Target(NAME, "model"), folder, card, Details("mit"), tmp_path / "out")
-    assert (tmp_path / "out" / "README.md").read_text() == text == card(NAME, Details("mit"))
+        text = preview(MODEL, Target(NAME), folder, card, Details("mit"), tmp_path / "out")
+    assert (tmp_path / "out" / "README.md").read_text() == text == card(folder, NAME, Details("mit"))
     assert contents(tmp_path / "out") == contents(folder) and hub.requests == []
-    with pytest.raises(ValueError, match="out is there already"):
-        preview(Target(NAME, "model"), folder, card, Details("mit"), tmp_path / "out")
+    with pytest.raises(ValueError, match="out must be a new or an empty folder"):
+        preview(MODEL, Target(NAME), folder, card, Details("mit"), tmp_path / "out")
 
 
 # Failures ------------------------------------------------------------------------------------------------------------
@@ -238,7 +242,7 @@ def test_what_the_hub_says_is_told(hub, folder, status):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"status": 200, "body": b"<html>Please log in</html>"}, "is no Hub"),
+        ({"status": 200, "body": b"<html>Please log in</html>"}, "is not a Hub"),
         ({"status": 302, "headers": {"Location": "/api/whoami-v2"}}, "redirects"),
     ],
 )
@@ -253,7 +257,7 @@ def test_what_may_have_been_made_is_named(hub, folder, caplog, path, revision):
         push(hub, folder)
     with hub.fail("POST", path, status="lost"), pytest.raises(PublishError, match="Nothing was published"):
         push(hub, folder, revision=revision)
-    assert f"{NAME} may have been made" in caplog.text
+    assert f"{NAME} may have been created" in caplog.text
     push(hub, folder, revision=revision)
     assert files_of(hub, revision or "main") == contents(folder)
 
@@ -279,7 +283,7 @@ def test_a_repository_that_cannot_be_taken_back_is_named(hub, folder, caplog):
         pytest.raises(PublishError, match="Nothing was published"),
     ):
         push(hub, folder)
-    assert f"The model {NAME} was made for this push and is still there" in caplog.text
+    assert f"The model {NAME} was created for this push and still exists" in caplog.text
     assert files_of(hub) == {}
 
 
@@ -335,10 +339,10 @@ def test_a_change_meanwhile_is_not_overwritten(hub, folder):
     (folder / "config.json").write_text("{}")
 
     def slow(*given):
-        edit(hub, "README.md", card(NAME, Details("mit", kept="written meanwhile")).encode())
+        edit(hub, "README.md", card(folder, NAME, Details("mit", kept="written meanwhile")).encode())
         return card(*given)
 
-    with pytest.raises(PublishError, match="was changed meanwhile. Push again"):
+    with pytest.raises(PublishError, match="has been changed in the meantime. Push again"):
         push(hub, folder, slow)
     push(hub, folder)
     assert read_card(files_of(hub)["README.md"].decode())[1].kept == "written meanwhile"
@@ -380,7 +384,7 @@ def test_the_name_of_somebody_else(hub, folder):
 
 @pytest.mark.parametrize("how", [{"create_pr": True}, {"revision": "refs/pr/1"}])
 def test_a_pull_request_needs_a_repository(hub, folder, how):
-    with pytest.raises(PublishError, match=f"The model {NAME} is not there.*Nothing was published"):
+    with pytest.raises(PublishError, match=f"The model {NAME} does not exist.*Nothing was published"):
         push(hub, folder, **how)
     assert not hub.repos
 
@@ -410,9 +414,9 @@ def test_a_name_that_is_taken_by_something_else(hub, folder):
         return card(*given, kind="adapter")
 
     with pytest.raises(PublishError, match="holds a model; an adapter pushed there would mix with it.*--replace"):
-        push(hub, folder, adapter_card, kind="adapter")
+        push(hub, folder, adapter_card, kind=ADAPTER)
     assert files_of(hub) == before
-    push(hub, folder, adapter_card, kind="adapter", replace=True)
+    push(hub, folder, adapter_card, kind=ADAPTER, replace=True)
     assert read_card(files_of(hub)["README.md"].decode())[0] == "adapter"
 
 
@@ -435,14 +439,14 @@ def test_an_empty_repository_is_filled(hub, folder):
 
 def test_a_public_repository_does_not_become_private_unasked(hub, folder):
     push(hub, folder)
-    with pytest.raises(PublishError, match="there already and public"):
+    with pytest.raises(PublishError, match="already exists and is public"):
         push(hub, folder, private=True)
     assert not hub.repo(NAME).private
 
 
 def test_a_card_with_broken_marks_is_not_lost(hub, folder):
     push(hub, folder)
-    edit(hub, "README.md", card(NAME, Details("mit")).replace(KEPT_END, "").encode())
+    edit(hub, "README.md", card(folder, NAME, Details("mit")).replace(KEPT_END, "").encode())
     with pytest.raises(ValueError, match="marked lines of the card are broken"):
         push(hub, folder)
     assert len(hub.repo(NAME).commits) == 3
@@ -456,7 +460,7 @@ def test_a_card_against_the_rules_is_not_published(hub, folder):
 
 def test_a_token_in_a_file_is_not_published(hub, folder, tmp_path):
     (folder / "recipe.json").write_text(json.dumps({"hub_token": hub.token}))
-    for act in (push, lambda *_: preview(Target(NAME, "model"), folder, card, Details("mit"), tmp_path / "out")):
+    for act in (push, lambda *_: preview(MODEL, Target(NAME), folder, card, Details("mit"), tmp_path / "out")):
         with pytest.raises(ValueError, match="recipe.json holds what looks like a token") as error:
             act(hub, folder)
         assert hub.token not in str(error.value)
@@ -483,7 +487,7 @@ def test_tokens_of_every_kind_are_found(folder, prefix):
 )
 def test_a_target_that_cannot_be(arguments, message):
     with pytest.raises(ValueError, match=message):
-        Target(**{"repo_id": NAME, "kind": "model"} | arguments)
+        Target(**{"repo_id": NAME} | arguments)
 
 
 def test_a_folder_knows_where_it_was_pushed(hub, folder, tmp_path):
@@ -513,7 +517,7 @@ def test_what_a_person_added_does_not_stop_the_next_push(hub, folder):
     (folder / "config.json").write_text("{}")
     push(hub, folder)
     assert note in files_of(hub)["README.md"].decode() and "demo.gif" in files_of(hub)
-    with pytest.raises(ValueError, match="The link 'demo.gif' leads to no file"):
+    with pytest.raises(ValueError, match="The link 'demo.gif' does not lead to a file"):
         push(hub, folder, lambda *given: card(*given, text="![the demo](demo.gif)"))
 
 

@@ -1,19 +1,11 @@
-"""A gallery of embeddings as a data set of the Hub: Parquet that `datasets` reads alone, a description and a card.
-
-Two kinds are published: a store that `python -m eval embed` or `run` wrote, with its captions, and a gallery of one's
-own videos that `python -m search index` wrote, with these videos if asked for. Rows are copied in pieces: vectors are
-never in memory as a whole.
-"""
+"""Galleries of embeddings on disk, read piece by piece: a store of evaluation, or a gallery of search."""
 
 import hashlib
 import json
-import logging
-import math
 import os
 import re
-import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -22,66 +14,49 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from datasets import Dataset, DatasetInfo, Features, List, SplitDict, SplitInfo, Value, load_from_disk
-from datasets.info import DatasetInfosDict
-from huggingface_hub import DatasetCardData
-from huggingface_hub.utils import HFValidationError, validate_repo_id
+from datasets import Dataset, Features, List, Value, load_from_disk
 from safetensors import SafetensorError, safe_open
 
-from hub_cards.cards import Details, render
-from hub_cards.files import read_json, without_folders
-from hub_cards.markdown import code
 from modeling_scalar.configuration_scalar import CONCATENATIONS, MODALITIES
-from modeling_scalar.media_scalar import find_sidecar
 
-logger = logging.getLogger(__name__)
+from .files import read_json, sha256_of
+from .hub.privacy import without_folders
 
 DESCRIPTION = "embeddings.json"
-"""The file that tells what a gallery holds: of a store on disk, and of the data set."""
+"""The file that describes a store of embeddings, and a published gallery."""
 UNKNOWN = "unknown"
-"""Given as the model of vectors of which nobody says what made them."""
+"""Given as the model when nobody knows which one made the vectors."""
+VERSION = 1
+NUM_NAMED = 10
+"""How many entries of a long list are named."""
 
-_VERSION = 1
 _STORE_FACTS = ("dim", "dtype", "num_clips", "num_queries", "num_pairs", "columns", "gallery_sha256")
 _CONCAT_COLUMNS = tuple("_".join(("concat", *names)) for names in CONCATENATIONS)
-# What is read of a gallery of search, its clips, and the files in which nothing could be read.
+# What is read of a gallery of search, of its clips, and of the files in which nothing could be read.
 _IN_GALLERY = itemgetter("model", "fingerprint", "query_temperature", "dim", "embeddings_sha256")
+_IN_ENTRY, _IN_FAILURE = itemgetter("path", "size", "sha256", "presence", "problems"), itemgetter("path", "reason")
 # What the card reads of a store's `metadata`, which may be written by hand.
 _IN_METADATA = {"weights": dict, "source": dict, "score_options": dict, "left_out": list} | dict.fromkeys(
     ("model", "benchmark", "split"), str
 )
-# Paths below no more than these would begin with the names of people or disks.
+# Paths below a common folder no lower than these would begin with the names of people or disks.
 _TOO_HIGH = ("/", "/home", "/Users")
-_IN_ENTRY, _IN_FAILURE = itemgetter("path", "size", "sha256", "presence", "problems"), itemgetter("path", "reason")
-_SHARD_BYTES = 500_000_000
-_BATCH_BYTES = 64_000_000  # rows held at once, and those of one row group
 # Vectors normalised in half precision miss the unit norm by up to 0.4 %.
 _NORM_TOLERANCE = 0.01
-_NAMED = 10
-_ON_CARD = (
-    *("dim", "num_clips", "num_queries", "columns", "split", "model", "model_revision", "query_temperature"),
-    *("problems", "left_out", "media", "is_adapter"),
-)
-_SIZES = {10**power: name for power, name in ((3, "1K"), (4, "10K"), (5, "100K"), (6, "1M"), (7, "10M"), (8, "100M"))}
 
 
 def _listed(names: Iterable[Any]) -> str:
     names = list(names)
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{names[:_NAMED]}{more}"
+    more = f" and {len(names) - NUM_NAMED} more" if len(names) > NUM_NAMED else ""
+    return f"{names[:NUM_NAMED]}{more}"
 
 
-def _read_versioned(path: Path) -> dict[str, Any]:
+def read_description(path: Path) -> dict[str, Any]:
+    """Read the record of a gallery; a ValueError names a file that is not one, or is of another version."""
     content = read_json(path)
-    if content.get("version", _VERSION) != _VERSION:
-        raise ValueError(f"{path} is of version {content['version']!r}; expected {_VERSION}, the one read here.")
+    if content.get("version", VERSION) != VERSION:
+        raise ValueError(f"{path} is of version {content['version']!r}; expected {VERSION}, the one read here.")
     return content
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _gallery_sha256(clip_ids: Iterable[str], presence: np.ndarray) -> str:
@@ -99,7 +74,7 @@ def _gallery_sha256(clip_ids: Iterable[str], presence: np.ndarray) -> str:
 
 
 @dataclass
-class _Gallery:
+class Gallery:
     """A gallery wherever it is: identifiers in memory, vectors read piece by piece.
 
     `read_clips` gives rows from start to stop as columns, without identifiers and presence; `read_queries` whole ones;
@@ -140,8 +115,18 @@ def _check_ids(names: Sequence[str], what: str) -> None:
         raise ValueError(f"{what} must be unique, repeated: {_listed(repeated)}.")
 
 
-def _check_vectors(columns: dict[str, Any], present: np.ndarray, clip_ids: Sequence[str]) -> None:
-    """Raise unless vectors are of unit norm where present and zero where absent; those of heads may be either."""
+def check_vectors(columns: dict[str, Any], present: np.ndarray, clip_ids: Sequence[str]) -> None:
+    """
+    Check that vectors are of unit norm where present and zero where absent; those of heads may be either.
+
+    Args:
+        columns (`dict`): arrays `(clips, dim)` by name.
+        present (`np.ndarray` of shape `(clips, 3)`): which modalities the clips have.
+        clip_ids (`Sequence[str]`): names for the error.
+
+    Raises:
+        ValueError: some are not; the message names the clips.
+    """
     for index, name in enumerate((*MODALITIES, *_CONCAT_COLUMNS)):
         if name not in columns:
             continue
@@ -217,7 +202,7 @@ def _array(table: pa.Table, name: str, where: Path, length: int | None = None, b
     lengths = pc.unique(pc.list_value_length(column)).to_pylist()
     if len(lengths) != 1 or length not in (None, lengths[0]):
         expected = "one length" if length is None else f"the length {length}"
-        raise ValueError(f"All lists in `{name}` of {where} must have {expected}, got {sorted(lengths)[:_NAMED]}.")
+        raise ValueError(f"All lists in `{name}` of {where} must have {expected}, got {sorted(lengths)[:NUM_NAMED]}.")
     return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), lengths[0])
 
 
@@ -233,7 +218,7 @@ def _read_description(source: Path, is_known: bool) -> dict[str, Any]:
             f"{source} has no {DESCRIPTION}, so nothing says which model made it. Give the model, a Hub id, or "
             f"{UNKNOWN!r}."
         )
-    description = _read_versioned(file) if file.is_file() else {}
+    description = read_description(file) if file.is_file() else {}
     for name, kind in (("problems", list), ("metadata", dict)):
         if not isinstance(description.setdefault(name, kind()), kind):
             raise ValueError(f"`{name}` in {file} must be a {kind.__name__}.")
@@ -279,7 +264,7 @@ def _count_pairs(queries: Dataset, clip_ids: Iterable[str], where: Path) -> int:
     return len(named)
 
 
-def _read_store(source: Path, is_known: bool) -> _Gallery:
+def _read_store(source: Path, is_known: bool) -> Gallery:
     description = _read_description(source, is_known)
     where, where_queries = source / "clips", source / "queries"
     clips = _open(where, ("clip_id", *MODALITIES, "presence"), _CONCAT_COLUMNS)
@@ -326,7 +311,7 @@ def _read_store(source: Path, is_known: bool) -> _Gallery:
         "metadata": without_folders({name: value for name, value in metadata.items() if name != "left_out"}),
         "is_adapter": "adapter_model.safetensors" in (metadata.get("weights") or {}),
     }
-    return _Gallery(
+    return Gallery(
         description=facts | known,
         split=re.sub(r"\W+", "_", metadata.get("split") or "gallery"),
         clip_ids=clip_ids,
@@ -362,7 +347,7 @@ def _relative(path: str, folder: str) -> str:
 def _open_search_gallery(source: Path) -> tuple[dict[str, Any], Path, np.ndarray]:
     """The record of a gallery, the file of its vectors, and which modalities clips have, all checked."""
     file = source / "gallery.json"
-    record = _read_versioned(file)
+    record = read_description(file)
     try:
         _IN_GALLERY(record), list(map(_IN_ENTRY, record["entries"])), list(map(_IN_FAILURE, record["failed"]))
         vectors = source / f"gallery-{record['embeddings_sha256']}.safetensors"
@@ -373,7 +358,7 @@ def _open_search_gallery(source: Path) -> tuple[dict[str, Any], Path, np.ndarray
         raise ValueError(f"{file} is not as `python -m search index` writes it: {error!r}. Index again.") from error
     if not paths:
         raise ValueError(f"The gallery in {source} holds no clips.")
-    if not vectors.is_file() or _sha256(vectors) != record["embeddings_sha256"]:
+    if not vectors.is_file() or sha256_of(vectors) != record["embeddings_sha256"]:
         raise ValueError(f"{vectors} is missing or damaged: its content must have the hash in its name.")
     try:
         with safe_open(vectors, framework="np") as stored:
@@ -390,7 +375,7 @@ def _open_search_gallery(source: Path) -> tuple[dict[str, Any], Path, np.ndarray
     return record, vectors, presence
 
 
-def _read_search_gallery(source: Path, media: bool) -> _Gallery:
+def _read_search_gallery(source: Path, media: bool) -> Gallery:
     record, vectors, presence = _open_search_gallery(source)
     entries = record["entries"]
     paths = [entry["path"] for entry in entries]
@@ -428,7 +413,7 @@ def _read_search_gallery(source: Path, media: bool) -> _Gallery:
         "metadata": {"model": without_folders(record["model"]), "fingerprint": record["fingerprint"]},
         "is_adapter": (Path(record["model"]) / "adapter_config.json").is_file(),
     }
-    return _Gallery(
+    return Gallery(
         description=dict(zip(_STORE_FACTS, counts, strict=True)) | known,
         split="gallery",
         clip_ids=clip_ids,
@@ -439,297 +424,39 @@ def _read_search_gallery(source: Path, media: bool) -> _Gallery:
     )
 
 
-def _copy_media(entries: dict[str, dict[str, Any]], folder: Path) -> dict[str, int]:
-    """Copy files with the subtitle file beside each, and check the copies against what was embedded."""
-    for name, entry in entries.items():
-        path, target = Path(entry["path"]), folder / name
-        sidecar = find_sidecar(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        copies = [target] if sidecar is None else [target, target.with_name(sidecar.name)]
-        try:
-            for file, copy in zip((path, sidecar), copies, strict=False):
-                shutil.copyfile(file, copy)
-        except FileNotFoundError as error:
-            raise FileNotFoundError(
-                f"{path} is in the gallery but not on disk. Index again with `--prune`."
-            ) from error
-        digests = [_sha256(copy) for copy in copies]
-        # As indexing does it: one hash for what a clip is read from.
-        digest = digests[0] if sidecar is None else hashlib.sha256(" ".join(digests).encode()).hexdigest()
-        if (sum(copy.stat().st_size for copy in copies), digest) != (entry["size"], entry["sha256"]):
-            raise ValueError(
-                f"{path}, or the subtitle file beside it, has changed since it was embedded. Index again."
-            )
-    sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
-    return {"num_files": len(sizes), "num_bytes": sum(sizes)}
-
-
-# Staging ----------------------------------------------------------------------------------------------------------
-
-
-def _pieces(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
-    return ((first, min(first + size, stop)) for first in range(start, stop, size))
-
-
-def _write_shards(
-    folder: Path, split: str, features: Features, num_rows: int, read: Callable[[int, int], dict[str, Any]]
-) -> None:
-    """Write rows as Parquet files of about `_SHARD_BYTES` at most, in groups of about `_BATCH_BYTES`."""
-    schema = features.arrow_schema
-    lists = [item.type for item in schema if pa.types.is_fixed_size_list(item.type)]
-    row_bytes = 200 + sum(kind.list_size * kind.value_type.bit_width // 8 for kind in lists)  # 200: some text
-    num_shards = math.ceil(num_rows * row_bytes / _SHARD_BYTES)
-    folder.mkdir()
-    for shard in range(num_shards):
-        start, stop = (num_rows * number // num_shards for number in (shard, shard + 1))
-        file = folder / f"{split}-{shard:05d}-of-{num_shards:05d}.parquet"
-        # As `datasets` writes them: chunks by content, so that the Hub stores what did not change only once.
-        with pq.ParquetWriter(file, schema, use_content_defined_chunking=True, write_page_index=True) as writer:
-            for first, last in _pieces(start, stop, max(1, _BATCH_BYTES // row_bytes)):
-                columns = read(first, last)
-                arrays = []
-                for item in schema:
-                    values = columns[item.name]
-                    if isinstance(values, np.ndarray):
-                        values = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
-                    arrays.append(
-                        values.cast(item.type) if isinstance(values, pa.Array) else pa.array(values, item.type)
-                    )
-                writer.write_table(pa.table(arrays, schema=schema))
-
-
-def _check_model(model: str | None, model_revision: str | None) -> None:
-    if model is not None:
-        try:
-            validate_repo_id(model)
-        except HFValidationError as error:
-            raise ValueError(
-                f"`model` must be the id of a model on the Hub, or {UNKNOWN!r}, got {model!r}."
-            ) from error
-    if model_revision is not None and (model is None or not re.fullmatch("[0-9a-f]{40}", model_revision)):
-        raise ValueError(
-            f"`model_revision` must be the full commit of a model on the Hub, got {model_revision!r} of {model!r}."
-        )
-
-
-def stage_gallery(
-    source: str | os.PathLike,
-    folder: str | os.PathLike,
-    model: str | None = None,
-    model_revision: str | None = None,
-    media: bool = False,
-) -> None:
+def read_gallery(source: Path, is_known: bool, media: bool) -> Gallery:
     """
-    Lay a gallery out as a data set of the Hub, everything but its card.
-
-    The folder then holds `clips/*.parquet`, `queries/*.parquet` unless there are no captions, `media/` if asked for,
-    and `embeddings.json`. Absolute paths of this machine are shortened to their last component in it.
+    Open a gallery of either kind.
 
     Args:
-        source (`str`): a store of `python -m eval embed`, or a gallery of `python -m search index`.
-        folder (`str`): a new or empty folder.
-        model (`str`, *optional*): the id on the Hub of the model that made the vectors, `"unknown"` if nobody knows.
-            By default the card names the model as the source does, as one that is not on the Hub.
-        model_revision (`str`, *optional*): its commit.
-        media (`bool`): publish the videos of a gallery of search, and the subtitle files beside them, too.
-
-    Raises:
-        FileNotFoundError: the source, a data set of it, or a file to publish is not there.
-        ValueError: the source is damaged, the description is that of other vectors, vectors are not of unit norm where
-            present and zero where absent, a file changed since it was embedded, or an argument is wrong.
-    """
-    source, folder = Path(source), Path(folder)
-    is_known = model is not None
-    model = None if model == UNKNOWN else model
-    _check_model(model, model_revision)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} must be a new or an empty folder.")
-    if (source / "gallery.json").is_file():
-        gallery = _read_search_gallery(source, media)
-    elif media:
-        raise ValueError(f"{source} is no gallery of `python -m search index`, and only those know their media files.")
-    elif source.is_dir():
-        gallery = _read_store(source, is_known)
-    else:
-        way = " `eval.embeddings.load_embeddings(FILE).save(STORE)` makes a store of a file." * source.is_file()
-        raise FileNotFoundError(
-            f"There is no folder {source}. Give a store of embeddings, or a gallery of search.{way}"
-        )
-
-    def read_clips(start: int, stop: int) -> dict[str, Any]:
-        clip_ids, presence = gallery.clip_ids[start:stop], gallery.presence[start:stop]
-        columns = gallery.read_clips(start, stop)
-        _check_vectors(columns, presence, clip_ids)
-        return columns | {"clip_id": clip_ids, "presence": presence}
-
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_shards(folder / "clips", gallery.split, gallery.clip_features, len(gallery.clip_ids), read_clips)
-    if gallery.num_queries:
-        _write_shards(
-            folder / "queries", gallery.split, gallery.query_features, gallery.num_queries, gallery.read_queries
-        )
-    copied = _copy_media(gallery.media, folder / "media") if gallery.media else None
-    if copied is not None:
-        logger.info("%d media files of %d bytes go along.", copied["num_files"], copied["num_bytes"])
-    description = {
-        "version": _VERSION,
-        **gallery.description,
-        "split": gallery.split,
-        "num_present": dict(zip(MODALITIES, gallery.presence.sum(axis=0).tolist(), strict=True)),
-        "model": model,
-        "model_revision": model_revision,
-        "media": copied,
-    }
-    text = json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False)
-    (folder / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
-
-
-# Card -------------------------------------------------------------------------------------------------------------
-
-
-def _size_category(num_rows: int) -> str:
-    below = [0, *(size for size in _SIZES if size <= num_rows)][-1]
-    above = next((size for size in _SIZES if size > num_rows), None)
-    if above is None:
-        return "100M<n<1B"
-    return f"{_SIZES[below]}<n<{_SIZES[above]}" if below else "n<1K"
-
-
-def _info(folder: Path, config: str, split: str) -> DatasetInfo:
-    """What `datasets` checks a download against."""
-    files = sorted((folder / config).glob("*.parquet"))
-    written = [pq.read_metadata(file) for file in files]
-    num_bytes = sum(data.row_group(group).total_byte_size for data in written for group in range(data.num_row_groups))
-    rows = SplitInfo(split, num_bytes=num_bytes, num_examples=sum(data.num_rows for data in written))
-    return DatasetInfo(
-        features=Features.from_arrow_schema(pq.read_schema(files[0])),
-        splits=SplitDict({split: rows}),
-        download_size=sum(file.stat().st_size for file in files),
-        dataset_size=num_bytes,
-        config_name=config,
-    )
-
-
-def _contents(description: dict[str, Any]) -> list[tuple]:
-    """Rows of the card's table of columns."""
-    vector = f"list of {description['dim']} floats"
-    heads = [name for name in description["columns"] if name not in MODALITIES]
-    clips = [
-        ("clip_id", "string", "identifier, unique"),
-        *((name, vector, "unit vector, zeros where the clip lacks it") for name in MODALITIES),
-        *((name, vector, "of the head that reads these together, zeros where the clip lacks one") for name in heads),
-        ("presence", "list of 3 bools", f"whether the clip has {', '.join(MODALITIES)}"),
-    ]
-    if description["media"]:
-        clips.append(("file", "string", "path of the clip in this repository"))
-    queries = [
-        ("query_id", "string", "identifier, unique"),
-        ("caption", "string", "the text"),
-        ("embedding", vector, "unit vector of the text"),
-        ("clip_ids", "list of strings", "the clips that it describes"),
-    ]
-    configs = [("clips", row) for row in clips]
-    configs += [("queries", row) for row in queries] if description["num_queries"] else []
-    return [(code(config), code(name), kind, meaning) for config, (name, kind, meaning) in configs]
-
-
-def _counts(description: dict[str, Any]) -> list[tuple]:
-    num_clips, media = description["num_clips"], description["media"]
-    rows = [("clips", f"{num_clips:,}")]
-    rows += [
-        (f"with {name}", f"{number:,} ({number / num_clips:.1%})")
-        for name, number in description["num_present"].items()
-    ]
-    if description["num_queries"]:
-        rows.append(("captions", f"{description['num_queries']:,}"))
-        rows.append(("pairs of a caption and a clip it describes", f"{description['num_pairs']:,}"))
-    if media:
-        rows.append(("media files", f"{media['num_files']:,}"))
-        rows.append(("their size in bytes", f"{media['num_bytes']:,}"))
-    return rows
-
-
-def _origin(description: dict[str, Any], query_dtype: str) -> list[tuple]:
-    """Rows of the card's table of what the vectors were made from; what is not known says so."""
-    metadata, revision = description["metadata"], description["model_revision"]
-    model = description["model"] or metadata.get("model")
-    method, source = (description["score_options"] or {}).get("method"), metadata.get("source") or {}
-    precision = description["dtype"] + (f", captions {query_dtype}" if query_dtype != description["dtype"] else "")
-    known = {
-        "model": code(model) if model else None,
-        "its commit on the Hub": code(revision) if revision else None,
-        "how it scores": code(method) if method else None,
-        "query temperature": description["query_temperature"],
-        "SHA-256 of the gallery": code(description["gallery_sha256"]),
-    }
-    further = {
-        "fingerprint of the model": code(metadata["fingerprint"]) if "fingerprint" in metadata else None,
-        **{f"SHA-256 of {name}": code(digest) for name, digest in (metadata.get("weights") or {}).items()},
-        "benchmark": metadata.get("benchmark"),
-        "split of the benchmark": metadata.get("split"),
-        "date": metadata.get("date"),
-        "commit of the code": code(source["commit"]) if "commit" in source else None,
-        "changes to it since": ("yes" if source["dirty"] else "none") if "dirty" in source else None,
-        "precision": precision,
-    }
-    rows = [(name, "not known" if value is None else value) for name, value in known.items()]
-    return rows + [(name, value) for name, value in further.items() if value is not None]
-
-
-def gallery_card(folder: str | os.PathLike, repo_id: str, details: Details) -> str:
-    """
-    Write the card of a gallery from what was laid out.
-
-    Args:
-        folder (`str`): what [`stage_gallery`] filled.
-        repo_id (`str`): of the data set on the Hub.
-        details ([`~hub_cards.cards.Details`]): what no file says.
+        source (`Path`): a store of `python -m eval embed` or `run`, or a gallery of `python -m search index`.
+        is_known (`bool`): whether somebody says which model made it, so that it need not.
+        media (`bool`): whether the media files of a gallery of search are wanted.
 
     Returns:
-        `str`: the text of README.md.
+        [`Gallery`].
+
+    Raises:
+        FileNotFoundError: the source, or a part of it, is not there.
+        ValueError: the source is damaged, its description is that of other vectors, or it has no media files.
     """
-    folder = Path(folder)
-    description = _read_versioned(folder / DESCRIPTION)
-    split, metadata = description["split"], description["metadata"]
-    configs = ["clips"] + ["queries"] * (description["num_queries"] > 0)
-    infos = {config: _info(folder, config, split) for config in configs}
-    num_shards = {config: len(list((folder / config).glob("*.parquet"))) for config in configs}
-    if metadata.get("benchmark"):
-        title = f"Embeddings of {metadata['benchmark']}, {metadata.get('split') or split}"
-    else:
-        title = f"Embeddings of {repo_id.split('/')[-1]}"
-    data = DatasetCardData(
-        pretty_name=title,
-        size_categories=[_size_category(description["num_clips"])],
-        task_categories=["feature-extraction"],
-        tags=["embeddings", "video-retrieval", "multimodal", "scalar"],
-        configs=[
-            {
-                "config_name": config,
-                "data_files": [{"split": split, "path": f"{config}/{split}-*-of-{num_shards[config]:05d}.parquet"}],
-                **({"default": True} if config == "clips" else {}),
-            }
-            for config in configs
-        ],
-    )
-    DatasetInfosDict(infos).to_dataset_card_data(data)
-    query_dtype = infos["queries"].features["embedding"].feature.dtype if "queries" in infos else description["dtype"]
-    return render(
-        "gallery",
-        data,
-        details,
-        title=title,
-        repo_id=repo_id,
-        local_model=metadata.get("model"),
-        is_described=bool(metadata),
-        method=(description["score_options"] or {}).get("method"),
-        modalities=MODALITIES,
-        contents=_contents(description),
-        counts=_counts(description),
-        origin=_origin(description, query_dtype),
-        num_named=_NAMED,
-        **{name: description[name] for name in _ON_CARD},
-    )
+    if (source / "gallery.json").is_file():
+        return _read_search_gallery(source, media)
+    if media:
+        raise ValueError(f"{source} is not a gallery of `python -m search index`; only those know their media files.")
+    if source.is_dir():
+        return _read_store(source, is_known)
+    way = " `eval.embeddings.load_embeddings(FILE).save(STORE)` makes a store of a file." * source.is_file()
+    raise FileNotFoundError(f"There is no folder {source}. Give a store of embeddings, or a gallery of search.{way}")
 
 
-__all__ = ["DESCRIPTION", "UNKNOWN", "gallery_card", "stage_gallery"]
+__all__ = [
+    "DESCRIPTION",
+    "NUM_NAMED",
+    "UNKNOWN",
+    "VERSION",
+    "Gallery",
+    "check_vectors",
+    "read_description",
+    "read_gallery",
+]

@@ -1,4 +1,4 @@
-"""The page of the metric's Space: inputs as JSON, the figures, and the documentation below."""
+"""The page of the metric's Space: inputs as JSON, the results, and the documentation below."""
 
 import json
 from pathlib import Path
@@ -13,8 +13,8 @@ EXAMPLE = {name: json.dumps(value) for name, value in INPUTS.items()}
 FORMULAS = [{"left": mark, "right": mark, "display": mark == "$$"} for mark in ("$$", "$")]
 
 
-def compute(*texts):
-    """Compute the figures of inputs that were typed."""
+def compute(*texts: str) -> dict[str, object]:
+    """Compute the metric for inputs that were typed."""
     inputs = {}
     for (name, example), text in zip(EXAMPLE.items(), texts, strict=True):
         try:
@@ -41,8 +41,8 @@ with gr.Blocks(title=heading) as page:
         with gr.Column():
             boxes = [gr.Textbox(text, label=name, lines=2) for name, text in EXAMPLE.items()]
             button = gr.Button("Compute", variant="primary")
-        figures = gr.JSON(label="figures")
-    button.click(compute, boxes, figures)
+        results = gr.JSON(label="results")
+    button.click(compute, boxes, results)
     gr.Markdown(f"## {sections}", latex_delimiters=FORMULAS)
 
 if __name__ == "__main__":

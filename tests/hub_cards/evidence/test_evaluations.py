@@ -7,7 +7,7 @@ import pytest
 from huggingface_hub import ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from hub_cards.results import (
+from hub_cards.evidence.evaluations import (
     R1,
     check_weights,
     complete_table,

@@ -1,0 +1,200 @@
+"""An adapter: its weights, configuration, processor, code, recipe, results and a card, and where its base is."""
+
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, ModelCardData
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+
+from modeling_scalar.loading_scalar import weight_digests
+
+from .card import Details, render
+from .evidence.evaluations import identifier
+from .evidence.runs import check_parameters
+from .files import read_json, write_json
+from .hub.errors import PublishError, explained
+from .hub.publishing import Kind, Published, Target, push, read_record
+from .trained import OWNED, check_source, describe, stage_beside_weights, stage_weights
+
+logger = logging.getLogger(__name__)
+
+KIND = Kind("adapter", "model", (*OWNED, "adapter_config.json", "adapter_model*.safetensors"))
+
+
+def check_adapter(source: Path) -> None:
+    """Check that a folder holds an adapter and its configuration; an error says what is missing."""
+    check_source(source, "adapter_config.json", "adapter_model*.safetensors", "it is not a saved adapter.")
+    if not (source / "config.json").is_file():
+        raise ValueError(
+            f"{source} holds no config.json, the configuration that the adapter was trained with: save it there with "
+            "`model.get_base_model().config.save_pretrained`."
+        )
+
+
+def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False) -> tuple[str, str | None]:
+    """
+    Find the base of an adapter on the Hub, and check that it is the one the adapter was trained on.
+
+    Args:
+        api ([`~huggingface_hub.HfApi`]): of the Hub.
+        source (`Path`): the adapter's folder.
+        given (`str`, *optional*): id of the base; by default what the adapter says, or where its folder was pushed.
+        offline (`bool`): do not look whether it is there.
+
+    Returns:
+        `tuple`: id and commit, `None` if it is not known.
+
+    Raises:
+        PublishError: it is not on the Hub.
+        ValueError: the base is a folder that was never pushed, or has other weights on the Hub.
+    """
+    check_adapter(source)
+    adapter = read_json(source / "adapter_config.json")
+    name = adapter["base_model_name_or_path"]
+    local = Path(name) if Path(name).is_dir() else None
+    revision = adapter.get("revision")
+    if given is not None:
+        repo_id, revision = given, None
+    elif local is not None or os.path.isabs(name):
+        record = read_record(local, api.endpoint) if local is not None else None
+        if record is None:
+            known = f"has not been pushed to {api.endpoint}" if local is not None else "is gone"
+            raise ValueError(
+                f"The adapter's base is the folder {name}, which {known}: others could not load the adapter. Publish "
+                f"the base first (python -m hub_cards push-model {name} user/name), or say where it is with --base."
+            )
+        repo_id, revision = record
+    else:
+        repo_id = name
+    if offline:
+        return repo_id, revision
+    with explained(api, "model", repo_id, revision):
+        info = api.model_info(repo_id, revision=revision, files_metadata=True)
+    there = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
+    if local is not None:
+        ours = weight_digests(local)
+        different = sorted(name for name, digest in ours.items() if there.get(name) != digest)
+        if different:
+            raise ValueError(
+                f"{repo_id} at {info.sha} is not the base that this adapter was trained on: {different} of {local} "
+                "differ. Push that folder, or name another base with --base."
+            )
+    elif not any(name.startswith("model") and name.endswith(".safetensors") for name in there):
+        raise PublishError(f"{repo_id} holds no weights of a model, so it cannot be the adapter's base.")
+    if info.private:
+        logger.warning("%s is private: only those who may read it can load the adapter.", info.id)
+    return info.id, info.sha
+
+
+def stage_adapter(
+    source: Path, folder: Path, base: str, base_revision: str | None, results: list[Path] | None = None
+) -> None:
+    """
+    Stage an adapter.
+
+    Args:
+        source (`Path`): the folder of a run, with the adapter, its configuration and processor.
+        folder (`Path`): empty.
+        base (`str`), base_revision (`str`, *optional*): id and commit of the base on the Hub, see [`find_base`].
+        results (`list[Path]`, *optional*): result files, or folders that hold some; by default all beneath `source`.
+
+    Raises:
+        FileNotFoundError, ValueError: something is missing or wrong, or a result was measured with other weights.
+    """
+    check_adapter(source)
+    stage_weights(source, folder, "adapter_model*.safetensors")
+    adapter = read_json(source / "adapter_config.json")
+    write_json(adapter | {"base_model_name_or_path": base, "revision": base_revision}, folder / "adapter_config.json")
+    stage_beside_weights(source, folder, results)
+
+
+def _check_base(base: Any, revision: Any) -> None:
+    """Check what becomes part of the code on the card, which readers run."""
+    try:
+        validate_repo_id(base)
+    except HFValidationError as error:
+        raise ValueError(
+            f"adapter_config.json must name the adapter's base by its id on the Hub, got {base!r}: publish the base, "
+            "then name it there."
+        ) from error
+    if revision is not None and not re.fullmatch(r"[\w./-]+", str(revision)):
+        raise ValueError(f"`revision` in adapter_config.json must be a commit, branch or tag, got {revision!r}.")
+
+
+def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
+    """
+    Write the card of an adapter.
+
+    Args:
+        folder (`Path`): what is published, staged: `adapter_config.json`, which names the base and its commit,
+            `adapter_model.safetensors`, `config.json`, and what [`~hub_cards.model.model_card`] reads beside them.
+        repo_id (`str`), details ([`Details`]): as in [`~hub_cards.model.model_card`].
+
+    Returns:
+        `str`: README.md.
+
+    Raises:
+        FileNotFoundError, ValueError: as [`~hub_cards.model.model_card`].
+    """
+    data, variables = describe(folder, repo_id, "adapter_model*.safetensors")
+    counts = variables["counts"]
+    adapter = read_json(folder / "adapter_config.json")
+    if variables["training"] is not None:
+        check_parameters(counts, variables["training"], is_adapter=True)
+    data["tags"] += [identifier(adapter["peft_type"].lower())]
+    base, revision = adapter["base_model_name_or_path"], adapter.get("revision")
+    _check_base(base, revision)
+    card = ModelCardData(library_name="peft", base_model=base, base_model_relation="adapter", **data)
+    # If the run changed how the base scores, only the adapter's own configuration says so.
+    is_changed = variables["recipe"] is None or variables["recipe"].get("aggregation") is not None
+    added = [part for part in ("logit_scale", "hyperbolic") if part in counts]
+    return render(
+        KIND.name,
+        card,
+        details,
+        adapter=adapter,
+        merge=None,
+        is_changed=is_changed,
+        added=added,
+        **variables,
+    )
+
+
+def push_adapter(
+    source: Path,
+    target: Target,
+    details: Details,
+    base: str | None = None,
+    results: list[Path] | None = None,
+    output: Path | None = None,
+    api: HfApi | None = None,
+) -> Published | str:
+    """
+    Publish an adapter.
+
+    Args:
+        source (`Path`): the folder of a run.
+        base (`str`, *optional*): id of its base; by default where the base was loaded from, or pushed to.
+        target, details, results, output, api: as in [`~hub_cards.model.push_model`].
+
+    Returns:
+        As [`~hub_cards.model.push_model`].
+
+    Raises:
+        PublishError, FileNotFoundError, ValueError: as [`~hub_cards.model.push_model`]; also if the base is not on the
+            Hub or has other weights there.
+    """
+    api = api or HfApi()
+
+    def stage(folder: Path) -> None:
+        name, revision = find_base(api, source, base, offline=output is not None)
+        stage_adapter(source, folder, name, revision, results)
+
+    return push(KIND, target, details, stage, adapter_card, output, api, source)
+
+
+__all__ = ["KIND", "adapter_card", "check_adapter", "find_base", "push_adapter", "stage_adapter"]

@@ -1,0 +1,234 @@
+"""README.md of what is published: front matter, the text of a template, and what a person wrote between marked lines.
+
+A card is written anew each time. What no file says (the licence, the languages, the text between the marked lines) is
+read from the earlier card and written again, byte for byte.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+from huggingface_hub import CardData
+from huggingface_hub.repocard import REGEX_YAML_BLOCK
+from huggingface_hub.utils import yaml_dump
+
+from .markdown import code, table, text
+
+KEPT_BEGIN = "<!-- hub_cards: begin: what stands between these two lines is kept when the card is written again -->"
+KEPT_END = "<!-- hub_cards: end of what is kept -->"
+
+# Front matter that cards here take from files, so never from an earlier card. (A Space's card has
+# `datasets` too, but in a model's card a person added it.)
+_FROM_FILES = frozenset(
+    "license license_name license_link language model-index co2_eq_emissions base_model base_model_relation "
+    "library_name pipeline_tag tags configs dataset_info pretty_name size_categories task_categories title emoji "
+    "colorFrom colorTo sdk sdk_version python_version app_file pinned description short_description models".split()
+)
+_TEMPLATES = Path(__file__).parent / "templates"
+_MARK = re.compile(r"^[ \t]*<!-- hub_cards:.*$", re.MULTILINE)
+_KIND = re.compile(r"<!-- hub_cards: ([a-z]+) -->")
+
+
+@dataclass(frozen=True)
+class Details:
+    """
+    What no file says. What the publisher gives now wins over what the card on the Hub already says.
+
+    Args:
+        license (`str`, *optional*): an id of the Hub's list, "apache-2.0".
+        languages (`tuple[str, ...]`): ISO 639-1 codes, "en".
+        kept (`str`): the Markdown between the marked lines of the earlier card.
+        license_name (`str`, *optional*), license_link (`str`, *optional*): of the licence "other".
+        others (`dict`): front matter that no card here writes, such as `extra_gated_prompt`: a person added it.
+    """
+
+    license: str | None = None
+    languages: tuple[str, ...] = ()
+    kept: str = ""
+    license_name: str | None = None
+    license_link: str | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+    def over(self, earlier: "Details") -> "Details":
+        """Return these details, with those of an earlier card for what is not given here."""
+        if self.license is None:  # a name and a link belong to one licence
+            names = ("license", "license_name", "license_link")
+            merged = replace(self, **{name: getattr(earlier, name) for name in names})
+        else:
+            merged = self
+        return replace(
+            merged,
+            languages=self.languages or earlier.languages,
+            kept=self.kept or earlier.kept,
+            others={**earlier.others, **self.others},
+        )
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """PyYAML keeps the last of two equal keys; the Hub refuses both."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                message = f"the key {key.value!r} is there twice"
+                raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def front_matter(card: str) -> dict[str, Any]:
+    """
+    Read the metadata at the beginning of a card.
+
+    Args:
+        card (`str`): a README.md.
+
+    Returns:
+        `dict`: empty if there is none.
+
+    Raises:
+        ValueError: it is not YAML, not a mapping, or has the same key twice.
+    """
+    block = REGEX_YAML_BLOCK.search(card)
+    if block is None:
+        return {}
+    try:
+        data = yaml.load(block.group(2), _UniqueKeys)
+    except yaml.YAMLError as error:
+        raise ValueError(f"The front matter of the card is not YAML: {' '.join(str(error).split())}.") from error
+    if not isinstance(data, dict | None):
+        raise ValueError(f"The front matter of the card must be a mapping, got {type(data).__name__}.")
+    return data or {}
+
+
+def _strings(data: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    found = data.get(name)
+    found = [] if found is None else found if isinstance(found, list) else [found]
+    if not all(isinstance(item, str) for item in found):
+        # YAML 1.1 reads an unquoted `no`, Norwegian, as false.
+        raise ValueError(f"`{name}` in the front matter of the card must be strings, got {found}. Quote them.")
+    return tuple(found)
+
+
+def read_marks(card: str) -> tuple[str | None, str]:
+    """
+    Read the marked lines of a card.
+
+    Args:
+        card (`str`): a README.md, with its own line breaks.
+
+    Returns:
+        `tuple`: the kind of the card, `None` if it was not written here, and the text that is kept.
+
+    Raises:
+        ValueError: a marked line is missing, doubled, changed or in the wrong place, so that text could be lost.
+    """
+    marks = [(match.group().strip(), match) for match in _MARK.finditer(card)]
+    kinds = [match.group(1) for mark, _ in marks if (match := _KIND.fullmatch(mark))]
+    begins, ends = ([match for mark, match in marks if mark == line] for line in (KEPT_BEGIN, KEPT_END))
+    unknown = [mark for mark, _ in marks if mark not in (KEPT_BEGIN, KEPT_END) and not _KIND.fullmatch(mark)]
+    if unknown or len(kinds) > 1 or (len(begins), len(ends)) != ((1, 1) if kinds else (0, 0)):
+        raise ValueError(
+            f"The marked lines of the card are broken: expected one that names its kind, then\n{KEPT_BEGIN}\nand\n"
+            f"{KEPT_END}\nonce each, got {[mark for mark, _ in marks]}. Put them back around what is to be kept."
+        )
+    if not kinds:
+        return None, ""
+    if begins[0].start() > ends[0].start():
+        raise ValueError(f"The marked lines of the card are in the wrong order: {KEPT_END} comes first. Swap them.")
+    line_break = "\r\n" if begins[0].group().endswith("\r") else "\n"
+    return kinds[0], card[begins[0].end() + 1 : ends[0].start()].removesuffix(line_break)
+
+
+def read_card(card: str) -> tuple[str | None, Details]:
+    """
+    Read what has to outlive a card.
+
+    Args:
+        card (`str`): an earlier README.md, with its own line breaks.
+
+    Returns:
+        `tuple`: the kind of the card, `None` if it was not written here, and its [`Details`].
+
+    Raises:
+        ValueError: the marked lines are broken, so that something could be lost; the front matter is not a YAML
+            mapping, or its licence or languages are not strings.
+    """
+    kind, kept = read_marks(card)
+    data = front_matter(card)
+    licenses = _strings(data, "license")
+    if len(licenses) > 1:
+        raise ValueError(
+            f"Expected one `license` in the front matter of the card, got {list(licenses)}. Keep one of them."
+        )
+    names = {name: next(iter(_strings(data, name)), None) for name in ("license_name", "license_link")}
+    others = {name: value for name, value in data.items() if name not in _FROM_FILES}
+    return kind, Details(next(iter(licenses), None), _strings(data, "language"), kept, **names, others=others)
+
+
+def _metadata(data: CardData | Mapping[str, Any], details: Details) -> dict[str, Any]:
+    metadata = data.to_dict() if isinstance(data, CardData) else dict(data)
+    known = {
+        "license": details.license,
+        "license_name": details.license_name,
+        "license_link": details.license_link,
+        "language": list(details.languages) or None,
+    }
+    known = {name: value for name, value in known.items() if value is not None}
+    for name, value in known.items():
+        if metadata.get(name, value) != value:
+            raise ValueError(f"`{name}` is {value!r} in the details of the card but {metadata[name]!r} in its data.")
+    return known | metadata | {name: value for name, value in details.others.items() if name not in metadata}
+
+
+def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **variables: Any) -> str:
+    """
+    Write the README.md of a kind.
+
+    A template can use `details`, and `text`, `code` and `table` of [`hub_cards.markdown`], also as filters.
+    `{% include "_kept.md.jinja" %}` is the section that people write in; every template needs it.
+
+    Args:
+        kind (`str`): the name of a template in `templates/`, without `.md.jinja`.
+        data ([`~huggingface_hub.CardData`] or `Mapping`): the front matter. Licence and languages of `details` are
+            added to it.
+        details ([`Details`]): what no file says.
+        **variables: for the template. One that it names but does not get is an error.
+
+    Returns:
+        `str`: front matter, the line that names the kind, and the text.
+
+    Raises:
+        ValueError: the data contradicts the details; the kept text holds a marked line.
+    """
+    loader = jinja2.FileSystemLoader(_TEMPLATES)
+    environment = jinja2.Environment(
+        loader=loader,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    helpers = {"text": text, "code": code, "table": table}
+    environment.filters |= helpers
+    environment.globals |= helpers
+    variables |= {"details": details, "kept_begin": KEPT_BEGIN, "kept_end": KEPT_END}
+    body = environment.get_template(f"{kind}.md.jinja").render(variables)
+    front_matter = yaml_dump(_metadata(data, details), sort_keys=False).strip()
+    card = f"---\n{front_matter}\n---\n\n<!-- hub_cards: {kind} -->\n\n{body}"
+    found, read = read_card(card)
+    if (found, read.kept) != (kind, details.kept):
+        raise ValueError(
+            "The card would not be read back as it was written: its template needs the section `_kept.md.jinja` once, "
+            f"and no line of the kept text may begin with {KEPT_BEGIN.split(':')[0]!r}."
+        )
+    return card
+
+
+__all__ = ["KEPT_BEGIN", "KEPT_END", "Details", "front_matter", "read_card", "read_marks", "render"]

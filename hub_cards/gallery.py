@@ -1,0 +1,420 @@
+"""A gallery of embeddings as a data set of the Hub: Parquet that `datasets` reads alone, a description and a card.
+
+Two kinds are published: a store that `python -m eval embed` or `run` wrote, with its captions, and a gallery of one's
+own videos that `python -m search index` wrote, with these videos on request. Rows are copied in pieces: the vectors
+are never in memory as a whole.
+"""
+
+import hashlib
+import logging
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets import DatasetInfo, Features, SplitDict, SplitInfo
+from datasets.info import DatasetInfosDict
+from huggingface_hub import DatasetCardData, HfApi
+from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.loading_scalar import model_fingerprint, weight_digests
+from modeling_scalar.media_scalar import find_sidecar
+
+from .card import Details, render
+from .files import read_json, sha256_of, write_json
+from .gallery_reading import DESCRIPTION, NUM_NAMED, UNKNOWN, VERSION, check_vectors, read_description, read_gallery
+from .hub.errors import PublishError, explained
+from .hub.publishing import Kind, Published, Target, check_empty, push, read_record
+from .markdown import code
+
+logger = logging.getLogger(__name__)
+
+KIND = Kind("gallery", "dataset", ("clips/*", "queries/*", "media/*", DESCRIPTION))
+
+_SHARD_BYTES = 500_000_000
+_BATCH_BYTES = 64_000_000  # rows held at once, and those of one row group
+_ON_CARD = (
+    *("dim", "num_clips", "num_queries", "columns", "split", "model", "model_revision", "query_temperature"),
+    *("problems", "left_out", "media", "is_adapter"),
+)
+_SIZES = {10**power: name for power, name in ((3, "1K"), (4, "10K"), (5, "100K"), (6, "1M"), (7, "10M"), (8, "100M"))}
+
+
+# Staging ----------------------------------------------------------------------------------------------------------
+
+
+def _pieces(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
+    return ((first, min(first + size, stop)) for first in range(start, stop, size))
+
+
+def _write_shards(
+    folder: Path, split: str, features: Features, num_rows: int, read: Callable[[int, int], dict[str, Any]]
+) -> None:
+    """Write rows as Parquet files of about `_SHARD_BYTES` at most, in groups of about `_BATCH_BYTES`."""
+    schema = features.arrow_schema
+    lists = [item.type for item in schema if pa.types.is_fixed_size_list(item.type)]
+    row_bytes = 200 + sum(kind.list_size * kind.value_type.bit_width // 8 for kind in lists)  # 200: some text
+    num_shards = math.ceil(num_rows * row_bytes / _SHARD_BYTES)
+    folder.mkdir()
+    for shard in range(num_shards):
+        start, stop = (num_rows * number // num_shards for number in (shard, shard + 1))
+        file = folder / f"{split}-{shard:05d}-of-{num_shards:05d}.parquet"
+        # As `datasets` writes them: in chunks by content, so that the Hub stores only once what does not change.
+        with pq.ParquetWriter(file, schema, use_content_defined_chunking=True, write_page_index=True) as writer:
+            for first, last in _pieces(start, stop, max(1, _BATCH_BYTES // row_bytes)):
+                columns = read(first, last)
+                arrays = []
+                for item in schema:
+                    values = columns[item.name]
+                    if isinstance(values, np.ndarray):
+                        values = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+                    arrays.append(
+                        values.cast(item.type) if isinstance(values, pa.Array) else pa.array(values, item.type)
+                    )
+                writer.write_table(pa.table(arrays, schema=schema))
+
+
+def _copy_media(entries: dict[str, dict[str, Any]], folder: Path) -> dict[str, int]:
+    """Copy files, each with the subtitle file beside it, and check that the copies are what was embedded."""
+    for name, entry in entries.items():
+        path, target = Path(entry["path"]), folder / name
+        sidecar = find_sidecar(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        copies = [target] if sidecar is None else [target, target.with_name(sidecar.name)]
+        try:
+            for file, copy in zip((path, sidecar), copies, strict=False):
+                shutil.copyfile(file, copy)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"{path} is in the gallery but not on disk. Index again with `--prune`."
+            ) from error
+        digests = [sha256_of(copy) for copy in copies]
+        # One hash for all that a clip is read from, as in indexing.
+        digest = digests[0] if sidecar is None else hashlib.sha256(" ".join(digests).encode()).hexdigest()
+        if (sum(copy.stat().st_size for copy in copies), digest) != (entry["size"], entry["sha256"]):
+            raise ValueError(
+                f"{path}, or the subtitle file beside it, has changed since it was embedded. Index again."
+            )
+    sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+    return {"num_files": len(sizes), "num_bytes": sum(sizes)}
+
+
+def _check_model(model: str | None, model_revision: str | None) -> None:
+    if model is not None:
+        try:
+            validate_repo_id(model)
+        except HFValidationError as error:
+            raise ValueError(
+                f"`model` must be the id of a model on the Hub, or {UNKNOWN!r}, got {model!r}."
+            ) from error
+    if model_revision is not None and (model is None or not re.fullmatch("[0-9a-f]{40}", model_revision)):
+        raise ValueError(
+            f"`model_revision` must be the full commit of a model on the Hub, got {model_revision!r} of {model!r}."
+        )
+
+
+def stage_gallery(
+    source: Path,
+    folder: Path,
+    model: str | None = None,
+    model_revision: str | None = None,
+    media: bool = False,
+) -> None:
+    """
+    Lay a gallery out as a data set of the Hub, everything but its card.
+
+    The folder then holds `clips/*.parquet`, `queries/*.parquet` unless there are no captions, `media/` if asked for,
+    and `embeddings.json`. Absolute paths of this machine are shortened to their last component in it.
+
+    Args:
+        source (`Path`): a store of `python -m eval embed`, or a gallery of `python -m search index`.
+        folder (`Path`): a new or empty folder.
+        model (`str`, *optional*): the id on the Hub of the model that made the vectors, `"unknown"` if nobody knows
+            which one did. By default the card names the model as the source does, as one that is not on the Hub.
+        model_revision (`str`, *optional*): its commit.
+        media (`bool`): also publish the videos of a gallery of search and the subtitle files beside them.
+
+    Raises:
+        FileNotFoundError: the source, a data set of it, or a file to publish is not there.
+        ValueError: the source is damaged, its description is that of other vectors, vectors are not of unit norm where
+            present and zero where absent, a file changed since it was embedded, or an argument is wrong.
+    """
+    is_known = model is not None
+    model = None if model == UNKNOWN else model
+    _check_model(model, model_revision)
+    gallery = read_gallery(source, is_known, media)
+    check_empty(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def read_clips(start: int, stop: int) -> dict[str, Any]:
+        clip_ids, presence = gallery.clip_ids[start:stop], gallery.presence[start:stop]
+        columns = gallery.read_clips(start, stop)
+        check_vectors(columns, presence, clip_ids)
+        return columns | {"clip_id": clip_ids, "presence": presence}
+
+    _write_shards(folder / "clips", gallery.split, gallery.clip_features, len(gallery.clip_ids), read_clips)
+    if gallery.num_queries:
+        _write_shards(
+            folder / "queries", gallery.split, gallery.query_features, gallery.num_queries, gallery.read_queries
+        )
+    copied = _copy_media(gallery.media, folder / "media") if gallery.media else None
+    if copied is not None:
+        logger.info("With %d media files of %d bytes.", copied["num_files"], copied["num_bytes"])
+    description = {
+        "version": VERSION,
+        **gallery.description,
+        "split": gallery.split,
+        "num_present": dict(zip(MODALITIES, gallery.presence.sum(axis=0).tolist(), strict=True)),
+        "model": model,
+        "model_revision": model_revision,
+        "media": copied,
+    }
+    write_json(description, folder / DESCRIPTION)
+
+
+# Card -------------------------------------------------------------------------------------------------------------
+
+
+def _size_category(num_rows: int) -> str:
+    below = [0, *(size for size in _SIZES if size <= num_rows)][-1]
+    above = next((size for size in _SIZES if size > num_rows), None)
+    if above is None:
+        return "100M<n<1B"
+    return f"{_SIZES[below]}<n<{_SIZES[above]}" if below else "n<1K"
+
+
+def _info(folder: Path, config: str, split: str) -> DatasetInfo:
+    """What `datasets` compares a download with."""
+    files = sorted((folder / config).glob("*.parquet"))
+    written = [pq.read_metadata(file) for file in files]
+    num_bytes = sum(data.row_group(group).total_byte_size for data in written for group in range(data.num_row_groups))
+    rows = SplitInfo(split, num_bytes=num_bytes, num_examples=sum(data.num_rows for data in written))
+    return DatasetInfo(
+        features=Features.from_arrow_schema(pq.read_schema(files[0])),
+        splits=SplitDict({split: rows}),
+        download_size=sum(file.stat().st_size for file in files),
+        dataset_size=num_bytes,
+        config_name=config,
+    )
+
+
+def _contents(description: dict[str, Any]) -> list[tuple]:
+    """Rows of the card's table of columns."""
+    vector = f"list of {description['dim']} floats"
+    heads = [name for name in description["columns"] if name not in MODALITIES]
+    clips = [
+        ("clip_id", "string", "identifier, unique"),
+        *((name, vector, "unit vector, zeros where the clip lacks it") for name in MODALITIES),
+        *((name, vector, "of the head that reads these together, zeros where the clip lacks one") for name in heads),
+        ("presence", "list of 3 bools", f"whether the clip has {', '.join(MODALITIES)}"),
+    ]
+    if description["media"]:
+        clips.append(("file", "string", "path of the clip in this repository"))
+    queries = [
+        ("query_id", "string", "identifier, unique"),
+        ("caption", "string", "the text"),
+        ("embedding", vector, "unit vector of the text"),
+        ("clip_ids", "list of strings", "the clips that it describes"),
+    ]
+    configs = [("clips", row) for row in clips]
+    configs += [("queries", row) for row in queries] if description["num_queries"] else []
+    return [(code(config), code(name), kind, meaning) for config, (name, kind, meaning) in configs]
+
+
+def _counts(description: dict[str, Any]) -> list[tuple]:
+    num_clips, media = description["num_clips"], description["media"]
+    rows = [("clips", f"{num_clips:,}")]
+    rows += [
+        (f"with {name}", f"{number:,} ({number / num_clips:.1%})")
+        for name, number in description["num_present"].items()
+    ]
+    if description["num_queries"]:
+        rows.append(("captions", f"{description['num_queries']:,}"))
+        rows.append(("pairs of a caption and a clip it describes", f"{description['num_pairs']:,}"))
+    if media:
+        rows.append(("media files", f"{media['num_files']:,}"))
+        rows.append(("their size in bytes", f"{media['num_bytes']:,}"))
+    return rows
+
+
+def _origin(description: dict[str, Any], query_dtype: str) -> list[tuple]:
+    """Rows of the card's table of what the vectors were made from, known or not."""
+    metadata, revision = description["metadata"], description["model_revision"]
+    model = description["model"] or metadata.get("model")
+    method, source = (description["score_options"] or {}).get("method"), metadata.get("source") or {}
+    precision = description["dtype"] + (f", captions {query_dtype}" if query_dtype != description["dtype"] else "")
+    known = {
+        "model": code(model) if model else None,
+        "its commit on the Hub": code(revision) if revision else None,
+        "how it scores": code(method) if method else None,
+        "query temperature": description["query_temperature"],
+        "SHA-256 of the gallery": code(description["gallery_sha256"]),
+    }
+    further = {
+        "fingerprint of the model": code(metadata["fingerprint"]) if "fingerprint" in metadata else None,
+        **{f"SHA-256 of {name}": code(digest) for name, digest in (metadata.get("weights") or {}).items()},
+        "benchmark": metadata.get("benchmark"),
+        "split of the benchmark": metadata.get("split"),
+        "date": metadata.get("date"),
+        "commit of the code": code(source["commit"]) if "commit" in source else None,
+        "changes to it since": ("yes" if source["dirty"] else "none") if "dirty" in source else None,
+        "precision": precision,
+    }
+    rows = [(name, "not known" if value is None else value) for name, value in known.items()]
+    return rows + [(name, value) for name, value in further.items() if value is not None]
+
+
+def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
+    """
+    Write the card of a gallery from what was laid out.
+
+    Args:
+        folder (`Path`): what [`stage_gallery`] filled.
+        repo_id (`str`): of the data set on the Hub.
+        details ([`~hub_cards.card.Details`]): what no file says.
+
+    Returns:
+        `str`: the text of README.md.
+    """
+    description = read_description(folder / DESCRIPTION)
+    split, metadata = description["split"], description["metadata"]
+    configs = ["clips"] + ["queries"] * (description["num_queries"] > 0)
+    infos = {config: _info(folder, config, split) for config in configs}
+    num_shards = {config: len(list((folder / config).glob("*.parquet"))) for config in configs}
+    if metadata.get("benchmark"):
+        title = f"Embeddings of {metadata['benchmark']}, {metadata.get('split') or split}"
+    else:
+        title = f"Embeddings of {repo_id.split('/')[-1]}"
+    data = DatasetCardData(
+        pretty_name=title,
+        size_categories=[_size_category(description["num_clips"])],
+        task_categories=["feature-extraction"],
+        tags=["embeddings", "video-retrieval", "multimodal", "scalar"],
+        configs=[
+            {
+                "config_name": config,
+                "data_files": [{"split": split, "path": f"{config}/{split}-*-of-{num_shards[config]:05d}.parquet"}],
+                **({"default": True} if config == "clips" else {}),
+            }
+            for config in configs
+        ],
+    )
+    DatasetInfosDict(infos).to_dataset_card_data(data)
+    query_dtype = infos["queries"].features["embedding"].feature.dtype if "queries" in infos else description["dtype"]
+    return render(
+        KIND.name,
+        data,
+        details,
+        title=title,
+        repo_id=repo_id,
+        local_model=metadata.get("model"),
+        is_described=bool(metadata),
+        method=(description["score_options"] or {}).get("method"),
+        modalities=MODALITIES,
+        contents=_contents(description),
+        counts=_counts(description),
+        origin=_origin(description, query_dtype),
+        num_named=NUM_NAMED,
+        **{name: description[name] for name in _ON_CARD},
+    )
+
+
+# Push ---------------------------------------------------------------------------------------------------------------
+
+
+def _check_made_by(api: HfApi, source: Path, model: str) -> None:
+    """Raise an error unless a model is on the Hub, with the weights that a store names, if it names any.
+
+    A gallery of search names a fingerprint of local files, which need not be that of the copies on the Hub.
+    """
+    try:
+        with explained(api, "model", model):
+            info = api.model_info(model, files_metadata=True)
+    except PublishError as error:
+        raise PublishError(
+            f"{error} {source} was made by {model}: say with --model where it is, or 'unknown'."
+        ) from error
+    there = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
+    description = source / DESCRIPTION
+    made_by = read_json(description).get("metadata", {}).get("weights") if description.is_file() else None
+    if isinstance(made_by, dict) and any(there.get(name) != digest for name, digest in made_by.items()):
+        raise ValueError(
+            f"{source} was made with other weights than those of {model}: {sorted(made_by)} differ. Name the model "
+            "that made it, or make it again."
+        )
+
+
+def _model_of(source: Path, endpoint: str) -> tuple[str | None, str | None]:
+    """The id and commit on the Hub of the model that made a gallery, `None` where that is not known.
+
+    Raises:
+        ValueError: the model's folder holds other weights than those that made the gallery.
+    """
+    gallery, store = source / "gallery.json", source / DESCRIPTION
+    if gallery.is_file():
+        content = read_json(gallery)
+        name, made_by, identify = content.get("model"), content.get("fingerprint"), model_fingerprint
+    elif store.is_file():
+        content = read_json(store).get("metadata", {})
+        name, made_by, identify = content.get("model"), content.get("weights"), weight_digests
+    else:
+        return None, None
+    if not isinstance(name, str) or not Path(name).is_dir():
+        is_id = isinstance(name, str) and not os.path.isabs(name) and name.count("/") <= 1
+        return (name, None) if is_id else (None, None)
+    place = read_record(Path(name), endpoint)
+    if place is None:
+        return None, None
+    if identify(name) != made_by:
+        raise ValueError(
+            f"{source} was not made by the model that is in {name} now, so their vectors cannot be compared. Make it "
+            "again, or name the model with --model."
+        )
+    return place
+
+
+def push_gallery(
+    source: Path,
+    target: Target,
+    details: Details,
+    model: str | None = None,
+    media: bool = False,
+    output: Path | None = None,
+    api: HfApi | None = None,
+) -> Published | str:
+    """
+    Publish a store of embeddings or a search gallery as a data set.
+
+    Args:
+        source (`Path`): a folder of `python -m eval embed`, of `python -m eval run`, or of `python -m search index`.
+        model (`str`, *optional*): id of the model that made it; by default where that model's folder was pushed.
+        media (`bool`): also publish the videos of a search gallery.
+        target, details, output, api: as in [`~hub_cards.model.push_model`].
+
+    Returns:
+        As [`~hub_cards.model.push_model`].
+
+    Raises:
+        PublishError, FileNotFoundError, ValueError: as [`~hub_cards.model.push_model`].
+    """
+    api = api or HfApi()
+    revision = None
+    if model is None:
+        model, revision = _model_of(source, api.endpoint)
+    if output is None and model not in (None, UNKNOWN) and revision is None:
+        _check_made_by(api, source, model)
+
+    def stage(folder: Path) -> None:
+        stage_gallery(source, folder, model, revision, media=media)
+
+    return push(KIND, target, details, stage, gallery_card, output, api, source if source.is_dir() else None)
+
+
+__all__ = ["DESCRIPTION", "KIND", "UNKNOWN", "gallery_card", "push_gallery", "stage_gallery"]

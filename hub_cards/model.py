@@ -1,0 +1,145 @@
+"""A whole model: weights, configuration, processor, code, recipe, results and a card."""
+
+import logging
+import shutil
+from pathlib import Path
+
+from huggingface_hub import HfApi, ModelCardData
+from peft import PeftModel
+
+from modeling_scalar import ScalarConfig, ScalarModel
+
+from .adapter import check_adapter, find_base
+from .card import Details, render
+from .evidence.runs import check_parameters
+from .files import read_json, write_json
+from .hub.publishing import Kind, Published, Target, push
+from .trained import OWNED, check_source, describe, optional_json, stage_beside_weights, stage_weights
+
+logger = logging.getLogger(__name__)
+
+KIND = Kind("model", "model", OWNED)
+
+
+def stage_model(
+    source: Path,
+    folder: Path,
+    results: list[Path] | None = None,
+    merge: bool = False,
+    base: tuple[str, str | None] | None = None,
+) -> None:
+    """
+    Stage a whole model.
+
+    Args:
+        source (`Path`): a folder with a [`ScalarModel`] and its processor; with `merge`, an adapter's.
+        folder (`Path`): empty.
+        results (`list[Path]`, *optional*): result files, or folders that hold some; by default all beneath `source`.
+        merge (`bool`): add the adapter's weights to those of its base.
+        base (`tuple`, *optional*): id and commit of that base on the Hub, for the card, if known.
+
+    Raises:
+        FileNotFoundError, ValueError: something is missing or wrong, or a result was measured with other weights.
+    """
+    is_adapter = (source / "adapter_config.json").is_file()
+    if is_adapter and not merge and not list(source.glob("model*.safetensors")):
+        raise ValueError(
+            f"{source} holds an adapter: publish it with push-adapter, or the whole model with push-model --merge."
+        )
+    if merge:
+        if not is_adapter:
+            raise ValueError(f"{source} holds no adapter to merge: leave out --merge.")
+        _stage_merged(source, folder, base)
+    else:
+        check_source(source, "config.json", "model*.safetensors", "it is not a saved model.")
+        stage_weights(source, folder, "model*.safetensors")
+        for index in source.glob("model.safetensors.index.json"):
+            shutil.copyfile(index, folder / index.name)
+    stage_beside_weights(source, folder, results)
+
+
+def _stage_merged(source: Path, folder: Path, base: tuple[str, str | None] | None) -> None:
+    check_adapter(source)
+    adapter = read_json(source / "adapter_config.json")
+    name, revision = adapter["base_model_name_or_path"], adapter.get("revision")
+    config = ScalarConfig.from_pretrained(source)
+    model = ScalarModel.from_pretrained(name, revision=revision or "main", config=config)
+    PeftModel.from_pretrained(model, source).merge_and_unload().save_pretrained(folder)
+    repo_id, commit = base or (Path(name).name, None)
+    write_json({"base_model": repo_id, "base_model_revision": commit}, folder / "merge.json")
+
+
+def model_card(folder: Path, repo_id: str, details: Details) -> str:
+    """
+    Write the card of a whole model.
+
+    Args:
+        folder (`Path`): what is published, staged: `config.json`, `model*.safetensors`, and if there are any
+            `recipe.json`, `training.json`, `emissions.csv`, `merge.json` and evaluations in `results/`.
+        repo_id (`str`): where it goes.
+        details ([`Details`]): what no file says.
+
+    Returns:
+        `str`: README.md.
+
+    Raises:
+        FileNotFoundError: the folder has no `config.json` or no weights, or an evaluation has no `results.json`.
+        ValueError: a file is not what its name says, or `training.json` counts other parameters than the weights.
+    """
+    data, variables = describe(folder, repo_id, "model*.safetensors")
+    counts = variables["counts"]
+    merge = optional_json(folder / "merge.json")
+    training = variables["training"]
+    if training is not None and merge is None:  # a merged model has the record of its adapter
+        check_parameters(counts, training, is_adapter=False)
+    # Only a base that came from the Hub has a commit; any other name is that of a folder.
+    if merge is not None and merge.get("base_model_revision"):
+        data |= {"base_model": merge["base_model"], "base_model_relation": "finetune"}
+    trained = training["trainable_parameters"] if training is not None and merge is None else None
+    card = ModelCardData(library_name="transformers", **data)
+    return render(KIND.name, card, details, merge=merge, trained=trained, adapter=None, **variables)
+
+
+def push_model(
+    source: Path,
+    target: Target,
+    details: Details,
+    results: list[Path] | None = None,
+    merge: bool = False,
+    output: Path | None = None,
+    api: HfApi | None = None,
+) -> Published | str:
+    """
+    Publish a whole model.
+
+    Args:
+        source (`Path`): a folder with the model and its processor; with `merge`, an adapter's, added to its base.
+        target ([`~hub_cards.hub.publishing.Target`]): where it goes.
+        details ([`~hub_cards.card.Details`]): what no file says.
+        results (`list[Path]`, *optional*): result files, or folders that hold some; by default all beneath `source`.
+        output (`Path`, *optional*): write what would be published there instead; nothing reaches the network.
+        api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
+
+    Returns:
+        [`~hub_cards.hub.publishing.Published`], or with `output` the card.
+
+    Raises:
+        PublishError: nothing was published; the message says why.
+        FileNotFoundError, ValueError: something is missing, or is not what it should be.
+    """
+    api = api or HfApi()
+
+    def stage(folder: Path) -> None:
+        base = None
+        if merge:
+            try:
+                base = find_base(api, source, None, offline=output is not None)
+            except (OSError, ValueError) as error:
+                logger.warning("The card names no base: %s", error)
+        stage_model(source, folder, results, merge, base)
+
+    # The folder is that of the adapter where it was merged, and that was not pushed.
+    return push(KIND, target, details, stage, model_card, output, api, None if merge else source)
+
+
+__all__ = ["KIND", "model_card", "push_model", "stage_model"]

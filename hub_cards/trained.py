@@ -1,0 +1,341 @@
+"""What models and adapters share: what leaves the folder of a run, and what its card says of it.
+
+Only the files named here leave a folder. Checkpoints, optimizer states, pickles and `training_args.bin` never do.
+"""
+
+import csv
+import math
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.utils import validate_repo_id
+from safetensors import SafetensorError, safe_open
+from transformers.dynamic_module_utils import get_relative_import_files
+
+from modeling_scalar import ScalarConfig, ScalarModel, ScalarProcessor
+from modeling_scalar.aggregation_scalar import METHODS, method_title, scorable_clips
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.loading_scalar import weight_digests
+
+from .evidence.evaluations import (
+    POLICY_NAMES,
+    Result,
+    check_weights,
+    complete_table,
+    eval_results,
+    findings,
+    identifier,
+    masked_table,
+    presence,
+    read_result,
+    read_results,
+)
+from .evidence.runs import Emissions, count_parameters, read_emissions, read_training, training_table
+from .files import read_json, write_json
+from .hub.privacy import without_folders
+from .markdown import Markdown, code, text
+
+OWNED = (
+    *("config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("vocab.txt", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json"),
+    *("*_scalar.py", "modeling_beats.py", "recipe.json", "training.json", "emissions.csv", "merge.json"),
+    *("results/*/results.json", "results/*/results.png", "results/*/report/*"),
+)
+"""The files that a push of a model writes, see [`~hub_cards.hub.publishing.Kind`]."""
+
+_REPORT_FILES = ("*.csv", "*.md", "*.png")
+_TAGS = ("video-retrieval", "text-to-video-retrieval", "multimodal", "video", "audio", "subtitles")
+_MINIATURE = ("miniature", "miniature_classes")
+_VAST = ("blip_2_vision_model", "beats", "bert")
+
+# Staging ------------------------------------------------------------------------------------------------------------
+
+
+def check_source(source: Path, expected: str, weights: str, hint: str) -> None:
+    """Check that a folder holds weights and the file expected of its kind; `hint` says what it is without that."""
+    if not source.is_dir():
+        raise FileNotFoundError(f"There is no folder {str(source)!r}.")
+    if not (source / expected).is_file():
+        steps = [path.name for path in source.glob("checkpoint-*") if (path / expected).is_file()]
+        if steps:
+            hint += f" A run that did not finish left {sorted(steps)}: resume it, or publish one of them."
+        raise ValueError(f"{source} holds no {expected}: {hint}")
+    if not list(source.glob(weights)):
+        pickles = sorted(path.name for path in source.glob("*.bin") if path.name != "training_args.bin")
+        found = f", only the pickles {pickles}: load the model and save it again" if pickles else ""
+        raise ValueError(f"{source} holds no weights ({weights}){found}.")
+
+
+def stage_weights(source: Path, folder: Path, pattern: str) -> None:
+    """Link the weights, which may be large; a ValueError names a file that is not a safetensors file."""
+    for path in sorted(source.glob(pattern)):
+        try:
+            with safe_open(path, "pt") as file:
+                file.keys()
+        except SafetensorError as error:
+            raise ValueError(f"{path} is not a safetensors file: {error}.") from error
+        os.symlink(path.resolve(), folder / path.name)
+
+
+def _stage_code(source: Path, folder: Path) -> None:
+    """Write configuration, processor and the code of the model as this version has them."""
+    config = ScalarConfig.from_pretrained(source)
+    model_code = sys.modules[ScalarModel.__module__].__file__
+    for file in (model_code, *get_relative_import_files(model_code)):
+        shutil.copyfile(file, folder / Path(file).name)
+    # Not as it was loaded: that may name code in another repository.
+    config.architectures = [ScalarModel.__name__]
+    config.auto_map = {"AutoModel": f"{Path(model_code).stem}.{ScalarModel.__name__}"}
+    config.save_pretrained(folder)  # adds its own class to the map
+    try:
+        processor = ScalarProcessor.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{source} holds no processor, and nobody can use the model without one: save it there with "
+            f"`processor.save_pretrained` ({' '.join(str(error).split())[:200]})."
+        ) from error
+    processor.save_pretrained(folder)
+
+
+def _stage_training(source: Path, folder: Path) -> None:
+    """Copy the recipe and the records of the run, as far as they are there."""
+    if (source / "recipe.json").is_file():
+        write_json(without_folders(read_json(source / "recipe.json")), folder / "recipe.json")
+    if (source / "training.json").is_file():
+        shutil.copyfile(source / "training.json", folder / "training.json")
+    if (source / "emissions.csv").is_file():
+        _stage_emissions(source / "emissions.csv", folder / "emissions.csv")
+
+
+def _stage_emissions(source: Path, target: Path) -> None:
+    """Copy CodeCarbon's record without the coordinates: they show where the person who ran it sits."""
+    with source.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        names = [name for name in reader.fieldnames or () if name not in ("longitude", "latitude")]
+        rows = list(reader)
+    with target.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _is_of_another(path: Path, source: Path) -> bool:
+    """Whether a result lies in the folder of another model: a checkpoint, another run, the output of a dry run."""
+    folders = [folder for folder in path.parents if source in folder.parents]
+    return any(folder.name.startswith("checkpoint-") or (folder / "config.json").is_file() for folder in folders)
+
+
+def _find_results(source: Path, given: list[Path] | None) -> list[Path]:
+    """The result files to publish: those given, or else all beneath the folder."""
+    if given is None:
+        return sorted(path for path in source.rglob("results.json") if not _is_of_another(path, source))
+    files = []
+    for path in given:
+        found = sorted(path.rglob("results.json")) if path.is_dir() else [path]
+        if not found or not found[0].is_file():
+            raise FileNotFoundError(f"There is no results.json at {path}; `python -m eval run` writes it.")
+        files += found
+    return list({path.resolve(): path for path in files}.values())
+
+
+def _result_name(result: Mapping[str, Any]) -> str:
+    mask_seed = result["retrieval"]["mask_seed"]
+    masks = [f"masks{mask_seed}"] if mask_seed else []
+    parts = [result["benchmark"], result["split"], result["gallery"]["sha256"][:8], *masks]
+    return re.sub(r"[^\w.-]+", "_", "-".join(parts))
+
+
+def _stage_results(source: Path, folder: Path, given: list[Path] | None) -> None:
+    """Copy results that were measured with these very weights, and their reports."""
+    digests = weight_digests(source)
+    for path in _find_results(source, given):
+        result = read_result(path)
+        check_weights(result, digests)
+        staged = folder / "results" / _result_name(result.content)
+        if staged.exists():
+            raise ValueError(
+                f"{path} is the second result of {staged.name}. Choose which ones to publish with --results."
+            )
+        (staged / "report").mkdir(parents=True)
+        gallery = result.content["gallery"]  # its ids are published as they were hashed
+        write_json(without_folders(result.content) | {"gallery": gallery}, staged / "results.json")
+        for figure in path.parent.glob("results.png"):
+            shutil.copyfile(figure, staged / figure.name)
+        for pattern in _REPORT_FILES:
+            for file in sorted((path.parent / "report").glob(pattern)):
+                shutil.copyfile(file, staged / "report" / file.name)
+
+
+def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None) -> None:
+    """
+    Stage what belongs to weights: configuration, processor, code, records of the training and results.
+
+    Args:
+        source (`Path`): the folder of the model or adapter.
+        folder (`Path`): the staged one.
+        results (`list[Path]`, *optional*): result files, or folders that hold some; by default all beneath `source`.
+
+    Raises:
+        FileNotFoundError: a given path holds no result.
+        ValueError: there is no processor, two results are of the same task, or one was measured with other weights.
+    """
+    _stage_code(source, folder)
+    _stage_training(source, folder)
+    _stage_results(source, folder, results)
+
+
+# Card ---------------------------------------------------------------------------------------------------------------
+
+
+def optional_json(path: Path) -> dict[str, Any] | None:
+    """Read a JSON file that need not be there."""
+    return read_json(path) if path.is_file() else None
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+def _hardware(training: Mapping[str, Any] | None) -> str | None:
+    if training is None:
+        return None
+    hardware = training["hardware"]
+    return f"{hardware['num_processes']} x {hardware['device']}"
+
+
+def _evaluation(folder: Path, result: Result) -> dict[str, Any]:
+    """What the card says of one evaluation."""
+    path = Path("results", result.name)
+    report = path / "report" / "tables.md"
+    return {
+        "result": result,
+        "content": result.content,
+        "own": method_title(result.method),
+        "presence": presence(result),
+        "complete": complete_table(result),
+        "masked": masked_table(result),
+        "policies": {policy: POLICY_NAMES.get(policy, policy) for policy in result.policies},
+        "depth": max((entry["depth"] for entry in result.content["two_stage"]), default=None),
+        "findings": findings(result),
+        "is_miniature": result.content["benchmark"] in _MINIATURE,
+        "file": (path / "results.json").as_posix(),
+        "figure": (path / "results.png").as_posix() if "results.png" in result.figures else None,
+        "report": report.as_posix() if (folder / report).is_file() else None,
+    }
+
+
+def _emissions_data(
+    emissions: Emissions, training: Mapping[str, Any] | None, recipe: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    found = {
+        "emissions": emissions.grams,
+        "source": f"CodeCarbon {emissions.version}",
+        "training_type": "pre-training" if recipe is not None and recipe.get("new_model") else "fine-tuning",
+        "geographical_location": emissions.place or None,
+        "hardware_used": _hardware(training),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _made_with(record: Mapping[str, Any]) -> Markdown:
+    """When, with which code and with which versions something was made, according to its file."""
+    date, source = record.get("date"), record.get("source")
+    commit = "its commit is not recorded"
+    if source is not None:
+        commit = f"commit {code(source['commit'])}" + (" with changes" if source["dirty"] else "")
+    versions = ", ".join(f"{name} {version}" for name, version in (record.get("versions") or {}).items() if version)
+    return Markdown(f"{text((date or 'date not recorded')[:10])}; code of SCALAR: {commit}; {text(versions)}")
+
+
+def _counted(counts: Mapping[str, int], trained: Mapping[str, int] | None = None) -> list[list[str]]:
+    """The rows of a table of parameters: how many each part has and, if known, how many of them were trained."""
+    columns = [counts] if trained is None else [counts, trained]
+    rows = [[code(part), *(column.get(part, 0) for column in columns)] for part in counts]
+    rows.append(["total", *(sum(column.values()) for column in columns)])
+    return [[part, *(f"{number:,}" for number in numbers)] for part, *numbers in rows]
+
+
+def _temperature(value: Any) -> float:
+    """JSON knows no infinity; transformers writes an object in its place."""
+    return float(value["__float__"] if isinstance(value, dict) else value)
+
+
+def _needed(aggregation: str) -> list[str]:
+    """The modalities that a clip must have to get a score."""
+    if aggregation not in METHODS:
+        return []
+    masks = torch.tensor(list(product((False, True), repeat=len(MODALITIES))))
+    always = masks[scorable_clips(masks, aggregation)].all(dim=0)
+    return [name for name, is_needed in zip(MODALITIES, always.tolist(), strict=True) if is_needed]
+
+
+def _layers(tower: Mapping[str, Any]) -> str:
+    return f" ({tower['num_hidden_layers']} layers)" if isinstance(tower.get("num_hidden_layers"), int) else ""
+
+
+def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The front matter that models and adapters share, and the variables of their templates; `pattern`: of weights."""
+    validate_repo_id(repo_id)
+    weights = sorted(folder.glob(pattern))
+    if not weights:
+        raise FileNotFoundError(f"There are no weights ({pattern}) in {folder}.")
+    config = read_json(folder / "config.json")
+    recipe, training = optional_json(folder / "recipe.json"), read_training(folder / "training.json")
+    emissions = read_emissions(folder / "emissions.csv")
+    results = read_results(folder)
+    aggregation, temperature = config["aggregation"], _temperature(config["query_temperature"])
+    towers = {name: config[f"{name}_config"] for name in ("vision", "audio", "text")}
+    model_name = repo_id.split("/")[-1]
+    data = {
+        "pipeline_tag": "feature-extraction",
+        "tags": [*_TAGS, identifier(aggregation)],
+    }
+    if results:
+        data |= {"model_name": model_name, "eval_results": eval_results(results)}
+    if emissions is not None:
+        data["co2_eq_emissions"] = _emissions_data(emissions, training, recipe)
+    variables = {
+        "repo_id": repo_id,
+        "counts": count_parameters(weights),
+        "model_name": model_name,
+        "aggregation": aggregation,
+        "aggregation_name": method_title(aggregation),
+        "query_temperature": temperature,
+        "has_equal_weights": math.isinf(temperature),
+        "needed": _needed(aggregation),
+        "projection_dim": config["projection_dim"],
+        "towers": [Markdown(code(tower["model_type"]) + _layers(tower)) for tower in towers.values()],
+        "is_vast": tuple(tower["model_type"] for tower in towers.values()) == _VAST,
+        "has_second_stage": bool(towers["text"].get("is_decoder") and towers["text"].get("add_cross_attention")),
+        "recipe": recipe,
+        "training": training,
+        "training_time": None if training is None else _duration(training["seconds"]),
+        "hardware": _hardware(training),
+        "emissions": emissions,
+        "emission_time": None if emissions is None else _duration(emissions.seconds),
+        "settings": training_table(recipe, training, optional_json(folder / "adapter_config.json")),
+        "made_with": _made_with,
+        "counted": _counted,
+        "trained_on_miniature": recipe is not None and recipe.get("benchmark") in _MINIATURE,
+        "evaluations": [_evaluation(folder, result) for result in results],
+    }
+    return data, variables
+
+
+__all__ = [
+    "OWNED",
+    "check_source",
+    "describe",
+    "optional_json",
+    "stage_beside_weights",
+    "stage_weights",
+]

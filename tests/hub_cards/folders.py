@@ -1,0 +1,93 @@
+"""Folders of models and adapters: staged ones, and results as an evaluation leaves them."""
+
+import json
+
+import numpy as np
+from huggingface_hub import ModelCard
+from safetensors.numpy import save_file
+
+from hub_cards.hub.card_rules import check_card
+from modeling_scalar.loading_scalar import weight_digests
+from tests.hub_cards.evidence.test_evaluations import make_content
+from tests.hub_cards.evidence.test_evaluations import write_result as write_evaluation
+from tests.hub_cards.evidence.test_runs import EMISSIONS, RECIPE, TRAINING, write_adapter
+
+CODE = {
+    *("aggregation_scalar.py", "baseline_scores_scalar.py", "configuration_scalar.py", "pairs_scalar.py"),
+    *("feature_extraction_scalar.py", "image_processing_scalar.py", "media_scalar.py", "modeling_beats.py"),
+    *("modeling_scalar.py", "processing_scalar.py"),
+}
+PROCESSOR = {"processor_config.json", "tokenizer.json", "tokenizer_config.json"}
+CONFIG = {
+    "aggregation": "scalar",
+    "query_temperature": 0.2,
+    "projection_dim": 96,
+    "vision_config": {"model_type": "blip_2_vision_model", "num_hidden_layers": 3},
+    "audio_config": {"model_type": "beats", "num_hidden_layers": 3},
+    "text_config": {"model_type": "bert", "num_hidden_layers": 2, "is_decoder": True, "add_cross_attention": True},
+}
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+ADAPTER = {
+    "base_model_name_or_path": "user/base",
+    "revision": COMMIT,
+    "peft_type": "LORA",
+    "r": 8,
+    "lora_alpha": 16,
+    "lora_dropout": 0.0,
+}
+
+
+def write_json(content, path):
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def make_adapter(folder):
+    """A staged adapter with everything that there can be."""
+    folder.mkdir(exist_ok=True)
+    write_adapter(folder)
+    for name, content in (("config", CONFIG), ("adapter_config", ADAPTER), ("recipe", RECIPE), ("training", TRAINING)):
+        write_json(content, folder / f"{name}.json")
+    (folder / "emissions.csv").write_text(EMISSIONS + "1,183.0,0.0012,0.0031,Italy,,3.0.4\n", encoding="utf-8")
+    result = write_evaluation(folder, make_content())
+    (result.parent / "results.png").touch()
+    (result.parent / "report").mkdir()
+    (result.parent / "report" / "tables.md").touch()
+    return folder
+
+
+def make_model(folder):
+    """A staged model of which nothing is known."""
+    folder.mkdir(exist_ok=True)
+    save_file({"text_projection.weight": np.zeros((2, 3), np.float32)}, folder / "model.safetensors")
+    write_json(CONFIG, folder / "config.json")
+    return folder
+
+
+def write_card(folder, card, repo_type="model"):
+    (folder / "README.md").write_bytes(card.encode())
+    check_card(folder, repo_type)
+    return ModelCard(card)
+
+
+def write_result(folder, model, benchmark="miniature", sha256="a" * 64, weights=None, **changes):
+    metrics = {"text_to_video_recall_at_1": 12.5, "video_to_text_recall_at_1": 10.0}
+    rate = {"rate": 0.0, "methods": {"gram": metrics}, "best_pathway": {}, "aggregation_gain": {"gram": 1.0}}
+    protocol = {"num_queries": 2, "num_clips": 2, "num_pairs": 2, "mask_seed": 0, "tie_rule": "against"}
+    result = {
+        "label": "gram", "seed": 1, "model": str(model), "benchmark": benchmark, "split": "test", "task": "retrieval",
+        "score": {"method": "gram", "query_temperature": 0.1}, "retrieval": protocol | {"rates": [rate]},
+        "two_stage": [], "latent": None, "left_out": [], "problems": [f"{folder}/clips/b.mp4: no sound"],
+        "gallery": {"num_clips": 2, "ids": ["/data/a.mp4", "b"], "presence": [[1, 1, 1], [1, 0, 0]], "sha256": sha256},
+        "embedded": {"model": str(model), "weights": weight_digests(model) if weights is None else weights},
+        "versions": {"torch": "2"}, "source": None, "date": "2026-01-01", "arguments": {"root": "/home/me/data/x"},
+    }  # fmt: skip
+    (folder / "report").mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps(result | changes))
+    (folder / "report" / "retrieval.csv").write_text("a,b\n")
+    (folder / "report" / "gain.png").write_bytes(b"\x89PNG")
+    (folder / "queries.parquet").write_bytes(b"PAR1")
+    (folder / "embeddings").mkdir()
+
+
+def names(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}

@@ -1,0 +1,235 @@
+"""An adapter: what is published of it, its card, and its base."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from huggingface_hub import ModelCard
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
+from safetensors.torch import save_file as save_tensors
+
+from hub_cards.adapter import adapter_card, find_base, stage_adapter
+from hub_cards.card import Details
+from hub_cards.evidence.evaluations import eval_results, read_results
+from hub_cards.hub.errors import PublishError
+from tests.hub_cards.evidence.test_evaluations import SHA256
+from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING
+from tests.hub_cards.folders import ADAPTER, CODE, COMMIT, PROCESSOR, make_adapter, names, write_card, write_json
+
+
+def test_of_a_run_only_what_others_need_is_staged(adapter_dir, staged, model_dir):
+    stage_adapter(adapter_dir, staged, "user/base", "f" * 40)
+    result = "results/miniature-test-aaaaaaaa"
+    assert names(staged) == CODE | PROCESSOR | {
+        *("adapter_config.json", "adapter_model.safetensors", "config.json", "recipe.json"),
+        *(f"{result}/results.json", f"{result}/report/retrieval.csv", f"{result}/report/gain.png"),
+    }
+    adapter = json.loads((staged / "adapter_config.json").read_text())
+    assert (adapter["base_model_name_or_path"], adapter["revision"]) == ("user/base", "f" * 40)
+    assert adapter["r"] == 2
+    before = load_file(adapter_dir / "adapter_model.safetensors")
+    assert before.keys() == load_file(staged / "adapter_model.safetensors").keys()
+    config = json.loads((staged / "config.json").read_text())
+    assert config["aggregation"] == "gram" and config["auto_map"] == {
+        "AutoConfig": "configuration_scalar.ScalarConfig",
+        "AutoModel": "modeling_scalar.ScalarModel",
+    }
+    for file in staged.rglob("*.json"):
+        if file.name != "tokenizer.json":
+            assert str(model_dir.parent) not in file.read_text(), f"{file.name} names a folder of this machine"
+    written = json.loads((staged / result / "results.json").read_text())
+    assert written["arguments"] == {"root": "x"} and written["problems"] == ["b.mp4: no sound"]
+    assert written["gallery"]["ids"] == ["/data/a.mp4", "b"]  # they are hashed, and stay
+    assert json.loads((staged / "recipe.json").read_text()) == {"model": "model", "seed": 1, "output_dir": "runs/x"}
+
+
+# Card ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_card_is_read_back_with_the_figures_of_its_results(tmp_path):
+    folder = make_adapter(tmp_path)
+    write_card(folder, adapter_card(folder, "user/adapter", Details("apache-2.0", ("en",))))
+    read = ModelCard.load(folder / "README.md")
+    assert read.data.model_name == "adapter"
+
+    def by_task(entries):
+        return sorted(entries, key=lambda entry: (entry.task_type, entry.metric_name))
+
+    expected = eval_results(read_results(folder))
+    assert len(expected) == 26
+    assert by_task(read.data.eval_results) == by_task(expected)
+
+
+def test_the_front_matter_of_an_adapter(tmp_path):
+    folder = make_adapter(tmp_path)
+    data = write_card(folder, adapter_card(folder, "user/adapter", Details("apache-2.0", ("en",)))).data
+    assert (data.library_name, data.base_model, data.base_model_relation) == ("peft", "user/base", "adapter")
+    assert (data.license, data.language, data.pipeline_tag) == ("apache-2.0", ["en"], "feature-extraction")
+    assert {"video-retrieval", "scalar", "lora"} <= set(data.tags)
+    assert data.co2_eq_emissions == {
+        "emissions": 1.2,
+        "source": "CodeCarbon 3.0.4",
+        "training_type": "fine-tuning",
+        "geographical_location": "Italy",
+        "hardware_used": "4 x NVIDIA A100-SXM4-64GB",
+    }
+
+
+def test_the_text_of_an_adapter_says_what_its_files_say(tmp_path):
+    folder = make_adapter(tmp_path)
+    body = write_card(folder, adapter_card(folder, "user/adapter", Details("apache-2.0"))).text
+    for part in (
+        "A LoRA adapter of 18 parameters for [user/base](https://huggingface.co/user/base)",
+        f"at the commit `{COMMIT}`",
+        'AutoPeftModelForFeatureExtraction.from_pretrained("user/adapter", trust_remote_code=True)',
+        f'from_pretrained("user/base", revision="{COMMIT}", config=config, trust_remote_code=True)',
+        'pip install torch "transformers>=5.23" "peft>=0.21"\n',
+        "| LoRA rank | 8 |",
+        "| `text_model` | 12 |",
+        "| total | 18 |",
+        "Hardware: 4 x NVIDIA A100-SXM4-64GB.",
+        "Time: 3 min 3 s.",
+        "Energy: 0.0031 kWh, 1.2 g of CO2 equivalents in 3 min 3 s, recorded by CodeCarbon 3.0.4",
+        f"commit `{'b' * 40}` with changes",
+        f"Gallery: 100 clips, SHA-256 `{SHA256}`; clips that have each modality: video 95 (95 %)",
+        "| SCALAR (own score) | 32.3 |",
+        "](results/miniature-test/results.png)",
+        "[tables](results/miniature-test/report/tables.md)",
+        "This benchmark is synthetic",
+        "No clip was left out.",
+        "**Direction.**",
+        "`apache-2.0`",
+        "@article{mehrish2026scalar",
+    ):
+        assert part in body
+    assert "not recorded" not in body
+
+
+def test_a_warning_about_what_only_the_adapter_holds_is_explained(tmp_path):
+    folder = make_adapter(tmp_path)
+    assert "missing in the base" not in adapter_card(folder, "user/adapter", Details())
+    save_file(
+        {"base_model.model.logit_scale.log_scale": np.zeros(1, np.float32)}, folder / "adapter_model.safetensors"
+    )
+    (folder / "training.json").unlink()
+    body = write_card(folder, adapter_card(folder, "user/adapter", Details())).text
+    assert "Weights of `logit_scale` are reported as missing in the base: they are the adapter's own." in body
+
+
+@pytest.mark.parametrize("recipe", [None, RECIPE | {"aggregation": "gram"}])
+def test_an_adapter_that_may_score_otherwise_than_its_base_is_loaded_with_its_own_configuration(tmp_path, recipe):
+    folder = make_adapter(tmp_path)
+    (folder / "recipe.json").unlink()
+    if recipe is not None:
+        write_json(recipe, folder / "recipe.json")
+    body = write_card(folder, adapter_card(folder, "user/adapter", Details())).text
+    assert "AutoPeftModel" not in body
+    assert body.index("config = AutoConfig.from_pretrained") < body.index("model = PeftModel.from_pretrained")
+
+
+def test_an_adapter_without_a_base_on_the_hub_is_refused(tmp_path):
+    folder = make_adapter(tmp_path)
+    for change in ({"base_model_name_or_path": "/runs/base"}, {"revision": 'x") or print("'}):
+        write_json(ADAPTER | change, folder / "adapter_config.json")
+        with pytest.raises(ValueError, match="adapter_config.json"):
+            adapter_card(folder, "user/adapter", Details())
+
+
+def test_weights_that_the_record_does_not_count_are_refused(tmp_path):
+    folder = make_adapter(tmp_path)
+    write_json(TRAINING | {"trainable_parameters": {"text_model": 12}}, folder / "training.json")
+    with pytest.raises(ValueError, match="text_projection"):
+        adapter_card(folder, "user/adapter", Details())
+
+
+# The base -----------------------------------------------------------------------------------------------------------
+
+
+def put_on_hub(hub, repo_id, folder):
+    hub.api().create_repo(repo_id)
+    return hub.api().upload_folder(repo_id=repo_id, folder_path=folder).oid
+
+
+def record(folder, endpoint, revision, repo_id="user/base"):
+    (folder / "hub.json").write_text(json.dumps({"endpoint": endpoint, "repo_id": repo_id, "revision": revision}))
+
+
+def test_the_base_is_found_where_its_folder_was_pushed(hub, adapter_dir, model_dir):
+    commit = put_on_hub(hub, "user/base", model_dir)
+    record(model_dir, hub.url, commit)
+    assert find_base(hub.api(), adapter_dir, None) == ("user/base", commit)
+    with hub.offline():
+        assert find_base(hub.api(), adapter_dir, None, offline=True) == ("user/base", commit)
+
+
+@pytest.mark.parametrize("endpoint", [None, "https://huggingface.co"])
+def test_a_base_that_was_not_pushed_here_is_asked_for(hub, adapter_dir, model_dir, endpoint):
+    if endpoint:
+        record(model_dir, endpoint, "f" * 40)
+    with pytest.raises(ValueError, match=f"push-model {model_dir} user/name.*--base"):
+        find_base(hub.api(), adapter_dir, None)
+
+
+def test_a_base_whose_folder_is_gone_is_asked_for(hub, adapter_dir, model_dir):
+    commit = put_on_hub(hub, "user/base", model_dir)
+    shutil.rmtree(model_dir)
+    with pytest.raises(ValueError, match="which is gone.*--base"):
+        find_base(hub.api(), adapter_dir, None)
+    assert find_base(hub.api(), adapter_dir, "user/base") == ("user/base", commit)
+
+
+def test_a_folder_without_an_adapter_is_said_to_be_none(hub, adapter_dir, model_dir, tmp_path):
+    with pytest.raises(ValueError, match="holds no adapter_config.json: it is not a saved adapter.$"):
+        find_base(hub.api(), model_dir, None)
+    with pytest.raises(FileNotFoundError, match="There is no folder"):
+        find_base(hub.api(), tmp_path / "nowhere", None)
+    (adapter_dir / "adapter_config.json").rename(adapter_dir / "checkpoint-2" / "adapter_config.json")
+    with pytest.raises(ValueError, match=r"did not finish left \['checkpoint-2'\]: resume it, or publish"):
+        find_base(hub.api(), adapter_dir, None)
+
+
+def test_the_base_has_the_name_that_the_hub_gives(hub, adapter_dir, model_dir):
+    commit = put_on_hub(hub, "user/base", model_dir)
+    there = {"Location": "/api/models/user/base?blobs=true"}
+    with hub.fail("GET", "/api/models/user/old", status=307, headers=there):
+        assert find_base(hub.api(), adapter_dir, "user/old") == ("user/base", commit)
+
+
+def test_a_private_base_is_spoken_of(hub, adapter_dir, model_dir, caplog):
+    put_on_hub(hub, "user/base", model_dir)
+    find_base(hub.api(), adapter_dir, "user/base")
+    assert not caplog.records
+    hub.repo("user/base").private = True
+    find_base(hub.api(), adapter_dir, "user/base")
+    assert "user/base is private: only those who may read it can load the adapter." in caplog.text
+
+
+def test_a_base_with_other_weights_is_refused(hub, adapter_dir, model_dir):
+    commit = put_on_hub(hub, "user/base", model_dir)
+    record(model_dir, hub.url, commit)
+    weights = load_file(model_dir / "model.safetensors")
+    save_tensors({name: value + 1 if value.is_floating_point() else value for name, value in weights.items()},
+              model_dir / "model.safetensors")  # fmt: skip
+    with pytest.raises(ValueError, match="is not the base that this adapter was trained on"):
+        find_base(hub.api(), adapter_dir, None)
+
+
+def test_a_base_that_was_loaded_from_the_hub_keeps_its_revision(hub, adapter_dir, model_dir):
+    old = put_on_hub(hub, "user/base", model_dir)
+    new = hub.api().upload_file(path_or_fileobj=b"x", path_in_repo="notes.txt", repo_id="user/base").oid
+    config = json.loads((adapter_dir / "adapter_config.json").read_text())
+    for revision, expected in ((None, new), (old, old)):
+        content = config | {"base_model_name_or_path": "user/base", "revision": revision}
+        (adapter_dir / "adapter_config.json").write_text(json.dumps(content))
+        assert find_base(hub.api(), adapter_dir, None) == ("user/base", expected)
+
+
+def test_a_base_without_weights_is_refused(hub, adapter_dir):
+    hub.api().create_repo("user/empty")
+    (adapter_dir / "adapter_config.json").write_text(
+        json.dumps({"base_model_name_or_path": "user/empty", "revision": None})
+    )
+    with pytest.raises(PublishError, match="user/empty holds no weights of a model"):
+        find_base(hub.api(), adapter_dir, None)

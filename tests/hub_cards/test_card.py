@@ -1,0 +1,135 @@
+"""What a person wrote into a card is kept; a template gets what it needs."""
+
+import pytest
+from huggingface_hub import ModelCard, SpaceCardData
+
+from hub_cards import card as cards
+from hub_cards.card import KEPT_BEGIN, KEPT_END, Details, read_card, render
+
+# Round trip ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def template(tmp_path, monkeypatch):
+    """A template of its own, beside the shared parts."""
+    for part in cards._TEMPLATES.glob("_*.jinja"):
+        (tmp_path / part.name).write_text(part.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(cards, "_TEMPLATES", tmp_path)
+
+    def write(content='# Title\n\n{% include "_kept.md.jinja" %}\n'):
+        (tmp_path / "kind.md.jinja").write_text(content, encoding="utf-8")
+
+    write()
+    return write
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        Details(),
+        Details("apache-2.0", ("en", "no")),  # YAML reads an unquoted `no` as false
+        Details("other", (), "Text.", license_name="my-license", license_link="https://example.org"),
+        *(
+            Details("mit", ("en",), kept)
+            for kept in (
+                *("\n", "\r\n", "\n\n", "  ", " text \n", "one\r\ntwo\r\n", "ends with\r", "---\nlicense: mit\n---\n"),
+                *("{{ name }} {% raw %}", "# Title\n\n```python\nx = 1\n```", "<b>bold</b> ünï – \u2028 \ufeff"),
+                "<!-- a comment of one's own -->",
+            )
+        ),
+    ],
+)
+def test_what_a_person_wrote_is_read_back_byte_for_byte(template, details):
+    assert read_card(render("kind", {"title": "Title"}, details)) == ("kind", details)
+
+
+def test_a_card_that_a_web_editor_gave_other_line_breaks_is_read(template):
+    card = render("kind", {}, Details("mit", ("en",), "one\ntwo")).replace("\n", "\r\n")
+    assert read_card(card) == ("kind", Details("mit", ("en",), "one\r\ntwo"))
+
+
+def test_the_lines_may_be_moved_and_the_empty_line_between_them_taken_out(template):
+    card = render("kind", {}, Details()).replace(f"{KEPT_BEGIN}\n\n{KEPT_END}", f"{KEPT_BEGIN}\n{KEPT_END}\n\nBelow.")
+    assert read_card(card) == ("kind", Details())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda card: card.replace(KEPT_END, ""),
+        lambda card: card.replace(KEPT_BEGIN, ""),
+        lambda card: card.replace(KEPT_BEGIN, "").replace(KEPT_END, ""),
+        lambda card: card + f"\n{KEPT_END}\n",
+        lambda card: card + f"\n{KEPT_BEGIN}\n{KEPT_END}\n",
+        lambda card: card.replace(KEPT_END, "x").replace(KEPT_BEGIN, KEPT_END).replace("x", KEPT_BEGIN),
+        lambda card: card.replace(KEPT_END, KEPT_END.replace("end", "End")),
+        lambda card: card.replace("<!-- hub_cards: kind -->", ""),
+        lambda card: card + "\n<!-- hub_cards: other -->\n",
+        lambda card: card + "\n<!-- hub_cards: Begin -->\n",
+    ],
+)
+def test_broken_marks_are_an_error(template, change):
+    card = render("kind", {}, Details(kept="Kept."))
+    with pytest.raises(ValueError, match="marked lines of the card are"):
+        read_card(change(card))
+
+
+def test_kept_text_with_a_marked_line_is_refused(template):
+    for line in (KEPT_BEGIN, KEPT_END, "<!-- hub_cards: adapter -->"):
+        with pytest.raises(ValueError, match="marked lines"):
+            render("kind", {}, Details(kept=f"Text.\n{line}\nText."))
+
+
+def test_a_card_of_others_has_no_kind_and_its_licence_is_known():
+    assert read_card("# Title\n") == (None, Details())
+    card = "---\nlicense: mit\nlanguage: en\n---\n# Title\n"
+    assert read_card(card) == (None, Details("mit", ("en",)))
+
+
+@pytest.mark.parametrize(
+    ("front_matter", "message"),
+    [
+        ("license: [mit, apache-2.0]", "Keep one of them"),
+        ("language: no", "Quote them"),
+        ("- a list", "must be a mapping, got list"),
+        ("a: b: c", "is not YAML"),
+    ],
+)
+def test_a_front_matter_that_cannot_be_kept_is_an_error(front_matter, message):
+    with pytest.raises(ValueError, match=message):
+        read_card(f"---\n{front_matter}\n---\n# Title\n")
+
+
+def test_what_is_given_now_wins_over_the_earlier_card():
+    earlier = Details("other", ("de",), "Kept.", "my-license", "LICENSE")
+    assert Details().over(earlier) == earlier
+    assert Details("mit", ("en",)).over(earlier) == Details("mit", ("en",), "Kept.")
+    assert Details(languages=("en",)).over(earlier) == Details("other", ("en",), "Kept.", "my-license", "LICENSE")
+
+
+# Rendering ----------------------------------------------------------------------------------------------------------
+
+
+def test_licence_and_languages_join_any_front_matter(template):
+    details = Details("mit", ("en",))
+    for data in ({"title": "Title"}, SpaceCardData(title="Title")):
+        card = ModelCard(render("kind", data, details))
+        assert card.data.to_dict() == {"title": "Title", "license": "mit", "language": ["en"]}
+    with pytest.raises(ValueError, match="'mit' in the details of the card but 'gpl' in its data"):
+        render("kind", {"license": "gpl"}, details)
+
+
+def test_a_variable_that_a_template_misses_is_an_error(template):
+    template('{{ missing }}\n{% include "_kept.md.jinja" %}\n')
+    with pytest.raises(Exception, match="'missing' is undefined"):
+        render("kind", {}, Details())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("# Title\n", "marked lines"), ("{{ kept_begin }}\nlost\n{{ kept_end }}\n", "would not be read back")],
+)
+def test_a_template_without_the_kept_section_is_an_error(template, content, message):
+    template(content)
+    with pytest.raises(ValueError, match=message):
+        render("kind", {}, Details(kept="Kept."))

@@ -1,0 +1,216 @@
+"""What models and adapters share: what leaves the folder of a run, and what both cards say."""
+
+import re
+import shutil
+import tomllib
+
+import pytest
+
+from hub_cards.adapter import adapter_card, stage_adapter
+from hub_cards.card import Details
+from hub_cards.evidence.evaluations import R1
+from hub_cards.model import model_card, stage_model
+from tests.conftest import ROOT
+from tests.hub_cards.evidence.test_evaluations import make_content
+from tests.hub_cards.evidence.test_evaluations import write_result as write_evaluation
+from tests.hub_cards.evidence.test_runs import RECIPE
+from tests.hub_cards.folders import CONFIG, make_adapter, make_model, names, write_card, write_json, write_result
+from tests.hub_cards.test_markdown import HOSTILE
+
+
+def test_results_of_other_weights_are_refused(adapter_dir, staged):
+    write_result(adapter_dir / "old", adapter_dir, sha256="b" * 64, weights={"adapter_model.safetensors": "0" * 64})
+    with pytest.raises(ValueError, match="measured with other weights"):
+        stage_adapter(adapter_dir, staged, "user/base", None)
+
+
+def test_results_in_the_folder_of_another_model_are_its_own(adapter_dir, staged, tmp_path):
+    """Another run beneath this one, and what `--dry-run` writes when it is called in the folder of the run."""
+    stage_adapter(adapter_dir, staged, "user/base", None)
+    shutil.copytree(staged, adapter_dir / "published" / "adapter")
+    write_result(adapter_dir / "other" / "results", adapter_dir, weights={"adapter_model.safetensors": "0" * 64})
+    shutil.copy(adapter_dir / "config.json", adapter_dir / "other")
+    (tmp_path / "again").mkdir()
+    stage_adapter(adapter_dir, tmp_path / "again", "user/base", None)
+    assert names(tmp_path / "again") == names(staged)
+
+
+def test_coordinates_of_codecarbon_stay_here(adapter_dir, staged):
+    columns = "timestamp,emissions,energy_consumed,duration,region,longitude,latitude,codecarbon_version"
+    row = '2026-01-01,0.1,0.2,3,"upper, bavaria",11.5820,48.1351,3.0'
+    (adapter_dir / "emissions.csv").write_text(f"{columns}\n{row}\n")
+    stage_adapter(adapter_dir, staged, "user/base", None)
+    assert (staged / "emissions.csv").read_text() == (
+        "timestamp,emissions,energy_consumed,duration,region,codecarbon_version\n"
+        '2026-01-01,0.1,0.2,3,"upper, bavaria",3.0\n'
+    )
+
+
+def test_results_can_be_chosen(adapter_dir, staged, tmp_path):
+    write_result(tmp_path / "elsewhere", adapter_dir, benchmark="msrvtt")
+    stage_adapter(adapter_dir, staged, "user/base", None, results=[tmp_path / "elsewhere" / "results.json"])
+    assert [path.name for path in (staged / "results").iterdir()] == ["msrvtt-test-aaaaaaaa"]
+    with pytest.raises(FileNotFoundError, match="no results.json at .*run/nowhere"):
+        (staged / "adapter_model.safetensors").unlink()
+        stage_adapter(adapter_dir, staged, "user/base", None, results=[adapter_dir / "nowhere"])
+
+
+def test_two_results_of_one_gallery_are_refused(adapter_dir, staged):
+    write_result(adapter_dir / "again", adapter_dir)
+    with pytest.raises(ValueError, match="--results"):
+        stage_adapter(adapter_dir, staged, "user/base", None)
+
+
+def damaged(folder, name, content=b"no"):
+    (folder / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("kind", "damage", "error", "message"),
+    [
+        ("model", lambda f: shutil.rmtree(f), FileNotFoundError, "There is no folder"),
+        ("model", lambda f: (f / "config.json").unlink(), ValueError, "holds no config.json: it is not a saved model"),
+        ("model", lambda f: (f / "model.safetensors").unlink(), ValueError, r"holds no weights \(model\*"),
+        (
+            "model",
+            lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
+            ValueError,
+            "only the pickles .'pytorch_model.bin'.",
+        ),
+        ("model", lambda f: damaged(f, "model.safetensors"), ValueError, "is not a safetensors file"),
+        ("model", lambda f: (f / "processor_config.json").unlink(), ValueError, "holds no processor"),
+        ("adapter", lambda f: (f / "adapter_config.json").unlink(), ValueError, "no adapter_config.json"),
+        ("adapter", lambda f: (f / "config.json").unlink(), ValueError, "holds no config.json, the configuration"),
+        ("adapter", lambda f: damaged(f, "recipe.json"), ValueError, "recipe.json is not JSON"),
+        ("adapter", lambda f: damaged(f, "results/results.json", b"{}"), ValueError, "is not a result"),
+    ],
+)
+def test_what_is_missing_or_broken_is_named(adapter_dir, model_dir, staged, kind, damage, error, message):
+    damage(model_dir if kind == "model" else adapter_dir)
+    with pytest.raises(error, match=message):
+        if kind == "model":
+            stage_model(model_dir, staged)
+        else:
+            stage_adapter(adapter_dir, staged, "user/base", None)
+
+
+# Cards --------------------------------------------------------------------------------------------------------------
+
+
+def test_left_out_clips_and_problems_are_said_openly(tmp_path):
+    folder = make_model(tmp_path)
+    write_evaluation(folder, make_content(left_out=["a", "b"], problems=["clip <7>: no | sound", "clip 8: no sound"]))
+    body = write_card(folder, model_card(folder, "user/model", Details())).text
+    assert "as they have no file: 2 clips" in body
+    assert "counted as absent: 2, such as `clip <7>: no | sound`" in body
+
+
+def test_findings_stand_on_the_card(tmp_path):
+    folder = make_model(tmp_path)
+    content = make_content()
+    content["two_stage"][0][R1] = 9.0
+    write_evaluation(folder, content)
+    body = write_card(folder, model_card(folder, "user/model", Details())).text
+    assert "show against this model:" in body and "from 32.3 to 9.0 with nothing masked" in body
+
+
+def test_names_of_others_cannot_break_a_card(tmp_path):
+    folder = make_model(tmp_path)
+    write_evaluation(folder, make_content(benchmark=HOSTILE, problems=[HOSTILE], left_out=[HOSTILE]))
+    write_json(RECIPE | {"benchmark": HOSTILE, "optim": HOSTILE, "objective": HOSTILE}, folder / "recipe.json")
+    card = write_card(folder, model_card(folder, "user/model", Details()))
+    assert card.data.eval_results[0].dataset_name == HOSTILE
+    outside_of_code = re.sub(r"(`+)[^`\n](?:.*?[^`])?\1(?!`)", "", card.text)
+    assert "<script>" not in outside_of_code
+    headings = [line for line in card.text.splitlines() if line.startswith("#")]
+    assert sum("script" in heading for heading in headings) == 1  # that of its evaluation
+
+
+def test_limitations_are_those_of_the_model(tmp_path):
+    folder = make_model(tmp_path)
+    text_config = {"model_type": "clip_text_model", "num_hidden_layers": 2}
+    config = CONFIG | {"aggregation": "gram", "text_config": text_config}
+    write_json(config, folder / "config.json")
+    body = write_card(folder, model_card(folder, "user/model", Details())).text
+    for part in ("**Direction.**", "**Second stage.**", "**Backbone.**", "compute_weights", r"\tau_w", "model.match"):
+        assert part not in body
+    assert "Clips are ranked by GRAM volume (`gram`" in body
+    write_json(CONFIG | {"text_config": text_config}, folder / "config.json")
+    write_json(RECIPE | {"benchmark": "vast27m"}, folder / "recipe.json")
+    body = write_card(folder, model_card(folder, "user/model", Details())).text
+    assert "This model has other towers" in body and "**Scale of the training.**" in body
+
+
+@pytest.mark.parametrize(("aggregation", "needed"), [("triangle", "video or audio"), ("subtitle", "subtitle")])
+def test_a_score_that_some_clips_do_not_have_is_not_praised_for_incomplete_clips(tmp_path, aggregation, needed):
+    folder = make_adapter(tmp_path)
+    write_json(CONFIG | {"aggregation": aggregation}, folder / "config.json")
+    body = write_card(folder, adapter_card(folder, "user/adapter", Details())).text
+    assert f"a clip without {needed} has no score and ranks last" in body
+    assert "whichever of them" not in body and "computed from the embeddings" not in body
+    assert (
+        '"videos": [frames, frames.flip(-1)]' in body and '"audios": [tone, tone]' in body
+    )  # or the snippet shows -inf
+    write_json(CONFIG | {"aggregation": "gram"}, folder / "config.json")
+    body = write_card(folder, adapter_card(folder, "user/adapter", Details())).text
+    assert "has no score" not in body and "whichever of them a clip has" in body and "[frames, None]" in body
+
+
+def test_an_infinite_temperature_is_written_as_one(tmp_path):
+    folder = make_model(tmp_path)
+    write_json(
+        CONFIG | {"query_temperature": {"__float__": "Infinity"}}, folder / "config.json"
+    )  # as transformers does
+    body = write_card(folder, model_card(folder, "user/model", Details())).text
+    assert r"\\(\tau_w\\) = inf, that is with equal weights," in body and "__float__" not in body
+
+
+def test_a_second_stage_that_nothing_trained_is_called_random(tmp_path):
+    folder = make_model(tmp_path)
+    for change, sentence in (
+        ({"new_model": "model.yaml", "matching_weight": 0.0}, "its weights are random"),
+        ({"new_model": None, "matching_weight": 0.0}, "left that part as it was"),
+        ({"new_model": "model.yaml"}, None),
+    ):
+        write_json(RECIPE | change, folder / "recipe.json")
+        body = write_card(folder, model_card(folder, "user/model", Details())).text
+        for known in ("its weights are random", "left that part as it was"):
+            assert (known in body) == (known == sentence)
+
+
+def test_with_class_labels_the_accuracy_is_named(tmp_path):
+    folder = make_model(tmp_path)
+    write_evaluation(folder, make_content(task="classification"))
+    body = write_card(folder, model_card(folder, "user/model", Details())).text
+    assert "The texts are class labels, so V→T R@1 is the accuracy." in body
+
+
+def test_the_packages_to_install_are_new_enough_for_the_code(tmp_path):
+    """With an older transformers the remote code ends in an ImportError that does not say why."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    oldest = dict(re.match(r"(\w+)>=([\d.]+)", package).groups() for package in project["dependencies"])
+    make_adapter(tmp_path / "adapter")
+    make_model(tmp_path / "model")
+    for folder, write, packages in (
+        ("adapter", adapter_card, ("transformers", "peft")),
+        ("model", model_card, ("transformers",)),
+    ):
+        (line,) = re.findall("^pip install torch .*$", write(tmp_path / folder, "user/name", Details()), re.MULTILINE)
+        assert line == "pip install torch " + " ".join(f'"{name}>={oldest[name]}"' for name in packages)
+
+
+def test_a_folder_without_weights_is_refused(tmp_path):
+    write_json(CONFIG, tmp_path / "config.json")
+    for write in (model_card, adapter_card):
+        with pytest.raises(FileNotFoundError, match="no weights"):
+            write(tmp_path, "user/model", Details())
+
+
+def test_the_blocks_of_a_card_are_python(tmp_path):
+    make_adapter(tmp_path / "adapter")
+    make_model(tmp_path / "model")
+    for folder, write in ((tmp_path / "adapter", adapter_card), (tmp_path / "model", model_card)):
+        blocks = re.findall(r"^```python\n(.*?)^```", write(folder, "user/name", Details()), re.MULTILINE | re.DOTALL)
+        assert len(blocks) >= 4
+        for block in blocks:
+            compile(block, str(folder), "exec")
