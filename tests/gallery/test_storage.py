@@ -72,7 +72,7 @@ def test_rows_are_written_few_times_and_a_commit_does_not_grow_with_the_table(tm
     # the manifest and one in what `datasets` reads.
     lines = 400 * len(writer.snapshot.shards["clips"])
     assert sorted(written[-quarter:])[quarter // 2] < sorted(written[:quarter])[quarter // 2] + lines
-    assert max(written[-quarter:]) < 256 * 1100 + 10_000
+    assert max(written[-quarter:]) < 2 * 256 * 1100 + 10_000
 
 
 def test_a_large_commit_is_cut_into_files_of_limited_size(tmp_path, monkeypatch):
@@ -207,6 +207,7 @@ from gallery.storage import MANIFEST
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries
 
 folder = sys.argv[1]
+clip_table(*make_clips(8))  # what is slow the first time is done before children are forked
 
 
 def fork(function, *arguments):
@@ -260,7 +261,7 @@ while kills < 20:
     told, tell = os.pipe()
     child = fork(write, 10_000, tell)
     os.close(tell)
-    time.sleep(dice.uniform(0, 0.15))
+    time.sleep(dice.uniform(0.02, 0.25))
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
