@@ -203,16 +203,11 @@ def run(
 ) -> None:
     """Evaluate a model on a benchmark, or embeddings; print the table, write figures and all to repeat them."""
     with _user_errors():
-        from importlib import import_module
-
         from eval.report import format_table
         from eval.run import run as run_evaluation
+        from modeling_scalar.loading_scalar import load_plugins
 
-        for name in plugin or []:
-            try:
-                import_module(name)
-            except ModuleNotFoundError as error:
-                raise ValueError(f"--plugin {name} cannot be imported from here: {error}") from error
+        load_plugins(plugin or [])
         results = run_evaluation(
             output,
             model_path=model,

@@ -152,7 +152,10 @@ class ScalarConfig(PreTrainedConfig):
         from .aggregation_scalar import METHODS  # which needs this file
 
         if self.aggregation not in METHODS:
-            raise ValueError(f"`aggregation` must be one of {tuple(METHODS)}, got {self.aggregation!r}.")
+            raise ValueError(
+                f"`aggregation` must be one of {tuple(METHODS)}, got {self.aggregation!r}. If a plugin registers it, "
+                "import that first."
+            )
         if METHODS[self.aggregation].uses_concat_heads and not self.has_concat_heads:
             raise ValueError(
                 f"`aggregation={self.aggregation!r}` needs `has_concat_heads=True`: convert the checkpoint with "

@@ -1,8 +1,12 @@
-"""Load a saved model or adapter with the processor saved beside it. For programs; remote code does not need it."""
+"""Load a saved model or adapter with the processor saved beside it, and plugins. For programs; remote code does not
+need it."""
 
 import hashlib
 import json
 import os
+import sys
+from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -148,4 +152,23 @@ def load_model(
     return model.eval(), processor
 
 
-__all__ = ["load_model", "model_fingerprint", "weight_digests"]
+def load_plugins(names: Iterable[str]) -> None:
+    """
+    Import modules that register scores of one's own with [`~aggregation_scalar.register_method`].
+
+    Args:
+        names (iterable of `str`): importable names; a module in the working folder is found by its own.
+
+    Raises:
+        ValueError: there is no such module.
+    """
+    if os.getcwd() not in sys.path:  # as `python -m` has it, and a script in another folder has not
+        sys.path.append(os.getcwd())
+    for name in names:
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            raise ValueError(f"The plugin {name!r} cannot be imported from here: {error}") from error
+
+
+__all__ = ["load_model", "load_plugins", "model_fingerprint", "weight_digests"]

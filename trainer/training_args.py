@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from transformers import TrainingArguments
 
 from .lora import RECIPES
-
-OBJECTIVES = ("scalar", "contrastive", "pmrl", "pathways")
+from .objectives import OBJECTIVES
 
 
 @dataclass
@@ -82,7 +81,7 @@ class ScalarTrainingArguments(TrainingArguments):
             self.report_to = self.report_to.split(",")
         super().__post_init__()
         if self.objective not in OBJECTIVES:
-            raise ValueError(f"`objective` must be one of {OBJECTIVES}, got {self.objective!r}.")
+            raise ValueError(f"`objective` must be one of {tuple(OBJECTIVES)}, got {self.objective!r}.")
         if self.adapter not in RECIPES:
             raise ValueError(f"`adapter` must be one of {RECIPES}, got {self.adapter!r}.")
         for name in ("temperature", "semantic_temperature", "uniformity_scale"):
@@ -109,7 +108,7 @@ class ScalarTrainingArguments(TrainingArguments):
                 "cosines, and a learned temperature could absorb it. Set `calibration_weight` (or `semantic_weight`) "
                 "to 0, or keep the temperature fixed."
             )
-        if self.learnable_temperature and self.objective not in ("scalar", "contrastive"):
+        if self.learnable_temperature and not OBJECTIVES[self.objective].uses_temperature:
             raise ValueError(f"The objective {self.objective!r} has no temperature to learn.")
         if self.torch_compile:
             raise ValueError("`torch_compile` would compile a step anew each time; use `compile_towers` instead.")
@@ -124,7 +123,7 @@ class ScalarTrainingArguments(TrainingArguments):
     @property
     def uses_semantics(self) -> bool:
         """Whether the objective needs semantic targets."""
-        return self.objective == "scalar" and self.semantic_weight > 0
+        return OBJECTIVES[self.objective].uses_semantics and self.semantic_weight > 0
 
     @property
     def uses_matching(self) -> bool:
@@ -132,4 +131,4 @@ class ScalarTrainingArguments(TrainingArguments):
         return self.matching_weight > 0
 
 
-__all__ = ["OBJECTIVES", "ScalarTrainingArguments"]
+__all__ = ["ScalarTrainingArguments"]
