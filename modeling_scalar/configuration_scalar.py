@@ -69,7 +69,7 @@ class BeatsConfig(PreTrainedConfig):
     layer_norm_eps: float = 1e-5
     initializer_range: float = 0.02
 
-    def validate_beats(self):
+    def validate_beats(self) -> None:
         """Check that the heads divide the width."""
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
@@ -145,7 +145,7 @@ class ScalarConfig(PreTrainedConfig):
                 setattr(self, key, spec.init_kwargs | sub_config)
         super().__post_init__(**kwargs)
 
-    def validate_scalar(self):
+    def validate_scalar(self) -> None:
         """Check the relations between fields on which the model relies."""
         if self.query_temperature <= 0:
             raise ValueError(f"`query_temperature` must be positive, got {self.query_temperature!r}.")

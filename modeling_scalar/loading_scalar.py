@@ -162,9 +162,9 @@ def load_plugins(names: Iterable[str]) -> None:
     Raises:
         ValueError: there is no such module.
     """
-    if os.getcwd() not in sys.path:  # as `python -m` has it, and a script in another folder has not
-        sys.path.append(os.getcwd())
     for name in names:
+        if os.getcwd() not in sys.path:  # as `python -m` has it, and a script in another folder has not
+            sys.path.append(os.getcwd())
         try:
             import_module(name)
         except ModuleNotFoundError as error:

@@ -332,7 +332,9 @@ class ScalarModel(ScalarPreTrainedModel):
         return self.text_model.get_input_embeddings()
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args, **kwargs) -> "ScalarModel":
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any
+    ) -> "ScalarModel":
         """
         Load a model as transformers does, or an adapter saved together with the configuration of its run.
 
@@ -357,7 +359,7 @@ class ScalarModel(ScalarPreTrainedModel):
         vision: str | PreTrainedModel,
         audio: str | PreTrainedModel,
         text: str | PreTrainedModel,
-        **config_kwargs,
+        **config_kwargs: Any,
     ) -> "ScalarModel":
         """
         Compose a model from pretrained encoders; heads and condition encoders are newly initialised.
@@ -890,7 +892,7 @@ class ScalarModel(ScalarPreTrainedModel):
         select_pairs: Callable[["ScalarOutput"], tuple[torch.Tensor, ...]] | None = None,
         condition_on: tuple[str, ...] = MODALITIES,
         return_scores: bool = True,
-        **kwargs,
+        **kwargs: Any,
     ) -> ScalarOutput:
         """
         Embed queries and clips and score every query against every clip.

@@ -206,7 +206,11 @@ class ScalarTrainer(Trainer):
         return total
 
     def compute_loss(
-        self, model: torch.nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch=None
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, ScalarOutput]:
         """Compute the weighted sum of the objective's terms for this process's rows against all rows."""
         step = self._start_step(inputs)
@@ -234,7 +238,9 @@ class ScalarTrainer(Trainer):
         total = self._total(batch, terms)
         return (total, output) if return_outputs else total
 
-    def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch=None) -> torch.Tensor:
+    def training_step(
+        self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
+    ) -> torch.Tensor:
         """Compute the loss and its gradient, in parts if `mini_batch_size` says so."""
         if self.args.mini_batch_size is None:
             return super().training_step(model, inputs, num_items_in_batch)
