@@ -170,8 +170,8 @@ class ScalarConfig(PreTrainedConfig):
                 raise ValueError(f"`{tower}_pooling` must be one of {POOLINGS}, got {pooling!r}.")
             if pooling == "cls" and model_type in _WITHOUT_CLASS_TOKEN | _CAUSAL_TEXT:
                 raise ValueError(
-                    f"`{tower}_pooling='cls'` takes the first token, which in a {model_type!r} tower is no class "
-                    "token. Use 'mean' or 'pooler'."
+                    f"`{tower}_pooling='cls'` takes the first token, which in a {model_type!r} tower is not a "
+                    "class token. Use 'mean' or 'pooler'."
                 )
         text = self.text_config
         if getattr(text, "is_decoder", False) and getattr(text, "is_causal", True):

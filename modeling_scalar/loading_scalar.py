@@ -35,7 +35,7 @@ def _load_config(name: str, overrides: dict[str, Any], revision: str = "main") -
     unknown = sorted(set(overrides) - set(config.to_dict()))
     if unknown:
         raise ValueError(f"ScalarConfig has no fields {unknown}; check their spelling.")
-    # Built anew, not set on the object: only construction checks the fields against each other.
+    # Built again, not set on the object: only construction checks the fields against each other.
     return ScalarConfig.from_dict(config.to_dict() | overrides) if overrides else config
 
 
@@ -58,7 +58,7 @@ def _glob(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 def weight_digests(name_or_path: str | os.PathLike) -> dict[str, str]:
     """
-    Identify the weights of a saved model or adapter, so that figures can be told to belong to them.
+    Identify the weights of a saved model or adapter, so that metrics can be traced to them.
 
     Args:
         name_or_path (`str`): a folder, or a Hub id whose files are in the cache.
@@ -121,7 +121,7 @@ def load_model(
         The model, in evaluation mode, and the processor.
 
     Raises:
-        ValueError: nothing can be loaded from there, it is no SCALAR model with its processor, weights are missing
+        ValueError: nothing can be loaded from there, it is not a SCALAR model with its processor, weights are missing
             (those of concatenation heads asked for by `has_concat_heads=True` too), or a field is unknown.
     """
     # An adapter remembers where its base was loaded from; an absolute folder holds in any working directory.

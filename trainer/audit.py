@@ -1,4 +1,4 @@
-"""What a run is about to do, said before it starts; and whether it then does it."""
+"""What a run is about to do, described before it starts, and a check that it trains what it says."""
 
 import logging
 import math
@@ -26,8 +26,8 @@ def describe_run(
     model: torch.nn.Module, args: ScalarTrainingArguments, num_examples: int, steps_per_epoch: int
 ) -> str:
     """
-    Say in a few lines what will be trained, what stays frozen, the effective batch, the steps, and the memory that
-    weights, gradients and AdamW's two moments need on each device; activations come on top.
+    Describe in a few lines what will be trained, what stays frozen, the effective batch, the steps, and the memory
+    that weights, gradients and AdamW's two moments need on each device; activations come on top.
 
     Args:
         model (`torch.nn.Module`): with the trainable parameters chosen.
@@ -98,7 +98,7 @@ class GradientAudit(TrainerCallback):
         model: torch.nn.Module | None = None,
         **kwargs: Any,
     ) -> None:
-        """Look which are still without a gradient."""
+        """Check which are still without a gradient."""
         if not self._waiting:
             return
         reached = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
@@ -117,7 +117,7 @@ class GradientAudit(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Say what was never trained."""
+        """Warn of what was never trained."""
         if self._waiting:
             logger.warning(
                 "%d trainable parameters never got a gradient, such as %s: no clip has their modality.",

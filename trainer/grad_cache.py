@@ -2,8 +2,8 @@
 
 Contrastive losses need every row of a batch at once, but only its embeddings. So: embed the parts without a graph;
 compute the loss and its gradient with respect to the embeddings; embed each part again, with a graph, and pass that
-gradient on. The cross-encoder reads pairs, which are parted too. Held for the whole batch are the embeddings, the
-condition tokens the cross-encoder reads with their gradient, and what frozen towers gave, which is computed once.
+gradient on. The cross-encoder reads pairs, which are divided too. Held for the whole batch are the embeddings, the
+condition tokens the cross-encoder reads with their gradient, and the outputs of frozen towers, computed once.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ class RandomState:
 
 @torch.no_grad()
 def with_tower_features(model: ScalarModel, inputs: dict[str, Any], with_states: bool) -> dict[str, Any]:
-    """Replace the raw inputs of frozen towers by what these towers give: computed once instead of twice."""
+    """Replace the raw inputs of frozen towers by their outputs: computed once instead of twice."""
     frozen = {
         name: inputs[name]
         for tower, name in _TOWER_INPUTS.items()

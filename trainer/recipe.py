@@ -41,7 +41,9 @@ class RunArguments:
     )
     features: str | None = field(
         default=None,
-        metadata={"help": "Folder of `python -m trainer.cache_features`: train from what the frozen towers gave."},
+        metadata={
+            "help": "Folder of `python -m trainer.cache_features`: train from the stored outputs of the frozen towers."
+        },
     )
     train_split: str = field(default="train", metadata={"help": "Split to train on."})
     eval_split: str | None = field(default=None, metadata={"help": "Split to rank at every evaluation; None: none."})
