@@ -5,12 +5,14 @@ import math
 import sys
 from pathlib import Path
 
+import datasets
 import torch
+from peft import PeftModel
 from transformers import set_seed
 from transformers.utils import CONFIG_NAME, cached_file
 
 from eval.benchmarks import load_benchmark
-from modeling_scalar import load_model
+from modeling_scalar import MODALITIES, ScalarModel, ScalarProcessor, load_model
 from trainer.audit import describe_run
 from trainer.building import build_new
 from trainer.callbacks import StopOnInterrupt
@@ -18,6 +20,7 @@ from trainer.checkpoints import describe_failed_save, last_checkpoint
 from trainer.data import ClipDataset, ScalarDataCollator
 from trainer.features import FeatureCollator, FeatureDataset
 from trainer.lora import apply_adapters
+from trainer.objectives import OBJECTIVES
 from trainer.recipe import RunArguments, parse_arguments, save_recipe
 from trainer.record import save_record
 from trainer.scalar_trainer import ScalarTrainer
@@ -27,7 +30,9 @@ from trainer.training_args import ScalarTrainingArguments
 logger = logging.getLogger("train")
 
 
-def _build_model(run: RunArguments, args: ScalarTrainingArguments, rows):
+def _build_model(
+    run: RunArguments, args: ScalarTrainingArguments, rows: datasets.Dataset
+) -> tuple[PeftModel | ScalarModel, ScalarProcessor]:
     revision = None
     if run.new_model is not None:
         texts = [text for row in rows for text in (row["caption"], row["subtitle"]) if text]
@@ -41,7 +46,14 @@ def _build_model(run: RunArguments, args: ScalarTrainingArguments, rows):
             revision = Path(cached_file(run.model, CONFIG_NAME, local_files_only=True)).parent.name
     if args.learnable_temperature and model.config.has_logit_scale:
         torch.nn.init.constant_(model.logit_scale.log_scale, -math.log(args.temperature))
-    adapted = apply_adapters(model, args.adapter, args.uses_matching, args.learnable_temperature, revision=revision)
+    adapted = apply_adapters(
+        model,
+        args.adapter,
+        args.uses_matching,
+        args.learnable_temperature,
+        revision=revision,
+        modalities=MODALITIES if OBJECTIVES[args.objective].reads_every_modality else None,
+    )
     return adapted, processor
 
 
@@ -101,6 +113,7 @@ def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
 
 
 def main() -> int:
+    """Train as the command line says; return its exit status."""
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     try:
         return 0 if train(*parse_arguments(sys.argv[1:])) else 130

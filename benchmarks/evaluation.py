@@ -28,11 +28,11 @@ from modeling_scalar.aggregation_scalar import METHODS, make_pairs, query_weight
 _PART = 250  # clips that the ways of public code are timed on
 
 
-def three_products(texts, modalities):
+def three_products(texts: torch.Tensor, modalities: torch.Tensor) -> list[torch.Tensor]:
     return [texts @ modalities[:, index].T for index in range(3)]
 
 
-def stacked_gram(texts, modalities):
+def stacked_gram(texts: torch.Tensor, modalities: torch.Tensor) -> torch.Tensor:
     """Gram matrices of all pairs of a text and a clip, (Q, V, 4, 4)."""
     similarities = torch.einsum("qd,vmd->qvm", texts, modalities)
     matrix = similarities.new_ones(*similarities.shape[:2], 4, 4)
@@ -41,15 +41,15 @@ def stacked_gram(texts, modalities):
     return matrix
 
 
-def volume_per_pair(texts, modalities):
+def volume_per_pair(texts: torch.Tensor, modalities: torch.Tensor) -> torch.Tensor:
     return -torch.linalg.det(stacked_gram(texts, modalities)).abs().sqrt()
 
 
-def singular_value_per_pair(texts, modalities):
+def singular_value_per_pair(texts: torch.Tensor, modalities: torch.Tensor) -> torch.Tensor:
     return torch.linalg.svdvals(stacked_gram(texts, modalities))[..., 0] / 4
 
 
-def centroid_per_pair(texts, modalities):
+def centroid_per_pair(texts: torch.Tensor, modalities: torch.Tensor) -> torch.Tensor:
     columns = []
     for block in modalities.split(max(1, 2**18 // len(texts))):
         weights = query_weights(texts, block, torch.ones(len(block), 3, dtype=torch.bool))

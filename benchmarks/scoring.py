@@ -18,16 +18,16 @@ from modeling_scalar.aggregation_scalar import query_weights, retrieval_scores
 ROUNDS = 7
 
 
-def three_products(texts, modalities, mask):
+def three_products(texts: torch.Tensor, modalities: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
     """The limit: what any score over three modalities has to compute."""
     return [texts @ modalities[:, index].T for index in range(3)]
 
 
-def closed_form(texts, modalities, mask):
+def closed_form(texts: torch.Tensor, modalities: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return retrieval_scores(texts, modalities, mask)
 
 
-def materialised(texts, modalities, mask):
+def materialised(texts: torch.Tensor, modalities: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The definition (Eq. 2 and 3): a centroid for every query and clip."""
     columns = []
     for start in range(0, len(modalities), 64):
@@ -38,7 +38,7 @@ def materialised(texts, modalities, mask):
     return torch.cat(columns, dim=1)
 
 
-def stacked_volume(texts, modalities, mask):
+def stacked_volume(texts: torch.Tensor, modalities: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The Gramian volume the way its published code computes it: a stacked 4 x 4 determinant per pair."""
     columns = []
     gram = modalities @ modalities.mT

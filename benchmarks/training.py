@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -271,7 +272,9 @@ class TimedStep:
         return seconds
 
 
-def make_trainer(model: ScalarModel, recipe: str, targets: SemanticTargets, folder: Path, **options) -> ScalarTrainer:
+def make_trainer(
+    model: ScalarModel, recipe: str, targets: SemanticTargets, folder: Path, **options: Any
+) -> ScalarTrainer:
     """Return a trainer at a step where all terms take part."""
     args = ScalarTrainingArguments(
         output_dir=str(folder),

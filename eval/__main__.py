@@ -207,17 +207,12 @@ def run(
 ) -> None:
     """Evaluate a model on a benchmark, or embeddings: print the table, write a report and all that repeats it."""
     with _user_errors():
-        from importlib import import_module
-
         from eval.reports.report import format_table
         from eval.run import RunConfig
         from eval.run import run as run_evaluation
+        from modeling_scalar.loading_scalar import load_plugins
 
-        for name in plugin or []:
-            try:
-                import_module(name)
-            except ModuleNotFoundError as error:
-                raise ValueError(f"--plugin {name} cannot be imported from here: {error}") from error
+        load_plugins(plugin or [])
         config = RunConfig(
             output,
             model_path=model,

@@ -347,6 +347,7 @@ __all__ = [
     "Method",
     "Pairs",
     "ScoreOptions",
+    "check_method",
     "make_pairs",
     "method_title",
     "paired_centroids",

@@ -222,7 +222,7 @@ def _has_head(modality_mask: torch.Tensor) -> torch.Tensor:
 
 
 def _concatenation(clips: Clips) -> torch.Tensor:
-    """What the head gives that reads exactly what each clip has, (V, D); zero where there is no such head."""
+    """The output of the head that reads exactly what each clip has, (V, D); zero where there is no such head."""
     chosen = _chosen_head(clips.modality_mask)[..., None]
     return torch.where(chosen, clips.concat_embeds, 0).sum(1).to(clips.dtype)
 

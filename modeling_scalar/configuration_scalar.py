@@ -69,7 +69,7 @@ class BeatsConfig(PreTrainedConfig):
     layer_norm_eps: float = 1e-5
     initializer_range: float = 0.02
 
-    def validate_beats(self):
+    def validate_beats(self) -> None:
         """Check that the heads divide the width."""
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
@@ -145,14 +145,17 @@ class ScalarConfig(PreTrainedConfig):
                 setattr(self, key, spec.init_kwargs | sub_config)
         super().__post_init__(**kwargs)
 
-    def validate_scalar(self):
+    def validate_scalar(self) -> None:
         """Check the relations between fields on which the model relies."""
         if self.query_temperature <= 0:
             raise ValueError(f"`query_temperature` must be positive, got {self.query_temperature!r}.")
         from .aggregation_scalar import METHODS  # which needs this file
 
         if self.aggregation not in METHODS:
-            raise ValueError(f"`aggregation` must be one of {tuple(METHODS)}, got {self.aggregation!r}.")
+            raise ValueError(
+                f"`aggregation` must be one of {tuple(METHODS)}, got {self.aggregation!r}. If a plugin registers it, "
+                "import that first."
+            )
         if METHODS[self.aggregation].uses_concat_heads and not self.has_concat_heads:
             raise ValueError(
                 f"`aggregation={self.aggregation!r}` needs `has_concat_heads=True`: convert the checkpoint with "
@@ -167,8 +170,8 @@ class ScalarConfig(PreTrainedConfig):
                 raise ValueError(f"`{tower}_pooling` must be one of {POOLINGS}, got {pooling!r}.")
             if pooling == "cls" and model_type in _WITHOUT_CLASS_TOKEN | _CAUSAL_TEXT:
                 raise ValueError(
-                    f"`{tower}_pooling='cls'` takes the first token, which in a {model_type!r} tower is no class "
-                    "token. Use 'mean' or 'pooler'."
+                    f"`{tower}_pooling='cls'` takes the first token, which in a {model_type!r} tower is not a "
+                    "class token. Use 'mean' or 'pooler'."
                 )
         text = self.text_config
         if getattr(text, "is_decoder", False) and getattr(text, "is_causal", True):

@@ -185,7 +185,7 @@ def read_checkpoint(path: str | Path) -> dict[str, torch.Tensor]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is no state dict of tensors, or two keys become one.
+        ValueError: it is not a state dict of tensors, or two keys become one.
     """
     path = Path(path)
     if not path.is_file():

@@ -6,6 +6,7 @@ Kaldi's filter bank works on each 25 ms window by itself, so only the windows of
 import math
 import warnings
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,7 +88,7 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
         num_segments: int = 1,
         mean: float = 15.41663,
         std: float = 6.55582,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.num_mel_bins = num_mel_bins

@@ -5,6 +5,7 @@ were trained on.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,7 +59,7 @@ class ScalarImageProcessor(BaseImageProcessor):
         image_std: Sequence[float] = (0.26862954, 0.26130258, 0.27577711),
         train_crop_scale: Sequence[float] | None = (0.8, 1.0),
         train_flip: bool = True,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         if resize_mode not in RESIZE_MODES:

@@ -1,8 +1,12 @@
-"""Load a saved model or adapter with the processor saved beside it. For programs; remote code does not need it."""
+"""Load a saved model or adapter with the processor saved beside it, and plugins. For programs; remote code does not
+need it."""
 
 import hashlib
 import json
 import os
+import sys
+from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +35,7 @@ def _load_config(name: str, overrides: dict[str, Any], revision: str = "main") -
     unknown = sorted(set(overrides) - set(config.to_dict()))
     if unknown:
         raise ValueError(f"ScalarConfig has no fields {unknown}; check their spelling.")
-    # Built anew, not set on the object: only construction checks the fields against each other.
+    # Built again, not set on the object: only construction checks the fields against each other.
     return ScalarConfig.from_dict(config.to_dict() | overrides) if overrides else config
 
 
@@ -60,7 +64,7 @@ def default_device() -> torch.device:
 
 def weight_digests(name_or_path: str | os.PathLike) -> dict[str, str]:
     """
-    Identify the weights of a saved model or adapter, so that figures can be told to belong to them.
+    Identify the weights of a saved model or adapter, so that metrics can be traced to them.
 
     Args:
         name_or_path (`str`): a folder, or a Hub id whose files are in the cache.
@@ -123,7 +127,7 @@ def load_model(
         The model, in evaluation mode, and the processor.
 
     Raises:
-        ValueError: nothing can be loaded from there, it is no SCALAR model with its processor, weights are missing
+        ValueError: nothing can be loaded from there, it is not a SCALAR model with its processor, weights are missing
             (those of concatenation heads asked for by `has_concat_heads=True` too), or a field is unknown.
     """
     # An adapter remembers where its base was loaded from; an absolute folder holds in any working directory.
@@ -154,4 +158,23 @@ def load_model(
     return model.eval(), processor
 
 
-__all__ = ["default_device", "load_model", "model_fingerprint", "weight_digests"]
+def load_plugins(names: Iterable[str]) -> None:
+    """
+    Import modules that register scores of one's own with [`~aggregation_scalar.register_method`].
+
+    Args:
+        names (iterable of `str`): importable names; a module in the working folder is found by its own.
+
+    Raises:
+        ValueError: there is no such module.
+    """
+    for name in names:
+        if os.getcwd() not in sys.path:  # as `python -m` has it, and a script in another folder has not
+            sys.path.append(os.getcwd())
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            raise ValueError(f"The plugin {name!r} cannot be imported from here: {error}") from error
+
+
+__all__ = ["default_device", "load_model", "load_plugins", "model_fingerprint", "weight_digests"]

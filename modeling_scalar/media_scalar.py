@@ -66,7 +66,7 @@ def frame_indices(
     chosen, start = [], 0
     for chunk in range(num_frames):
         length = size + (chunk < extra)
-        # No draw where there is no choice: choosing again among frames already chosen then leaves what follows alike.
+        # No draw where there is no choice: choosing again among frames already chosen then changes no later draw.
         draws = training and length > 1
         offset = int(torch.randint(length, (), generator=generator)) if draws else (length + 1) // 2 - 1
         chosen.append(min(start + offset, num_available - 1))
@@ -94,7 +94,7 @@ def _open(path: str | os.PathLike) -> Iterator["av.container.InputContainer"]:
         raise
     except av.FFmpegError as error:
         raise MediaError(
-            f"{os.fspath(path)}: not a readable video or audio file ({error.strerror}). Is it empty, cut off, or of "
+            f"{os.fspath(path)}: not a readable video or audio file ({error.strerror}). Is it empty, truncated, or of "
             "another type?"
         ) from error
     with container:
@@ -488,7 +488,7 @@ def read_subtitle(path: str | os.PathLike) -> str:
 def read_subtitle_track(path: str | os.PathLike) -> str | None:
     """Read the first text track inside a media file as `read_subtitle` reads a file; `None` if it has no text track.
 
-    Tracks of pictures (DVD, Blu-ray) are no text.
+    Tracks of pictures (DVD, Blu-ray) are not text.
     """
     with _open(path) as container:
         streams = (s for s in container.streams.subtitles if s.codec_context is not None)

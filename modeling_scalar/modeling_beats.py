@@ -5,6 +5,7 @@ state; residuals are DeepNorm-scaled and the input is cut into 16x16 patches of 
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -160,7 +161,7 @@ class BeatsModel(BeatsPreTrainedModel):
     def get_input_embeddings(self) -> nn.Module:
         return self.patch_embedding
 
-    def forward(self, input_features: torch.Tensor, **kwargs) -> BaseModelOutput:
+    def forward(self, input_features: torch.Tensor, **kwargs: Any) -> BaseModelOutput:
         """
         Encode normalised Kaldi filter banks.
 

@@ -44,7 +44,7 @@ _TOWERS = {
 }
 # Audio towers that take a spectrogram as an image of one channel.
 _WITH_CHANNEL_AXIS = {"clap_audio_model"}
-# What tells that a modality is given: its raw input, or in its place what its tower gave.
+# What tells that a modality is given: its raw input, or the output of its tower in place of it.
 _INPUTS = {
     "video": ("pixel_values_videos", "video_pooled"),
     "audio": ("input_features", "audio_pooled"),
@@ -62,8 +62,8 @@ class ScalarClipInputs(TypedDict, total=False):
         subtitle_input_ids, subtitle_attention_mask (`torch.LongTensor` of shape `(batch, length)`): as for queries.
         video_pooled, audio_pooled (`torch.FloatTensor` of shape `(batch, hidden)`), video_states, audio_states
             (`torch.FloatTensor` of shape `(batch, positions, tokens, hidden)`): in place of `pixel_values_videos` and
-            `input_features`, what [`ScalarModel.get_tower_features`] gave for them, in any precision. The states are
-            for the cross-encoder alone.
+            `input_features`, the output of [`ScalarModel.get_tower_features`] for them, in any precision. The states
+            are for the cross-encoder alone.
     """
 
     pixel_values_videos: torch.Tensor | None
@@ -79,7 +79,7 @@ class ScalarClipInputs(TypedDict, total=False):
 @dataclass
 class ScalarOutput(ModelOutput):
     """
-    Output of [`ScalarModel`]. What was not given is None.
+    Output of [`ScalarModel`]. A field that was not asked for is None.
 
     Args:
         text_embeds (`torch.FloatTensor` of shape `(queries, dim)`): unit norm.
@@ -332,7 +332,9 @@ class ScalarModel(ScalarPreTrainedModel):
         return self.text_model.get_input_embeddings()
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args, **kwargs) -> "ScalarModel":
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any
+    ) -> "ScalarModel":
         """
         Load a model as transformers does, or an adapter saved together with the configuration of its run.
 
@@ -357,7 +359,7 @@ class ScalarModel(ScalarPreTrainedModel):
         vision: str | PreTrainedModel,
         audio: str | PreTrainedModel,
         text: str | PreTrainedModel,
-        **config_kwargs,
+        **config_kwargs: Any,
     ) -> "ScalarModel":
         """
         Compose a model from pretrained encoders; heads and condition encoders are newly initialised.
@@ -404,7 +406,7 @@ class ScalarModel(ScalarPreTrainedModel):
         if missing:
             raise ValueError(
                 f"{tower} lacks {len(missing)} weights of {type(model).__name__}, such as {sorted(missing)[:3]}: it "
-                f"is no checkpoint of that model. Load the {name} encoder yourself and pass it."
+                f"is not a checkpoint of that model. Load the {name} encoder yourself and pass it."
             )
         return getattr(model, f"{name}_model") if is_dual else model
 
@@ -534,9 +536,9 @@ class ScalarModel(ScalarPreTrainedModel):
         with_states: bool = True,
     ) -> dict[str, torch.Tensor]:
         """
-        Compute what the vision and audio towers give for each clip, to be passed in place of their inputs.
+        Compute the outputs of the vision and audio towers for each clip, to be passed in place of their inputs.
 
-        Frozen towers give the same for the same input at every step. Computed once, `model(**features, ...)` is
+        Frozen towers have the same output for the same input at every step. Computed once, `model(**features, ...)` is
         exactly `model(pixel_values_videos=..., input_features=..., ...)`.
 
         Args:
@@ -564,7 +566,7 @@ class ScalarModel(ScalarPreTrainedModel):
     # Head stage ---------------------------------------------------------------------------------------------------
 
     def _encode_clips(self, inputs: ScalarClipInputs, modality_mask=None, condition_on: tuple[str, ...] = ()):
-        """Run each tower once over the clips that have its modality, and the heads on what it gives.
+        """Run each tower once over the clips that have its modality, and the heads on its output.
 
         Returns embeddings (B, 3, D), the mask (B, 3), and for each name in `condition_on` the condition tokens of the
         present rows with their token mask.
@@ -649,7 +651,7 @@ class ScalarModel(ScalarPreTrainedModel):
         Args:
             modality_mask (`torch.BoolTensor` of shape `(batch, 3)`, *optional*): which rows are real. What a masked
                 row holds, NaN included, is never read. Without it, every input given is present in every row.
-            inputs ([`ScalarClipInputs`]): frames, sound and subtitles of the clips, or what their towers gave.
+            inputs ([`ScalarClipInputs`]): frames, sound and subtitles of the clips, or the outputs of their towers.
 
         Returns:
             The embeddings `(batch, 3, projection_dim)`, unit norm and zero where absent, and the mask `(batch, 3)`.
@@ -665,7 +667,7 @@ class ScalarModel(ScalarPreTrainedModel):
         self, *, modality_mask: torch.Tensor | None = None, **inputs: Unpack[ScalarClipInputs]
     ) -> torch.Tensor:
         """
-        Embed clips with the concatenation heads, each a linear map of what several towers give side by side.
+        Embed clips with the concatenation heads, each a linear map of the outputs of several towers side by side.
 
         Not in the paper: VAST checkpoints carry these heads, and the released code of PMRL ranks by the cosine of a
         caption and the head that fits what the clip has.
@@ -890,7 +892,7 @@ class ScalarModel(ScalarPreTrainedModel):
         select_pairs: Callable[["ScalarOutput"], tuple[torch.Tensor, ...]] | None = None,
         condition_on: tuple[str, ...] = MODALITIES,
         return_scores: bool = True,
-        **kwargs,
+        **kwargs: Any,
     ) -> ScalarOutput:
         """
         Embed queries and clips and score every query against every clip.
@@ -968,7 +970,7 @@ def _spread(values: torch.Tensor, rows: torch.Tensor, size: int) -> torch.Tensor
 
 
 def _unit(embeds: torch.Tensor) -> torch.Tensor:
-    # In float32 at least, also for half-precision weights: a rounded norm is no unit norm.
+    # In float32 at least, also for half-precision weights: a rounded norm is not a unit norm.
     return nn.functional.normalize(embeds.to(torch.promote_types(embeds.dtype, torch.float32)), dim=-1)
 
 

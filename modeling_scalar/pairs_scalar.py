@@ -76,10 +76,10 @@ def _check_hyperbolic(hyperbolic_mix: float | torch.Tensor, curvature: float | t
         raise ValueError(f"`curvature` must be positive and finite, got {curvature!r}.")
 
 
-def check_method(method: str) -> None:
-    """Raise a ValueError unless a score has this name."""
+def check_method(method: str, argument: str = "method") -> None:
+    """Raise a ValueError that names the argument unless a score has this name."""
     if method not in METHODS:
-        raise ValueError(f"`method` must be one of {tuple(METHODS)}, got {method!r}.")
+        raise ValueError(f"`{argument}` must be one of {tuple(METHODS)}, got {method!r}.")
 
 
 # Numbers ------------------------------------------------------------------------------------------------------------
@@ -499,6 +499,11 @@ class Method:
     def has_weights(self) -> bool:
         """Whether the score is that of a weighted sum of the modalities."""
         return self.weights is not None
+
+    @property
+    def covers_every_clip(self) -> bool:
+        """Whether the score is defined for every clip that has a modality, whichever that is."""
+        return self.scorable is None and not self.needs and set(self.reads) == set(MODALITIES)
 
     def covers(self, modality_mask: torch.Tensor) -> torch.Tensor:
         """Tell for which clips the score is defined; see [`scorable_clips`]."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import ProcessorMixin
-from transformers.feature_extraction_utils import BatchFeature
+from transformers import PreTrainedTokenizerBase, ProcessorMixin
+from transformers.feature_extraction_utils import BatchFeature, FeatureExtractionMixin
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.utils import logging
 
@@ -171,9 +171,9 @@ class ScalarProcessor(ProcessorMixin):
 
     def __init__(
         self,
-        image_processor,
-        feature_extractor,
-        tokenizer,
+        image_processor: BaseImageProcessor,
+        feature_extractor: FeatureExtractionMixin,
+        tokenizer: PreTrainedTokenizerBase,
         num_frames: int = 8,
         num_train_frames: int = 2,
         max_text_length: int = 40,
@@ -192,7 +192,7 @@ class ScalarProcessor(ProcessorMixin):
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)!r}.")
         super().__init__(image_processor, feature_extractor, tokenizer)
 
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any):
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> type:
         """As in `ProcessorMixin`, but without Pillow too: its class of image processors is a placeholder there."""
         if argument_name == "image_processor" and isinstance(argument, BaseImageProcessor):
             return BaseImageProcessor

@@ -113,6 +113,27 @@ def check_record(folder, model):
     assert record["versions"]["torch"] == torch.__version__
 
 
+def test_a_score_of_a_plugin_trains_where_some_clips_lack_what_it_needs(line, tmp_path):
+    """By the command, as a user starts it: the module lies in the working folder or can be imported."""
+    (tmp_path / "my_scores.py").write_text(
+        "from modeling_scalar.aggregation_scalar import register_method\n\n\n"
+        '@register_method("of_a_plugin", needs=("audio",))\n'
+        "def of_a_plugin(pairs):\n    return pairs.similarities[:2].mean(0)\n"
+    )
+    fields = ["--plugin", "my_scores", "--aggregation", "of_a_plugin", "--objective", "contrastive"]
+    fields += ["--use_cpu", "true", "--max_steps", "6", "--logging_steps", "1", "--per_device_train_batch_size", "8"]
+    arguments = ["train.py", *overlay(line), *fields, "--output_dir", tmp_path / "out", "--disable_tqdm", "true"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    done = subprocess.run([sys.executable, *map(str, arguments)], cwd=ROOT, env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    checkpoint_log = [entry for entry in log_of(tmp_path / "out") if "loss_align" in entry]
+    assert len(checkpoint_log) == 6 and all(0 < entry["loss_align"] < 20 for entry in checkpoint_log)
+    assert json.loads((tmp_path / "out" / "recipe.json").read_text())["plugin"] == "my_scores"
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["aggregation"] == "of_a_plugin"
+    with pytest.raises(ValueError, match="If a plugin registers it, import that first"):
+        load_model(tmp_path / "out")
+
+
 def test_a_wrong_field_is_named(line, tmp_path):
     (tmp_path / "r.yaml").write_text("objektive: scalar\n")
     with pytest.raises(ValueError, match="`objektive`. Did you mean `objective`"):

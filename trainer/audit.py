@@ -1,11 +1,12 @@
-"""What a run is about to do, said before it starts; and whether it then does it."""
+"""What a run is about to do, described before it starts, and a check that it trains what it says."""
 
 import logging
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .lora import count_parameters
 from .training_args import ScalarTrainingArguments
@@ -21,13 +22,15 @@ def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items()) or "nothing"
 
 
-def describe_run(model, args: ScalarTrainingArguments, num_examples: int, steps_per_epoch: int) -> str:
+def describe_run(
+    model: torch.nn.Module, args: ScalarTrainingArguments, num_examples: int, steps_per_epoch: int
+) -> str:
     """
-    Say in a few lines what will be trained, what stays frozen, the effective batch, the steps, and the memory that
-    weights, gradients and AdamW's two moments need on each device; activations come on top.
+    Describe in a few lines what will be trained, what stays frozen, the effective batch, the steps, and the memory
+    that weights, gradients and AdamW's two moments need on each device; activations come on top.
 
     Args:
-        model: with the trainable parameters chosen.
+        model (`torch.nn.Module`): with the trainable parameters chosen.
         args ([`ScalarTrainingArguments`]): of the run.
         num_examples (`int`): of the training set.
         steps_per_epoch (`int`): optimizer steps in an epoch.
@@ -75,13 +78,27 @@ class GradientAudit(TrainerCallback):
             present = modality_mask.any(dim=0).cpu()
             self._present = present if self._present is None else self._present | present
 
-    def on_train_begin(self, args, state, control, model=None, **kwargs):
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: torch.nn.Module | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Wait for all trainable parameters."""
         self._waiting = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         self._present = None
 
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        """Look which are still without a gradient."""
+    def on_pre_optimizer_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: torch.nn.Module | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Check which are still without a gradient."""
         if not self._waiting:
             return
         reached = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
@@ -97,8 +114,10 @@ class GradientAudit(TrainerCallback):
                 f"{lost[:5]}: the objective does not reach them. Freeze them, or choose an objective that trains them."
             )
 
-    def on_train_end(self, args, state, control, **kwargs):
-        """Say what was never trained."""
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Warn of what was never trained."""
         if self._waiting:
             logger.warning(
                 "%d trainable parameters never got a gradient, such as %s: no clip has their modality.",

@@ -1,4 +1,6 @@
-"""Compute once what the frozen vision and audio towers give for the training clips: python -m trainer.cache_features
+"""Compute the outputs of the frozen vision and audio towers for the training clips once:
+
+    python -m trainer.cache_features
 
 The folder holds one row per clip that has the modality, all its views together, in `.npy` files that grow as they are
 written: how many clips really have a sound track is known only once all are read. They are written, not memory-mapped:
@@ -46,7 +48,7 @@ class _GrowingArray:
         self._write_header()
         end = self._file.tell() + num_rows * self.dtype.itemsize * int(np.prod(row_shape))
         if self._file.seek(0, os.SEEK_END) < end:
-            raise ValueError(f"{path} is shorter than its {num_rows} rows. Remove the folder and start anew.")
+            raise ValueError(f"{path} is shorter than its {num_rows} rows. Remove the folder and start again.")
         self._file.truncate(end)  # rows of an interrupted batch
         self._file.seek(end)
 
@@ -87,7 +89,7 @@ def _row_shapes(model: ScalarModel, processor: ScalarProcessor, with_states: boo
 
 
 def _check_disk(folder: Path, rows: datasets.Dataset, row_bytes: dict[str, int], num_done: int) -> None:
-    """Log how much there is to write, and refuse what does not fit."""
+    """Log how much there is to write, and raise a ValueError if it does not fit."""
     given = [sum(path is not None for path in rows[f"{name}_path"]) for name in MODALITIES[:2]]
     total = sum(given[FEATURES[name]] * size for name, size in row_bytes.items())
     needed = int(total * (1 - num_done / len(rows)))
@@ -134,7 +136,7 @@ def _tower_features(model: ScalarModel, batch: dict[str, torch.Tensor], with_sta
     for name, value in features.items():
         value = value[inputs["modality_mask"][:, FEATURES[name]]].to(getattr(torch, dtype))
         if not value.isfinite().all():
-            raise ValueError(f"Some `{name}` are not finite in {dtype}. Take float32, or look at the model's weights.")
+            raise ValueError(f"Some `{name}` are not finite in {dtype}. Use float32, or check the model's weights.")
         arrays[name] = value.cpu().numpy()
     return batch["modality_mask"].numpy(), arrays
 
@@ -155,19 +157,19 @@ def cache_features(
     progress: bool = True,
 ) -> dict[str, Any]:
     """
-    Compute and keep what the vision and audio towers give for every row of a data set.
+    Compute and store the outputs of the vision and audio towers for every row of a data set.
 
     View v of a row has the frames, audio segments and crops that epoch v of a training with this seed draws. A call
-    that was interrupted goes on at the batch it had reached; the files come out the same.
+    that was interrupted resumes at the batch it had reached and writes the same files.
 
     Args:
-        folder (`str`): to write to; made if need be.
+        folder (`str`): to write to; created if needed.
         rows (`datasets.Dataset`): the columns of a benchmark.
         model ([`ScalarModel`]): put into evaluation mode, and run where it is.
         processor ([`ScalarProcessor`]): reads the files, in training mode.
         views (`int`): how often each clip is drawn.
         seed (`int`): of the draws.
-        dtype (`str`): of the files, `"float16"` or `"float32"`; computed is in the model's.
+        dtype (`str`): of the files, `"float16"` or `"float32"`; the model computes in its own.
         with_states (`bool`): keep the towers' tokens, which matching needs and which take nearly all the space.
         batch_size (`int`): clips per forward pass. Changes speed and memory; results by rounding only.
         on_error (`str`), keep_in_memory (`bool`): as in [`~trainer.data.ClipDataset`].
@@ -267,8 +269,8 @@ def _append(presence: _GrowingArray, arrays: dict[str, _GrowingArray], of_batch:
     if len(varying):
         names = [rows[presence.num_rows + int(row)]["video_id"] for row in varying]
         raise ValueError(
-            f"The clips {names} have a modality in some of their views and not in others: their files decode in part. "
-            "Repair them."
+            f"The clips {names} have a modality in some of their views and not in others: parts of their files "
+            "cannot be decoded. Repair them."
         )
     presence.append(masks[0])
     for name, array in arrays.items():
@@ -297,7 +299,7 @@ def main(
     ] = True,
     batch_size: Annotated[int, typer.Option(help="Clips per forward pass.")] = 32,
     on_error: Annotated[
-        Literal["raise", "missing"], typer.Option(help="Stop at what cannot be read, or count it as absent.")
+        Literal["raise", "missing"], typer.Option(help="Stop at a stream that cannot be read, or count it as absent.")
     ] = "raise",
     keep_in_memory: Annotated[
         bool, typer.Option("--keep-in-memory", help="Decode every clip once, for all views. For small data sets.")
@@ -305,12 +307,12 @@ def main(
     num_workers: Annotated[int, typer.Option(help="Threads that read clips ahead.")] = 2,
     device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
 ) -> None:
-    """Compute once what the frozen vision and audio towers give for the training clips; train with --features.
+    """Compute the outputs of the frozen vision and audio towers for the training clips once; train with --features.
 
     At the paper's sizes a clip takes 1.8 MB per view in float16, about 250 GB for the 136,674 clips, or 4.4 kB with
-    --no-states, which suffices for training without matching. A training from files draws other frames, audio segments
-    and crops in every epoch; one from features sees the cached views in turn: with --views 1 the same frames in every
-    epoch. Interrupted, the same command goes on where it was.
+    --no-states, which suffices for training without matching. Training from files draws new frames, audio segments and
+    crops in every epoch; training from features takes the stored views in turn, with --views 1 the same frames each
+    time. If it is interrupted, the same command resumes.
     """
     from eval.benchmarks import load_benchmark
     from modeling_scalar import load_model

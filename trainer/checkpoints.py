@@ -1,4 +1,4 @@
-"""Checkpoints that a resumed run can rely on: a broken one is never taken for the last."""
+"""Checkpoints that a resumed run can rely on: a broken one is never taken for the last one."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ def _step(checkpoint: Path) -> int:
 
 def last_checkpoint(output_dir: str | Path) -> Path | None:
     """
-    Find the newest complete checkpoint of a run; say which newer, incomplete ones are passed over.
+    Find the newest complete checkpoint of a run; warn of newer, incomplete ones, which are skipped.
 
     Args:
         output_dir (`str`): of the run.
@@ -41,22 +41,22 @@ def last_checkpoint(output_dir: str | Path) -> Path | None:
     for folder in sorted(folders, key=_step, reverse=True):
         if is_complete(folder):
             return folder
-        logger.warning("%s is incomplete: the run ended while it was written. It is passed over.", folder)
+        logger.warning("%s is incomplete: the run ended while it was being written. It is skipped.", folder)
     return None
 
 
 @contextmanager
 def describe_failed_save(output_dir: str | Path, what: str, partial: Path | None = None) -> Iterator[None]:
     """
-    Say from where the run can go on if a save fails, and remove the checkpoint that it left unfinished.
+    Say where the run can resume if a save fails, and remove the checkpoint that it left unfinished.
 
     Args:
         output_dir (`str`): of the run.
-        what (`str`): is being saved, for the message.
+        what (`str`): what is being saved, for the message.
         partial (`Path`, *optional*): folder of the checkpoint that is being written.
 
     Raises:
-        OSError: the save failed, of a full disk for one.
+        OSError: the save failed, because the disk is full for example.
     """
     try:
         yield

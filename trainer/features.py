@@ -1,10 +1,10 @@
-"""Training examples from what the frozen towers gave, which `python -m trainer.cache_features` computed once.
+"""Training examples from the outputs of the frozen towers, which `python -m trainer.cache_features` stored.
 
 Under the paper's recipe the vision and audio towers are frozen, so most of a step computes what an earlier epoch has
 computed already. Read from a folder instead, the pooled vectors and tokens of the clips come memory-mapped.
 
-What is given up: a training from files draws other frames, audio segments and crops of a clip in every epoch; a folder
-of features holds k such views, and epoch e sees view e modulo k. Dropout inside the frozen towers is off; the paper's
+What is given up: training from files draws new frames, audio segments and crops of a clip in every epoch; a folder of
+features holds k such views, and epoch e sees view e modulo k. Dropout inside the frozen towers is off; the paper's
 have none. A change of the files after the features were computed goes unnoticed.
 """
 
@@ -121,13 +121,13 @@ class FeatureDataset(torch.utils.data.Dataset):
         if not (folder / DESCRIPTION).is_file():
             raise FileNotFoundError(
                 f"There are no finished features in {folder}. Compute them with `python -m trainer.cache_features`; "
-                "the same command goes on where it was interrupted."
+                "if it is interrupted, the same command resumes."
             )
         model = model.get_base_model() if isinstance(model, PeftModel) else model
         for tower in ("vision_model", "audio_model"):
             if any(parameter.requires_grad for parameter in getattr(model, tower).parameters()):
                 raise ValueError(
-                    f"The {tower} has trainable parameters, so what it gives changes in training. Use the adapter "
+                    f"The {tower} has trainable parameters, so its output changes in training. Use the adapter "
                     "'paper', which freezes it, or train from the files."
                 )
         description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
@@ -137,8 +137,8 @@ class FeatureDataset(torch.utils.data.Dataset):
         different = [text for name, text in _CHECKED.items() if description["sha256"][name] != now[name]]
         if different:
             raise ValueError(
-                f"The features in {folder} were computed from something else. Different are {'; '.join(different)}. "
-                "Compute them anew with `python -m trainer.cache_features`."
+                f"The features in {folder} were computed from something else. What differs: {'; '.join(different)}. "
+                "Compute them again with `python -m trainer.cache_features`."
             )
         if seed is not None and seed != description["seed"]:
             logger.info("The views in %s were drawn with seed %d, not %d.", folder, description["seed"], seed)
@@ -177,11 +177,11 @@ def _open(folder: Path, name: str, description: dict[str, Any]) -> np.ndarray:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}). Remove {folder} and compute the features anew.") from error
+        raise ValueError(f"{path} is damaged ({error}). Remove {folder} and compute the features again.") from error
     if (list(array.shape), array.dtype.name) != (expected["shape"], expected["dtype"]):
         raise ValueError(
             f"{path} must hold {expected['dtype']} of shape {expected['shape']}, got {array.dtype.name} of shape "
-            f"{list(array.shape)}. Remove {folder} and compute the features anew."
+            f"{list(array.shape)}. Remove {folder} and compute the features again."
         )
     return array
 

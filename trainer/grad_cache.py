@@ -2,11 +2,13 @@
 
 Contrastive losses need every row of a batch at once, but only its embeddings. So: embed the parts without a graph;
 compute the loss and its gradient with respect to the embeddings; embed each part again, with a graph, and pass that
-gradient on. The cross-encoder reads pairs, which are parted too. Held for the whole batch are the embeddings, the
-condition tokens the cross-encoder reads with their gradient, and what frozen towers gave, which is computed once.
+gradient on. The cross-encoder reads pairs, which are divided too. Held for the whole batch are the embeddings, the
+condition tokens the cross-encoder reads with their gradient, and the outputs of frozen towers, computed once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,7 +42,7 @@ class RandomState:
 
 @torch.no_grad()
 def with_tower_features(model: ScalarModel, inputs: dict[str, Any], with_states: bool) -> dict[str, Any]:
-    """Replace the raw inputs of frozen towers by what these towers give: computed once instead of twice."""
+    """Replace the raw inputs of frozen towers by their outputs: computed once instead of twice."""
     frozen = {
         name: inputs[name]
         for tower, name in _TOWER_INPUTS.items()
@@ -69,4 +71,78 @@ def concatenate_ragged(tensors: list[torch.Tensor]) -> torch.Tensor:
     )
 
 
-__all__ = ["RandomState", "concatenate_ragged", "no_pairs", "split_inputs", "with_tower_features"]
+class BatchInParts:
+    """
+    The two passes over one batch: its embeddings as leaves of a graph, then their gradient passed on to the model.
+
+    Args:
+        model (`torch.nn.Module`): what is called, a PEFT model say.
+        scalar_model ([`ScalarModel`]): the model in it, whose frozen towers are asked once.
+        size (`int`): rows of a part.
+        autocast (`Callable`): a context manager, under which the model runs.
+        condition_on (`tuple` of `str`, *optional*): modalities whose condition tokens are wanted, for matching.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        scalar_model: ScalarModel,
+        size: int,
+        autocast: Callable[[], AbstractContextManager],
+        condition_on: tuple[str, ...] | None = None,
+    ):
+        self.size, self.autocast, self.scalar_model = size, autocast, scalar_model
+        options = {} if condition_on is None else {"select_pairs": no_pairs, "condition_on": condition_on}
+        self._with_states = condition_on is not None
+        self._encode = partial(model, return_scores=False, **options)
+        self._parts: list[dict[str, Any]] = []
+        self._states: list[RandomState] = []
+        self._leaves: list[torch.Tensor] = []
+
+    def forward(self, inputs: dict[str, Any]) -> ScalarOutput:
+        """
+        Embed the batch without a graph.
+
+        Args:
+            inputs (`dict`): arguments of the model.
+
+        Returns:
+            [`ScalarOutput`] of the whole batch, whose `text_embeds`, `modality_embeds` and `condition_states` are
+            leaves that collect a gradient.
+        """
+        outputs = []
+        with torch.no_grad(), self.autocast():
+            for part in split_inputs(inputs, self.size):
+                self._parts.append(with_tower_features(self.scalar_model, part, self._with_states))
+                self._states.append(RandomState(part["modality_mask"].device))
+                outputs.append(self._encode(**self._parts[-1]))
+        whole = ScalarOutput(
+            text_embeds=torch.cat([output.text_embeds for output in outputs]).requires_grad_(),
+            modality_embeds=torch.cat([output.modality_embeds for output in outputs]).requires_grad_(),
+            modality_mask=torch.cat([output.modality_mask for output in outputs]),
+        )
+        self._leaves = [whole.text_embeds, whole.modality_embeds]
+        if self._with_states:
+            whole.condition_mask = concatenate_ragged([output.condition_mask for output in outputs])
+            states = concatenate_ragged([output.condition_states for output in outputs])
+            whole.condition_states = states.requires_grad_()
+            self._leaves.append(whole.condition_states)
+        return whole
+
+    def backward(self) -> None:
+        """Embed each part again, with a graph and with the same dropout, and pass the gradient of its leaves on."""
+        after = RandomState(self._leaves[0].device)
+        gradients = zip(*(leaf.grad.split(self.size) for leaf in self._leaves), strict=True)
+        for part, state, gradient in zip(self._parts, self._states, gradients, strict=True):
+            state.restore()
+            with self.autocast():
+                output = self._encode(**part)
+            surrogate = (output.text_embeds * gradient[0]).sum() + (output.modality_embeds * gradient[1]).sum()
+            if self._with_states:
+                length = output.condition_states.shape[1]
+                surrogate = surrogate + (output.condition_states * gradient[2][:, :length]).sum()
+            surrogate.backward()
+        after.restore()
+
+
+__all__ = ["BatchInParts"]

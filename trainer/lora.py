@@ -3,9 +3,14 @@
 The one pattern of LoRA targets and the one list of heads live here. Counts are exact and tested on the meta device.
 """
 
+from collections.abc import Sequence
+
+import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from modeling_scalar import ScalarModel
+from modeling_scalar.aggregation_scalar import METHODS
+from modeling_scalar.configuration_scalar import MODALITIES
 
 RECIPES = ("paper", "all_towers", "full")
 """`"paper"`: LoRA in the text tower, which reads queries, subtitles and pairs (Table S1: 4,763,650 parameters).
@@ -20,15 +25,21 @@ _EMBEDDING_HEADS = ["text_projection", "video_projection", "audio_projection", "
 # The matching loss conditions on video and audio only, so the subtitle's condition encoder is never trained.
 _MATCHING_HEADS = ["match_head", "video_condition", "audio_condition"]
 _NEVER_REACHED = "subtitle_condition"
+_TOWERS = {"video": "vision_model", "audio": "audio_model"}
 
 
-def _unreached(model: ScalarModel, matching: bool, learnable_temperature: bool) -> list[str]:
+def _unreached(
+    model: ScalarModel, matching: bool, learnable_temperature: bool, modalities: Sequence[str]
+) -> list[str]:
     """Name the modules that the objective does not reach, by whole parts of their parameters' names."""
     modules = [_NEVER_REACHED]
-    if not (matching and model.config.has_cross_attention):
+    matching = matching and model.config.has_cross_attention
+    if not matching:
         modules += [*_MATCHING_HEADS, "crossattention"]
-    if model.config.aggregation == "triangle":
-        modules += ["subtitle_projection"]
+    for name in (name for name in MODALITIES if name not in modalities):
+        modules.append(f"{name}_projection")
+        if name in _TOWERS and not matching:  # which reads them too; the text tower reads the queries in any case
+            modules.append(_TOWERS[name])
     if not learnable_temperature:
         modules += ["logit_scale"]
     return modules
@@ -43,6 +54,7 @@ def apply_adapters(
     lora_alpha: int = 16,
     lora_dropout: float = 0.0,
     revision: str | None = None,
+    modalities: Sequence[str] | None = None,
 ) -> PeftModel | ScalarModel:
     """
     Make exactly the parameters of a recipe trainable that the objective reaches.
@@ -56,6 +68,8 @@ def apply_adapters(
             Unused by `"full"`.
         revision (`str`, *optional*): commit of a base on the Hub, which the adapter then names: it belongs to these
             weights, not to later ones. Unused by `"full"`.
+        modalities (`Sequence[str]`, *optional*): those whose embeddings the objective reads; by default those that the
+            model's score reads.
 
     Returns:
         The PEFT model, or for `"full"` the model itself.
@@ -67,25 +81,28 @@ def apply_adapters(
         raise ValueError(f"`recipe` must be one of {RECIPES}, got {recipe!r}.")
     if learnable_temperature and not model.config.has_logit_scale:
         raise ValueError("`learnable_temperature` needs a model with a temperature: load it with `has_logit_scale`.")
-    unreached = _unreached(model, matching, learnable_temperature)
+    if modalities is None:
+        modalities = METHODS[model.config.aggregation].reads
+    unreached = _unreached(model, matching, learnable_temperature, modalities)
     if recipe == "full":
         for name, parameter in model.named_parameters():
             parameter.requires_grad = not set(unreached) & set(name.split("."))
         return model
     heads = [*_EMBEDDING_HEADS, *_MATCHING_HEADS, "hyperbolic", "logit_scale"]
-    without_cross_attention = r"(?!.*\.crossattention\.)" if "crossattention" in unreached else ""
+    left_out = r"(?!.*\.crossattention\.)" if "crossattention" in unreached else ""
+    left_out += "".join(rf"(?!{tower}\.)" for tower in _TOWERS.values() if tower in unreached)
     config = LoraConfig(
         task_type="FEATURE_EXTRACTION",
         r=r,
         lora_alpha=lora_alpha,
         lora_dropout=lora_dropout,
-        target_modules=without_cross_attention + _ADAPTED_TOWERS[recipe] + _QUERY_VALUE,
+        target_modules=left_out + _ADAPTED_TOWERS[recipe] + _QUERY_VALUE,
         modules_to_save=[name for name in heads if hasattr(model, name) and name not in unreached],
     )
     return get_peft_model(model, config, revision=revision)
 
 
-def count_parameters(model, trainable: bool = True) -> dict[str, int]:
+def count_parameters(model: torch.nn.Module, trainable: bool = True) -> dict[str, int]:
     """Count trainable, or frozen, parameters by top-level module of [`ScalarModel`], adapters under their tower."""
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():

@@ -1,13 +1,17 @@
-"""What is minimised: a batch of embeddings spread over processes in, named and weighted terms out."""
+"""What is minimised: a batch of embeddings spread over processes in, named and weighted terms out.
+
+A new objective is one subclass of [`Objective`], given to [`ScalarTrainer`].
+"""
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
-from modeling_scalar.aggregation_scalar import paired_centroids, retrieval_scores
-from modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
+from modeling_scalar.aggregation_scalar import METHODS, paired_centroids, retrieval_scores
+from modeling_scalar.configuration_scalar import ScalarConfig
 
 from .distributed import RowLayout
 from .losses import (
@@ -19,7 +23,9 @@ from .losses import (
     UniformityLoss,
     leading_directions,
 )
-from .training_args import ScalarTrainingArguments
+
+if TYPE_CHECKING:  # which asks the objectives for their facts
+    from .training_args import ScalarTrainingArguments
 
 Terms = dict[str, tuple[float, torch.Tensor]]
 """Name of a term to its weight and its unweighted value."""
@@ -78,26 +84,84 @@ class Batch:
 
 def centroid_temperature(config: ScalarConfig) -> float:
     """Return tau_w of the centroids: infinite where query conditioning is off and all weights are equal."""
-    return float("inf") if config.aggregation == "uniform" else config.query_temperature
+    return float("inf") if METHODS[config.aggregation].weights == "equal" else config.query_temperature
 
 
-class ScalarObjective:
-    """SCALAR's own objective without its matching term, Eq. 6 to 9 (Algorithm S2, steps 5 to 8)."""
+class Objective(nn.Module):
+    """
+    What a training minimises, beside matching, which [`ScalarTrainer`] adds where `matching_weight` is positive.
 
-    def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
-        if config.aggregation not in ("scalar", "uniform"):
+    A subclass defines `forward` and states what it needs; by default nothing. It holds no parameters to train: what is
+    learned belongs to the model, which is saved and published.
+
+    Attributes:
+        reads_every_modality (`bool`): whether it reads the embeddings of all modalities, also where the model's score
+            does not; else heads that the score does not read are not trained.
+        uses_reduced_views (`bool`): whether some clips lose a modality in `batch.reduced_mask`; else it is
+            `batch.mask`.
+        uses_semantics (`bool`): whether `batch.affinities` are read, for which the run needs semantic targets.
+        uses_temperature (`bool`): whether there is a contrastive temperature, which can be learned.
+
+    Example:
+
+    ```python
+    >>> class Margin(Objective):
+    ...     def forward(self, batch, step):
+    ...         own = batch.text_to_clip.diagonal(batch.rows.offset)[:, None]
+    ...         total = (batch.text_to_clip - own + 0.2).relu().sum()
+    ...         return {"margin": (1.0, total / batch.rows.mean)}
+    >>> trainer = ScalarTrainer(model, args, objective=Margin(), train_dataset=dataset)
+    ```
+    """
+
+    reads_every_modality: bool = False
+    uses_reduced_views: bool = False
+    uses_semantics: bool = False
+    uses_temperature: bool = False
+
+    def forward(self, batch: Batch, step: int) -> Terms:
+        """
+        Compute the terms of this process's rows.
+
+        Args:
+            batch ([`Batch`]): the embeddings of the step.
+            step (`int`): optimizer steps taken so far.
+
+        Returns:
+            `dict` of the name of a term, under which it is logged as `loss_<name>`, to its weight and its value, a
+            scalar. The mean of a value over processes is that of the whole batch: a sum over this process's rows is
+            divided by `batch.rows.mean`.
+        """
+        raise NotImplementedError
+
+
+class ScalarObjective(Objective):
+    """
+    SCALAR's own objective without its matching term, Eq. 6 to 9 (Algorithm S2, steps 5 to 8).
+
+    Raises:
+        ValueError: the model's score is not that of a centroid.
+    """
+
+    reads_every_modality = uses_reduced_views = uses_semantics = uses_temperature = True
+
+    def __init__(self, args: "ScalarTrainingArguments", config: ScalarConfig):
+        super().__init__()
+        if not METHODS[config.aggregation].has_weights:
+            weighted = [name for name, method in METHODS.items() if method.has_weights]
             raise ValueError(
-                f"The objective 'scalar' is that of centroids: `aggregation` must be 'scalar' or 'uniform', got "
+                f"The objective 'scalar' is that of centroids: `aggregation` must be one of {weighted}, got "
                 f"{config.aggregation!r}. For another score take the objective 'contrastive'."
             )
         self.args = args
+        self.uses_semantics = args.semantic_weight > 0
         self.query_temperature = centroid_temperature(config)
         self.alignment = AlignmentLoss(args.temperature, args.contrastive_label_smoothing)
         self.cross_arity = CrossArityLoss(self.query_temperature)
         self.semantic = SemanticLoss(args.temperature, args.semantic_temperature, args.calibration_weight)
         self.uniformity = UniformityLoss(args.uniformity_scale)
 
-    def __call__(self, batch: Batch, step: int) -> Terms:
+    def forward(self, batch: Batch, step: int) -> Terms:
         """Compute the terms of this process's rows at an optimizer step."""
         args, rows = self.args, batch.rows
         alignment = self.alignment(
@@ -122,24 +186,35 @@ class ScalarObjective:
         return terms
 
 
-class ContrastiveObjective:
-    """InfoNCE over whatever score the model has: GRAM's, HyperGRAM's and TRIANGLE's, without matching."""
+class ContrastiveObjective(Objective):
+    """
+    InfoNCE over whatever score the model has: GRAM's, HyperGRAM's and TRIANGLE's, without matching.
 
-    def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
-        if config.aggregation in MODALITIES:
+    A clip that the score does not cover takes no part, nor does its text: the loss is that of the others.
+
+    Raises:
+        ValueError: the model's score cannot be trained.
+    """
+
+    uses_temperature = True
+
+    def __init__(self, args: "ScalarTrainingArguments", config: ScalarConfig):
+        super().__init__()
+        self.method = METHODS[config.aggregation]
+        if not self.method.is_trainable:
+            trainable = [name for name, method in METHODS.items() if method.is_trainable]
             raise ValueError(
-                f"The objective 'contrastive' cannot train the single pathway {config.aggregation!r}: clips without "
-                "it have no score. The objective 'pathways' trains each pathway."
+                f"The objective 'contrastive' cannot train the score {config.aggregation!r}, which has no gradient or "
+                f"needs what a training batch lacks. Those it can train are {trainable}."
             )
-        self.needs_video_and_audio = config.aggregation == "triangle"
         self.alignment = AlignmentLoss(args.temperature, args.contrastive_label_smoothing)
 
-    def __call__(self, batch: Batch, step: int) -> Terms:
-        """Compute the terms of this process's rows; a clip that the score does not cover takes no part."""
+    def forward(self, batch: Batch, step: int) -> Terms:
+        """Compute the term of this process's rows."""
         text_to_clip, clip_to_text, rows = batch.text_to_clip, batch.clip_to_text, batch.rows
         offset, num_rows = rows.offset, rows.mean
-        if self.needs_video_and_audio:
-            covered = batch.all_masks[0][:, :2].all(dim=1)  # (B,)
+        if not self.method.covers_every_clip:
+            covered = self.method.covers(batch.all_masks[1])  # (B,)
             text_to_clip, clip_to_text = (
                 scores[covered[rows.local]][:, covered] for scores in (text_to_clip, clip_to_text)
             )
@@ -150,13 +225,16 @@ class ContrastiveObjective:
         return {"align": (1.0, self.alignment(text_to_clip, clip_to_text, offset, num_rows, batch.temperature))}
 
 
-class PMRLObjective:
+class PMRLObjective(Objective):
     """PMRL's objective without its matching term."""
 
-    def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
+    reads_every_modality = True
+
+    def __init__(self, args: "ScalarTrainingArguments", config: ScalarConfig):
+        super().__init__()
         self.loss = PMRLLoss()
 
-    def __call__(self, batch: Batch, step: int) -> Terms:
+    def forward(self, batch: Batch, step: int) -> Terms:
         """Compute the term of this process's rows."""
         singular_values, directions = leading_directions(batch.texts, batch.modalities, batch.mask)
         rows = batch.rows
@@ -164,30 +242,40 @@ class PMRLObjective:
         return {"pmrl": (1.0, loss)}
 
 
-class PathwaysObjective:
+class PathwaysObjective(Objective):
     """InfoNCE for each modality on its own: a backbone that favours no aggregation."""
 
-    def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
+    reads_every_modality = True
+
+    def __init__(self, args: "ScalarTrainingArguments", config: ScalarConfig):
+        super().__init__()
         self.loss = PathwaysLoss(args.temperature)
 
-    def __call__(self, batch: Batch, step: int) -> Terms:
+    def forward(self, batch: Batch, step: int) -> Terms:
         """Compute the term of this process's rows."""
         local = batch.texts, batch.modalities, batch.mask
         everything = batch.all_texts, batch.all_modalities, batch.all_masks[0]
         return {"pathways": (1.0, self.loss(*local, *everything, batch.rows.offset, batch.rows.mean))}
 
 
-_OBJECTIVES = {
+OBJECTIVES: dict[str, type[Objective]] = {
     "scalar": ScalarObjective,
     "contrastive": ContrastiveObjective,
     "pmrl": PMRLObjective,
     "pathways": PathwaysObjective,
 }
+"""The objectives that `objective` names in the arguments; each is built from the arguments and the model's
+configuration."""
 
 
-def build_objective(args: ScalarTrainingArguments, config: ScalarConfig):
-    """Return the objective named in the arguments, a callable `(batch, step) -> Terms`."""
-    return _OBJECTIVES[args.objective](args, config)
-
-
-__all__ = ["Batch", "Terms", "build_objective", "centroid_temperature"]
+__all__ = [
+    "OBJECTIVES",
+    "Batch",
+    "ContrastiveObjective",
+    "Objective",
+    "PMRLObjective",
+    "PathwaysObjective",
+    "ScalarObjective",
+    "Terms",
+    "centroid_temperature",
+]

@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 from transformers import HfArgumentParser
 
-from modeling_scalar.aggregation_scalar import METHODS
+from modeling_scalar.aggregation_scalar import METHODS, check_method
+from modeling_scalar.loading_scalar import load_plugins
 
 from .training_args import ScalarTrainingArguments
 
@@ -27,14 +28,22 @@ class RunArguments:
     root: str | None = field(default=None, metadata={"help": "Folder of the data set."})
     aggregation: str | None = field(
         default=None,
-        metadata={"help": f"How the model scores, one of {tuple(METHODS)}; by default as its config says."},
+        metadata={
+            "help": f"How the model scores, one of {tuple(METHODS)} or a plugin's; by default as its config says."
+        },
+    )
+    plugin: str | None = field(
+        default=None,
+        metadata={"help": "Modules to import first, which register scores of your own; separated by commas."},
     )
     semantic_targets: str | None = field(
         default=None, metadata={"help": "File of `python -m trainer.semantic_targets`, which L_sem needs."}
     )
     features: str | None = field(
         default=None,
-        metadata={"help": "Folder of `python -m trainer.cache_features`: train from what the frozen towers gave."},
+        metadata={
+            "help": "Folder of `python -m trainer.cache_features`: train from the stored outputs of the frozen towers."
+        },
     )
     train_split: str = field(default="train", metadata={"help": "Split to train on."})
     eval_split: str | None = field(default=None, metadata={"help": "Split to rank at every evaluation; None: none."})
@@ -49,8 +58,6 @@ class RunArguments:
         for name in ("benchmark", "root"):
             if getattr(self, name) is None:
                 raise ValueError(f"`{name}` is required: the name of the data set is `benchmark`, its folder `root`.")
-        if self.aggregation is not None and self.aggregation not in METHODS:
-            raise ValueError(f"`aggregation` must be one of {tuple(METHODS)}, got {self.aggregation!r}.")
         if self.features is not None and self.new_model is not None:
             raise ValueError("`features` were made by a model; they cannot train a `new_model`.")
         if self.on_error not in ("raise", "missing"):
@@ -89,7 +96,9 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[RunArguments, ScalarTrainingArguments]:
     """
-    Parse `recipe.yaml [more.yaml ...] [--field value ...]`; the later wins, values are converted by the fields' types.
+    Parse `recipe.yaml [more.yaml ...] [--field value ...]` and import the plugins it names.
+
+    The later value of a field wins; values are converted by the fields' types.
 
     Args:
         arguments (`list[str]`): the command line without the program.
@@ -98,7 +107,8 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[RunArguments, ScalarTrain
         The two groups of arguments.
 
     Raises:
-        FileNotFoundError, ValueError: from [`read_recipe`], or a value outside its range.
+        FileNotFoundError, ValueError: from [`read_recipe`], a value outside its range, or a plugin that cannot be
+            imported.
         SystemExit: `--help`, or a flag that does not exist.
     """
     parser = HfArgumentParser(
@@ -118,6 +128,9 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[RunArguments, ScalarTrain
     flags = defaults + flags
     # YAML values travel as flags, so that one parser converts and checks both; the last of two wins.
     run, training = parser.parse_args_into_dataclasses(flags)
+    load_plugins(run.plugin.split(",") if run.plugin else [])
+    if run.aggregation is not None:
+        check_method(run.aggregation, "aggregation")
     return run, training
 
 

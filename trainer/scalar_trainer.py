@@ -1,7 +1,7 @@
 """The Trainer subclass: one forward pass, one gather, the terms of an objective, and retrieval as evaluation."""
 
 import time
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,18 @@ from eval.embedding.embed_dataset import embed_dataset
 from eval.protocol.first_stage import evaluate_embeddings
 from eval.protocol.matching import MATCHING_MODALITIES
 from modeling_scalar import ScalarModel, ScalarOutput
-from modeling_scalar.aggregation_scalar import paired_weights
+from modeling_scalar.aggregation_scalar import METHODS, paired_weights
 from modeling_scalar.configuration_scalar import MODALITIES
 
 from .audit import GradientAudit
 from .callbacks import EpochOfData, SeedOfRank
 from .checkpoints import describe_failed_save
 from .data import GlobalBatchSampler, derived_generator
-from .distributed import RowLayout, average_gradients, mean_over_processes, rank, world_size
-from .grad_cache import RandomState, concatenate_ragged, no_pairs, split_inputs, with_tower_features
-from .losses import MatchingLoss, draw_negatives
-from .objectives import Batch, build_objective, centroid_temperature
+from .distributed import RowLayout, average_gradients, rank, world_size
+from .grad_cache import BatchInParts
+from .hard_negatives import MatchingPairs, choose_pairs
+from .losses import MatchingLoss
+from .objectives import OBJECTIVES, Batch, Objective, Terms, centroid_temperature
 from .semantic_targets import SemanticTargets
 from .training_args import ScalarTrainingArguments
 from .views import full_view_probability, reduced_views
@@ -37,20 +38,48 @@ def without_adapter(model: PeftModel | ScalarModel) -> ScalarModel:
     return model.get_base_model() if isinstance(model, PeftModel) else model
 
 
+@dataclass
+class _Step:
+    """What a step is about before any tower has run."""
+
+    inputs: dict[str, torch.Tensor]  # of the model
+    clip_index: torch.Tensor | None  # of this process's rows in the data set, (b,)
+    rows: RowLayout
+    draws: torch.Tensor  # uniform numbers of this process's rows, (b, 4)
+
+
+def _check_objective(objective: Objective) -> None:
+    if not isinstance(objective, Objective):
+        raise TypeError(
+            f"`objective` must be a trainer.objectives.Objective, got {type(objective).__name__}. Make your loss a "
+            "subclass of it: a module whose `forward(batch, step)` returns named and weighted terms."
+        )
+    trainable = [name for name, parameter in objective.named_parameters() if parameter.requires_grad]
+    if trainable:
+        raise ValueError(
+            f"The objective has trainable parameters, {trainable[:5]}, which would be neither trained nor saved with "
+            "the model. Put what is learned into the model, or keep it fixed with `requires_grad_(False)`."
+        )
+
+
 class ScalarTrainer(Trainer):
     """
-    Train a [`ScalarModel`] or its PEFT model with the objective named in its arguments.
+    Train a [`ScalarModel`] or its PEFT model with the objective named in its arguments, or with one of your own.
 
     Args:
-        model: the model, with the trainable parameters already chosen (`trainer.lora.apply_adapters`).
+        model ([`ScalarModel`] or `PeftModel`): with the trainable parameters already chosen
+            (`trainer.lora.apply_adapters`).
         args ([`ScalarTrainingArguments`]): of the run.
         train_dataset ([`ClipDataset`] or [`FeatureDataset`]), data_collator: the examples.
         eval_dataset (`datasets.Dataset`, *optional*): rows of a benchmark; evaluation is retrieval among its clips.
         semantic_targets ([`SemanticTargets`], *optional*): of the training captions; L_sem needs them.
+        objective ([`Objective`], *optional*): what to minimise, in place of the one that `args.objective` names.
         processing_class ([`ScalarProcessor`]): saved beside every checkpoint.
 
     Raises:
-        ValueError: model, arguments and data do not fit together, or during training: the loss is not finite.
+        TypeError: `objective` is no [`Objective`].
+        ValueError: model, arguments, objective and data do not fit together, or during training: the loss is not
+            finite.
     """
 
     args: ScalarTrainingArguments
@@ -58,23 +87,31 @@ class ScalarTrainer(Trainer):
     loss_is_scaled_for_ga = False
 
     def __init__(
-        self, model, args: ScalarTrainingArguments, semantic_targets: SemanticTargets | None = None, **kwargs
+        self,
+        model: PeftModel | ScalarModel,
+        args: ScalarTrainingArguments,
+        semantic_targets: SemanticTargets | None = None,
+        objective: Objective | None = None,
+        **kwargs: Any,
     ):
         if args.n_gpu > 1:
             raise ValueError(
                 f"One process sees {args.n_gpu} GPUs. Launch one process per GPU (`accelerate launch --num_processes "
                 f"{args.n_gpu}`), or show it one (`--gpu_ids 0`)."
             )
-        if args.uses_semantics and semantic_targets is None:
+        config = without_adapter(model).config
+        if objective is None:
+            objective = OBJECTIVES[args.objective](args, config)
+        _check_objective(objective)
+        if objective.uses_semantics and semantic_targets is None:
             raise ValueError(
-                "L_sem needs `semantic_targets`: make them with `python -m trainer.semantic_targets`, or set "
-                "`semantic_weight` to 0."
+                "The objective needs `semantic_targets`: make them with `python -m trainer.semantic_targets`, or set "
+                "`semantic_weight` to 0 if they are for L_sem."
             )
         super().__init__(model, args, **kwargs)
         self.semantic_targets = semantic_targets
-        self.scalar_model = without_adapter(model)
-        self.scalar_config = self.scalar_model.config
-        self.objective = build_objective(args, self.scalar_config)
+        self.scalar_model, self.scalar_config = without_adapter(model), config
+        self.objective = objective.to(args.device)
         self.matching_loss = MatchingLoss()
         self.matches = args.uses_matching and self.scalar_config.has_cross_attention
         if args.compile_towers:
@@ -115,111 +152,95 @@ class ScalarTrainer(Trainer):
 
     # One step -----------------------------------------------------------------------------------------------------
 
-    def _draws(self, rows: RowLayout) -> torch.Tensor:
-        """Return the uniform numbers of this process's rows, (b, 4).
-
-        They depend on seed, step, micro-step and place in the whole batch alone: a resumed run draws as an unbroken
-        one, two processes as one.
-        """
-        generator = derived_generator(self.args.seed, self.state.global_step, self._micro_step)
-        return torch.rand(rows.total, 4, generator=generator)[rows.local]
-
-    def _count_micro_steps(self) -> None:
+    def _start_step(self, inputs: dict[str, Any]) -> _Step:
+        """Count the step and lay out its rows."""
         step = self.state.global_step
         self._micro_step = self._micro_step + 1 if step == self._last_step else 0
         self._last_step = step
-
-    @property
-    def _full_probability(self) -> float:
-        args = self.args
-        if args.objective != "scalar":
-            return 1.0
-        return full_view_probability(self.state.global_step, args.full_view_probability, args.full_view_decay_steps)
+        inputs = dict(inputs)
+        clip_index = inputs.pop("clip_index", None)
+        rows = self._row_layout(len(inputs["input_ids"]))
+        # They depend on seed, step, micro-step and place in the whole batch alone: a resumed run draws as an unbroken
+        # one, two processes as one.
+        generator = derived_generator(self.args.seed, step, self._micro_step)
+        return _Step(inputs, clip_index, rows, torch.rand(rows.total, 4, generator=generator)[rows.local])
 
     def _row_layout(self, num_rows: int) -> RowLayout:
         if self.args.dataloader_drop_last:
             return RowLayout((num_rows,) * world_size(), rank())
         return RowLayout.of(num_rows, self.args.device)
 
-    def _batch(
-        self, output: ScalarOutput, rows: RowLayout, draws: torch.Tensor, clip_index: torch.Tensor | None
-    ) -> Batch:
+    @property
+    def _full_probability(self) -> float:
+        args = self.args
+        if not self.objective.uses_reduced_views:
+            return 1.0
+        return full_view_probability(self.state.global_step, args.full_view_probability, args.full_view_decay_steps)
+
+    def _batch(self, output: ScalarOutput, step: _Step) -> Batch:
         affinities = None
-        if self.args.uses_semantics and self.state.global_step >= self.args.loss_warmup_steps:
-            index = rows.gather(clip_index).cpu()
+        if self.objective.uses_semantics and self.state.global_step >= self.args.loss_warmup_steps:
+            index = step.rows.gather(step.clip_index).cpu()
             affinities = self.semantic_targets.affinities(index, index, self.args.semantic_temperature)
             affinities = affinities.to(output.text_embeds.device)
         return Batch(
-            rows=rows,
+            rows=step.rows,
             texts=output.text_embeds,
             modalities=output.modality_embeds,
             mask=output.modality_mask,
-            reduced_mask=reduced_views(output.modality_mask, self._full_probability, draws[:, :2]),
+            reduced_mask=reduced_views(output.modality_mask, self._full_probability, step.draws[:, :2]),
             score_options=self.scalar_model.score_options(),
             affinities=affinities,
             temperature=output.temperature if self.args.learnable_temperature else None,
         )
 
-    def _choose_pairs(
-        self, batch: Batch, readable: torch.Tensor, draws: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Choose matched pairs, texts with a wrong clip, and wrong texts with a clip: rows of all texts and clips, and
-        which pairs match. `readable` (B,): clips with something for the cross-encoder to read."""
-        own = torch.arange(len(batch.texts), device=readable.device) + batch.rows.offset
+    def _choose_pairs(self, batch: Batch, step: _Step, condition_mask: torch.Tensor) -> MatchingPairs:
         temperature = self.args.temperature if batch.temperature is None else batch.temperature.detach()
-        draw = {"offset": batch.rows.offset, "temperature": temperature}
-        draws = draws.to(readable.device)
-        # With a graph, where there is one: the batch keeps both matrices for the objective.
-        wrong_clips = draw_negatives(batch.text_to_clip, readable, draws[:, 2], **draw)
-        wrong_texts = draw_negatives(batch.clip_to_text, torch.ones_like(readable), draws[:, 3], **draw)
-        texts, clips = torch.cat([own, own, wrong_texts]), torch.cat([own, wrong_clips, own])
-        is_match = torch.arange(len(texts), device=own.device) < len(own)
-        keep = (texts >= 0) & (clips >= 0)
-        keep &= readable[clips.clamp(min=0)]
-        return texts[keep], clips[keep], is_match[keep]
+        tokens = step.inputs["input_ids"], step.inputs["attention_mask"]
+        return choose_pairs(batch, *tokens, condition_mask, step.draws[:, 2:], temperature)
 
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+    def _total(self, batch: Batch, terms: Terms) -> torch.Tensor:
+        """The weighted sum of all terms, which are remembered for the log."""
+        total = sum(weight * loss for weight, loss in terms.values())
+        self._remember({name: loss for name, (_, loss) in terms.items()}, batch, total)
+        return total
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, ScalarOutput]:
         """Compute the weighted sum of the objective's terms for this process's rows against all rows."""
-        self._count_micro_steps()
-        inputs = dict(inputs)
-        clip_index = inputs.pop("clip_index", None)
-        rows = self._row_layout(len(inputs["input_ids"]))
-        draws = self._draws(rows)
-        batch = is_match = None
+        step = self._start_step(inputs)
+        batch = pairs = None
 
-        def select_pairs(output: ScalarOutput):
-            nonlocal batch, is_match
-            batch = self._batch(output, rows, draws, clip_index)
-            states, token_mask, ids, attention_mask = (
-                rows.gather(tensor, ragged=True)
-                for tensor in (
-                    output.condition_states,
-                    output.condition_mask,
-                    inputs["input_ids"],
-                    inputs["attention_mask"],
-                )
-            )
-            texts, clips, is_match = self._choose_pairs(batch, token_mask.any(dim=1), draws)
-            return ids[texts], attention_mask[texts], states[clips], token_mask[clips]
+        def select_pairs(output: ScalarOutput) -> tuple[torch.Tensor, ...]:
+            nonlocal batch, pairs
+            batch = self._batch(output, step)
+            states = step.rows.gather(output.condition_states, ragged=True)
+            pairs = self._choose_pairs(batch, step, output.condition_mask)
+            return pairs.input_ids, pairs.attention_mask, states[pairs.clips], pairs.condition_mask
 
         output = model(
-            **inputs,
+            **step.inputs,
             select_pairs=select_pairs if self.matches else None,
             condition_on=MATCHING_MODALITIES,
             return_scores=False,
         )
         if batch is None:
-            batch = self._batch(output, rows, draws, clip_index)
+            batch = self._batch(output, step)
         terms = self.objective(batch, self.state.global_step)
         if self.matches:
-            num_pairs = mean_over_processes(len(is_match), is_match.device)
-            loss = self.matching_loss(output.match_logits, is_match, num_pairs)
+            loss = self.matching_loss(output.match_logits, pairs.is_match, pairs.num_pairs)
             terms["dam"] = (self.args.matching_weight, loss)
-        total = sum(weight * loss for weight, loss in terms.values())
-        self._remember({name: loss for name, (_, loss) in terms.items()}, batch, total)
+        total = self._total(batch, terms)
         return (total, output) if return_outputs else total
 
-    def training_step(self, model, inputs, num_items_in_batch=None):
+    def training_step(
+        self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
+    ) -> torch.Tensor:
         """Compute the loss and its gradient, in parts if `mini_batch_size` says so."""
         if self.args.mini_batch_size is None:
             return super().training_step(model, inputs, num_items_in_batch)
@@ -231,75 +252,41 @@ class ScalarTrainer(Trainer):
 
     def _cached_step(self, inputs: dict[str, Any]) -> torch.Tensor:
         """Do what [`compute_loss`] and its backward pass do, a few clips at a time; see `trainer.grad_cache`."""
-        self._count_micro_steps()
-        size, model = self.args.mini_batch_size, self.accelerator.unwrap_model(self.model_wrapped)
-        encode = partial(
-            model,
-            select_pairs=no_pairs if self.matches else None,
-            condition_on=MATCHING_MODALITIES,
-            return_scores=False,
-        )
-        inputs = dict(inputs)
-        clip_index = inputs.pop("clip_index", None)
-        rows = self._row_layout(len(inputs["input_ids"]))
-        draws = self._draws(rows)
-
-        parts, states, outputs = [], [], []
-        with torch.no_grad(), self.accelerator.autocast():
-            for part in split_inputs(inputs, size):
-                parts.append(with_tower_features(self.scalar_model, part, self.matches))
-                states.append(RandomState(self.args.device))
-                outputs.append(encode(**parts[-1]))
-
-        whole = ScalarOutput(
-            text_embeds=torch.cat([output.text_embeds for output in outputs]).requires_grad_(),
-            modality_embeds=torch.cat([output.modality_embeds for output in outputs]).requires_grad_(),
-            modality_mask=torch.cat([output.modality_mask for output in outputs]),
-            temperature=self.scalar_model.logit_scale() if self.args.learnable_temperature else None,
-        )
-        batch = self._batch(whole, rows, draws, clip_index)
+        step = self._start_step(inputs)
+        model = self.accelerator.unwrap_model(self.model_wrapped)
+        size, condition_on = self.args.mini_batch_size, MATCHING_MODALITIES if self.matches else None
+        parts = BatchInParts(model, self.scalar_model, size, self.accelerator.autocast, condition_on)
+        whole = parts.forward(step.inputs)
+        if self.args.learnable_temperature:
+            whole.temperature = self.scalar_model.logit_scale()
+        batch = self._batch(whole, step)
         terms = self.objective(batch, self.state.global_step)
         scale = 1 / self.current_gradient_accumulation_steps
-        total = sum(weight * loss for weight, loss in terms.values())
-        reported = {name: loss.detach() for name, (_, loss) in terms.items()}
         if self.matches:
-            leaf = concatenate_ragged([output.condition_states for output in outputs]).requires_grad_()
-            token_mask = concatenate_ragged([output.condition_mask for output in outputs])
-            reported["dam"] = self._cached_matching(batch, rows, draws, inputs, leaf, token_mask, scale)
-        after = RandomState(self.args.device)
-        self._remember(reported, batch, total + self.args.matching_weight * reported.get("dam", 0))
+            pairs = self._choose_pairs(batch, step, whole.condition_mask)
+            loss = self._cached_matching(pairs, step.rows, whole.condition_states, scale)
+            terms["dam"] = (self.args.matching_weight, loss)
+        total = self._total(batch, terms)
         self.accelerator.backward(total * scale)
+        parts.backward()  # the gradients passed on are scaled already
+        return total.detach()
 
-        gradients = [whole.text_embeds.grad.split(size), whole.modality_embeds.grad.split(size)]
-        if self.matches:
-            gradients.append(leaf.grad.split(size))
-        for part, state, *gradient in zip(parts, states, *gradients, strict=True):
-            state.restore()
-            with self.accelerator.autocast():
-                output = encode(**part)
-            surrogate = (output.text_embeds * gradient[0]).sum() + (output.modality_embeds * gradient[1]).sum()
-            if self.matches:
-                length = output.condition_states.shape[1]
-                surrogate = surrogate + (output.condition_states * gradient[2][:, :length]).sum()
-            surrogate.backward()  # the gradients passed on are scaled already
-        after.restore()
-        return (total + self.args.matching_weight * reported.get("dam", 0)).detach()
-
-    def _cached_matching(self, batch, rows, draws, inputs, leaf, token_mask, scale) -> torch.Tensor:
+    def _cached_matching(
+        self, pairs: MatchingPairs, rows: RowLayout, leaf: torch.Tensor, scale: float
+    ) -> torch.Tensor:
         """Pass the gradient of L_DAM to the cross-encoder and to the condition tokens `leaf`; return the loss."""
         gathered = rows.gather(leaf, ragged=True)
         states = gathered.detach().requires_grad_()
-        token_mask, ids, attention_mask = (
-            rows.gather(tensor, ragged=True) for tensor in (token_mask, inputs["input_ids"], inputs["attention_mask"])
-        )
-        texts, clips, is_match = self._choose_pairs(batch, token_mask.any(dim=1), draws)
-        num_pairs = mean_over_processes(len(is_match), is_match.device)
         total = states.new_zeros(())
-        for part in torch.arange(len(texts), device=texts.device).split(self.args.mini_batch_size):
-            t, c = texts[part], clips[part]
+        for part in torch.arange(len(pairs.clips), device=states.device).split(self.args.mini_batch_size):
             with self.accelerator.autocast():
-                logits = self.scalar_model.match_logits(ids[t], attention_mask[t], states[c], token_mask[c])
-            loss = self.matching_loss(logits, is_match[part], num_pairs)
+                logits = self.scalar_model.match_logits(
+                    pairs.input_ids[part],
+                    pairs.attention_mask[part],
+                    states[pairs.clips[part]],
+                    pairs.condition_mask[part],
+                )
+            loss = self.matching_loss(logits, pairs.is_match[part], pairs.num_pairs)
             self.accelerator.backward(self.args.matching_weight * scale * loss)
             total = total + loss.detach()
         gradient = torch.zeros_like(gathered) if states.grad is None else states.grad
@@ -329,7 +316,7 @@ class ScalarTrainer(Trainer):
             raise ValueError(self._not_finite(f"loss of step {self.state.global_step + 1}", values))
         parts = {f"loss_{name}": loss for name, loss in losses.items()}
         parts["p_full"] = total.new_tensor(self._full_probability)
-        if self.scalar_config.aggregation in ("scalar", "uniform"):  # other scores have no weights
+        if METHODS[self.scalar_config.aggregation].has_weights:
             temperature = centroid_temperature(self.scalar_config)
             weights = paired_weights(batch.texts, batch.modalities, batch.mask, temperature)
             parts |= {f"weight_{name}": weights[:, i].mean() for i, name in enumerate(MODALITIES)}
@@ -378,8 +365,8 @@ class ScalarTrainer(Trainer):
         options = self.scalar_model.score_options()
         method = options.pop("method")
         results = evaluate_embeddings(embeddings, methods=(method,), rates=(0.0,), **options)
-        figures = results["rates"][0]["methods"][method]
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
+        measured = results["rates"][0]["methods"][method]
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics

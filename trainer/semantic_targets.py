@@ -1,4 +1,4 @@
-"""Graded semantic targets: how alike a frozen sentence encoder finds the captions of the training clips.
+"""Graded semantic targets: how similar a frozen sentence encoder finds the captions of the training clips.
 
 `python -m trainer.semantic_targets` embeds the captions once and keeps the cosines of each clip's nearest neighbours
 (SCALAR, "Graded semantic supervision"). Training needs no encoder: it looks pairs up in that file, which safetensors
@@ -70,8 +70,8 @@ def embed_captions(
             f'The encoder {encoder!r} needs the module {error.name!r}. Install it: `pip install -e ".[train]"`.'
         ) from error
     model = SentenceTransformer(folder, device=str(device or default_device()))
-    # Captions of alike length share a batch, which saves padding. The longest come first: what does not fit in memory
-    # shows at once.
+    # Captions of similar length share a batch, which saves padding. The longest come first: what does not fit in
+    # memory shows at once.
     order = sorted(range(len(captions)), key=lambda row: -len(captions[row]))
     embeds = None
     with tqdm(total=len(captions), desc="captions", unit="caption", disable=not progress) as bar:
@@ -113,9 +113,9 @@ def nearest_neighbors(
         progress (`bool`): show a bar with an estimate of the time left.
 
     Returns:
-        neighbors (`torch.IntTensor` of shape `(clips, neighbors)`): nearest first; among clips as near as each other,
-            any order, and any of them where not all fit. cosines (`torch.FloatTensor`, same shape): in [-1, 1]. Both
-            on the CPU.
+        neighbors (`torch.IntTensor` of shape `(clips, neighbors)`): nearest first; clips that are equally near come
+            in any order, and where not all of them fit, any are kept. cosines (`torch.FloatTensor`, same shape): in
+            [-1, 1]. Both on the CPU.
     """
     num_clips = len(embeds)
     count = min(num_neighbors, num_clips - 1)
@@ -242,7 +242,7 @@ class SemanticTargets:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is cut off, or not a file of semantic targets.
+        ValueError: it is truncated, or not a file of semantic targets.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -254,7 +254,7 @@ class SemanticTargets:
                 self.metadata: dict[str, str] = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
         except SafetensorError as error:
-            raise ValueError(f"{self.path} is cut off or damaged ({error}). Make it again: `{_COMMAND}`.") from error
+            raise ValueError(f"{self.path} is truncated or damaged ({error}). Make it again: `{_COMMAND}`.") from error
         if {name: tensor.dtype for name, tensor in tensors.items()} != _DTYPES or "rows_sha256" not in self.metadata:
             raise ValueError(
                 f"Expected the tensors {sorted(_DTYPES)} of `{_COMMAND}` in {self.path}, got {sorted(tensors)[:10]}."
@@ -287,7 +287,7 @@ class SemanticTargets:
         Returns:
             `torch.FloatTensor` of shape `(rows, columns)` on the CPU, in [0, 1]: exactly 1 where both are of one clip,
             S* where the column's clip is among the neighbours kept for the row's clip, and 0 where it is unknown. Not
-            symmetric: of two clips, one may be a neighbour of the other alone.
+            symmetric: the neighbours kept for a clip need not have it among theirs.
 
         Raises:
             ValueError: an index or `semantic_temperature` is out of range.

@@ -1,10 +1,10 @@
 """`python -m trainer.study`: the paper's study in miniature. Train every variant from one backbone, evaluate, report.
 
-What is left to do is read from the folders of the runs, so that the same command continues after an interruption: a
+What is left to do is read from the folders of the runs, so the same command continues after an interruption: a
 run is trained once `recipe.json` is there, which train.py writes last, and done once its results are.
 
-Variants with frozen towers read what these give from one folder of features: all their seeds see the same frames, in
-as many views as there are epochs.
+Variants with frozen towers read the outputs of these from one folder of features: all their seeds see the same frames,
+in as many views as there are epochs.
 """
 
 import argparse
@@ -38,7 +38,7 @@ RECIPES = {
 }
 """Variants, which are the labels of their rows in tables, and their recipes in `recipes/`."""
 
-_WITH_TRAINED_TOWERS = {"scalar_full_ft"}  # what frozen towers gave cannot train them
+_WITH_TRAINED_TOWERS = {"scalar_full_ft"}  # stored outputs of frozen towers cannot train them
 _ROOT = Path(__file__).resolve().parents[1]
 _LAUNCH = (
     "-m accelerate.commands.launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no "
@@ -162,7 +162,7 @@ def execute(runs: Sequence[Run], command_of: Callable[[Run], Sequence[str]], job
     Do what is left of each run, several at a time. A run that fails does not stop the others.
 
     Args:
-        runs (`Sequence[Run]`): finished ones are passed over.
+        runs (`Sequence[Run]`): finished ones are skipped.
         command_of (`Callable`): gives the command of a run's next stage.
         jobs (`int`): processes at a time.
 
@@ -200,7 +200,7 @@ def execute(runs: Sequence[Run], command_of: Callable[[Run], Sequence[str]], job
 
 
 def make_features(overlay: Path, features: Path) -> None:
-    """Compute what the frozen towers give for the training clips, once for all runs, unless it is there."""
+    """Compute the outputs of the frozen towers for the training clips, once for all runs, unless they are there."""
     from trainer.recipe import read_recipe
 
     recipe = read_recipe(recipe_of("scalar")) | read_recipe(overlay)
@@ -216,7 +216,7 @@ def make_features(overlay: Path, features: Path) -> None:
     command += ["--views", str(math.ceil(recipe["num_train_epochs"])), "--on-error", recipe["on_error"]]
     command += ["--keep-in-memory"] if recipe["keep_in_memory"] else []
     if subprocess.run(command).returncode:
-        raise ValueError("The features of the frozen towers could not be computed; the reason stands above.")
+        raise ValueError("The features of the frozen towers could not be computed; the reason is printed above.")
 
 
 def report(output: Path) -> str:

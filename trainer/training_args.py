@@ -1,12 +1,11 @@
-"""Fields of a training run that transformers does not have; what changes the function computed is configuration."""
+"""Fields of a training run that transformers does not have; what changes what a model computes is configuration."""
 
 from dataclasses import dataclass, field
 
 from transformers import TrainingArguments
 
 from .lora import RECIPES
-
-OBJECTIVES = ("scalar", "contrastive", "pmrl", "pathways")
+from .objectives import OBJECTIVES
 
 
 @dataclass
@@ -30,7 +29,7 @@ class ScalarTrainingArguments(TrainingArguments):
     adapter: str = field(default="paper", metadata={"help": f"What is trained, one of {RECIPES}."})
     temperature: float = field(default=0.07, metadata={"help": "Contrastive temperature tau; positive."})
     learnable_temperature: bool = field(
-        default=False, metadata={"help": "Learn tau, from 0.07 on; not with calibration."}
+        default=False, metadata={"help": "Learn tau, starting from `temperature`; not with calibration."}
     )
     contrastive_label_smoothing: float = field(default=0.1, metadata={"help": "Of the alignment loss, in [0, 1)."})
     cross_arity_weight: float = field(default=1.0, metadata={"help": "Weight beta of L_mask (Eq. 7); 0 skips it."})
@@ -71,10 +70,12 @@ class ScalarTrainingArguments(TrainingArguments):
     num_train_epochs: float = field(default=5.0, metadata={"help": "Epochs."})
     warmup_steps: float = field(default=0.1, metadata={"help": "Steps, or a share of them below 1."})
     seed: int = field(default=50, metadata={"help": "Of all draws; the paper's runs have 50, 51 and 52."})
-    remove_unused_columns: bool = field(default=False, metadata={"help": "Keep False: a clip is no column."})
+    remove_unused_columns: bool = field(
+        default=False, metadata={"help": "Keep False: clips are not columns of the model."}
+    )
     dataloader_drop_last: bool = field(
         default=True,
-        metadata={"help": "Leave out the last, smaller batch of an epoch."},
+        metadata={"help": "Drop the last, smaller batch of an epoch."},
     )
 
     def __post_init__(self):
@@ -82,7 +83,7 @@ class ScalarTrainingArguments(TrainingArguments):
             self.report_to = self.report_to.split(",")
         super().__post_init__()
         if self.objective not in OBJECTIVES:
-            raise ValueError(f"`objective` must be one of {OBJECTIVES}, got {self.objective!r}.")
+            raise ValueError(f"`objective` must be one of {tuple(OBJECTIVES)}, got {self.objective!r}.")
         if self.adapter not in RECIPES:
             raise ValueError(f"`adapter` must be one of {RECIPES}, got {self.adapter!r}.")
         for name in ("temperature", "semantic_temperature", "uniformity_scale"):
@@ -109,22 +110,24 @@ class ScalarTrainingArguments(TrainingArguments):
                 "cosines, and a learned temperature could absorb it. Set `calibration_weight` (or `semantic_weight`) "
                 "to 0, or keep the temperature fixed."
             )
-        if self.learnable_temperature and self.objective not in ("scalar", "contrastive"):
+        if self.learnable_temperature and not OBJECTIVES[self.objective].uses_temperature:
             raise ValueError(f"The objective {self.objective!r} has no temperature to learn.")
         if self.torch_compile:
-            raise ValueError("`torch_compile` would compile a step anew each time; use `compile_towers` instead.")
+            raise ValueError("`torch_compile` would compile every step again; use `compile_towers` instead.")
         if self.mini_batch_size is not None and (self.deepspeed or self.fsdp):
             raise ValueError("`mini_batch_size` averages gradients itself and cannot go with DeepSpeed or FSDP.")
         if self.remove_unused_columns:
             raise ValueError("`remove_unused_columns` must be False: examples carry clips, not columns of the model.")
         if self.dataloader_persistent_workers:
-            raise ValueError("`dataloader_persistent_workers` must be False: such workers never learn of a new epoch.")
+            raise ValueError(
+                "`dataloader_persistent_workers` must be False: such workers never learn that a new epoch has begun."
+            )
         self.label_names = []
 
     @property
     def uses_semantics(self) -> bool:
         """Whether the objective needs semantic targets."""
-        return self.objective == "scalar" and self.semantic_weight > 0
+        return OBJECTIVES[self.objective].uses_semantics and self.semantic_weight > 0
 
     @property
     def uses_matching(self) -> bool:
@@ -132,4 +135,4 @@ class ScalarTrainingArguments(TrainingArguments):
         return self.matching_weight > 0
 
 
-__all__ = ["OBJECTIVES", "ScalarTrainingArguments"]
+__all__ = ["ScalarTrainingArguments"]

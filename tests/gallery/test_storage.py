@@ -201,8 +201,8 @@ def test_a_reader_that_meets_a_commit_sees_the_new_state(tmp_path, monkeypatch):
 FORKING = """
 import os, random, signal, sys, time
 import torch
-from gallery.columns import query_table
-from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from gallery.columns import clip_table
+from gallery.gallery import Gallery, GalleryWriter
 from gallery.storage import MANIFEST
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries
 

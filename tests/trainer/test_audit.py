@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from modeling_scalar import ScalarConfig, ScalarModel
+from modeling_scalar.aggregation_scalar import METHODS
 from tests.conftest import make_tiny_config
 from tests.trainer.test_scalar_trainer import make_trainer
 from trainer.audit import describe_run
@@ -48,6 +49,9 @@ def test_parameters_of_an_absent_modality_are_waited_for(tmp_path, caplog):
         ("pathways", "scalar", "full", 0.1),
         ("contrastive", "triangle", "paper", 0.1),
         ("contrastive", "hypergram", "all_towers", 0.1),
+        ("contrastive", "audio", "all_towers", 0.0),
+        ("contrastive", "video", "full", 0.0),
+        ("contrastive", "subtitle", "all_towers", 0.1),
     ],
 )
 def test_exactly_what_an_objective_reaches_is_trained(tmp_path, objective, aggregation, adapter, matching):
@@ -56,7 +60,11 @@ def test_exactly_what_an_objective_reaches_is_trained(tmp_path, objective, aggre
     options = {"objective": objective, "aggregation": aggregation, "adapter": adapter, "matching_weight": matching}
     trainer = make_trainer(tmp_path, learnable_temperature=learnable, max_steps=2, **options)
     trainable = set(count_parameters(trainer.model))
-    assert ("subtitle_projection" in trainable) == (aggregation != "triangle")
+    for name, tower in (("video", "vision_model"), ("audio", "audio_model"), ("subtitle", "text_model")):
+        reads = name in METHODS[aggregation].reads
+        assert (f"{name}_projection" in trainable) == reads
+        # Matching reads video and audio, and the text tower reads the queries.
+        assert (tower in trainable) == (adapter != "paper" and (reads or matching > 0) or tower == "text_model")
     assert ("hyperbolic" in trainable) == (aggregation == "hypergram")
     assert ("logit_scale" in trainable) == learnable and ("match_head" in trainable) == (matching > 0)
     names = [name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad]

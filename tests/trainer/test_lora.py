@@ -5,7 +5,7 @@ import torch
 from peft import AutoPeftModelForFeatureExtraction, PeftModel
 from transformers import AutoModel
 
-from modeling_scalar import ScalarConfig, ScalarModel
+from modeling_scalar import MODALITIES, ScalarConfig, ScalarModel
 from tests.conftest import make_batch, make_tiny_config
 from trainer.lora import RECIPES, apply_adapters, count_parameters
 
@@ -88,6 +88,19 @@ def test_a_saved_adapter_gives_the_same_scores_loaded_merged_and_by_auto_classes
         assert type(loaded[-1]) is ScalarModel
         for other in loaded:
             torch.testing.assert_close(other.eval()(**batch).scores, expected, atol=1e-5, rtol=0)
+
+
+def test_heads_and_towers_that_an_objective_does_not_reach_are_not_trained():
+    def trained(**options):
+        model = apply_adapters(ScalarModel(make_tiny_config(aggregation="audio")), "all_towers", **options)
+        return set(count_parameters(model))
+
+    heads = {"text_model", "text_projection", "audio_model", "audio_projection"}
+    assert trained(matching=False) == heads
+    matching = {"vision_model", "match_head", "video_condition", "audio_condition"}
+    assert trained(matching=True) == heads | matching
+    every = {"vision_model", "video_projection", "subtitle_projection"}
+    assert trained(matching=False, modalities=MODALITIES) == heads | every
 
 
 def test_an_unknown_recipe_is_refused(tiny_model):

@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from modeling_scalar.aggregation_scalar import METHODS
 from trainer.recipe import parse_arguments, read_recipe
+
+REGISTERED = """from modeling_scalar.aggregation_scalar import register_method
+
+
+@register_method({0!r}, needs=("video",))
+def score(pairs):
+    return pairs.similarities.sum(0)
+"""
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,6 +76,25 @@ def test_the_defaults_are_the_papers(tmp_path):
 def test_a_bad_recipe_is_refused_by_field(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         parse_arguments([str(write(tmp_path, "r.yaml", text))])
+
+
+def test_plugins_are_imported_before_the_score_is_looked_up(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    write(tmp_path, "of_a_recipe.py", REGISTERED.format("of_a_recipe"))
+    write(tmp_path, "of_another.py", REGISTERED.format("of_another"))
+    text = "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nuse_cpu: true\naggregation: of_another\n"
+    recipe = write(tmp_path, "r.yaml", text)
+    with pytest.raises(ValueError, match="`aggregation` must be one of"):
+        parse_arguments([str(recipe)])
+    write(tmp_path, "plugins.yaml", "plugin: [of_a_recipe, of_another]\n")
+    try:
+        run, _ = parse_arguments([str(recipe), str(tmp_path / "plugins.yaml")])
+        assert (run.aggregation, run.plugin) == ("of_another", "of_a_recipe,of_another")
+        assert {"of_a_recipe", "of_another"} <= set(METHODS)
+    finally:
+        METHODS.pop("of_a_recipe", None), METHODS.pop("of_another", None)
+    with pytest.raises(ValueError, match="'no_such_module' cannot be imported"):
+        parse_arguments([str(recipe), "--plugin", "no_such_module"])
 
 
 def test_a_missing_recipe_is_named(tmp_path):

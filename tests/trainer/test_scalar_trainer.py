@@ -15,11 +15,13 @@ import torch
 from safetensors.torch import load_file
 
 from modeling_scalar import Clip, ScalarModel
+from modeling_scalar.aggregation_scalar import METHODS, register_method
 from tests.conftest import make_batch, make_tiny_config
 from trainer.callbacks import StopOnInterrupt
 from trainer.data import derived_generator
 from trainer.lora import apply_adapters
-from trainer.losses import scalar_components
+from trainer.losses import info_nce, scalar_components
+from trainer.objectives import Objective
 from trainer.scalar_trainer import ScalarTrainer
 from trainer.training_args import ScalarTrainingArguments
 from trainer.views import reduced_views
@@ -51,8 +53,20 @@ class Affinities:
         return torch.where(distance < 3, 0.3 ** distance.float(), torch.zeros(()))
 
 
+AFFINITIES = Affinities()
+
+
 def make_trainer(
-    folder, model=None, mask=None, size=8, aggregation="scalar", double=False, eval_dataset=None, **changes
+    folder,
+    model=None,
+    mask=None,
+    size=8,
+    aggregation="scalar",
+    double=False,
+    eval_dataset=None,
+    given_objective=None,
+    semantic_targets=AFFINITIES,
+    **changes,
 ):
     torch.manual_seed(0)
     fields = {
@@ -75,7 +89,7 @@ def make_trainer(
     dtype = torch.float64 if double else torch.float32
     model = model.to(dtype)
     data = {"train_dataset": Batches(size, mask, dtype), "eval_dataset": eval_dataset}
-    return ScalarTrainer(model, args, semantic_targets=Affinities(), **data)
+    return ScalarTrainer(model, args, semantic_targets=semantic_targets, objective=given_objective, **data)
 
 
 def gradients_of_a_real_step(trainer):
@@ -276,10 +290,27 @@ def test_clips_kept_in_memory_give_the_examples_of_clips_read_from_files(tmp_pat
     assert not torch.equal(batches[0][0]["pixel_values_videos"], batches[0][1]["pixel_values_videos"])
 
 
+@pytest.fixture
+def a_score_that_needs_sound():
+    """Registered for one test, as a plugin registers it."""
+    register_sound()
+    yield
+    del METHODS["sound"]
+
+
+def register_sound():
+    @register_method("sound", needs=("audio",))
+    def sound(pairs):
+        video, audio, subtitle = pairs.similarities
+        return audio + 0.5 * torch.maximum(video, subtitle)
+
+
 SCRIPT = """
 import json, sys, torch
 sys.path.insert(0, sys.argv[1])
-from tests.trainer.test_scalar_trainer import make_trainer
+from tests.trainer.test_scalar_trainer import make_trainer, register_sound
+
+register_sound()
 
 mask = torch.ones(9, 3, dtype=torch.bool)
 mask[4:, 1] = False  # the clips of the second process all lack audio
@@ -339,6 +370,9 @@ STEPS = {
     "pmrl": ({"rows": 9, "objective": "pmrl", "aggregation": "pmrl"}, {"pmrl", "dam"}),
     "hypergram": (BASELINE | {"aggregation": "hypergram"}, {"align", "dam"}),
     "triangle": (BASELINE | {"aggregation": "triangle"}, {"align", "dam"}),
+    "pathway": (BASELINE | {"aggregation": "audio"}, {"align", "dam"}),
+    "plugin": (BASELINE | {"aggregation": "sound"}, {"align", "dam"}),
+    "plugin in parts": (BASELINE | {"aggregation": "sound", "mini_batch_size": 2}, {"align", "dam"}),
 }
 
 
@@ -377,6 +411,7 @@ def test_two_processes_have_the_loss_and_gradient_of_one(steps_of_one_and_two_pr
 def test_parts_of_a_batch_on_two_processes_have_the_gradient_of_the_whole_on_one(steps_of_one_and_two_processes):
     one, two = steps_of_one_and_two_processes
     assert_equal_steps(one["ragged"], two["ragged in parts"])
+    assert_equal_steps(one["plugin"], two["plugin in parts"])
 
 
 @pytest.mark.parametrize("adapter", ["paper", "all_towers", "full"])
@@ -559,8 +594,90 @@ def test_a_batch_that_a_score_does_not_cover_gives_a_loss_of_zero(tmp_path):
     batch["modality_mask"][:, 1] = False
     loss = trainer.compute_loss(trainer.model, batch)
     assert loss == 0 and loss.requires_grad
-    with pytest.raises(ValueError, match="single pathway 'video'"):
-        make_trainer(tmp_path, objective="contrastive", aggregation="video")
+
+
+@pytest.mark.parametrize("aggregation", ["sound", "triangle", "audio"])
+@pytest.mark.parametrize("size", [None, 3])
+def test_a_score_is_trained_on_the_clips_that_it_covers(tmp_path, a_score_that_needs_sound, aggregation, size):
+    """Loss and gradient are those of the covered clips alone, whatever else is in the batch."""
+    options = {"objective": "contrastive", "matching_weight": 0.0, "double": True, "mini_batch_size": size}
+    results = []
+    for rows in (range(8), (0, 1, 5, 6, 7)):
+        trainer = make_trainer(tmp_path, aggregation=aggregation, **options)
+        trainer.current_gradient_accumulation_steps = 1
+        torch.manual_seed(5)
+        for parameter in trainer.model.parameters():
+            if parameter.requires_grad and parameter.abs().max() == 0:
+                torch.nn.init.normal_(parameter, std=0.02)
+        trainer.create_optimizer()
+        batch = collate(trainer, 8)
+        batch["modality_mask"][2:5, 1] = batch["modality_mask"][6, 2] = False
+        loss = trainer.training_step(trainer.model, {name: value[list(rows)] for name, value in batch.items()})
+        named = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
+        results.append({"loss": loss, "gradients": named, "parts": {"align": trainer._parts["loss_align"]}})
+    assert all(result["loss"].isfinite() and result["loss"] > 0.1 for result in results)
+    assert results[0]["gradients"].keys() == results[1]["gradients"].keys()
+    torch.testing.assert_close(results[0], results[1], atol=1e-9, rtol=1e-7)
+
+
+@pytest.mark.parametrize("aggregation", ["rank_fusion", "concat_head"])
+def test_a_score_that_cannot_be_trained_is_refused(tmp_path, aggregation):
+    config = make_tiny_config(aggregation=aggregation, has_concat_heads=True)
+    model = apply_adapters(ScalarModel(config), "paper")
+    with pytest.raises(ValueError, match=f"cannot train the score '{aggregation}'"):
+        make_trainer(tmp_path, model=model, objective="contrastive")
+
+
+class Margin(Objective):
+    """A loss of one's own: each text's clip should score higher than the others by a margin."""
+
+    def __init__(self, margin=0.2):
+        super().__init__()
+        self.register_buffer("margin", torch.tensor(margin))
+
+    def forward(self, batch, step):
+        scores, rows = batch.text_to_clip, batch.rows
+        own = scores.diagonal(rows.offset)[:, None]
+        return {"margin": (2.0, (scores - own + self.margin).relu().sum() / rows.mean / rows.total)}
+
+
+@pytest.mark.parametrize("size", [None, 3])
+def test_an_objective_of_ones_own_is_one_module(tmp_path, size):
+    options = {"per_device_train_batch_size": 8, "max_steps": 40, "adapter": "full", "mini_batch_size": size}
+    trainer = make_trainer(
+        tmp_path, given_objective=Margin(), semantic_targets=None, matching_weight=0.0, logging_steps=1, **options
+    )
+    trainer.train()
+    entries = [entry for entry in trainer.state.log_history if "loss_margin" in entry]
+    assert len(entries) == 40 and entries[-1]["loss_margin"] < 0.5 * entries[0]["loss_margin"]
+    assert entries[0]["loss"] == pytest.approx(2 * entries[0]["loss_margin"], abs=1e-4)
+    assert not any(name in entries[0] for name in ("loss_align", "loss_dam")) and entries[0]["p_full"] == 1
+
+
+def test_an_objective_says_what_it_needs(tmp_path):
+    class Reduced(Objective):
+        uses_reduced_views = uses_semantics = True
+
+        def forward(self, batch, step):
+            assert batch.affinities.shape == (4, 4) and not batch.reduced_mask.all() and batch.mask.all()
+            return {"nce": (1.0, info_nce(batch.text_to_clip, batch.rows.offset))}
+
+    views = {"full_view_probability": 0.0, "full_view_decay_steps": 0}
+    trainer = make_trainer(tmp_path, given_objective=Reduced(), **views)
+    assert trainer.compute_loss(trainer.model, collate(trainer)).isfinite()
+    assert set(trainer._parts) >= {"loss_nce", "loss_dam"}
+    with pytest.raises(ValueError, match="needs `semantic_targets`"):
+        make_trainer(tmp_path, given_objective=Reduced(), semantic_targets=None)
+
+
+def test_an_objective_with_parameters_or_of_another_kind_is_refused(tmp_path):
+    learned = Margin()
+    learned.scale = torch.nn.Parameter(torch.ones(()))
+    with pytest.raises(ValueError, match=r"trainable parameters, \['scale'\].*Put what is learned into the model"):
+        make_trainer(tmp_path, given_objective=learned)
+    make_trainer(tmp_path, given_objective=learned.requires_grad_(False))
+    with pytest.raises(TypeError, match="trainer.objectives.Objective, got Linear"):
+        make_trainer(tmp_path, given_objective=torch.nn.Linear(2, 2))
 
 
 def test_dropout_is_replayed_in_the_parts_of_a_batch(tmp_path, monkeypatch):

@@ -325,7 +325,7 @@ def test_a_cut_off_or_foreign_file_is_refused(real, tmp_path):
     path = tmp_path / "targets.safetensors"
     for damaged in (content[:-1], content[:200], b"", b"text, not tensors"):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match="targets.safetensors is cut off or damaged"):
+        with pytest.raises(ValueError, match="targets.safetensors is truncated or damaged"):
             SemanticTargets(path)
     save_file({"weight": torch.zeros(3)}, path)
     with pytest.raises(ValueError, match=r"Expected the tensors \['clip_of_row', .* got \['weight'\]"):
