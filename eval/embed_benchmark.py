@@ -2,8 +2,9 @@
 
 Clips and captions are cut into blocks of one batch, in the order of the benchmark. A finished block is a file in
 `<store>.parts`, beside the store; the blocks that are missing are dealt out to the processes. A block is the same
-forward pass whoever computes it and whenever. So, on the same hardware and with the same number of threads, the store
-holds the same numbers however many processes there were and however often they were killed.
+forward pass whoever computes it and whenever. So a run with the same hardware and the same number of threads and
+processes fills the store with the same bytes however often it was killed; with another number of processes only the
+last bits of the vectors may differ.
 """
 
 import hashlib
