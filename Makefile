@@ -6,6 +6,10 @@ INSTALLED := $(VENV)/.installed
 # One computing thread and one decoding worker: two of either on two cores would wait for each other.
 LAUNCH := $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
 	--num_cpu_threads_per_process 1 --gpu_ids 0
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
+CORES = $(shell getconf _NPROCESSORS_ONLN)
+# With these no library uses AVX-512; ATEN_CPU_CAPABILITY=default leaves PyTorch's own loops without AVX2 too.
+PORTABLE := ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 DATA := data/miniature
 OTHER := data/miniature-2
 TARGETS := $(DATA)/semantic_targets.safetensors
@@ -16,10 +20,10 @@ QUERIES := "a yellow ring that keeps vanishing on a banded brown ground" \
 	"a green triangle, while Karin is talking about tigers"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo study test check clean
+.PHONY: help demo study test test-fast test-portable check clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV)"
@@ -61,7 +65,19 @@ study: $(BACKBONE)/model.safetensors $(TARGETS) $(OTHER)/miniature.json ## the p
 	$(BIN)/python -m trainer.study
 
 test: $(INSTALLED) ## the default test suite, about six minutes on two cores
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(PYTEST) -n auto
+
+test-fast: $(INSTALLED) ## without the tests that start Python again or train for long, two minutes
+	OMP_NUM_THREADS=1 $(PYTEST) -n auto --fast -r fE
+
+# Everything but publishing, which computes nothing. As many processes as cores, counting their threads.
+test-portable: $(INSTALLED) ## as on machines without AVX-512 and AVX2, with one and two threads, half an hour
+	@for capability in avx2 default; do for threads in 1 2; do \
+		settings="ATEN_CPU_CAPABILITY=$$capability $(PORTABLE) OMP_NUM_THREADS=$$threads"; \
+		echo "== $$settings"; \
+		env $$settings $(PYTEST) -n $$(( ($(CORES) + threads - 1) / threads )) --ignore tests/hub_cards || \
+			{ echo "error: the tests fail with $$settings" >&2; exit 1; }; \
+	done; done
 
 check: $(INSTALLED) ## lint, format and spelling
 	$(BIN)/ruff check .

@@ -1,9 +1,9 @@
 """Rows computed in blocks by any number of processes; a run that was killed goes on where it was.
 
 Rows are cut into blocks in their order. A finished block is a file in a folder of parts; the blocks that are missing
-are dealt out to the processes. A block is the same forward pass whoever computes it and whenever, so a run's rows and
-their order do not depend on how many processes there were or how often they were killed; its vectors do not either as
-long as hardware, number of threads and versions stay the same, for these decide in which order sums are added.
+are dealt out to the processes. A block is the same forward pass whoever computes it and whenever. So a run with the
+same hardware and the same number of threads and processes gives the same bytes however often it was killed; with
+another number of processes the last bits of vectors may differ, for sums are added in another order.
 """
 
 import os

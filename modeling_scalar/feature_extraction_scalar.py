@@ -31,7 +31,7 @@ def _mel_filters(num_mel_bins: int, sampling_rate: int, fft_length: int) -> torc
             mel_scale="kaldi",
             triangularize_in_mel_space=True,
         )
-    return torch.from_numpy(filters).float()  # (frequencies, mel)
+    return torch.from_numpy(filters)  # (frequencies, mel), float64
 
 
 def _window_and_shift(sampling_rate: int) -> tuple[int, int]:
@@ -44,7 +44,9 @@ def kaldi_fbank(
     """Compute Kaldi's log-mel filter bank of a waveform in [-1, 1], which is scaled to 16-bit integers first.
 
     Windows of 25 ms every 10 ms that fit wholly (snip edges), mean removed, pre-emphasis 0.97, Povey window, power
-    spectrum, triangular filters from 20 Hz to half the sampling rate, no dither.
+    spectrum, triangular filters from 20 Hz to half the sampling rate, no dither. Computed in float64 and rounded once:
+    the rounding errors of a float32 FFT are a share of the whole window's energy, so that the logarithm of a filter
+    that hears almost nothing would depend in its third decimal on how a machine adds.
 
     Args:
         waveform (`torch.FloatTensor` of shape `(..., samples)`): at least one window long.
@@ -58,13 +60,14 @@ def kaldi_fbank(
     if waveform.shape[-1] < window:
         raise ValueError(f"A filter bank needs at least {window} samples (25 ms), got {waveform.shape[-1]}.")
     fft_length = 2 ** math.ceil(math.log2(window))
-    frames = (waveform.float() * 2**15).unfold(-1, window, shift)  # (..., windows, window)
+    frames = (waveform.double() * 2**15).unfold(-1, window, shift)  # (..., windows, window)
     frames = frames - frames.mean(-1, keepdim=True)
     frames = frames - 0.97 * torch.cat([frames[..., :1], frames[..., :-1]], dim=-1)
-    frames = frames * torch.hann_window(window, periodic=False) ** 0.85  # Povey
-    power = torch.fft.rfft(frames, n=fft_length).abs().pow(2)  # (..., windows, frequencies)
+    frames = frames * torch.hann_window(window, periodic=False, dtype=torch.float64) ** 0.85  # Povey
+    spectrum = torch.fft.rfft(frames, n=fft_length)
+    power = spectrum.real.square() + spectrum.imag.square()  # (..., windows, frequencies)
     mel = power @ _mel_filters(num_mel_bins, sampling_rate, fft_length)  # (..., windows, mel)
-    return mel.clamp(min=torch.finfo(torch.float32).eps).log()
+    return mel.clamp(min=torch.finfo(torch.float32).eps).log().float()
 
 
 class ScalarFeatureExtractor(FeatureExtractionMixin):

@@ -1,6 +1,8 @@
 """Fixtures: a tiny model of the paper's architecture, its processor, and the folder of reference material."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,35 @@ def pytest_collection_modifyitems(items):
     """Let the files that take minutes begin first; `make test` keeps this order (`--no-loadscope-reorder`)."""
     places = {ROOT / "tests" / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--fast", action="store_true", help="skip tests at the moment they start another Python or a whole training"
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def other_pythons(pytestconfig):
+    """With `--fast`, tests that start Python are skipped: importing torch and transformers anew takes five seconds."""
+    start = subprocess.Popen.__init__
+
+    def skip_python(self, args, *arguments, **options):
+        if sys.executable in (args if isinstance(args, str) else " ".join(map(str, args))):
+            pytest.skip("starts Python")
+        start(self, args, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        if pytestconfig.getoption("fast"):
+            patched.setattr(subprocess.Popen, "__init__", skip_python)
+        yield
+
+
+@pytest.fixture(scope="session")
+def unless_fast(pytestconfig):
+    """For fixtures that train or publish for long in this process: skip what needs them, with `--fast`."""
+    if pytestconfig.getoption("fast"):
+        pytest.skip("takes long")
 
 
 @pytest.fixture(scope="session")

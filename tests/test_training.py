@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from eval.miniature import generate
 from modeling_scalar import load_model
-from tests.test_end_to_end import LAUNCH, command
+from tests.test_end_to_end import command
 from tests.trainer.test_scalar_trainer import free_port
 from train import train
 from trainer.checkpoints import last_checkpoint
@@ -27,7 +27,7 @@ RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml") if "min
 
 
 @pytest.fixture(scope="module")
-def line(tmp_path_factory):
+def line(tmp_path_factory, unless_fast):
     """A miniature set of a few clips, a backbone of two steps, and semantic targets."""
     from eval.benchmarks import load_benchmark
 
@@ -225,7 +225,8 @@ def test_a_clip_that_cannot_be_read_is_named(line, tmp_path, workers):
 def test_a_killed_run_resumes_to_the_same_adapter_byte_for_byte(line, tmp_path, features):
     """Killed without warning at a random step, in the middle of whatever it was doing."""
     steps = 40
-    arguments = [*LAUNCH, "train.py", *overlay(line), *SAVING, "--use_cpu", "true", "--max_steps", steps]
+    # Without the launcher, which tests/test_end_to_end.py tries and which would import torch once more each time.
+    arguments = ["train.py", *overlay(line), *SAVING, "--use_cpu", "true", "--max_steps", steps]
     arguments += ["--per_device_train_batch_size", "8", "--loss_warmup_steps", "5", "--disable_tqdm", "true"]
     if features:
         cache = ["--model", line / "backbone", "--benchmark", "miniature", "--root", line / "data", "--views", "2"]
@@ -284,8 +285,8 @@ def test_two_processes_train_as_one_with_the_whole_batch(line, tmp_path):
     fixed += ["--save_strategy", "steps", "--dataloader_drop_last", "false", "--report_to", "none"]
     histories = []
     for processes in (1, 2):
-        launch = ["-m", "accelerate.commands.launch", "--num_processes", processes]
-        launch += ["--multi_gpu", "--main_process_port", free_port()] if processes == 2 else []
+        launch = ["-m", "accelerate.commands.launch", "--num_processes", "2", "--multi_gpu"]
+        launch = [] if processes == 1 else [*launch, "--main_process_port", free_port()]
         out = tmp_path / str(processes)
         sizes = ["--per_device_train_batch_size", 10 // processes, "--output_dir", out]
         run = command(*launch, "train.py", *fixed, *sizes)

@@ -1,12 +1,13 @@
 """A checkpoint in the original layout computes what the original network computed, and nothing slips through."""
 
+import contextlib
 import inspect
+import io
 import json
 import shutil
 import site
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +16,6 @@ from safetensors.torch import load_file
 from modeling_scalar import ScalarModel
 from modeling_scalar.convert_vast_to_hf import config_from_sizes, convert, convert_state_dict, main, read_checkpoint
 
-ROOT = Path(__file__).resolve().parents[2]
 PARITY = {"atol": 1e-5, "rtol": 0}  # float32, other kernels: 3e-6 was seen
 CASES = {
     "frames8_audio1": ("vision_pixels_8", "audio_spectrograms"),
@@ -40,19 +40,12 @@ def state(reference):
 
 @pytest.fixture(scope="module")
 def converted_dir(reference, tmp_path_factory):
-    """Converted by the command line, as a user would."""
+    """Converted by the command, as a user would."""
     folder = tmp_path_factory.mktemp("converted")
-    command = [
-        sys.executable,
-        "-m",
-        "modeling_scalar.convert_vast_to_hf",
-        "--checkpoint",
-        reference / "model_step_7.pt",
-    ]
-    command += ["--output", folder / "model", "--sizes", reference / "config.json"]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert run.returncode == 0, run.stderr
-    assert "used 199, unused 36, missing 0, unexpected 0" in run.stdout and "contra_temp" in run.stdout
+    command = ["--checkpoint", reference / "model_step_7.pt", "--sizes", reference / "config.json"]
+    with contextlib.redirect_stdout(io.StringIO()) as stdout:
+        assert main([*map(str, command), "--output", str(folder / "model")]) == 0
+    assert "used 199, unused 36, missing 0, unexpected 0" in stdout.getvalue() and "contra_temp" in stdout.getvalue()
     return folder / "model"
 
 

@@ -53,7 +53,8 @@ def test_fbank_is_kaldis_recipe_computed_slowly(num_mel_bins):
     expected = slow_fbank(samples, num_mel_bins)
     assert expected.shape == (4, num_mel_bins)
     fbank = kaldi_fbank(samples, num_mel_bins)
-    torch.testing.assert_close(fbank.double(), expected, atol=1e-3, rtol=0)  # float32 spectra under a logarithm
+    assert fbank.dtype == torch.float32
+    torch.testing.assert_close(fbank.double(), expected, atol=1e-5, rtol=0)  # rounded once, to float32
 
 
 @pytest.mark.parametrize("num_mel_bins", [64, 128])
@@ -64,7 +65,15 @@ def test_fbank_agrees_with_kaldi_on_real_sound(shared_dir, clip, num_mel_bins):
     waveform = reference[f"{clip}.waveform_int16"].float() / 2**15
     expected = reference[f"{clip}.fbank{num_mel_bins}"]
     assert expected.std() > 1
-    torch.testing.assert_close(kaldi_fbank(waveform, num_mel_bins), expected, atol=1e-3, rtol=0)  # float32 rounding
+    fbank = kaldi_fbank(waveform, num_mel_bins)
+    # The reference was computed in float32: in filters that hear almost nothing it is up to 0.0015 from the recipe in
+    # float64. Where it is furthest from ours, the slow recipe decides between the two.
+    torch.testing.assert_close(fbank, expected, atol=2e-3, rtol=0)
+    differences, windows = (fbank - expected).abs().amax(dim=1).topk(8)
+    assert differences[-1] < 1e-3
+    for window in windows.tolist():
+        slow = slow_fbank(waveform[160 * window : 160 * window + 400], num_mel_bins)
+        torch.testing.assert_close(fbank[window : window + 1].double(), slow, atol=1e-5, rtol=0)
 
 
 def test_silence_is_the_floor():

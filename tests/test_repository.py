@@ -1,0 +1,50 @@
+"""Files that repeat what another file says: held together here."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def read_yaml(name):
+    return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("tool", ["ruff", "typos"])
+def test_hooks_run_the_checks_in_the_versions_of_the_constraints(tool):
+    pinned = dict(line.strip().split("==") for line in (ROOT / "constraints.txt").open())
+    (revision,) = {repo["rev"] for repo in read_yaml(".pre-commit-config.yaml")["repos"] if tool in repo["repo"]}
+    assert revision == f"v{pinned[tool]}"
+
+
+def test_hooks_run_every_check_of_make_check():
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").split("\ncheck:")[1].split("\n\n")[0]
+    commands = re.findall(r"\$\(BIN\)/(ruff \w+|typos)", recipe)
+    hooks = [hook["id"] for repo in read_yaml(".pre-commit-config.yaml")["repos"] for hook in repo["hooks"]]
+    assert hooks == [command.replace(" ", "-") for command in commands] and len(hooks) == 3
+
+
+def test_workflow_runs_what_every_change_must_pass_from_the_first_python_on():
+    job = read_yaml(".github/workflows/ci.yml")["jobs"]["test"]
+    versions = job["strategy"]["matrix"]["python-version"]
+    assert all(isinstance(version, str) for version in versions)  # 3.10 as a number is 3.1
+    assert PROJECT["requires-python"] == f">={versions[0]}"
+    assert any(step.get("run", "").endswith("bash .ci/run") for step in job["steps"])
+
+
+def test_citation_is_that_of_the_readme():
+    citation, readme = read_yaml("CITATION.cff"), (ROOT / "README.md").read_text(encoding="utf-8")
+    paper, bibtex = citation["preferred-citation"], readme.split("```bibtex")[1]
+    authors = " and ".join(f"{author['family-names']}, {author['given-names']}" for author in paper["authors"])
+    assert f"{{{paper['title']}}}" in bibtex and f"{{{authors}}}" in bibtex and f"{{{paper['year']}}}" in bibtex
+    assert citation["version"] == PROJECT["version"] and citation["license"] == PROJECT["license"]
+
+
+def test_changelog_has_the_version_and_what_comes_after_it():
+    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[0] == "Unreleased" and PROJECT["version"] in headings
