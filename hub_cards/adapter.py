@@ -10,12 +10,12 @@ from huggingface_hub import HfApi, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
+from gallery.files import read_json, write_json
 from modeling_scalar.loading_scalar import weight_digests
 
 from .card import Details, render
 from .evidence.evaluations import identifier
 from .evidence.runs import check_parameters
-from .files import read_json, write_json
 from .hub.errors import PublishError, explained
 from .hub.publishing import Kind, Published, Target, push, read_record
 from .trained import OWNED, check_source, describe, stage_beside_weights, stage_weights

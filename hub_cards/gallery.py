@@ -23,13 +23,14 @@ from datasets.info import DatasetInfosDict
 from huggingface_hub import DatasetCardData, HfApi
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
+from gallery.files import sha256_of, write_json
+from gallery.gallery import Gallery, MediaFile, is_gallery
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.loading_scalar import model_fingerprint, weight_digests
 from modeling_scalar.media_scalar import find_sidecar
 
 from .card import Details, render
-from .files import read_json, sha256_of, write_json
-from .gallery_reading import DESCRIPTION, NUM_NAMED, UNKNOWN, VERSION, check_vectors, read_description, read_gallery
+from .gallery_reading import DESCRIPTION, NUM_NAMED, UNKNOWN, VERSION, read_description, read_gallery
 from .hub.errors import PublishError, explained
 from .hub.publishing import Kind, Published, Target, check_empty, push, read_record
 from .markdown import code
@@ -81,10 +82,10 @@ def _write_shards(
                 writer.write_table(pa.table(arrays, schema=schema))
 
 
-def _copy_media(entries: dict[str, dict[str, Any]], folder: Path) -> dict[str, int]:
+def _copy_media(files: dict[str, MediaFile], folder: Path) -> dict[str, int]:
     """Copy files, each with the subtitle file beside it, and check that the copies are what was embedded."""
-    for name, entry in entries.items():
-        path, target = Path(entry["path"]), folder / name
+    for name, known in files.items():
+        path, target = Path(known.path), folder / name
         sidecar = find_sidecar(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         copies = [target] if sidecar is None else [target, target.with_name(sidecar.name)]
@@ -98,7 +99,7 @@ def _copy_media(entries: dict[str, dict[str, Any]], folder: Path) -> dict[str, i
         digests = [sha256_of(copy) for copy in copies]
         # One hash for all that a clip is read from, as in indexing.
         digest = digests[0] if sidecar is None else hashlib.sha256(" ".join(digests).encode()).hexdigest()
-        if (sum(copy.stat().st_size for copy in copies), digest) != (entry["size"], entry["sha256"]):
+        if (sum(copy.stat().st_size for copy in copies), digest) != (known.size, known.sha256):
             raise ValueError(
                 f"{path}, or the subtitle file beside it, has changed since it was embedded. Index again."
             )
@@ -153,13 +154,7 @@ def stage_gallery(
     check_empty(folder)
     folder.mkdir(parents=True, exist_ok=True)
 
-    def read_clips(start: int, stop: int) -> dict[str, Any]:
-        clip_ids, presence = gallery.clip_ids[start:stop], gallery.presence[start:stop]
-        columns = gallery.read_clips(start, stop)
-        check_vectors(columns, presence, clip_ids)
-        return columns | {"clip_id": clip_ids, "presence": presence}
-
-    _write_shards(folder / "clips", gallery.split, gallery.clip_features, len(gallery.clip_ids), read_clips)
+    _write_shards(folder / "clips", gallery.split, gallery.clip_features, len(gallery.clip_ids), gallery.read_clips)
     if gallery.num_queries:
         _write_shards(
             folder / "queries", gallery.split, gallery.query_features, gallery.num_queries, gallery.read_queries
@@ -330,10 +325,7 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
 
 
 def _check_made_by(api: HfApi, source: Path, model: str) -> None:
-    """Raise an error unless a model is on the Hub, with the weights that a store names, if it names any.
-
-    A gallery of search names a fingerprint of local files, which need not be that of the copies on the Hub.
-    """
+    """Raise an error unless a model is on the Hub, with the weights that a gallery names, if it names any."""
     try:
         with explained(api, "model", model):
             info = api.model_info(model, files_metadata=True)
@@ -342,8 +334,7 @@ def _check_made_by(api: HfApi, source: Path, model: str) -> None:
             f"{error} {source} was made by {model}: say with --model where it is, or 'unknown'."
         ) from error
     there = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
-    description = source / DESCRIPTION
-    made_by = read_json(description).get("metadata", {}).get("weights") if description.is_file() else None
+    made_by = Gallery.open(source, check=False).metadata.get("weights") if is_gallery(source) else None
     if isinstance(made_by, dict) and any(there.get(name) != digest for name, digest in made_by.items()):
         raise ValueError(
             f"{source} was made with other weights than those of {model}: {sorted(made_by)} differ. Name the model "
@@ -357,15 +348,10 @@ def _model_of(source: Path, endpoint: str) -> tuple[str | None, str | None]:
     Raises:
         ValueError: the model's folder holds other weights than those that made the gallery.
     """
-    gallery, store = source / "gallery.json", source / DESCRIPTION
-    if gallery.is_file():
-        content = read_json(gallery)
-        name, made_by, identify = content.get("model"), content.get("fingerprint"), model_fingerprint
-    elif store.is_file():
-        content = read_json(store).get("metadata", {})
-        name, made_by, identify = content.get("model"), content.get("weights"), weight_digests
-    else:
-        return None, None
+    metadata = Gallery.open(source, check=False).metadata if is_gallery(source) else {}
+    name, made_by, identify = metadata.get("model"), metadata.get("weights"), weight_digests
+    if "fingerprint" in metadata:
+        made_by, identify = metadata["fingerprint"], model_fingerprint
     if not isinstance(name, str) or not Path(name).is_dir():
         is_id = isinstance(name, str) and not os.path.isabs(name) and name.count("/") <= 1
         return (name, None) if is_id else (None, None)

@@ -7,12 +7,12 @@ from pathlib import Path
 from huggingface_hub import HfApi, ModelCardData
 from peft import PeftModel
 
+from gallery.files import read_json, write_json
 from modeling_scalar import ScalarConfig, ScalarModel
 
 from .adapter import check_adapter, find_base
 from .card import Details, render
 from .evidence.runs import check_parameters
-from .files import read_json, write_json
 from .hub.publishing import Kind, Published, Target, push
 from .trained import OWNED, check_source, describe, optional_json, stage_beside_weights, stage_weights
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from huggingface_hub import HfApi, SpaceCardData
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
+from gallery.files import read_json, write_json
+
 from .apps import GRADIO_VERSION, PYTHON_VERSION, SEARCH
 from .card import Details, render
-from .files import read_json, write_json
 from .hub.errors import explained
 from .hub.publishing import Kind, Published, Target, check_empty, push
 

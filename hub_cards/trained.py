@@ -19,6 +19,7 @@ from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 
+from gallery.files import read_json, write_json
 from modeling_scalar import ScalarConfig, ScalarModel, ScalarProcessor
 from modeling_scalar.aggregation_scalar import METHODS, method_title, scorable_clips
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -38,7 +39,6 @@ from .evidence.evaluations import (
     read_results,
 )
 from .evidence.runs import Emissions, count_parameters, read_emissions, read_training, training_table
-from .files import read_json, write_json
 from .hub.privacy import without_folders
 from .markdown import Markdown, code, text
 

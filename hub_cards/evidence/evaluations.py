@@ -13,10 +13,10 @@ from typing import Any
 
 from huggingface_hub import EvalResult
 
+from gallery.files import read_json
 from modeling_scalar.aggregation_scalar import method_title
 from modeling_scalar.configuration_scalar import MODALITIES
 
-from ..files import read_json
 from ..markdown import Markdown, text
 
 R1 = "text_to_video_recall_at_1"

@@ -10,7 +10,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from ..files import read_json
+from gallery.files import read_json
+
 from ..markdown import Markdown, code, text
 
 _FIELDS = {

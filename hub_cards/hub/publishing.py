@@ -20,8 +20,9 @@ from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelet
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
+from gallery.files import read_json, write_json
+
 from ..card import Details, read_card
-from ..files import read_json, write_json
 from .card_rules import check_card
 from .errors import REQUEST_ERRORS, PublishError, explained, first_line, reason
 from .privacy import check_no_token

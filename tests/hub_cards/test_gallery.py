@@ -9,7 +9,8 @@ import torch
 from datasets import Dataset, disable_progress_bars, load_dataset, load_from_disk
 from peft import LoraConfig, get_peft_model
 
-from eval.embeddings import Embeddings, gallery_manifest
+from eval.embedding.embeddings import Embeddings, gallery_manifest
+from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from hub_cards import gallery as galleries
 from hub_cards.adapter import push_adapter
 from hub_cards.card import Details
@@ -21,8 +22,8 @@ from hub_cards.model import push_model
 from modeling_scalar import ScalarModel
 from modeling_scalar.aggregation_scalar import query_weights, retrieval_scores
 from modeling_scalar.configuration_scalar import MODALITIES
-from search.gallery import Entry, FailedFile, Gallery
-from search.indexing import _clip_sha256, _clip_stat
+from search.indexing import clip_sha256, clip_stat
+from tests.gallery.test_older import write_first_version
 
 DIM, CLIPS, QUERIES = 8, 7, 5
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -76,6 +77,12 @@ def write_by_hand(folder, embeddings, **changes):
     Dataset.from_dict(queries).save_to_disk(folder / "queries")
 
 
+def published(store, config):
+    """What of a gallery is published: not what scores compute of vectors, nor what the description tells."""
+    rows = load_from_disk(store / config)
+    return rows.remove_columns(["gram", "duration", "problems"]) if config == "clips" else rows
+
+
 def rows_of(folder, config, cache):
     return load_dataset(str(folder), config, cache_dir=str(cache))
 
@@ -89,18 +96,20 @@ def saved_gallery(folder, media):
     (media / "sub/b c.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nspeech\n")
     embeddings = random_embeddings()
     mask = embeddings.modality_mask[:3]
-    entries = []
-    for name, row in zip(names, mask.tolist(), strict=True):
-        path = str(media / name)
-        size, mtime_ns = _clip_stat(path)
-        present = [modality for modality, here in zip(MODALITIES, row, strict=True) if here]
-        problems = [f"{media / name}: no sound", "other"] if name == "a.mp4" else []
-        entries.append(Entry(path, size, mtime_ns, _clip_sha256(path), present, None, problems))
-    gallery = Gallery(str(media.parent / "runs" / "tiny"), "f" * 64, 0.25)
-    gallery.append(entries, embeddings.modality_embeds[:3], mask)
+    paths = [str(media / name) for name in names]
+    files = []
+    for path in paths:
+        size, mtime_ns = clip_stat(path)
+        files.append(MediaFile(path, size, mtime_ns, clip_sha256(path)))
     elsewhere = str(media.parent / "elsewhere" / "broken.mp4")
-    gallery.failed[elsewhere] = FailedFile(elsewhere, 1, 1, "", f"it is cut off, says {elsewhere}")
-    gallery.save(folder)
+    files.append(MediaFile(elsewhere, 1, 1, "", f"it is cut off, says {elsewhere}"))
+    problems = [[f"{paths[0]}: no sound", "other"], [], []]
+    with GalleryWriter(folder, "float32") as writer:
+        model = str(media.parent / "runs" / "tiny")
+        writer.metadata = {"model": model, "fingerprint": "f" * 64, "query_temperature": 0.25}
+        writer.put_clips(paths, embeddings.modality_embeds[:3], mask, problems=problems)
+        writer.put_files(files)
+        writer.commit()
     return names, embeddings.modality_embeds[:3], mask
 
 
@@ -117,7 +126,7 @@ def test_a_staged_store_holds_the_rows_of_the_store(tmp_path, dtype, concats):
     for config in ("clips", "queries"):
         found = rows_of(tmp_path / "staged", config, tmp_path / "cache")
         assert list(found) == ["test"]
-        expected = load_from_disk(tmp_path / "store" / config)
+        expected = published(tmp_path / "store", config)
         assert found["test"].features == expected.features
         assert found["test"].with_format("arrow")[:].equals(expected.with_format("arrow")[:])
     assert sorted(path.name for path in (tmp_path / "staged").iterdir()) == [
@@ -139,7 +148,7 @@ def test_rows_are_written_in_pieces_and_files_that_keep_their_order(tmp_path, mo
     assert [pq.read_metadata(file).num_row_groups for file in files] == [1, 1, 2]
     (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
     found = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["test"]
-    assert found[:] == load_from_disk(tmp_path / "store" / "clips")[:]
+    assert found[:] == load_from_disk(tmp_path / "store" / "clips").select_columns(found.column_names)[:]
     files[1].unlink()
     with pytest.raises(Exception, match="NonMatchingSplitsSizes|expected"):
         rows_of(tmp_path / "staged", "clips", tmp_path / "other cache")
@@ -149,7 +158,7 @@ def test_the_description_says_what_the_store_says_and_who_made_it(tmp_path):
     embeddings = saved_store(tmp_path / "store", metadata={"left_out": ["gone"]}, problems=["clip 1 é: no sound"])
     stage_gallery(tmp_path / "store", tmp_path / "staged", "user/scalar", COMMIT)
     description = json.loads((tmp_path / "staged" / "embeddings.json").read_text())
-    original = json.loads((tmp_path / "store" / "embeddings.json").read_text())
+    original = Gallery.open(tmp_path / "store").facts()
     assert (
         description.items()
         >= {
@@ -162,8 +171,7 @@ def test_the_description_says_what_the_store_says_and_who_made_it(tmp_path):
             "split": "test",
         }.items()
     )
-    same = set(original) - {"metadata", "problems"}
-    assert len(same) > 6 and {name: description[name] for name in same} == {name: original[name] for name in same}
+    assert len(original) > 6 and {name: description[name] for name in original} == original
     assert description["num_present"] == dict(zip(MODALITIES, embeddings.modality_mask.sum(0).tolist(), strict=True))
 
 
@@ -171,27 +179,16 @@ def test_the_description_says_what_the_store_says_and_who_made_it(tmp_path):
     "name", ["gallery_sha256", "num_clips", "num_queries", "num_pairs", "dim", "dtype", "columns"]
 )
 def test_the_description_of_other_embeddings_is_refused(tmp_path, name):
-    saved_store(tmp_path / "store")
-    file = tmp_path / "store" / "embeddings.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {name: "other"}))
+    write_by_hand(tmp_path / "store", random_embeddings())
+    (tmp_path / "store" / "embeddings.json").write_text(json.dumps({name: "other", "metadata": {"model": "x"}}))
     with pytest.raises(ValueError, match=rf"different are \['{name}'\]"):
         stage_gallery(tmp_path / "store", tmp_path / "staged")
-
-
-def test_the_gallery_hash_is_that_of_changed_rows(tmp_path):
-    saved_store(tmp_path / "store")
-    other = random_embeddings()
-    other.clip_ids[1] = "another"
-    other.save(tmp_path / "other")
-    shutil.copy(tmp_path / "store" / "embeddings.json", tmp_path / "other" / "embeddings.json")
-    with pytest.raises(ValueError, match=r"different are \['gallery_sha256'\]"):
-        stage_gallery(tmp_path / "other", tmp_path / "staged")
 
 
 def test_a_store_written_by_hand_says_what_is_not_known(tmp_path):
     embeddings = random_embeddings()
     write_by_hand(tmp_path / "store", embeddings)
-    with pytest.raises(ValueError, match="nothing says which model made it"):
+    with pytest.raises(ValueError, match="says which model made it"):
         stage_gallery(tmp_path / "store", tmp_path / "staged")
     stage_gallery(tmp_path / "store", tmp_path / "staged", "unknown")
     card = gallery_card(tmp_path / "staged", "user/by-hand", Details())
@@ -225,7 +222,7 @@ VECTOR = [[1.0] + [0.0] * (DIM - 1)]
         ({"caption": [None] + ["a"] * (QUERIES - 1)}, "has 1 nulls"),
         ({"video": [1.0] * CLIPS}, "`video` of .* must hold lists of floats"),
         ({"audio": [1.0] * CLIPS}, "`audio` of .* must hold lists of floats"),
-        ({"subtitle": [[0.5, None]] * CLIPS}, "hold nulls"),
+        ({"subtitle": [[0.5, None] * (DIM // 2)] * CLIPS}, "hold nulls"),
         ({"secret": ["x"] * CLIPS}, r"'secret'\]. What else it holds is not published"),
     ],
 )
@@ -290,11 +287,11 @@ def test_a_missing_source_and_a_missing_part_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         stage_gallery(tmp_path / "nowhere", tmp_path / "staged")
     (tmp_path / "vectors.npz").touch()
-    with pytest.raises(FileNotFoundError, match="makes a store of a file"):
+    with pytest.raises(FileNotFoundError, match="makes a gallery of a file"):
         stage_gallery(tmp_path / "vectors.npz", tmp_path / "staged")
     saved_store(tmp_path / "store")
     shutil.rmtree(tmp_path / "store" / "queries")
-    with pytest.raises(FileNotFoundError, match="There is no data set .*queries"):
+    with pytest.raises(ValueError, match="queries.* is gone"):
         stage_gallery(tmp_path / "store", tmp_path / "staged")
 
 
@@ -347,7 +344,7 @@ def test_a_gallery_of_search_is_published_with_paths_below_its_folder(tmp_path):
     assert description["problems"] == ["a.mp4: a.mp4: no sound", "a.mp4: other"]
     assert description["left_out"] == [{"clip_id": "broken.mp4", "reason": "it is cut off, says broken.mp4"}]
     assert description["query_temperature"] == 0.25 and description["media"] is None
-    assert description["metadata"] == {"model": "tiny", "fingerprint": "f" * 64}
+    assert description["metadata"] == {"model": "tiny", "fingerprint": "f" * 64, "query_temperature": 0.25}
     manifest = Embeddings(vectors[:1, 0] + 1, vectors, mask, torch.tensor([[0, 0]]), names, ["0"], [""])
     assert description["gallery_sha256"] == gallery_manifest(manifest)["sha256"]
     card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
@@ -364,12 +361,13 @@ def test_a_gallery_of_search_is_published_with_paths_below_its_folder(tmp_path):
 
 @pytest.mark.parametrize("roots", [("/home/jane/clips", "/disk/clips"), ("/home/jane", "/home/bob/clips")])
 def test_clips_of_several_places_of_a_machine_would_tell_their_folders(tmp_path, roots):
-    saved_gallery(tmp_path / "gallery", tmp_path / "videos")
-    file = tmp_path / "gallery" / "gallery.json"
-    record = json.loads(file.read_text())
-    for number, entry in enumerate(record["entries"]):
-        entry["path"] = f"{roots[number % 2]}/{number}.mp4"
-    file.write_text(json.dumps(record))
+    embeddings = random_embeddings()
+    paths = [f"{roots[number % 2]}/{number}.mp4" for number in range(CLIPS)]
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.metadata = {"model": "user/tiny"}
+        writer.put_clips(paths, embeddings.modality_embeds, embeddings.modality_mask)
+        writer.put_files([MediaFile(path, 1, 1, "") for path in paths])
+        writer.commit()
     with pytest.raises(ValueError, match="share no folder but '/(home)?'.*a gallery for each"):
         stage_gallery(tmp_path / "gallery", tmp_path / "staged")
 
@@ -404,26 +402,29 @@ def test_media_that_changed_are_not_published(tmp_path):
         stage_gallery(tmp_path / "gallery", tmp_path / "once more", media=True)
 
 
-def test_a_damaged_gallery_of_search_is_refused(tmp_path):
+def test_a_damaged_gallery_is_refused(tmp_path):
     saved_gallery(tmp_path / "gallery", tmp_path / "videos")
-    file = tmp_path / "gallery" / "gallery.json"
-    record = json.loads(file.read_text())
-    entries = [entry | {"presence": ["video"]} for entry in record["entries"]]
-    file.write_text(json.dumps(record | {"entries": entries}))
-    with pytest.raises(ValueError, match="disagree on what clips have"):
+    (file,) = (tmp_path / "gallery" / "clips").glob("*.arrow")
+    content = bytearray(file.read_bytes())
+    content[-20] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=f"changed since they were written: .*{file.name}"):
         stage_gallery(tmp_path / "gallery", tmp_path / "staged")
-    without = [{name: value for name, value in record.items() if name != "failed"}]
-    without.append(record | {"entries": [{"path": "/a.mp4", "presence": []}]})
-    for content, name in zip(without, ("failed", "size"), strict=True):
-        file.write_text(json.dumps(content))
-        with pytest.raises(ValueError, match=f"is not as .* writes it: KeyError.'{name}'.. Index again"):
-            stage_gallery(tmp_path / "gallery", tmp_path / "staged")
-    file.write_text(json.dumps(record))
-    with next((tmp_path / "gallery").glob("*.safetensors")).open("r+b") as stream:
-        stream.seek(-1, 2)
-        stream.write(b"\x7f")
-    with pytest.raises(ValueError, match="missing or damaged"):
-        stage_gallery(tmp_path / "gallery", tmp_path / "staged")
+
+
+def test_a_gallery_of_the_first_version_is_published_as_one_of_today(tmp_path):
+    write_first_version(tmp_path / "old")
+    Gallery.open(tmp_path / "old").copy(tmp_path / "new")
+    for name in ("old", "new"):
+        with pytest.raises(ValueError, match="has a name that is not UTF-8"):
+            stage_gallery(tmp_path / name, tmp_path / f"staged {name}")
+    with GalleryWriter(tmp_path / "new") as writer:
+        writer.remove_clips([name for name in writer.gallery().clip_ids if "ü" in name])
+        writer.commit()
+    stage_gallery(tmp_path / "new", tmp_path / "staged")
+    (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
+    found = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["gallery"]
+    assert found["clip_id"][:] == [f"0-{number}.mp4" for number in (0, *range(2, 10))]
 
 
 # Cards ------------------------------------------------------------------------------------------------------------
@@ -515,7 +516,7 @@ def test_what_is_pushed_is_loaded_by_datasets_alone(tmp_path, hub, run_python):
     found = json.loads((tmp_path / "found.json").read_text())
     for name in ("float16", "float32"):
         for config in ("clips", "queries"):
-            expected = load_from_disk(tmp_path / name / config)
+            expected = published(tmp_path / name, config)
             assert found[f"{name}-{config}"] == {"features": {"test": str(expected.features)}, "rows": expected[:]}
 
 
