@@ -155,14 +155,14 @@ class Embeddings:
         Args:
             folder (`str`): made if need be; a gallery that is there is replaced. Pairs are kept in the order of
                 queries.
-            dtype (`str`, *optional*): `"float32"` or `"float16"`; by default that of `modality_embeds`.
+            dtype (`str`, *optional*): `"float32"` or `"float16"`; by default clips and captions keep their own.
 
         Raises:
             ValueError: the folder holds something else, the embeddings have another precision and `dtype` does not
                 choose one, a vector is not of unit norm, or `metadata` is not JSON.
         """
-        dtype = dtype or str(self.modality_embeds.dtype).removeprefix("torch.")
-        precision_of(dtype)
+        if dtype is not None:
+            precision_of(dtype)
         described = [[] for _ in self.query_ids]
         for query, clip in self.pairs.tolist():
             described[query].append(self.clip_ids[clip])

@@ -1,0 +1,109 @@
+"""One folder of embedded clips, whoever wrote it: searched, evaluated, published, opened by the app and by mteb."""
+
+import json
+import os
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from eval.__main__ import app as eval_app
+from eval.benchmarks import load_split
+from eval.embedding.embeddings import load_embeddings
+from eval.miniature import generate
+from gallery.gallery import Gallery
+from hub_cards.__main__ import app as hub_app
+from hub_cards.apps import SEARCH
+from modeling_scalar import load_model
+from modeling_scalar.aggregation_scalar import retrieval_scores
+from search.__main__ import app as search_app
+
+sys.path.insert(0, str(SEARCH))
+import searching  # noqa: E402
+
+NUM_CLIPS, CLOSE = 12, 1e-6
+
+
+def run(app, *arguments):
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert result.exit_code == 0, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return generate(tmp_path_factory.mktemp("one") / "data", num_train=1, num_test=NUM_CLIPS, num_proc=1)
+
+
+def scores_of(embeddings):
+    """What evaluation ranks by: of each caption, the score of each clip."""
+    scores = retrieval_scores(
+        embeddings.text_embeds,
+        embeddings.modality_embeds.float(),
+        embeddings.modality_mask,
+        query_temperature=embeddings.metadata["query_temperature"],
+    )
+    return [dict(zip(embeddings.clip_ids, row, strict=True)) for row in scores.tolist()]
+
+
+def hits_of(folder, captions):
+    """What the command answers, every clip of it."""
+    printed = run(search_app, "query", folder, *captions, "--k", 1000, "--json").stdout
+    return [{hit["clip_id"]: hit["score"] for hit in query["hits"]} for query in json.loads(printed)]
+
+
+def assert_close(found, expected):
+    assert len(found) == len(expected) > 1
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, abs=CLOSE) and len(one) > 1
+    assert len({round(score, 4) for one in found for score in one.values()}) > 10, "scores hardly differ"
+
+
+def test_what_search_indexes_is_evaluated_published_and_opened_by_the_app(data, tiny_model_dir, tmp_path):
+    folder, output, published = (tmp_path / name for name in ("gallery", "results", "published"))
+    run(search_app, "index", data / "test", "--model", tiny_model_dir, "--output", folder)
+    source = ["--model", tiny_model_dir, "--benchmark", "miniature", "--root", data]
+    rows = load_split("miniature", data).dataset
+    paths = {row["video_id"]: os.path.realpath(row["video_path"] or row["audio_path"]) for row in rows}
+    run(eval_app, "run", "--embeddings", folder, *source, "--output", output, "--no-two-stage")
+    results = json.loads((output / "results.json").read_text())
+    assert results["gallery"]["num_clips"] == NUM_CLIPS == len(Gallery.open(folder))
+    evaluated = load_embeddings(output / "embeddings")
+    assert evaluated.modality_embeds.dtype == torch.float16
+    expected = [{paths[name]: score for name, score in of_query.items()} for of_query in scores_of(evaluated)]
+    assert_close(hits_of(folder, evaluated.captions), expected)
+
+    run(hub_app, "push-gallery", folder, "user/gallery", "--model", "unknown", "--dry-run", "--output", published)
+    model, processor = load_model(tiny_model_dir)
+    searcher = searching.Searcher(searching.load_gallery(str(published)), model, processor)
+    assert searcher.query_temperature == Gallery.open(folder).query_temperature
+    shown = []
+    for caption in evaluated.captions:
+        hits = searcher.search(caption, searcher.query_temperature, k=1000).hits
+        shown.append({str(data / "test" / hit.clip_id): hit.score for hit in hits})
+    assert_close(shown, [{os.path.join(data, "test", os.path.basename(k)): v for k, v in e.items()} for e in expected])
+
+
+def test_what_evaluation_embeds_is_searched_by_its_captions(data, tiny_model_dir, tmp_path):
+    folder = tmp_path / "embedded"
+    source = ["--model", tiny_model_dir, "--benchmark", "miniature", "--root", data]
+    run(eval_app, "embed", *source, "--output", folder)
+    embeddings = load_embeddings(folder)
+    assert embeddings.modality_embeds.dtype == torch.float16
+    assert_close(hits_of(folder, embeddings.captions), scores_of(embeddings))
+    run(eval_app, "run", "--embeddings", folder, "--output", tmp_path / "results")
+    assert f"queries: {len(embeddings.captions)}" in run(search_app, "info", folder).stdout
+
+
+def test_a_benchmark_with_a_clip_that_was_not_indexed_is_refused(data, tiny_model_dir, tmp_path):
+    files = sorted((data / "test").glob("*.mp4"))
+    run(search_app, "index", *files[:-2], "--model", tiny_model_dir, "--output", tmp_path / "gallery")
+    source = ["--model", tiny_model_dir, "--benchmark", "miniature", "--root", data]
+    arguments = ["run", "--embeddings", tmp_path / "gallery", *source, "--output", tmp_path / "results"]
+    result = CliRunner().invoke(eval_app, list(map(str, arguments)))
+    assert result.exit_code == 1 and "are not in the gallery" in result.output
+    without = CliRunner().invoke(
+        eval_app, ["run", "--embeddings", str(tmp_path / "gallery"), "--output", str(tmp_path / "r")]
+    )
+    assert without.exit_code == 1 and "clips but no queries" in without.output
