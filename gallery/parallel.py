@@ -2,8 +2,8 @@
 
 Rows are cut into blocks in their order. A finished block is a file in a folder of parts; the blocks that are missing
 are dealt out to the processes. A block is the same forward pass whoever computes it and whenever. So a run with the
-same hardware and the same number of threads and processes gives the same bytes however often it was killed; with
-another number of processes the last bits of vectors may differ, for sums are added in another order.
+same hardware and the same number of threads gives the same rows however often it was killed and however many processes
+there were; on other hardware the last bits of vectors may differ, for sums are added in another order.
 """
 
 import os
@@ -30,6 +30,16 @@ def start_processes() -> PartialState:
     cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
     # The default of ten minutes would end a run in which a process waits longer than that for another's last block.
     return PartialState(cpu, timeout=timedelta(days=7))
+
+
+def device_of(state: PartialState) -> torch.device:
+    """
+    Return where a process computes.
+
+    On a CPU that is "cpu" however many processes there are. `accelerate` numbers it, and `model.to("cpu:0")` copies
+    weights that lie in a mapped file to other addresses, at which some machines add products in another order.
+    """
+    return torch.device("cpu") if state.device.type == "cpu" else state.device
 
 
 @contextmanager
@@ -135,4 +145,4 @@ def forget_failure(parts: Path) -> None:
     (parts / _FAILED).unlink(missing_ok=True)
 
 
-__all__ = ["Blocks", "compute", "forget_failure", "start_processes", "together"]
+__all__ = ["Blocks", "compute", "device_of", "forget_failure", "start_processes", "together"]

@@ -29,7 +29,9 @@ from transformers import PreTrainedModel, ProcessorMixin
 from eval.embedding.embed_dataset import read_rows
 from eval.protocol.matching import clip_views, match_probabilities
 from eval.protocol.second_stage import first_candidates, two_stage_scores
+from gallery.columns import listed
 from gallery.embedding import check_reading, embed_captions, embed_clips
+from gallery.gallery import Gallery
 from modeling_scalar.aggregation_scalar import retrieval_scores
 from modeling_scalar.media_scalar import resample
 
@@ -125,6 +127,8 @@ class ScalarSearch:
         score_options (`dict`, *optional*): keyword arguments of `retrieval_scores`, the method among them; by default
             those of the model.
         on_error (`str`), num_workers (`int`): as in [`embed_dataset`].
+        gallery ([`~gallery.gallery.Gallery`], *optional*): clips that this model embedded before, under the `id` that
+            mteb gives them: their files are not read then, unless the cross-encoder reads them.
         meta: further fields of mteb's `ModelMeta`, such as `revision` or `training_datasets`; unknown otherwise.
     """
 
@@ -137,6 +141,7 @@ class ScalarSearch:
         score_options: dict[str, Any] | None = None,
         on_error: str = "raise",
         num_workers: int = 2,
+        gallery: Gallery | None = None,
         **meta: Any,
     ) -> None:
         check_reading(1, on_error, num_workers)
@@ -151,6 +156,7 @@ class ScalarSearch:
             for key, value in (model.score_options() if score_options is None else score_options).items()
         }
         self.problems: list[str] = []
+        self.gallery = gallery
         self._corpus: _Texts | _Gallery | None = None
         size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
         fields = {
@@ -269,6 +275,8 @@ class ScalarSearch:
         videos, audios = (_cells(dataset, name) if name in modalities else absent for name in ("video", "audio"))
         names = ("video_id", "video_path", "audio_path", "subtitle")
         clips = [dict(zip(names, values, strict=True)) for values in zip(ids, videos, audios, subtitles, strict=True)]
+        if self.gallery is not None:
+            return self._from_gallery(ids, clips)
         embedded = []
         with tqdm(total=len(clips), desc="clips", unit="clip", disable=hidden) as bar:
             for batch in read_rows(self.processor, clips, batch_size, self.on_error, self.num_workers):
@@ -278,6 +286,17 @@ class ScalarSearch:
         embeds, mask, concat_embeds = zip(*embedded, strict=True)
         concat_embeds = None if concat_embeds[0] is None else torch.cat(concat_embeds)
         return _Gallery(ids, clips, torch.cat(embeds), torch.cat(mask), concat_embeds)
+
+    def _from_gallery(self, ids: list[str], clips: list[dict[str, Any]]) -> _Gallery:
+        """The clips of these identifiers as they were embedded before."""
+        known = {name: row for row, name in enumerate(self.gallery.clip_ids)}
+        missing = [name for name in ids if name not in known]
+        if missing:
+            raise ValueError(f"These clips are not in the gallery {self.gallery.path}: {listed(missing)}.")
+        rows, concat_embeds = [known[name] for name in ids], self.gallery.concat_embeds()
+        embeds = self.gallery.modality_embeds()[rows].float()
+        concat_embeds = None if concat_embeds is None else concat_embeds[rows].float()
+        return _Gallery(ids, clips, embeds, self.gallery.modality_mask[rows], concat_embeds)
 
     def _blocks(self, asked: _Texts | _Gallery, top_ranked: dict | None) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield the first-stage scores of some queries, (queries, documents), -inf where they may not be returned."""

@@ -26,7 +26,7 @@ from gallery.columns import clip_table, precision_of, query_table
 from gallery.embedding import check_reading, embed_captions, embed_clips
 from gallery.files import locked, read_json, write_json
 from gallery.gallery import Gallery
-from gallery.parallel import Blocks, compute, forget_failure, start_processes, together
+from gallery.parallel import Blocks, compute, device_of, forget_failure, start_processes, together
 from gallery.provenance import describe, versions
 from gallery.storage import MANIFEST, check_place
 from modeling_scalar import load_model
@@ -154,7 +154,7 @@ def _compute_all(
         mine = slice(state.process_index, None, state.num_processes)
         my_queries, my_clips = queries.missing()[mine], clips.missing()[mine]
     with together(state, parts):
-        work.model.to(state.device)
+        work.model.to(device_of(state))
         compute(state, queries, my_queries, work.query_tables(map(queries.rows, my_queries)), progress)
         ranges = [clips.rows(block) for block in my_clips]
         compute(state, clips, my_clips, work.clip_tables(ranges, num_workers), progress)
@@ -231,7 +231,7 @@ def embed_benchmark(
                     task=loaded.task,
                     processing=dict(loaded.processing),
                     left_out=loaded.left_out,
-                    device=str(state.device),
+                    device=str(device_of(state)),
                     num_processes=state.num_processes,
                     on_error=on_error,
                     plan=plan,

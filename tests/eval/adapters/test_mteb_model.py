@@ -15,6 +15,7 @@ from eval.embedding.embed_dataset import embed_dataset
 from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
 from eval.miniature import generate
 from eval.protocol.second_stage import evaluate_two_stage
+from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import MODALITIES, ScalarModel
 from modeling_scalar.aggregation_scalar import retrieval_scores
 from modeling_scalar.media_scalar import read_audio
@@ -128,6 +129,29 @@ def check(scores, expected):
         ("map_at_100", "mean_average_precision"),
     ]:
         assert scores[theirs] == pytest.approx(expected[ours] / 100, abs=2e-5), theirs
+
+
+def test_a_gallery_takes_the_place_of_embedding(model, tiny_processor, benchmark, sides, embeddings, tmp_path):
+    """What `eval embed` or `search index` wrote under the same identifiers; no file is read."""
+    embeddings.save(tmp_path / "gallery", dtype="float32")
+    captions, clips = sides
+    relevant = {f"q{row}": {name: 1} for row, name in enumerate(clips["id"])}
+    task = ("t2va", captions, clips.remove_columns("text"), relevant)
+    read = run_mteb(ScalarSearch(model, tiny_processor, "user/read"), *task)
+    gallery = Gallery.open(tmp_path / "gallery")
+    search = ScalarSearch(model, tiny_processor, "user/opened", gallery=gallery)
+    search.processor.read_clip = lambda *arguments, **options: pytest.fail("a file was read")
+    opened = run_mteb(search, *task)
+    expected = our_metrics(embeddings, {}, MODALITIES)
+    assert opened["recall_at_10"] == pytest.approx(expected["recall_at_10"] / 100, abs=2e-5)
+    assert read["recall_at_10"] != 0
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.clear("queries")
+        writer.remove_clips(gallery.clip_ids[:1])
+        writer.commit()
+    search.gallery = Gallery.open(tmp_path / "gallery")
+    with pytest.raises(ValueError, match=f"not in the gallery .*{gallery.clip_ids[0]}"):
+        run_mteb(search, *task)
 
 
 def our_metrics(embeddings, options, modalities, direction="text_to_video"):

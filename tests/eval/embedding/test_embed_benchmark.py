@@ -375,11 +375,7 @@ told["world"] = state.num_processes
 
 
 def assert_same_rows(store, other):
-    """Everything but the vectors is equal; the vectors are, to rounding.
-
-    Among several processes `accelerate` has the weights copied, where one process maps them from their file. Products
-    add in another order where numbers lie otherwise in memory, on machines without AVX-512: the last bits differ.
-    """
+    """Everything but the vectors is equal; the vectors are, to rounding: sums may be added in another order."""
     for name in ("clips", "queries"):
         ours, theirs = (load_from_disk(folder / name) for folder in (store, other))
         assert ours.features == theirs.features and len(ours) == len(theirs)
