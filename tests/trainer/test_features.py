@@ -280,7 +280,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(
 def test_values_that_half_precision_cannot_hold_are_refused(tmp_path, model, rows, tiny_processor):
     base = model.get_base_model()
     torch.nn.init.constant_(base.vision_model.post_layernorm.bias, 1e5)
-    with pytest.raises(ValueError, match="not finite in float16. Take float32"):
+    with pytest.raises(ValueError, match="not finite in float16. Use float32"):
         cache_features(tmp_path, rows, base, tiny_processor, **QUIET)
     cache_features(tmp_path / "full", rows, base, tiny_processor, dtype="float32", **QUIET)
 
