@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks import Split, configure_processor, describe_benchmark, load_split
 from eval.embedding.embed_dataset import embed_dataset
-from eval.embedding.embeddings import Embeddings, gallery_manifest, load_embeddings
+from eval.embedding.embeddings import Embeddings, load_embeddings
 from eval.embedding.query_gallery import query_gallery
 from eval.protocol.first_stage import (
     RATES,
@@ -284,7 +284,7 @@ def _measure(
         "retrieval": first,
         "two_stage": second,
         "latent": latent_space(embeddings),
-        "gallery": gallery_manifest(embeddings),
+        "gallery": embeddings.manifest(),
         "left_out": described.get("left_out", []),
         "problems": embeddings.problems,
         "embedded": described,

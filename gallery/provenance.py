@@ -126,4 +126,28 @@ def gallery_sha256(clip_ids: Iterable[str], presence: Iterable[Sequence[int]]) -
     return digest.hexdigest()
 
 
-__all__ = ["describe", "gallery_sha256", "model_folder", "source_state", "training_recipe", "versions"]
+def gallery_manifest(clip_ids: Sequence[str], modality_mask: torch.Tensor) -> dict[str, Any]:
+    """
+    Describe a gallery so that metrics of two can be compared: galleries shrink as links die.
+
+    Args:
+        clip_ids (`list[str]`), modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): in gallery order.
+
+    Returns:
+        `dict`: `num_clips`; `ids` and `presence` (three 0 or 1 per clip, in the order of `MODALITIES`), and `sha256`,
+        see [`gallery_sha256`].
+    """
+    presence = modality_mask.int().tolist()
+    ids = list(clip_ids)
+    return {"num_clips": len(ids), "ids": ids, "presence": presence, "sha256": gallery_sha256(ids, presence)}
+
+
+__all__ = [
+    "describe",
+    "gallery_manifest",
+    "gallery_sha256",
+    "model_folder",
+    "source_state",
+    "training_recipe",
+    "versions",
+]

@@ -1,5 +1,5 @@
-"""Exact ranking over a gallery, from the mapped vectors and the Gram matrices stored with them: nothing is copied but
-the block of clips that is being scored.
+"""Exact ranking over a gallery, from the mapped vectors and the Gram matrices stored with them: half-precision
+vectors are converted a tile at a time, and nothing else is copied.
 
 Shapes: Q queries, N clips, D dimensions, K hits.
 """
@@ -19,8 +19,8 @@ from modeling_scalar.pairs_scalar import MIN_NORM
 
 _WHERE = "a gallery"
 _MIN_NORM = MIN_NORM[torch.float32]
-# Vectors, products and what is computed of them stay in cache; of a single query the latter are few.
-_BLOCK, _BLOCK_OF_ONE = 1024, 4096
+# Clips whose scores are computed and looked through at once, for few queries and for many: the scores stay in cache.
+_FEW, _BLOCK_OF_FEW, _BLOCK = 16, 16_384, 2_048
 _SCORES_AT_ONCE = 2**26  # where all scores of a query are needed
 
 
@@ -119,19 +119,6 @@ def _rank_whole(
     return tuple(map(torch.cat, zip(*found, strict=True)))
 
 
-def _in_float32(clips: Clips, buffers: torch.Tensor) -> Clips:
-    if all(matrix.dtype == buffers.dtype for matrix in clips.modalities):
-        return clips
-    vectors = zip(buffers, clips.modalities, strict=True)
-    return Clips(
-        tuple(buffer[: len(clips)].copy_(matrix) for buffer, matrix in vectors),
-        clips.modality_mask,
-        clips.concat_embeds,
-        min_norm=clips.min_norm,
-        gram=clips.gram,
-    )
-
-
 @torch.no_grad()
 def rank(
     pieces: Sequence[Piece], text_embeds: torch.Tensor, k: int, method: str, **options: Any
@@ -160,13 +147,10 @@ def rank(
         return best
     if METHODS[method].whole or 4 * k > num_rows:
         return _rank_whole(pieces, text_embeds, k, method, score_options)
-    size = _BLOCK_OF_ONE if len(text_embeds) == 1 else _BLOCK
-    # One place for all blocks in half precision: memory that is new each time would cost more than the products.
-    buffers = text_embeds.new_empty(len(MODALITIES), size, text_embeds.shape[1])
+    size = _BLOCK_OF_FEW if len(text_embeds) <= _FEW else _BLOCK
     for piece in pieces:
         for start in range(0, len(piece.clips), size):
-            clips = _in_float32(piece.clips[start : start + size], buffers)
-            scores = Pairs(text_embeds, clips, score_options).scores(method)
+            scores = Pairs(text_embeds, piece.clips[start : start + size], score_options).scores(method)
             if len(piece.removed):
                 inside = (piece.removed >= start) & (piece.removed < start + size)
                 scores[:, piece.removed[inside] - start] = -math.inf

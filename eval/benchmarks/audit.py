@@ -4,7 +4,6 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import av
@@ -12,9 +11,9 @@ import torch
 from tqdm.auto import tqdm
 
 from eval.benchmarks.definition import PROTOCOL, Split
-from eval.embedding.embed_dataset import group_rows
-from eval.embedding.embeddings import gallery_manifest
+from eval.benchmarks.rows import group_rows
 from gallery.embedding import in_background
+from gallery.provenance import gallery_manifest
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
 
@@ -144,7 +143,7 @@ def audit_split(split: Split, decode: bool = True, num_workers: int = 2, progres
             "total": sum(durations),
         },
         "folders": dict(sorted(Counter(map(os.path.dirname, paths)).items())),
-        "gallery": gallery_manifest(SimpleNamespace(clip_ids=ids, modality_mask=presence)),
+        "gallery": gallery_manifest(ids, presence),
     }
     return report | {"complete": not any(report[name] for name in _FAULTS)}
 

@@ -20,7 +20,8 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks import configure_processor, describe_benchmark, load_split
-from eval.embedding.embed_dataset import group_rows, read_rows
+from eval.benchmarks.rows import group_rows
+from eval.embedding.embed_dataset import read_rows
 from eval.embedding.embeddings import write_embeddings
 from gallery.columns import clip_table, precision_of, query_table
 from gallery.embedding import check_reading, embed_captions, embed_clips

@@ -13,70 +13,11 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.benchmarks.columns import FEATURES
+from eval.benchmarks.rows import group_rows
 from eval.embedding.embeddings import Embeddings
 from gallery.embedding import Batch, check_reading, embed_captions, embed_clips, read_batches
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
-
-TASKS = ("retrieval", "classification")
-"""What captions are: each a query for its clip, or class labels, which many clips share."""
-
-_CLIP_COLUMNS = tuple(name for name in FEATURES if name != "caption")
-
-
-def group_rows(
-    dataset: Dataset, task: str = "retrieval"
-) -> tuple[list[dict[str, Any]], list[str], list[str], list[list[int]]]:
-    """
-    Split rows into clips and queries, both in the order of first appearance.
-
-    Args:
-        dataset (`datasets.Dataset`): the columns of a benchmark; rows with the same `video_id` are one clip.
-        task (`str`): `"retrieval"`: each row's caption is a query, with the identifier `<clip>#<number>`; or
-            `"classification"`: equal captions are one query that describes several clips, a class label, which is its
-            own identifier.
-
-    Returns:
-        The clips, the text and the identifier of each query, and pairs [query, clip] sorted by query.
-
-    Raises:
-        ValueError: a column or caption is missing, rows of one clip disagree, a clip has a label twice, there are no
-            rows, or the task is unknown.
-    """
-    if task not in TASKS:
-        raise ValueError(f"`task` must be one of {TASKS}, got {task!r}.")
-    missing = [name for name in FEATURES if name not in dataset.column_names]
-    if missing:
-        raise ValueError(f"Expected the columns {list(FEATURES)}; {missing} are not among {dataset.column_names}.")
-    clips: dict[str, dict[str, Any]] = {}
-    rows: dict[str, int] = {}
-    num_captions: dict[str, int] = {}
-    captions: dict[str, str] = {}  # by the identifier of the query
-    described: dict[str, dict[int, None]] = {}  # ordered sets
-    for row in dataset.select_columns(list(FEATURES)):
-        clip_id, caption = row["video_id"], row["caption"]
-        clip = {name: row[name] for name in _CLIP_COLUMNS}
-        if clips.setdefault(clip_id, clip) != clip:
-            raise ValueError(
-                f"Rows of the clip {clip_id!r} name different files or subtitles: {clips[clip_id]} and {clip}. One "
-                "`video_id` is one clip."
-            )
-        if not caption or not caption.strip():
-            raise ValueError(f"A row of the clip {clip_id!r} has no caption, got {caption!r}.")
-        number = num_captions.setdefault(clip_id, 0)
-        num_captions[clip_id] += 1
-        query_id = caption if task == "classification" else f"{clip_id}#{number}"
-        captions[query_id] = caption
-        targets = described.setdefault(query_id, {})
-        target = rows.setdefault(clip_id, len(rows))
-        if target in targets:
-            raise ValueError(f"The clip {clip_id!r} has the label {caption!r} twice. Remove one of the rows.")
-        targets[target] = None
-    if not clips:
-        raise ValueError("The data set has no rows; there is nothing to embed.")
-    pairs = [[query, target] for query, targets in enumerate(described.values()) for target in targets]
-    return list(clips.values()), list(captions.values()), list(captions), pairs
 
 
 def read_row(processor: ProcessorMixin, clip: dict[str, Any], on_error: str = "raise", **kwargs: Any) -> Clip:
@@ -227,4 +168,4 @@ def embed_dataset(
     )
 
 
-__all__ = ["TASKS", "embed_dataset", "embed_texts", "group_rows", "read_row", "read_rows"]
+__all__ = ["embed_dataset", "embed_texts", "read_row", "read_rows"]

@@ -31,7 +31,7 @@ from gallery.columns import (
     to_utf8,
 )
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.provenance import gallery_sha256
+from gallery.provenance import gallery_manifest
 from modeling_scalar.configuration_scalar import CONCATENATIONS, MODALITIES
 
 
@@ -147,6 +147,10 @@ class Embeddings:
         """Return a copy whose vectors are of unit norm; zeros stay zeros."""
         names = ["text_embeds", "modality_embeds"] + ["concat_embeds"] * (self.concat_embeds is not None)
         return replace(self, **{name: _unit(getattr(self, name)) for name in names})
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what identifies the gallery: [`~gallery.provenance.gallery_manifest`]."""
+        return gallery_manifest(self.clip_ids, self.modality_mask)
 
     def save(self, folder: str | os.PathLike, dtype: str | None = None) -> None:
         """
@@ -404,22 +408,4 @@ def load_embeddings(path: str | os.PathLike, normalize: bool = False) -> Embeddi
     return _checked(_load_file(path), normalize)
 
 
-def gallery_manifest(embeddings: Embeddings) -> dict[str, Any]:
-    """
-    Describe a gallery so that two figures can be compared: galleries shrink as links die.
-
-    Returns:
-        `dict`: `num_clips`; `ids` and `presence` (three 0 or 1 per clip, in the order of `MODALITIES`), in gallery
-        order; and `sha256` of the UTF-8 text of the JSON list of `[id, presence]` pairs, without spaces and with
-        non-ASCII characters escaped.
-    """
-    presence = embeddings.modality_mask.int().tolist()
-    return {
-        "num_clips": len(presence),
-        "ids": list(embeddings.clip_ids),
-        "presence": presence,
-        "sha256": gallery_sha256(embeddings.clip_ids, presence),
-    }
-
-
-__all__ = ["Embeddings", "gallery_manifest", "load_embeddings", "write_embeddings"]
+__all__ = ["Embeddings", "load_embeddings", "write_embeddings"]

@@ -7,7 +7,8 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.embedding.embed_dataset import embed_texts, group_rows
+from eval.benchmarks.rows import group_rows
+from eval.embedding.embed_dataset import embed_texts
 from eval.embedding.embeddings import Embeddings
 from gallery.columns import listed
 from gallery.gallery import Gallery

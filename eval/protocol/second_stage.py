@@ -15,7 +15,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.embedding.embed_dataset import group_rows
+from eval.benchmarks.rows import group_rows
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
 from eval.protocol.matching import clip_views, match_probabilities

@@ -10,9 +10,10 @@ ALLOWED = {
     "metrics": set(),
     "miniature": set(),
     "benchmarks": {"miniature"},
-    "protocol": {"metrics"},
-    "reports": {"protocol"},
-    "adapters": {"protocol"},
+    "embedding": {"benchmarks"},
+    "protocol": {"benchmarks", "embedding", "metrics"},
+    "reports": {"embedding", "protocol"},
+    "adapters": {"embedding", "protocol"},
 }
 
 

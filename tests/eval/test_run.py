@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from eval.__main__ import app
 from eval.benchmarks import Split, configure_processor, load_benchmark, load_split
 from eval.embedding.embed_dataset import embed_dataset
-from eval.embedding.embeddings import Embeddings, gallery_manifest
+from eval.embedding.embeddings import Embeddings
 from eval.miniature import generate
 from eval.protocol.first_stage import RATES, evaluate_embeddings
 from eval.protocol.matching import POLICIES
@@ -70,7 +70,7 @@ def test_a_run_holds_every_metric_and_how_to_repeat_them(whole, data, tiny_model
     assert {"ladder": ladder, "differences": differences} | expected == results["retrieval"]
     assert set(expected["rates"][0]["methods"]) == set(METHODS) - {"concat_head"} and len(expected["rates"]) == 5
     assert len(ladder) == 3 and {entry["baseline"] for entry in differences} > {"uniform", "gram"}
-    assert results["gallery"] == gallery_manifest(embeddings) and results["latent"] is None
+    assert results["gallery"] == embeddings.manifest() and results["latent"] is None
     assert results["embedded"]["benchmark_description"]["seed"] == 0 and results["embedded"]["training"] is None
     assert results["arguments"]["batch_size"] == 4 and results["arguments"]["root"] == str(data)
     assert {"source", "date", "versions"} < set(results) and results["left_out"] == results["problems"] == []

@@ -50,7 +50,7 @@ def test_every_score_ranks_what_is_stored_as_the_whole_matrix_does(tmp_path, mon
     """Of three commits, with clips removed and replaced, in blocks of 8: what `retrieval_scores` gives of all."""
     if METHODS[method].uses_concat_heads:
         pytest.skip("these clips have no concatenation heads")
-    monkeypatch.setattr("gallery.ranking._BLOCK", 8)
+    monkeypatch.setattr("gallery.ranking._BLOCK_OF_FEW", 8)
     batches = [make_clips(40, seed) for seed in range(3)]
     gallery = write(tmp_path, *batches, dtype=dtype)
     with GalleryWriter(tmp_path) as writer:
@@ -90,7 +90,7 @@ def test_weights_sum_to_one_over_present_and_are_zero_where_absent(make_gallery)
 def test_the_block_size_does_not_change_the_result(make_gallery, monkeypatch, block_size):
     gallery, queries = make_gallery(), make_queries(5)
     whole = gallery.search(queries, k=7)
-    monkeypatch.setattr("gallery.ranking._BLOCK", block_size)
+    monkeypatch.setattr("gallery.ranking._BLOCK_OF_FEW", block_size)
     blocked = gallery.search(queries, k=7)
     assert list(map(ids, blocked)) == list(map(ids, whole))
     for one, other in zip(sum(whole, []), sum(blocked, []), strict=True):
@@ -107,7 +107,7 @@ def test_queries_beyond_one_block_are_searched_too(make_gallery, monkeypatch):
 @pytest.mark.parametrize("block_size", [1, 3, 100])
 @pytest.mark.parametrize("k", [1, 2, 4, 6])
 def test_equal_scores_come_in_gallery_order(tmp_path, monkeypatch, block_size, k):
-    monkeypatch.setattr("gallery.ranking._BLOCK_OF_ONE", block_size)
+    monkeypatch.setattr("gallery.ranking._BLOCK_OF_FEW", block_size)
     embeds = torch.zeros(30, 3, DIM)
     embeds[:, 0, 1] = 1  # orthogonal to the query, but four that equal it
     embeds[[1, 3, 4, 5], 0] = torch.eye(DIM)[0]

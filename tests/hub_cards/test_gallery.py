@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset, disable_progress_bars, load_dataset, load_from_disk
 from peft import LoraConfig, get_peft_model
 
-from eval.embedding.embeddings import Embeddings, gallery_manifest
+from eval.embedding.embeddings import Embeddings
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from hub_cards import gallery as galleries
 from hub_cards.adapter import push_adapter
@@ -162,7 +162,7 @@ def test_the_description_says_what_the_store_says_and_who_made_it(tmp_path):
     assert (
         description.items()
         >= {
-            "gallery_sha256": gallery_manifest(embeddings)["sha256"],
+            "gallery_sha256": embeddings.manifest()["sha256"],
             "model": "user/scalar",
             "model_revision": COMMIT,
             "query_temperature": 0.3,
@@ -346,7 +346,7 @@ def test_a_gallery_of_search_is_published_with_paths_below_its_folder(tmp_path):
     assert description["query_temperature"] == 0.25 and description["media"] is None
     assert description["metadata"] == {"model": "tiny", "fingerprint": "f" * 64, "query_temperature": 0.25}
     manifest = Embeddings(vectors[:1, 0] + 1, vectors, mask, torch.tensor([[0, 0]]), names, ["0"], [""])
-    assert description["gallery_sha256"] == gallery_manifest(manifest)["sha256"]
+    assert description["gallery_sha256"] == manifest.manifest()["sha256"]
     card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
     assert "broken.mp4: it is cut off" in card and "2 times something could not be read" in card
     (tmp_path / "staged" / "README.md").write_text(card)
@@ -442,7 +442,7 @@ def test_the_numbers_of_the_card_are_those_of_the_files(tmp_path):
     for index, name in enumerate(MODALITIES):
         count = int(embeddings.modality_mask[:, index].sum())
         assert f"| with {name} | {count} ({count / CLIPS:.1%}) |" in card
-    assert f"| SHA-256 of the gallery | `{gallery_manifest(embeddings)['sha256']}` |" in card
+    assert f"| SHA-256 of the gallery | `{embeddings.manifest()['sha256']}` |" in card
     assert "| query temperature | 0.3 |" in card and "(cosines / 0.3)" in card
     assert "12 times something could not be read" in card and r"- clip 9: \*no\* sound" in card
     assert "clip 10" not in card and "- and 2 more" in card

@@ -21,6 +21,7 @@ from eval.benchmarks import load_benchmark
 from eval.miniature import generate
 from eval.run import RunConfig
 from eval.run import run as evaluate
+from gallery.gallery import GalleryWriter
 from hub_cards.adapter import push_adapter
 from hub_cards.card import Details
 from hub_cards.gallery import push_gallery
@@ -418,9 +419,9 @@ def test_an_app_and_a_gallery_that_do_not_fit_their_model_are_refused(elsewhere,
 def test_a_relative_folder_is_not_taken_for_an_id(elsewhere, made, tmp_path):
     """Evaluated as `runs/gone` in another working directory: nobody here can tell what that was."""
     store = shutil.copytree(made / "adapter" / "results" / "embeddings", tmp_path / "store")
-    description = json.loads((store / "embeddings.json").read_text())
-    description["metadata"]["model"] = "runs/gone"
-    (store / "embeddings.json").write_text(json.dumps(description))
+    with GalleryWriter(store) as writer:
+        writer.metadata["model"] = "runs/gone"
+        writer.commit()
     target = Target("user/gone")
     with pytest.raises(OSError, match="The model runs/gone does not exist.*--model where it is, or 'unknown'"):
         push_gallery(store, target, elsewhere.details, api=elsewhere.api)

@@ -13,7 +13,6 @@ from eval.__main__ import app
 from eval.benchmarks import BENCHMARKS, Split, load_split
 from eval.benchmarks.audit import audit_split, format_audit
 from eval.embedding.embed_dataset import embed_dataset
-from eval.embedding.embeddings import gallery_manifest
 from eval.miniature import generate
 
 
@@ -129,7 +128,7 @@ def test_the_manifest_is_that_of_the_embeddings(miniature, tiny_model, tiny_proc
     split = load_split("miniature", miniature)
     report = audit_split(split, progress=False, num_workers=1)
     embeddings = embed_dataset(tiny_model, tiny_processor, split.dataset, progress=False)
-    assert report["gallery"] == gallery_manifest(embeddings)
+    assert report["gallery"] == embeddings.manifest()
     assert report["complete"] and all(0 < len(ids) < 24 for ids in report["without"].values())
 
 

@@ -17,7 +17,7 @@ from eval.benchmarks import Split, configure_processor, load_split
 from eval.embedding import embed_benchmark as module
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.embedding.embed_dataset import embed_dataset
-from eval.embedding.embeddings import gallery_manifest, load_embeddings
+from eval.embedding.embeddings import load_embeddings
 from eval.miniature import generate
 from gallery.gallery import Gallery
 from gallery.provenance import describe
@@ -81,7 +81,7 @@ def test_store_holds_what_embedding_in_memory_gives(embed, reference, tmp_path):
     assert len(store.clip_ids) == NUM_CLIPS and not store.modality_mask.all() and store.modality_mask.all(1).any()
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
     assert gallery.facts() == Gallery.open(tmp_path / "store").facts()
-    assert gallery.facts()["gallery_sha256"] == gallery_manifest(reference)["sha256"]
+    assert gallery.facts()["gallery_sha256"] == reference.manifest()["sha256"]
 
 
 def test_metadata_tells_where_the_embeddings_come_from(embed, tiny_model_dir, tmp_path):

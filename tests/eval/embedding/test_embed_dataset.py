@@ -10,7 +10,8 @@ from datasets import Dataset
 from transformers import BatchFeature
 
 from eval.benchmarks.columns import FEATURES
-from eval.embedding.embed_dataset import embed_dataset, group_rows
+from eval.benchmarks.rows import group_rows
+from eval.embedding.embed_dataset import embed_dataset
 from gallery.embedding import embed_clips, in_background
 from modeling_scalar import ScalarModel
 from modeling_scalar.media_scalar import MediaError

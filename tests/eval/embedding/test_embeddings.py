@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset, load_from_disk
 from safetensors.torch import save_file
 
-from eval.embedding.embeddings import Embeddings, gallery_manifest, load_embeddings
+from eval.embedding.embeddings import Embeddings, load_embeddings
 from gallery.gallery import Gallery
 from gallery.storage import read_snapshot
 
@@ -133,7 +133,7 @@ def test_what_is_not_finite_is_named_where_it_counts():
 
 
 def test_manifest_is_the_digest_of_identifiers_and_presence_in_order():
-    manifest = gallery_manifest(Embeddings(**parts()))
+    manifest = Embeddings(**parts()).manifest()
     assert manifest == {
         "num_clips": 2,
         "ids": ["ä", "b"],
@@ -143,12 +143,12 @@ def test_manifest_is_the_digest_of_identifiers_and_presence_in_order():
 
 
 def test_manifest_changes_with_order_and_presence_but_not_with_embeddings():
-    digest = gallery_manifest(Embeddings(**parts()))["sha256"]
-    assert gallery_manifest(Embeddings(**parts(modality_embeds=torch.zeros(2, 3, DIM))))["sha256"] == digest
+    digest = Embeddings(**parts()).manifest()["sha256"]
+    assert Embeddings(**parts(modality_embeds=torch.zeros(2, 3, DIM))).manifest()["sha256"] == digest
     flipped = parts()
     flipped.update(clip_ids=["b", "ä"], modality_mask=flipped["modality_mask"].flip(0))
     fuller = parts(modality_mask=torch.ones(2, 3, dtype=torch.bool))
-    assert len({digest, *(gallery_manifest(Embeddings(**p))["sha256"] for p in (flipped, fuller))}) == 3
+    assert len({digest, *(Embeddings(**p).manifest()["sha256"] for p in (flipped, fuller))}) == 3
 
 
 # The store
@@ -229,7 +229,7 @@ def test_the_gallery_counts_what_it_holds(tmp_path):
         "num_queries": 3300,
         "num_pairs": len(embeddings.pairs),
         "columns": [*NAMES, *CONCATS],
-        "gallery_sha256": gallery_manifest(embeddings)["sha256"],
+        "gallery_sha256": embeddings.manifest()["sha256"],
     }
     # "ä" is none of these clips.
     assert gallery.metadata == embeddings.metadata | {"problems": embeddings.problems} and gallery.problems() == {}

@@ -148,8 +148,8 @@ def test_a_folder_of_results_without_results_json_is_refused(tmp_path):
         (lambda content: content["retrieval"]["rates"].pop(0), "nothing masked"),
         (lambda content: content["retrieval"]["rates"][1]["methods"]["scalar"].update({R1: "9"}), "numbers or null"),
         (lambda content: content["two_stage"][0].pop("policy"), "lacks 'policy'"),
-        (lambda content: content["two_stage"][0].update({R1: float("nan")}), "NaN is no number"),
-        (lambda content: content["two_stage"][0].update({R1: float("inf")}), "Infinity is no number"),
+        (lambda content: content["two_stage"][0].update({R1: float("nan")}), "NaN is not JSON"),
+        (lambda content: content["two_stage"][0].update({R1: float("inf")}), "Infinity is not JSON"),
     ],
 )
 def test_a_file_that_is_no_result_is_refused(make_result, change, message):
@@ -160,7 +160,7 @@ def test_a_file_that_is_no_result_is_refused(make_result, change, message):
 def test_what_is_not_json_is_refused(tmp_path):
     path = tmp_path / "results.json"
     path.write_text("[]", encoding="utf-8")
-    with pytest.raises(ValueError, match="one object, got list"):
+    with pytest.raises(ValueError, match="must hold a JSON object, got list"):
         read_result(path)
     path.write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match="is not JSON"):

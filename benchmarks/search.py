@@ -1,0 +1,160 @@
+"""Cost of searching a gallery, of opening it and of adding to it.
+
+    python benchmarks/search.py [--clips 100000] [--dim 512] [--queries 1,64] [--threads 1]
+    python benchmarks/search.py --growth 10000,1000000 [--dim 64]
+
+Searching is told as a ratio to three plain float32 matrix products over the same vectors in memory, in blocks, with
+nothing done to what they give. Every method runs in turn within each round of one process; a ratio is the median over
+rounds of its CPU time divided by that of the products in the same round.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.nn.functional import normalize
+
+from gallery.gallery import Gallery, GalleryWriter
+from gallery.ranking import rank
+from gallery.storage import MANIFEST
+from modeling_scalar.aggregation_scalar import retrieval_scores
+
+ROUNDS, K = 7, 10
+BLOCK = 4096  # clips of one product of the limit, and of the search that copies
+
+
+def made_clips(count: int, dim: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random unit vectors, and presence as in a mixed archive."""
+    embeds = normalize(torch.randn(count, 3, dim, generator=generator), dim=-1)
+    mask = torch.rand(count, 3, generator=generator) < torch.tensor([0.95, 0.85, 0.6])
+    mask[:, 0] |= ~mask.any(1)
+    return embeds * mask[..., None], mask
+
+
+def fill(folder: Path, count: int, dim: int, dtype: str, batch: int = 16_384) -> Gallery:
+    """A gallery of made clips."""
+    generator = torch.Generator().manual_seed(0)
+    with GalleryWriter(folder, dtype) as writer:
+        writer.metadata = {"model": "made", "fingerprint": "0" * 64, "query_temperature": 0.1}
+        for start in range(0, count, batch):
+            stop = min(start + batch, count)
+            names = [f"clip {number}" for number in range(start, stop)]
+            writer.put_clips(names, *made_clips(stop - start, dim, generator))
+            writer.commit()
+    return Gallery.open(folder)
+
+
+def three_products(texts: torch.Tensor, vectors: list[torch.Tensor], out: torch.Tensor) -> None:
+    """The limit: what any score over three modalities has to compute."""
+    for start in range(0, len(vectors[0]), BLOCK):
+        for matrix in vectors:
+            block = matrix[start : start + BLOCK]
+            torch.mm(texts, block.T, out=out[:, : len(block)] if len(block) == BLOCK else None)
+
+
+def copying_search(texts: torch.Tensor, vectors: list[torch.Tensor], mask: torch.Tensor) -> torch.Tensor:
+    """The obvious way: stack a block, score it, keep its best."""
+    scores, rows = [], []
+    for start in range(0, len(mask), BLOCK):
+        part = slice(start, start + BLOCK)
+        block = retrieval_scores(texts, torch.stack([matrix[part] for matrix in vectors], dim=1), mask[part])
+        best = block.topk(K, dim=1)
+        scores.append(best.values)
+        rows.append(best.indices + start)
+    order = torch.cat(scores, dim=1).topk(K, dim=1).indices
+    return torch.cat(rows, dim=1).gather(1, order)
+
+
+def measure_search(options: argparse.Namespace, folder: Path) -> None:
+    galleries = {dtype: fill(folder / dtype, options.clips, options.dim, dtype) for dtype in ("float16", "float32")}
+    embeds, mask = galleries["float32"].modality_embeds(), galleries["float32"].modality_mask
+    vectors = [matrix.contiguous() for matrix in embeds.unbind(1)]
+    del embeds
+    generator = torch.Generator().manual_seed(1)
+    for count in options.queries:
+        texts = normalize(torch.randn(count, options.dim, generator=generator), dim=-1)
+        out = torch.empty(count, BLOCK)
+        methods: dict[str, Callable[[], object]] = {
+            "three matrix products": lambda texts=texts, out=out: three_products(texts, vectors, out),
+            "copying search": lambda texts=texts: copying_search(texts, vectors, mask),
+        }
+        for dtype, gallery in galleries.items():
+            methods[f"gallery, {dtype}"] = lambda texts=texts, pieces=gallery._pieces: rank(
+                pieces, texts, K, "scalar", query_temperature=0.1
+            )
+        times: dict[str, list[float]] = {name: [] for name in methods}
+        for _ in range(ROUNDS + 1):
+            for name, method in methods.items():
+                start = time.process_time()
+                method()
+                times[name].append(time.process_time() - start)
+        print(f"{count} queries x {options.clips} clips x {options.dim}, k = {K}, {options.threads} thread(s)")
+        floor = times["three matrix products"]
+        for name, values in times.items():
+            ratio = statistics.median(a / b for a, b in list(zip(values, floor, strict=True))[1:])
+            print(f"    {name:24} {statistics.median(values[1:]) * 1e3:9.1f} ms   {ratio:6.2f} x")
+        exact = copying_search(texts, vectors, mask)
+        rows = rank(galleries["float32"]._pieces, texts, K, "scalar", query_temperature=0.1)[1]
+        print(f"    the same {K} clips as the copying search: {(exact == rows).float().mean():.2%}")
+
+
+def measure_growth(options: argparse.Namespace, folder: Path) -> None:
+    """What one more batch of 8 costs, and opening, at several sizes."""
+    generator = torch.Generator().manual_seed(2)
+    print(f"batches of 8 clips x 3 x {options.dim}, float16: {8 * 3 * options.dim * 2} bytes of vectors each")
+    for count in options.growth:
+        place = folder / str(count)
+        fill(place, count, options.dim, "float16")
+        written, seconds = [], []
+        with GalleryWriter(place) as writer:
+            for number in range(300):
+                writer.put_clips([f"new {number} {row}" for row in range(8)], *made_clips(8, options.dim, generator))
+                before, start = writer.bytes_written, time.perf_counter()
+                writer.commit()
+                written.append(writer.bytes_written - before)
+                seconds.append(time.perf_counter() - start)
+        opening = []
+        for _ in range(20):
+            start = time.perf_counter()
+            Gallery.open(place)
+            opening.append(time.perf_counter() - start)
+        replaced = time.perf_counter()
+        with GalleryWriter(place) as writer:
+            writer.remove_clips(["clip 5"])
+            before = writer.bytes_written
+            writer.commit()
+            removal = writer.bytes_written - before
+        replaced = time.perf_counter() - replaced
+        print(
+            f"{count:>9} clips: a commit writes {statistics.median(written):,.0f} bytes (median), "
+            f"{sum(written) / len(written):,.0f} (mean), {max(written):,} (most), of which the manifest "
+            f"{(place / MANIFEST).stat().st_size:,}; takes {statistics.median(seconds) * 1e3:.1f} ms (median); "
+            f"removing one clip writes {removal:,} bytes in {replaced:.2f} s; opening takes "
+            f"{statistics.median(opening) * 1e3:.1f} ms"
+        )
+
+
+def numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--clips", type=int, default=100_000)
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--queries", type=numbers, default=[1, 64])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--growth", type=numbers, default=[], help="Sizes at which adding and opening are measured.")
+    parser.add_argument("--folder", type=Path, default=None, help="Where galleries are made; needs a few GB.")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        (measure_growth if options.growth else measure_search)(options, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
