@@ -41,4 +41,4 @@ def test_imports_go_one_way(room):
 
 
 def test_the_direction_is_really_tested():
-    assert imported_rooms(EVAL / "run.py") == {"benchmarks", "protocol", "reports"}
+    assert imported_rooms(EVAL / "run.py") == {"benchmarks", "embedding", "protocol", "reports"}
