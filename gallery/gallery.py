@@ -229,8 +229,19 @@ class Gallery:
         kinds = {str(part.table.column(MODALITIES[0]).type.value_type) for part in self._clips}
         return None if not kinds else "float16" if kinds == {"halffloat"} else "float32"
 
-    def check_model(self, model: str, fingerprint: str) -> None:
-        """Raise a ValueError if this gallery was made by another model than the one with that fingerprint."""
+    def check_model(self, model: str, fingerprint: str, must_know: bool = False) -> None:
+        """
+        Raise a ValueError if this gallery was made by another model.
+
+        Args:
+            model (`str`), fingerprint (`str`): the model that is to be used with it.
+            must_know (`bool`): whether a gallery of clips that does not say what made it is refused too.
+        """
+        if must_know and len(self) and self.fingerprint is None:
+            raise ValueError(
+                f"{self.path} does not say which model made it, so nothing can be added to it: embeddings of "
+                "different models cannot be compared. Index into a new gallery."
+            )
         if self.fingerprint not in (None, fingerprint):
             raise ValueError(
                 f"The gallery was made with {self.model!r} (fingerprint {self.fingerprint[:12]}), but the files of "
@@ -468,6 +479,15 @@ class Gallery:
         ]
 
 
+def check_format(folder: Path) -> None:
+    """Raise a ValueError if a folder holds a gallery of another format, which can be read but not changed."""
+    if is_older(folder):
+        raise ValueError(
+            f"{folder} holds a gallery of another format, which can be read but not changed. Convert it with "
+            f"`python -m search convert {folder} NEW`, and use that."
+        )
+
+
 # Writing ----------------------------------------------------------------------------------------------------------
 
 
@@ -485,11 +505,7 @@ class GalleryWriter(Writer):
 
     def __init__(self, folder: str | os.PathLike, dtype: str = "float16"):
         precision_of(dtype)
-        if is_older(Path(folder)):
-            raise ValueError(
-                f"{folder} holds a gallery of an older format, which can be read but not changed. Convert it with "
-                f"`python -m search convert {folder} NEW`, and use that."
-            )
+        check_format(Path(folder))
         super().__init__(folder)
         self.dtype = Gallery(self.snapshot.parts.get("clips", ())).dtype or dtype
         self._indexed: dict[tuple[str, str], dict[str, int]] = {}  # of each shard, the row of each key
@@ -601,4 +617,4 @@ class GalleryWriter(Writer):
         return Gallery(*tables, self.snapshot.manifest["metadata"], self.folder)
 
 
-__all__ = ["Gallery", "GalleryWriter", "Hit", "MediaFile", "check_rows", "is_gallery"]
+__all__ = ["Gallery", "GalleryWriter", "Hit", "MediaFile", "check_format", "check_rows", "is_gallery"]

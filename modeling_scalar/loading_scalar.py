@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,16 @@ def _load_weights(name: str, config: ScalarConfig, added: tuple[str, ...], optio
     return model
 
 
-def _sha256(path: Path) -> str:
+@lru_cache(maxsize=256)
+def _sha256_of_version(path: Path, size: int, mtime_ns: int) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    """Hash a file, once as long as it does not change: weights are large, and asked for by several names."""
+    stat = path.stat()
+    return _sha256_of_version(path.resolve(), stat.st_size, stat.st_mtime_ns)
 
 
 def _glob(folder: Path, patterns: tuple[str, ...]) -> list[Path]:

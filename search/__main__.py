@@ -124,7 +124,7 @@ def index(
 ) -> None:
     """Embed new and changed files into a gallery; the rest of the gallery is kept."""
     with _user_errors():
-        from gallery.gallery import Gallery, GalleryWriter, is_gallery
+        from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
         from gallery.provenance import describe, model_folder
         from modeling_scalar import load_model
         from modeling_scalar.loading_scalar import default_device, model_fingerprint
@@ -135,15 +135,17 @@ def index(
         if not files and not prune:
             raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in paths)}.")
         folder = model_folder(model)
-        if is_gallery(output):  # before the model is loaded, which takes longer
-            Gallery.open(output).check_model(model, model_fingerprint(folder))
+        fingerprint = model_fingerprint(folder)
+        check_format(output)  # before the model is loaded, which takes longer
+        if is_gallery(output):
+            Gallery.open(output).check_model(model, fingerprint, must_know=True)
         network, processor = load_model(folder)
         network = network.to(device or default_device())
         with GalleryWriter(output, dtype) as writer:
             if not writer.metadata:
                 name = str(folder) if Path(model).is_dir() else model
                 writer.metadata = describe(network, folder) | {"model": name}
-            writer.gallery().check_model(model, writer.metadata["fingerprint"])
+            writer.gallery().check_model(model, fingerprint, must_know=True)  # another process may have begun it
             report = index_files(
                 files,
                 writer,

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from datasets import load_from_disk
+from datasets import Dataset, load_from_disk
 from transformers import BatchFeature
 from typer.testing import CliRunner
 
@@ -226,6 +226,19 @@ def test_a_gallery_converts_and_keeps_what_it_holds(place):
     assert "2 unchanged" in run("index", "clips", "--model", "model", "--output", "copy").stdout
     assert "holds a gallery already" in run("convert", "gallery", "copy", code=1).stderr
     assert "There is no gallery" in run("convert", "clips", "new", code=1).stderr
+
+
+def test_a_gallery_that_names_no_model_is_asked_with_one_and_not_added_to(place):
+    vectors = torch.eye(3)
+    columns = {"clip_id": ["a", "b", "c"], "presence": [[True] * 3] * 3}
+    columns |= {name: vectors.tolist() for name in ("video", "audio", "subtitle")}
+    Dataset.from_dict(columns).save_to_disk(place / "theirs" / "clips")
+    assert "does not say which model made it" in run("query", "theirs", "video", code=1).stderr
+    assert "  1  1.000  a" in run("query", "theirs", "video", "--model", "model").stdout
+    adding = ["clips", "--model", "model", "--output"]
+    assert "python -m search convert theirs NEW" in run("index", *adding, "theirs", code=1).stderr
+    run("convert", "theirs", "ours")
+    assert "nothing can be added to it" in run("index", *adding, "ours", code=1).stderr
 
 
 def test_help_loads_no_library():
