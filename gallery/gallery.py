@@ -169,11 +169,10 @@ class Gallery:
     ):
         self.path = path
         self.metadata = dict(metadata or {})
-        self._clips, self._queries, self._files = list(clips), list(queries), list(files)
-        where = path / "clips" if path else "clips"
-        self.dim: int | None = None
-        for part in self._clips:
-            self.dim = _check_clips(part.table, where, self.dim)
+        self._parts, self._queries, self._files = list(clips), list(queries), list(files)
+        self._where = path / "clips" if path else "clips"
+        # Of one part; the others are read when they are asked for.
+        self.dim = _check_clips(self._parts[0].table, self._where, None) if self._parts else None
 
     @classmethod
     def open(cls, path: str | os.PathLike, check: bool = True) -> "Gallery":
@@ -204,7 +203,14 @@ class Gallery:
         return cls(*tables, snapshot.manifest["metadata"], folder)
 
     def __len__(self) -> int:
-        return sum(len(part) - len(part.removed) for part in self._clips)
+        return sum(len(part) - len(part.removed) for part in self._parts)
+
+    @cached_property
+    def _clips(self) -> list[Part]:
+        """The parts of the table of clips, their columns checked."""
+        for part in self._parts:
+            _check_clips(part.table, self._where, self.dim)
+        return self._parts
 
     # What it says of itself ----------------------------------------------------------------------------------------
 
@@ -226,7 +232,7 @@ class Gallery:
     @property
     def dtype(self) -> str | None:
         """`"float16"` or `"float32"`; `None` as long as there is no clip."""
-        kinds = {str(part.table.column(MODALITIES[0]).type.value_type) for part in self._clips}
+        kinds = {str(part.table.column(MODALITIES[0]).type.value_type) for part in self._parts[:1]}
         return None if not kinds else "float16" if kinds == {"halffloat"} else "float32"
 
     def check_model(self, model: str, fingerprint: str, must_know: bool = False) -> None:

@@ -1,11 +1,12 @@
 """Tables on disk that grow at the cost of what is new, and change as a whole or not at all.
 
 A folder holds a manifest, `gallery.json`, and a folder for each table. A table is a list of shards: Arrow files that
-are never changed once the manifest names them. A commit writes new shards and then replaces the manifest, which is the
-moment it happens; killed before, the folder is what it was, and what was written is cleared away by the next writer.
-Rows are removed by a small file that lists them. Of sixteen small shards that follow each other one is made, so that
-their number stays small and each row is written a few times only; a shard has at most `SHARD_ROWS` rows, so that no
-commit writes more than that, however large the table has grown.
+are never changed once the manifest names them. The manifest itself names those at the end of a table, which change; a
+second file names the large ones before them, and is written only when one more has become large. A commit writes new
+shards and then replaces the manifest, which is the moment it happens; killed before, the folder is what it was, and
+what was written is cleared away by the next writer. Rows are removed by a small file that lists them. Of sixteen small
+shards that follow each other one is made, so that their number stays small and each row is written a few times only; a
+shard has at most `SHARD_ROWS` rows, so that no commit writes much more than that, however large the table has grown.
 
 Each table's folder is a data set for `datasets.load_from_disk` too. That view is derived from the manifest; it still
 shows rows that were removed, until [`Writer.compact`].
@@ -14,9 +15,10 @@ shows rows that were removed, until [`Writer.compact`].
 import logging
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,8 @@ _FANOUT = 16  # so many small shards in a row become one
 _LOCK = ".lock"
 _FILES = re.compile(r"(data|removed)-\d{6,}(-\d+)?\.(arrow|npy)(\.new)?")
 _SHARD_NAME, _REMOVED_NAME = re.compile(r"data-\d{6,}(-\d+)?\.arrow"), re.compile(r"removed-\d{6,}-\d+\.npy")
+_SEALED_NAME = re.compile(r"sealed-\d{6,}\.json")
+_SEALED_ROWS = SHARD_ROWS // _FANOUT  # from so many rows on, a shard is seldom merged again
 _STATE, _INFO = "state.json", "dataset_info.json"
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # names in Arrow to those in `datasets`
 
@@ -56,21 +60,45 @@ class Shard:
     removed_sha256: str | None = None
 
 
-@dataclass(eq=False)
 class Part:
-    """The rows of one shard, mapped, and the sorted numbers of those that are removed."""
+    """
+    The rows of one shard, and the sorted numbers of those that are removed.
 
-    table: pa.Table
-    removed: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    Args:
+        table (`pa.Table` or a function that returns one): the rows; a function is called when they are asked for.
+        num_rows (`int`, *optional*): how many there are; needed beside a function.
+        removed (`np.ndarray`, *optional*): by default none.
+    """
+
+    def __init__(
+        self,
+        table: pa.Table | Callable[[], pa.Table],
+        num_rows: int | None = None,
+        removed: np.ndarray | None = None,
+    ):
+        self._table = table
+        self._num_rows = len(table) if num_rows is None else num_rows
+        self.removed = np.empty(0, np.int64) if removed is None else removed
 
     def __len__(self) -> int:
-        return len(self.table)
+        return self._num_rows
+
+    @property
+    def table(self) -> pa.Table:
+        """The rows, mapped."""
+        if not isinstance(self._table, pa.Table):
+            self._table = self._table()
+        return self._table
+
+    def without(self, rows: Iterable[int]) -> "Part":
+        """The same with more rows removed."""
+        return Part(self.table, removed=np.union1d(self.removed, np.fromiter(rows, np.int64)))
 
     def kept(self) -> pa.Table:
         """The rows that are not removed."""
         if not len(self.removed):
             return self.table
-        keep = np.ones(len(self.table), bool)
+        keep = np.ones(len(self), bool)
         keep[self.removed] = False
         return self.table.filter(pa.array(keep))
 
@@ -87,9 +115,9 @@ class Snapshot:
 # Reading ----------------------------------------------------------------------------------------------------------
 
 
-def _read_shards(path: Path, manifest: dict[str, Any]) -> dict[str, list[Shard]]:
+def _read_shards(path: Path, tables: Any) -> dict[str, list[Shard]]:
     try:
-        shards = {name: [Shard(**entry) for entry in entries] for name, entries in manifest["tables"].items()}
+        shards = {name: [Shard(**entry) for entry in entries] for name, entries in tables.items()}
         if not set(shards) <= set(TABLES):
             raise ValueError(f"tables are {list(TABLES)}, got {list(shards)}")
         for entry in (entry for entries in shards.values() for entry in entries):
@@ -121,51 +149,88 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, list[Shard]]]
         )
     if not isinstance(manifest.get("metadata"), dict) or not isinstance(manifest.get("commit"), int):
         raise ValueError(f"{path} must hold the object `metadata` and the number `commit`. Restore the file.")
-    return manifest, _read_shards(path, manifest)
-
-
-def map_arrow(path: Path) -> pa.Table:
-    """Memory-map an Arrow stream file; a ValueError if it is cut off or something else."""
+    shards, sealed = _read_shards(path, manifest.get("tables")), manifest.get("sealed")
+    if sealed is None:
+        return manifest, shards
+    if not isinstance(sealed, str) or not _SEALED_NAME.fullmatch(sealed):
+        raise ValueError(f"`sealed` in {path} must name a file, got {sealed!r}. Restore the file.")
     try:
-        with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as stream:
+        before = _read_shards(folder / sealed, read_json(folder / sealed).get("tables"))
+    except FileNotFoundError as error:
+        if read_json(path).get("sealed") == sealed:
+            raise ValueError(f"{folder / sealed} is gone, although {path} names it. Restore it.") from error
+        return read_manifest(folder)  # a writer has replaced both
+    return manifest, {name: before.get(name, []) + shards.get(name, []) for name in {**before, **shards}}
+
+
+def _read_stream(source: pa.MemoryMappedFile, path: Path) -> pa.Table:
+    try:
+        with pa.ipc.open_stream(source) as stream:
             table = stream.read_all()
         table.validate()
-    except FileNotFoundError as error:
-        error.filename = str(path)  # which Arrow leaves out
-        raise
     except (OSError, pa.ArrowInvalid) as error:
         raise ValueError(f"{path} is damaged or no Arrow file: {error}. Restore it, or build it again.") from error
     return table
 
 
+def map_arrow(path: Path) -> pa.Table:
+    """Memory-map an Arrow stream file; a ValueError if it is cut off or something else."""
+    return _read_stream(pa.memory_map(str(path)), path)
+
+
 def _map_shard(folder: Path, shard: Shard) -> Part:
+    """Map a shard, so that it stays what it is, and read its rows when they are asked for."""
     path = folder / shard.file
-    table = map_arrow(path)
-    if len(table) != shard.rows:
-        raise ValueError(f"{path} must have {shard.rows} rows, got {len(table)}. Restore it, or build it again.")
+    try:
+        source = pa.memory_map(str(path))
+    except FileNotFoundError as error:
+        error.filename = str(path)  # which Arrow leaves out
+        raise
+    if source.size() != shard.bytes:
+        raise ValueError(
+            f"{path} is damaged: it must have {shard.bytes} bytes, got {source.size()}. Restore it, or build it again."
+        )
+
+    def read() -> pa.Table:
+        table = _read_stream(source, path)
+        if len(table) != shard.rows:
+            raise ValueError(f"{path} must have {shard.rows} rows, got {len(table)}. Restore it, or build it again.")
+        return table
+
     if shard.removed is None:
-        return Part(table)
+        return Part(read, shard.rows)
     try:
         removed = np.load(folder / shard.removed, allow_pickle=False).astype(np.int64)
         if removed.shape != (shard.num_removed,) or not np.all(np.diff(removed, prepend=-1, append=shard.rows) > 0):
             raise ValueError(f"expected {shard.num_removed} sorted rows below {shard.rows}")
     except (EOFError, TypeError, ValueError) as error:
         raise ValueError(f"{folder / shard.removed} is damaged: {error}. Restore it.") from error
-    return Part(table, removed)
+    return Part(read, shard.rows, removed)
 
 
-def read_snapshot(folder: Path) -> Snapshot:
+def read_snapshot(folder: Path, known: Snapshot | None = None) -> Snapshot:
     """
     Map the last committed state; a commit that happens meanwhile is seen as a whole or not at all.
+
+    Args:
+        folder (`Path`): the gallery.
+        known ([`Snapshot`], *optional*): an earlier state, whose parts are taken over where they are the same.
 
     Raises:
         FileNotFoundError: there is no gallery.
         ValueError: a file is damaged or gone.
     """
+    mapped = {}
+    if known is not None:
+        for name, shards in known.shards.items():
+            mapped |= {(name, shard): part for shard, part in zip(shards, known.parts[name], strict=True)}
     while True:
         manifest, shards = read_manifest(folder)
         try:
-            parts = {name: [_map_shard(folder / name, shard) for shard in entries] for name, entries in shards.items()}
+            parts = {
+                name: [mapped.get((name, shard)) or _map_shard(folder / name, shard) for shard in entries]
+                for name, entries in shards.items()
+            }
             return Snapshot(manifest, shards, parts)
         except FileNotFoundError as error:
             # A writer may have replaced this state, and its files, since the manifest was read.
@@ -221,7 +286,9 @@ def check_place(folder: Path) -> None:
     if folder.is_file():
         raise ValueError(f"{folder} is a file; a gallery is a folder.")
     for path in folder.rglob("*") if folder.exists() else ():
-        if path.name not in (_LOCK, _INFO) and not path.is_dir() and not _FILES.fullmatch(path.name):
+        if path.name in (_LOCK, _INFO) or path.is_dir() or _SEALED_NAME.fullmatch(path.name):
+            continue
+        if not _FILES.fullmatch(path.name):
             raise ValueError(
                 f"{folder} holds something else than a gallery, {path.name!r}. Give a new or empty folder."
             )
@@ -323,9 +390,7 @@ class Writer:
         parts = []
         for place, part in enumerate(self._old(name)):
             more = self._removed.get(name, {}).get(place)
-            if more:
-                part = replace(part, removed=np.union1d(part.removed, np.fromiter(more, np.int64, len(more))))
-            parts.append(part)
+            parts.append(part.without(more) if more else part)
         return parts + [Part(table) for table in self._new.get(name, [])]
 
     def _plan(self, name: str) -> list[tuple[Shard | None, list[Part]]]:
@@ -365,15 +430,14 @@ class Writer:
         number = self.snapshot.manifest["commit"] + 1
         try:
             shards = {name: self._write_table(name, plan, number) for name, plan in sorted(plans.items())}
+            sealed, last = self._seal(shards, number)
             manifest = {
                 "version": VERSION,
                 "commit": number,
                 "num_rows": {name: sum(s.rows - s.num_removed for s in entries) for name, entries in shards.items()},
                 "metadata": self.metadata,
-                "tables": {
-                    name: [{k: v for k, v in asdict(s).items() if v} | {"rows": s.rows} for s in entries]
-                    for name, entries in shards.items()
-                },
+                "sealed": sealed,
+                "tables": _entries(last),
             }
             self.bytes_written += write_json(manifest, self.folder / MANIFEST)
             self._settle()
@@ -386,9 +450,25 @@ class Writer:
             raise
         return True
 
+    def _seal(self, shards: dict[str, list[Shard]], number: int) -> tuple[str | None, dict[str, list[Shard]]]:
+        """Name the large shards at the beginning of each table in a file of their own; the file, and the others."""
+        large = {
+            name: list(takewhile(lambda shard: shard.rows >= _SEALED_ROWS, entries))
+            for name, entries in shards.items()
+        }
+        last = {name: entries[len(large[name]) :] for name, entries in shards.items()}
+        if not any(large.values()):
+            return None, last
+        known, content = self.snapshot.manifest.get("sealed"), {"tables": _entries(large)}
+        if known is not None and read_json(self.folder / known) == content:
+            return known, last
+        name = f"sealed-{number:06d}.json"
+        self.bytes_written += write_json(content, self.folder / name)
+        return name, last
+
     def _settle(self) -> None:
         """Take over what the manifest says now."""
-        self.snapshot = read_snapshot(self.folder)
+        self.snapshot = read_snapshot(self.folder, self.snapshot)
         self._forget()
         self._derive()
         self._clear()
@@ -452,12 +532,23 @@ class Writer:
 
     def _clear(self) -> None:
         """Delete files of tables to which the manifest on disk does not refer."""
-        named = read_manifest(self.folder)[1] if (self.folder / MANIFEST).is_file() else {}
+        manifest, named = read_manifest(self.folder) if (self.folder / MANIFEST).is_file() else ({}, {})
+        for path in self.folder.glob("sealed-*.json"):
+            if _SEALED_NAME.fullmatch(path.name) and path.name != manifest.get("sealed"):
+                path.unlink(missing_ok=True)
         for name in TABLES:
             used = {file for shard in named.get(name, []) for file in (shard.file, shard.removed)}
             for path in (self.folder / name).glob("*"):
                 if _FILES.fullmatch(path.name) and path.name not in used:
                     path.unlink(missing_ok=True)
+
+
+def _entries(shards: dict[str, list[Shard]]) -> dict[str, list[dict[str, Any]]]:
+    """Shards as JSON has them, without what is empty."""
+    return {
+        name: [{k: v for k, v in asdict(shard).items() if v} | {"rows": shard.rows} for shard in entries]
+        for name, entries in shards.items()
+    }
 
 
 def _feature(kind: pa.DataType) -> dict[str, Any]:

@@ -298,7 +298,7 @@ def test_interrupted_save_leaves_the_old_gallery_or_the_new_one(tmp_path, monkey
 
 @pytest.mark.parametrize("name", ["clips", "queries"])
 def test_store_without_a_data_set_or_with_half_of_one_is_refused(tmp_path, name):
-    for kind, damaged in (("ours", "is damaged or no Arrow file"), ("theirs", "cannot be opened as a data set")):
+    for kind, damaged in (("ours", "is damaged: it must have"), ("theirs", "cannot be opened as a data set")):
         folder = tmp_path / kind
         if kind == "ours":
             random_embeddings(50, 50).save(folder)
