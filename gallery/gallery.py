@@ -136,6 +136,11 @@ def check_rows(clip_ids: Sequence[str], modality_embeds: torch.Tensor, modality_
             raise ValueError(f"{message}: {listed(wrong)}.")
 
 
+def _rows_of(parts: Sequence[Part]) -> pa.Table | None:
+    """The rows of a table that are not removed, mapped; `None` if there is no table."""
+    return pa.concat_tables(part.kept() for part in parts) if parts else None
+
+
 def _number(value: Any, name: str, default: float) -> float:
     """A positive number of the metadata; an infinite one is the text "inf"."""
     try:
@@ -250,32 +255,22 @@ class Gallery:
             )
         if self.fingerprint not in (None, fingerprint):
             raise ValueError(
-                f"The gallery was made with {self.model!r} (fingerprint {self.fingerprint[:12]}), but the files of "
-                f"{model!r} have fingerprint {fingerprint[:12]}. Embeddings of different models cannot be compared: "
-                "use the gallery's model, or index into a new gallery."
+                f"The gallery was made with {self.model!r} (fingerprint {str(self.fingerprint)[:12]}), but the files "
+                f"of {model!r} have fingerprint {fingerprint[:12]}. Embeddings of different models cannot be "
+                "compared: use the gallery's model, or index into a new gallery."
             )
 
     # Its tables ----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _live(parts: Sequence[Part]) -> pa.Table | None:
-        """The rows of a table that are not removed, as pieces of the mapped files."""
-        pieces = []
-        for part in parts:
-            edges = [-1, *part.removed.tolist(), len(part)]
-            runs = ((a + 1, b - a - 1) for a, b in zip(edges, edges[1:], strict=False))
-            pieces += [part.table.slice(start, length) for start, length in runs if length or len(parts) == 1]
-        return pa.concat_tables(pieces) if pieces else None
-
     @cached_property
     def clips(self) -> pa.Table | None:
         """The table of clips, mapped; `None` as long as there never was one."""
-        return self._live(self._clips)
+        return _rows_of(self._clips)
 
     @cached_property
     def queries(self) -> pa.Table | None:
         """The table of queries, mapped; `None` if there is none."""
-        return self._live(self._queries)
+        return _rows_of(self._queries)
 
     @cached_property
     def clip_ids(self) -> list[str]:
@@ -311,7 +306,7 @@ class Gallery:
     @cached_property
     def files(self) -> dict[str, MediaFile]:
         """The media files it knows, by path."""
-        table = self._live(self._files)
+        table = _rows_of(self._files)
         if table is None:
             return {}
         columns = [table.column(item.name).to_pylist() for item in fields(MediaFile)]
@@ -512,16 +507,17 @@ class GalleryWriter(Writer):
     def __init__(self, folder: str | os.PathLike, dtype: str = "float16"):
         precision_of(dtype)
         check_format(Path(folder))
+        self._indexed: dict[tuple[str, str], dict[str, int]] = {}  # of each shard, the row of each key
         super().__init__(folder)
         self.dtype = Gallery(self.snapshot.parts.get("clips", ())).dtype or dtype
-        self._indexed: dict[tuple[str, str], dict[str, int]] = {}  # of each shard, the row of each key
-        self._pending: dict[str, set[str]] = {"clips": set(), "files": set()}
 
     _KEYS = {"clips": "clip_id", "files": "path"}
 
     def _forget(self) -> None:
         super()._forget()
-        self._pending = {"clips": set(), "files": set()}
+        self._pending: set[str] = set()  # clips put since the last commit
+        there = {(name, shard.file) for name, shards in self.snapshot.shards.items() for shard in shards}
+        self._indexed = {shard: index for shard, index in self._indexed.items() if shard in there}
 
     def _find(self, name: str, key: str) -> tuple[int, int] | None:
         """Where the committed row with that key is and not removed: the place of its part, and its row."""
@@ -542,7 +538,7 @@ class GalleryWriter(Writer):
         return None
 
     def __contains__(self, clip_id: str) -> bool:
-        return clip_id in self._pending["clips"] or self._find("clips", clip_id) is not None
+        return clip_id in self._pending or self._find("clips", clip_id) is not None
 
     def put_clips(
         self,
@@ -563,18 +559,13 @@ class GalleryWriter(Writer):
                 the last commit; nothing is changed then.
         """
         check_rows(clip_ids, modality_embeds, modality_mask)
-        twice = sorted(self._pending["clips"].intersection(clip_ids))
+        twice = sorted(self._pending.intersection(clip_ids))
         if twice:
             raise ValueError(f"Clips can be put once before a commit; put again were {listed(twice)}.")
         rows = clip_table(clip_ids, modality_embeds, modality_mask, concat_embeds, durations, problems, self.dtype)
-        self.put_rows(rows, clip_ids)
-
-    def put_rows(self, rows: pa.Table, clip_ids: Sequence[str] | None = None) -> None:
-        """Add rows of [`~gallery.columns.clip_table`] whose content was checked already, as [`put_clips`] does."""
-        clip_ids = texts_of(rows, "clip_id", "the rows") if clip_ids is None else clip_ids
         self.append("clips", rows)
         self._drop("clips", clip_ids)
-        self._pending["clips"].update(clip_ids)
+        self._pending.update(clip_ids)
 
     def put_files(self, files: Sequence[MediaFile]) -> None:
         """Note media files as they are now; what was noted of a path is replaced."""
@@ -592,7 +583,6 @@ class GalleryWriter(Writer):
         )
         self.append("files", table)
         self._drop("files", [file.path for file in files])
-        self._pending["files"].update(file.path for file in files)
 
     def put_queries(self, rows: pa.Table) -> None:
         """Add rows of [`~gallery.columns.query_table`]."""

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +95,13 @@ class Part:
         return Part(self.table, removed=np.union1d(self.removed, np.fromiter(rows, np.int64)))
 
     def kept(self) -> pa.Table:
-        """The rows that are not removed."""
+        """The rows that are not removed, as pieces of the mapped file."""
         if not len(self.removed):
             return self.table
-        keep = np.ones(len(self), bool)
-        keep[self.removed] = False
-        return self.table.filter(pa.array(keep))
+        edges = [-1, *self.removed.tolist(), len(self)]
+        runs = [(first + 1, stop - first - 1) for first, stop in pairwise(edges)]
+        pieces = [self.table.slice(start, length) for start, length in runs if length]
+        return pa.concat_tables(pieces or [self.table.slice(0, 0)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -373,17 +374,16 @@ class Writer:
             OSError: the files could not be written, of a full disk say; the state is the old one, and what was
                 changed can be committed again.
         """
-        is_changed = self.metadata != self.snapshot.manifest["metadata"]
-        if not (
-            is_changed or any(self._removed.values()) or any(map(len, self._new.get(name, [])) for name in self._new)
-        ):
+        has_rows = any(len(table) for tables in self._new.values() for table in tables)
+        is_described = self.metadata == self.snapshot.manifest["metadata"]
+        if is_described and not (has_rows or self._cleared or any(self._removed.values())):
             return False
         return self._commit({name: self._plan(name) for name in {*self.snapshot.parts, *self._new}})
 
     def compact(self) -> None:
         """Commit, and write all tables again without what was removed, in as few files as there can be."""
-        whole = {name: [(None, self._parts(name))] for name in {*self.snapshot.parts, *self._new}}
-        self._commit(whole)
+        tables = {name: self._parts(name) for name in {*self.snapshot.parts, *self._new}}
+        self._commit({name: [(None, parts)] if parts else [] for name, parts in tables.items()})
 
     def _parts(self, name: str) -> list[Part]:
         """The parts of a table as they will be; new rows come last."""

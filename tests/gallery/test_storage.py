@@ -132,6 +132,17 @@ def test_removed_rows_are_marked_until_half_of_a_file_is_removed(tmp_path):
     assert not list(tmp_path.glob("*/*.npy"))
 
 
+def test_a_cleared_table_is_empty_and_keeps_its_columns(tmp_path):
+    for finish in (Writer.commit, Writer.compact):
+        with Writer(tmp_path) as writer:
+            writer.append("clips", rows(0, 3))
+            writer.commit()
+            writer.clear("clips")
+            finish(writer)
+            assert writer.snapshot.manifest["num_rows"] == {"clips": 0}
+        assert stored(tmp_path) == [] and load_from_disk(tmp_path / "clips").column_names == ["clip_id"]
+
+
 def test_opening_reads_no_vector(tmp_path, monkeypatch):
     gallery = write(tmp_path, make_clips(30))
     for name in ("matrix_of", "stacked", "texts_of", "gram_of"):
