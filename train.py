@@ -13,7 +13,6 @@ from transformers.utils import CONFIG_NAME, cached_file
 
 from eval.benchmarks import load_benchmark
 from modeling_scalar import MODALITIES, ScalarModel, ScalarProcessor, load_model
-from trainer.audit import describe_run
 from trainer.building import build_new
 from trainer.callbacks import StopOnInterrupt
 from trainer.checkpoints import describe_failed_save, last_checkpoint
@@ -25,6 +24,7 @@ from trainer.recipe import RunArguments, parse_arguments, save_recipe
 from trainer.record import save_record
 from trainer.scalar_trainer import ScalarTrainer
 from trainer.semantic_targets import SemanticTargets
+from trainer.trainable import describe_run
 from trainer.training_args import ScalarTrainingArguments
 
 logger = logging.getLogger("train")

@@ -19,7 +19,6 @@ from modeling_scalar import ScalarModel, ScalarOutput
 from modeling_scalar.aggregation_scalar import METHODS, paired_weights
 from modeling_scalar.configuration_scalar import MODALITIES
 
-from .audit import GradientAudit
 from .callbacks import EpochOfData, SeedOfRank
 from .checkpoints import describe_failed_save
 from .data import GlobalBatchSampler, derived_generator
@@ -29,6 +28,7 @@ from .hard_negatives import MatchingPairs, choose_pairs
 from .losses import MatchingLoss
 from .objectives import OBJECTIVES, Batch, Objective, Terms, centroid_temperature
 from .semantic_targets import SemanticTargets
+from .trainable import GradientAudit
 from .training_args import ScalarTrainingArguments
 from .views import full_view_probability, reduced_views
 

@@ -7,8 +7,8 @@ from modeling_scalar import ScalarConfig, ScalarModel
 from modeling_scalar.aggregation_scalar import METHODS
 from tests.conftest import make_tiny_config
 from tests.trainer.test_scalar_trainer import make_trainer
-from trainer.audit import describe_run
 from trainer.lora import apply_adapters, count_parameters
+from trainer.trainable import describe_run
 from trainer.training_args import ScalarTrainingArguments
 
 
