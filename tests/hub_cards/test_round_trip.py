@@ -64,7 +64,7 @@ def train_run(folder, recipes, output, *options):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(unless_fast, tmp_path_factory):
     """A backbone, two adapters that score differently, evaluations, and a search gallery, in miniature."""
     folder = tmp_path_factory.mktemp("made")
     generate(folder / "data", num_train=24, num_test=6, num_proc=1)

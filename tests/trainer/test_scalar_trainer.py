@@ -199,7 +199,7 @@ def test_clips_without_anything_to_read_are_left_out_of_matching(tmp_path):
         ("pmrl", "pmrl"),
     ],
 )
-def test_the_loss_falls_on_eight_items(tmp_path, objective, aggregation):
+def test_the_loss_falls_on_eight_items(unless_fast, tmp_path, objective, aggregation):
     trainer = make_trainer(
         tmp_path,
         objective=objective,
@@ -644,7 +644,7 @@ class Margin(Objective):
 
 
 @pytest.mark.parametrize("size", [None, 3])
-def test_an_objective_of_ones_own_is_one_module(tmp_path, size):
+def test_an_objective_of_ones_own_is_one_module(unless_fast, tmp_path, size):
     options = {"per_device_train_batch_size": 8, "max_steps": 40, "adapter": "full", "mini_batch_size": size}
     trainer = make_trainer(
         tmp_path, given_objective=Margin(), semantic_targets=None, matching_weight=0.0, logging_steps=1, **options
