@@ -42,6 +42,7 @@ _LOCK = ".lock"
 _FILES = re.compile(r"(data|removed)-\d{6,}(-\d+)?\.(arrow|npy)(\.new)?")
 _SHARD_NAME, _REMOVED_NAME = re.compile(r"data-\d{6,}(-\d+)?\.arrow"), re.compile(r"removed-\d{6,}-\d+\.npy")
 _SEALED_NAME = re.compile(r"sealed-\d{6,}\.json")
+_TEMPORARY = re.compile(r"\.(gallery|state|dataset_info|sealed-\d{6,})\.json\.\d+")  # of `write_json`, if it is killed
 _SEALED_ROWS = SHARD_ROWS // _FANOUT  # from so many rows on, a shard is seldom merged again
 _STATE, _INFO = "state.json", "dataset_info.json"
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # names in Arrow to those in `datasets`
@@ -287,9 +288,8 @@ def check_place(folder: Path) -> None:
     if folder.is_file():
         raise ValueError(f"{folder} is a file; a gallery is a folder.")
     for path in folder.rglob("*") if folder.exists() else ():
-        if path.name in (_LOCK, _INFO) or path.is_dir() or _SEALED_NAME.fullmatch(path.name):
-            continue
-        if not _FILES.fullmatch(path.name):
+        ours = (pattern.fullmatch(path.name) for pattern in (_FILES, _SEALED_NAME, _TEMPORARY))
+        if path.name not in (_LOCK, _INFO) and not path.is_dir() and not any(ours):
             raise ValueError(
                 f"{folder} holds something else than a gallery, {path.name!r}. Give a new or empty folder."
             )
@@ -347,7 +347,7 @@ class Writer:
 
     def append(self, name: str, rows: pa.Table) -> None:
         """Add rows at the end of a table; the first ones decide its columns. A ValueError if others have others."""
-        known = self._new.get(name) or [part.table for part in self._old(name)]
+        known = self._new.get(name) or [part.table for part in self._old(name)[:1]]
         if known and not known[0].schema.equals(rows.schema):
             raise ValueError(f"`{name}` has the columns\n{known[0].schema}\nbut rows were given with\n{rows.schema}")
         self._new.setdefault(name, []).append(rows)
@@ -531,15 +531,15 @@ class Writer:
                 self.bytes_written += write_json(state, folder / _STATE)
 
     def _clear(self) -> None:
-        """Delete files of tables to which the manifest on disk does not refer."""
+        """Delete files of ours to which the manifest on disk does not refer."""
         manifest, named = read_manifest(self.folder) if (self.folder / MANIFEST).is_file() else ({}, {})
-        for path in self.folder.glob("sealed-*.json"):
-            if _SEALED_NAME.fullmatch(path.name) and path.name != manifest.get("sealed"):
-                path.unlink(missing_ok=True)
-        for name in TABLES:
-            used = {file for shard in named.get(name, []) for file in (shard.file, shard.removed)}
-            for path in (self.folder / name).glob("*"):
-                if _FILES.fullmatch(path.name) and path.name not in used:
+        used = {(self.folder, manifest.get("sealed"))}
+        for name, shards in named.items():
+            used |= {(self.folder / name, file) for shard in shards for file in (shard.file, shard.removed)}
+        for folder in (self.folder, *(self.folder / name for name in TABLES)):
+            patterns = (_SEALED_NAME, _TEMPORARY) if folder == self.folder else (_FILES, _TEMPORARY)
+            for path in folder.glob("*"):
+                if (folder, path.name) not in used and any(pattern.fullmatch(path.name) for pattern in patterns):
                     path.unlink(missing_ok=True)
 
 

@@ -459,6 +459,19 @@ def test_files_of_others_are_left_alone(tmp_path):
     assert "clips/data-000077-0.arrow" not in files(tmp_path)
 
 
+def test_what_a_kill_leaves_is_cleared_away_and_in_nobodys_way(tmp_path):
+    left = [".gallery.json.123", "sealed-000001.json", "clips/data-000001-0.arrow.new", "clips/.state.json.77"]
+    for folder in (tmp_path / "new", tmp_path / "old"):
+        if folder.name == "old":
+            write(folder, make_clips(3))
+        for name in left:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text("half")
+        gallery = write(folder, make_clips(2, seed=1))
+        assert len(gallery) == (5 if folder.name == "old" else 2)
+        assert not set(left) & set(files(folder)) and load_from_disk(folder / "clips").num_rows == len(gallery)
+
+
 def test_a_folder_with_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(ValueError, match="holds something else than a gallery, 'thesis.tex'"):
