@@ -56,7 +56,8 @@ from gallery.columns import (
 from gallery.older import is_older, read_older
 from gallery.provenance import gallery_sha256
 from gallery.ranking import Piece, pieces_of, rank
-from gallery.storage import MANIFEST, Part, Writer, read_snapshot, verify
+from gallery.storage import MANIFEST, Part, Writer, read_snapshot
+from gallery.storage import verify as verify_files
 from modeling_scalar.aggregation_scalar import METHODS, query_weights
 from modeling_scalar.configuration_scalar import MODALITIES
 
@@ -180,14 +181,16 @@ class Gallery:
         self.dim = _check_clips(self._parts[0].table, self._where, None) if self._parts else None
 
     @classmethod
-    def open(cls, path: str | os.PathLike, check: bool = True) -> "Gallery":
+    def open(cls, path: str | os.PathLike, check: bool = True, verify: bool = False) -> "Gallery":
         """
         Open a gallery with its vectors memory-mapped.
 
         Args:
             path (`str`): a folder that `search index`, `eval embed`, `eval run` or `datasets` wrote, of today's format
                 or an older one.
-            check (`bool`): check every vector of a gallery of another format, about which no writer of ours vouches.
+            check (`bool`): check every vector of a gallery of another format, which no writer of ours has checked.
+            verify (`bool`): compare each file of clips, captions and media with its hash when it is read for the first
+                time. [`Gallery.verify`] reads all of them.
 
         Raises:
             FileNotFoundError: the folder holds no gallery.
@@ -203,7 +206,7 @@ class Gallery:
             if check:
                 gallery.check()
             return gallery
-        snapshot = read_snapshot(folder)
+        snapshot = read_snapshot(folder, verified=verify)
         tables = (snapshot.parts.get(name, []) for name in ("clips", "queries", "files"))
         return cls(*tables, snapshot.manifest["metadata"], folder)
 
@@ -360,7 +363,7 @@ class Gallery:
         Raises:
             ValueError: something is damaged; the message names it.
         """
-        num_bytes = 0 if is_older(self.path) else verify(self.path)
+        num_bytes = 0 if is_older(self.path) else verify_files(self.path)
         self.check()
         return num_bytes
 

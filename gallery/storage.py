@@ -12,6 +12,7 @@ Each table's folder is a data set for `datasets.load_from_disk` too. That view i
 shows rows that were removed, until [`Writer.compact`].
 """
 
+import hashlib
 import logging
 import os
 import re
@@ -180,7 +181,7 @@ def map_arrow(path: Path) -> pa.Table:
     return _read_stream(pa.memory_map(str(path)), path)
 
 
-def _map_shard(folder: Path, shard: Shard) -> Part:
+def _map_shard(folder: Path, shard: Shard, verified: bool) -> Part:
     """Map a shard, so that it stays what it is, and read its rows when they are asked for."""
     path = folder / shard.file
     try:
@@ -194,6 +195,9 @@ def _map_shard(folder: Path, shard: Shard) -> Part:
         )
 
     def read() -> pa.Table:
+        if verified and hashlib.sha256(source.read_buffer()).hexdigest() != shard.sha256:
+            raise ValueError(f"{path} has changed since it was written. Restore it, or build it again.")
+        source.seek(0)
         table = _read_stream(source, path)
         if len(table) != shard.rows:
             raise ValueError(f"{path} must have {shard.rows} rows, got {len(table)}. Restore it, or build it again.")
@@ -210,13 +214,14 @@ def _map_shard(folder: Path, shard: Shard) -> Part:
     return Part(read, shard.rows, removed)
 
 
-def read_snapshot(folder: Path, known: Snapshot | None = None) -> Snapshot:
+def read_snapshot(folder: Path, known: Snapshot | None = None, verified: bool = False) -> Snapshot:
     """
     Map the last committed state; a commit that happens meanwhile is seen as a whole or not at all.
 
     Args:
         folder (`Path`): the gallery.
         known ([`Snapshot`], *optional*): an earlier state, whose parts are taken over where they are the same.
+        verified (`bool`): compare each shard with its hash when it is read for the first time.
 
     Raises:
         FileNotFoundError: there is no gallery.
@@ -230,7 +235,7 @@ def read_snapshot(folder: Path, known: Snapshot | None = None) -> Snapshot:
         manifest, shards = read_manifest(folder)
         try:
             parts = {
-                name: [mapped.get((name, shard)) or _map_shard(folder / name, shard) for shard in entries]
+                name: [mapped.get((name, shard)) or _map_shard(folder / name, shard, verified) for shard in entries]
                 for name, entries in shards.items()
             }
             return Snapshot(manifest, shards, parts)

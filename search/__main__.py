@@ -234,7 +234,7 @@ def info(gallery: _Gallery) -> None:
 
 @app.command()
 def verify(gallery: _Gallery) -> None:
-    """Read every file of a gallery and compare it with its hash, and every vector with what it must be."""
+    """Compare every file of a gallery with its hash, and check every vector."""
     with _user_errors():
         from gallery.gallery import Gallery
 

@@ -408,6 +408,22 @@ def test_a_single_flipped_bit_is_found_by_verifying(tmp_path):
         Gallery.open(tmp_path).verify()
 
 
+def test_in_verify_mode_a_file_is_compared_when_it_is_first_read(tmp_path):
+    write(tmp_path, make_clips(40), make_clips(40, seed=1))
+    first, second = sorted((tmp_path / "clips").glob("*.arrow"))
+    raw = bytearray(second.read_bytes())
+    raw[-20] ^= 1
+    second.write_bytes(raw)
+    gallery = Gallery.open(tmp_path, verify=True)  # reads the first file alone
+    assert len(gallery) == 80
+    with pytest.raises(ValueError, match=f"{second.name} has changed since it was written"):
+        gallery.search(make_queries(1))
+    assert len(Gallery.open(tmp_path).search(make_queries(1))[0]) == 10
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(ValueError, match="has changed|is damaged"):
+        Gallery.open(tmp_path, verify=True).clip_ids  # noqa: B018
+
+
 @pytest.mark.parametrize("removed", [[0, 9], [2, 1], [0, 0], [1]])
 def test_a_damaged_list_of_removed_rows_is_refused(tmp_path, removed):
     import numpy as np
