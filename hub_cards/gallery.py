@@ -1,8 +1,7 @@
 """A gallery of embeddings as a data set of the Hub: Parquet that `datasets` reads alone, a description and a card.
 
-Two kinds are published: a store that `python -m eval embed` or `run` wrote, with its captions, and a gallery of one's
-own videos that `python -m search index` wrote, with these videos on request. Rows are copied in pieces: the vectors
-are never in memory as a whole.
+Whatever [`~gallery.gallery.Gallery`] opens is published: clips, the captions that describe them, and on request the
+media files of one's own. Rows are copied in pieces: the vectors are never in memory as a whole.
 """
 
 import hashlib
@@ -135,7 +134,7 @@ def stage_gallery(
     and `embeddings.json`. Absolute paths of this machine are shortened to their last component in it.
 
     Args:
-        source (`Path`): a store of `python -m eval embed`, or a gallery of `python -m search index`.
+        source (`Path`): a gallery, of `python -m search index` or `eval embed` say.
         folder (`Path`): a new or empty folder.
         model (`str`, *optional*): the id on the Hub of the model that made the vectors, `"unknown"` if nobody knows
             which one did. By default the card names the model as the source does, as one that is not on the Hub.
@@ -376,7 +375,7 @@ def push_gallery(
     api: HfApi | None = None,
 ) -> Published | str:
     """
-    Publish a store of embeddings or a search gallery as a data set.
+    Publish a gallery as a data set.
 
     Args:
         source (`Path`): a folder of `python -m eval embed`, of `python -m eval run`, or of `python -m search index`.

@@ -388,7 +388,7 @@ def load_embeddings(path: str | os.PathLike, normalize: bool = False) -> Embeddi
     counted from 0; masks of missing modalities are drawn from the identifiers of clips.
 
     Args:
-        path (`str`): the folder of a store (see the module), or a `.safetensors` or `.npz` file.
+        path (`str`): the folder of a gallery with queries, or a `.safetensors` or `.npz` file.
         normalize (`bool`): give vectors unit norm that do not have it.
 
     Returns:
@@ -404,7 +404,7 @@ def load_embeddings(path: str | os.PathLike, normalize: bool = False) -> Embeddi
     if not path.is_file():
         raise FileNotFoundError(f"There are no embeddings at {path}: neither a folder nor a file.")
     if path.suffix not in (".npz", ".safetensors"):
-        raise ValueError(f"Embeddings are the folder of a store, or a .safetensors or .npz file; got {path}.")
+        raise ValueError(f"Embeddings are the folder of a gallery, or a .safetensors or .npz file; got {path}.")
     return _checked(_load_file(path), normalize)
 
 

@@ -568,7 +568,7 @@ def test_pickles_are_never_opened(tmp_path):
     with pytest.raises(ValueError, match=re.escape("y.npz")):
         load_embeddings(tmp_path / "y.npz")
     torch.save(arrays(), tmp_path / "y.pt")
-    with pytest.raises(ValueError, match="folder of a store, or a .safetensors or .npz file; got .*y.pt"):
+    with pytest.raises(ValueError, match="folder of a gallery, or a .safetensors or .npz file; got .*y.pt"):
         load_embeddings(tmp_path / "y.pt")
 
 
