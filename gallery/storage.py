@@ -13,7 +13,6 @@ shows rows that were removed, until [`Writer.compact`].
 """
 
 import hashlib
-import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -27,8 +26,6 @@ import numpy as np
 import pyarrow as pa
 
 from gallery.files import locked, read_json, sha256_of, sync_folder, write_json
-
-logger = logging.getLogger(__name__)
 
 MANIFEST = "gallery.json"
 VERSION = 2
