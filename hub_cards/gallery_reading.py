@@ -205,9 +205,9 @@ def _check_queries(queries: pa.Table, clip_ids: Sequence[str], where: Path) -> N
         raise ValueError(f"Queries in {where} name a clip more than once: {_listed(repeated)}.")
 
 
-def _relative(path: str, folder: str) -> str:
+def _relative(path: str, folder: str | None) -> str:
     """The path below the folder that all clips share, with slashes; its name alone if it lies elsewhere."""
-    inside = Path(path).is_relative_to(folder)
+    inside = folder is not None and Path(path).is_relative_to(folder)
     name = (Path(path).relative_to(folder) if inside else Path(Path(path).name)).as_posix()
     try:
         name.encode()
@@ -282,15 +282,16 @@ def read_gallery(source: Path, is_known: bool, media: bool) -> PublishedRows:
     if left_out is not None or gallery.files:
         failed = [file for file in gallery.files.values() if file.reason is not None]
         left_out = [{"clip_id": name, "reason": None} for name in left_out or ()] + [
-            {"clip_id": _relative(file.path, folder or "/"), "reason": shortened(file.reason)} for file in failed
+            {"clip_id": _relative(file.path, folder), "reason": shortened(file.reason)} for file in failed
         ]
     problems = [
         f"{names.get(name, name)}: {shortened(problem)}"
         for name, told in gallery.problems().items()
         for problem in told
     ] + [without_folders(problem) for problem in gallery.metadata.get("problems", [])]
-    description = gallery.facts() | {
-        "dtype": _precision(gallery.clips, gallery.facts()["columns"]),
+    facts = gallery.facts()
+    description = facts | {
+        "dtype": _precision(gallery.clips, facts["columns"]),
         "gallery_sha256": gallery_sha256(clip_ids, presence.tolist()),
         "query_temperature": metadata.get("query_temperature"),
         "score_options": metadata.get("score_options"),
@@ -301,8 +302,7 @@ def read_gallery(source: Path, is_known: bool, media: bool) -> PublishedRows:
     }
     split = re.sub(r"\W+", "_", metadata.get("split") or "gallery")
     files = {names[path]: file for path, file in gallery.files.items() if path in names} if media else {}
-    rows = PublishedRows(description, split, clip_ids, presence, gallery.clips, gallery.queries, source, files, names)
-    return rows
+    return PublishedRows(description, split, clip_ids, presence, gallery.clips, gallery.queries, source, files, names)
 
 
 __all__ = [

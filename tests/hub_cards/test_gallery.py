@@ -359,6 +359,17 @@ def test_a_gallery_of_search_is_published_with_paths_below_its_folder(tmp_path):
     assert sorted(path.name for path in (tmp_path / "staged").iterdir()) == ["README.md", "clips", "embeddings.json"]
 
 
+def test_a_file_that_failed_beside_clips_without_files_tells_no_folder(tmp_path):
+    saved_store(tmp_path / "store")
+    with GalleryWriter(tmp_path / "store") as writer:
+        writer.put_files([MediaFile("/home/jane/clips/broken.mp4", 1, 1, "", "cut off: /home/jane/clips/broken.mp4")])
+        writer.commit()
+    stage_gallery(tmp_path / "store", tmp_path / "staged")
+    text = (tmp_path / "staged" / "embeddings.json").read_text()
+    left_out = json.loads(text)["left_out"]
+    assert left_out == [{"clip_id": "broken.mp4", "reason": "cut off: broken.mp4"}] and "jane" not in text
+
+
 @pytest.mark.parametrize("roots", [("/home/jane/clips", "/disk/clips"), ("/home/jane", "/home/bob/clips")])
 def test_clips_of_several_places_of_a_machine_would_tell_their_folders(tmp_path, roots):
     embeddings = random_embeddings()
