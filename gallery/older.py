@@ -26,7 +26,7 @@ from gallery.columns import (
 )
 from gallery.files import read_json, sha256_of
 from gallery.provenance import gallery_sha256
-from gallery.storage import MANIFEST, Part
+from gallery.storage import MANIFEST, Part, check_not_lost, remedy
 from modeling_scalar.configuration_scalar import MODALITIES
 
 DESCRIPTION = "embeddings.json"
@@ -38,12 +38,14 @@ _Tables = tuple[list[Part], list[Part], list[Part], dict[str, Any]]
 
 
 def is_older(folder: Path) -> bool:
-    """Whether a folder holds embedded clips in another format than today's."""
+    """Whether a folder holds embedded clips in another format than today's; a ValueError if nothing can tell."""
     manifest = folder / MANIFEST
+    # In this order: the first commit of a gallery of today places the manifest, then what `datasets` reads.
+    is_other = any((folder / name).exists() for name in (DESCRIPTION, *(f"clips/{name}" for name in _OF_DATASETS)))
     if manifest.is_file():
-        return read_json(manifest).get("version") == _VERSION
-    # Of a gallery of today that was killed before its first commit, none of these is there.
-    return any((folder / name).exists() for name in (DESCRIPTION, *(f"clips/{name}" for name in _OF_DATASETS)))
+        return read_json(manifest, remedy(folder)).get("version") == _VERSION
+    check_not_lost(folder)
+    return is_other
 
 
 def read_older(folder: Path) -> _Tables:
