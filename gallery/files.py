@@ -230,8 +230,8 @@ def locked(path: Path, message: str) -> Iterator[Callable[[], None]]:
     def check() -> None:
         if identify() != mine or mine is None:
             raise ValueError(
-                f"The lock {path} is not held by this process any more: it was deleted or replaced, or the process was "
-                "forked. Another process may write here, so nothing was changed. Start again."
+                f"The lock {path} is not held by this process any more: it was deleted or replaced, or the process "
+                "was forked. Another process may write here, so nothing was changed. Start again."
             )
 
     try:

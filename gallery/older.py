@@ -118,9 +118,13 @@ def _open(folder: Path) -> pa.Table:
             f"There is no data set {folder}. A store of embeddings has `clips` and `queries`, each as "
             "`datasets.save_to_disk` writes it."
         )
+    state = folder / _OF_DATASETS[0]
+    names = [str(file)[:80] for file in read_json(state).get("_data_files") or ()] if state.is_file() else []
+    if any("/" in name or "\\" in name for name in names):
+        raise ValueError(f"{state} names files outside of its folder: {names[:3]}. Save the data set again.")
     try:
         dataset = load_from_disk(folder)
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError, pa.ArrowException) as error:
         raise ValueError(f"{folder} cannot be opened as a data set; is it cut off, or empty? {error}") from error
     if not isinstance(dataset, Dataset):
         raise ValueError(f"{folder} must hold one data set, got the splits {list(dataset)}.")

@@ -52,26 +52,26 @@ TABLES = ("clips", "queries", "files")
 
 _FANOUT = 16  # so many small shards in a row become one
 _LOCK = ".lock"
-_SHARD_NAME = re.compile(r"data-\d{6,15}(-\d{1,15})?\.arrow")
-_REMOVED_NAME = re.compile(r"removed-\d{6,15}-\d{1,15}\.npy")
-_SEALED_NAME = re.compile(r"sealed-\d{6,15}\.json")
-_FILES = re.compile(rf"({_SHARD_NAME.pattern}|{_REMOVED_NAME.pattern})(\.new)?")
+SHARD_NAME = re.compile(r"data-\d{6,12}(-\d{1,12})?\.arrow")
+REMOVED_NAME = re.compile(r"removed-\d{6,12}-\d{1,12}\.npy")
+SEALED_NAME = re.compile(r"sealed-\d{6,12}\.json")
+_FILES = re.compile(rf"({SHARD_NAME.pattern}|{REMOVED_NAME.pattern})(\.new)?")
 _TEMPORARY = re.compile(  # of `write_whole`, if it is killed
-    rf"\.((gallery|state|dataset_info)\.json|{_SHARD_NAME.pattern}|{_REMOVED_NAME.pattern}|{_SEALED_NAME.pattern})\.\d+"
+    rf"\.((gallery|state|dataset_info)\.json|{SHARD_NAME.pattern}|{REMOVED_NAME.pattern}|{SEALED_NAME.pattern})\.\d+"
 )
 _SEALED_ROWS = SHARD_ROWS // _FANOUT  # from so many rows on, a shard is seldom merged again
-_STATE, _INFO = "state.json", "dataset_info.json"
+_INFO, _STATE = DERIVED = "dataset_info.json", "state.json"
 _DERIVED_WAIT = 2.0  # seconds that a writer may take from its commit to what is derived from it
-_MAX_COMMITS = 10**12
+_MAX_COMMITS = 10**13
 _MANIFEST_KEYS = {"version", "commit", "num_rows", "metadata", "sealed", "tables"}
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # names in Arrow to those in `datasets`
 
 
 class DamagedFileError(ValueError):
-    """A file is not as it was written; `path` names it."""
+    """A file is not as it was written: `path` names it, and `what` says what is wrong."""
 
     def __init__(self, path: Path, what: str, folder: Path):
-        self.path = path
+        self.path, self.what = path, what
         super().__init__(f"{path} {what}. {remedy(folder)}")
 
 
@@ -171,7 +171,7 @@ def _shard(entry: dict[str, Any]) -> Shard:
         value = getattr(shard, field.name)
         if type(value) is not (int if field.type is int else str) and (value is not None or field.default is not None):
             raise ValueError(f"`{field.name}` of a shard is {value!r:.80}")
-    if not _SHARD_NAME.fullmatch(shard.file) or not (shard.removed is None or _REMOVED_NAME.fullmatch(shard.removed)):
+    if not SHARD_NAME.fullmatch(shard.file) or not (shard.removed is None or REMOVED_NAME.fullmatch(shard.removed)):
         raise ValueError(f"{shard.file!r} or {shard.removed!r} is no name of a shard")
     if not 0 <= shard.num_removed <= shard.rows <= SHARD_ROWS or shard.bytes <= 0:
         raise ValueError(f"the numbers of {shard.file!r} contradict each other")
@@ -189,7 +189,9 @@ def _read_shards(path: Path, tables: Any) -> dict[str, list[Shard]]:
             if len({shard.file for shard in entries}) < len(entries):
                 raise ValueError(f"a file of `{name}` is there twice")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DamagedFileError(path, f"is not as a gallery's manifest is written: {error!r:.300}", path.parent) from error
+        raise DamagedFileError(
+            path, f"is not as a gallery's manifest is written: {error!r:.300}", path.parent
+        ) from error
     return shards
 
 
@@ -220,7 +222,7 @@ def read_manifest(folder: Path, verified: bool = False) -> tuple[dict[str, Any],
     shards, sealed = _read_shards(path, manifest.get("tables")), manifest.get("sealed")
     if sealed is None:
         return manifest, shards
-    if not isinstance(sealed, str) or not _SEALED_NAME.fullmatch(sealed):
+    if not isinstance(sealed, str) or not SEALED_NAME.fullmatch(sealed):
         raise DamagedFileError(path, f"must name a file in `sealed`, got {sealed!r:.80}", folder)
     try:
         content = read_json(folder / sealed, remedy(folder))
@@ -473,7 +475,7 @@ def check_place(folder: Path) -> None:
         raise ValueError(f"{folder} is a file; a gallery is a folder.")
     check_not_lost(folder)
     for path in folder.rglob("*") if folder.exists() else ():
-        ours = (pattern.fullmatch(path.name) for pattern in (_FILES, _SEALED_NAME, _TEMPORARY))
+        ours = (pattern.fullmatch(path.name) for pattern in (_FILES, SEALED_NAME, _TEMPORARY))
         if path.name not in (_LOCK, _INFO) and not path.is_dir() and not any(ours):
             raise ValueError(
                 f"{folder} holds something else than a gallery, {path.name!r}. Give a new or empty folder."
@@ -502,9 +504,7 @@ class Writer:
             self.folder.mkdir(parents=True, exist_ok=True)
             message = f"Another process writes to {self.folder} at this moment. Wait until it has finished, or end it."
             self._check_lock = held.enter_context(locked(self.folder / _LOCK, message))
-            self.snapshot = self._open()
-            self._derive()
-            self._clear()
+            self._open()
             self._held = held.pop_all()
         self._forget()
 
@@ -512,11 +512,14 @@ class Writer:
         if not (self.folder / MANIFEST).is_file():
             check_place(self.folder)
 
-    def _open(self) -> Snapshot:
-        """The state from which changes start; called with the lock held."""
+    def _open(self) -> None:
+        """Take over what is there, and clear away what a writer that was killed has left."""
         if (self.folder / MANIFEST).is_file():
-            return read_snapshot(self.folder)
-        return Snapshot({"version": VERSION, "commit": 0, "metadata": {}, "tables": {}}, {}, {})
+            self.snapshot = read_snapshot(self.folder)
+            self._derive()
+        else:
+            self.snapshot = Snapshot({"version": VERSION, "commit": 0, "metadata": {}, "tables": {}}, {}, {})
+        self._clear()
 
     def _forget(self) -> None:
         self.metadata: dict[str, Any] = dict(self.snapshot.manifest["metadata"])
@@ -751,12 +754,16 @@ class Writer:
 
     def _clear(self) -> None:
         """Delete files of ours to which the manifest on disk does not refer."""
-        manifest, named = read_manifest(self.folder) if (self.folder / MANIFEST).is_file() else ({}, {})
+        manifest, named = {}, {}
+        if (self.folder / MANIFEST).is_file():
+            manifest, named = read_manifest(self.folder)
+        elif self.snapshot.manifest["commit"]:
+            return  # somebody has deleted it: the files are all there is
         used = {(self.folder, manifest.get("sealed"))}
         for name, shards in named.items():
             used |= {(self.folder / name, file) for shard in shards for file in (shard.file, shard.removed)}
         for folder in (self.folder, *(self.folder / name for name in TABLES)):
-            patterns = (_SEALED_NAME, _TEMPORARY) if folder == self.folder else (_FILES, _TEMPORARY)
+            patterns = (SEALED_NAME, _TEMPORARY) if folder == self.folder else (_FILES, _TEMPORARY)
             for path in folder.glob("*"):
                 if (folder, path.name) not in used and any(pattern.fullmatch(path.name) for pattern in patterns):
                     path.unlink(missing_ok=True)
@@ -797,7 +804,11 @@ def _dataset_info(schema: pa.Schema) -> dict[str, Any]:
 
 
 __all__ = [
+    "DERIVED",
     "MANIFEST",
+    "REMOVED_NAME",
+    "SEALED_NAME",
+    "SHARD_NAME",
     "SHARD_ROWS",
     "TABLES",
     "VERSION",
