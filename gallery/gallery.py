@@ -196,8 +196,8 @@ def check_metadata(metadata: Mapping[str, Any], where: Any) -> None:
         if value in (None, "inf") or (type(value) in (int, float) and value >= _LEAST_TEMPERATURE):
             continue
         raise ValueError(
-            f"`query_temperature` in the metadata of {where} must be a positive number that float32 holds, or 'inf', "
-            f"got {value!r:.80}."
+            f"`query_temperature` in the metadata of {where}, a number of float32, must be above 0, or 'inf', got "
+            f"{value!r:.80}."
         )
 
 
