@@ -114,8 +114,17 @@ class Blocks:
         write_whole(self._path(block), write)
 
     def read(self) -> pa.Table:
-        """Return the rows of all blocks, memory-mapped."""
-        return pa.concat_tables(map_arrow(self._path(block)) for block in range(len(self)))
+        """Return the rows of all blocks, memory-mapped; a ValueError names a block that is damaged."""
+        tables = []
+        for block in range(len(self)):
+            table, expected = map_arrow(self._path(block)), len(self.rows(block))
+            if len(table) != expected:
+                raise ValueError(
+                    f"{self._path(block)} must have {expected} rows, got {len(table)}. Remove it: the same command "
+                    "makes it again."
+                )
+            tables.append(table)
+        return pa.concat_tables(tables)
 
 
 def compute(

@@ -291,7 +291,9 @@ def map_arrow(path: Path) -> pa.Table:
     try:
         return _read_stream(pa.memory_map(str(path)))
     except ValueError as error:
-        raise ValueError(f"{path} is damaged or no Arrow file: {error}. Remove it, and make it again.") from error
+        raise ValueError(
+            f"{path} is damaged or no Arrow file: {error}. Remove it: the same command makes it again."
+        ) from error
 
 
 def _read_removed(path: Path, shard: Shard, verified: bool) -> np.ndarray:
