@@ -403,6 +403,12 @@ class Gallery:
         if len(set(self.clip_ids)) != len(self.clip_ids):
             repeated = sorted(name for name, count in Counter(self.clip_ids).items() if count > 1)
             raise ValueError(f"`clip_id` in {self.path} must be unique, repeated: {listed(repeated)}.")
+        if self.queries is not None:
+            names = texts_of(self.queries, "query_id", self.path)
+            wrong = off_unit(stacked(self.queries, ["embedding"], self.path)[:, 0])
+            if wrong.any():
+                wrong = [names[row] for row in wrong.nonzero().flatten().tolist()]
+                raise ValueError(f"Vectors of queries in {self.path} must be of unit norm; not so: {listed(wrong)}.")
 
     def why_no_hits(self, method: str) -> str:
         """Why a search with this score finds nothing."""
@@ -538,6 +544,24 @@ class Gallery:
             Hit(number + 1, name, score, weight, dict(zip(MODALITIES, present, strict=True)))
             for number, (name, score, weight, present) in enumerate(named)
         ]
+
+
+def verify_gallery(path: str | os.PathLike) -> tuple[Gallery, int]:
+    """
+    Compare every file of a gallery with its hash before anything in them is relied on, then check every row.
+
+    Returns:
+        The gallery, and how many bytes were compared.
+
+    Raises:
+        FileNotFoundError: the folder holds no gallery.
+        ValueError: something is damaged; the message names it.
+    """
+    folder = Path(path)
+    num_bytes = verify_files(folder) if is_gallery(folder) and not is_older(folder) else 0
+    gallery = Gallery.open(folder, check=False)
+    gallery.check()
+    return gallery, num_bytes
 
 
 def check_format(folder: Path) -> None:
@@ -682,4 +706,5 @@ __all__ = [
     "check_metadata",
     "check_rows",
     "is_gallery",
+    "verify_gallery",
 ]

@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gallery.columns import listed, lists_of, stacked, texts_of
 from gallery.files import read_json, sha256_of, write_whole
 from gallery.gallery import KEYS, Gallery, check_metadata, check_rows
@@ -46,6 +44,11 @@ DAMAGED = "damaged"
 def _number(file: str) -> int:
     """The commit that wrote a file."""
     return int(file.split("-")[1].split(".")[0])
+
+
+def _num_listed(removed: Path) -> int:
+    """How many rows a list of removed ones holds, by its size."""
+    return max(0, removed.stat().st_size - 128) // 4
 
 
 class _Repairer(Writer):
@@ -106,7 +109,7 @@ class _Repairer(Writer):
                 self._is_changed |= bool(entries.get(name))
         if not is_known:
             self._drop_other_columns(shards, parts)
-        self._look_at_derived(entries)
+        self._look_at_derived(shards)
         self._look_at_others(entries, manifest.get("sealed"), is_known)
         manifest = {"version": VERSION, "metadata": manifest["metadata"], "commit": manifest["commit"]}
         if not is_known:
@@ -141,8 +144,8 @@ class _Repairer(Writer):
         path = self.folder / MANIFEST
         if path.exists():
             place = self._aside(path, copied=path.is_file())
-            sealed = isinstance(error, DamagedFileError) and SEALED_NAME.fullmatch(error.path.name)
-            what = f"{error.path.name if sealed else MANIFEST} was damaged or gone"
+            sealed = SEALED_NAME.search(str(error))
+            what = f"{sealed.group() if sealed else MANIFEST} was damaged or gone"
             self.told.append(f"{what}. The manifest is written anew; the old one is {place}.")
         else:
             self.told.append(f"{MANIFEST} was gone. It is written anew, from what lies beside it.")
@@ -185,7 +188,7 @@ class _Repairer(Writer):
         if removed is None:
             lists = [path for path in folder.glob("*") if REMOVED_NAME.fullmatch(path.name)]
             if lists:  # of which shards, nothing says
-                self._unlisted[name] = sum(max(0, path.stat().st_size - 128) // 4 for path in lists)
+                self._unlisted[name] = sum(map(_num_listed, lists))
             removed = {}
         last = max(map(_number, order), default=0)
         later = sorted((file for file in there - set(order) if _number(file) > last), key=_number)
@@ -215,11 +218,14 @@ class _Repairer(Writer):
         listing = folder / shard.removed
         try:
             if not is_known:
-                removed = np.load(listing, allow_pickle=False)
-                digest = sha256_of(listing)
-                known = replace(known, removed=shard.removed, num_removed=len(removed), removed_sha256=digest)
+                known = replace(
+                    known,
+                    removed=shard.removed,
+                    num_removed=_num_listed(listing),
+                    removed_sha256=sha256_of(listing),
+                )
             return known, map_shard(folder, known, verified=True)
-        except (AttributeError, EOFError, MemoryError, OSError, TypeError, ValueError):
+        except (OSError, ValueError):
             place = f" It is {self._aside(listing)} now." if os.path.lexists(listing) else ""
             self.told.append(f"{name}/{shard.removed}, which listed removed rows, was damaged or gone.{place}")
             self._unlisted[name] = self._unlisted.get(name, 0) + (known.num_removed if is_known else 0)
@@ -250,9 +256,12 @@ class _Repairer(Writer):
             shards[name] = [entries[place] for place in kept]
             parts[name] = [parts[name][place] for place in kept]
 
-    def _look_at_derived(self, entries: dict[str, list[Shard]]) -> None:
+    def _look_at_derived(self, shards: dict[str, list[Shard]]) -> None:
         for name, path in ((name, self.folder / name / file) for name in TABLES for file in DERIVED):
-            if entries.get(name) and not derived_is_whole(path):
+            if name not in shards:  # of a table of which nothing is left
+                if path.is_file():
+                    self._aside(path)
+            elif not derived_is_whole(path):
                 place = f" It is {self._aside(path)} now." if os.path.lexists(path) else ""
                 self.told.append(
                     f"{name}/{path.name}, read by `datasets`, was damaged or gone: it is made anew.{place}"
@@ -344,7 +353,7 @@ class _Repairer(Writer):
         }
         missing = sorted(described - there)
         number = max(self.lost["clips"], len(missing))
-        if "queries" not in self._have_lost and not (parts and (missing or "clips" in self._have_lost)):
+        if "queries" not in self._have_lost and not (parts and "clips" in self._have_lost):
             return
         names = f", among them {listed(missing)}" if missing else ""
         self.told.append(

@@ -241,10 +241,9 @@ def info(gallery: _Gallery) -> None:
 def verify(gallery: _Gallery) -> None:
     """Compare every file of a gallery with its hash, and check every vector."""
     with _user_errors():
-        from gallery.gallery import Gallery
+        from gallery.gallery import verify_gallery
 
-        opened = Gallery.open(gallery)
-        num_bytes = opened.verify()
+        opened, num_bytes = verify_gallery(gallery)
         _echo(f"{len(opened)} clips in {num_bytes / 1e6:.1f} MB are as they were written.")
 
 
