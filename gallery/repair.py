@@ -209,7 +209,10 @@ class _Repairer(Writer):
             part = map_shard(folder, replace(known, removed=None, num_removed=0), verified=True)
             part.table  # noqa: B018 - compared with its hash when it is read
         except (OSError, ValueError) as error:
-            why = error.what.removeprefix("is damaged: ") if isinstance(error, DamagedFileError) else str(error)
+            if isinstance(error, DamagedFileError):
+                why = error.what.removeprefix("is damaged: ")
+            else:
+                why = str(error.__cause__ or error)
             self.told.append(f"{name}/{shard.file} was damaged ({why}): {lost}. It is {self._aside(path)} now.")
             self._lose(name, number)
             return None

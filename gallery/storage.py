@@ -671,13 +671,8 @@ class Writer:
         path = self.folder / MANIFEST
         now = read_json(path, remedy(self.folder)) if path.is_file() else None
         is_same = now == self.snapshot.manifest if now else self.snapshot.manifest["commit"] == 0
-        missing = [
-            shard.file
-            for name, entries in shards.items()
-            for shard in entries
-            if (self.folder / name / shard.file).stat().st_size != shard.bytes
-        ]
-        if not is_same or missing:
+        named = [(self.folder / name / shard.file, shard.bytes) for name, rows in shards.items() for shard in rows]
+        if not is_same or any(not path.is_file() or path.stat().st_size != size for path, size in named):
             raise ValueError(
                 f"Another process has written to {self.folder} meanwhile, so nothing was changed. Start again, one "
                 "process at a time."
