@@ -115,7 +115,8 @@ def _check_clips(table: pa.Table, where: Any, dim: int | None) -> int:
     return dim
 
 
-def _check_files(table: pa.Table, where: Any) -> None:
+def check_files(table: pa.Table, where: Any) -> None:
+    """Raise a ValueError if the columns are not those of media files."""
     for name, of_type, kind in (
         ("path", is_string, "strings"),
         ("size", pa.types.is_integer, "integers"),
@@ -362,7 +363,7 @@ class Gallery:
         table = _rows_of(self._files)
         if table is None:
             return {}
-        _check_files(table, self.path)
+        check_files(table, self.path)
         columns = [table.column(item.name).to_pylist() for item in fields(MediaFile)]
         return {
             from_utf8(path): MediaFile(from_utf8(path), size, mtime, sha256, reason and from_utf8(reason))
@@ -596,6 +597,12 @@ class GalleryWriter(Writer):
         super().__init__(folder)
         self.dtype = Gallery(self.snapshot.parts.get("clips", ())).dtype or dtype
 
+    def _check(self) -> None:
+        gallery = self.gallery()
+        gallery._clips  # noqa: B018 - whose columns are checked when they are asked for
+        if gallery._files:
+            check_files(_rows_of(gallery._files), self.folder / "files")
+
     def _forget(self) -> None:
         super()._forget()
         self._pending: set[str] = set()  # clips put since the last commit
@@ -702,6 +709,7 @@ __all__ = [
     "GalleryWriter",
     "Hit",
     "MediaFile",
+    "check_files",
     "check_format",
     "check_metadata",
     "check_rows",

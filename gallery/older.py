@@ -43,7 +43,8 @@ def is_older(folder: Path) -> bool:
     # In this order: the first commit of a gallery of today places the manifest, then what `datasets` reads.
     is_other = any((folder / name).exists() for name in (DESCRIPTION, *(f"clips/{name}" for name in _OF_DATASETS)))
     if manifest.is_file():
-        return read_json(manifest, remedy(folder)).get("version") == _VERSION
+        version = read_json(manifest, remedy(folder)).get("version")
+        return type(version) is int and version == _VERSION
     check_not_lost(folder)
     return is_other
 

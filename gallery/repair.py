@@ -13,7 +13,7 @@ from typing import Any
 
 from gallery.columns import listed, lists_of, stacked, texts_of
 from gallery.files import read_json, sha256_of, write_whole
-from gallery.gallery import KEYS, Gallery, check_metadata, check_rows
+from gallery.gallery import KEYS, Gallery, check_files, check_metadata, check_rows
 from gallery.storage import (
     DERIVED,
     MANIFEST,
@@ -318,7 +318,10 @@ class _Repairer(Writer):
         if "clips" in self._unlisted:
             self._drop_unlisted(self._unlisted["clips"] - dropped["clips"])
             there = {key for key, *_ in self._keys("clips")}
-        reasons = [part.table.column("reason").to_pylist() for part in self.snapshot.parts.get("files", [])]
+        files = [part.table for part in self.snapshot.parts.get("files", [])]
+        for table in files:
+            check_files(table, self.folder / "files")
+        reasons = [table.column("reason").to_pylist() for table in files]
         forgotten = [row for row in self._keys("files") if row[0] not in there and reasons[row[1]][row[2]] is None]
         self._drop("files", forgotten)
         if forgotten and "clips" in self._have_lost:
