@@ -51,6 +51,9 @@ def _num_listed(removed: Path) -> int:
     return max(0, removed.stat().st_size - 128) // 4
 
 
+_COPIED = 2**24  # bytes; no manifest is larger
+
+
 class _Repairer(Writer):
     """
     A writer that begins with whatever is whole, and commits it.
@@ -143,7 +146,7 @@ class _Repairer(Writer):
         """What the manifest must have said, from what lies beside it."""
         path = self.folder / MANIFEST
         if path.exists():
-            place = self._aside(path, copied=path.is_file())
+            place = self._aside(path, copied=path.is_file() and path.stat().st_size < _COPIED)
             sealed = SEALED_NAME.search(str(error))
             what = f"{sealed.group() if sealed else MANIFEST} was damaged or gone"
             self.told.append(f"{what}. The manifest is written anew; the old one is {place}.")

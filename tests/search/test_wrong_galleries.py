@@ -76,41 +76,50 @@ def test_the_gallery_that_is_changed_is_taken_by_every_command(good, tiny_model_
     assert result.exit_code == (1 if command == "index" else 0) and "Error" not in result.stderr, result.output
 
 
-@pytest.mark.parametrize("number", range(len(WRONG)), ids=[wrong.name for wrong in WRONG])
+def _once_of_all(wrong, place):
+    """One command for each wrong gallery is quick; all of them take a minute."""
+    for number, command in enumerate(wrong.commands):
+        chosen = number == place % len(wrong.commands)
+        yield pytest.param(wrong, command, id=f"{command}: {wrong.name}", marks=() if chosen else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "command"), [case for place, wrong in enumerate(WRONG) for case in _once_of_all(wrong, place)]
+)
 def test_a_wrong_gallery_is_refused_in_one_sentence_and_left_as_it_is(
-    good, tiny_model_dir, tmp_path, monkeypatch, number
+    good, tiny_model_dir, tmp_path, monkeypatch, wrong, command
 ):
-    """In this process, by one of the commands."""
     monkeypatch.setattr("gallery.storage._DERIVED_WAIT", 0)
     monkeypatch.chdir(tmp_path)
-    wrong = WRONG[number]
-    folder = tmp_path / "gallery"
-    shutil.copytree(good, folder)
-    (tmp_path / "clip.mp4").write_bytes(b"no film")
-    wrong.make(folder)
-    before, command = listing(folder), wrong.commands[number % len(wrong.commands)]
-    program, *arguments = map(str, argv_of(command, folder, tiny_model_dir))
-    result = CliRunner().invoke(PROGRAMS[program], arguments)
-    assert isinstance(result.exception, SystemExit), (command, result.exception)
-    check(wrong, command, before, folder, result.exit_code, result.stderr)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wrong", WRONG, ids=[wrong.name for wrong in WRONG])
-def test_a_wrong_gallery_is_refused_by_every_command(commands, good, tiny_model_dir, tmp_path, wrong):
-    """Each in a process of its own."""
     folder = tmp_path / "gallery"
     shutil.copytree(good, folder)
     (tmp_path / "clip.mp4").write_bytes(b"no film")
     wrong.make(folder)
     before = listing(folder)
-    for command in wrong.commands:
-        outcome = commands.run("-m", *argv_of(command, folder, tiny_model_dir), cwd=tmp_path)
-        check(wrong, command, before, folder, outcome.code, outcome.stderr)
-        assert outcome.peak < 1.5e9
+    program, *arguments = map(str, argv_of(command, folder, tiny_model_dir))
+    result = CliRunner().invoke(PROGRAMS[program], arguments)
+    assert isinstance(result.exception, SystemExit), result.exception
+    check(wrong, command, before, folder, result.exit_code, result.stderr)
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=[wrong.name for wrong in WRONG])
+@pytest.mark.parametrize("name", ["deep lists", "compressed by zstd", "a huge list"])
+def test_a_wrong_gallery_takes_no_memory(commands, good, tmp_path, name):
+    """In a process of its own."""
+    (wrong,) = (wrong for wrong in WRONG if wrong.name == name)
+    folder = tmp_path / "gallery"
+    shutil.copytree(good, folder)
+    wrong.make(folder)
+    before = listing(folder)
+    outcome = commands.run("-m", *argv_of("info", folder, None), cwd=tmp_path)
+    check(wrong, "info", before, folder, outcome.code, outcome.stderr)
+    assert outcome.peak < 1.5e9
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [pytest.param(wrong, marks=pytest.mark.slow if place % 8 else ()) for place, wrong in enumerate(WRONG)],
+    ids=[wrong.name for wrong in WRONG],
+)
 def test_a_wrong_gallery_is_repaired_or_refused_in_a_sentence(good, tmp_path, monkeypatch, wrong):
     monkeypatch.setattr("gallery.storage._DERIVED_WAIT", 0)
     folder = tmp_path / "gallery"
