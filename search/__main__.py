@@ -194,6 +194,11 @@ def query(
         del options["query_temperature"]  # a gallery has its own
         learned = {name: value.item() for name, value in options.items() if name != "method"}
         results = opened.search(embeds, k, method=options["method"], **learned)
+        for text in (text for text, hits in zip(texts, results, strict=True) if not hits):
+            typer.echo(
+                _plain(f"No hits for {text!r}: {opened.why_no_hits(options['method'])}.", sys.stderr.encoding),
+                err=True,
+            )
         if as_json:
             table = [
                 {"query": text, "hits": [{"path": hit.clip_id} | asdict(hit) for hit in hits]}
@@ -236,11 +241,22 @@ def info(gallery: _Gallery) -> None:
 def verify(gallery: _Gallery) -> None:
     """Compare every file of a gallery with its hash, and check every vector."""
     with _user_errors():
-        from gallery.gallery import Gallery
+        from gallery.gallery import verify_gallery
 
-        opened = Gallery.open(gallery)
-        num_bytes = opened.verify()
+        opened, num_bytes = verify_gallery(gallery)
         _echo(f"{len(opened)} clips in {num_bytes / 1e6:.1f} MB are as they were written.")
+
+
+@app.command()
+def repair(gallery: _Gallery) -> None:
+    """Restore what is whole of a damaged gallery; what is damaged is moved into its folder `damaged`."""
+    with _user_errors():
+        from gallery.gallery import Gallery
+        from gallery.repair import repair as repair_gallery
+
+        for sentence in repair_gallery(gallery):
+            _echo(sentence)
+        _echo(f"{gallery} is whole: {len(Gallery.open(gallery))} clips.")
 
 
 @app.command()
