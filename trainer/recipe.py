@@ -3,7 +3,7 @@
 import difflib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,13 @@ class RunArguments:
             "help": "Folder of `python -m trainer.cache_features`: train from the stored outputs of the frozen towers."
         },
     )
+    global_batch_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "How many clips are to see each other: `per_device_train_batch_size` times the processes. If they "
+            "are not so many, the run does not start."
+        },
+    )
     train_split: str = field(default="train", metadata={"help": "Split to train on."})
     eval_split: str | None = field(default=None, metadata={"help": "Split to rank at every evaluation; None: none."})
     on_error: str = field(
@@ -62,6 +69,17 @@ class RunArguments:
             raise ValueError("`features` were made by a model; they cannot train a `new_model`.")
         if self.on_error not in ("raise", "missing"):
             raise ValueError(f"`on_error` must be 'raise' or 'missing', got {self.on_error!r}.")
+
+    def check_batch(self, training: ScalarTrainingArguments) -> None:
+        """Raise a ValueError unless as many clips will see each other as `global_batch_size` says."""
+        size, processes = training.per_device_train_batch_size, training.world_size
+        if self.global_batch_size not in (None, size * processes):
+            raise ValueError(
+                f"`global_batch_size` is {self.global_batch_size}, but {processes} processes with "
+                f"`per_device_train_batch_size` {size} make {size * processes} clips that see each other. Launch as "
+                "many processes as the recipe is for, or change one of the two fields (`global_batch_size: null` "
+                "takes any)."
+            )
 
 
 def read_recipe(path: str | Path) -> dict[str, Any]:
@@ -134,12 +152,6 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[RunArguments, ScalarTrain
     return run, training
 
 
-def save_recipe(run: RunArguments, training: ScalarTrainingArguments) -> None:
-    """Write every field of a run as `recipe.json` into its output folder, beside what was trained."""
-    content = asdict(run) | training.to_sanitized_dict()
-    (Path(training.output_dir) / "recipe.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
 def _as_flag(value: Any) -> str:
     if isinstance(value, dict):
         return json.dumps(value)
@@ -148,4 +160,4 @@ def _as_flag(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-__all__ = ["RunArguments", "parse_arguments", "read_recipe", "save_recipe"]
+__all__ = ["RunArguments", "parse_arguments", "read_recipe"]
