@@ -5,7 +5,7 @@ files lists the others with their sizes and SHA-256, and says of what run it is.
 earlier versions, are taken if all that is needed is there.
 """
 
-import json
+import errno
 import logging
 import os
 import pickle
@@ -76,6 +76,10 @@ def _check_tensors(file: Path) -> None:
         raise ValueError(f"{file} is damaged, or holds more than tensors. {_REMEDY}.") from error
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{file} is damaged. {_REMEDY}.") from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # which torch raises for the end of a file that was cut
+            raise
+        raise ValueError(f"{file} is damaged. {_REMEDY}.") from error
 
 
 def _check_listed(checkpoint: Path, files: dict[str, Any]) -> None:
@@ -131,12 +135,14 @@ def check_checkpoint(checkpoint: str | Path, num_processes: int = 1) -> None:
             _check_tensors(checkpoint / name)
 
 
-def is_complete(checkpoint: Path, num_processes: int | None = None) -> bool:
-    """Tell whether a run can resume from a checkpoint; by default with as many processes as it was made with."""
-    if num_processes is None:
-        num_processes = max(1, len(list(checkpoint.glob("rng_state_*.pth"))))
+def _processes_of(checkpoint: Path) -> int:
+    return max(1, len(list(checkpoint.glob("rng_state_*.pth"))))
+
+
+def is_complete(checkpoint: Path) -> bool:
+    """Tell whether a run can resume from a checkpoint, with as many processes as it was made with."""
     try:
-        check_checkpoint(checkpoint, num_processes)
+        check_checkpoint(checkpoint, _processes_of(checkpoint))
     except (OSError, ValueError):
         return False
     return True
@@ -153,9 +159,12 @@ def last_checkpoint(output_dir: str | Path) -> Path | None:
         `Path`, or None if there is none.
     """
     for folder in _checkpoints(output_dir):
-        if is_complete(folder):
+        try:
+            check_checkpoint(folder, _processes_of(folder))
+        except (OSError, ValueError) as error:
+            logger.warning("%s is skipped: %s", folder, error)
+        else:
             return folder
-        logger.warning("%s is incomplete or damaged. It is skipped.", folder)
     return None
 
 
@@ -218,7 +227,7 @@ def finish_checkpoint(folder: Path, step: int, run: dict[str, Any], free: dict[s
     Returns:
         `Path`: the checkpoint.
     """
-    files = sorted(path for path in folder.iterdir() if path.is_file())
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != MANIFEST)
     listed = {path.name: {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files}
     _sync(folder)
     write_json({"version": 1, "step": step, "run": run, "free": free, "files": listed}, folder / MANIFEST)
