@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -18,7 +19,7 @@ from eval.benchmarks import load_benchmark
 from modeling_scalar import MODALITIES, ScalarModel, ScalarProcessor, load_model
 from modeling_scalar.command_scalar import run_command
 from trainer.building import build_new
-from trainer.callbacks import StopOnInterrupt
+from trainer.callbacks import AtBegin, StopOnInterrupt
 from trainer.checkpoints import describe_failed_save
 from trainer.data import ClipDataset, ScalarDataCollator
 from trainer.distributed import check_launched
@@ -102,13 +103,12 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         eval_dataset=load_benchmark(run.benchmark, run.root, run.eval_split) if run.eval_split else None,
         data_collator=collator,
         processing_class=processor,
-        callbacks=[interrupt],
+        callbacks=[interrupt, AtBegin(partial(forget_end, args))],
     )
     if trainer.is_world_process_zero():
         steps_per_epoch = trainer.set_initial_training_values(args, trainer.get_train_dataloader())[1]
         for line in describe_run(model, args, len(dataset), steps_per_epoch).splitlines():
             logger.info(line)
-    forget_end(args)
     try:
         seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
     except RuntimeError as error:  # of a data worker that was ended by the same signal, or by the system

@@ -98,7 +98,7 @@ def _is_same(ended: Path, args: ScalarTrainingArguments) -> bool:
     """Whether the run that ended is this one; if it is to be longer, say, it goes on."""
     before = read_json(ended)
     now = fields_of_run(args) | {name: getattr(args, name) for name in _DURATION}
-    return all(before.get(name) == value for name, value in now.items())
+    return all(str(before.get(name)) == str(value) for name, value in now.items())  # None is "None" there
 
 
 def forget_end(args: ScalarTrainingArguments) -> None:

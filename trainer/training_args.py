@@ -8,7 +8,6 @@ from transformers import TrainingArguments
 from .lora import RECIPES
 from .objectives import OBJECTIVES
 
-
 RANGES = {
     "temperature": "(0, inf)",
     "contrastive_label_smoothing": "[0, 1)",
@@ -52,7 +51,7 @@ RANGES = {
     "ddp_bucket_cap_mb": "[1, 1e9]",
     "ddp_timeout": "[1, 1e9]",
 }
-"""The numbers of a run and the intervals in which they must lie; a field that may be None is checked where it is not."""
+"""The numbers of a run and the intervals in which they must lie, unless they are None."""
 
 
 def _check_range(name: str, value: Any, allowed: str) -> None:

@@ -1,18 +1,14 @@
 """A resumed run is the unbroken run, from each of its checkpoints; a checkpoint of another kind is refused."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from modeling_scalar import ScalarModel
 from tests.conftest import make_tiny_config
 from tests.trainer.test_scalar_trainer import make_trainer
-from trainer.callbacks import StopOnInterrupt
-from trainer.checkpoints import check_checkpoint, is_complete, last_checkpoint
 from trainer.lora import apply_adapters
 
 # A constant rate shows a step too many, a decaying one a wrong count of steps.
