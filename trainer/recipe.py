@@ -163,6 +163,15 @@ def _parser() -> _Parser:
     )
 
 
+def _refuse(parser: _Parser, rest: list[str]) -> NoReturn:
+    """Exit with the usage: these arguments are no fields."""
+    if not rest[0].startswith("-"):
+        parser.error(f"{rest[0]} is no field; recipes come before the first flag")
+    name = rest[0].lstrip("-").partition("=")[0]
+    near = difflib.get_close_matches(name, _known(), n=1)
+    parser.error(f"unknown field {rest[0]}" + (f"; did you mean --{near[0]}?" if near else ""))
+
+
 def parse_arguments(arguments: Sequence[str]) -> tuple[RunArguments, ScalarTrainingArguments]:
     """
     Parse `recipe.yaml [more.yaml ...] [--field value ...]` and import the plugins it names.
@@ -192,7 +201,9 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[RunArguments, ScalarTrain
     except ValueError as error:
         raise ValueError(f"A recipe has a value that cannot be used: {error}.") from error
     parser.in_recipe = False
-    run, training = parser.parse_args_into_dataclasses(defaults + flags)
+    run, training, *rest = parser.parse_args_into_dataclasses(defaults + flags, return_remaining_strings=True)
+    if rest[-1]:
+        _refuse(parser, rest[-1])
     load_plugins(run.plugin.split(",") if run.plugin else [])
     if run.aggregation is not None:
         check_method(run.aggregation, "aggregation")

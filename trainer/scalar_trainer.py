@@ -144,7 +144,7 @@ class ScalarTrainer(Trainer):
         self.add_callback(self.gradient_audit)
         self.add_callback(SeedOfRank())
         self.add_callback(SaveAfterEpoch())
-        self.add_callback(AtBegin(self._restore_log))
+        self.add_callback(AtBegin(self._go_on))
         self._resumed_from: Path | None = None
         self._identity: dict[str, Any] | None = None
         self._parts: dict[str, torch.Tensor] = {}
@@ -497,10 +497,13 @@ class ScalarTrainer(Trainer):
         }
         write_json(content, self._log_file(folder))
 
-    def _restore_log(self) -> None:
+    def _go_on(self) -> None:
+        """Take up what the checkpoint says beside the Trainer's own state."""
         self._parts, self._num_parts = {}, {}
         self._last_step, self._micro_step = -1, 0
         self._clips_since_log, self._time_of_log = 0, 0.0
+        if self._resumed_from is not None and self._resumed_from == last_checkpoint(self.args.output_dir):
+            self._remove_old(self._resumed_from)  # the run may have been killed before it did
         if self._resumed_from is None or not self._log_file(self._resumed_from).is_file():
             return
         path = self._log_file(self._resumed_from)
@@ -562,10 +565,14 @@ class ScalarTrainer(Trainer):
                 finish_checkpoint(folder, state.global_step, self.identity, free_fields(args))
         if args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
-        if args.should_save:
-            best = [Path(state.best_model_checkpoint)] if state.best_model_checkpoint else []
-            remove_old(args.output_dir, args.save_total_limit, keep=[checkpoint, *best])
+        self._remove_old(checkpoint)
         self.accelerator.wait_for_everyone()
+
+    def _remove_old(self, checkpoint: Path) -> None:
+        """Keep `save_total_limit` checkpoints: the newest, which is given, the best, and the newest of the others."""
+        if self.args.should_save:
+            best = [Path(self.state.best_model_checkpoint)] if self.state.best_model_checkpoint else []
+            remove_old(self.args.output_dir, self.args.save_total_limit, keep=[checkpoint, *best])
 
 
 __all__ = ["ScalarTrainer", "without_adapter"]

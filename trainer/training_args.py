@@ -1,5 +1,6 @@
 """Fields of a training run that transformers does not have; what changes what a model computes is configuration."""
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +67,15 @@ def _check_range(name: str, value: Any, allowed: str) -> None:
     if not inside:
         shown = f"a number of {len(str(value))} digits" if isinstance(value, int) and value > 1e18 else repr(value)
         raise ValueError(f"`{name}` must be in {allowed}, got {shown}.")
+
+
+def _check_json(name: str, value: Any) -> None:
+    """Raise a ValueError if a text is meant to be a JSON object and is none."""
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            json.loads(value)
+        except (RecursionError, ValueError) as error:
+            raise ValueError(f"`{name}` must be a JSON object or a file of one: {error}.") from error
 
 
 @dataclass
@@ -141,6 +151,8 @@ class ScalarTrainingArguments(TrainingArguments):
     def __post_init__(self):
         for name, allowed in RANGES.items():
             _check_range(name, getattr(self, name), allowed)
+        for name in self._VALID_DICT_FIELDS:
+            _check_json(name, getattr(self, name))
         if self.max_steps == 0:
             raise ValueError("`max_steps` must be at least 1, or -1 for as many as `num_train_epochs` makes, got 0.")
         if isinstance(self.report_to, str):
