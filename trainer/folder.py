@@ -11,6 +11,7 @@ from .checkpoints import check_checkpoint, clear_unfinished, last_checkpoint
 from .distributed import wait_for_all
 from .identity import fields_of_run
 from .recipe import RunArguments
+from .record import RECORD
 from .training_args import ScalarTrainingArguments
 
 RECIPE = "recipe.json"
@@ -63,6 +64,9 @@ def find_start(run: RunArguments, args: ScalarTrainingArguments) -> tuple[Path |
     folder, wanted = Path(args.output_dir), args.resume_from_checkpoint
     if args.process_index == 0:
         clear_unfinished(folder)
+        for name in (RECIPE, RECORD):  # as `write_json` calls them until they are whole
+            for file in folder.glob(f".{name}.[0-9]*"):
+                file.unlink()
     wait_for_all()
     ended = folder / RECIPE
     if wanted is None:

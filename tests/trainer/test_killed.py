@@ -108,3 +108,83 @@ def test_a_run_that_is_killed_wherever_it_is_ends_as_the_unbroken_run(commands, 
         assert found[3] == expected[3]
     trained = load_file(folder / "adapter_model.safetensors")
     assert max(float(value.abs().max()) for name, value in trained.items() if "lora_B" in name) > 1e-4
+
+
+BEFORE = {"it begins": lambda folder: (folder / ".training.lock").exists()}
+DURING = {"a checkpoint is there": lambda folder: (folder / "checkpoint-2").exists()}
+SIGNALS = [
+    (signal.SIGINT, BEFORE, False),
+    (signal.SIGTERM, BEFORE, False),
+    (signal.SIGINT, DURING, False),
+    (signal.SIGTERM, DURING, True),
+    (signal.SIGINT, {"the model is being saved": MOMENTS["the model is being saved"]}, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("number", "moment", "workers"),
+    [
+        pytest.param(*case, id=f"{case[0].name}-when-{next(iter(case[1]))}", marks=() if case[2] else pytest.mark.slow)
+        for case in SIGNALS
+    ],
+)
+def test_a_signal_ends_a_run_with_130_and_without_a_traceback(commands, tiny_run, tmp_path, number, moment, workers):
+    """The whole group gets it, as from a terminal: data workers too."""
+    (condition,) = moment.values()
+    fields = [*CONSTANT, *WORKERS] if workers else CONSTANT
+    steps = 7 if condition is MOMENTS["the model is being saved"] else 300
+    folder = tmp_path / "run"
+    running = commands.start(*tiny_run.command(folder, *fields, steps=steps))
+    wait_until(lambda: condition(folder), running)
+    running.kill(number)
+    ended = running.wait(60)
+    assert ended.code == 130, ended.stderr
+    assert "Traceback" not in ended.stderr and "Interrupted." in ended.stderr and not (folder / RECIPE).exists()
+    assert not list(folder.glob(".*.unfinished"))
+    if moment is DURING:
+        assert "Continue with `--resume_from_checkpoint last`" in ended.stderr
+        checkpoint = last_checkpoint(folder)
+        step = json.loads((checkpoint / "trainer_state.json").read_text())["global_step"]
+        steps = step + 1
+        resumed = commands.run(*tiny_run.command(folder, *fields, *RESUME, steps=steps), timeout=60)
+        assert resumed.code == 0, resumed.stderr
+        unbroken = commands.run(*tiny_run.command(tmp_path / "unbroken", *fields, steps=steps), timeout=60)
+        assert unbroken.code == 0 and outcome(folder)[:3] == outcome(tmp_path / "unbroken")[:3]
+
+
+@contextmanager
+def small_disk(folder, size):
+    """A file system of so many bytes; only where one may be mounted."""
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True)
+    if made.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize(
+    "left", [1.5, *(pytest.param(left, marks=pytest.mark.slow) for left in (0.3, 2.5, 3.5, 4.1))]
+)
+def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_space(commands, tiny_run, tmp_path, left):
+    """Full during one of the four checkpoints, or when the model is saved."""
+    fields = [*CONSTANT, "--save_total_limit", "9"]
+    unbroken = commands.run(*tiny_run.command(tmp_path / "unbroken", *fields), timeout=60)
+    assert unbroken.code == 0, unbroken.stderr
+    one = sum(-(-path.stat().st_size // 4096) * 4096 for path in (tmp_path / "unbroken" / "checkpoint-2").iterdir())
+    with small_disk(tmp_path / "disk", int(8 * one)) as disk:
+        filling, folder = disk / "filling", disk / "run"
+        filling.write_bytes(bytes(int((8 - left) * one)))
+        failed = commands.run(*tiny_run.command(folder, *fields), timeout=60)
+        assert failed.code == 1 and "Traceback" not in failed.stderr, failed.stderr
+        sentence = failed.stderr.splitlines()[-1]
+        assert "could not be written" in sentence and "disk is full" in sentence and str(folder) in sentence
+        names = {path.name for path in folder.iterdir()} - {".training.lock"}
+        complete = {path.name for path in folder.glob("checkpoint-*") if is_complete(path)}
+        assert names == complete and len(complete) == int(left)
+        filling.unlink()
+        resumed = start(commands, tiny_run, folder, *fields).wait(60)
+        assert resumed.code == 0, resumed.stderr
+        assert outcome(folder) == outcome(tmp_path / "unbroken")
