@@ -145,8 +145,8 @@ def _columns(rows: datasets.Dataset) -> tuple[list[str], list[str]]:
     return columns["video_id"], columns["caption"]
 
 
-def _checksum(video_ids: Sequence[str], captions: Sequence[str]) -> str:
-    """SHA-256 of the rows, one line of JSON each."""
+def rows_checksum(video_ids: Sequence[str], captions: Sequence[str]) -> str:
+    """Return the SHA-256 of the rows, one line of JSON each."""
     digest = hashlib.sha256()
     for row in zip(video_ids, captions, strict=True):
         digest.update(json.dumps(row).encode() + b"\n")
@@ -217,7 +217,7 @@ def make_semantic_targets(
         "encoder": encoder,
         "num_neighbors": str(num_neighbors),
         "num_rows": str(len(captions)),
-        "rows_sha256": _checksum(video_ids, captions),
+        "rows_sha256": rows_checksum(video_ids, captions),
         "versions": json.dumps({name: version(name) for name in _PACKAGES}),
     }
     temporary = output.with_name(f".{output.name}.{os.getpid()}")
@@ -281,7 +281,7 @@ class SemanticTargets:
 
     def check(self, rows: datasets.Dataset) -> None:
         """Raise a ValueError unless the targets were made from exactly these rows, in this order."""
-        if len(rows) != len(self.clip_of_row) or _checksum(*_columns(rows)) != self.metadata["rows_sha256"]:
+        if len(rows) != len(self.clip_of_row) or rows_checksum(*_columns(rows)) != self.metadata["rows_sha256"]:
             raise ValueError(
                 f"The semantic targets in {self.path} are of {len(self.clip_of_row)} rows whose clips, captions or "
                 f"order differ from the {len(rows)} rows of this data set. Make them from it: `{_COMMAND}`."
@@ -364,7 +364,14 @@ def main(
         typer.echo(f"{num_neighbors} neighbours of each of {num_clips} clips are in {output}.")
 
 
-__all__ = ["OFFLINE_ENCODER", "SemanticTargets", "embed_captions", "make_semantic_targets", "nearest_neighbors"]
+__all__ = [
+    "OFFLINE_ENCODER",
+    "SemanticTargets",
+    "embed_captions",
+    "make_semantic_targets",
+    "nearest_neighbors",
+    "rows_checksum",
+]
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 
 import train
 from modeling_scalar.command_scalar import run_command
-from tests.trainer.wrong_training import FLAGS, NUMBERS, OTHER_FILES, RECIPES
+from tests.trainer.wrong_training import FLAGS, NUMBERS, OTHER_FILES, READ, RECIPES
 from trainer.training_args import RANGES, ScalarTrainingArguments
 
 RIGHT = ["--model", "no-such-model", "--benchmark", "miniature", "--root", "data", "--use_cpu", "true"]
@@ -21,7 +21,7 @@ def check_answer(code, stdout, stderr, expected_code, words):
     everything = stdout + stderr
     assert code == expected_code, everything[-3000:]
     assert "Traceback" not in everything, everything[-3000:]
-    lines = [line for line in stderr.splitlines() if re.match(r"Error: |train\.py: error: |usage: ", line)]
+    lines = [line for line in stderr.splitlines() if re.match(r"Error: |.*: error: |[Uu]sage: ", line)]
     assert lines, everything[-3000:]
     sentence = lines[-1] if expected_code == 1 else stderr
     assert [word for word in words if word not in sentence] == [], sentence
@@ -73,6 +73,18 @@ def test_a_wrong_flag_is_told(called, name):
     fields, code, words = FLAGS[name]
     arguments = ["nowhere.yaml"] if fields is None else [*RIGHT, *fields]
     check_answer(*called(*arguments), code, words)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in READ])
+def test_a_wrong_file_or_folder_is_told(commands, tiny_run, tmp_path, name):
+    make, code, words = READ[name]
+    for other in ("broken.yaml",):
+        (tmp_path / other).write_bytes(OTHER_FILES[other])
+    ended = commands.run(*make(tiny_run, tmp_path), cwd=tmp_path, timeout=60)
+    check_answer(ended.code, ended.stdout, ended.stderr, code, words)
+    assert ended.peak < 1_500_000_000
+    if code == 1 and "output" not in name:
+        assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").is_dir() else True
 
 
 def test_every_number_has_a_range():

