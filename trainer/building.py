@@ -1,9 +1,11 @@
 """A new model to train from scratch, with a vocabulary learned from the data."""
 
+import difflib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -80,20 +82,36 @@ def build_new(description: str | Path, texts: Iterable[str]) -> tuple[ScalarMode
         raise ValueError(f"`vocab_size` in {path} must be a whole number from 1 to {_MOST_TOKENS}, got {size!r}.")
     tokenizer = BertTokenizer(vocab=learn_vocabulary(texts, size))
     with _described(path, "image_processor"):
+        _check_known(sections["image_processor"], ScalarImageProcessor())
         image_processor = ScalarImageProcessor(**sections["image_processor"])
     with _described(path, "feature_extractor"):
+        _check_known(sections["feature_extractor"], ScalarFeatureExtractor())
         feature_extractor = ScalarFeatureExtractor(**sections["feature_extractor"])
     with _described(path, "processor"):
         processor = ScalarProcessor(image_processor, feature_extractor, tokenizer, **sections["processor"])
     with _described(path, "model"):
         config = dict(sections["model"])
         config["text_config"] = config["text_config"] | {"vocab_size": len(tokenizer)}
+        _check_known(config, ScalarConfig())
         config = ScalarConfig(**config)
+        for name in config.sub_configs:
+            _check_known(sections["model"].get(name, {}), type(getattr(config, name))())
+        if config.vision_config.image_size != image_processor.image_size:
+            sizes = f"{config.vision_config.image_size} of `vision_config`, {image_processor.image_size}"
+            raise ValueError(f"the image sizes differ: {sizes} of `image_processor`")
         with torch.device("meta"):  # what is far too large, or does not fit together, shows without memory
             count = sum(parameter.numel() for parameter in ScalarModel(config).parameters())
         if count > _MOST_PARAMETERS:
             raise ValueError(f"it would have {count:,} parameters, at most {_MOST_PARAMETERS:,}")
         return ScalarModel(config), processor
+
+
+def _check_known(given: dict[str, Any], default: Any) -> None:
+    """Refuse fields that a configuration or processor does not have: it would keep them and never look at them."""
+    unknown = sorted(set(given) - set(default.to_dict()))
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], default.to_dict(), n=1)
+        raise ValueError(f"it has no field `{unknown[0]}`" + (f"; did you mean `{near[0]}`?" if near else ""))
 
 
 @contextmanager

@@ -70,7 +70,11 @@ def embed_captions(
         raise ImportError(
             f'The encoder {encoder!r} needs the module {error.name!r}. Install it: `pip install -e ".[train]"`.'
         ) from error
-    model = SentenceTransformer(folder, device=str(device or default_device()))
+    try:
+        model = SentenceTransformer(folder, device=str(device or default_device()))
+    # The library tries several kinds of models, and fails on what is none of them in many ways.
+    except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+        raise ValueError(f"No sentence encoder could be loaded from {encoder!r}: {error}") from error
     # Captions of similar length share a batch, which saves padding. The longest come first: what does not fit in
     # memory shows at once.
     order = sorted(range(len(captions)), key=lambda row: -len(captions[row]))

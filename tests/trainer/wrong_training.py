@@ -480,6 +480,21 @@ READ = {
         1,
         ["`model`", "parameters"],
     ),
+    "two image sizes": (
+        _described_model(lambda t: t.replace("{image_size: 64,", "{image_size: 32,")),
+        1,
+        ["image sizes differ", "64", "32"],
+    ),
+    "unknown field of a tower": (
+        _described_model(lambda t: t.replace("    patch_size: 16", "    patch: 16")),
+        1,
+        ["`patch`", "`patch_size`"],
+    ),
+    "unknown setting of the feature extractor": (
+        _described_model(lambda t: t.replace("segment_length", "length")),
+        1,
+        ["`feature_extractor`", "`length`"],
+    ),
     "heads that do not divide": (
         _described_model(lambda t: t.replace("num_attention_heads: 4", "num_attention_heads: 7")),
         1,
@@ -493,12 +508,12 @@ READ = {
     "image processor of no size": (
         _described_model(lambda t: t.replace("{image_size: 64,", "{image_size: 0,")),
         1,
-        [],
+        ["image"],
     ),
     "unknown setting of the image processor": (
         _described_model(lambda t: t.replace("{image_size: 64,", "{picture_size: 64,")),
         1,
-        [],
+        ["`image_processor`", "`picture_size`", "`image_size`"],
     ),
     "unknown setting of the processor": (
         _described_model(lambda t: t.replace("num_train_frames", "num_training_frames")),
@@ -511,7 +526,7 @@ READ = {
     "features by a million workers": (_cache("--num-workers", "1000000"), 1, ["`num_workers`", "1000000"]),
     "features of a negative seed": (_cache("--seed", "-1"), 1, ["`seed`"]),
     "features in another dtype": (_cache("--dtype", "int8"), 2, ["int8"]),
-    "features of a word of views": (_cache("--views", "two"), 2, ["two"]),
+    "features of a word of views": (_cache("--views", "two"), 2, ["--views", "integer"]),
     "features by an unknown flag": (_cache("--speed", "1"), 2, ["--speed"]),
     "features of no model": (_cache("--model", "nowhere"), 1, ["nowhere"]),
     "features of no benchmark": (_cache("--benchmark", "best"), 1, ["best"]),
