@@ -130,6 +130,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
 def _wait_for_the_first() -> None:
     """Of several processes that meet the same error the first tells it; then the launcher ends the others."""
     if os.environ.get("RANK", "0") != "0":
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(_SECONDS_TO_TELL)
 
 

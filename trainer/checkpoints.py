@@ -96,6 +96,10 @@ def _check_listed(checkpoint: Path, files: dict[str, Any]) -> None:
             raise ValueError(f"{file} is not what was written: its SHA-256 differs. {_REMEDY}.")
 
 
+def _processes_of(checkpoint: Path) -> int:
+    return max(1, len(list(checkpoint.glob("rng_state_*.pth"))))
+
+
 def check_checkpoint(checkpoint: str | Path, num_processes: int = 1) -> None:
     """
     Check that a run can resume from a checkpoint: what it needs is there, whole, and holds tensors alone.
@@ -116,6 +120,11 @@ def check_checkpoint(checkpoint: str | Path, num_processes: int = 1) -> None:
         if not isinstance(files, dict):
             raise ValueError(f"{checkpoint / MANIFEST} lists no files. {_REMEDY}.")
         _check_listed(checkpoint, files)
+    made_by = _processes_of(checkpoint)
+    if made_by != num_processes:
+        raise ValueError(
+            f"{checkpoint} was made by {made_by} processes, here are {num_processes}. Launch as many as before."
+        )
     needed = [OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME]
     needed += [rng_file(rank, num_processes) for rank in range(num_processes)]
     for name in needed:
@@ -133,10 +142,6 @@ def check_checkpoint(checkpoint: str | Path, num_processes: int = 1) -> None:
             if not (checkpoint / name).is_file():
                 raise ValueError(f"{checkpoint / name} is missing. {_REMEDY}.")
             _check_tensors(checkpoint / name)
-
-
-def _processes_of(checkpoint: Path) -> int:
-    return max(1, len(list(checkpoint.glob("rng_state_*.pth"))))
 
 
 def is_complete(checkpoint: Path) -> bool:

@@ -127,10 +127,13 @@ def test_a_list_of_files_that_is_none_is_refused(tmp_path, content):
 
 def test_each_process_needs_its_random_state(tmp_path):
     checkpoint = write(tmp_path, 3, listed=False)
-    with pytest.raises(ValueError, match=r"rng_state_0\.pth is missing"):
+    with pytest.raises(ValueError, match="was made by 1 processes, here are 2"):
         check_checkpoint(checkpoint, 2)
-    for rank in range(2):
+    for rank in (0, 2):
         os.link(checkpoint / "rng_state.pth", checkpoint / f"rng_state_{rank}.pth")
+    with pytest.raises(ValueError, match=r"rng_state_1\.pth is missing"):
+        check_checkpoint(checkpoint, 2)
+    (checkpoint / "rng_state_2.pth").rename(checkpoint / "rng_state_1.pth")
     check_checkpoint(checkpoint, 2)
     assert is_complete(checkpoint)
 

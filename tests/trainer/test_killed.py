@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from trainer.checkpoints import is_complete, last_checkpoint
@@ -31,7 +30,7 @@ def outcome(folder):
     history = [{k: v for k, v in entry.items() if k not in TIMED} for entry in state["log_history"]]
     adapters = [(path / "adapter_model.safetensors").read_bytes() for path in (folder, checkpoint)]
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if ".log" not in path.name)
-    tensors = {name: (checkpoint / name).read_bytes() for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth")}
+    tensors = {path.name: path.read_bytes() for path in checkpoint.glob("*.pt*")}
     return adapters, tensors, history, files
 
 

@@ -205,8 +205,8 @@ FLAGS = {
     "recipe that is not there": (None, 1, ["nowhere.yaml", "no file"]),
 }
 
-# What is read after the arguments: a function changes a copy of something good, in a folder of its own, and returns the
-# command line. `run` is a tiny training, `folder` where it may write; see tests/trainer/conftest.py.
+# What is read after the arguments: a function changes a copy of something good, in a folder of its own, and returns
+# the command line. `run` is a tiny training, `folder` where it may write; see tests/trainer/conftest.py.
 
 
 def _copied(run, folder, name):
