@@ -221,17 +221,12 @@ def test_a_clip_that_cannot_be_read_is_named(line, tmp_path, workers):
     assert run(*arguments, "--dataloader_num_workers", workers, "--on_error", "missing")
 
 
-@pytest.mark.parametrize("features", [False, True])
-def test_a_killed_run_resumes_to_the_same_adapter_byte_for_byte(line, tmp_path, features):
-    """Killed without warning at a random step, in the middle of whatever it was doing."""
+def test_a_killed_run_resumes_to_the_same_adapter_byte_for_byte(line, tmp_path):
+    """Training from files; the moments at which a run can be killed are in tests/trainer/test_killed.py."""
     steps = 40
     # Without the launcher, which tests/test_end_to_end.py tries and which would import torch once more each time.
     arguments = ["train.py", *overlay(line), *SAVING, "--use_cpu", "true", "--max_steps", steps]
     arguments += ["--per_device_train_batch_size", "8", "--loss_warmup_steps", "5", "--disable_tqdm", "true"]
-    if features:
-        cache = ["--model", line / "backbone", "--benchmark", "miniature", "--root", line / "data", "--views", "2"]
-        command("-m", "trainer.cache_features", *cache, "--output", tmp_path / "features")
-        arguments += ["--features", tmp_path / "features"]
     command(*arguments, "--output_dir", tmp_path / "straight")
     process = subprocess.Popen(
         [sys.executable, *map(str, [*arguments, "--output_dir", tmp_path / "killed"])],

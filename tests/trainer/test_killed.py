@@ -88,7 +88,7 @@ def killed_often(commands, line, folder, fields, kills, seed):
 @pytest.mark.parametrize(
     ("kills", "fields"),
     [
-        pytest.param(5, CONSTANT, id="constant"),
+        pytest.param(4, CONSTANT, id="constant"),
         pytest.param(50, CONSTANT, id="constant-fifty", marks=pytest.mark.slow),
         pytest.param(50, DECAYING, id="decaying-fifty", marks=pytest.mark.slow),
         pytest.param(16, [*DECAYING, *WORKERS], id="two-workers", marks=pytest.mark.slow),
