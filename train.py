@@ -2,7 +2,11 @@
 
 import logging
 import math
+import os
+import signal
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -13,14 +17,17 @@ from transformers.utils import CONFIG_NAME, cached_file
 
 from eval.benchmarks import load_benchmark
 from modeling_scalar import MODALITIES, ScalarModel, ScalarProcessor, load_model
+from modeling_scalar.command_scalar import run_command
 from trainer.building import build_new
-from trainer.callbacks import StopOnInterrupt
-from trainer.checkpoints import describe_failed_save, last_checkpoint
+from trainer.callbacks import AtBegin, StopOnInterrupt
+from trainer.checkpoints import describe_failed_save
 from trainer.data import ClipDataset, ScalarDataCollator
+from trainer.distributed import check_launched
 from trainer.features import FeatureCollator, FeatureDataset
+from trainer.folder import find_start, forget_end, only_run, save_recipe
 from trainer.lora import apply_adapters
 from trainer.objectives import OBJECTIVES
-from trainer.recipe import RunArguments, parse_arguments, save_recipe
+from trainer.recipe import RunArguments, parse_arguments
 from trainer.record import save_record
 from trainer.scalar_trainer import ScalarTrainer
 from trainer.semantic_targets import SemanticTargets
@@ -28,6 +35,7 @@ from trainer.trainable import describe_run
 from trainer.training_args import ScalarTrainingArguments
 
 logger = logging.getLogger("train")
+_SECONDS_TO_TELL = 5.0
 
 
 def _build_model(
@@ -57,18 +65,19 @@ def _build_model(
     return adapted, processor
 
 
-def _find_checkpoint(args: ScalarTrainingArguments) -> str | None:
-    if args.resume_from_checkpoint not in ("true", "auto", "last"):
-        return args.resume_from_checkpoint
-    checkpoint = last_checkpoint(args.output_dir)
-    if checkpoint is None:
-        raise ValueError(f"There is no complete checkpoint in {args.output_dir} to resume from.")
-    return str(checkpoint)
-
-
 def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
     """Run one recipe; return whether it reached its end."""
-    checkpoint = _find_checkpoint(args)
+    check_launched()
+    run.check_batch(args)
+    with only_run(args):
+        checkpoint, ended = find_start(run, args)
+        if ended:
+            logger.info("The run in %s has ended; there is nothing to resume.", args.output_dir)
+            return True
+        return _train(run, args, checkpoint)
+
+
+def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | None) -> bool:
     set_seed(args.seed)
     rows = load_benchmark(run.benchmark, run.root, run.train_split)
     targets = None
@@ -94,37 +103,54 @@ def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
         eval_dataset=load_benchmark(run.benchmark, run.root, run.eval_split) if run.eval_split else None,
         data_collator=collator,
         processing_class=processor,
-        callbacks=[interrupt],
+        callbacks=[interrupt, AtBegin(partial(forget_end, args))],
     )
     if trainer.is_world_process_zero():
         steps_per_epoch = trainer.set_initial_training_values(args, trainer.get_train_dataloader())[1]
         for line in describe_run(model, args, len(dataset), steps_per_epoch).splitlines():
             logger.info(line)
-    seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
+    try:
+        seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
+    except RuntimeError as error:  # of a data worker that was ended by the same signal, or by the system
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        if interrupt.interrupted:
+            return False
+        raise OSError(f"{error} Lower `dataloader_num_workers` if memory is short.") from error
     if interrupt.interrupted:
-        logger.warning("interrupted; continue with --resume_from_checkpoint last")
         return False
-    with describe_failed_save(args.output_dir, "The trained model"):
+    with describe_failed_save(args.output_dir, ""):
         trainer.save_model()
-    if trainer.is_world_process_zero():
-        save_record(trainer, seconds, resumed=checkpoint is not None)
-        save_recipe(run, args)  # last: it tells that the run has ended
+        if trainer.is_world_process_zero():
+            save_record(trainer, seconds, resumed=checkpoint is not None)
+            save_recipe(run, args)  # last: it tells that the run has ended
     return True
+
+
+def _wait_for_the_first() -> None:
+    """Of several processes that meet the same error the first tells it; then the launcher ends the others."""
+    if os.environ.get("RANK", "0") != "0":
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(_SECONDS_TO_TELL)
 
 
 def main() -> int:
     """Train as the command line says; return its exit status."""
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
-        return 0 if train(*parse_arguments(sys.argv[1:])) else 130
-    except (OSError, ValueError) as error:
+        run, args = parse_arguments(sys.argv[1:])
+        if not train(run, args):
+            raise KeyboardInterrupt("Continue with `--resume_from_checkpoint last`.")
+    except (ImportError, OSError, ValueError) as error:
+        _wait_for_the_first()
         # Of an error in a data worker, which comes with the worker's traceback, the last line says what happened.
         message = str(error).strip()
         if "in DataLoader worker process" in message:
-            message = message.splitlines()[-1].partition(": ")[2]
-        print(f"error: {message}", file=sys.stderr)
-        return 1
+            raise ValueError(message.splitlines()[-1].partition(": ")[2]) from error
+        raise
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

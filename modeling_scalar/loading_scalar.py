@@ -174,7 +174,7 @@ def load_plugins(names: Iterable[str]) -> None:
         names (iterable of `str`): importable names; a module in the working folder is found by its own.
 
     Raises:
-        ValueError: there is no such module.
+        ValueError: there is no such module, or it fails.
     """
     for name in names:
         if os.getcwd() not in sys.path:  # as `python -m` has it, and a script in another folder has not
@@ -183,6 +183,8 @@ def load_plugins(names: Iterable[str]) -> None:
             import_module(name)
         except ModuleNotFoundError as error:
             raise ValueError(f"The plugin {name!r} cannot be imported from here: {error}") from error
+        except Exception as error:  # whatever the code of another raises
+            raise ValueError(f"The plugin {name!r} fails when imported: {type(error).__name__}: {error}") from error
 
 
 __all__ = ["default_device", "load_model", "load_plugins", "model_fingerprint", "weight_digests"]

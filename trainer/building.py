@@ -1,16 +1,24 @@
 """A new model to train from scratch, with a vocabulary learned from the data."""
 
+import difflib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import yaml
+import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import BertTokenizer
 
 from modeling_scalar import ScalarConfig, ScalarModel, ScalarProcessor
 from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
 from modeling_scalar.image_processing_scalar import ScalarImageProcessor
 
+from .yaml_file import read_yaml
+
+_MOST_TOKENS = 1_000_000
+_MOST_PARAMETERS = 10_000_000_000
 _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -62,22 +70,61 @@ def build_new(description: str | Path, texts: Iterable[str]) -> tuple[ScalarMode
         ValueError: a section is missing or unknown.
     """
     path = Path(description)
-    if not path.is_file():
-        raise FileNotFoundError(f"No model description at {path}.")
-    sections = yaml.safe_load(path.read_text(encoding="utf-8"))
+    sections = read_yaml(path, "model description")
     expected = {"model", "image_processor", "feature_extractor", "processor", "vocab_size"}
-    if not isinstance(sections, dict) or set(sections) != expected:
-        raise ValueError(f"{path} must have exactly the sections {sorted(expected)}.")
-    tokenizer = BertTokenizer(vocab=learn_vocabulary(texts, sections["vocab_size"]))
-    processor = ScalarProcessor(
-        ScalarImageProcessor(**sections["image_processor"]),
-        ScalarFeatureExtractor(**sections["feature_extractor"]),
-        tokenizer,
-        **sections["processor"],
-    )
-    config = dict(sections["model"])
-    config["text_config"] = config["text_config"] | {"vocab_size": len(tokenizer)}
-    return ScalarModel(ScalarConfig(**config)), processor
+    if set(sections) != expected:
+        raise ValueError(f"{path} must have exactly the sections {sorted(expected)}, got {sorted(sections)}.")
+    for name in sorted(expected - {"vocab_size"}):
+        if not isinstance(sections[name], dict):
+            raise ValueError(f"`{name}` in {path} must be a mapping, got {type(sections[name]).__name__}.")
+    size = sections["vocab_size"]
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= _MOST_TOKENS:
+        raise ValueError(f"`vocab_size` in {path} must be a whole number from 1 to {_MOST_TOKENS}, got {size!r}.")
+    tokenizer = BertTokenizer(vocab=learn_vocabulary(texts, size))
+    with _described(path, "image_processor"):
+        _check_known(sections["image_processor"], ScalarImageProcessor())
+        image_processor = ScalarImageProcessor(**sections["image_processor"])
+    with _described(path, "feature_extractor"):
+        _check_known(sections["feature_extractor"], ScalarFeatureExtractor())
+        feature_extractor = ScalarFeatureExtractor(**sections["feature_extractor"])
+    with _described(path, "processor"):
+        processor = ScalarProcessor(image_processor, feature_extractor, tokenizer, **sections["processor"])
+    with _described(path, "model"):
+        config = dict(sections["model"])
+        config["text_config"] = config["text_config"] | {"vocab_size": len(tokenizer)}
+        _check_known(config, ScalarConfig())
+        config = ScalarConfig(**config)
+        for name in config.sub_configs:
+            _check_known(sections["model"].get(name, {}), type(getattr(config, name))())
+        if config.vision_config.image_size != image_processor.image_size:
+            sizes = f"{config.vision_config.image_size} of `vision_config`, {image_processor.image_size}"
+            raise ValueError(f"the image sizes differ: {sizes} of `image_processor`")
+        with torch.device("meta"):  # what is far too large, or does not fit together, shows without memory
+            count = sum(parameter.numel() for parameter in ScalarModel(config).parameters())
+        if count > _MOST_PARAMETERS:
+            raise ValueError(f"it would have {count:,} parameters, at most {_MOST_PARAMETERS:,}")
+        return ScalarModel(config), processor
+
+
+def _check_known(given: dict[str, Any], default: Any) -> None:
+    """Refuse fields that a configuration or processor does not have: it would keep them and never look at them."""
+    unknown = sorted(set(given) - set(default.to_dict()))
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], default.to_dict(), n=1)
+        raise ValueError(f"it has no field `{unknown[0]}`" + (f"; did you mean `{near[0]}`?" if near else ""))
+
+
+@contextmanager
+def _described(path: Path, section: str) -> Iterator[None]:
+    """Name the section whose values cannot be used."""
+    try:
+        yield
+    # Libraries do not check these values in one place, so what a wrong one raises has no common class.
+    except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+        reason = f"the field {error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
+        raise ValueError(f"`{section}` in {path} describes nothing that can be built: {reason}.") from error
+    except StrictDataclassError as error:
+        raise ValueError(f"`{section}` in {path} has a wrong value: {' '.join(str(error).split())}.") from error
 
 
 __all__ = ["build_new", "learn_vocabulary"]

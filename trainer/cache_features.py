@@ -8,11 +8,12 @@ on a full disk a write fails with an error, a mapped page ends the process.
 """
 
 import copy
-import json
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
@@ -25,8 +26,9 @@ import typer
 from tqdm.auto import tqdm
 
 from gallery.embedding import in_background
-from gallery.files import write_json
+from gallery.files import read_json, write_json
 from modeling_scalar import ScalarModel, ScalarProcessor, default_device
+from modeling_scalar.command_scalar import say, user_errors
 from modeling_scalar.configuration_scalar import MODALITIES
 
 from .data import ClipDataset, ScalarDataCollator
@@ -36,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 _COMMAND = "python -m trainer.cache_features"
 _PROGRESS = "progress.json"
+_MOST_WORKERS = 1024
 _PACKAGES = ("torch", "transformers", "av")
 
 
@@ -44,6 +47,7 @@ class _GrowingArray:
 
     def __init__(self, path: Path, row_shape: tuple[int, ...], dtype: str, num_rows: int):
         self.row_shape, self.dtype, self.num_rows = row_shape, np.dtype(dtype), num_rows
+        self._path = path
         self._file = open(path, "r+b" if num_rows else "w+b")
         self._write_header()
         end = self._file.tell() + num_rows * self.dtype.itemsize * int(np.prod(row_shape))
@@ -62,18 +66,29 @@ class _GrowingArray:
         header = {"descr": self.dtype.str, "fortran_order": False, "shape": self.shape}
         np.lib.format.write_array_header_1_0(self._file, header)
 
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """A write that fails does not know its file."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
+
     def append(self, rows: np.ndarray) -> None:
-        self._file.write(np.ascontiguousarray(rows, self.dtype))
+        with self._named():
+            self._file.write(np.ascontiguousarray(rows, self.dtype))
         self.num_rows += len(rows)
 
     def flush(self) -> None:
-        self._write_header()
-        self._file.seek(0, os.SEEK_END)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with self._named():
+            self._write_header()
+            self._file.seek(0, os.SEEK_END)
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # what was to be kept has been flushed
+            self._file.close()
 
 
 @torch.no_grad()
@@ -188,9 +203,15 @@ def cache_features(
         raise ValueError(
             f"`views`, `batch_size` and `num_workers` must be at least 1, got {views}, {batch_size}, {num_workers}."
         )
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"`seed` must be from 0 to {2**32 - 1}, got {seed}.")
+    if num_workers > _MOST_WORKERS:
+        raise ValueError(f"`num_workers` must be at most {_MOST_WORKERS}, got {num_workers}.")
     if dtype not in ("float16", "float32"):
         raise ValueError(f"`dtype` must be 'float16' or 'float32', got {dtype!r}.")
     folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"The features need a folder, {folder} is a file. Choose another.")
     folder.mkdir(parents=True, exist_ok=True)
     identity = {
         "version": VERSION,
@@ -206,7 +227,9 @@ def cache_features(
     if done is not None:
         return done
     state = _read_if_same(folder / _PROGRESS, identity) or {"rows_done": 0, "problems": []}
-    start, problems = state["rows_done"], state["problems"]
+    start, problems = state.get("rows_done"), state.get("problems")
+    if not isinstance(start, int) or not 0 <= start <= len(rows) or not isinstance(problems, list):
+        raise ValueError(f"{folder / _PROGRESS} is damaged. Remove the folder and start again.")
 
     model.eval()
     shapes = {name: (views, *shape) for name, shape in _row_shapes(model, processor, with_states).items()}
@@ -253,7 +276,7 @@ def cache_features(
 def _read_if_same(path: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
     if not path.is_file():
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path)
     different = sorted(name for name, value in identity.items() if content.get(name) != value)
     if different:
         raise ValueError(
@@ -314,11 +337,11 @@ def main(
     crops in every epoch; training from features takes the stored views in turn, with --views 1 the same frames each
     time. If it is interrupted, the same command resumes.
     """
-    from eval.benchmarks import load_benchmark
-    from modeling_scalar import load_model
-
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    try:
+    with user_errors():
+        from eval.benchmarks import load_benchmark
+        from modeling_scalar import load_model
+
         network, processor = load_model(model, dtype=torch.float32)
         network.to(device or default_device())
         description = cache_features(
@@ -335,12 +358,9 @@ def main(
             keep_in_memory=keep_in_memory,
             num_workers=num_workers,
         )
-    except (OSError, ValueError) as error:
-        typer.echo(f"Error: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(1) from error
-    for problem in description["problems"]:
-        typer.echo(f"counted as absent: {problem}")
-    typer.echo(f"{views} views of {description['num_rows']} clips are in {output}.")
+        for problem in description["problems"]:
+            say(f"counted as absent: {problem}", sys.stdout)
+        say(f"{views} views of {description['num_rows']} clips are in {output}.", sys.stdout)
 
 
 __all__ = ["cache_features"]

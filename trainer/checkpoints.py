@@ -1,30 +1,156 @@
-"""Checkpoints that a resumed run can rely on: a broken one is never taken for the last one."""
+"""Checkpoints that a resumed run can rely on: complete or not there, and of this run.
 
-import json
+A checkpoint is written into a hidden folder, which gets its name once everything in it is on the disk; the last of its
+files lists the others with their sizes and SHA-256, and says of what run it is. Checkpoints without that list, of
+earlier versions, are taken if all that is needed is there.
+"""
+
+import errno
 import logging
+import os
+import pickle
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from safetensors import SafetensorError
-from transformers.trainer import TRAINER_STATE_NAME
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
+from transformers.trainer_pt_utils import safe_globals
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from gallery.files import read_json, sha256_of, sync_folder, write_json
 
 logger = logging.getLogger(__name__)
 
+MANIFEST = "checkpoint.json"
+"""The list of a checkpoint's files, which is written last."""
 
-def is_complete(checkpoint: Path) -> bool:
-    """Tell whether the Trainer finished writing a checkpoint; it writes the state last."""
-    try:
-        state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return state.get("global_step") == _step(checkpoint)
+_WEIGHTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
+_REMEDY = "Name another checkpoint, or remove this one"
+_ANEW = "Resume with the fields it was made with, or begin anew with another `output_dir`"
+# What a folder is called while it is written, while another takes its place, and while it is deleted.
+_UNFINISHED, _REPLACED, _REMOVED = ".unfinished", ".replaced", ".removed"
+
+
+def rng_file(rank: int, num_processes: int) -> str:
+    """Return the name that the Trainer gives to the random state of a process."""
+    return "rng_state.pth" if num_processes <= 1 else f"rng_state_{rank}.pth"
 
 
 def _step(checkpoint: Path) -> int:
-    number = checkpoint.name.removeprefix("checkpoint-")
-    return int(number) if number.isdigit() else -1
+    number = checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
+    return int(number) if re.fullmatch(r"[0-9]{1,18}", number) else -1
+
+
+def _checkpoints(output_dir: str | Path) -> list[Path]:
+    """The folders that are called checkpoints, newest first."""
+    folders = [path for path in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir()]
+    return sorted((path for path in folders if _step(path) >= 0), key=_step, reverse=True)
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
+
+
+def _check_state(checkpoint: Path) -> None:
+    state = read_json(checkpoint / TRAINER_STATE_NAME)
+    step = state.get("global_step")
+    if not isinstance(step, int) or step < 0 or _step(checkpoint) not in (-1, step):
+        raise ValueError(f"{checkpoint / TRAINER_STATE_NAME} is of step {step!r}. {_REMEDY}.")
+
+
+def _check_tensors(file: Path) -> None:
+    """Refuse a file that cannot be read, or that would run code."""
+    try:
+        if file.suffix == ".safetensors":
+            with safe_open(file, framework="pt") as tensors:
+                tensors.keys()
+        else:
+            with safe_globals():  # what states of NumPy's generator are made of
+                torch.load(file, map_location="meta", weights_only=True)
+    # What a reader of damaged bytes raises has no common class; no code of the file has run.
+    except (SafetensorError, pickle.UnpicklingError, EOFError, ArithmeticError, LookupError, RuntimeError) as error:
+        raise ValueError(f"{file} is damaged, or holds more than tensors. {_REMEDY}.") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} is damaged. {_REMEDY}.") from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # which torch raises for the end of a file that was cut
+            raise
+        raise ValueError(f"{file} is damaged. {_REMEDY}.") from error
+
+
+def _check_listed(checkpoint: Path, files: dict[str, Any]) -> None:
+    for name, expected in files.items():
+        file = checkpoint / name
+        if Path(name).name != name or not isinstance(expected, dict):
+            raise ValueError(f"{checkpoint / MANIFEST} is not a list of files. {_REMEDY}.")
+        if not file.is_file():
+            raise ValueError(f"{file} is missing. {_REMEDY}.")
+        size = file.stat().st_size
+        if size != expected.get("size"):
+            raise ValueError(f"{file} has {size} bytes of {expected.get('size')}. {_REMEDY}.")
+        if sha256_of(file) != expected.get("sha256"):
+            raise ValueError(f"{file} is not what was written: its SHA-256 differs. {_REMEDY}.")
+
+
+def _processes_of(checkpoint: Path) -> int:
+    return max(1, len(list(checkpoint.glob("rng_state_*.pth"))))
+
+
+def check_checkpoint(checkpoint: str | Path, num_processes: int = 1) -> None:
+    """
+    Check that a run can resume from a checkpoint: what it needs is there, whole, and holds tensors alone.
+
+    Args:
+        checkpoint (`str` or `Path`): the folder.
+        num_processes (`int`): of the run that resumes.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: a file is missing, truncated or damaged, or would run code; the message names it.
+    """
+    checkpoint = Path(checkpoint)
+    if not checkpoint.is_dir():
+        raise FileNotFoundError(f"No checkpoint at {checkpoint}. Name its folder, or `last` for the newest.")
+    if (checkpoint / MANIFEST).is_file():
+        files = read_json(checkpoint / MANIFEST).get("files")
+        if not isinstance(files, dict):
+            raise ValueError(f"{checkpoint / MANIFEST} lists no files. {_REMEDY}.")
+        _check_listed(checkpoint, files)
+    made_by = _processes_of(checkpoint)
+    if made_by != num_processes:
+        raise ValueError(
+            f"{checkpoint} was made by {made_by} processes, here are {num_processes}. Launch as many as before."
+        )
+    needed = [OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME]
+    needed += [rng_file(rank, num_processes) for rank in range(num_processes)]
+    for name in needed:
+        if not (checkpoint / name).is_file():
+            raise ValueError(f"{checkpoint / name} is missing. {_REMEDY}.")
+    weights = [name for name in _WEIGHTS if (checkpoint / name).is_file()]
+    if not weights:
+        raise ValueError(f"{checkpoint} holds no weights ({' or '.join(_WEIGHTS[:2])}). {_REMEDY}.")
+    _check_state(checkpoint)
+    if weights[0].endswith(".json"):
+        shards = read_json(checkpoint / weights[0]).get("weight_map")
+        weights = sorted(set(shards.values())) if isinstance(shards, dict) else [weights[0]]
+    for name in [*weights, *needed]:
+        if name != TRAINER_STATE_NAME:
+            if not (checkpoint / name).is_file():
+                raise ValueError(f"{checkpoint / name} is missing. {_REMEDY}.")
+            _check_tensors(checkpoint / name)
+
+
+def is_complete(checkpoint: Path) -> bool:
+    """Tell whether a run can resume from a checkpoint, with as many processes as it was made with."""
+    try:
+        check_checkpoint(checkpoint, _processes_of(checkpoint))
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def last_checkpoint(output_dir: str | Path) -> Path | None:
@@ -37,18 +163,140 @@ def last_checkpoint(output_dir: str | Path) -> Path | None:
     Returns:
         `Path`, or None if there is none.
     """
-    folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.is_dir() and _step(path) >= 0]
-    for folder in sorted(folders, key=_step, reverse=True):
-        if is_complete(folder):
+    for folder in _checkpoints(output_dir):
+        try:
+            check_checkpoint(folder, _processes_of(folder))
+        except (OSError, ValueError) as error:
+            logger.warning("%s is skipped: %s", folder, error)
+        else:
             return folder
-        logger.warning("%s is incomplete: the run ended while it was being written. It is skipped.", folder)
     return None
+
+
+def check_run(checkpoint: str | Path, run: dict[str, Any], free: dict[str, Any]) -> None:
+    """
+    Check that a checkpoint is of the run that resumes from it.
+
+    Args:
+        checkpoint (`str` or `Path`): a complete one. One of an earlier version says nothing of its run.
+        run (`dict`): what makes the run, which must be the same.
+        free (`dict`): what may be changed by who knows why; changes are logged.
+
+    Raises:
+        ValueError: it is of another run; the message says what differs.
+    """
+    path = Path(checkpoint) / MANIFEST
+    if not path.is_file():
+        return
+    made_by = read_json(path)
+    for name, value in run.items():
+        before = (made_by.get("run") or {}).get(name, value)
+        if before != value:
+            what = f"its {name} was {before!r}, here it is {value!r}"
+            if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value):
+                what = f"its {name} had other content"
+            raise ValueError(f"{checkpoint} is of another run: {what}. {_ANEW}.")
+    for name, value in free.items():
+        before = (made_by.get("free") or {}).get(name, value)
+        if before != value:
+            logger.warning("Resumed with %s %r in place of %r: no longer the same run.", name, value, before)
+
+
+# Writing -------------------------------------------------------------------------------------------------------------
+
+
+def _sync(folder: Path) -> None:
+    for file in folder.iterdir():
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    sync_folder(folder)
+
+
+def unfinished_checkpoint(output_dir: str | Path, step: int) -> Path:
+    """Return the hidden folder in which the checkpoint of a step is written."""
+    return Path(output_dir) / f".{PREFIX_CHECKPOINT_DIR}-{step}{_UNFINISHED}"
+
+
+def finish_checkpoint(folder: Path, step: int, run: dict[str, Any], free: dict[str, Any]) -> Path:
+    """
+    List the files of a checkpoint that has been written, and give it its name; one of that name is replaced.
+
+    Args:
+        folder (`Path`): of [`unfinished_checkpoint`].
+        step (`int`): of the run.
+        run, free (`dict`): what [`check_run`] will compare.
+
+    Returns:
+        `Path`: the checkpoint.
+    """
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != MANIFEST)
+    listed = {path.name: {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files}
+    _sync(folder)
+    write_json({"version": 1, "step": step, "run": run, "free": free, "files": listed}, folder / MANIFEST)
+    checkpoint = folder.parent / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+    replaced = folder.parent / f".{checkpoint.name}{_REPLACED}"
+    if checkpoint.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        checkpoint.rename(replaced)
+    folder.rename(checkpoint)
+    sync_folder(folder.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+    return checkpoint
+
+
+def remove_old(output_dir: str | Path, limit: int | None, keep: list[Path]) -> None:
+    """Remove the oldest checkpoints beyond `limit`, but none of `keep`."""
+    if not limit or limit < 0:
+        return
+    kept = {path.resolve() for path in keep}
+    old = [path for path in _checkpoints(output_dir) if path.resolve() not in kept]
+    for path in old[max(0, limit - len(kept)) :]:
+        removed = path.with_name(f".{path.name}{_REMOVED}")  # at once, so that no half of it is ever seen
+        shutil.rmtree(removed, ignore_errors=True)
+        path.rename(removed)
+        shutil.rmtree(removed, ignore_errors=True)
+
+
+def clear_unfinished(output_dir: str | Path) -> None:
+    """Remove what a killed run left half written; a checkpoint that was about to be replaced gets its name back."""
+    for ending in (_REPLACED, _UNFINISHED, _REMOVED):
+        for folder in Path(output_dir).glob(f".*{ending}"):
+            checkpoint = folder.with_name(folder.name.removesuffix(ending)[1:])
+            if ending == _REPLACED and not checkpoint.exists():
+                folder.rename(checkpoint)
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def written_whole(folder: Path) -> Iterator[Path]:
+    """
+    Write files into a hidden folder; once all are on the disk they replace those of the same names in `folder`.
+
+    Yields:
+        `Path`: the hidden folder.
+    """
+    unfinished = folder / f".model{_UNFINISHED}"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        yield unfinished
+        _sync(unfinished)
+        # Weights last: who finds new ones finds all that belongs to them.
+        for file in sorted(unfinished.iterdir(), key=lambda path: path.suffix == ".safetensors"):
+            file.replace(folder / file.name)
+        sync_folder(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 @contextmanager
 def describe_failed_save(output_dir: str | Path, what: str, partial: Path | None = None) -> Iterator[None]:
     """
-    Say where the run can resume if a save fails, and remove the checkpoint that it left unfinished.
+    Say where the run can resume if a save fails, and remove what it left unfinished.
 
     Args:
         output_dir (`str`): of the run.
@@ -61,11 +309,32 @@ def describe_failed_save(output_dir: str | Path, what: str, partial: Path | None
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have errors of their own
-        if partial is not None and not is_complete(partial):
+        full = ""
+        if Path(output_dir).is_dir() and shutil.disk_usage(output_dir).free < 2**20:  # before anything is removed
+            full = "the disk is full; free some space, then resume. It said: "
+        if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)
         kept = last_checkpoint(output_dir)
         there = f"The last complete checkpoint is {kept}" if kept else "There is no complete checkpoint"
-        raise OSError(f"{what} could not be written: {error}. {there}.") from error
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise OSError(f"{Path(output_dir) / what} could not be written: {full}{reason}. {there}.") from error
+    except BaseException:
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
-__all__ = ["describe_failed_save", "is_complete", "last_checkpoint"]
+__all__ = [
+    "MANIFEST",
+    "check_checkpoint",
+    "check_run",
+    "clear_unfinished",
+    "describe_failed_save",
+    "finish_checkpoint",
+    "is_complete",
+    "last_checkpoint",
+    "remove_old",
+    "rng_file",
+    "unfinished_checkpoint",
+    "written_whole",
+]

@@ -1,5 +1,6 @@
 """The only file that knows of ranks: how the rows of a batch lie over processes, and gathering them with gradients."""
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -114,6 +115,31 @@ def on_any_process(flag: bool, device: torch.device) -> bool:
     return mean_over_processes(float(flag), device) > 0
 
 
+def wait_for_all() -> None:
+    """Wait until every process has come here."""
+    if world_size() > 1:
+        dist.barrier()
+
+
+def check_launched() -> None:
+    """
+    Check that the launcher has started as many processes as it was asked for.
+
+    `accelerate launch --num_processes 2` starts one without a word unless it is told `--multi_gpu`, on a machine
+    without GPUs or with `--cpu`. It then still says where the first of several processes listens.
+
+    Raises:
+        ValueError: this is the one of several.
+    """
+    by_accelerate = "ACCELERATE_DYNAMO_BACKEND" in os.environ and "MASTER_PORT" in os.environ
+    if by_accelerate and "WORLD_SIZE" not in os.environ and world_size() == 1:
+        raise ValueError(
+            "`accelerate launch` was asked for several processes and has started one, so the batch would be smaller "
+            "than asked for. On CPUs launch with `--multi_gpu --num_processes N` and train with `--use_cpu true`, or "
+            "ask for `--num_processes 1`. (If one process is meant, unset MASTER_ADDR and MASTER_PORT.)"
+        )
+
+
 def average_gradients(parameters: list[torch.nn.Parameter]) -> None:
     """
     Average the gradients of all processes in place, where no data-parallel wrapper does it.
@@ -139,4 +165,13 @@ def _longest(length: int, device: torch.device) -> int:
     return int(longest)
 
 
-__all__ = ["RowLayout", "average_gradients", "mean_over_processes", "on_any_process", "rank", "world_size"]
+__all__ = [
+    "RowLayout",
+    "average_gradients",
+    "check_launched",
+    "mean_over_processes",
+    "on_any_process",
+    "rank",
+    "wait_for_all",
+    "world_size",
+]

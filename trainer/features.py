@@ -22,6 +22,7 @@ import torch
 from peft import PeftModel
 
 from eval.embedding.embed_dataset import read_row
+from gallery.files import read_json
 from modeling_scalar import Clip, ScalarModel, ScalarProcessor
 from modeling_scalar.configuration_scalar import MODALITIES
 
@@ -42,24 +43,45 @@ _CHECKED = {
 }
 
 
-def _sha256(content: Any) -> str:
+def digest(content: Any) -> str:
+    """Return the SHA-256 of what JSON can hold."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def tensors_sha256(tensors: dict[str, torch.Tensor], start: str = "") -> str:
+    """Return the SHA-256 of named tensors in their order, after the text `start`."""
+    content = hashlib.sha256(start.encode())
+    for name, value in tensors.items():
+        content.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        content.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return content.hexdigest()
 
 
 def _towers_sha256(model: ScalarModel) -> str:
     config = model.config
     settings = [config.vision_pooling, config.audio_pooling]
-    settings += [_settings(part) for part in (config.vision_config, config.audio_config)]
-    digest = hashlib.sha256(_sha256(settings).encode())
-    for tower in ("vision_model", "audio_model"):
-        for name, value in sorted(getattr(model, tower).state_dict().items()):
-            digest.update(f"{tower}.{name} {value.dtype} {tuple(value.shape)}\n".encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+    settings += [settings_of(part) for part in (config.vision_config, config.audio_config)]
+    towers = {
+        f"{tower}.{name}": value
+        for tower in ("vision_model", "audio_model")
+        for name, value in sorted(getattr(model, tower).state_dict().items())
+    }
+    return tensors_sha256(towers, digest(settings))
 
 
-def _settings(part: Any) -> dict[str, Any]:
+def settings_of(part: Any) -> dict[str, Any]:
+    """Return what a configuration or processor sets, without what does not change what it does."""
     return {name: value for name, value in part.to_dict().items() if name not in _NO_SETTING}
+
+
+def processor_settings(processor: ScalarProcessor) -> dict[str, Any]:
+    """Return all settings of a processor but those of texts and of testing."""
+    return {
+        "image_processor": settings_of(processor.image_processor),
+        "feature_extractor": settings_of(processor.feature_extractor),
+        "num_train_frames": processor.num_train_frames,
+        "presence": processor.presence,
+    }
 
 
 def _rows_sha256(rows: datasets.Dataset) -> str:
@@ -67,7 +89,7 @@ def _rows_sha256(rows: datasets.Dataset) -> str:
         return [None if path is None else Path(path).name for path in rows[column]]
 
     columns = rows["video_id"], file_names("video_path"), file_names("audio_path"), rows["subtitle"]
-    return _sha256([list(row) for row in zip(*columns, strict=True)])
+    return digest([list(row) for row in zip(*columns, strict=True)])
 
 
 def checksums(model: ScalarModel, processor: ScalarProcessor, rows: datasets.Dataset) -> dict[str, str]:
@@ -79,13 +101,8 @@ def checksums(model: ScalarModel, processor: ScalarProcessor, rows: datasets.Dat
         `processor` (all settings but those of texts and of testing) and `rows` (identifiers, names of files, and
         subtitles, in their order; where the files lie does not matter).
     """
-    settings = {
-        "image_processor": _settings(processor.image_processor),
-        "feature_extractor": _settings(processor.feature_extractor),
-        "num_train_frames": processor.num_train_frames,
-        "presence": processor.presence,
-    }
-    return {"towers": _towers_sha256(model), "processor": _sha256(settings), "rows": _rows_sha256(rows)}
+    processed = digest(processor_settings(processor))
+    return {"towers": _towers_sha256(model), "processor": processed, "rows": _rows_sha256(rows)}
 
 
 class FeatureDataset(torch.utils.data.Dataset):
@@ -118,7 +135,8 @@ class FeatureDataset(torch.utils.data.Dataset):
         seed: int | None = None,
     ):
         folder = Path(folder)
-        if not (folder / DESCRIPTION).is_file():
+        self.description = _read_description(folder)
+        if self.description is None:
             raise FileNotFoundError(
                 f"There are no finished features in {folder}. Compute them with `python -m trainer.cache_features`; "
                 "if it is interrupted, the same command resumes."
@@ -130,9 +148,7 @@ class FeatureDataset(torch.utils.data.Dataset):
                     f"The {tower} has trainable parameters, so its output changes in training. Use the adapter "
                     "'paper', which freezes it, or train from the files."
                 )
-        description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-        if description["version"] != VERSION:
-            raise ValueError(f"{folder} holds features of version {description['version']}, expected {VERSION}.")
+        description = self.description
         now = checksums(model, processor, rows)
         different = [text for name, text in _CHECKED.items() if description["sha256"][name] != now[name]]
         if different:
@@ -172,12 +188,34 @@ class FeatureDataset(torch.utils.data.Dataset):
         return example
 
 
+def _read_description(folder: Path) -> dict[str, Any] | None:
+    """What a folder of features holds, or None if it is not finished."""
+    path = folder / DESCRIPTION
+    if not path.is_file():
+        return None
+    description = read_json(path)
+    if description.get("version") != VERSION:
+        raise ValueError(f"{folder} holds features of version {description.get('version')!r}, expected {VERSION}.")
+    arrays, sums = description.get("arrays"), description.get("sha256")
+    whole = isinstance(arrays, dict) and "presence" in arrays and isinstance(sums, dict) and set(_CHECKED) <= set(sums)
+    whole = whole and all(isinstance(array, dict) and {"shape", "dtype"} <= set(array) for array in arrays.values())
+    views, seed = description.get("views"), description.get("seed")
+    whole = whole and isinstance(views, int) and views > 0 and isinstance(seed, int) and "on_error" in description
+    if not whole:
+        raise ValueError(f"{path} does not describe features. Remove {folder} and compute them again.")
+    return description
+
+
 def _open(folder: Path, name: str, description: dict[str, Any]) -> np.ndarray:
     path, expected = folder / f"{name}.npy", description["arrays"][name]
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except ValueError as error:
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{path} is missing. Remove {folder} and compute the features again.") from error
+    except (EOFError, SyntaxError, TypeError, ValueError) as error:  # of NumPy's reader of headers
         raise ValueError(f"{path} is damaged ({error}). Remove {folder} and compute the features again.") from error
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{path} is not an array. Remove {folder} and compute the features again.")
     if (list(array.shape), array.dtype.name) != (expected["shape"], expected["dtype"]):
         raise ValueError(
             f"{path} must hold {expected['dtype']} of shape {expected['shape']}, got {array.dtype.name} of shape "
@@ -224,4 +262,15 @@ def _scatter(values: torch.Tensor, present: torch.Tensor, fill: float) -> torch.
     return full
 
 
-__all__ = ["DESCRIPTION", "FEATURES", "VERSION", "FeatureCollator", "FeatureDataset", "checksums"]
+__all__ = [
+    "DESCRIPTION",
+    "FEATURES",
+    "VERSION",
+    "FeatureCollator",
+    "FeatureDataset",
+    "checksums",
+    "digest",
+    "processor_settings",
+    "settings_of",
+    "tensors_sha256",
+]

@@ -3,17 +3,19 @@
 import difflib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-import yaml
 from transformers import HfArgumentParser
 
 from modeling_scalar.aggregation_scalar import METHODS, check_method
 from modeling_scalar.loading_scalar import load_plugins
 
 from .training_args import ScalarTrainingArguments
+from .yaml_file import read_yaml
+
+_MOST_BASES = 20
 
 
 @dataclass
@@ -45,6 +47,13 @@ class RunArguments:
             "help": "Folder of `python -m trainer.cache_features`: train from the stored outputs of the frozen towers."
         },
     )
+    global_batch_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "How many clips are to see each other: `per_device_train_batch_size` times the processes. If they "
+            "are not so many, the run does not start."
+        },
+    )
     train_split: str = field(default="train", metadata={"help": "Split to train on."})
     eval_split: str | None = field(default=None, metadata={"help": "Split to rank at every evaluation; None: none."})
     on_error: str = field(
@@ -60,8 +69,25 @@ class RunArguments:
                 raise ValueError(f"`{name}` is required: the name of the data set is `benchmark`, its folder `root`.")
         if self.features is not None and self.new_model is not None:
             raise ValueError("`features` were made by a model; they cannot train a `new_model`.")
+        if self.global_batch_size is not None and self.global_batch_size < 1:
+            raise ValueError(f"`global_batch_size` must be at least 1, got {self.global_batch_size}.")
         if self.on_error not in ("raise", "missing"):
             raise ValueError(f"`on_error` must be 'raise' or 'missing', got {self.on_error!r}.")
+
+    def check_batch(self, training: ScalarTrainingArguments) -> None:
+        """Raise a ValueError unless as many clips will see each other as `global_batch_size` says."""
+        size, processes = training.per_device_train_batch_size, training.world_size
+        if self.global_batch_size not in (None, size * processes):
+            raise ValueError(
+                f"`global_batch_size` is {self.global_batch_size}, but {processes} processes with "
+                f"`per_device_train_batch_size` {size} make {size * processes} clips that see each other. Launch as "
+                "many processes as the recipe is for, or change one of the two fields (`global_batch_size: null` "
+                "takes any)."
+            )
+
+
+def _known() -> dict[str, Field]:
+    return {part.name: part for part in (*fields(RunArguments), *fields(ScalarTrainingArguments)) if part.init}
 
 
 def read_recipe(path: str | Path) -> dict[str, Any]:
@@ -76,22 +102,74 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is not a mapping, or a field is unknown; the message names the nearest known one.
+        ValueError: it is not a mapping, is based on itself, has a value of the wrong kind, or a field is unknown; the
+            message names the nearest known one.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"No recipe at {path}.")
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must be a mapping of fields to values, got {type(content).__name__}.")
+    return _read_recipe(Path(path), ())
+
+
+def _read_recipe(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+    content = read_yaml(path, "recipe")
+    above = (*above, path.resolve())
+    known = _known()
     base = content.pop("base", None)
-    known = [part.name for part in (*fields(RunArguments), *fields(ScalarTrainingArguments)) if part.init]
-    for name in content:
+    for name, value in content.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean `{near[0]}`?" if near else ""
             raise ValueError(f"{path} has the unknown field `{name}`.{hint}")
-    return (read_recipe(path.parent / base) if base else {}) | content
+        _check_kind(path, name, value, str(known[name].type))
+    if base is None:
+        return content
+    if not isinstance(base, str) or not base:
+        raise ValueError(f"`base` in {path} must be the name of another recipe, got {base!r}.")
+    below = path.parent / base
+    if below.resolve() in above:
+        raise ValueError(f"{path} is based on {below}, which is based on it. Remove one `base`.")
+    if len(above) > _MOST_BASES:
+        raise ValueError(f"{path} has more than {_MOST_BASES} recipes above it.")
+    return _read_recipe(below, above) | content
+
+
+def _check_kind(path: Path, name: str, value: Any, expected: str) -> None:
+    """Refuse a list or a mapping where the field takes one value."""
+    if isinstance(value, dict) and "dict" not in expected:
+        raise ValueError(f"`{name}` in {path} takes one value, got a mapping.")
+    if isinstance(value, list):
+        if "str" not in expected and "list" not in expected:
+            raise ValueError(f"`{name}` in {path} takes one value, got a list.")
+        if not all(isinstance(part, str | int | float) for part in value):
+            raise ValueError(f"`{name}` in {path} must be a list of plain values, got {value!r}.")
+
+
+class _Parser(HfArgumentParser):
+    """The parser of flags, which also converts the values of recipes."""
+
+    in_recipe = False
+
+    def error(self, message: str) -> NoReturn:
+        if not self.in_recipe:
+            super().error(message)
+        raise ValueError(message.removeprefix("argument ").replace("\n", " "))
+
+
+def _parser() -> _Parser:
+    return _Parser(
+        [RunArguments, ScalarTrainingArguments],
+        allow_abbrev=False,
+        prog="train.py",
+        usage="accelerate launch train.py recipe.yaml [more.yaml ...] [--field value ...]",
+        description="Train a SCALAR model from a recipe; fields of later recipes win, flags override both.",
+    )
+
+
+def _refuse(parser: _Parser, rest: list[str]) -> NoReturn:
+    """Exit with the usage: these arguments are no fields."""
+    if not rest[0].startswith("-"):
+        parser.error(f"{rest[0]} is no field; recipes come before the first flag")
+    name = rest[0].lstrip("-").partition("=")[0]
+    near = difflib.get_close_matches(name, _known(), n=1)
+    parser.error(f"unknown field {rest[0]}" + (f"; did you mean --{near[0]}?" if near else ""))
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[RunArguments, ScalarTrainingArguments]:
@@ -111,33 +189,25 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[RunArguments, ScalarTrain
             imported.
         SystemExit: `--help`, or a flag that does not exist.
     """
-    parser = HfArgumentParser(
-        [RunArguments, ScalarTrainingArguments],
-        allow_abbrev=False,
-        prog="train.py",
-        usage="accelerate launch train.py recipe.yaml [more.yaml ...] [--field value ...]",
-        description="Train a SCALAR model from a recipe; fields of later recipes win, flags override both.",
-    )
+    parser = _parser()
     flags, recipe = list(arguments), {}
     while flags and not flags[0].startswith("-"):
         recipe |= read_recipe(flags.pop(0))
-    defaults = []
-    for name, value in recipe.items():
-        if value is not None:
-            defaults += [f"--{name}", _as_flag(value)]
-    flags = defaults + flags
+    defaults = [f"--{name}={_as_flag(value)}" for name, value in recipe.items() if value is not None]
     # YAML values travel as flags, so that one parser converts and checks both; the last of two wins.
-    run, training = parser.parse_args_into_dataclasses(flags)
+    parser.in_recipe = True
+    try:
+        parser.parse_known_args(defaults)
+    except ValueError as error:
+        raise ValueError(f"A recipe has a value that cannot be used: {error}.") from error
+    parser.in_recipe = False
+    run, training, *rest = parser.parse_args_into_dataclasses(defaults + flags, return_remaining_strings=True)
+    if rest[-1]:
+        _refuse(parser, rest[-1])
     load_plugins(run.plugin.split(",") if run.plugin else [])
     if run.aggregation is not None:
         check_method(run.aggregation, "aggregation")
     return run, training
-
-
-def save_recipe(run: RunArguments, training: ScalarTrainingArguments) -> None:
-    """Write every field of a run as `recipe.json` into its output folder, beside what was trained."""
-    content = asdict(run) | training.to_sanitized_dict()
-    (Path(training.output_dir) / "recipe.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _as_flag(value: Any) -> str:
@@ -148,4 +218,4 @@ def _as_flag(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-__all__ = ["RunArguments", "parse_arguments", "read_recipe", "save_recipe"]
+__all__ = ["RunArguments", "parse_arguments", "read_recipe"]

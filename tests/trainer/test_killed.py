@@ -1,0 +1,187 @@
+"""Trainings that are killed, wherever they are, end as those that are not; Ctrl-C and a full disk lose nothing."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from trainer.checkpoints import is_complete, last_checkpoint
+from trainer.folder import RECIPE
+
+TIMED = {"clips_per_second", "train_runtime", "train_samples_per_second", "train_steps_per_second"}
+CONSTANT = ["--lr_scheduler_type", "constant", "--warmup_steps", "0", "--learning_rate", "1e-3"]
+DECAYING = ["--lr_scheduler_type", "cosine", "--warmup_steps", "2", "--learning_rate", "1e-3"]
+WORKERS = ["--dataloader_num_workers", "2", "--dataloader_pin_memory", "false"]
+RESUME = ["--resume_from_checkpoint", "last"]
+
+
+def outcome(folder):
+    """All that a run leaves but its times and the names of folders."""
+    checkpoint = last_checkpoint(folder)
+    state = json.loads((checkpoint / "trainer_state.json").read_text())
+    history = [{k: v for k, v in entry.items() if k not in TIMED} for entry in state["log_history"]]
+    adapters = [(path / "adapter_model.safetensors").read_bytes() for path in (folder, checkpoint)]
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if ".log" not in path.name)
+    tensors = {path.name: path.read_bytes() for path in checkpoint.glob("*.pt*")}
+    return adapters, tensors, history, files
+
+
+def start(commands, line, folder, *fields):
+    again = RESUME if last_checkpoint(folder) is not None or (folder / RECIPE).exists() else []
+    return commands.start(*line.command(folder, *fields, *again))
+
+
+def wait_until(condition, running, seconds=60):
+    stop = time.monotonic() + seconds
+    while not condition() and time.monotonic() < stop and alive(running):
+        time.sleep(0.002)
+
+
+def alive(running):
+    try:
+        os.killpg(running.pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{running.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+MOMENTS = {
+    "a checkpoint is being written": lambda folder: any(folder.glob(".checkpoint-*.unfinished")),
+    "an old one is being removed": lambda folder: any(folder.glob(".checkpoint-*.removed")),
+    "the last one is there": lambda folder: (folder / "checkpoint-7").exists(),
+    "the model is being saved": lambda folder: (folder / ".model.unfinished").exists(),
+    "the model is there": lambda folder: (folder / "training.json").exists(),
+}
+
+
+def killed_often(commands, line, folder, fields, kills, seed):
+    """Kill a run, and what resumes it, so often; yield each time it has reached its end nevertheless."""
+    draw, ends = random.Random(seed), 0
+    for number in range(kills):
+        running = start(commands, line, folder, *fields)
+        moment = [*MOMENTS, None, None, None][number % (len(MOMENTS) + 3)]
+        if moment is None:
+            time.sleep(draw.uniform(0, 3))
+        else:
+            wait_until(lambda moment=moment: MOMENTS[moment](folder), running)
+            time.sleep(draw.choice((0, 0, draw.uniform(0, 0.2))))
+        running.kill()
+        ended = running.wait()
+        assert ended.code in (-signal.SIGKILL, 0), ended.stderr
+        if ended.code == 0:
+            ends += 1
+            yield
+            shutil.rmtree(folder)
+    last = start(commands, line, folder, *fields).wait(60)
+    assert last.code == 0, last.stderr
+    yield
+
+
+@pytest.mark.parametrize(
+    ("kills", "fields"),
+    [
+        pytest.param(4, CONSTANT, id="constant"),
+        pytest.param(50, CONSTANT, id="constant-fifty", marks=pytest.mark.slow),
+        pytest.param(50, DECAYING, id="decaying-fifty", marks=pytest.mark.slow),
+        pytest.param(16, [*DECAYING, *WORKERS], id="two-workers", marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_that_is_killed_wherever_it_is_ends_as_the_unbroken_run(commands, tiny_run, tmp_path, kills, fields):
+    unbroken = commands.run(*tiny_run.command(tmp_path / "unbroken", *fields), timeout=60)
+    assert unbroken.code == 0, unbroken.stderr
+    expected = outcome(tmp_path / "unbroken")
+    folder = tmp_path / "killed"
+    for _ in killed_often(commands, tiny_run, folder, fields, kills, seed=kills):
+        found = outcome(folder)
+        assert found[0] == expected[0] and found[0][0] == found[0][1]
+        assert found[1] == expected[1]
+        assert found[2] == expected[2] and len(expected[2]) >= 2
+        assert found[3] == expected[3]
+    trained = load_file(folder / "adapter_model.safetensors")
+    assert max(float(value.abs().max()) for name, value in trained.items() if "lora_B" in name) > 1e-4
+
+
+BEFORE = {"it begins": lambda folder: (folder / ".training.lock").exists()}
+DURING = {"a checkpoint is there": lambda folder: (folder / "checkpoint-2").exists()}
+SIGNALS = [
+    (signal.SIGINT, BEFORE, False),
+    (signal.SIGTERM, BEFORE, False),
+    (signal.SIGINT, DURING, False),
+    (signal.SIGTERM, DURING, True),
+    (signal.SIGINT, {"the model is being saved": MOMENTS["the model is being saved"]}, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("number", "moment", "workers"),
+    [
+        pytest.param(*case, id=f"{case[0].name}-when-{next(iter(case[1]))}", marks=() if case[2] else pytest.mark.slow)
+        for case in SIGNALS
+    ],
+)
+def test_a_signal_ends_a_run_with_130_and_without_a_traceback(commands, tiny_run, tmp_path, number, moment, workers):
+    """The whole group gets it, as from a terminal: data workers too."""
+    (condition,) = moment.values()
+    fields = [*CONSTANT, *WORKERS] if workers else CONSTANT
+    steps = 7 if condition is MOMENTS["the model is being saved"] else 300
+    folder = tmp_path / "run"
+    running = commands.start(*tiny_run.command(folder, *fields, steps=steps))
+    wait_until(lambda: condition(folder), running)
+    running.kill(number)
+    ended = running.wait(60)
+    assert ended.code == 130, ended.stderr
+    assert "Traceback" not in ended.stderr and "Interrupted." in ended.stderr and not (folder / RECIPE).exists()
+    assert not list(folder.glob(".*.unfinished"))
+    if moment is DURING:
+        assert "Continue with `--resume_from_checkpoint last`" in ended.stderr
+        checkpoint = last_checkpoint(folder)
+        step = json.loads((checkpoint / "trainer_state.json").read_text())["global_step"]
+        steps = step + 1
+        resumed = commands.run(*tiny_run.command(folder, *fields, *RESUME, steps=steps), timeout=60)
+        assert resumed.code == 0, resumed.stderr
+        unbroken = commands.run(*tiny_run.command(tmp_path / "unbroken", *fields, steps=steps), timeout=60)
+        assert unbroken.code == 0 and outcome(folder)[:3] == outcome(tmp_path / "unbroken")[:3]
+
+
+@contextmanager
+def small_disk(folder, size):
+    """A file system of so many bytes; only where one may be mounted."""
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True)
+    if made.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("left", [1.5, *(pytest.param(left, marks=pytest.mark.slow) for left in (0.3, 2.5, 3.5, 4.1))])
+def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_space(commands, tiny_run, tmp_path, left):
+    """Full during one of the four checkpoints, or when the model is saved."""
+    fields = [*CONSTANT, "--save_total_limit", "9"]
+    unbroken = commands.run(*tiny_run.command(tmp_path / "unbroken", *fields), timeout=60)
+    assert unbroken.code == 0, unbroken.stderr
+    one = sum(-(-path.stat().st_size // 4096) * 4096 for path in (tmp_path / "unbroken" / "checkpoint-2").iterdir())
+    with small_disk(tmp_path / "disk", int(8 * one)) as disk:
+        filling, folder = disk / "filling", disk / "run"
+        filling.write_bytes(bytes(int((8 - left) * one)))
+        failed = commands.run(*tiny_run.command(folder, *fields), timeout=60)
+        assert failed.code == 1 and "Traceback" not in failed.stderr, failed.stderr
+        sentence = failed.stderr.splitlines()[-1]
+        assert "could not be written" in sentence and "disk is full" in sentence and str(folder) in sentence
+        names = {path.name for path in folder.iterdir()} - {".training.lock"}
+        complete = {path.name for path in folder.glob("checkpoint-*") if is_complete(path)}
+        assert names == complete and len(complete) == int(left)
+        filling.unlink()
+        resumed = start(commands, tiny_run, folder, *fields).wait(60)
+        assert resumed.code == 0, resumed.stderr
+        assert outcome(folder) == outcome(tmp_path / "unbroken")

@@ -1,0 +1,189 @@
+"""A resumed run is the unbroken run, from each of its checkpoints; a checkpoint of another kind is refused."""
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from modeling_scalar import ScalarModel
+from tests.conftest import make_tiny_config
+from tests.trainer.test_scalar_trainer import make_trainer
+from trainer.callbacks import StopOnInterrupt
+from trainer.checkpoints import MANIFEST
+from trainer.lora import apply_adapters
+
+# A constant rate shows a step too many, a decaying one a wrong count of steps.
+SCHEDULES = {
+    "constant": {"lr_scheduler_type": "constant", "warmup_steps": 0},
+    "linear": {"lr_scheduler_type": "linear", "warmup_steps": 2},
+}
+EVERY_STEP = {"save_strategy": "steps", "save_steps": 1, "size": 12, "per_device_train_batch_size": 4}
+TIMED = {"clips_per_second", "train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos"}
+
+
+def trainer_of(folder, score=None, **options):
+    """Dropout makes the state of random numbers matter."""
+    config = make_tiny_config()
+    config.text_config.hidden_dropout_prob = 0.2
+    torch.manual_seed(0)
+    model = apply_adapters(ScalarModel(config), "paper")
+    trainer = make_trainer(folder, model=model, **EVERY_STEP | options)
+    if score is not None:
+
+        def evaluate(*arguments, **keywords):
+            metrics = {"eval_score": score[trainer.state.global_step - 1]}
+            trainer.log(metrics)
+            return metrics
+
+        trainer.evaluate = evaluate
+    return trainer
+
+
+def history(trainer):
+    entries = [{k: v for k, v in entry.items() if k not in TIMED} for entry in trainer.state.log_history]
+    return entries
+
+
+def states(trainer):
+    checkpoint = Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}"
+    optimizer = torch.load(checkpoint / "optimizer.pt", weights_only=True)["state"]
+    schedule = torch.load(checkpoint / "scheduler.pt", weights_only=True)
+    return (checkpoint / "adapter_model.safetensors").read_bytes(), optimizer, schedule
+
+
+def finish(trainer, checkpoint=None):
+    """Train to the end and save; return all that must not depend on where the run was broken."""
+    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.save_model()
+    weights = (Path(trainer.args.output_dir) / "adapter_model.safetensors").read_bytes()
+    return weights, trainer.state.global_step, history(trainer), states(trainer) if trainer.args.save_steps else None
+
+
+RUNS = {
+    "steps in the middle of an epoch": {"max_steps": 5, "logging_steps": 2},
+    "steps at the end of an epoch": {"max_steps": 6, "logging_steps": 4},
+    "one and a half epochs": {"max_steps": -1, "num_train_epochs": 1.5, "logging_steps": 2},
+    "logged by epochs": {"max_steps": 5, "logging_strategy": "epoch"},
+    "accumulated": {"max_steps": 5, "gradient_accumulation_steps": 2, "logging_steps": 2},
+    "in parts": {"max_steps": 4, "mini_batch_size": 3, "logging_steps": 3},
+    "in parts and accumulated": {
+        "max_steps": 3,
+        "mini_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "logging_steps": 3,
+    },
+    "the best of all": {
+        "max_steps": 5,
+        "score": [1, 3, 2, 0, 1],
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "score",
+        "eval_dataset": [0],
+        "logging_steps": 2,
+    },
+    "evaluated by epochs": {"max_steps": 4, "score": [1, 3, 2, 0], "eval_strategy": "epoch", "eval_dataset": [0]},
+}
+
+
+# What the others would find too is left to the slow ones.
+QUICK = ("steps in the middle of an epoch", "logged by epochs", "the best of all")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in RUNS]
+)
+def test_a_run_resumed_from_any_of_its_checkpoints_is_the_unbroken_run(tmp_path, name):
+    schedule = SCHEDULES["constant" if len(name) % 2 else "linear"]
+    options = RUNS[name] | schedule
+    expected = finish(trainer_of(tmp_path / "run", **options))
+    checkpoints = sorted((tmp_path / "run").glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
+    assert len(checkpoints) == expected[1] > 2 and any("loss" in entry for entry in expected[2])
+    if name in QUICK:  # the last one, and one in an epoch
+        checkpoints = [checkpoints[i] for i in (1, -1)]
+    for checkpoint in reversed(checkpoints):
+        for later in (tmp_path / "run").glob("checkpoint-*"):
+            if int(later.name[11:]) > int(checkpoint.name[11:]):
+                shutil.rmtree(later)
+        again = finish(trainer_of(tmp_path / "run", **options), str(checkpoint))
+        assert again[1] == expected[1]
+        last = expected[2][-1] | {"train_loss": pytest.approx(expected[2][-1].get("train_loss"))}
+        assert again[2] == [*expected[2][:-1], last], checkpoint.name
+        assert again[0] == expected[0] and again[3][0] == expected[3][0] and again[3][2] == expected[3][2]
+        torch.testing.assert_close(again[3][1], expected[3][1], rtol=0, atol=0)
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """Of the second of three steps."""
+    trainer = trainer_of(tmp_path / "run", max_steps=3, save_steps=2)
+    trainer.train()
+    shutil.rmtree(tmp_path / "run" / "checkpoint-3")
+    return tmp_path / "run" / "checkpoint-2"
+
+
+def test_a_checkpoint_of_another_run_is_refused(checkpoint, tmp_path, unless_fast):
+    refused = {
+        "seed": {"seed": 1},
+        "learning_rate": {"learning_rate": 2e-3},
+        "per_device_train_batch_size": {"per_device_train_batch_size": 2},
+        "lr_scheduler_type": {"lr_scheduler_type": "cosine"},
+        "matching_weight": {"matching_weight": 0.2},
+        "num_examples": {"size": 16},
+    }
+    for name, changes in refused.items():
+        with pytest.raises(ValueError, match=f"checkpoint-2 is of another run: its {name} was"):
+            trainer_of(tmp_path / "run", **{"max_steps": 3} | changes).train(str(checkpoint))
+    other = trainer_of(tmp_path / "run", max_steps=3)
+    with torch.no_grad():
+        next(p for p in other.model.parameters() if not p.requires_grad).add_(1)
+    with pytest.raises(ValueError, match="its frozen weights had other content"):
+        other.train(str(checkpoint))
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["checkpoint-2"]
+
+
+def test_a_checkpoint_of_an_earlier_version_is_resumed(checkpoint, tmp_path):
+    """It has no list of files, and does not know what was summed up for the log."""
+    (checkpoint / MANIFEST).unlink()
+    (checkpoint / "log.json").unlink()
+    trainer = trainer_of(tmp_path / "run", max_steps=3)
+    trainer.train(str(checkpoint))
+    assert trainer.state.global_step == 3
+
+
+def test_weights_that_fit_in_part_are_refused(checkpoint, tmp_path):
+    """Libraries would load what fits and say nothing of the rest."""
+    (checkpoint / MANIFEST).unlink()
+    path = checkpoint / "adapter_model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in sorted(tensors) if tensors[name].ndim == 2)
+    for changed in ({k: v for k, v in tensors.items() if k != name}, tensors | {name: tensors[name][:, :1].clone()}):
+        save_file(changed, path)
+        with pytest.raises(ValueError, match="adapter_model.safetensors does not fit the model: of 1 tensors"):
+            trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
+    save_file(tensors, path)
+    for file, content in (("optimizer.pt", {"state": {}, "param_groups": []}), ("scheduler.pt", [1])):
+        before = (checkpoint / file).read_bytes()
+        torch.save(content, checkpoint / file)
+        with pytest.raises(ValueError, match="does not fit this run's optimizer or schedule"):
+            trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
+        (checkpoint / file).write_bytes(before)
+    torch.save({"cpu": torch.zeros(3)}, checkpoint / "rng_state.pth")
+    with pytest.raises(ValueError, match="state of random numbers"):
+        trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
+
+
+def test_a_second_signal_ends_the_run_at_once_but_not_the_same_one_twice(monkeypatch):
+    now = [10.0]
+    monkeypatch.setattr("trainer.callbacks.time.monotonic", lambda: now[0])
+    interrupt = StopOnInterrupt()
+    interrupt._interrupt(signal.SIGINT, None)
+    now[0] += 0.2  # the launcher passes on what came from the terminal
+    interrupt._interrupt(signal.SIGINT, None)
+    assert interrupt.interrupted
+    now[0] += 1
+    with pytest.raises(KeyboardInterrupt):
+        interrupt._interrupt(signal.SIGTERM, None)
