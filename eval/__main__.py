@@ -1,15 +1,16 @@
 """`python -m eval`: make the miniature benchmark, audit a benchmark, embed it, evaluate a model."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from commands.errors import Commands, show
+
 # Heavy imports stay inside the commands, so that `--help` answers at once.
 app = typer.Typer(
+    cls=Commands,
     help="Evaluate text-to-video retrieval.",
     add_completion=False,
     no_args_is_help=True,
@@ -35,16 +36,6 @@ _OnError = Annotated[
 ]
 
 
-@contextmanager
-def _user_errors() -> Iterator[None]:
-    """Turn what a user can correct into one line on stderr and exit code 1."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        typer.echo(f"Error: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(1) from error
-
-
 def _columns(given: list[str] | None) -> dict[str, str] | None:
     """The user's columns by the names of ours, from NAME=COLUMN."""
     names = [part.partition("=") for part in given or []]
@@ -64,9 +55,8 @@ def miniature(
     """Generate the miniature benchmark: short clips whose captions need picture, sound or speech."""
     from eval.miniature import generate
 
-    with _user_errors():
-        folder = generate(output, num_train=num_train, num_test=num_test, seed=seed, num_proc=num_proc)
-    typer.echo(f"The miniature benchmark is in {folder}.")
+    folder = generate(output, num_train=num_train, num_test=num_test, seed=seed, num_proc=num_proc)
+    show(f"The miniature benchmark is in {folder}.")
 
 
 @app.command()
@@ -82,26 +72,25 @@ def audit(
     num_workers: Annotated[int, typer.Option(help="Clips read at once.")] = 2,
 ) -> None:
     """Inspect a benchmark before anything runs; exit code 1 if a file is missing, unreadable or empty."""
-    with _user_errors():
-        from eval.benchmarks import load_split
-        from eval.benchmarks.audit import audit_split, format_audit
-        from gallery.files import write_json
+    from eval.benchmarks import load_split
+    from eval.benchmarks.audit import audit_split, format_audit
+    from gallery.files import write_json
 
-        data = load_split(
-            benchmark,
-            root,
-            split,
-            captions=captions,
-            annotations=annotations,
-            on_missing="leave_out",
-            columns=_columns(column),
-        )
-        report = audit_split(data, decode=decode, num_workers=num_workers)
-        typer.echo(format_audit(report))  # first, so that a file that cannot be written loses nothing
-        if output is not None:
-            write_json(report, output)
-        if not report["complete"]:
-            raise typer.Exit(1)
+    data = load_split(
+        benchmark,
+        root,
+        split,
+        captions=captions,
+        annotations=annotations,
+        on_missing="leave_out",
+        columns=_columns(column),
+    )
+    report = audit_split(data, decode=decode, num_workers=num_workers)
+    show(*format_audit(report).split("\n"))  # first, so that a file that cannot be written loses nothing
+    if output is not None:
+        write_json(report, output)
+    if not report["complete"]:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -127,33 +116,32 @@ def embed(
     If it is killed, the same command resumes where it stopped; once finished, it does nothing. The embeddings do not
     depend on the number of processes.
     """
-    with _user_errors():
-        import logging
+    import logging
 
-        from eval.embedding.embed_benchmark import embed_benchmark
+    from eval.embedding.embed_benchmark import embed_benchmark
 
-        is_main = os.environ.get("RANK", "0") == "0"  # of the processes that accelerate launches
-        logging.basicConfig(level=logging.INFO if is_main else logging.ERROR, format="%(message)s")
-        gallery = embed_benchmark(
-            output,
-            model,
-            benchmark,
-            root,
-            split,
-            batch_size=batch_size,
-            on_error=on_error,
-            num_workers=num_workers,
-            dtype=dtype,
-            captions=captions,
-            annotations=annotations,
-            on_missing=on_missing,
-            columns=_columns(column),
-        )
+    is_main = os.environ.get("RANK", "0") == "0"  # of the processes that accelerate launches
+    logging.basicConfig(level=logging.INFO if is_main else logging.ERROR, format="%(message)s")
+    gallery = embed_benchmark(
+        output,
+        model,
+        benchmark,
+        root,
+        split,
+        batch_size=batch_size,
+        on_error=on_error,
+        num_workers=num_workers,
+        dtype=dtype,
+        captions=captions,
+        annotations=annotations,
+        on_missing=on_missing,
+        columns=_columns(column),
+    )
     if is_main:
         for name, problems in gallery.problems().items():
             for problem in problems:
-                typer.echo(f"counted as absent: {name}: {problem}")
-        typer.echo(f"{len(gallery)} clips and {len(gallery.queries)} queries are in {output}.")
+                show(f"counted as absent: {name}: {problem}")
+        show(f"{len(gallery)} clips and {len(gallery.queries)} queries are in {output}.")
 
 
 @app.command()
@@ -206,40 +194,38 @@ def run(
     device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
 ) -> None:
     """Evaluate a model on a benchmark, or embeddings: print the table, write a report and all that repeats it."""
-    with _user_errors():
-        from eval.reports.report import format_table
-        from eval.run import RunConfig
-        from eval.run import run as run_evaluation
-        from modeling_scalar.loading_scalar import load_plugins
+    from eval.reports.report import format_table
+    from eval.run import RunConfig
+    from eval.run import run as run_evaluation
+    from modeling_scalar.loading_scalar import load_plugins
 
-        load_plugins(plugin or [])
-        config = RunConfig(
-            output,
-            model_path=model,
-            benchmark=benchmark,
-            root=root,
-            split=split,
-            embeddings_path=embeddings,
-            methods=method,
-            rates=rate,
-            mask_seed=mask_seed,
-            batch_size=batch_size,
-            on_error=on_error,
-            device=device,
-            label=label,
-            two_stage=two_stage,
-            depth=depth,
-            policies=policy,
-            normalize=normalize,
-            num_workers=num_workers,
-            captions=captions,
-            annotations=annotations,
-            on_missing=on_missing,
-            columns=_columns(column),
-        )
-        results = run_evaluation(config)
-        typer.echo(format_table(results))
-        typer.echo(f"\nAll tables and figures are in {output / 'report'}.")
+    load_plugins(plugin or [])
+    config = RunConfig(
+        output,
+        model_path=model,
+        benchmark=benchmark,
+        root=root,
+        split=split,
+        embeddings_path=embeddings,
+        methods=method,
+        rates=rate,
+        mask_seed=mask_seed,
+        batch_size=batch_size,
+        on_error=on_error,
+        device=device,
+        label=label,
+        two_stage=two_stage,
+        depth=depth,
+        policies=policy,
+        normalize=normalize,
+        num_workers=num_workers,
+        captions=captions,
+        annotations=annotations,
+        on_missing=on_missing,
+        columns=_columns(column),
+    )
+    results = run_evaluation(config)
+    show(*format_table(results).split("\n"), "", f"All tables and figures are in {output / 'report'}.")
 
 
 @app.command()
@@ -260,11 +246,10 @@ def report(
     ] = False,
 ) -> None:
     """Compare results: the paper's tables and figures, with its published values beside them."""
-    with _user_errors():
-        from eval.reports.report import write_report
-        from eval.reports.result_files import load_results
+    from eval.reports.report import write_report
+    from eval.reports.result_files import load_results
 
-        typer.echo(write_report(load_results(results, baseline, reference, paper_mean), output))
+    show(*write_report(load_results(results, baseline, reference, paper_mean), output).split("\n"))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import argparse
 import json
 import pickle
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,8 @@ from pathlib import Path
 import torch
 from torch import nn
 from transformers import AutoTokenizer
+
+from commands.errors import run_command, show
 
 from .configuration_scalar import CONCATENATIONS, BeatsConfig, ScalarConfig
 from .feature_extraction_scalar import ScalarFeatureExtractor
@@ -373,18 +374,13 @@ def main(arguments: list[str] | None = None) -> int:
         "--concat-heads", action="store_true", help="keep the heads of concatenated modalities (PMRL's released score)"
     )
     options = parser.parse_args(arguments)
-    try:
-        sizes = json.loads(Path(options.sizes).read_text()) if options.sizes else None
-        audit = convert(options.checkpoint, options.output, sizes, options.tokenizer, options.concat_heads)
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(audit)
-    print(f"Saved to {options.output}.")
+    sizes = json.loads(Path(options.sizes).read_text()) if options.sizes else None
+    audit = convert(options.checkpoint, options.output, sizes, options.tokenizer, options.concat_heads)
+    show(*str(audit).split("\n"), f"Saved to {options.output}.")
     if options.tokenizer is None:
-        print("No processor was saved: pass --tokenizer bert-base-uncased to add one.")
+        show("No processor was saved: pass --tokenizer bert-base-uncased to add one.")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

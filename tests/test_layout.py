@@ -9,12 +9,13 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = {
-    "modeling_scalar": set(),
-    "gallery": {"modeling_scalar"},
-    "eval": {"gallery", "modeling_scalar"},
-    "trainer": {"eval", "gallery", "modeling_scalar"},
-    "search": {"gallery", "modeling_scalar"},
-    "hub_cards": {"gallery", "modeling_scalar"},
+    "commands": set(),
+    "modeling_scalar": {"commands"},
+    "gallery": {"commands", "modeling_scalar"},
+    "eval": {"commands", "gallery", "modeling_scalar"},
+    "trainer": {"commands", "eval", "gallery", "modeling_scalar"},
+    "search": {"commands", "gallery", "modeling_scalar"},
+    "hub_cards": {"commands", "gallery", "modeling_scalar"},
 }
 REMOTE_CODE = {"torch", "transformers", "huggingface_hub"}
 # NumPy comes with transformers and carries raw frames and sound; PyAV decodes files and may be absent.
