@@ -19,6 +19,7 @@ FAULT = 70
 """The exit code of a fault of ours: EX_SOFTWARE of sysexits.h."""
 
 _EXPECTED = (ImportError, OSError, ValueError)
+_LONGEST = 2000  # characters of a sentence: some libraries list all they know
 _MENDED_BY = {
     errno.ENOSPC: "The disk is full: {file} could not be written. Free some space, then give the same command again.",
     errno.EDQUOT: "The quota is used up: {file} could not be written. Free some space, then give the same command "
@@ -27,6 +28,9 @@ _MENDED_BY = {
     errno.EROFS: "{file} lies on a disk that is mounted read-only. Choose another folder.",
     errno.EACCES: "There is no permission to use {file}. Change it, or choose another place.",
     errno.EISDIR: "{file} is a folder; a file was expected.",
+    errno.ENOENT: "There is no {file}.",
+    errno.ELOOP: "{file} is a link that leads to itself.",
+    errno.ENAMETOOLONG: "The name {file} is too long for this disk.",
     errno.ENOTDIR: "{file} cannot be: a part of this path is a file, not a folder.",
 }
 
@@ -51,7 +55,8 @@ def describe(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno in _MENDED_BY and message.startswith("[Errno"):
         file = "a file" if error.filename is None else os.fsdecode(error.filename)
         message = _MENDED_BY[error.errno].format(file=file)
-    return " ".join(message.split()) or type(error).__name__
+    message = " ".join(message.split()) or type(error).__name__
+    return message if len(message) <= _LONGEST else f"{message[:_LONGEST]} ..."
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

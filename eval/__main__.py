@@ -14,6 +14,7 @@ app = typer.Typer(
     help="Evaluate text-to-video retrieval.",
     add_completion=False,
     no_args_is_help=True,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
@@ -47,10 +48,12 @@ def _columns(given: list[str] | None) -> dict[str, str] | None:
 @app.command()
 def miniature(
     output: Annotated[Path, typer.Option(help="Folder to write the benchmark to.")],
-    num_train: Annotated[int, typer.Option(help="Clips to train on.")] = 1500,
-    num_test: Annotated[int, typer.Option(help="Clips to test on.")] = 300,
-    seed: Annotated[int, typer.Option(help="Seed of the clips.")] = 0,
-    num_proc: Annotated[int | None, typer.Option(help="Processes that write clips; by default one per CPU.")] = None,
+    num_train: Annotated[int, typer.Option(min=1, help="Clips to train on.")] = 1500,
+    num_test: Annotated[int, typer.Option(min=1, help="Clips to test on.")] = 300,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the clips.")] = 0,
+    num_proc: Annotated[
+        int | None, typer.Option(min=1, help="Processes that write clips; by default one per CPU.")
+    ] = None,
 ) -> None:
     """Generate the miniature benchmark: short clips whose captions need picture, sound or speech."""
     from eval.miniature import generate
@@ -69,7 +72,7 @@ def audit(
     column: _Column = None,
     output: Annotated[Path | None, typer.Option(help="JSON file for everything that is found.")] = None,
     decode: Annotated[bool, typer.Option(help="Read every stream, not only the header of each file.")] = True,
-    num_workers: Annotated[int, typer.Option(help="Clips read at once.")] = 2,
+    num_workers: Annotated[int, typer.Option(min=1, help="Clips read at once.")] = 2,
 ) -> None:
     """Inspect a benchmark before anything runs; exit code 1 if a file is missing, unreadable or empty."""
     from eval.benchmarks import load_split
@@ -105,10 +108,10 @@ def embed(
     column: _Column = None,
     on_missing: _OnMissing = "raise",
     batch_size: Annotated[
-        int, typer.Option(help="Clips or captions per forward pass: the most that a kill can lose.")
+        int, typer.Option(min=1, help="Clips or captions per forward pass: the most that a kill can lose.")
     ] = 32,
     on_error: _OnError = "raise",
-    num_workers: Annotated[int, typer.Option(help="Threads of each process that read clips ahead.")] = 2,
+    num_workers: Annotated[int, typer.Option(min=1, help="Threads of each process that read clips ahead.")] = 2,
     dtype: Annotated[Literal["float32", "float16"], typer.Option(help="Precision of the vectors.")] = "float16",
 ) -> None:
     """Embed a benchmark once, for `run --embeddings`: accelerate launch -m eval embed ...
@@ -179,18 +182,18 @@ def run(
         0.75,
         0.9,
     ),
-    mask_seed: Annotated[int, typer.Option(help="Seed of the missing-modality masks.")] = 0,
+    mask_seed: Annotated[int, typer.Option(min=0, help="Seed of the missing-modality masks.")] = 0,
     two_stage: Annotated[
         bool | None, typer.Option(help="Measure the second stage; by default if a model and clips are given.")
     ] = None,
-    depth: Annotated[int, typer.Option(help="Clips or captions that the second stage reorders.")] = 50,
+    depth: Annotated[int, typer.Option(min=1, help="Clips or captions that the second stage reorders.")] = 50,
     policy: Annotated[
         list[str],
         typer.Option(help="What the second stage reads of a masked modality: absent, no token; zeros, zero states."),
     ] = ("absent", "zeros"),
-    batch_size: Annotated[int, typer.Option(help="Clips or captions per forward pass.")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="Clips or captions per forward pass.")] = 32,
     on_error: _OnError = "raise",
-    num_workers: Annotated[int, typer.Option(help="Threads that read clips ahead.")] = 2,
+    num_workers: Annotated[int, typer.Option(min=1, help="Threads that read clips ahead.")] = 2,
     device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
 ) -> None:
     """Evaluate a model on a benchmark, or embeddings: print the table, write a report and all that repeats it."""

@@ -46,6 +46,18 @@ def _can_print(text: str) -> bool:
     return True
 
 
+def _check_queries(texts: list[str]) -> None:
+    for text in texts:
+        if not text.strip():
+            raise ValueError(f"A query is empty, got {text!r}. Type what you are looking for.")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"The query {text!r} is not UTF-8. Set the encoding of your terminal to UTF-8."
+            ) from error
+
+
 def _weights_line(hit: "Hit") -> str:
     if hit.weights is None:
         return "  ".join(f"{name} present" for name, here in hit.presence.items() if here)
@@ -100,10 +112,11 @@ def index(
     from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
     from gallery.provenance import describe, model_folder
     from modeling_scalar import load_model
-    from modeling_scalar.loading_scalar import default_device, model_fingerprint
+    from modeling_scalar.loading_scalar import device_of_name, model_fingerprint
 
     from .indexing import find_files, index_files
 
+    place = device_of_name(device)
     files = find_files(paths, recursive)
     if not files and not prune:
         raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in paths)}.")
@@ -113,7 +126,7 @@ def index(
     if is_gallery(output):
         Gallery.open(output).check_model(model, fingerprint, must_know=True)
     network, processor = load_model(folder)
-    network = network.to(device or default_device())
+    network = network.to(place)
     with GalleryWriter(output, dtype) as writer:
         if not writer.metadata:
             name = str(folder) if Path(model).is_dir() else model
@@ -152,8 +165,10 @@ def query(
     from gallery.gallery import Gallery
     from gallery.provenance import model_folder
     from modeling_scalar import load_model
-    from modeling_scalar.loading_scalar import default_device, model_fingerprint
+    from modeling_scalar.loading_scalar import device_of_name, model_fingerprint
 
+    place = device_of_name(device)
+    _check_queries(texts)
     opened = Gallery.open(gallery)
     model = model or opened.model
     if model is None:
@@ -161,7 +176,7 @@ def query(
     folder = model_folder(model)
     opened.check_model(model, model_fingerprint(folder))
     network, processor = load_model(folder)
-    embeds = embed_captions(network.to(device or default_device()), processor, texts)
+    embeds = embed_captions(network.to(place), processor, texts)
     options = network.score_options()
     del options["query_temperature"]  # a gallery has its own
     learned = {name: value.item() for name, value in options.items() if name != "method"}

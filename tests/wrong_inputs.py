@@ -1,0 +1,435 @@
+"""What users give by mistake, others with intent: a table of wrong inputs, the command each is given to, and the answer.
+
+An input is a change of valid ones: [`VALID`] lists what lies in the folder in which a command runs. `WRONG` is the
+table; `tests/test_wrong_inputs.py` makes every input and runs every command.
+"""
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+# How an input is made ------------------------------------------------------------------------------------------------
+
+GONE = object()
+"""The file or folder is removed."""
+
+FOLDER = object()
+"""A folder stands in the place of a file."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A symbolic link."""
+
+    target: str
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The first part of the file: a share, from 0 to 1."""
+
+    share: float
+
+
+@dataclass(frozen=True)
+class Fields:
+    """A JSON file with some fields changed: `{"retrieval.rates.0.rate": "x"}`; `GONE` leaves one out."""
+
+    changes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """A safetensors file with some tensors changed, each by a function of [`CHANGES`]; `GONE` leaves one out."""
+
+    changes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Header:
+    """A safetensors file of this header and this many bytes of zeros; its length can lie."""
+
+    header: Any
+    size: int = 0
+    length: int | None = None
+
+
+CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "nan": lambda tensor: torch.full_like(tensor, float("nan")),
+    "inf": lambda tensor: torch.full_like(tensor, float("inf")),
+    "longer": lambda tensor: torch.cat([tensor, tensor]),
+    "flat": lambda tensor: tensor.flatten(),
+    "empty": lambda tensor: tensor[:0],
+    "whole numbers": lambda tensor: tensor.long(),
+}
+
+
+def _change_field(content: Any, path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    for name in parents:
+        content = content[int(name) if isinstance(content, list) else name]
+    last = int(last) if isinstance(content, list) else last
+    if value is GONE:
+        del content[last]
+    else:
+        content[last] = value
+
+
+def make(path: Path, content: Any) -> None:
+    """Put `content` in the place of what is at `path`."""
+    if isinstance(content, Fields):
+        found = json.loads(path.read_text())
+        for name, value in content.changes.items():
+            _change_field(found, name, value)
+        content = json.dumps(found)
+    elif isinstance(content, Tensors):
+        found = load_file(path)
+        for name, change in content.changes.items():
+            if change is GONE:
+                del found[name]
+            else:
+                found[name] = CHANGES[change](found[name]) if isinstance(change, str) else torch.zeros(change)
+        path.unlink()
+        save_file(found, path, {"format": "pt"})
+        return
+    elif isinstance(content, Header):
+        header = content.header if isinstance(content.header, bytes) else json.dumps(content.header).encode()
+        length = len(header) if content.length is None else content.length
+        content = length.to_bytes(8, "little") + header + bytes(content.size)
+    elif isinstance(content, Cut):
+        found = path.read_bytes()
+        content = found[: int(len(found) * content.share)]
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    if content is GONE:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if content is FOLDER:
+        path.mkdir()
+    elif isinstance(content, Link):
+        os.symlink(content.target, path)
+    else:
+        path.write_bytes(content.encode(errors="surrogateescape") if isinstance(content, str) else content)
+
+
+# The table -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """
+    A wrong input.
+
+    Args:
+        name (`str`): what is wrong.
+        command (`str`): words as a shell reads them, after `python`; `{name}` is one of `words`.
+        message (`str`): part of the sentence that the command prints.
+        files (`Mapping`): names in the folder to what is put there, see [`make`].
+        code (`int`): how the command ends: 1, what the user can mend; 2, usage; 0, harmless.
+        words (`Mapping`): words of the command that no shell would pass on in writing.
+    """
+
+    name: str
+    command: str
+    message: str
+    files: Mapping[str, Any] = field(default_factory=dict)
+    code: int = 1
+    words: Mapping[str, str] = field(default_factory=dict)
+
+    def argv(self) -> list[str]:
+        """The words after `python`."""
+        return [
+            self.words.get(word[1:-1], word) if word.startswith("{") else word for word in shlex.split(self.command)
+        ]
+
+
+_DEEP = "[" * 100_000 + "]" * 100_000
+_DEEP_OBJECT = '{"a": ' * 100_000 + "1" + "}" * 100_000
+_LARGE = "1" + "0" * 400
+
+
+_INDEX = "-m search index data/test --model model --output out"
+_QUERY = "-m search query gallery text --model model"
+_RUN = "-m eval run --embeddings embeddings --output out --rate 0"
+_MODEL = "-m eval run --model model --benchmark miniature --root data --output out --rate 0"
+_OWN = "-m eval audit --benchmark own --root"
+
+_USAGE = [
+    ("no command", "-m search", "Usage:"),
+    ("an unknown command", "-m search find", "No such command 'find'"),
+    ("an unknown option", "-m search info gallery --verbose", "No such option: --verbose"),
+    ("an argument too many", "-m search info gallery another", "unexpected extra argument"),
+    ("no gallery", "-m search info", "Missing argument 'gallery'"),
+    ("no query", "-m search query gallery", "Missing argument 'texts'"),
+    ("no model", "-m search index clips --output out", "Missing option '--model'"),
+    ("no output", "-m search index clips --model model", "Missing option '--output'"),
+    ("k of 0", f"{_QUERY} --k 0", "should be greater than or equal to 1"),
+    ("k below 0", f"{_QUERY} --k -1", "should be greater than or equal to 1"),
+    ("k that is no number", f"{_QUERY} --k five", "should be a valid integer"),
+    ("k that is no whole number", f"{_QUERY} --k 1.5", "should be a valid integer"),
+    ("k of 5,000 digits", f"{_QUERY} --k {'9' * 5000}", "exceeded maximum size"),
+    ("an empty k", f"{_QUERY} --k ''", "should be a valid integer"),
+    ("a batch of 0", f"{_INDEX} --batch-size 0", "should be greater than or equal to 1"),
+    ("a batch below 0", f"{_INDEX} --batch-size -8", "should be greater than or equal to 1"),
+    ("no workers", f"{_INDEX} --num-workers 0", "should be greater than or equal to 1"),
+    ("another precision", f"{_INDEX} --dtype float64", "'float64' is not one of"),
+    ("another answer to errors", f"{_INDEX} --on-error skip", "'skip' is not one of"),
+    ("an option without its value", f"{_INDEX} --dtype", "requires an argument"),
+    ("convert to nowhere", "-m search convert gallery", "Missing argument 'new'"),
+    ("no command of eval", "-m eval", "Usage:"),
+    ("an unknown command of eval", "-m eval evaluate", "No such command 'evaluate'"),
+    ("eval without output", "-m eval run --embeddings embeddings", "Missing option '--output'"),
+    ("a rate that is no number", f"{_RUN} --rate half", "should be a valid number"),
+    ("a seed that is no number", f"{_RUN} --mask-seed x", "should be a valid integer"),
+    ("a batch of 0 of eval run", f"{_RUN} --batch-size 0", "should be greater than or equal to 1"),
+    ("no workers of eval run", f"{_RUN} --num-workers 0", "should be greater than or equal to 1"),
+    ("a depth of 0", f"{_RUN} --depth 0", "should be greater than or equal to 1"),
+    ("a mask seed below 0", f"{_RUN} --mask-seed -1", "should be greater than or equal to 0"),
+    ("other captions", f"{_MODEL} --captions last", "'last' is not one of"),
+    ("another answer to what is missing", f"{_MODEL} --on-missing ignore", "'ignore' is not one of"),
+    (
+        "a batch of 0 of eval embed",
+        "-m eval embed --model model --benchmark miniature --root data --output out --batch-size 0",
+        "should be greater than or equal to 1",
+    ),
+    (
+        "no workers of eval audit",
+        "-m eval audit --benchmark miniature --root data --num-workers 0",
+        "should be greater than or equal to 1",
+    ),
+    ("a set without clips", "-m eval miniature --output out --num-test 0", "greater than or equal to 1"),
+    ("a set with fewer than no clips", "-m eval miniature --output out --num-train -1", "greater than or equal to 1"),
+    ("a set without processes", "-m eval miniature --output out --num-proc 0", "greater than or equal to 1"),
+    ("a set with a seed below 0", "-m eval miniature --output out --seed -1", "greater than or equal to 0"),
+    ("a report of nothing", "-m eval report --output out", "Missing argument 'results'"),
+    ("no command of hub_cards", "-m hub_cards", "Usage:"),
+    ("a push without a name", "-m hub_cards push-model model", "Missing argument 'name'"),
+    ("a push of nothing", "-m hub_cards push-model", "Missing argument 'folder'"),
+    ("an unknown option of a push", "-m hub_cards push-model model user/x --public", "No such option: --public"),
+    ("a Space of no gallery", "-m hub_cards push-space user/x", "Missing option '--gallery'"),
+    ("validate nothing", "-m hub_cards validate", "Missing argument 'path'"),
+    ("a conversion of nothing", "-m modeling_scalar.convert_vast_to_hf --output out", "--checkpoint"),
+    ("a conversion to nowhere", "-m modeling_scalar.convert_vast_to_hf --checkpoint x.pt", "--output"),
+]
+
+_WORDS = {
+    "surrogates": "caf\udce9",
+    "control": "\x1b[31mred\x07",
+    "long": "word " * 25_000,
+    "bidi": "\u202egnp.\u05d0",
+}
+
+_QUERIES = [
+    ("a query that is not UTF-8", "-m search query gallery {surrogates} --model model", "is not UTF-8"),
+    ("an empty query", "-m search query gallery '' --model model", "empty"),
+    ("a query of spaces", "-m search query gallery '  \t ' --model model", "empty"),
+    ("one empty query of two", "-m search query gallery dog '' --model model", "empty"),
+    ("a path that is not UTF-8", "-m search info {surrogates}", "There is no gallery"),
+    ("a path with control characters", "-m search info {control}", "\\x1b[31mred\\x07"),
+    ("a path that turns the text around", "-m search info {bidi}", "\\u202egnp."),
+    ("a path of 5,000 characters", f"-m search info {'x' * 5000}", "name too long"),
+    ("a model that is not UTF-8", "-m search index data/test --model {surrogates} --output out", "no model folder"),
+    ("a model with control characters", "-m search index data/test --model {control} --output out", "\\x1b"),
+    ("a benchmark with control characters", "-m eval audit --benchmark {control} --root data", "\\x1b"),
+]
+_HARMLESS = [
+    ("a query with control characters", "-m search query gallery {control} --model model", "\\x1b[31mred\\x07"),
+    ("a query that turns the text around", "-m search query gallery {bidi} --model model", "\\u202e"),
+    ("a query of emoji", "-m search query gallery 🐕👩‍🚀 --model model", "query: 🐕👩‍🚀"),
+    ("a query of Hebrew", "-m search query gallery 'כלב נובח' --model model", "query: כלב נובח"),
+    ("a query of 125,000 characters", "-m search query gallery {long} --model model", "query: word"),
+    ("more hits than clips", f"{_QUERY} --k {10**30}", "  3  "),
+    ("a query that looks like an option", "-m search query gallery --model model -- --k", "query: --k"),
+]
+
+_DEVICES = [
+    (f"a device {name!r}", f"{command} --device {name!r}", "must be one that is here, cpu")
+    for command in (_INDEX, _QUERY, _MODEL)
+    for name in ("foo", "cuda", "cuda:7", "meta", "mps", "", "cpu:-1", "cpu:1", "privateuseone")
+]
+
+_CONFIG, _WEIGHTS, _PROCESSOR = "model/config.json", "model/model.safetensors", "model/processor_config.json"
+_TOKENIZER = "model/tokenizer.json"
+_ONE = {"text_projection.weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
+_TWO = {name: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for name in "ab"}
+_PICKLE = b"\x80\x02cposix\nsystem\nX\x0d\x00\x00\x00touch EXECUTEDq\x00\x85R."
+_INDEX_FILE = "model/model.safetensors.index.json"
+
+
+def _index(**shards: str) -> str:
+    return json.dumps({"metadata": {}, "weight_map": shards})
+
+
+_MODELS = [
+    (name, _INDEX, message, files)
+    for name, message, files in [
+        ("no folder of a model", "", {"model": GONE}),
+        ("a file in the place of a model", "", {"model": "weights"}),
+        ("an empty folder of a model", "", {"model": FOLDER}),
+        ("no weights", "", {_WEIGHTS: GONE}),
+        ("empty weights", "", {_WEIGHTS: b""}),
+        ("seven bytes of weights", "", {_WEIGHTS: b"1234567"}),
+        ("weights without their end", "", {_WEIGHTS: Cut(0.9)}),
+        ("weights cut in the header", "", {_WEIGHTS: Cut(0.01)}),
+        ("weights of text", "", {_WEIGHTS: "<html>404</html>" * 99}),
+        ("a header of a terabyte", "", {_WEIGHTS: Header(_ONE, 4, 2**40)}),
+        ("a header longer than any number", "", {_WEIGHTS: Header(_ONE, 4, 2**64 - 1)}),
+        ("a header that is not JSON", "", {_WEIGHTS: Header(b"{", 4)}),
+        ("a header that is deep", "", {_WEIGHTS: Header(_DEEP_OBJECT.encode(), 4)}),
+        ("a header that is a list", "", {_WEIGHTS: Header([], 4)}),
+        ("tensors that overlap", "", {_WEIGHTS: Header(_TWO, 4)}),
+        ("tensors that end outside", "", {_WEIGHTS: Header(_ONE, 2)}),
+        ("bytes of no tensor", "", {_WEIGHTS: Header(_ONE, 2000)}),
+        (
+            "a tensor of another size than its shape",
+            "",
+            {_WEIGHTS: Header({"a": {"dtype": "F32", "shape": [10**9], "data_offsets": [0, 4]}}, 4)},
+        ),
+        (
+            "a tensor with a size below 0",
+            "",
+            {_WEIGHTS: Header({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, 4)},
+        ),
+        (
+            "a tensor of no known type",
+            "",
+            {_WEIGHTS: Header({"a": {"dtype": "F33", "shape": [1], "data_offsets": [0, 4]}}, 4)},
+        ),
+        ("weights of no tensor", "", {_WEIGHTS: Header({})}),
+        ("weights of another model", "", {_WEIGHTS: Header(_ONE, 4)}),
+        ("a weight is missing", "", {_WEIGHTS: Tensors({"text_projection.weight": GONE})}),
+        ("a weight is NaN", "", {_WEIGHTS: Tensors({"text_projection.weight": "nan"})}),
+        ("a weight is infinite", "", {_WEIGHTS: Tensors({"match_head.dense.bias": "inf"})}),
+        ("a weight that is too long", "", {_WEIGHTS: Tensors({"text_projection.weight": "longer"})}),
+        ("a weight without rows", "", {_WEIGHTS: Tensors({"text_projection.weight": "empty"})}),
+        ("a weight that is flat", "", {_WEIGHTS: Tensors({"video_projection.weight": "flat"})}),
+        ("a link to nothing", "", {_WEIGHTS: Link("nowhere")}),
+        ("a link in a circle", "", {_WEIGHTS: Link("model.safetensors")}),
+        ("a folder in the place of weights", "", {_WEIGHTS: FOLDER}),
+        ("only a pickle", "", {_WEIGHTS: GONE, "model/pytorch_model.bin": _PICKLE}),
+        ("a pickle in the place of weights", "", {_WEIGHTS: _PICKLE}),
+        (
+            "an index of a file that is gone",
+            "",
+            {_WEIGHTS: GONE, _INDEX_FILE: _index(a="model-00001-of-00002.safetensors")},
+        ),
+        ("an index of a file outside", "", {_WEIGHTS: GONE, _INDEX_FILE: _index(a="../../secret.safetensors")}),
+        ("an index of an absolute file", "", {_WEIGHTS: GONE, _INDEX_FILE: _index(a="/etc/passwd")}),
+        ("an index of a pickle", "", {_WEIGHTS: GONE, _INDEX_FILE: _index(a="model.bin"), "model/model.bin": _PICKLE}),
+        ("an index that is a list", "", {_WEIGHTS: GONE, _INDEX_FILE: "[]"}),
+        ("an index of numbers", "", {_WEIGHTS: GONE, _INDEX_FILE: '{"weight_map": {"a": 1}}'}),
+        ("an empty index", "", {_WEIGHTS: GONE, _INDEX_FILE: '{"weight_map": {}}'}),
+        ("a deep index", "", {_WEIGHTS: GONE, _INDEX_FILE: _DEEP}),
+        ("no configuration", "", {_CONFIG: GONE}),
+        ("an empty configuration", "", {_CONFIG: ""}),
+        ("a configuration that is not JSON", "", {_CONFIG: "{model_type: scalar}"}),
+        ("a configuration that is a list", "", {_CONFIG: "[]"}),
+        ("a configuration that is a number", "", {_CONFIG: _LARGE}),
+        ("a configuration that is deep", "", {_CONFIG: _DEEP}),
+        ("a configuration that is a deep object", "", {_CONFIG: _DEEP_OBJECT}),
+        ("a configuration that is not UTF-8", "", {_CONFIG: b"\xff\xfe{\x00"}),
+        ("a configuration of another model", "", {_CONFIG: Fields({"model_type": "bert"})}),
+        ("a configuration of no model", "", {_CONFIG: Fields({"model_type": GONE})}),
+        (
+            "a configuration of code elsewhere",
+            "",
+            {
+                _CONFIG: Fields(
+                    {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil"}}
+                ),
+                "model/evil.py": "open('EXECUTED', 'w')",
+            },
+        ),
+        ("a model type that is a list", "", {_CONFIG: Fields({"model_type": ["scalar"]})}),
+        ("a dimension that is text", "", {_CONFIG: Fields({"projection_dim": "16"})}),
+        ("a dimension of 0", "", {_CONFIG: Fields({"projection_dim": 0})}),
+        ("a dimension below 0", "", {_CONFIG: Fields({"projection_dim": -16})}),
+        ("another dimension", "", {_CONFIG: Fields({"projection_dim": 17})}),
+        ("a dimension of 10**9", "", {_CONFIG: Fields({"projection_dim": 10**9})}),
+        ("a dimension of 10**30", "", {_CONFIG: Fields({"projection_dim": 10**30})}),
+        ("a billion layers", "", {_CONFIG: Fields({"text_config.num_hidden_layers": 10**9})}),
+        ("a billion layers that see", "", {_CONFIG: Fields({"vision_config.num_hidden_layers": 10**9})}),
+        ("a layer too many", "", {_CONFIG: Fields({"audio_config.num_hidden_layers": 3})}),
+        ("layers that are text", "", {_CONFIG: Fields({"text_config.num_hidden_layers": "two"})}),
+        ("layers below 0", "", {_CONFIG: Fields({"text_config.num_hidden_layers": -1})}),
+        ("a vocabulary of 10**12", "", {_CONFIG: Fields({"text_config.vocab_size": 10**12})}),
+        ("a vocabulary of another size", "", {_CONFIG: Fields({"text_config.vocab_size": 61})}),
+        ("10**12 positions", "", {_CONFIG: Fields({"text_config.max_position_embeddings": 10**12})}),
+        ("pictures of 10**9 pixels", "", {_CONFIG: Fields({"vision_config.image_size": 10**9})}),
+        ("patches of 0 pixels", "", {_CONFIG: Fields({"vision_config.patch_size": 0})}),
+        ("no heads", "", {_CONFIG: Fields({"text_config.num_attention_heads": 0})}),
+        ("heads that do not divide", "", {_CONFIG: Fields({"audio_config.num_attention_heads": 5})}),
+        ("an unknown activation", "", {_CONFIG: Fields({"text_config.hidden_act": "evil"})}),
+        ("an activation that is a number", "", {_CONFIG: Fields({"audio_config.hidden_act": 1})}),
+        ("a text tower that is a list", "", {_CONFIG: Fields({"text_config": []})}),
+        ("a text tower of an unknown kind", "", {_CONFIG: Fields({"text_config.model_type": "evil"})}),
+        ("an unknown score", "", {_CONFIG: Fields({"aggregation": "best"})}),
+        ("a score that is a number", "", {_CONFIG: Fields({"aggregation": 1})}),
+        ("a temperature of 0", "", {_CONFIG: Fields({"query_temperature": 0})}),
+        ("a temperature that is NaN", "", {_CONFIG: Fields({"query_temperature": float("nan")})}),
+        ("a temperature of 1e-320", "", {_CONFIG: Fields({"query_temperature": 1e-320})}),
+        ("a temperature below 0", "", {_CONFIG: Fields({"query_temperature": -1})}),
+        ("a temperature that is text", "", {_CONFIG: Fields({"query_temperature": "warm"})}),
+        ("an unknown pooling", "", {_CONFIG: Fields({"text_pooling": "max"})}),
+        ("a dtype of no number", "", {_CONFIG: Fields({"dtype": "evil"})}),
+        ("a flag that is text", "", {_CONFIG: Fields({"has_concat_heads": "yes"})}),
+        ("heads that the weights lack", "", {_CONFIG: Fields({"has_concat_heads": True})}),
+        ("no processor", "", {_PROCESSOR: GONE}),
+        ("an empty processor", "", {_PROCESSOR: ""}),
+        ("a processor that is a list", "", {_PROCESSOR: "[]"}),
+        ("a processor that is deep", "", {_PROCESSOR: _DEEP_OBJECT}),
+        ("a processor of another class", "", {_PROCESSOR: Fields({"processor_class": "CLIPProcessor"})}),
+        (
+            "a processor of code elsewhere",
+            "",
+            {
+                _PROCESSOR: Fields({"processor_class": "Evil", "auto_map": {"AutoProcessor": "evil.Evil"}}),
+                "model/evil.py": "open('EXECUTED', 'w')",
+            },
+        ),
+        ("no frames", "", {_PROCESSOR: Fields({"num_frames": 0})}),
+        ("frames that are text", "", {_PROCESSOR: Fields({"num_frames": "two"})}),
+        ("10**9 frames", "", {_PROCESSOR: Fields({"num_frames": 10**9})}),
+        ("captions of no token", "", {_PROCESSOR: Fields({"max_text_length": 0})}),
+        ("captions longer than the model reads", "", {_PROCESSOR: Fields({"max_text_length": 10**6})}),
+        ("pictures of no pixel", "", {_PROCESSOR: Fields({"image_processor.image_size": 0})}),
+        ("pictures of another size than the model's", "", {_PROCESSOR: Fields({"image_processor.image_size": 48})}),
+        ("pictures of a million pixels a side", "", {_PROCESSOR: Fields({"image_processor.image_size": 10**6})}),
+        ("a segment of no frame", "", {_PROCESSOR: Fields({"feature_extractor.segment_length": 0})}),
+        ("a segment of 10**12 frames", "", {_PROCESSOR: Fields({"feature_extractor.segment_length": 10**12})}),
+        ("no picture processor", "", {_PROCESSOR: Fields({"image_processor": GONE})}),
+        ("no vocabulary", "", {_TOKENIZER: GONE}),
+        ("an empty vocabulary", "", {_TOKENIZER: ""}),
+        ("half a vocabulary", "", {_TOKENIZER: Cut(0.5)}),
+        ("a vocabulary that is a list", "", {_TOKENIZER: "[]"}),
+        ("a vocabulary that is deep", "", {_TOKENIZER: _DEEP}),
+        ("a word that the model does not know", "", {_TOKENIZER: Fields({"model.vocab.weather": 1000})}),
+        (
+            "a tokenizer of an unknown kind",
+            "",
+            {"model/tokenizer_config.json": Fields({"tokenizer_class": "EvilTokenizer"})},
+        ),
+        (
+            "a tokenizer of code elsewhere",
+            "",
+            {
+                "model/tokenizer_config.json": Fields(
+                    {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
+                ),
+                "model/evil.py": "open('EXECUTED', 'w')",
+            },
+        ),
+        ("tokenizer settings that are a list", "", {"model/tokenizer_config.json": "[]"}),
+        ("tokenizer settings that are deep", "", {"model/tokenizer_config.json": _DEEP_OBJECT}),
+    ]
+]
