@@ -14,9 +14,6 @@ MODALITIES = ("video", "audio", "subtitle")
 CONCATENATIONS = (("video", "audio"), ("video", "subtitle"), MODALITIES)
 """What the concatenation heads of a VAST checkpoint read, in their one order."""
 
-MIN_TEMPERATURE = 1e-6
-"""Of the query-conditioned weights: a cosine divided by less is no number that a softmax can take."""
-
 POOLINGS = ("cls", "mean", "pooler")
 
 # Towers whose first token is an ordinary patch: pooling "cls" would silently embed one corner of the input.
@@ -150,12 +147,10 @@ class ScalarConfig(PreTrainedConfig):
 
     def validate_scalar(self) -> None:
         """Check the relations between fields on which the model relies."""
-        if not self.query_temperature >= MIN_TEMPERATURE:
-            raise ValueError(
-                f"`query_temperature` must be at least {MIN_TEMPERATURE:g}, got {self.query_temperature!r}."
-            )
         from .aggregation_scalar import METHODS  # which needs this file
+        from .pairs_scalar import check_temperature
 
+        check_temperature(self.query_temperature)
         if self.aggregation not in METHODS:
             raise ValueError(
                 f"`aggregation` must be one of {tuple(METHODS)}, got {self.aggregation!r}. If a plugin registers it, "
@@ -195,4 +190,4 @@ class ScalarConfig(PreTrainedConfig):
 # Sub-configs are resolved by `model_type`; transformers does not know this one.
 AutoConfig.register(BeatsConfig.model_type, BeatsConfig, exist_ok=True)
 
-__all__ = ["CONCATENATIONS", "MIN_TEMPERATURE", "MODALITIES", "POOLINGS", "BeatsConfig", "ScalarConfig"]
+__all__ = ["CONCATENATIONS", "MODALITIES", "POOLINGS", "BeatsConfig", "ScalarConfig"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from commands.errors import Commands, show
+from commands.errors import Commands, say, show
 
 if TYPE_CHECKING:
     from gallery.gallery import Hit
@@ -181,6 +181,8 @@ def query(
     del options["query_temperature"]  # a gallery has its own
     learned = {name: value.item() for name, value in options.items() if name != "method"}
     results = opened.search(embeds, k, method=options["method"], **learned)
+    for text in (text for text, hits in zip(texts, results, strict=True) if not hits):
+        say(f"No hits for {text!r}: {opened.why_no_hits(options['method'])}.")
     if as_json:
         table = [
             {"query": text, "hits": [{"path": hit.clip_id} | asdict(hit) for hit in hits]}
@@ -226,6 +228,15 @@ def verify(gallery: _Gallery) -> None:
     opened = Gallery.open(gallery)
     num_bytes = opened.verify()
     show(f"{len(opened)} clips in {num_bytes / 1e6:.1f} MB are as they were written.")
+
+
+@app.command()
+def repair(gallery: _Gallery) -> None:
+    """Restore what is whole of a damaged gallery; what is damaged is moved into its folder `damaged`."""
+    from gallery.gallery import Gallery
+    from gallery.repair import repair as repair_gallery
+
+    show(*repair_gallery(gallery), f"{gallery} is whole: {len(Gallery.open(gallery))} clips.")
 
 
 @app.command()

@@ -87,12 +87,14 @@ def clip_stat(path: str) -> tuple[int, int]:
     return sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
 
 
-def _is_unchanged(path: str, known: MediaFile) -> bool:
+def _unchanged_since(path: str, known: MediaFile) -> int | None:
+    """The time of change of a file whose content is the known one; `None` if it must be read."""
     try:
         size, mtime_ns = clip_stat(path)
-        return size == known.size and (mtime_ns == known.mtime_ns or clip_sha256(path) == known.sha256)
+        is_same = size == known.size and (mtime_ns == known.mtime_ns or clip_sha256(path) == known.sha256)
     except OSError:  # reading it will say what is wrong
-        return False
+        return None
+    return mtime_ns if is_same else None
 
 
 @dataclass
@@ -120,20 +122,23 @@ def _read(processor: ScalarProcessor, path: str, on_error: str) -> tuple[_Read, 
     return _Read(file, duration, problems), clip
 
 
-def _plan(files: list[str], gallery: Gallery, writer: GalleryWriter, retry: bool, report: IndexReport) -> list[str]:
+def _plan(
+    files: list[str], gallery: Gallery, writer: GalleryWriter, retry: bool, report: IndexReport, batch_size: int
+) -> list[str]:
     """Return the files that must be read; report the others."""
     todo, touched = [], []
     for path in files:
         known = gallery.files.get(path)
-        if known is None or not _is_unchanged(path, known):
+        mtime_ns = None if known is None else _unchanged_since(path, known)
+        if mtime_ns is None or (known.reason is not None and retry):
             todo.append(path)
             continue
-        if known.reason is not None and retry:
-            todo.append(path)
-            continue
-        _, mtime_ns = clip_stat(path)
         if mtime_ns != known.mtime_ns:  # touched, same content: remember, so as not to hash it again
             touched.append(replace(known, mtime_ns=mtime_ns))
+            if len(touched) == batch_size:  # hashing large files takes long too: a kill may lose no more than that
+                writer.put_files(touched)
+                writer.commit()
+                touched = []
         if known.reason is None:
             report.unchanged.append(path)
         else:
@@ -149,8 +154,8 @@ def _look_for_vanished(gallery: Gallery, writer: GalleryWriter, prune: bool, rep
     report.vanished = [file.path for file in gone if file.reason is None]
     report.pruned = prune
     if prune:
-        writer.remove_clips(report.vanished)
-        writer.forget_files(file.path for file in gone if file.reason is not None)
+        writer.remove_clips(path for path in report.vanished if path in writer)
+        writer.forget_files(file.path for file in gone)
 
 
 def index_files(
@@ -184,7 +189,7 @@ def index_files(
     check_reading(batch_size, on_error, num_workers)
     report, gallery = IndexReport(), writer.gallery()
     _look_for_vanished(gallery, writer, prune, report)
-    todo = _plan(files, gallery, writer, on_error == "raise", report)
+    todo = _plan(files, gallery, writer, on_error == "raise", report, batch_size)
     writer.commit()
     with tqdm(total=len(todo), unit="file", disable=not progress) as bar:
         for batch in read_batches(

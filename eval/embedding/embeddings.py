@@ -210,6 +210,11 @@ class Embeddings:
                 f"The gallery {folder} has clips but no queries, so nothing says what is relevant. Give the model and "
                 "the benchmark too: its captions are embedded, and its clips found in the gallery by their files."
             )
+        if gallery.metadata.get("lost"):
+            raise ValueError(
+                f"Of the embeddings in {folder} a part was damaged and is lost: {gallery.metadata['lost']}. They can "
+                "be searched, but metrics would be those of another benchmark: remove them, and embed it again."
+            )
         where = gallery.path / "queries"
         queries = gallery.queries
         metadata = dict(gallery.metadata)
