@@ -28,6 +28,7 @@ _MENDED_BY = {
     errno.EROFS: "{file} lies on a disk that is mounted read-only. Choose another folder.",
     errno.EACCES: "There is no permission to use {file}. Change it, or choose another place.",
     errno.EISDIR: "{file} is a folder; a file was expected.",
+    errno.EEXIST: "{file} is in the way: something else was expected there. Move it, or choose another name.",
     errno.ENOENT: "There is no {file}.",
     errno.ELOOP: "{file} is a link that leads to itself.",
     errno.ENAMETOOLONG: "The name {file} is too long for this disk.",
@@ -53,7 +54,9 @@ def describe(error: BaseException) -> str:
     """Say in one line what happened, and what helps where the error itself does not know it."""
     message = str(error)
     if isinstance(error, OSError) and error.errno in _MENDED_BY and message.startswith("[Errno"):
-        file = "a file" if error.filename is None else os.fsdecode(error.filename)
+        # Of a file that is renamed, the new name is the one that the user knows.
+        name = error.filename if error.filename2 is None else error.filename2
+        file = "a file" if name is None else os.fsdecode(name)
         message = _MENDED_BY[error.errno].format(file=file)
     message = " ".join(message.split()) or type(error).__name__
     return message if len(message) <= _LONGEST else f"{message[:_LONGEST]} ..."

@@ -78,6 +78,8 @@ def weight_files(name: str, stem: str, revision: str | None = None) -> list[Path
     if single is not None:
         return [single]
     index = file_of(name, f"{stem}.safetensors.index.json", revision)
+    if index is None and not Path(name).is_dir():
+        raise ValueError(f"{name} is no folder, and the Hub gives no {stem}.safetensors of that id. Check the name.")
     if index is None:
         raise ValueError(
             f"{name} holds no {stem}.safetensors. Weights in other formats are not read, for pickles such as "

@@ -3,11 +3,14 @@ need it."""
 
 import hashlib
 import json
+import math
 import os
 import sys
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ from .checking_scalar import (
 )
 from .configuration_scalar import ScalarConfig
 from .modeling_scalar import ScalarModel
+from .pairs_scalar import METHODS, Pairs
 from .processing_scalar import ScalarProcessor
 
 # Modules that a run may add to its base, by its configuration; nothing else may be missing in a base's weights.
@@ -208,16 +212,25 @@ def _load_adapter(model: ScalarModel, name: str, adapter: dict[str, Any]) -> Non
             f"The ranks in the adapter_config.json of {name} must be those of its weights, which have at most {widest} "
             f"rows, got {ranks!r:.200}."
         )
-    with _without_report():
-        info = model.load_adapter(name)
+    alpha = adapter.get("lora_alpha")
+    if not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise ValueError(f"`lora_alpha` in the adapter_config.json of {name} must be a number, got {alpha!r:.200}.")
+    mend = "Give the base that it was trained on, and the configuration that was saved with it."
+    try:
+        with _without_report():
+            info = model.load_adapter(name)
+    except RuntimeError as error:  # of shapes
+        raise ValueError(
+            f"The weights of the adapter in {name} do not have the shapes that its base and its adapter_config.json ask "
+            f"for. {mend}"
+        ) from error
     found = {kind: sorted(getattr(info, kind)) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")}
     if any(found.values()):
         told = ", ".join(
             f"{len(keys)} {kind.split('_')[0]} (such as {keys[0]})" for kind, keys in found.items() if keys
         )
         raise ValueError(
-            f"The weights of the adapter in {name} do not fit its base and its adapter_config.json: {told}. Give the "
-            "base that it was trained on."
+            f"The weights of the adapter in {name} do not fit its base and its adapter_config.json: {told}. {mend}"
         )
 
 
@@ -357,6 +370,32 @@ def load_model(
     return model.eval(), processor
 
 
+def _where(error: BaseException) -> str:
+    """What an error of a plugin is, and the line that it came from."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
+
+
+def _checked(name: str, score: Callable[[Pairs], torch.Tensor]) -> Callable[[Pairs], torch.Tensor]:
+    """Call a score of a plugin, whose mistakes are not ours."""
+
+    @wraps(score)
+    def checked(pairs: Pairs) -> torch.Tensor:
+        try:
+            scores = score(pairs)
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            raise ValueError(f"The score {name!r} of a plugin fails: {_where(error)}") from error
+        expected = (len(pairs.text_embeds), len(pairs.clips.modality_mask))
+        got = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+        if got != expected:
+            raise ValueError(f"The score {name!r} of a plugin must return a tensor of shape {expected}, got {got}.")
+        return scores
+
+    return checked
+
+
 def load_plugins(names: Iterable[str]) -> None:
     """
     Import modules that register scores of one's own with [`~aggregation_scalar.register_method`].
@@ -365,15 +404,23 @@ def load_plugins(names: Iterable[str]) -> None:
         names (iterable of `str`): importable names; a module in the working folder is found by its own.
 
     Raises:
-        ValueError: there is no such module.
+        ValueError: there is no such module, or it cannot be imported. A score that fails later, or returns something
+            else than scores, raises one too.
     """
     for name in names:
         if os.getcwd() not in sys.path:  # as `python -m` has it, and a script in another folder has not
             sys.path.append(os.getcwd())
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(f"A plugin is the name of a module, as `import` takes it, got {name!r}.")
+        known = set(METHODS)
         try:
             import_module(name)
         except ModuleNotFoundError as error:
             raise ValueError(f"The plugin {name!r} cannot be imported from here: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise ValueError(f"The plugin {name!r} fails when it is imported: {_where(error)}") from error
+        for method in set(METHODS) - known:
+            METHODS[method] = replace(METHODS[method], score=_checked(method, METHODS[method].score))
 
 
 __all__ = ["default_device", "device_of_name", "load_model", "load_plugins", "model_fingerprint", "weight_digests"]

@@ -4,10 +4,12 @@ An input is a change of valid ones: [`VALID`] lists what lies in the folder in w
 table; `tests/test_wrong_inputs.py` makes every input and runs every command.
 """
 
+import io
 import json
 import os
 import shlex
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +39,28 @@ class Cut:
     """The first part of the file: a share, from 0 to 1."""
 
     share: float
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of another file or folder."""
+
+    of: str
+
+
+@dataclass(frozen=True)
+class Zip:
+    """A compressed archive of files."""
+
+    files: Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What `torch.save` writes: shapes stand for tensors of zeros."""
+
+    content: Any
+    share: float = 1
 
 
 @dataclass(frozen=True)
@@ -83,6 +107,12 @@ def _change_field(content: Any, path: str, value: Any) -> None:
         content[last] = value
 
 
+def _with_tensors(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: _with_tensors(value) for name, value in content.items()}
+    return torch.zeros(content) if isinstance(content, tuple) else content
+
+
 def make(path: Path, content: Any) -> None:
     """Put `content` in the place of what is at `path`."""
     if isinstance(content, Fields):
@@ -104,6 +134,20 @@ def make(path: Path, content: Any) -> None:
         header = content.header if isinstance(content.header, bytes) else json.dumps(content.header).encode()
         length = len(header) if content.length is None else content.length
         content = length.to_bytes(8, "little") + header + bytes(content.size)
+    elif isinstance(content, Copy):
+        found = path.parent / content.of
+        shutil.copytree(found, path, symlinks=True) if found.is_dir() else shutil.copyfile(found, path)
+        return
+    elif isinstance(content, Zip):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, found in content.files.items():
+                archive.writestr(name, found)
+        content = buffer.getvalue()
+    elif isinstance(content, Checkpoint):
+        buffer = io.BytesIO()
+        torch.save(_with_tensors(content.content), buffer)
+        content = buffer.getvalue()[: int(content.share * buffer.tell())]
     elif isinstance(content, Cut):
         found = path.read_bytes()
         content = found[: int(len(found) * content.share)]
@@ -271,7 +315,7 @@ def _index(**shards: str) -> str:
 
 
 _MODELS = [
-    (name, _INDEX, message, files)
+    (name, _MODEL if "index" in name else _INDEX, message, files)
     for name, message, files in [
         ("no folder of a model", "", {"model": GONE}),
         ("a file in the place of a model", "", {"model": "weights"}),
@@ -432,4 +476,253 @@ _MODELS = [
         ("tokenizer settings that are a list", "", {"model/tokenizer_config.json": "[]"}),
         ("tokenizer settings that are deep", "", {"model/tokenizer_config.json": _DEEP_OBJECT}),
     ]
+]
+
+_ADAPTER, _LORA = "adapter/adapter_config.json", "adapter/adapter_model.safetensors"
+_LORA_A = "base_model.model.text_model.encoder.layer.0.attention.self.query.lora_A.weight"
+
+_ADAPTERS = [
+    (name, "-m search index data/test --model adapter --output out", message, files)
+    for name, message, files in [
+        ("an adapter without a base", "", {_ADAPTER: Fields({"base_model_name_or_path": GONE})}),
+        ("a base of null", "", {_ADAPTER: Fields({"base_model_name_or_path": None})}),
+        ("a base of no name", "", {_ADAPTER: Fields({"base_model_name_or_path": ""})}),
+        ("a base that is a list", "", {_ADAPTER: Fields({"base_model_name_or_path": ["model"]})}),
+        ("a base that is a number", "", {_ADAPTER: Fields({"base_model_name_or_path": 7})}),
+        ("an adapter of itself", "", {_ADAPTER: Fields({"base_model_name_or_path": "adapter"})}),
+        (
+            "adapters in a circle",
+            "",
+            {
+                _ADAPTER: Fields({"base_model_name_or_path": "other"}),
+                "other": Copy("adapter"),
+                "other/adapter_config.json": Fields({"base_model_name_or_path": "adapter"}),
+            },
+        ),
+        (
+            "an adapter of an adapter",
+            "",
+            {
+                _ADAPTER: Fields({"base_model_name_or_path": "other"}),
+                "other": Copy("adapter"),
+                "other/adapter_config.json": Fields({"base_model_name_or_path": "model"}),
+            },
+        ),
+        ("a base that is gone", "", {_ADAPTER: Fields({"base_model_name_or_path": "/nowhere/model"})}),
+        ("a base beside it that is gone", "", {_ADAPTER: Fields({"base_model_name_or_path": "./nowhere"})}),
+        ("a base on the Hub, out of reach", "", {_ADAPTER: Fields({"base_model_name_or_path": "user/base"})}),
+        ("a base that is no id", "", {_ADAPTER: Fields({"base_model_name_or_path": "user/base/more and more"})}),
+        ("a base that is a file", "", {_ADAPTER: Fields({"base_model_name_or_path": "model/config.json"})}),
+        ("a base without weights", "", {"model/model.safetensors": GONE}),
+        (
+            "a base of another model",
+            "",
+            {"model/config.json": Fields({"model_type": "bert"}), "adapter/config.json": GONE},
+        ),
+        ("a base of NaN", "", {"model/model.safetensors": Tensors({"text_projection.weight": "nan"})}),
+        ("a revision that is a list", "", {_ADAPTER: Fields({"revision": ["main"]})}),
+        ("another kind of adapter", "", {_ADAPTER: Fields({"peft_type": "IA3"})}),
+        ("no kind of adapter", "", {_ADAPTER: Fields({"peft_type": GONE})}),
+        ("an unknown kind of adapter", "", {_ADAPTER: Fields({"peft_type": "EVIL"})}),
+        ("a rank of 0", "", {_ADAPTER: Fields({"r": 0})}),
+        ("a rank below 0", "", {_ADAPTER: Fields({"r": -2})}),
+        ("a rank that is text", "", {_ADAPTER: Fields({"r": "2"})}),
+        ("another rank", "", {_ADAPTER: Fields({"r": 3})}),
+        ("a rank of 10**12", "", {_ADAPTER: Fields({"r": 10**12})}),
+        ("a rank of 10**12 for one layer", "", {_ADAPTER: Fields({"rank_pattern": {"query": 10**12}})}),
+        ("a scale that is text", "", {_ADAPTER: Fields({"lora_alpha": "8"})}),
+        ("a scale that is NaN", "", {_ADAPTER: Fields({"lora_alpha": float("nan")})}),
+        ("layers that are copied", "", {_ADAPTER: Fields({"layer_replication": [[0, 10**9]]})}),
+        ("targets that are not there", "", {_ADAPTER: Fields({"target_modules": ["evil"]})}),
+        ("targets that are a number", "", {_ADAPTER: Fields({"target_modules": 3})}),
+        ("targets that are no expression", "", {_ADAPTER: Fields({"target_modules": "("})}),
+        ("no targets", "", {_ADAPTER: Fields({"target_modules": []})}),
+        ("an unknown field of an adapter", "", {_ADAPTER: Fields({"evil": 1})}),
+        ("an adapter that is a list", "", {_ADAPTER: "[]"}),
+        ("an adapter that is deep", "", {_ADAPTER: _DEEP_OBJECT}),
+        ("an adapter that is not JSON", "", {_ADAPTER: "r: 2"}),
+        ("an empty adapter", "", {_ADAPTER: ""}),
+        ("no weights of an adapter", "", {_LORA: GONE}),
+        ("empty weights of an adapter", "", {_LORA: b""}),
+        ("weights of an adapter cut short", "", {_LORA: Cut(0.7)}),
+        ("only a pickle of an adapter", "", {_LORA: GONE, "adapter/adapter_model.bin": _PICKLE}),
+        ("an adapter of another shape", "", {_LORA: Tensors({_LORA_A: "longer"})}),
+        ("an adapter of NaN", "", {_LORA: Tensors({_LORA_A: "nan"})}),
+        ("an adapter without one of its weights", "", {_LORA: Tensors({_LORA_A: GONE})}),
+        ("an adapter with a weight of nothing", "", {_LORA: Tensors({"base_model.model.evil.lora_A.weight": (2, 2)})}),
+        ("an adapter of another model", "", {_LORA: Header(_ONE, 4)}),
+        ("an adapter of other dimensions", "", {"adapter/config.json": Fields({"projection_dim": 17})}),
+        ("an adapter without a processor", "", {"adapter/processor_config.json": GONE}),
+        ("an adapter without a vocabulary", "", {"adapter/tokenizer.json": GONE}),
+    ]
+]
+
+_SIZES = {
+    "vision": {"width": 8, "mlp_ratio": 2, "layers": 1, "head_width": 4, "image_size": 32, "patch_size": 16},
+    "audio": {
+        "encoder_embed_dim": 8, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_embed_dim": 8,
+        "input_patch_size": 16, "embed_dim": 8, "conv_bias": False, "conv_pos": 4, "conv_pos_groups": 2,
+        "num_buckets": 8, "max_distance": 16, "deep_norm": True,
+    },
+    "text": {
+        "vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8
+    },
+    "contra_dim": 4, "max_vision_sample_num": 2, "max_audio_sample_num": 1,
+}  # fmt: skip
+_PLUGIN = """from modeling_scalar.aggregation_scalar import register_method
+
+
+@register_method("{name}", "a score")
+def score(pairs):
+    return {body}
+"""
+_CONVERT = "-m modeling_scalar.convert_vast_to_hf --checkpoint old.pt --output out"
+_CONVERSIONS = [
+    ("no checkpoint", _CONVERT, ""),
+    ("an empty checkpoint", _CONVERT, "", {"old.pt": b""}),
+    ("a folder in the place of a checkpoint", _CONVERT, "", {"old.pt": FOLDER}),
+    ("a checkpoint of text", _CONVERT, "", {"old.pt": "<html>404</html>"}),
+    ("a checkpoint that executes code", _CONVERT, "", {"old.pt": _PICKLE}),
+    (
+        "a checkpoint that executes code, zipped",
+        _CONVERT,
+        "",
+        {"old.pt": Zip({"archive/data.pkl": _PICKLE, "archive/version": b"3"})},
+    ),
+    ("a zip of nothing", _CONVERT, "", {"old.pt": Zip({})}),
+    ("a zip of other files", _CONVERT, "", {"old.pt": Zip({"readme.txt": b"hello"})}),
+    ("a zip bomb", _CONVERT, "", {"old.pt": Zip({"archive/data.pkl": bytes(2**26), "archive/version": b"3"})}),
+    ("half a checkpoint", _CONVERT, "", {"old.pt": Checkpoint({"a": (1000, 1000)}, 0.5)}),
+    ("a checkpoint of another network", _CONVERT, "", {"old.pt": Checkpoint({"evil.weight": (2, 2)})}),
+    ("a checkpoint of nothing", _CONVERT, "", {"old.pt": Checkpoint({})}),
+    ("a checkpoint that is a list", _CONVERT, "", {"old.pt": Checkpoint([1, 2])}),
+    ("a checkpoint that is a tensor", _CONVERT, "", {"old.pt": Checkpoint((2, 2))}),
+    ("a checkpoint of numbers", _CONVERT, "", {"old.pt": Checkpoint({"a": 1.5})}),
+    ("names that are numbers", _CONVERT, "", {"old.pt": Checkpoint({1: (2, 2)})}),
+    ("positions without an axis", _CONVERT, "", {"old.pt": Checkpoint({"vision_frame_embedding": ()})}),
+    ("10**9 positions", _CONVERT, "", {"old.pt": Checkpoint({"vision_frame_embedding": (1, 10**6, 0)})}),
+    ("sizes that are not there", f"{_CONVERT} --sizes sizes.json", "", {"old.pt": Checkpoint({})}),
+    ("sizes that are not JSON", f"{_CONVERT} --sizes sizes.json", "", {"old.pt": Checkpoint({}), "sizes.json": "{"}),
+    ("sizes that are a list", f"{_CONVERT} --sizes sizes.json", "", {"old.pt": Checkpoint({}), "sizes.json": "[]"}),
+    (
+        "sizes that are deep",
+        f"{_CONVERT} --sizes sizes.json",
+        "",
+        {"old.pt": Checkpoint({}), "sizes.json": _DEEP_OBJECT},
+    ),
+    ("sizes without a field", f"{_CONVERT} --sizes sizes.json", "", {"old.pt": Checkpoint({}), "sizes.json": "{}"}),
+    (
+        "sizes of text",
+        f"{_CONVERT} --sizes sizes.json",
+        "",
+        {"old.pt": Checkpoint({}), "sizes.json": json.dumps(_SIZES | {"contra_dim": "x"})},
+    ),
+    (
+        "a section of sizes that is a list",
+        f"{_CONVERT} --sizes sizes.json",
+        "",
+        {"old.pt": Checkpoint({}), "sizes.json": json.dumps(_SIZES | {"vision": []})},
+    ),
+    (
+        "heads of 0 width",
+        f"{_CONVERT} --sizes sizes.json",
+        "",
+        {
+            "old.pt": Checkpoint({}),
+            "sizes.json": json.dumps(_SIZES | {"vision": _SIZES["vision"] | {"head_width": 0}}),
+        },
+    ),
+    (
+        "a billion layers to convert",
+        f"{_CONVERT} --sizes sizes.json",
+        "",
+        {
+            "old.pt": Checkpoint({}),
+            "sizes.json": json.dumps(_SIZES | {"vision": _SIZES["vision"] | {"layers": 10**9}}),
+        },
+    ),
+    (
+        "output that is a file",
+        "-m modeling_scalar.convert_vast_to_hf --checkpoint old.pt --output file",
+        "",
+        {"old.pt": Checkpoint({}), "file": "mine"},
+    ),
+    (
+        "output that holds something",
+        "-m modeling_scalar.convert_vast_to_hf --checkpoint old.pt --output model",
+        "",
+        {"old.pt": Checkpoint({})},
+    ),
+    ("a tokenizer that is not there", f"{_CONVERT} --tokenizer ./nowhere", "", {"old.pt": Checkpoint({})}),
+]
+
+_EVALS = [
+    ("nothing to evaluate", "-m eval run --output out", ""),
+    ("a model without a benchmark", "-m eval run --output out --model model", ""),
+    ("a rate of NaN", f"{_RUN} --rate nan", ""),
+    ("an infinite rate", f"{_RUN} --rate inf", ""),
+    ("a rate below 0", f"{_RUN} --rate -0.1", ""),
+    ("a rate above 1", f"{_RUN} --rate 1.1", ""),
+    ("an unknown score", f"{_RUN} --method best", ""),
+    ("an empty score", f"{_RUN} --method ''", ""),
+    ("a score that the embeddings lack", f"{_RUN} --method concat_head", ""),
+    ("an unknown policy", f"{_MODEL} --policy ones", ""),
+    ("a second stage without a model", f"{_RUN} --two-stage", ""),
+    ("settings of no benchmark", f"{_RUN} --captions all", ""),
+    ("an unknown benchmark", "-m eval run --model model --benchmark imagenet --root data --output out", ""),
+    ("an unknown split", f"{_MODEL} --split validation", ""),
+    ("a setting that the benchmark lacks", f"{_MODEL} --captions all", ""),
+    ("a column without a name", "-m eval audit --benchmark own --root own.json --column =clip", ""),
+    ("a column of nothing", "-m eval audit --benchmark own --root own.json --column video_id", ""),
+    ("a column that is none of ours", "-m eval audit --benchmark own --root own.json --column clip=video_id", ""),
+    ("no embeddings", "-m eval run --embeddings nowhere --output out", ""),
+    ("embeddings that are a text", "-m eval run --embeddings own.json --output out", "", {"own.json": "[]"}),
+    ("embeddings of an empty folder", "-m eval run --embeddings empty --output out", "", {"empty": FOLDER}),
+    ("a gallery without queries", "-m eval run --embeddings gallery --output out", ""),
+    ("output in a file", "-m eval run --embeddings embeddings --output file --rate 0", "", {"file": "mine"}),
+    ("output below a file", "-m eval run --embeddings embeddings --output file/out --rate 0", "", {"file": "mine"}),
+    (
+        "output in a link to nothing",
+        "-m eval run --embeddings embeddings --output link --rate 0",
+        "",
+        {"link": Link("/proc/nowhere")},
+    ),
+    (
+        "results.json that is a folder",
+        "-m eval run --embeddings embeddings --output other --rate 0",
+        "",
+        {"other/results.json": FOLDER},
+    ),
+    ("a set in a file", "-m eval miniature --output file --num-train 1 --num-test 1", "", {"file": "mine"}),
+    ("a set in a folder of something else", "-m eval miniature --output model --num-train 1 --num-test 1", ""),
+    ("an audit in a folder", "-m eval audit --benchmark miniature --root data --output model", ""),
+    ("a plugin that is not there", f"{_RUN} --plugin nowhere", ""),
+    ("a plugin of no name", f"{_RUN} --plugin ''", ""),
+    ("a plugin of a relative name", f"{_RUN} --plugin .mine", ""),
+    ("a plugin that is a path", f"{_RUN} --plugin ./mine.py", "", {"mine.py": ""}),
+    ("a plugin with a slip", f"{_RUN} --plugin mine", "", {"mine.py": "def score(:\n"}),
+    ("a plugin that fails", f"{_RUN} --plugin mine", "", {"mine.py": "1 / 0\n"}),
+    ("a plugin that ends the program", f"{_RUN} --plugin mine", "", {"mine.py": "import sys\nsys.exit(0)\n"}),
+    ("a plugin that lacks a module", f"{_RUN} --plugin mine", "", {"mine.py": "import nowhere\n"}),
+    ("a plugin of bytes", f"{_RUN} --plugin mine", "", {"mine.py": b"\x00\xff"}),
+    (
+        "a plugin that takes a name again",
+        f"{_RUN} --plugin mine",
+        "",
+        {"mine.py": _PLUGIN.format(name="scalar", body="pairs.similarities[0]")},
+    ),
+    (
+        "a score of another shape",
+        f"{_RUN} --plugin mine",
+        "",
+        {"mine.py": _PLUGIN.format(name="mine", body="pairs.similarities")},
+    ),
+    (
+        "a score of NaN",
+        f"{_RUN} --plugin mine",
+        "",
+        {"mine.py": _PLUGIN.format(name="mine", body="pairs.similarities[0] * float('nan')")},
+    ),
+    ("a score that fails", f"{_RUN} --plugin mine", "", {"mine.py": _PLUGIN.format(name="mine", body="1 / 0")}),
+    ("a score that is no tensor", f"{_RUN} --plugin mine", "", {"mine.py": _PLUGIN.format(name="mine", body="0.5")}),
 ]
