@@ -16,6 +16,7 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel
 
+from gallery.files import read_json
 from modeling_scalar.checking_scalar import place_of
 from modeling_scalar.loading_scalar import model_fingerprint, weight_digests
 
@@ -73,7 +74,7 @@ def versions() -> dict[str, str | None]:
 def training_recipe(model_path: str | os.PathLike) -> dict[str, Any] | None:
     """Return how a local model was trained, its seed included, if the run left its `recipe.json` beside it."""
     path = Path(model_path) / "recipe.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return read_json(path) if path.is_file() else None
 
 
 def _json_number(value: Any) -> Any:

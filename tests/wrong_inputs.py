@@ -4,6 +4,7 @@ An input is a change of valid ones: [`VALID`] lists what lies in the folder in w
 table; `tests/test_wrong_inputs.py` makes every input and runs every command.
 """
 
+import hashlib
 import io
 import json
 import os
@@ -15,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -53,6 +56,13 @@ class Zip:
     """A compressed archive of files."""
 
     files: Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A Parquet file."""
+
+    columns: Mapping[str, list]
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,8 @@ def make(path: Path, content: Any) -> None:
         length = len(header) if content.length is None else content.length
         content = length.to_bytes(8, "little") + header + bytes(content.size)
     elif isinstance(content, Copy):
-        found = path.parent / content.of
+        found = Path(os.path.normpath(path.parent / content.of.format(metric=METRIC)))
+        path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(found, path, symlinks=True) if found.is_dir() else shutil.copyfile(found, path)
         return
     elif isinstance(content, Zip):
@@ -143,6 +154,10 @@ def make(path: Path, content: Any) -> None:
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, found in content.files.items():
                 archive.writestr(name, found)
+        content = buffer.getvalue()
+    elif isinstance(content, Table):
+        buffer = io.BytesIO()
+        pq.write_table(pa.table(content.columns), buffer)
         content = buffer.getvalue()
     elif isinstance(content, Checkpoint):
         buffer = io.BytesIO()
@@ -207,6 +222,8 @@ _QUERY = "-m search query gallery text --model model"
 _RUN = "-m eval run --embeddings embeddings --output out --rate 0"
 _MODEL = "-m eval run --model model --benchmark miniature --root data --output out --rate 0"
 _OWN = "-m eval audit --benchmark own --root"
+
+METRIC = Path(__file__).resolve().parent.parent / "eval" / "metrics" / "retrieval"
 
 _USAGE = [
     ("no command", "-m search", "Usage:"),
@@ -725,4 +742,460 @@ _EVALS = [
     ),
     ("a score that fails", f"{_RUN} --plugin mine", "", {"mine.py": _PLUGIN.format(name="mine", body="1 / 0")}),
     ("a score that is no tensor", f"{_RUN} --plugin mine", "", {"mine.py": _PLUGIN.format(name="mine", body="0.5")}),
+]
+
+_OWN = "-m eval audit --benchmark own --root"
+_MSRVTT = "-m eval audit --benchmark msrvtt --root msrvtt"
+_VGGSOUND = "-m eval audit --benchmark vggsound --root vggsound"
+_DESCS, _CSV = "msrvtt/descs_ret_test.json", "vggsound/vggsound.csv"
+_CLIP = {"video_id": "a", "caption": "a dog", "video_path": "data/test/000000.mp4"}
+_VIDEOS = {"msrvtt/videos/a.mp4": Copy("../../data/test/000000.mp4")}
+
+
+def _clips(*clips: Any) -> str:
+    return json.dumps([_CLIP | clip if isinstance(clip, dict) else clip for clip in clips])
+
+
+_BENCHMARKS = [
+    ("no table", f"{_OWN} own.json", ""),
+    ("an empty table", f"{_OWN} own.json", "", {"own.json": ""}),
+    ("a table of nothing", f"{_OWN} own.json", "", {"own.json": "[]"}),
+    ("a table that is an object", f"{_OWN} own.json", "", {"own.json": "{}"}),
+    ("a table that is a number", f"{_OWN} own.json", "", {"own.json": _LARGE}),
+    ("a table of numbers", f"{_OWN} own.json", "", {"own.json": "[1, 2]"}),
+    ("a table that is deep", f"{_OWN} own.json", "", {"own.json": _DEEP}),
+    (
+        "a table with a deep caption",
+        f"{_OWN} own.json",
+        "",
+        {"own.json": '[{"video_id": "a", "caption": ' + _DEEP + "}]"},
+    ),
+    ("a table cut short", f"{_OWN} own.json", "", {"own.json": _clips({})[:-5]}),
+    ("a table in UTF-16", f"{_OWN} own.json", "", {"own.json": _clips({}).encode("utf-16")}),
+    ("a table of zeros", f"{_OWN} own.json", "", {"own.json": bytes(1000)}),
+    ("a table without ids", f"{_OWN} own.json", "", {"own.json": '[{"caption": "a dog"}]'}),
+    ("a table without captions", f"{_OWN} own.json", "", {"own.json": '[{"video_id": "a"}]'}),
+    ("an id that is null", f"{_OWN} own.json", "", {"own.json": _clips({"video_id": None})}),
+    ("an id that is a list", f"{_OWN} own.json", "", {"own.json": _clips({"video_id": ["a"]})}),
+    ("an id that is an object", f"{_OWN} own.json", "", {"own.json": _clips({"video_id": {}})}),
+    ("an id that is true", f"{_OWN} own.json", "", {"own.json": _clips({"video_id": True})}),
+    (
+        "an id of half a character",
+        f"{_OWN} own.json",
+        "",
+        {"own.json": '[{"video_id": "\\ud800", "caption": "a", "video_path": "data/test/000000.mp4"}]'},
+    ),
+    ("an id with a NUL", f"{_OWN} own.json", "", {"own.json": '[{"video_id": "a\\u0000", "caption": "a"}]'}),
+    (
+        "an id of a file outside",
+        f"{_OWN} own.json",
+        "",
+        {"own.json": '[{"video_id": "../../etc/passwd", "caption": "a"}]'},
+    ),
+    ("a caption that is null", f"{_OWN} own.json", "", {"own.json": _clips({"caption": None})}),
+    ("a caption that is empty", f"{_OWN} own.json", "", {"own.json": _clips({"caption": "  "})}),
+    ("a caption that is an object", f"{_OWN} own.json", "", {"own.json": _clips({"caption": {"en": "a dog"}})}),
+    (
+        "a caption of half a character",
+        f"{_OWN} own.json",
+        "",
+        {"own.json": '[{"video_id": "a", "caption": "\\ud800", "video_path": "data/test/000000.mp4"}]'},
+    ),
+    ("no captions of a clip", f"{_OWN} own.json", "", {"own.json": _clips({"caption": []})}),
+    (
+        "captions of which one is a list",
+        f"{_OWN} own.json",
+        "",
+        {"own.json": _clips({"caption": ["a dog", ["a cat"]]})},
+    ),
+    ("a path that is a list", f"{_OWN} own.json", "", {"own.json": _clips({"video_path": ["a.mp4"]})}),
+    ("a path that is gone", f"{_OWN} own.json", "", {"own.json": _clips({"video_path": "nowhere.mp4"})}),
+    ("a path with a NUL", f"{_OWN} own.json", "", {"own.json": _clips({"video_path": "a\0.mp4"})}),
+    ("a path of half a character", f"{_OWN} own.json", "", {"own.json": _clips({"video_path": "\ud800.mp4"})}),
+    ("a path of 5,000 characters", f"{_OWN} own.json", "", {"own.json": _clips({"video_path": "x" * 5000})}),
+    ("a path that is a folder", f"{_OWN} own.json", "", {"own.json": _clips({"video_path": "data"})}),
+    ("a subtitle that is an object", f"{_OWN} own.json", "", {"own.json": _clips({"subtitle": {}})}),
+    (
+        "one clip of two files",
+        f"{_OWN} own.json",
+        "",
+        {"own.json": _clips({}, {"video_path": "data/test/000001.mp4"})},
+    ),
+    ("a table of another kind", f"{_OWN} own.xlsx", "", {"own.xlsx": b"PK"}),
+    ("lines that are not JSON", f"{_OWN} own.jsonl", "", {"own.jsonl": "video_id: a\n"}),
+    ("a deep line", f"{_OWN} own.jsonl", "", {"own.jsonl": _DEEP + "\n"}),
+    ("lines of lists", f"{_OWN} own.jsonl", "", {"own.jsonl": "[]\n[]\n"}),
+    ("a CSV of nothing", f"{_OWN} own.csv", "", {"own.csv": ""}),
+    ("a CSV without rows", f"{_OWN} own.csv", "", {"own.csv": "video_id,caption\n"}),
+    ("a CSV with other columns", f"{_OWN} own.csv", "", {"own.csv": "id;text\na;a dog\n"}),
+    ("a CSV with a column twice", f"{_OWN} own.csv", "", {"own.csv": "video_id,caption,caption\na,b,c\n"}),
+    ("a CSV with a cell too many", f"{_OWN} own.csv", "", {"own.csv": "video_id,caption\na,b,c\n"}),
+    ("a CSV with an open quote", f"{_OWN} own.csv", "", {"own.csv": 'video_id,caption\na,"b\n'}),
+    ("a CSV with a NUL", f"{_OWN} own.csv", "", {"own.csv": "video_id,caption\na,b\0\n"}),
+    ("a CSV in UTF-16", f"{_OWN} own.csv", "", {"own.csv": "video_id,caption\na,b\n".encode("utf-16")}),
+    ("a CSV in Latin-1", f"{_OWN} own.csv", "", {"own.csv": "video_id,caption\na,caf\xe9\n".encode("latin-1")}),
+    (
+        "a CSV with a cell of a megabyte",
+        f"{_OWN} own.csv",
+        "",
+        {"own.csv": "video_id,caption\na," + "b" * 10**6 + "\n"},
+    ),
+    ("a Parquet file of text", f"{_OWN} own.parquet", "", {"own.parquet": "video_id,caption\n"}),
+    ("an empty Parquet file", f"{_OWN} own.parquet", "", {"own.parquet": b""}),
+    (
+        "a Parquet file cut short",
+        f"{_OWN} own.parquet",
+        "",
+        {"own.parquet": Copy("results/queries.parquet"), "./own.parquet": Cut(0.8)},
+    ),
+    (
+        "a Parquet file with a lying end",
+        f"{_OWN} own.parquet",
+        "",
+        {"own.parquet": b"PAR1" + bytes(100) + (2**31 - 1).to_bytes(4, "little") + b"PAR1"},
+    ),
+    ("a Parquet file of other columns", f"{_OWN} own.parquet", "", {"own.parquet": Copy("results/queries.parquet")}),
+    ("a data set that is not there", f"{_OWN} user/data", ""),
+    ("a data set of no name", f"{_OWN} 'user/a b/c'", ""),
+    ("a data set of an empty folder", f"{_OWN} empty", "", {"empty": FOLDER}),
+    ("a data set of code", f"{_OWN} code", "", {"code/code.py": "open('EXECUTED', 'w')\n"}),
+    ("no folder of a benchmark", f"{_MSRVTT}", ""),
+    ("an annotation that is not JSON", _MSRVTT, "", {_DESCS: "a,b\n"}),
+    ("an annotation that is deep", _MSRVTT, "", {_DESCS: _DEEP}),
+    ("an annotation that is an object", _MSRVTT, "", {_DESCS: "{}"}),
+    ("an annotation of nothing", _MSRVTT, "", {_DESCS: "[]"}),
+    ("an annotation of lists", _MSRVTT, "", {_DESCS: "[[]]"}),
+    ("an annotation of large numbers", _MSRVTT, "", {_DESCS: f'[{{"video_id": {_LARGE}, "desc": "a"}}]'}),
+    ("an annotation without ids", _MSRVTT, "", {_DESCS: '[{"desc": "a"}]'}),
+    ("an annotation without captions", _MSRVTT, "", {_DESCS: '[{"video_id": "a"}]'}),
+    ("an annotation with a number for a caption", _MSRVTT, "", {_DESCS: '[{"video_id": "a", "desc": 1}]'}),
+    ("an annotation with no captions", _MSRVTT, "", {_DESCS: '[{"video_id": "a", "desc": []}]'}),
+    (
+        "an annotation with a number for a subtitle",
+        _MSRVTT,
+        "",
+        {_DESCS: '[{"video_id": "a", "desc": "a", "subtitle": 1}]'},
+    ),
+    (
+        "an annotation that names a clip twice",
+        _MSRVTT,
+        "",
+        {_DESCS: '[{"video_id": "a", "desc": "a"}, {"video_id": "a", "desc": "b"}]'},
+    ),
+    ("an annotation of half a character", _MSRVTT, "", _VIDEOS | {_DESCS: '[{"video_id": "a", "desc": "\\udc80"}]'}),
+    ("an annotation of an unknown clip", _MSRVTT, "", _VIDEOS | {_DESCS: '[{"video_id": "b", "desc": "a"}]'}),
+    (
+        "a clip of two files",
+        _MSRVTT,
+        "",
+        _VIDEOS | {"msrvtt/videos/a.mkv": b"", _DESCS: '[{"video_id": "a", "desc": "a"}]'},
+    ),
+    ("an annotation elsewhere that is gone", f"{_MSRVTT} --annotations nowhere.json", "", _VIDEOS),
+    ("an annotation elsewhere that is a folder", f"{_MSRVTT} --annotations data", "", _VIDEOS),
+    ("no annotation of classes", _VGGSOUND, ""),
+    ("classes with too few cells", _VGGSOUND, "", {_CSV: "a,1\n"}),
+    ("classes with a start that is text", _VGGSOUND, "", {_CSV: "a,one,dog,test\n"}),
+    ("classes with an endless start", _VGGSOUND, "", {_CSV: f"a,{'9' * 5000},dog,test\n"}),
+    ("classes with a start in other digits", _VGGSOUND, "", {_CSV: "a,²,dog,test\n"}),
+    ("classes of an unknown split", _VGGSOUND, "", {_CSV: "a,1,dog,validation\n"}),
+    ("classes that repeat a clip", _VGGSOUND, "", {_CSV: "a,1,dog,test\na,1,cat,test\n"}),
+    ("classes in UTF-16", _VGGSOUND, "", {_CSV: "a,1,dog,test\n".encode("utf-16")}),
+    ("classes with a NUL", _VGGSOUND, "", {_CSV: "a,1,dog\0,test\n"}),
+    ("classes with an open quote", _VGGSOUND, "", {_CSV: 'a,1,"dog,test\n'}),
+    (
+        "a clip of two classes",
+        _VGGSOUND,
+        "",
+        {"vggsound/descs_ret_test.json": '[{"video_id": "a", "label": ["dog", "cat"]}]'},
+    ),
+    ("no corpus", "-m eval audit --benchmark vast27m --root data --split train", "", {"data/train.json": GONE}),
+    (
+        "a corpus without captions",
+        "-m eval audit --benchmark vast27m --root data --split train",
+        "",
+        {"data/train.json": '[{"clip_id": "a"}]'},
+    ),
+    ("a corpus of a split outside", "-m eval audit --benchmark vast27m --root data --split ../model/config", ""),
+    ("no miniature benchmark", "-m eval audit --benchmark miniature --root model", ""),
+    ("a miniature benchmark without a manifest", _MODEL, "", {"data/miniature.json": GONE}),
+    ("a manifest that is not JSON", _MODEL, "", {"data/miniature.json": "{"}),
+    ("a manifest that is a list", _MODEL, "", {"data/miniature.json": "[]"}),
+    ("a manifest that is deep", _MODEL, "", {"data/miniature.json": _DEEP_OBJECT}),
+    ("a manifest without sums", _MODEL, "", {"data/miniature.json": Fields({"sha256": GONE})}),
+    ("a manifest with sums of another kind", _MODEL, "", {"data/miniature.json": Fields({"sha256": "a"})}),
+    ("a manifest without a seed", _MODEL, "", {"data/miniature.json": Fields({"seed": GONE})}),
+    ("an annotation that was changed", _MODEL, "", {"data/test.jsonl": Cut(0.5)}),
+    ("an annotation that is gone", _MODEL, "", {"data/test.jsonl": GONE}),
+    (
+        "an annotation that was changed with its sum",
+        _MODEL,
+        "",
+        {
+            "data/test.jsonl": "{}\n",
+            "data/miniature.json": Fields({"sha256": {"test.jsonl": hashlib.sha256(b"{}\n").hexdigest()}}),
+        },
+    ),
+    ("a clip that is gone", _MODEL, "", {"data/test/000001.mp4": GONE}),
+    ("a clip that is cut", _MODEL, "", {"data/test/000001.mp4": Cut(0.5)}),
+]
+
+_RESULTS = "-m eval report results --output out"
+_RESULT = "results/results.json"
+
+_RESULTS = [
+    (name, "-m eval report results --output out", message, {_RESULT: change})
+    for name, message, change in [
+        ("a result that is not JSON", "", "{"),
+        ("an empty result", "", ""),
+        ("a result that is a list", "", "[]"),
+        ("a result that is deep", "", _DEEP_OBJECT),
+        ("a result of nothing", "", "{}"),
+        ("a result with NaN", "", '{"label": NaN}'),
+        ("a result with 10**400", "", f'{{"seed": {_LARGE}}}'),
+        ("a result with 1e999", "", '{"seed": 1e999}'),
+        ("a result with a name twice", "", '{"label": "a", "label": "b"}'),
+        ("a label that is a list", "", Fields({"label": []})),
+        ("a label that is null", "", Fields({"label": None})),
+        ("a label of half a character", "", Fields({"label": "\ud800"})),
+        ("a seed that is text", "", Fields({"seed": "one"})),
+        ("a seed that is a list", "", Fields({"seed": [1]})),
+        ("a benchmark that is a number", "", Fields({"benchmark": 1})),
+        ("a task that is a list", "", Fields({"task": ["retrieval"]})),
+        ("no score", "", Fields({"score": GONE})),
+        ("a score that is text", "", Fields({"score": "scalar"})),
+        ("a score without a method", "", Fields({"score.method": GONE})),
+        ("a method that is a list", "", Fields({"score.method": ["scalar"]})),
+        ("no retrieval", "", Fields({"retrieval": GONE})),
+        ("retrieval that is null", "", Fields({"retrieval": None})),
+        ("queries that are text", "", Fields({"retrieval.num_queries": "12"})),
+        ("fewer than no clips", "", Fields({"retrieval.num_clips": -1})),
+        ("no rule of ties", "", Fields({"retrieval.tie_rule": GONE})),
+        ("rates that are an object", "", Fields({"retrieval.rates": {}})),
+        ("a rate that is an object", "", Fields({"retrieval.rates.0": []})),
+        ("a rate that is text in a result", "", Fields({"retrieval.rates.0.rate": "0"})),
+        ("a rate of 2", "", Fields({"retrieval.rates.0.rate": 2})),
+        ("methods that are a list", "", Fields({"retrieval.rates.0.methods": []})),
+        ("metrics that are a number", "", Fields({"retrieval.rates.0.methods.scalar": 5})),
+        ("a metric that is text", "", Fields({"retrieval.rates.0.methods.scalar.text_to_video_recall_at_1": "5"})),
+        ("a metric that is true", "", Fields({"retrieval.rates.0.methods.scalar.text_to_video_recall_at_1": True})),
+        ("a metric that is huge", "", Fields({"retrieval.rates.0.methods.scalar.text_to_video_recall_at_1": 1e300})),
+        ("a gain that is a list", "", Fields({"retrieval.rates.0.aggregation_gain.scalar": []})),
+        ("a ladder that is null", "", Fields({"retrieval.ladder": None})),
+        ("a step without modalities", "", Fields({"retrieval.ladder.0.modalities": GONE})),
+        ("differences that are text", "", Fields({"retrieval.differences": "none"})),
+        ("a difference without a bound", "", Fields({"retrieval.differences.0.low": None})),
+        ("a second stage that is null", "", Fields({"two_stage": None})),
+        (
+            "a second stage without a depth",
+            "",
+            Fields({"two_stage": [{"policy": "absent", "method": "scalar", "rate": 0}]}),
+        ),
+        ("a latent space that is text", "", Fields({"latent": "none"})),
+        ("no gallery of a result", "", Fields({"gallery": GONE})),
+        ("a gallery without its sum", "", Fields({"gallery.sha256": None})),
+        ("clips left out that are a number", "", Fields({"left_out": 3})),
+        ("problems that are objects", "", Fields({"problems": [{}]})),
+    ]
+] + [
+    ("no results", "-m eval report nowhere --output out", ""),
+    ("a folder without results", "-m eval report data --output out", ""),
+    ("one result twice", "-m eval report results copy --output out", "", {"copy": Copy("results")}),
+    (
+        "a result of another gallery",
+        "-m eval report results copy --output out",
+        "",
+        {"copy": Copy("results"), "copy/results.json": Fields({"label": "other", "gallery.sha256": "0" * 64})},
+    ),
+    (
+        "a label with another score",
+        "-m eval report results copy --output out",
+        "",
+        {"copy": Copy("results"), "copy/results.json": Fields({"seed": 1, "score.method": "gram"})},
+    ),
+    ("an unknown baseline", "-m eval report results --output out --baseline best", ""),
+    ("an unknown reference", "-m eval report results --output out --reference best", ""),
+    ("a report in a file", "-m eval report results --output file", "", {"file": "mine"}),
+    ("queries that are no Parquet", "-m eval report results --output out", "", {"results/queries.parquet": "text"}),
+    (
+        "queries of other columns",
+        "-m eval report results --output out",
+        "",
+        {"results/queries.parquet": Table({"a": [1]})},
+    ),
+    (
+        "queries of other types",
+        "-m eval report results --output out",
+        "",
+        {
+            "results/queries.parquet": Table(
+                {
+                    "caption": [1],
+                    "weight_video": ["a"],
+                    "weight_audio": ["b"],
+                    "weight_subtitle": ["c"],
+                    "decided": [0],
+                }
+            )
+        },
+    ),
+]
+_FINE = [
+    (
+        "a label with separators",
+        "-m eval report results --output out",
+        "",
+        {_RESULT: Fields({"label": "../../a/b\n\x1b[31m"})},
+        0,
+    ),
+    (
+        "a benchmark with separators",
+        "-m eval report results --output out",
+        "",
+        {_RESULT: Fields({"benchmark": "../x"})},
+        0,
+    ),
+]
+
+_PUSH = "-m hub_cards push-model model user/name --dry-run --output out"
+_PUSH_ADAPTER = "-m hub_cards push-adapter adapter user/name --base user/base --dry-run --output out"
+_PUSH_GALLERY = "-m hub_cards push-gallery gallery user/name --model user/model --dry-run --output out"
+_PUSH_METRIC = "-m hub_cards push-metric retrieval user/retrieval --dry-run --output out"
+_VALIDATE = "-m hub_cards validate card"
+_CARD = "card/README.md"
+_HEAD = "---\nlicense: mit\n---\n\n# A model\n"
+_PUBLISHED = {"model/results": Copy("../results"), "model/results/results.json": Fields({"embedded.weights": {}})}
+
+
+def _card(**fields: Any) -> dict[str, str]:
+    return {_CARD: f"---\n{json.dumps({'license': 'mit'} | fields)}\n---\n\n# A model\n"}
+
+
+_TRAINING = {
+    "trainable_parameters": {}, "frozen_parameters": {}, "num_examples": 1, "global_step": 1, "batch_size": 1,
+    "seconds": 1.0, "resumed": False, "hardware": {"device": "cpu", "num_processes": 1}, "precision": "fp32",
+    "versions": {}, "source": None, "date": "2026-01-01",
+}  # fmt: skip
+
+_PUSHES = [
+    ("a name without a slash", "-m hub_cards push-model model name --dry-run --output out", ""),
+    ("a name with two slashes", "-m hub_cards push-model model user/my/name --dry-run --output out", ""),
+    ("an empty name", "-m hub_cards push-model model '' --dry-run --output out", ""),
+    ("a name of dots", "-m hub_cards push-model model user/.. --dry-run --output out", ""),
+    ("a name of 200 characters", f"-m hub_cards push-model model user/{'x' * 200} --dry-run --output out", ""),
+    ("a name with control characters", "-m hub_cards push-model model {control} --dry-run --output out", ""),
+    ("an unknown licence", f"{_PUSH} --license mine", ""),
+    ("a licence without a name", f"{_PUSH} --license other", ""),
+    ("an unknown language", f"{_PUSH} --language klingon", ""),
+    ("a dry run into a file", "-m hub_cards push-model model user/name --dry-run --output file", "", {"file": "mine"}),
+    ("a dry run into a folder that is in use", "-m hub_cards push-model model user/name --dry-run --output data", ""),
+    ("a dry run into itself", "-m hub_cards push-model model user/name --dry-run --output model", ""),
+    ("no folder to publish", "-m hub_cards push-model nowhere user/name --dry-run --output out", ""),
+    ("a file to publish", "-m hub_cards push-model model/config.json user/name --dry-run --output out", ""),
+    ("a model without a configuration", _PUSH, "", {"model/config.json": GONE}),
+    ("a model with a configuration that is a list", _PUSH, "", {"model/config.json": "[]"}),
+    ("a model with a deep configuration", _PUSH, "", {"model/config.json": _DEEP_OBJECT}),
+    ("a model with another configuration", _PUSH, "", {"model/config.json": Fields({"model_type": "bert"})}),
+    ("a model with a wrong field", _PUSH, "", {"model/config.json": Fields({"projection_dim": "x"})}),
+    ("a model without weights", _PUSH, "", {"model/model.safetensors": GONE}),
+    ("a model with weights cut short", _PUSH, "", {"model/model.safetensors": Cut(0.5)}),
+    ("a model with only a pickle", _PUSH, "", {"model/model.safetensors": GONE, "model/pytorch_model.bin": _PICKLE}),
+    ("a model without a processor", _PUSH, "", {"model/processor_config.json": GONE}),
+    ("a model with a processor that is a list", _PUSH, "", {"model/processor_config.json": "[]"}),
+    ("a model with a deep processor", _PUSH, "", {"model/processor_config.json": _DEEP_OBJECT}),
+    ("a model without a vocabulary", _PUSH, "", {"model/tokenizer.json": GONE}),
+    ("a model with half a vocabulary", _PUSH, "", {"model/tokenizer.json": Cut(0.5)}),
+    ("a recipe that is a list", _PUSH, "", {"model/recipe.json": "[]"}),
+    ("a recipe that is deep", _PUSH, "", {"model/recipe.json": _DEEP_OBJECT}),
+    ("a recipe that is not JSON", _PUSH, "", {"model/recipe.json": "seed: 1"}),
+    ("a recipe with a step that is text", _PUSH, "", {"model/recipe.json": '{"max_steps": "many"}'}),
+    ("a recipe with a batch of nothing", _PUSH, "", {"model/recipe.json": '{"gradient_accumulation_steps": "x"}', "model/training.json": json.dumps(_TRAINING)}),
+    ("a recipe with an objective that is a list", _PUSH, "", {"model/recipe.json": '{"objective": []}'}),
+    ("a record that is a list", _PUSH, "", {"model/training.json": "[]"}),
+    ("a record of nothing", _PUSH, "", {"model/training.json": "{}"}),
+    ("a record with text for parameters", _PUSH, "", {"model/training.json": json.dumps(_TRAINING | {"trainable_parameters": {"a": "1"}})}),
+    ("a record of other parameters", _PUSH, "", {"model/training.json": json.dumps(_TRAINING)}),
+    ("a record without hardware", _PUSH, "", {"model/training.json": json.dumps(_TRAINING | {"hardware": {}})}),
+    ("a record with versions that are a list", _PUSH, "", {"model/training.json": json.dumps(_TRAINING | {"versions": []})}),
+    ("emissions without rows", _PUSH, "", {"model/emissions.csv": "emissions\n"}),
+    ("emissions of text", _PUSH, "", {"model/emissions.csv": "emissions,energy_consumed,duration\na,b,c\n"}),
+    ("emissions in UTF-16", _PUSH, "", {"model/emissions.csv": "emissions\n".encode("utf-16")}),
+    ("emissions of NaN", _PUSH, "", {"model/emissions.csv": "emissions,energy_consumed,duration\nnan,1,1\n"}),
+    ("emissions with an open quote", _PUSH, "", {"model/emissions.csv": 'emissions,energy_consumed,duration\n1,1,"1\n'}),
+    ("results that are not there", f"{_PUSH} --results nowhere", ""),
+    ("results of other weights", _PUSH, "", _PUBLISHED),
+    ("results that are a list", _PUSH, "", {"model/results/results.json": "[]"}),
+    ("results that are deep", _PUSH, "", {"model/results/results.json": _DEEP_OBJECT}),
+    ("results without a gallery", _PUSH, "", _PUBLISHED | {"model/results/results.json": Fields({"gallery": GONE})}),
+    ("results without weights", _PUSH, "", _PUBLISHED | {"model/results/results.json": Fields({"embedded": []})}),
+    ("an adapter as a model", "-m hub_cards push-model adapter user/name --dry-run --output out", ""),
+    ("a model as an adapter", "-m hub_cards push-adapter model user/name --dry-run --output out", ""),
+    ("a model that is merged with nothing", f"{_PUSH} --merge", ""),
+    ("an adapter of a folder that was not pushed", "-m hub_cards push-adapter adapter user/name --dry-run --output out", ""),
+    ("a base without a slash", "-m hub_cards push-adapter adapter user/name --base 'a b' --dry-run --output out", ""),
+    ("an adapter to publish without a base", _PUSH_ADAPTER, "", {_ADAPTER: Fields({"base_model_name_or_path": GONE})}),
+    ("an adapter to publish with a base that is a list", _PUSH_ADAPTER, "", {_ADAPTER: Fields({"base_model_name_or_path": []})}),
+    ("an adapter to publish of no kind", _PUSH_ADAPTER, "", {_ADAPTER: Fields({"peft_type": GONE})}),
+    ("an adapter to publish of a kind that is a number", _PUSH_ADAPTER, "", {_ADAPTER: Fields({"peft_type": 1})}),
+    ("an adapter to publish that is deep", _PUSH_ADAPTER, "", {_ADAPTER: _DEEP_OBJECT}),
+    ("an adapter to publish without a configuration", _PUSH_ADAPTER, "", {"adapter/config.json": GONE}),
+    ("an adapter to publish without weights", _PUSH_ADAPTER, "", {_LORA: GONE}),
+    ("an adapter to publish cut short", _PUSH_ADAPTER, "", {_LORA: Cut(0.5)}),
+    ("a merge with a base that is gone", "-m hub_cards push-model adapter user/name --merge --dry-run --output out", "", {_ADAPTER: Fields({"base_model_name_or_path": "/nowhere"})}),
+    ("a merge of an adapter of itself", "-m hub_cards push-model adapter user/name --merge --dry-run --output out", "", {_ADAPTER: Fields({"base_model_name_or_path": "adapter"})}),
+    ("a merge of other shapes", "-m hub_cards push-model adapter user/name --merge --dry-run --output out", "", {_LORA: Tensors({_LORA_A: "longer"})}),
+    ("no gallery to publish", "-m hub_cards push-gallery data user/name --model user/model --dry-run --output out", ""),
+    ("a gallery of a model that was not pushed", "-m hub_cards push-gallery gallery user/name --dry-run --output out", ""),
+    ("a gallery of a model without a name", "-m hub_cards push-gallery gallery user/name --model 'a b' --dry-run --output out", ""),
+    ("a gallery that is not whole", _PUSH_GALLERY, "", {"gallery/gallery.json": "{"}),
+    ("no metric", "-m hub_cards push-metric data user/data --dry-run --output out", ""),
+    ("a metric of another name", "-m hub_cards push-metric {metric} user/name --dry-run --output out", ""),
+    ("a metric with other files", _PUSH_METRIC, "", {"retrieval": Copy("{metric}"), "retrieval/more.txt": ""}),
+    ("a metric without documentation", _PUSH_METRIC, "", {"retrieval": Copy("{metric}"), "retrieval/README.md": GONE}),
+    ("a metric with empty documentation", _PUSH_METRIC, "", {"retrieval": Copy("{metric}"), "retrieval/README.md": ""}),
+    ("a metric with documentation that is not UTF-8", _PUSH_METRIC, "", {"retrieval": Copy("{metric}"), "retrieval/README.md": b"\xff"}),
+    ("a metric with documentation without sections", _PUSH_METRIC, "", {"retrieval": Copy("{metric}"), "retrieval/README.md": '---\ntitle: a\n---\nevaluate.load("eval/metrics/retrieval")\n'}),
+    ("a metric whose front matter is no YAML", _PUSH_METRIC, "", {"retrieval": Copy("{metric}"), "retrieval/README.md": '---\na: [\n---\nevaluate.load("eval/metrics/retrieval")\n\n## A\n'}),
+    ("a Space of a gallery without a model", "-m hub_cards push-space user/name --gallery user/gallery --dry-run --output out", ""),
+    ("a Space of a gallery without a name", "-m hub_cards push-space user/name --gallery 'a b' --model user/model --dry-run --output out", ""),
+    ("no card", "-m hub_cards validate nowhere", ""),
+    ("a folder without a card", "-m hub_cards validate data", ""),
+    ("a card that is not UTF-8", _VALIDATE, "", {_CARD: b"\xff\xfe"}),
+    ("a card for an unknown kind", f"{_VALIDATE} --repo-type app", "", {_CARD: _HEAD}),
+]
+_CARDS = [
+    (name, _VALIDATE, message, {_CARD: card} if isinstance(card, str) else _card(**card))
+    for name, message, card in [
+        ("an empty card", "", ""),
+        ("a card without front matter", "", "# A model\n"),
+        ("a card with an open list", "", "---\na: [\n---\n"),
+        ("a card with a tab", "", "---\na:\t- b\n\t- c\n---\n"),
+        ("a card with a circle", "", "---\na: &a [*a]\n---\n"),
+        ("a card with laughs", "", "---\na: &a [1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\nlicense: *f\n---\n"),
+        ("a card with code", "", "---\na: !!python/object/apply:os.system ['touch EXECUTED']\n---\n"),
+        ("a card that is deep", "", f"---\na: {'[' * 5000}{']' * 5000}\n---\n"),
+        ("a card that is a list", "", "---\n- a\n- b\n---\n"),
+        ("a card that is a number", "", "---\n7\n---\n"),
+        ("a card of two documents", "", "---\na: 1\n...\n---\nb: 2\n---\n"),
+        ("a card with names that are lists", "", "---\n? [a]\n: b\n---\n"),
+        ("a card with a wrong date", "", "---\na: 2026-13-45\n---\n"),
+        ("a card with a long number", "", f"---\na: {'9' * 5000}\n---\n"),
+        ("a card with a control character", "", "---\na: \x1b\n---\n"),
+        ("a licence that is a number", "", {"license": 7}),
+        ("a licence that is an object", "", {"license": {"name": "mit"}}),
+        ("languages that are objects", "", {"language": [{}]}),
+        ("tags that are a number", "", {"tags": 3}),
+        ("a base that is an object", "", {"base_model": {}}),
+        ("an index that is text", "", {"model-index": "x"}),
+        ("an index of results that are text", "", {"model-index": [{"name": "a", "results": ["x"]}]}),
+        ("an index of metrics that are null", "", {"model-index": [{"name": "a", "results": [{"task": {"type": "t"}, "dataset": {"type": "d", "name": "d"}, "metrics": [None]}]}]}),
+        ("emissions that are text", "", {"co2_eq_emissions": "much"}),
+        ("configs that are text", "", {"configs": "x"}),
+        ("configs with names that are lists", "", {"configs": [{"config_name": ["a"]}, {"config_name": ["a"]}]}),
+        ("data files that are a number", "", {"configs": [{"config_name": "a", "data_files": 3}]}),
+        ("data files outside", "", {"configs": [{"config_name": "a", "data_files": "../*"}]}),
+        ("data files of an odd pattern", "", {"configs": [{"config_name": "a", "data_files": "**a"}]}),
+        ("a title that is a list", "", {"title": ["x"], "sdk": "gradio"}),
+        ("a kit that is a list", "", {"title": "x", "sdk": ["gradio"]}),
+        ("a version that is a number", "", {"title": "x", "sdk": "gradio", "sdk_version": 6, "python_version": 3.11}),
+    ]
 ]
