@@ -20,6 +20,18 @@ def count(value: Any) -> bool:
     return number(value) and isinstance(value, int) and value >= 0
 
 
+def _size(value: Any) -> bool:
+    return count(value) and value > 0
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _version(value: Any) -> bool:
+    return value is None or _text(value)
+
+
 def _seed(value: Any) -> bool:
     return value is None or (isinstance(value, int) and number(value))
 
@@ -61,6 +73,9 @@ def _second_stage_entry(value: Any) -> bool:
 _EXPECTED: dict[Callable[[Any], bool], str] = {
     number: "a finite number",
     count: "a whole number from 0",
+    _size: "a whole number from 1",
+    _flag: "true or false",
+    _version: "text or null",
     _seed: "a whole number or null",
     _rate: "a number from 0 to 1",
     _text: "text",
@@ -90,7 +105,7 @@ _RESULT = {
     "score": {"method": _text, "query_temperature?": _temperature},
     "retrieval": {
         "num_queries": count,
-        "num_clips": count,
+        "num_clips": _size,
         "num_pairs?": count,
         "mask_seed": _seed,
         "tie_rule": _text,
@@ -112,7 +127,11 @@ _RESULT = {
         None,
         {"num_classes?": _metric, "text_centroid_cosine?": _metric, "silhouette?": (None, {...: _metric})},
     ),
-    "gallery": {"sha256": _digest},
+    "gallery": {"sha256": _digest, "num_clips?": count, "ids?": [_text], "presence?": [[count]]},
+    "embedded?": {"weights?": (None, {...: _text})},
+    "versions?": (None, {...: _version}),
+    "source?": (None, {"commit": _text, "dirty": _flag}),
+    "date?": _text,
     "left_out?": [_text],
     "problems?": [_text],
 }

@@ -73,7 +73,21 @@ def _told_of(name: str, what: str) -> Iterator[None]:
         raise ValueError(f"{what} {name} cannot be loaded: {kind}{why}") from error
 
 
-def _load_config(name: str, overrides: dict[str, Any], num_tensors: int, revision: str | None) -> ScalarConfig:
+def load_config(
+    name: str, overrides: dict[str, Any] | None = None, num_tensors: int | None = None, revision: str | None = None
+) -> ScalarConfig:
+    """
+    Read the configuration of a model.
+
+    Args:
+        name (`str`): an absolute folder or a Hub id.
+        overrides (`dict`, *optional*): fields to change.
+        num_tensors (`int`, *optional*): in its weights; a configuration cannot count more layers than that.
+        revision (`str`, *optional*): of the Hub.
+
+    Raises:
+        ValueError: there is none, it is that of another model, or a field is unknown or wrong.
+    """
     path = file_of(name, CONFIG_NAME, revision)
     if path is None:
         raise ValueError(f"{name} holds no {CONFIG_NAME}: it is not a saved model.")
@@ -82,14 +96,17 @@ def _load_config(name: str, overrides: dict[str, Any], num_tensors: int, revisio
         raise ValueError(
             f"{path} must describe a ScalarModel, got a `model_type` of {content.get('model_type')!r:.200}."
         )
-    check_counts(content, num_tensors, str(path))
+    if num_tensors is not None:
+        check_counts(content, num_tensors, str(path))
     with _told_of(str(path), "The configuration"):
         config = AutoConfig.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
+    if not overrides:
+        return config
     unknown = sorted(set(overrides) - set(config.to_dict()))
     if unknown:
         raise ValueError(f"ScalarConfig has no fields {unknown}; check their spelling.")
     # Built again, not set on the object: only construction checks the fields against each other.
-    return ScalarConfig.from_dict(config.to_dict() | overrides) if overrides else config
+    return ScalarConfig.from_dict(config.to_dict() | overrides)
 
 
 @contextmanager
@@ -125,7 +142,16 @@ def _load_weights(
     return model
 
 
-def _load_processor(name: str) -> ScalarProcessor:
+def load_processor(name: str) -> ScalarProcessor:
+    """
+    Load the processor of a model; no code of the folder runs.
+
+    Args:
+        name (`str`): an absolute folder or a Hub id.
+
+    Raises:
+        ValueError: there is none, or one of its files is missing or damaged.
+    """
     found = {file: file_of(name, file) for file in _PROCESSOR_FILES}
     contents = {file: {} if path is None else read_object(path) for file, path in found.items()}
     described = contents[PROCESSOR_NAME].get("processor_class")
@@ -175,8 +201,17 @@ def _check_processor(processor: ScalarProcessor, config: ScalarConfig, name: str
             )
 
 
-def _base_of(name: str, adapter: dict[str, Any]) -> tuple[str, str]:
-    """The base of an adapter, a folder or a Hub id, and its revision."""
+def base_of(name: str, adapter: dict[str, Any]) -> tuple[str, str]:
+    """
+    Return the base of an adapter, a folder or a Hub id, and its revision.
+
+    Args:
+        name (`str`): the absolute folder of the adapter, or its Hub id.
+        adapter (`dict`): its `adapter_config.json`.
+
+    Raises:
+        ValueError: it names none, or one that cannot be; the message says where to mend it.
+    """
     base, revision = adapter.get("base_model_name_or_path"), adapter.get("revision") or "main"
     mend = "Name the base in `base_model_name_or_path` of its adapter_config.json."
     if not isinstance(base, str) or not base or not isinstance(revision, str):
@@ -315,7 +350,7 @@ def model_fingerprint(folder: str | os.PathLike) -> str:
     adapter_config = folder / "adapter_config.json"
     if adapter_config.is_file():
         adapter = read_object(adapter_config)
-        base, _ = _base_of(str(folder.resolve()), adapter)
+        base, _ = base_of(str(folder.resolve()), adapter)
         if Path(base).is_dir():
             adapter["base_model_name_or_path"] = model_fingerprint(base)  # the same wherever the folder stands
         parts["adapter_config.json"] = adapter
@@ -350,7 +385,7 @@ def load_model(
         adapter_config = file_of(name, _ADAPTER_CONFIG)
         adapter = None if adapter_config is None else read_object(adapter_config)
         # An adapter remembers where its base was loaded from; an absolute folder holds in any working directory.
-        base, revision = (name, None) if adapter is None else _base_of(name, adapter)
+        base, revision = (name, None) if adapter is None else base_of(name, adapter)
         shapes = shapes_of(weight_files(base, "model", revision))
         if adapter is None:
             source, added = (name, None), _ADDED_MODULES if config_overrides else ()
@@ -360,8 +395,8 @@ def load_model(
                 _ADDED_MODULES,
             )
             options["revision"] = revision
-        config = _load_config(source[0], config_overrides, len(shapes), source[1])
-        processor = _load_processor(name)
+        config = load_config(source[0], config_overrides, len(shapes), source[1])
+        processor = load_processor(name)
         _check_processor(processor, config, name)
         model = _load_weights(base, config, shapes, added, options)
         if adapter is not None:
@@ -423,4 +458,14 @@ def load_plugins(names: Iterable[str]) -> None:
             METHODS[method] = replace(METHODS[method], score=_checked(method, METHODS[method].score))
 
 
-__all__ = ["default_device", "device_of_name", "load_model", "load_plugins", "model_fingerprint", "weight_digests"]
+__all__ = [
+    "default_device",
+    "base_of",
+    "device_of_name",
+    "load_config",
+    "load_processor",
+    "load_model",
+    "load_plugins",
+    "model_fingerprint",
+    "weight_digests",
+]

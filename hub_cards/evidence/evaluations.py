@@ -94,6 +94,9 @@ def percent(share: float) -> str:
 
 def _check_result(content: Mapping[str, Any], path: Path) -> None:
     check_result(content, path)
+    lacking = [name for name in ("embedded", "date", "left_out", "problems") if name not in content]
+    if lacking:
+        raise ValueError(f"{path} is not a result of `python -m eval run`: it lacks {lacking}. Evaluate again.")
     method = content["score"]["method"]
     rates = {entry["rate"]: entry["methods"] for entry in content["retrieval"]["rates"]}
     for rate, methods in rates.items():
