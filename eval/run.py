@@ -35,11 +35,13 @@ from eval.reports.figures import plot_results
 from eval.reports.latent_figure import plot_latent
 from eval.reports.report import format_table, write_report
 from eval.reports.result_files import load_results
+from gallery.embedding import check_reading
 from gallery.files import write_json
 from gallery.gallery import Gallery, is_gallery
 from gallery.provenance import describe, source_state, versions
-from modeling_scalar import default_device, load_model
+from modeling_scalar import load_model
 from modeling_scalar.aggregation_scalar import METHODS
+from modeling_scalar.loading_scalar import device_of_name
 
 _COMPARED = ("uniform", "gram")  # with the model's own score, beside the best pathway
 
@@ -121,6 +123,8 @@ class RunConfig:
         for rate in self.rates:
             check_rate(rate)
         check_depth(self.depth)
+        device_of_name(self.device)
+        check_reading(self.batch_size, self.on_error, self.num_workers)
         if not self.policies or not set(self.policies) <= set(POLICIES):
             raise ValueError(f"`policies` must be some of {POLICIES}, got {list(self.policies)}.")
 
@@ -154,7 +158,7 @@ class _Source:
 def _open_source(config: RunConfig) -> _Source:
     split = load_split(config.benchmark, config.root, config.split, **config.benchmark_settings())  # fails the soonest
     model, processor = load_model(config.model_path)
-    model.to(config.device or default_device())
+    model.to(device_of_name(config.device))
     return _Source(model, configure_processor(processor, split.processing), split)
 
 
