@@ -25,7 +25,7 @@ READERS = {
     "image_processing_scalar.py",
     "processing_scalar.py",
 }
-RUN_ONCE = {"convert_vast_to_hf.py", "__init__.py"}
+RUN_ONCE = {"command_scalar.py", "convert_vast_to_hf.py", "__init__.py"}
 
 
 def imported(path: Path) -> list[tuple[int, str]]:
