@@ -79,5 +79,13 @@ def test_a_file_that_exceeds_a_limit_is_read_once_the_limit_is_raised(tmp_path, 
             report, gallery = index(folder, tiny_processor, tiny_model)
             assert (len(report.unreadable), len(report.not_retried)) == (unreadable, retried)
             assert len(gallery) == 1 - unreadable
+        tiny_processor.limits = Limits(pixels=63 * 64)
+        write_media(folder / "b.mp4", 10, seconds_of_audio=1.0)
+        report, gallery = index(folder, tiny_processor, tiny_model)
+        assert len(gallery) == 2 and len(report.problems) == 1  # its sound could be read
+        assert len(index(folder, tiny_processor, tiny_model)[0].unchanged) == 2
+        tiny_processor.limits = Limits()
+        report, gallery = index(folder, tiny_processor, tiny_model)
+        assert named(report.changed) == ["b.mp4"] and report.problems == gallery.problems() == {}
     finally:
         tiny_processor.limits = Limits()
