@@ -17,6 +17,7 @@ from modeling_scalar import (
     ScalarModel,
     ScalarProcessor,
 )
+from tests.commands import Commands
 
 ROOT = Path(__file__).resolve().parent.parent
 # A worker that came to one of these last would keep the others waiting for it.
@@ -155,3 +156,11 @@ def make_batch(batch_size: int = 4, seed: int = 0, frames: int = 2, segments: in
 @pytest.fixture
 def batch() -> dict[str, torch.Tensor]:
     return make_batch()
+
+
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory, other_pythons):
+    """Runs the project's commands quickly, each in a process of its own."""
+    running = Commands(tmp_path_factory.mktemp("commands"))
+    yield running
+    running.close()

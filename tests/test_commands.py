@@ -1,0 +1,82 @@
+import errno
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from modeling_scalar.command_scalar import FAULT, describe, plain, user_errors
+
+
+def test_a_command_in_a_forked_child_ends_as_one_that_was_started(commands, tmp_path):
+    for argv in (
+        ["-m", "search", "--help"],
+        ["-m", "search", "info", "nothing"],
+        ["-m", "search", "info", "--k", "3"],
+    ):
+        started = subprocess.run([sys.executable, *argv], cwd=tmp_path, capture_output=True, text=True)
+        forked = commands.run(*argv, cwd=tmp_path)
+        assert (forked.code, forked.stdout, forked.stderr) == (started.returncode, started.stdout, started.stderr)
+
+
+def test_a_command_that_hangs_is_killed_and_reported(commands, tmp_path):
+    (tmp_path / "hang.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(100)\n")
+    with pytest.raises(AssertionError, match="does not end within 0.5 s:\nhere"):
+        commands.run("-m", "hang", cwd=tmp_path, timeout=0.5)
+
+
+def test_signals_and_memory_of_a_command_are_seen(commands, tmp_path):
+    (tmp_path / "large.py").write_text("x = bytearray(b'1') * 2**30\nprint(len(x), flush=True)\nimport time\n"
+                                       "time.sleep(100)\n")  # fmt: skip
+    running = commands.start("-m", "large", cwd=tmp_path)
+    while not running.printed():
+        time.sleep(0.01)
+    running.kill(signal.SIGTERM)
+    outcome = running.wait()
+    assert outcome.code == -signal.SIGTERM
+    assert outcome.peak > 2**30
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), OSError("no"), ImportError("no"), torch.OutOfMemoryError("no")])
+def test_what_a_user_can_mend_is_one_line(error, capsys):
+    with pytest.raises(SystemExit) as ended, user_errors():
+        raise error
+    printed = capsys.readouterr().err
+    assert ended.value.code == 1
+    assert printed.startswith("Error: ") and "no" in printed and printed.count("\n") == 1
+
+
+def test_a_fault_of_ours_keeps_its_traceback_and_asks_to_report_it(capsys):
+    with pytest.raises(SystemExit) as ended, user_errors():
+        raise KeyError("clip")
+    printed = capsys.readouterr().err
+    assert ended.value.code == FAULT
+    assert "Traceback" in printed and printed.endswith(
+        "This is a fault of the program. Please report it, with the lines above and the command.\n"
+    )
+
+
+def test_an_interrupt_is_told_in_a_word(capsys):
+    with pytest.raises(SystemExit) as ended, user_errors():
+        raise KeyboardInterrupt("Nothing was sent.")
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "Interrupted. Nothing was sent.\n"
+
+
+def test_a_traceback_of_an_expected_error_is_shown_on_demand(capsys, monkeypatch):
+    monkeypatch.setenv("SCALAR_TRACEBACK", "1")
+    with pytest.raises(SystemExit), user_errors():
+        raise ValueError("no")
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_told_with_the_file_and_what_helps():
+    told = describe(OSError(errno.ENOSPC, "No space left on device", "/somewhere/gallery.json"))
+    assert "disk is full" in told and "/somewhere/gallery.json" in told and "Free some space" in told
+
+
+def test_what_a_terminal_could_obey_is_escaped():
+    assert plain("a\x1b[31mb\n\u202ec", "utf-8") == "a\\x1b[31mb\\n\\u202ec"
+    assert plain("é", "ascii") == "\\xe9"
