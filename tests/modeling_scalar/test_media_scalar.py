@@ -7,17 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from modeling_scalar import media_scalar
-from modeling_scalar.media_scalar import (
-    MediaError,
-    find_sidecar,
+from modeling_scalar import decoding_scalar, media_scalar
+from modeling_scalar.decoding_scalar import (
     frame_indices,
     read_audio,
     read_frames,
     read_subtitle,
     read_subtitle_track,
-    resample,
 )
+from modeling_scalar.media_scalar import MediaError, find_sidecar, resample
 
 OPEN_GOP = {"bf": "3", "x264-params": "open-gop=1:keyint=7:min-keyint=7:scenecut=0:b-adapt=0:log-level=none"}
 VARIABLE = np.cumsum(np.random.default_rng(0).integers(5, 400, 40)).tolist()  # milliseconds
@@ -187,16 +185,36 @@ def test_frames_are_those_of_decoding_everything_in_order(clips, name, seek):
     np.testing.assert_array_equal(read_frames(clips / name, seek=seek), expected)
 
 
+class Here:
+    """Stands for the other side of a decoder that runs in this process."""
+
+    def __init__(self, choose):
+        self.choose, self.frames = choose, {}
+
+    def send(self, kind, payload=b"", **content):
+        if kind == "frame":
+            self.frames[content["place"]] = payload
+
+    def ask(self, kind, available):
+        return {"chosen": self.choose(available)}
+
+
 @pytest.fixture
-def index_only(monkeypatch):
+def read_by_index(monkeypatch):
+    def read(path, choose):
+        here = Here(choose)
+        media_scalar._send_frames(str(path), here, 1, "index", 1)
+        return np.stack([here.frames[place] for place in range(len(here.frames))])
+
     monkeypatch.setattr(media_scalar, "_decoded", lambda *_: pytest.fail("fell back to decoding in order"))
+    return read
 
 
 @pytest.mark.parametrize("name", sorted(set(CLIPS) - COUNTED))
-def test_the_index_alone_finds_every_frame(clips, name, monkeypatch, index_only):
+def test_the_index_alone_finds_every_frame(clips, name, read_by_index):
     for index, expected in enumerate(decode_in_order(clips / name)):
-        monkeypatch.setattr(media_scalar, "_choose", lambda *_, chosen=index: [chosen])
-        np.testing.assert_array_equal(read_frames(clips / name, 1)[0], expected)
+        frames = read_by_index(clips / name, lambda _, chosen=index: [chosen])
+        np.testing.assert_array_equal(frames, expected[None])
 
 
 def test_the_index_decodes_less(clips):
@@ -217,7 +235,7 @@ def test_training_frames_follow_the_generator(clips):
     np.testing.assert_array_equal(frames, expected)
 
 
-def test_frames_before_the_start_of_an_edit_list_are_not_shown(clips, tmp_path, request):
+def test_frames_before_the_start_of_an_edit_list_are_not_shown(clips, tmp_path, read_by_index):
     path = tmp_path / "trimmed.mp4"
     with (
         av.open(str(clips / "b_frames.mp4")) as source,
@@ -232,8 +250,8 @@ def test_frames_before_the_start_of_an_edit_list_are_not_shown(clips, tmp_path, 
     expected = decode_in_order(path)
     assert len(expected) == 26  # of the 28 packets from the keyframe before the start
     np.testing.assert_array_equal(read_frames(path, 8, seek="scan"), expected[frame_indices(26, 8)])
-    request.getfixturevalue("index_only")
-    np.testing.assert_array_equal(read_frames(path, 8, seek="index"), expected[frame_indices(26, 8)])
+    frames = read_by_index(path, lambda available: frame_indices(available, 8))
+    np.testing.assert_array_equal(frames, expected[frame_indices(26, 8)])
 
 
 def test_the_rotation_of_a_phone_is_applied(tmp_path):
@@ -381,7 +399,7 @@ def test_a_colon_in_a_name_is_not_a_protocol(tmp_path):
 
 
 def test_reading_without_pyav_says_what_to_install(clips, monkeypatch):
-    monkeypatch.setattr(media_scalar, "av", None)
+    monkeypatch.setattr(decoding_scalar, "av", None)
     with pytest.raises(ImportError, match="pip install av"):
         read_frames(clips / "one.mp4")
 
