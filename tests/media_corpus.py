@@ -1003,7 +1003,7 @@ lies(
     "video stream",
 )
 lies("many_edits.mp4", lambda: put_box(MP4(), "moov/trak/edts", box(b"edts", box(b"elst", bytes(4), struct.pack(">I", 50_000),
-    struct.pack(">Iii", 1, 0, 65536) * 50_000))), NOTHING, TIME)  # fmt: skip
+    struct.pack(">Iii", 1, 0, 65536) * 50_000))), A, TIME)  # fmt: skip
 lies("unknown_codec.mp4", lambda: swapped(FAST(), b"avc1\x00", b"zzz9\x00"), A, "no decoder|unknown")
 lies("no_codec_settings.mp4", lambda: swapped(FAST(), b"avcC", b"free"), NOTHING, NO_MEDIA)
 lies("settings_of_noise.mp4", lambda: noisy(FAST(), (FAST().index(b"avcC") + 4) / len(FAST()), 30), A, "video stream")
@@ -1279,7 +1279,7 @@ special("zero.mp4", lambda path: path.symlink_to("/dev/zero"), NOTHING, IRREGULA
 special("null.mp4", lambda path: path.symlink_to("/dev/null"), NOTHING, IRREGULAR)
 special("terminal.mp4", lambda path: path.symlink_to("/dev/tty"), NOTHING, IRREGULAR)
 special("own_input.mp4", lambda path: path.symlink_to("/proc/self/fd/0"), NOTHING, f"{IRREGULAR}|No such|{NO_MEDIA}")
-special("pipe_by_link.mp4", lambda path: path.symlink_to("pipe.mp4"), NOTHING, IRREGULAR, is_listed=False)
+special("pipe_by_link.mp4", lambda path: path.symlink_to("pipe.mp4"), NOTHING, IRREGULAR)
 special("nowhere.mp4", lambda path: path.symlink_to("no such file.mp4"), NOTHING, "No such")
 special(
     "link_to_itself.mp4", lambda path: path.symlink_to(path.name), NOTHING, "No such|Too many levels|symbolic links"
