@@ -414,9 +414,9 @@ def _packing(method: int) -> bytes:
 
 
 def _bomb() -> bytes:
-    """An index that is 200 MB when unpacked."""
-    packed = zlib.compress(bytes(200_000_000), 9)
-    index = box(b"cmov", box(b"dcom", b"zlib"), box(b"cmvd", struct.pack(">I", 200_000_000), packed))
+    """An index that is 100 MB when unpacked."""
+    packed = zlib.compress(bytes(100_000_000), 9)
+    index = box(b"cmov", box(b"dcom", b"zlib"), box(b"cmvd", struct.pack(">I", 100_000_000), packed))
     return box(b"ftyp", b"qt  ", bytes(4)) + box(b"moov", index)
 
 
@@ -1088,7 +1088,7 @@ lies(
 bombs = _add("bomb: small files that are large, or long, when they are decoded")
 bombs(
     "8192_by_8192.mp4",
-    lambda: media("mp4", "libx264", frames=2, size=(8192, 8192), encoder="preset=ultrafast", is_black=True),
+    lambda: media("mp4", "libx264", frames=1, size=(8192, 8192), encoder="preset=ultrafast", is_black=True),
     NOTHING,
     PIXELS,
 )
@@ -1115,7 +1115,7 @@ bombs(
     NOTHING,
     ".",
 )
-bombs("many_pictures.gif", gif(2000, 2000, 2000), V)
+bombs("many_pictures.gif", gif(2000, 2000, 500), V)
 bombs("ten_hours.aac", lambda: silent_adts() * math.ceil(36_000 / 0.128), A)
 bombs("ten_hours.mkv", lambda: _long_flac("matroska"), A)
 bombs("ten_hours.ogg", lambda: _long_flac("ogg"), A)
