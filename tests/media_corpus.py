@@ -946,11 +946,11 @@ for name, size in (
         ("moov", (VA,)),
         ("trak", (V,)),
         ("stsz", (A, "video stream")),
-        ("stsd", (A, "video stream")),
+        ("stsd", (A,)),  # nothing is left that tells of a picture
     ):
         path = {"moov": "moov", "trak": "moov/trak"}.get(step, f"{STBL}/{step}")
-        if name == "seven" and step != "stsd":
-            answer = (NOTHING, UNREADABLE)
+        if name == "seven":
+            answer = (A, "no decoder") if step == "stsd" else (NOTHING, UNREADABLE)
         lies(
             f"{name}_size_of_{step}.mp4",
             partial(lambda path, size: set_box(MP4(), path, 0, size), path, size),
@@ -1033,10 +1033,12 @@ lies("no_rate.avi", lambda: _riff("strh", 24, bytes(4)), VA)
 lies(
     "no_index.avi",
     lambda: media("avi", "mpeg4", "libmp3lame")[: media("avi", "mpeg4", "libmp3lame").index(b"idx1")],
-    VA,
+    NOTHING,
+    SHORT,
+    SHORT,
 )
 lies("index_elsewhere.avi", lambda: _index_elsewhere(), VA)
-lies("samples_of.flac", lambda: _flac(22, MOST), A)
+lies("samples_of.flac", lambda: _flac(22, MOST), NOTHING, SHORT)
 lies("no_rate.flac", lambda: _flac(18, bytes(3)), A)
 lies("picture_in.flac", lambda: b"fLaC\x06\xff\xff\xff" + media("flac", audio="flac")[4:], NOTHING, ".")
 lies("tag_in.mp3", lambda: b"ID3\x04\x00\x00\x7f\x7f\x7f\x7f" + media("mp3", audio="libmp3lame"), NOTHING, ".")
