@@ -76,7 +76,11 @@ def to_tensor(array: np.ndarray | torch.Tensor) -> torch.Tensor:
 
 
 class _Died(Exception):
-    """The decoder ended, or what it says makes no sense."""
+    """The decoder ended."""
+
+
+class _Nonsense(Exception):
+    """What the decoder says is not what was asked for."""
 
 
 class _Overdue(Exception):
@@ -88,7 +92,7 @@ class _NeedsMemory(Exception):
 
 
 class _Answer:
-    """Takes what a decoder says about one request; what makes no sense is `_Died`.
+    """Takes what a decoder says about one request.
 
     With a `generator`, its state is set back where something drawn turns out not to be used.
     """
@@ -114,13 +118,16 @@ class _Answer:
 
     def receive(self, kind: str, content: dict[str, Any], payload: np.ndarray) -> dict[str, Any] | None:
         """Take one message and the bytes after it; return what is to be answered."""
-        raise _Died
+        raise _Nonsense
+
+    def finish(self) -> None:
+        """Check that nothing is missing."""
 
 
 def _natural(content: dict[str, Any], name: str, least: int = 0) -> int:
     number = content.get(name)
     if type(number) is not int or not least <= number < 2**53:
-        raise _Died
+        raise _Nonsense
     return number
 
 
@@ -155,12 +162,12 @@ class _Frames(_Answer):
             self.take_back_draws()
             return self.clear()
         if kind != "frame":
-            raise _Died
+            raise _Nonsense
         size, place = (_natural(content, "height", 1), _natural(content, "width", 1)), _natural(content, "place")
         if len(payload) != 3 * size[0] * size[1] or place in self.kept or self.size not in (None, size):
-            raise _Died
+            raise _Nonsense
         if self.num_frames is not None and place >= self.places:
-            raise _Died
+            raise _Nonsense
         if self.use is None:
             self.size, self.use = size, self.prepare(*size) if self.prepare else self.keep
         self.kept[place] = self.use(payload.reshape(*size, 3))
@@ -172,14 +179,17 @@ class _Frames(_Answer):
             raise self.limits.exceeded(self.name, "memory", f"its frames take more than {self.limits.memory} bytes")
         return frame
 
-    def result(self) -> list[Any] | None:
-        if not self.kept and not self.chosen:
-            return None
+    def order(self) -> list[int]:
         places = {index: place for place, index in enumerate(dict.fromkeys(self.chosen))}
-        order = range(len(self.kept)) if self.num_frames is None else [places[index] for index in self.chosen]
-        if not set(order) <= set(self.kept):
-            raise _Died
-        return [self.kept[place] for place in order]
+        return list(range(len(self.kept))) if self.num_frames is None else [places[index] for index in self.chosen]
+
+    def finish(self):
+        if not set(self.order()) <= set(self.kept):
+            raise _Nonsense
+
+    def result(self) -> list[Any] | None:
+        """What was kept of the chosen frames; `None` if there is no video."""
+        return [self.kept[place] for place in self.order()] or None
 
 
 class _Sound(_Answer):
@@ -205,12 +215,17 @@ class _Sound(_Answer):
             self.ranges = self.choose(self.available)
             return {"chosen": self.ranges}
         if len(payload) % 2 or kind != ("sound" if self.ranges is None else "part"):
-            raise _Died
+            raise _Nonsense
         self.pieces.append(payload.view(np.int16))
         self.bytes += 2 * len(payload)  # as float32
         if self.bytes > self.limits.memory:
             raise self.limits.exceeded(self.name, "memory", f"its sound takes more than {self.limits.memory} bytes")
         return None
+
+    def finish(self):
+        if self.ranges is not None and self.available:
+            if [len(piece) for piece in self.pieces] != [stop - start for start, stop in self.ranges]:
+                raise _Nonsense
 
     def samples(self) -> np.ndarray | None:
         """The whole track; `None` if there is none."""
@@ -225,8 +240,6 @@ class _Sound(_Answer):
             return [waveform[start:stop] for start, stop in self.choose(len(waveform))], len(waveform)
         if not self.available:
             return None
-        if [len(piece) for piece in self.pieces] != [stop - start for start, stop in self.ranges]:
-            raise _Died
         return [to_float(piece) for piece in self.pieces], self.available
 
 
@@ -238,11 +251,11 @@ class _Text(_Answer):
 
     def receive(self, kind, content, payload):
         if kind != "text":
-            raise _Died
+            raise _Nonsense
         try:
             self.text = payload.tobytes().decode()
         except UnicodeDecodeError as error:
-            raise _Died from error
+            raise _Nonsense from error
 
 
 class _Header(_Answer):
@@ -251,10 +264,10 @@ class _Header(_Answer):
 
     def receive(self, kind, content, payload):
         if kind != "header" or not isinstance(content.get("promised"), bool):
-            raise _Died
+            raise _Nonsense
         seconds = content.get("seconds")
         if seconds is not None and not isinstance(seconds, (int, float)):
-            raise _Died
+            raise _Nonsense
         self.promised, self.seconds = content["promised"], seconds
 
 
@@ -284,8 +297,8 @@ class _Decoder:
         self.is_spent, self.patience = True, 60
         try:
             if self._receive()["kind"] != "ready":
-                raise _Died
-        except (_Died, _Overdue):
+                raise _Nonsense
+        except (_Died, _Nonsense, _Overdue):
             code = self.close()
             raise RuntimeError(
                 f"The decoder of media files did not start (exit code {code}): see what `{sys.executable} -S -P "
@@ -316,11 +329,13 @@ class _Decoder:
             self._send(request)
             while (message := self._receive())["kind"] not in ("done", "error", "memory"):
                 if message["size"] > answer.most_bytes():
-                    raise _Died
+                    raise _Nonsense
                 payload = np.empty(message["size"], np.uint8)
                 self._read_into(memoryview(payload))
                 if (reply := answer.receive(message["kind"], message, payload)) is not None:
                     self._send(reply)
+            if message["kind"] == "done":
+                answer.finish()
         except _Died:
             if self.patience < 0:
                 raise _Overdue from None
@@ -360,15 +375,15 @@ class _Decoder:
         self._read_into(memoryview(length))
         (length,) = struct.unpack(">I", length)
         if length > _MOST_JSON:
-            raise _Died
+            raise _Nonsense
         header = bytearray(length)
         self._read_into(memoryview(header))
         try:
             content = json.loads(header)
         except (ValueError, RecursionError) as error:
-            raise _Died from error
+            raise _Nonsense from error
         if not isinstance(content, dict) or not isinstance(content.get("kind"), str):
-            raise _Died
+            raise _Nonsense
         _natural(content, "size")
         return content
 
@@ -461,10 +476,16 @@ def _ask(what: str, path: str | os.PathLike, answer: _Answer, **options: Any) ->
                 message = decoder.converse(request | {"memory": memory, "is_heavy": is_heavy}, answer)
         except _Overdue:
             raise limits.exceeded(name, "time", "decoding waits for too long") from None
+        except _Nonsense:
+            raise MediaError(f"{name}: the decoder said what makes no sense. The file is damaged.") from None
         except _Died:
             code = decoder.process.returncode
             if code == -getattr(signal, "SIGXCPU", math.inf):
                 raise limits.exceeded(name, "time", f"decoding computes for more than {limits.time:g} s") from None
+            if is_heavy and code == -getattr(signal, "SIGKILL", math.inf):
+                raise limits.exceeded(
+                    name, "memory", "the system ended the decoder, for want of memory it seems"
+                ) from None
             if is_heavy:  # with the light share, it may have crashed for want of memory
                 raise MediaError(f"{name}: the decoder crashed ({_ending(code)}). The file is damaged.") from None
         else:

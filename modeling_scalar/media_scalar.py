@@ -51,6 +51,7 @@ _LARGE_PICTURE = 2048 * 2048
 _HEAVY_PICTURE = 4096 * 2304
 _MOST_THREADS = 8
 _LONG_SOUND = 600 * SAMPLING_RATE  # samples from which on only the chosen parts of a track are decoded
+_LONGEST_MESSAGE = 8000
 _MEMORY_PER_SUBTITLE_BYTE = 256  # of a subtitle file: its lines, their copies, and the tokens made of them
 
 
@@ -452,6 +453,10 @@ def _decoded(path, num_threads: int) -> Iterator:
         except MemoryError:
             raise
         except av.FFmpegError as error:
+            context = stream.codec_context  # some decoders keep the size that max_pixels made them refuse, some do not
+            _check_picture(name, context.width, context.height)
+            if isinstance(error, av.ArgumentError) and not context.width:
+                raise _limits.exceeded(name, "pixels", "pictures of more pixels, or of none") from error
             raise _damage(name, f"decoding stopped after {count} frames", error) from error
 
 
@@ -579,14 +584,23 @@ def _all_sound(path: str) -> Iterator[np.ndarray]:
 
 def _send_sound(path: str, channel: _Channel, whole: bool) -> None:
     """Send the samples of the first audio track; of a long one, unless `whole`, only what the other side chooses."""
-    if not whole:
-        pieces, num_samples = [], 0
+    if whole:
         for piece in _all_sound(path):
-            pieces.append(piece)
-            num_samples += len(piece)
-            if num_samples > _LONG_SOUND:
-                return _send_parts(path, channel)
-    for piece in _all_sound(path) if whole else pieces:
+            channel.send("sound", np.ascontiguousarray(piece))
+        return
+    with _open(path) as container:
+        is_long = (container.duration or 0) / av.time_base > _LONG_SOUND / SAMPLING_RATE
+    if is_long and _send_parts(path, channel):
+        return
+    pieces, num_samples = [], 0
+    for piece in _all_sound(path):
+        pieces.append(piece)
+        num_samples += len(piece)
+        if num_samples > _LONG_SOUND:
+            if is_long or not _send_parts(path, channel):
+                _send_chosen(path, channel)
+            return
+    for piece in pieces:
         channel.send("sound", np.ascontiguousarray(piece))
 
 
@@ -634,6 +648,8 @@ class _Track:
         for position, frame in self._frames(max(0.0, end - self.start - 1)):
             last = position + frame.samples
         self.num_samples = math.ceil(last * SAMPLING_RATE / self.rate)
+        if self.num_samples <= _LONG_SOUND:  # only the rest of the file is long
+            raise _Unsteady
 
     def _frames(self, seconds: float) -> Iterator[tuple[int, "av.AudioFrame"]]:
         """Frames from `seconds` after the first sample on, or before it, with the positions of their first samples."""
@@ -642,13 +658,10 @@ class _Track:
         expected = None
         for packet in self.container.demux(self.stream):
             for frame in packet.decode():
-                if frame.pts is None or frame.sample_rate != self.rate:
+                if (frame.pts is None and expected is None) or frame.sample_rate != self.rate:
                     raise _Unsteady
-                position = round((frame.pts * tick - self.start) * self.rate)
-                if expected is not None:
-                    if abs(position - expected) > max(1, 0.0025 * self.rate):
-                        raise _Unsteady
-                    position = expected
+                # the packets have no gaps: only the first frame says where it is, decoders may be vague about others
+                position = round((frame.pts * tick - self.start) * self.rate) if expected is None else expected
                 expected = position + frame.samples
                 yield position, frame
 
@@ -689,18 +702,25 @@ class _Track:
         return rest
 
 
-def _send_parts(path: str, channel: _Channel) -> None:
-    """Ask which ranges of samples of a long track are needed and send these."""
+def _send_parts(path: str, channel: _Channel) -> bool:
+    """Ask which ranges of samples of a long track are needed and decode only these; returns whether that works."""
     try:
         with _open(path) as container:
-            track = _Track(path, container, _first_stream(path, container, "audio"))
+            stream = _first_stream(path, container, "audio")
+            if stream is None:
+                return True
+            track = _Track(path, container, stream)
             for start, stop in channel.ask("ranges", available=track.num_samples)["chosen"]:
                 channel.send("part", track.part(start, stop))
-            return
+            return True
     except MemoryError:
         raise
     except (_Unsteady, av.FFmpegError):
-        pass  # decoding in order reports what is wrong, if something is
+        return False  # decoding in order reports what is wrong, if something is
+
+
+def _send_chosen(path: str, channel: _Channel) -> None:
+    """Do what `_send_parts` does, by decoding everything in order, twice, where nothing else works."""
     num_samples = sum(map(len, _all_sound(path)))
     ranges = channel.ask("ranges", available=num_samples)["chosen"]
     kept = [[] for _ in ranges]
@@ -846,25 +866,25 @@ def _answer(request: dict[str, Any], channel: _Channel) -> None:
     except MemoryError:
         channel.send("memory")
     except LimitError as error:
-        channel.send("error", error="limit", message=str(error))
+        channel.send("error", error="limit", message=str(error)[:_LONGEST_MESSAGE])
     except MediaError as error:
         if _Weight.pixels > _LARGE_PICTURE and not _Weight.is_heavy:
             # decoders pass on any error as "invalid data", also that a picture does not fit into the light share
             channel.send("memory")
         else:
-            channel.send("error", error="media", message=str(error))
+            channel.send("error", error="media", message=str(error)[:_LONGEST_MESSAGE])
     except FileNotFoundError as error:
-        channel.send("error", error="missing", message=str(error))
+        channel.send("error", error="missing", message=str(error)[:_LONGEST_MESSAGE])
     except PermissionError as error:
-        channel.send("error", error="denied", message=str(error))
+        channel.send("error", error="denied", message=str(error)[:_LONGEST_MESSAGE])
     except OSError as error:
         channel.send("error", error="media", message=f"{path}: reading failed ({error}).")
     except Exception as error:
         message = (
-            f"{path}: an unexpected fault of the reader, {type(error).__name__}: {error}. Please report it with the "
-            "file, if you can."
+            f"{path}: an unexpected fault of the reader; please report it with the file, if you can: "
+            f"{type(error).__name__}: {error}"
         )
-        channel.send("error", error="media", message=message)
+        channel.send("error", error="media", message=message[:_LONGEST_MESSAGE])
     else:
         channel.send("done")
 

@@ -71,7 +71,8 @@ def find_files(paths: Iterable[str | os.PathLike], recursive: bool = True) -> li
 
 def _resolve(path: str | os.PathLike) -> str:
     """The file that a link leads to; one that leads to anything else is reported by its own name."""
-    return real if os.path.isfile(real := os.path.realpath(path)) else os.path.abspath(path)
+    real = os.path.realpath(path)
+    return os.path.abspath(path) if os.path.exists(real) and not os.path.isfile(real) else real
 
 
 def _reraise(error: OSError) -> None:
