@@ -1,6 +1,6 @@
 """Files that a folder of videos may hold, from every kind of good one to the hostile, each with the answer due to it.
 
-All of them are made here, by PyAV or byte by byte, in seconds. `CORPUS` is the table: a file's name is its key, and its
+All of them are made here, by PyAV or byte by byte, in seconds. `CORPUS` is the table: a file's name is its key, its
 `Case` says which modalities must be read, and a part of each sentence about what cannot be. `write_corpus` makes them.
 """
 
@@ -398,6 +398,12 @@ def _patched(data: bytes, offset: int, value: bytes) -> bytes:
     return data[:offset] + value + data[offset + len(value) :]
 
 
+def _edited(count: int) -> bytes:
+    """A clip of which an edit list shows an instant again and again."""
+    entries = struct.pack(">I", count) + struct.pack(">Iii", 1, 0, 65536) * count
+    return put_box(MP4(), "moov/trak/edts", box(b"edts", box(b"elst", bytes(4), entries)))
+
+
 def _nested(name: bytes, depth: int) -> bytes:
     return b"".join(struct.pack(">I", 8 * (depth - level)) + name for level in range(depth))
 
@@ -457,6 +463,19 @@ def _of_pictures(kind: str, codec: str, data: bytes, count: int) -> bytes:
             packet = av.Packet(data)
             packet.stream, packet.pts, packet.dts, packet.is_keyframe = stream, number, number, True
             packet.time_base, packet.duration = Fraction(1, 10), 1
+            output.mux(packet)
+    return target.getvalue()
+
+
+def _data_alone() -> bytes:
+    """A transport stream of packets that are neither pictures nor sound."""
+    target = io.BytesIO()
+    with av.open(target, "w", format="mpegts") as output:
+        stream = output.add_data_stream("bin_data")
+        for number in range(20):
+            packet = av.Packet(NOISE[:1000])
+            packet.stream, packet.time_base = stream, Fraction(1, 10)
+            packet.pts = packet.dts = number
             output.mux(packet)
     return target.getvalue()
 
@@ -695,7 +714,7 @@ unusual("variable_rate.mp4", partial(media, "mp4", "libx264", encoder="bf=2",
 unusual("days_between_frames.mkv", partial(media, "matroska", "libx264", encoder="bf=0", frames=3,
         times=(0, 40_000_000, 80_000_000)), V)  # fmt: skip
 unusual("open_gop.mkv", partial(media, "matroska", "libx264", frames=40,
-        encoder="bf=3 x264-params=open-gop=1:keyint=7:min-keyint=7:scenecut=0:b-adapt=0:log-level=none"), V)  # fmt: skip
+        encoder="bf=3 x264-params=open-gop=1:keyint=7:min-keyint=7:scenecut=0:b-adapt=0"), V)  # fmt: skip
 unusual("no_times.avi", partial(media, "avi", "libx264", encoder="bf=3 g=8"), V)
 unusual("two_of_each.mkv", partial(media, "matroska", "libx264+mpeg4", "aac+flac"), VA)
 unusual("eight_pictures.mkv", partial(media, "matroska", "+".join(["mpeg4"] * 8)), V)
@@ -734,27 +753,74 @@ hollow("no_frames.mp4", partial(media, "mp4", "mpeg4", "aac", frames=0), A)
 hollow("nothing_at_all.mp4", partial(media, "mp4", "mpeg4", "aac", frames=0, seconds=0.0), NOTHING, NEITHER)
 hollow("no_packets.avi", partial(media, "avi", "mpeg4", frames=0))
 hollow("text_alone.mkv", partial(media, "matroska", subtitle="subrip"), NOTHING, NEITHER)
+hollow("cover_alone.mp4", partial(media, "mp4", cover=True))
+hollow("data_alone.ts", lambda: _data_alone(), NOTHING, UNREADABLE)
 hollow("wordless_sidecar.mp4", MP4, VA, beside={".srt": b""})
 
 # What is cut off must be told wherever the container says how much there should be.
 truncated = _add("truncated: a copy or a download that broke off")
 for name, source, answers in (
-    ("index_last.mp4", MP4, {0.1: (NOTHING, NO_MEDIA), 0.5: (NOTHING, NO_MEDIA), 0.9: (NOTHING, UNREADABLE), 0.99: (NOTHING, UNREADABLE)}),
-    ("index_first.mp4", FAST, {0.1: (NOTHING, NO_MEDIA), 0.5: (NOTHING, BROKEN), 0.9: (NOTHING, BROKEN), 0.99: (NOTHING, BROKEN)}),
-    ("fragments.mp4", partial(MP4, encoder="g=5", muxer="movflags=frag_keyframe+empty_moov"), {0.5: (NOTHING, BROKEN), 0.9: (NOTHING, BROKEN)}),
-    ("cluster.mkv", MKV, {0.1: (NOTHING, SHORT, SHORT), 0.5: (NOTHING, SHORT, SHORT), 0.9: (NOTHING, SHORT, SHORT), 0.99: (NOTHING, SHORT, SHORT)}),
-    ("cluster.webm", partial(media, "webm", "libvpx-vp9", "libopus", sampling_rate=48_000, frames=30, seconds=3.0), {0.5: (NOTHING, SHORT, SHORT), 0.9: (NOTHING, SHORT, SHORT)}),
-    ("riff.avi", partial(media, "avi", "mpeg4", "libmp3lame"), {0.1: (NOTHING, NO_MEDIA), 0.5: (NOTHING, NO_MEDIA), 0.9: (NOTHING, SHORT, SHORT)}),
+    (
+        "index_last.mp4",
+        MP4,
+        {0.1: (NOTHING, NO_MEDIA), 0.5: (NOTHING, NO_MEDIA), 0.9: (NOTHING, UNREADABLE), 0.99: (NOTHING, UNREADABLE)},
+    ),
+    (
+        "index_first.mp4",
+        FAST,
+        {0.1: (NOTHING, NO_MEDIA), 0.5: (NOTHING, BROKEN), 0.9: (NOTHING, BROKEN), 0.99: (NOTHING, BROKEN)},
+    ),
+    (
+        "fragments.mp4",
+        partial(MP4, encoder="g=5", muxer="movflags=frag_keyframe+empty_moov"),
+        {0.5: (NOTHING, BROKEN), 0.9: (NOTHING, BROKEN)},
+    ),
+    (
+        "cluster.mkv",
+        MKV,
+        {
+            0.1: (NOTHING, SHORT, SHORT),
+            0.5: (NOTHING, SHORT, SHORT),
+            0.9: (NOTHING, SHORT, SHORT),
+            0.99: (NOTHING, SHORT, SHORT),
+        },
+    ),
+    (
+        "cluster.webm",
+        partial(media, "webm", "libvpx-vp9", "libopus", sampling_rate=48_000, frames=30, seconds=3.0),
+        {0.5: (NOTHING, SHORT, SHORT), 0.9: (NOTHING, SHORT, SHORT)},
+    ),
+    (
+        "riff.avi",
+        partial(media, "avi", "mpeg4", "libmp3lame"),
+        {0.1: (NOTHING, NO_MEDIA), 0.5: (NOTHING, NO_MEDIA), 0.9: (NOTHING, SHORT, SHORT)},
+    ),
     ("pages.ogg", partial(media, "ogg", audio="libopus", sampling_rate=48_000), {0.5: (A,), 0.9: (A,)}),
-    ("packets.ts", partial(media, "mpegts", "libx264", "aac", encoder="g=5"), {0.1: (NOTHING, BROKEN), 0.5: (NOTHING, BROKEN), 0.9: (NOTHING, BROKEN)}),
-    ("tags.flv", partial(media, "flv", "libx264", "aac", encoder="g=5"), {0.5: (NOTHING, BROKEN), 0.9: (NOTHING, BROKEN)}),
+    (
+        "packets.ts",
+        partial(media, "mpegts", "libx264", "aac", encoder="g=5"),
+        {0.1: (NOTHING, BROKEN), 0.5: (NOTHING, BROKEN), 0.9: (NOTHING, BROKEN)},
+    ),
+    (
+        "tags.flv",
+        partial(media, "flv", "libx264", "aac", encoder="g=5"),
+        {0.5: (NOTHING, BROKEN), 0.9: (NOTHING, BROKEN)},
+    ),
     ("data.wav", partial(media, "wav", audio="pcm_s16le"), {0.5: (A,), 0.9: (A,)}),
     ("frames.mp3", partial(media, "mp3", audio="libmp3lame"), {0.5: (A,), 0.9: (A,)}),
     ("frames.flac", partial(media, "flac", audio="flac"), {0.5: (NOTHING, BROKEN), 0.9: (NOTHING, BROKEN)}),
-    ("objects.wmv", partial(media, "asf", "wmv2", "wmav2", bit_rate=48_000, sampling_rate=44_100), {0.5: (NOTHING, BROKEN), 0.9: (NOTHING, BROKEN)}),
-    ("partitions.mxf", partial(media, "mxf", "mpeg2video", "pcm_s16le", rate=25, sampling_rate=48_000), {0.5: (NOTHING, BROKEN), 0.9: (NOTHING, BROKEN)}),
+    (
+        "objects.wmv",
+        partial(media, "asf", "wmv2", "wmav2", bit_rate=48_000, sampling_rate=44_100),
+        {0.5: (NOTHING, BROKEN), 0.9: (NOTHING, BROKEN)},
+    ),
+    (
+        "partitions.mxf",
+        partial(media, "mxf", "mpeg2video", "pcm_s16le", rate=25, sampling_rate=48_000),
+        {0.5: (NOTHING, BROKEN), 0.9: (NOTHING, BROKEN)},
+    ),
     ("blocks.gif", partial(media, "gif", "gif"), {0.5: (V,), 0.9: (V,)}),
-):  # fmt: skip
+):
     for share, (reads, *says) in answers.items():
         content = partial(lambda source, share: cut(source(), share), source, share)
         perhaps = VA if says == [BROKEN] else NOTHING  # it depends on where in a packet the cut falls
@@ -816,15 +882,30 @@ follows(
 follows("hls_file.ts", b"#EXTM3U\n#EXTINF:2.0,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n", NOTHING, NO_MEDIA)
 follows("concat.mp4", f"ffconcat version 1.0\nfile '{LURE}'\n".encode(), NOTHING, NO_MEDIA)
 follows("concat_http.mkv", b"ffconcat version 1.0\nfile 'http://127.0.0.1:9/clip.mp4'\n", NOTHING, NO_MEDIA)
-follows("dash.mp4", f'<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static"><Period><AdaptationSet '
-    f'mimeType="video/mp4"><Representation id="1" bandwidth="1"><BaseURL>{LURE}</BaseURL></Representation></AdaptationSet>'
-    "</Period></MPD>".encode(), NOTHING, NO_MEDIA)  # fmt: skip
+follows(
+    "dash.mp4",
+    f'<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static"><Period>'
+    f'<AdaptationSet mimeType="video/mp4"><Representation id="1" bandwidth="1"><BaseURL>{LURE}</BaseURL>'
+    "</Representation></AdaptationSet></Period></MPD>".encode(),
+    NOTHING,
+    NO_MEDIA,
+)
 follows("session.mp4", b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"
     b"a=rtpmap:96 H264/90000\n", NOTHING, NO_MEDIA)  # fmt: skip
 follows("playlist.wmv", f'<ASX version="3.0"><Entry><Ref href="{LURE}"/></Entry></ASX>'.encode(), NOTHING, NO_MEDIA)
 follows("image_list.mp4", b"frame%03d.png\n" * 20, NOTHING, NO_MEDIA)
-follows("redirect.mov", lambda: box(b"moov", box(b"rmra", box(b"rmda", box(b"rdrf", bytes(4), b"url ", struct.pack(">I", len(LURE) + 1),
-    LURE.encode(), b"\x00")))), NOTHING, UNREADABLE)  # fmt: skip
+follows(
+    "redirect.mov",
+    lambda: box(
+        b"moov",
+        box(
+            b"rmra",
+            box(b"rmda", box(b"rdrf", bytes(4), b"url ", struct.pack(">I", len(LURE) + 1), LURE.encode(), b"\x00")),
+        ),
+    ),
+    NOTHING,
+    UNREADABLE,
+)
 for name, entry in (
     ("reference_by_url.mov", lambda: box(b"url ", bytes(4), LURE.encode(), b"\x00")),
     ("reference_by_file.mov", lambda: box(b"url ", bytes(4), b"file:///dev/zero\x00")),
@@ -1002,8 +1083,7 @@ lies(
     A,
     "video stream",
 )
-lies("many_edits.mp4", lambda: put_box(MP4(), "moov/trak/edts", box(b"edts", box(b"elst", bytes(4), struct.pack(">I", 50_000),
-    struct.pack(">Iii", 1, 0, 65536) * 50_000))), A, TIME)  # fmt: skip
+lies("many_edits.mp4", lambda: _edited(50_000), A, TIME)
 lies("unknown_codec.mp4", lambda: swapped(FAST(), b"avc1\x00", b"zzz9\x00"), A, "no decoder|unknown")
 lies("no_codec_settings.mp4", lambda: swapped(FAST(), b"avcC", b"free"), NOTHING, NO_MEDIA)
 lies("settings_of_noise.mp4", lambda: noisy(FAST(), (FAST().index(b"avcC") + 4) / len(FAST()), 30), A, "video stream")
@@ -1116,6 +1196,9 @@ bombs(
     lambda: matroska(png(64, 64), *[png(16_384, 16_384)] * 3, codec="V_MS/VFW/FOURCC", track=_bitmap(b"MPNG", 64)),
     NOTHING,
     ".",
+)
+bombs(
+    "just_within.mkv", lambda: matroska(*[png(5900, 5900)] * 8, codec="V_MS/VFW/FOURCC", track=_bitmap(b"MPNG", 64)), V
 )
 bombs("many_pictures.gif", gif(2000, 2000, 500), V)
 bombs("ten_hours.aac", lambda: silent_adts() * math.ceil(36_000 / 0.128), A)
@@ -1262,11 +1345,36 @@ text("track_of_one_long_line.mkv", partial(media, "matroska", "libx264", "", "su
 # Names that terminals, shells, protocols and encodings trip over; the content is good.
 named = _add("names: good files with names that something trips over")
 for name in (
-    "-y.mp4", "--help.mp4", "a:b.mp4", "http:.mp4", "concat:a|b.mp4", "%s%n%d.mp4", "%03d.mp4", "'quotes\".mp4", "`ls`;$(id)&.mp4",
-    " spaces .mp4", "trailing.mp4.mp4", "UPPER.MP4", "new\nline.mp4", "tab\tand\rreturn.mp4", "\x1b[31mred\x1b[0m.mp4", "\x1b]0;owned\x07.mp4",
-    "\x7f\x9b.mp4", "rtl\u202egpj.mp4", "\u05e9\u05dc\u05d5\u05dd.mp4", "e\u0301 and \xe9.mp4", "\U0001f600.mp4", "zero\u200bwidth\ufeff.mp4",
-    "x" * 251 + ".mp4", "\u00e9" * 125 + ".mp4", "*?[a-z]{b}.mp4", "~.mp4", "back\\slash.mp4", "comma,and;semicolon.mp4", "<b>&amp;.mp4",
-):  # fmt: skip
+    "-y.mp4",
+    "--help.mp4",
+    "a:b.mp4",
+    "http:.mp4",
+    "concat:a|b.mp4",
+    "%s%n%d.mp4",
+    "%03d.mp4",
+    "'quotes\".mp4",
+    "`ls`;$(id)&.mp4",
+    " spaces .mp4",
+    "trailing.mp4.mp4",
+    "UPPER.MP4",
+    "new\nline.mp4",
+    "tab\tand\rreturn.mp4",
+    "\x1b[31mred\x1b[0m.mp4",
+    "\x1b]0;owned\x07.mp4",
+    "\x7f\x9b.mp4",
+    "rtl\u202egpj.mp4",
+    "\u05e9\u05dc\u05d5\u05dd.mp4",
+    "e\u0301 and \xe9.mp4",
+    "\U0001f600.mp4",
+    "zero\u200bwidth\ufeff.mp4",
+    "x" * 251 + ".mp4",
+    "\u00e9" * 125 + ".mp4",
+    "*?[a-z]{b}.mp4",
+    "~.mp4",
+    "back\\slash.mp4",
+    "comma,and;semicolon.mp4",
+    "<b>&amp;.mp4",
+):
     named(name, MP4, VA)
 named("not utf-8 \udcff\udcfe\udc80.mp4", MP4, VA)
 named("broken \x1b[2J\nname.mp4", b"no video", NOTHING, NO_MEDIA)
