@@ -17,6 +17,8 @@ import stat
 import struct
 import sys
 import time
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -235,12 +237,16 @@ def _promised_bytes(path) -> int:
     return 0
 
 
-def _check_complete(path, container, stream, num_packets: int, end: float) -> None:
-    """Compare what the container promised with what came."""
+def _check_complete(path, container, stream, num_packets: int, end: float, seconds: float) -> None:
+    """Compare what the container promised with what came: packets to `end`, of `seconds` together."""
     # the sample table of an mp4 counts what an edit list trims away; the index built from both is what is to come
     promised = len(stream.index_entries) if "mp4" in container.format.name else stream.frames
     told = came = None
-    if num_packets < promised:
+    if stream.codec_context.name.startswith("pcm_") and "mp4" not in container.format.name:  # aiff, avi: samples
+        num_samples = round(seconds * stream.codec_context.sample_rate)
+        if num_samples < promised - 4096:  # about a packet
+            told, came = f"{promised} samples", f"{num_samples}"
+    elif num_packets < promised:
         told, came = f"{promised} packets", f"{num_packets}"
     elif "matroska" in container.format.name:
         if promised := _promised_bytes(path):
@@ -313,7 +319,7 @@ def _packet_table(path, container, stream) -> tuple[int, _PacketTable | None]:
         raise
     except av.FFmpegError as error:
         raise _damage(_describe(path, stream), f"reading stopped after {len(pts)} packets", error) from error
-    _check_complete(path, container, stream, len(pts), end)
+    _check_complete(path, container, stream, len(pts), end, seconds)
     context = stream.codec_context
     # AVI has no presentation times, FFmpeg guesses; VP8 sends packets that are never shown, without saying so
     unreliable = (container.format.name == "avi" and context.has_b_frames) or context.name == "vp8"
@@ -558,14 +564,15 @@ def _all_sound(path: str) -> Iterator[np.ndarray]:
         stream = _first_stream(path, container, "audio")
         if stream is None:
             return
-        num_packets, end, num_samples = 0, 0.0, 0
+        num_packets, end, num_samples, seconds = 0, 0.0, 0, 0.0
         time_base = float(stream.time_base or 0)
 
         def frames() -> Iterator:
-            nonlocal num_packets, end
+            nonlocal num_packets, end, seconds
             for packet in container.demux(stream):
                 if packet.size or packet.dts is not None:
                     num_packets += 1
+                    seconds += (packet.duration or 0) * time_base
                     if packet.pts is not None:
                         end = max(end, (packet.pts + (packet.duration or 0)) * time_base)
                 yield from packet.decode()
@@ -579,7 +586,7 @@ def _all_sound(path: str) -> Iterator[np.ndarray]:
             raise
         except av.FFmpegError as error:
             raise _damage(_describe(path, stream), f"decoding stopped after {num_packets} packets", error) from error
-        _check_complete(path, container, stream, num_packets, end)
+        _check_complete(path, container, stream, num_packets, end, seconds)
 
 
 def _send_sound(path: str, channel: _Channel, whole: bool) -> None:
@@ -612,94 +619,108 @@ class _Track:
     """Finds the samples of a long audio track by the timestamps of its packets.
 
     Positions are those of decoding everything in order, exactly so where the container's clock is at least as fine
-    as the samples (wav, flac, mp4, ogg, mp3), within a millisecond in Matroska and flv. The samples found there are
-    the same for codecs without memory (PCM, FLAC); others start two seconds earlier to recover theirs.
+    as the samples (wav, flac, mp4, ogg, mp3), within some milliseconds in Matroska and flv. The samples found there
+    are the same for codecs without memory (PCM, FLAC); others start two seconds earlier to recover theirs, and draw
+    other noise where they replace noise by noise (AAC).
     """
 
     def __init__(self, path: str, container, stream):
         self.path, self.container, self.stream = path, container, stream
-        self.name = _describe(path, stream)
+        self.tick = float(stream.time_base)
         self.start = self.rate = None
-        num_packets, end, expected, seconds = 0, 0.0, None, 0.0
-        tick = float(stream.time_base)
-        is_steady = True
+        self.pts, self.sizes = array("q"), array("q")
+        is_steady, end, seconds = True, None, 0.0
         for packet in container.demux(stream):
             if packet.size == 0 and packet.dts is None:
                 continue
-            num_packets += 1
+            if packet.pts is None or (not packet.duration and self.start is not None):
+                is_steady = False  # nevertheless count the packets
+                packet.pts = 0
+            # a gap, or one packet over another; clocks in milliseconds round up and down
+            elif self.start is not None and abs(packet.pts - end) * self.tick > max(2 * self.tick, 0.0025):
+                is_steady = False
             if self.start is None:
                 for frame in packet.decode():
                     if self.start is None and frame.pts is not None:
-                        self.start, self.rate = frame.pts * tick, frame.sample_rate
-            if packet.pts is None or not packet.duration:
-                is_steady = False
-                continue
-            if expected is not None and abs(packet.pts - expected) * tick > max(2 * tick, 0.0025):
-                is_steady = False
-            expected = packet.pts + packet.duration
-            end = max(end, expected * tick)
-            seconds += packet.duration * tick
+                        self.start, self.rate = frame.pts * self.tick, frame.sample_rate
+            self.pts.append(packet.pts)
+            self.sizes.append(packet.size)
+            end = packet.pts + (packet.duration or 0)
+            seconds += (packet.duration or 0) * self.tick
             _check_duration(path, stream, seconds)
-        _check_complete(path, container, stream, num_packets, end)
+        _check_complete(path, container, stream, len(self.pts), (end or 0) * self.tick, seconds)
         if not is_steady or self.start is None:
             raise _Unsteady
         # what the decoder leaves out at the end is in the last frames only
         last = 0
-        for position, frame in self._frames(max(0.0, end - self.start - 1)):
+        for position, frame in self._frames(container, stream, end * self.tick - self.start - 1):
             last = position + frame.samples
         self.num_samples = math.ceil(last * SAMPLING_RATE / self.rate)
         if self.num_samples <= _LONG_SOUND:  # only the rest of the file is long
             raise _Unsteady
 
-    def _frames(self, seconds: float) -> Iterator[tuple[int, "av.AudioFrame"]]:
+    def _frames(self, container, stream, seconds: float) -> Iterator[tuple[int, "av.AudioFrame"]]:
         """Frames from `seconds` after the first sample on, or before it, with the positions of their first samples."""
-        tick = float(self.stream.time_base)
-        self.container.seek(int((self.start + seconds) / tick), stream=self.stream)
-        expected = None
-        for packet in self.container.demux(self.stream):
+        if seconds > 0:
+            container.seek(int((self.start + seconds) / self.tick), stream=stream)
+        expected = index = None
+        is_pcm = stream.codec_context.name.startswith("pcm_")
+        for packet in container.demux(stream):
+            if packet.size and not is_pcm:  # its packets are cut anywhere
+                if index is None:
+                    index = bisect_left(self.pts, packet.pts or 0)
+                # some demuxers guess other timestamps after a seek
+                if index >= len(self.pts) or (packet.pts, packet.size) != (self.pts[index], self.sizes[index]):
+                    raise _Unsteady
+                index += 1
             for frame in packet.decode():
                 if (frame.pts is None and expected is None) or frame.sample_rate != self.rate:
                     raise _Unsteady
-                # the packets have no gaps: only the first frame says where it is, decoders may be vague about others
-                position = round((frame.pts * tick - self.start) * self.rate) if expected is None else expected
-                expected = position + frame.samples
-                yield position, frame
+                # there are no gaps: only the first frame says where it is, decoders may be vague about others
+                if expected is None:
+                    expected = round((frame.pts * self.tick - self.start) * self.rate)
+                yield expected, frame
+                expected += frame.samples
 
     def part(self, start: int, stop: int) -> np.ndarray:
         """The samples from `start` to `stop`, at 16 kHz."""
         common = math.gcd(self.rate, SAMPLING_RATE)
         period, stride = SAMPLING_RATE // common, self.rate // common
-        # the resampler's filter is as long as a few samples; a second more lets its phase be that of the whole
+        # the resampler's filter is as long as a few samples; from here on its phase is that of the whole
         first = max(0, start - SAMPLING_RATE) // period
+        begin = first * stride
         needed = math.ceil(stop * self.rate / SAMPLING_RATE) + self.rate
 
-        def frames() -> Iterator:
-            begin = first * stride
-            seen = False
-            for position, frame in self._frames(max(0.0, begin / self.rate - 2)):
-                if position > begin and not seen:
+        def frames(container, stream) -> Iterator:
+            for position, frame in self._frames(container, stream, begin / self.rate - 2):
+                if position > begin and not passed:
                     raise _Unsteady
-                seen = True
+                passed.append(position)
                 if position + frame.samples > begin:
-                    yield frame if position >= begin else self._without(frame, begin - position)
+                    yield frame if position >= begin else _cut_front(frame, begin - position)
                 if position > needed:
                     break
 
-        samples = np.concatenate([np.zeros(0, np.int16), *_mono(frames())])
-        samples = samples[start - first * period : stop - first * period]
-        if len(samples) < stop - start:
+        passed: list[int] = []
+        if begin / self.rate > 2:
+            pieces = list(_mono(frames(self.container, self.stream)))
+        else:  # as it was opened: at the start, some demuxers do something else after a seek
+            with _open(self.path) as container:
+                pieces = list(_mono(frames(container, _first_stream(self.path, container, "audio"))))
+        samples = np.concatenate([np.zeros(0, np.int16), *pieces])[start - first * period : stop - first * period]
+        missing = stop - start - len(samples)
+        if missing > SAMPLING_RATE // 100:
             raise _Unsteady
-        return samples
+        return np.pad(samples, (0, missing))  # the end, by a clock in milliseconds
 
-    @staticmethod
-    def _without(frame: "av.AudioFrame", count: int) -> "av.AudioFrame":
-        array = frame.to_ndarray()
-        count *= 1 if frame.format.is_planar else len(frame.layout.channels)
-        rest = av.AudioFrame.from_ndarray(
-            np.ascontiguousarray(array[:, count:]), format=frame.format.name, layout=frame.layout.name
-        )
-        rest.sample_rate = frame.sample_rate
-        return rest
+
+def _cut_front(frame: "av.AudioFrame", count: int) -> "av.AudioFrame":
+    """The frame without its first samples."""
+    count *= 1 if frame.format.is_planar else len(frame.layout.channels)
+    rest = np.ascontiguousarray(frame.to_ndarray()[:, count:])
+    rest = av.AudioFrame.from_ndarray(rest, format=frame.format.name, layout=frame.layout.name)
+    rest.sample_rate = frame.sample_rate
+    return rest
 
 
 def _send_parts(path: str, channel: _Channel) -> bool:
