@@ -23,7 +23,7 @@ from tests.media_corpus import CORPUS, write_corpus
 
 SECONDS = 20  # that reading one file may take, by the clock
 MEMORY = 1.5e9  # bytes that a command and its decoders may take together
-LIMIT = 2  # seconds of computing that the reader is allowed here: a file that takes long is to be met, not waited for
+LIMIT = 4  # seconds of computing that the reader is allowed here: a file that takes long is to be met, not waited for
 NAME = "test_broken_media.py"
 LIMITS = ()
 
@@ -210,7 +210,7 @@ class Files:
     timeout: float = 120
 
     def indexed_as(self, name: str) -> str:
-        """The path under which a file is indexed: where a link leads to, unless that is a pipe, a device or a folder."""
+        """The path under which a file is indexed: where a link leads, unless that is a pipe, a device or a folder."""
         real = os.path.realpath(self.folder / name)
         return str(self.folder / name) if os.path.exists(real) and not os.path.isfile(real) else real
 
