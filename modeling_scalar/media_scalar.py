@@ -20,8 +20,9 @@ import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -51,7 +52,7 @@ _SIDECARS = (".srt", ".vtt", ".en.srt", ".en.vtt")
 _LARGE_PICTURE = 2048 * 2048
 # A picture of this size is not even tried with the light share of memory.
 _HEAVY_PICTURE = 4096 * 2304
-_MOST_THREADS = 8
+_THREADS = min(8, os.cpu_count() or 1)
 _LONG_SOUND = 600 * SAMPLING_RATE  # samples from which on only the chosen parts of a track are decoded
 _LONGEST_MESSAGE = 8000
 _MEMORY_PER_SUBTITLE_BYTE = 256  # of a subtitle file: its lines, their copies, and the tokens made of them
@@ -471,7 +472,7 @@ def _set_threads(stream, num_threads: int) -> None:
     if context.width * context.height > _LARGE_PICTURE:
         num_threads = 1
     context.thread_type = "AUTO"
-    context.thread_count = num_threads or min(_MOST_THREADS, os.cpu_count() or 1)
+    context.thread_count = num_threads or _THREADS
     context.options = {"max_pixels": str(int(_limits.pixels))}
 
 
@@ -937,6 +938,9 @@ def _serve() -> None:
         os.dup2(2, number)
     if os.name == "posix":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for name in ("encodings.utf_8_sig", "av.subtitles.stream", "av.subtitles.codeccontext", "av.subtitles.subtitle"):
+        with suppress(ImportError):
+            import_module(name)  # otherwise loaded when needed: files would make this process open others
     channel, data_at_start = _Channel(source, sink), _data_size()
     channel.send("ready")
     while (request := channel.receive()) is not None:
