@@ -35,6 +35,13 @@ _OnMissing = Annotated[
 _OnError = Annotated[
     Literal["raise", "missing"], typer.Option(help="Stop at what cannot be read, or count it as absent.")
 ]
+_Limit = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What reading one stream may take: memory=2GiB, time=120 (seconds), pixels=70e6, duration=86400 "
+        "(seconds). Repeat for several."
+    ),
+]
 
 
 def _columns(given: list[str] | None) -> dict[str, str] | None:
@@ -73,11 +80,13 @@ def audit(
     output: Annotated[Path | None, typer.Option(help="JSON file for everything that is found.")] = None,
     decode: Annotated[bool, typer.Option(help="Read every stream, not only the header of each file.")] = True,
     num_workers: Annotated[int, typer.Option(min=1, help="Clips read at once.")] = 2,
+    limit: _Limit = None,
 ) -> None:
     """Inspect a benchmark before anything runs; exit code 1 if a file is missing, unreadable or empty."""
     from eval.benchmarks import load_split
     from eval.benchmarks.audit import audit_split, format_audit
     from gallery.files import write_json
+    from modeling_scalar import Limits
 
     data = load_split(
         benchmark,
@@ -88,7 +97,7 @@ def audit(
         on_missing="leave_out",
         columns=_columns(column),
     )
-    report = audit_split(data, decode=decode, num_workers=num_workers)
+    report = audit_split(data, decode=decode, num_workers=num_workers, limits=Limits.parse(limit or []))
     show(*format_audit(report).split("\n"))  # first, so that a file that cannot be written loses nothing
     if output is not None:
         write_json(report, output)
@@ -113,6 +122,7 @@ def embed(
     on_error: _OnError = "raise",
     num_workers: Annotated[int, typer.Option(min=1, help="Threads of each process that read clips ahead.")] = 2,
     dtype: Annotated[Literal["float32", "float16"], typer.Option(help="Precision of the vectors.")] = "float16",
+    limit: _Limit = None,
 ) -> None:
     """Embed a benchmark once, for `run --embeddings`: accelerate launch -m eval embed ...
 
@@ -122,6 +132,7 @@ def embed(
     import logging
 
     from eval.embedding.embed_benchmark import embed_benchmark
+    from modeling_scalar import Limits
 
     is_main = os.environ.get("RANK", "0") == "0"  # of the processes that accelerate launches
     logging.basicConfig(level=logging.INFO if is_main else logging.ERROR, format="%(message)s")
@@ -135,6 +146,7 @@ def embed(
         on_error=on_error,
         num_workers=num_workers,
         dtype=dtype,
+        limits=Limits.parse(limit or []),
         captions=captions,
         annotations=annotations,
         on_missing=on_missing,
@@ -195,11 +207,13 @@ def run(
     on_error: _OnError = "raise",
     num_workers: Annotated[int, typer.Option(min=1, help="Threads that read clips ahead.")] = 2,
     device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
+    limit: _Limit = None,
 ) -> None:
     """Evaluate a model on a benchmark, or embeddings: print the table, write a report and all that repeats it."""
     from eval.reports.report import format_table
     from eval.run import RunConfig
     from eval.run import run as run_evaluation
+    from modeling_scalar import Limits
     from modeling_scalar.loading_scalar import load_plugins
 
     load_plugins(plugin or [])
@@ -226,6 +240,7 @@ def run(
         annotations=annotations,
         on_missing=on_missing,
         columns=_columns(column),
+        limits=Limits.parse(limit or []),
     )
     results = run_evaluation(config)
     show(*format_table(results).split("\n"), "", f"All tables and figures are in {output / 'report'}.")

@@ -39,7 +39,7 @@ from gallery.embedding import check_reading
 from gallery.files import write_json
 from gallery.gallery import Gallery, is_gallery
 from gallery.provenance import describe, source_state, versions
-from modeling_scalar import load_model
+from modeling_scalar import Limits, load_model
 from modeling_scalar.aggregation_scalar import METHODS
 from modeling_scalar.loading_scalar import device_of_name
 
@@ -76,6 +76,7 @@ class RunConfig:
         normalize (`bool`): give unit norm to embeddings that do not have it.
         captions (`str`, *optional*), annotations (`str` or `os.PathLike`, *optional*), on_missing (`str`), columns
             (`Mapping`, *optional*): how the benchmark is read, see [`~eval.benchmarks.load_split`].
+        limits ([`~modeling_scalar.Limits`], *optional*): what reading a stream may take.
 
     Raises:
         ValueError: settings contradict each other, or one is out of its range.
@@ -105,6 +106,7 @@ class RunConfig:
     annotations: str | os.PathLike | None = None
     on_missing: str = "raise"
     columns: Mapping[str, str] | None = None
+    limits: Limits | None = None
 
     def __post_init__(self) -> None:
         source = (self.model_path, self.benchmark, self.root)
@@ -139,7 +141,7 @@ class RunConfig:
     def arguments(self) -> dict[str, Any]:
         """Return the configuration as result files hold it: paths as text, how the benchmark is read by itself."""
         settings = self.benchmark_settings()
-        values = {name: value for name, value in asdict(self).items() if name not in settings}
+        values = {name: value for name, value in asdict(self).items() if name not in (*settings, "limits")}
         return json.loads(json.dumps(values | {"settings": settings}, default=os.fspath))
 
 
@@ -159,6 +161,7 @@ def _open_source(config: RunConfig) -> _Source:
     split = load_split(config.benchmark, config.root, config.split, **config.benchmark_settings())  # fails the soonest
     model, processor = load_model(config.model_path)
     model.to(device_of_name(config.device))
+    processor.limits = config.limits or processor.limits
     return _Source(model, configure_processor(processor, split.processing), split)
 
 

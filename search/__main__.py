@@ -107,16 +107,23 @@ def index(
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Precision of a new gallery.")] = "float16",
     num_workers: Annotated[int, typer.Option(min=1, help="Threads that read batches ahead.")] = 2,
     prune: Annotated[bool, typer.Option("--prune", help="Remove clips whose file is gone from disk.")] = False,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What reading one stream may take: memory=2GiB, time=120 (seconds), pixels=70e6, duration=86400 "
+            "(seconds). Repeat for several."
+        ),
+    ] = None,
 ) -> None:
     """Embed new and changed files into a gallery; the rest of the gallery is kept."""
     from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
     from gallery.provenance import describe, model_folder
-    from modeling_scalar import load_model
+    from modeling_scalar import Limits, load_model
     from modeling_scalar.loading_scalar import device_of_name, model_fingerprint
 
     from .indexing import find_files, index_files
 
-    place = device_of_name(device)
+    place, limits = device_of_name(device), Limits.parse(limit or [])
     files = find_files(paths, recursive)
     if not files and not prune:
         raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in paths)}.")
@@ -126,7 +133,7 @@ def index(
     if is_gallery(output):
         Gallery.open(output).check_model(model, fingerprint, must_know=True)
     network, processor = load_model(folder)
-    network = network.to(place)
+    network, processor.limits = network.to(place), limits
     with GalleryWriter(output, dtype) as writer:
         if not writer.metadata:
             name = str(folder) if Path(model).is_dir() else model

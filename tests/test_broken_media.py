@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from commands.errors import plain
 from gallery.gallery import Gallery, GalleryWriter
-from modeling_scalar.command_scalar import plain
 from modeling_scalar.configuration_scalar import MODALITIES
 from search.indexing import EXTENSIONS, find_files, index_files
 from tests.commands import Commands

@@ -26,7 +26,7 @@ READERS = {
     "image_processing_scalar.py",
     "processing_scalar.py",
 }
-LOCAL = {"checking_scalar.py", "command_scalar.py", "convert_vast_to_hf.py", "loading_scalar.py", "__init__.py"}
+LOCAL = {"checking_scalar.py", "convert_vast_to_hf.py", "loading_scalar.py", "__init__.py"}
 
 
 def imported(path: Path) -> list[tuple[int, str]]:

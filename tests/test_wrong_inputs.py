@@ -13,7 +13,7 @@ from peft import LoraConfig, get_peft_model
 from eval.embedding.embeddings import Embeddings
 from eval.miniature import generate
 from modeling_scalar import load_model
-from tests.wrong_inputs import WRONG, make
+from tests.wrong_inputs import make
 
 PEAK = 1.5e9
 

@@ -29,7 +29,7 @@ from gallery.gallery import Gallery
 from gallery.parallel import Blocks, compute, device_of, forget_failure, start_processes, together
 from gallery.provenance import describe, versions
 from gallery.storage import MANIFEST, check_place
-from modeling_scalar import load_model
+from modeling_scalar import Limits, load_model
 
 logger = logging.getLogger(__name__)
 
@@ -208,6 +208,7 @@ def embed_benchmark(
     num_workers: int = 2,
     dtype: str = "float16",
     progress: bool = True,
+    limits: Limits | None = None,
     **options: Any,
 ) -> Gallery:
     """
@@ -225,6 +226,7 @@ def embed_benchmark(
         dtype (`str`): precision in which vectors are kept, `"float16"` or `"float32"`; those of
             captions always in the latter.
         progress (`bool`): the main process shows a bar over all processes with an estimate of the time left.
+        limits ([`~modeling_scalar.Limits`], *optional*): what reading a stream may take.
 
     Returns:
         [`~gallery.gallery.Gallery`]: what was written.
@@ -244,6 +246,7 @@ def embed_benchmark(
             precision_of(dtype)
             loaded = load_split(benchmark, root, split, **options)
             model, processor = load_model(model_path)
+            processor.limits = limits or Limits()
             processor = configure_processor(processor, loaded.processing)
             work = _Work(model, processor, *group_rows(loaded.dataset, loaded.task), batch_size, on_error, dtype)
             if state.is_main_process:

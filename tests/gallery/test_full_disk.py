@@ -8,13 +8,13 @@ import shutil
 
 import pytest
 
+from commands.errors import describe
 from eval.embedding import embed_benchmark as embedding
 from gallery.columns import clip_table, query_table
 from gallery.gallery import Gallery, GalleryWriter, MediaFile, is_gallery
 from gallery.parallel import Blocks
 from gallery.repair import repair
 from gallery.storage import MANIFEST, Writer, read_manifest
-from modeling_scalar.command_scalar import describe
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries
 
 
