@@ -379,9 +379,9 @@ def write_benchmark(folder: Path, rows: Dataset) -> Path:
     absent = {"video_path": None, "audio_path": None, "subtitle": "said"}
     content = "".join(json.dumps(row | absent) + "\n" for row in rows).encode()
     (folder / "train.jsonl").write_bytes(content)
-    (folder / "miniature.json").write_text(
-        json.dumps({"sha256": {"train.jsonl": hashlib.sha256(content).hexdigest()}})
-    )
+    manifest = {"version": 1, "seed": 0, "num_train": len(rows), "num_test": 1}
+    manifest["sha256"] = {"train.jsonl": hashlib.sha256(content).hexdigest()}
+    (folder / "miniature.json").write_text(json.dumps(manifest))
     return folder
 
 
