@@ -42,6 +42,17 @@ _MOST_WORKERS = 1024
 _PACKAGES = ("torch", "transformers", "av")
 
 
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in the error of a write, which does not know it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 class _GrowingArray:
     """A `.npy` file to which rows are appended; after each [`flush`] its header counts them."""
 
@@ -66,21 +77,13 @@ class _GrowingArray:
         header = {"descr": self.dtype.str, "fortran_order": False, "shape": self.shape}
         np.lib.format.write_array_header_1_0(self._file, header)
 
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """A write that fails does not know its file."""
-        try:
-            yield
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._path)) from error
-
     def append(self, rows: np.ndarray) -> None:
-        with self._named():
+        with _naming(self._path):
             self._file.write(np.ascontiguousarray(rows, self.dtype))
         self.num_rows += len(rows)
 
     def flush(self) -> None:
-        with self._named():
+        with _naming(self._path):
             self._write_header()
             self._file.seek(0, os.SEEK_END)
             self._file.flush()
@@ -256,7 +259,8 @@ def cache_features(
                     continue
                 _append(presence, arrays, of_batch, rows)
                 of_batch = []
-                write_json(identity | {"rows_done": presence.num_rows, "problems": problems}, folder / _PROGRESS)
+                with _naming(folder / _PROGRESS):
+                    write_json(identity | {"rows_done": presence.num_rows, "problems": problems}, folder / _PROGRESS)
     finally:
         for array in (presence, *arrays.values()):
             array.close()
@@ -268,7 +272,8 @@ def cache_features(
         "problems": problems,
         "versions": {name: version(name) for name in _PACKAGES},
     }
-    write_json(description, folder / DESCRIPTION)
+    with _naming(folder / DESCRIPTION):
+        write_json(description, folder / DESCRIPTION)
     (folder / _PROGRESS).unlink()
     return description
 
