@@ -81,16 +81,12 @@ def recipe_of(variant: str) -> Path:
 
 def train_command(run: Run, overlay: Path, features: Path) -> list[str]:
     """Return the command that trains a run, from its last complete checkpoint if it has one."""
-    from trainer.checkpoints import last_checkpoint
-
     command = [sys.executable, *_LAUNCH, str(_ROOT / "train.py"), str(recipe_of(run.variant)), str(overlay)]
     command += ["--seed", str(run.seed), "--output_dir", str(run.folder)]
     command += ["--report_to", "none", "--disable_tqdm", "true"]
     if run.variant not in _WITH_TRAINED_TOWERS:
         command += ["--features", str(features)]
-    if last_checkpoint(run.folder) is not None:
-        command += ["--resume_from_checkpoint", "last"]
-    return command
+    return [*command, "--resume_from_checkpoint", "auto"]
 
 
 def evaluate_command(run: Run, test_root: Path) -> list[str]:

@@ -67,21 +67,7 @@ def test_a_training_has_its_recipe_its_seed_and_features_where_towers_are_frozen
     assert command[command.index("--output_dir") + 1] == str(tmp_path / "run")
     trains_towers = read_recipe(study.recipe_of(variant)).get("adapter", "paper") != "paper"
     assert ("--features" in command) != trains_towers
-    assert "--resume_from_checkpoint" not in command
-
-
-def test_a_training_with_a_checkpoint_is_resumed(tmp_path):
-    (tmp_path / "checkpoint-12").mkdir()
-    (tmp_path / "checkpoint-12" / "trainer_state.json").write_text('{"global_step": 12}')
-    (tmp_path / "checkpoint-24").mkdir()  # the run was killed while it wrote this
-    command = train_command(Run("gram", 50, tmp_path), Path("overlay.yaml"), Path("features"))
-    assert command[-2:] == ["--resume_from_checkpoint", "last"]
-
-
-def test_a_training_killed_in_its_first_save_starts_anew(tmp_path):
-    (tmp_path / "checkpoint-12").mkdir()
-    command = train_command(Run("gram", 50, tmp_path), Path("overlay.yaml"), Path("features"))
-    assert "--resume_from_checkpoint" not in command
+    assert command[-2:] == ["--resume_from_checkpoint", "auto"]  # as tests/trainer/test_folder.py has it
 
 
 # How it is done ------------------------------------------------------------------------------------------------------
