@@ -19,9 +19,9 @@ from peft import PeftModel
 from transformers import set_seed
 from transformers.utils import CONFIG_NAME, cached_file
 
+from commands.errors import run_command
 from eval.benchmarks import load_benchmark
-from modeling_scalar import MODALITIES, ScalarModel, ScalarProcessor, load_model
-from modeling_scalar.command_scalar import run_command
+from modeling_scalar import MODALITIES, Limits, ScalarModel, ScalarProcessor, load_model
 from trainer.building import build_new
 from trainer.callbacks import AtBegin, StopOnInterrupt
 from trainer.checkpoints import describe_failed_save
@@ -95,6 +95,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         dataset = FeatureDataset(run.features, rows, model, processor, args.seed)
         collator = FeatureCollator(processor)
     else:
+        processor.limits = Limits.parse(run.limits.split(",") if run.limits else [])
         dataset = ClipDataset(rows, processor, args.seed, run.on_error, run.keep_in_memory)
         collator = ScalarDataCollator(processor)
 

@@ -1,18 +1,20 @@
 """`python -m eval`: make the miniature benchmark, audit a benchmark, embed it, evaluate a model."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from commands.errors import Commands, show
+
 # Heavy imports stay inside the commands, so that `--help` answers at once.
 app = typer.Typer(
+    cls=Commands,
     help="Evaluate text-to-video retrieval.",
     add_completion=False,
     no_args_is_help=True,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
@@ -33,16 +35,13 @@ _OnMissing = Annotated[
 _OnError = Annotated[
     Literal["raise", "missing"], typer.Option(help="Stop at what cannot be read, or count it as absent.")
 ]
-
-
-@contextmanager
-def _user_errors() -> Iterator[None]:
-    """Turn what a user can correct into one line on stderr and exit code 1."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        typer.echo(f"Error: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(1) from error
+_Limit = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What reading one stream may take: memory=2GiB, time=120 (seconds), pixels=70e6, duration=86400 "
+        "(seconds). Repeat for several."
+    ),
+]
 
 
 def _columns(given: list[str] | None) -> dict[str, str] | None:
@@ -56,17 +55,18 @@ def _columns(given: list[str] | None) -> dict[str, str] | None:
 @app.command()
 def miniature(
     output: Annotated[Path, typer.Option(help="Folder to write the benchmark to.")],
-    num_train: Annotated[int, typer.Option(help="Clips to train on.")] = 1500,
-    num_test: Annotated[int, typer.Option(help="Clips to test on.")] = 300,
-    seed: Annotated[int, typer.Option(help="Seed of the clips.")] = 0,
-    num_proc: Annotated[int | None, typer.Option(help="Processes that write clips; by default one per CPU.")] = None,
+    num_train: Annotated[int, typer.Option(min=1, help="Clips to train on.")] = 1500,
+    num_test: Annotated[int, typer.Option(min=1, help="Clips to test on.")] = 300,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the clips.")] = 0,
+    num_proc: Annotated[
+        int | None, typer.Option(min=1, help="Processes that write clips; by default one per CPU.")
+    ] = None,
 ) -> None:
     """Generate the miniature benchmark: short clips whose captions need picture, sound or speech."""
     from eval.miniature import generate
 
-    with _user_errors():
-        folder = generate(output, num_train=num_train, num_test=num_test, seed=seed, num_proc=num_proc)
-    typer.echo(f"The miniature benchmark is in {folder}.")
+    folder = generate(output, num_train=num_train, num_test=num_test, seed=seed, num_proc=num_proc)
+    show(f"The miniature benchmark is in {folder}.")
 
 
 @app.command()
@@ -79,29 +79,30 @@ def audit(
     column: _Column = None,
     output: Annotated[Path | None, typer.Option(help="JSON file for everything that is found.")] = None,
     decode: Annotated[bool, typer.Option(help="Read every stream, not only the header of each file.")] = True,
-    num_workers: Annotated[int, typer.Option(help="Clips read at once.")] = 2,
+    num_workers: Annotated[int, typer.Option(min=1, help="Clips read at once.")] = 2,
+    limit: _Limit = None,
 ) -> None:
     """Inspect a benchmark before anything runs; exit code 1 if a file is missing, unreadable or empty."""
-    with _user_errors():
-        from eval.benchmarks import load_split
-        from eval.benchmarks.audit import audit_split, format_audit
-        from gallery.files import write_json
+    from eval.benchmarks import load_split
+    from eval.benchmarks.audit import audit_split, format_audit
+    from gallery.files import write_json
+    from modeling_scalar import Limits
 
-        data = load_split(
-            benchmark,
-            root,
-            split,
-            captions=captions,
-            annotations=annotations,
-            on_missing="leave_out",
-            columns=_columns(column),
-        )
-        report = audit_split(data, decode=decode, num_workers=num_workers)
-        typer.echo(format_audit(report))  # first, so that a file that cannot be written loses nothing
-        if output is not None:
-            write_json(report, output)
-        if not report["complete"]:
-            raise typer.Exit(1)
+    data = load_split(
+        benchmark,
+        root,
+        split,
+        captions=captions,
+        annotations=annotations,
+        on_missing="leave_out",
+        columns=_columns(column),
+    )
+    report = audit_split(data, decode=decode, num_workers=num_workers, limits=Limits.parse(limit or []))
+    show(*format_audit(report).split("\n"))  # first, so that a file that cannot be written loses nothing
+    if output is not None:
+        write_json(report, output)
+    if not report["complete"]:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -116,44 +117,46 @@ def embed(
     column: _Column = None,
     on_missing: _OnMissing = "raise",
     batch_size: Annotated[
-        int, typer.Option(help="Clips or captions per forward pass: the most that a kill can lose.")
+        int, typer.Option(min=1, help="Clips or captions per forward pass: the most that a kill can lose.")
     ] = 32,
     on_error: _OnError = "raise",
-    num_workers: Annotated[int, typer.Option(help="Threads of each process that read clips ahead.")] = 2,
+    num_workers: Annotated[int, typer.Option(min=1, help="Threads of each process that read clips ahead.")] = 2,
     dtype: Annotated[Literal["float32", "float16"], typer.Option(help="Precision of the vectors.")] = "float16",
+    limit: _Limit = None,
 ) -> None:
     """Embed a benchmark once, for `run --embeddings`: accelerate launch -m eval embed ...
 
     If it is killed, the same command resumes where it stopped; once finished, it does nothing. The embeddings do not
     depend on the number of processes.
     """
-    with _user_errors():
-        import logging
+    import logging
 
-        from eval.embedding.embed_benchmark import embed_benchmark
+    from eval.embedding.embed_benchmark import embed_benchmark
+    from modeling_scalar import Limits
 
-        is_main = os.environ.get("RANK", "0") == "0"  # of the processes that accelerate launches
-        logging.basicConfig(level=logging.INFO if is_main else logging.ERROR, format="%(message)s")
-        gallery = embed_benchmark(
-            output,
-            model,
-            benchmark,
-            root,
-            split,
-            batch_size=batch_size,
-            on_error=on_error,
-            num_workers=num_workers,
-            dtype=dtype,
-            captions=captions,
-            annotations=annotations,
-            on_missing=on_missing,
-            columns=_columns(column),
-        )
+    is_main = os.environ.get("RANK", "0") == "0"  # of the processes that accelerate launches
+    logging.basicConfig(level=logging.INFO if is_main else logging.ERROR, format="%(message)s")
+    gallery = embed_benchmark(
+        output,
+        model,
+        benchmark,
+        root,
+        split,
+        batch_size=batch_size,
+        on_error=on_error,
+        num_workers=num_workers,
+        dtype=dtype,
+        limits=Limits.parse(limit or []),
+        captions=captions,
+        annotations=annotations,
+        on_missing=on_missing,
+        columns=_columns(column),
+    )
     if is_main:
         for name, problems in gallery.problems().items():
             for problem in problems:
-                typer.echo(f"counted as absent: {name}: {problem}")
-        typer.echo(f"{len(gallery)} clips and {len(gallery.queries)} queries are in {output}.")
+                show(f"counted as absent: {name}: {problem}")
+        show(f"{len(gallery)} clips and {len(gallery.queries)} queries are in {output}.")
 
 
 @app.command()
@@ -191,55 +194,56 @@ def run(
         0.75,
         0.9,
     ),
-    mask_seed: Annotated[int, typer.Option(help="Seed of the missing-modality masks.")] = 0,
+    mask_seed: Annotated[int, typer.Option(min=0, help="Seed of the missing-modality masks.")] = 0,
     two_stage: Annotated[
         bool | None, typer.Option(help="Measure the second stage; by default if a model and clips are given.")
     ] = None,
-    depth: Annotated[int, typer.Option(help="Clips or captions that the second stage reorders.")] = 50,
+    depth: Annotated[int, typer.Option(min=1, help="Clips or captions that the second stage reorders.")] = 50,
     policy: Annotated[
         list[str],
         typer.Option(help="What the second stage reads of a masked modality: absent, no token; zeros, zero states."),
     ] = ("absent", "zeros"),
-    batch_size: Annotated[int, typer.Option(help="Clips or captions per forward pass.")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="Clips or captions per forward pass.")] = 32,
     on_error: _OnError = "raise",
-    num_workers: Annotated[int, typer.Option(help="Threads that read clips ahead.")] = 2,
+    num_workers: Annotated[int, typer.Option(min=1, help="Threads that read clips ahead.")] = 2,
     device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
+    limit: _Limit = None,
 ) -> None:
     """Evaluate a model on a benchmark, or embeddings: print the table, write a report and all that repeats it."""
-    with _user_errors():
-        from eval.reports.report import format_table
-        from eval.run import RunConfig
-        from eval.run import run as run_evaluation
-        from modeling_scalar.loading_scalar import load_plugins
+    from eval.reports.report import format_table
+    from eval.run import RunConfig
+    from eval.run import run as run_evaluation
+    from modeling_scalar import Limits
+    from modeling_scalar.loading_scalar import load_plugins
 
-        load_plugins(plugin or [])
-        config = RunConfig(
-            output,
-            model_path=model,
-            benchmark=benchmark,
-            root=root,
-            split=split,
-            embeddings_path=embeddings,
-            methods=method,
-            rates=rate,
-            mask_seed=mask_seed,
-            batch_size=batch_size,
-            on_error=on_error,
-            device=device,
-            label=label,
-            two_stage=two_stage,
-            depth=depth,
-            policies=policy,
-            normalize=normalize,
-            num_workers=num_workers,
-            captions=captions,
-            annotations=annotations,
-            on_missing=on_missing,
-            columns=_columns(column),
-        )
-        results = run_evaluation(config)
-        typer.echo(format_table(results))
-        typer.echo(f"\nAll tables and figures are in {output / 'report'}.")
+    load_plugins(plugin or [])
+    config = RunConfig(
+        output,
+        model_path=model,
+        benchmark=benchmark,
+        root=root,
+        split=split,
+        embeddings_path=embeddings,
+        methods=method,
+        rates=rate,
+        mask_seed=mask_seed,
+        batch_size=batch_size,
+        on_error=on_error,
+        device=device,
+        label=label,
+        two_stage=two_stage,
+        depth=depth,
+        policies=policy,
+        normalize=normalize,
+        num_workers=num_workers,
+        captions=captions,
+        annotations=annotations,
+        on_missing=on_missing,
+        columns=_columns(column),
+        limits=Limits.parse(limit or []),
+    )
+    results = run_evaluation(config)
+    show(*format_table(results).split("\n"), "", f"All tables and figures are in {output / 'report'}.")
 
 
 @app.command()
@@ -260,11 +264,10 @@ def report(
     ] = False,
 ) -> None:
     """Compare results: the paper's tables and figures, with its published values beside them."""
-    with _user_errors():
-        from eval.reports.report import write_report
-        from eval.reports.result_files import load_results
+    from eval.reports.report import write_report
+    from eval.reports.result_files import load_results
 
-        typer.echo(write_report(load_results(results, baseline, reference, paper_mean), output))
+    show(*write_report(load_results(results, baseline, reference, paper_mean), output).split("\n"))
 
 
 if __name__ == "__main__":

@@ -35,11 +35,13 @@ from eval.reports.figures import plot_results
 from eval.reports.latent_figure import plot_latent
 from eval.reports.report import format_table, write_report
 from eval.reports.result_files import load_results
+from gallery.embedding import check_reading
 from gallery.files import write_json
 from gallery.gallery import Gallery, is_gallery
 from gallery.provenance import describe, source_state, versions
-from modeling_scalar import default_device, load_model
+from modeling_scalar import Limits, load_model
 from modeling_scalar.aggregation_scalar import METHODS
+from modeling_scalar.loading_scalar import device_of_name
 
 _COMPARED = ("uniform", "gram")  # with the model's own score, beside the best pathway
 
@@ -74,6 +76,7 @@ class RunConfig:
         normalize (`bool`): give unit norm to embeddings that do not have it.
         captions (`str`, *optional*), annotations (`str` or `os.PathLike`, *optional*), on_missing (`str`), columns
             (`Mapping`, *optional*): how the benchmark is read, see [`~eval.benchmarks.load_split`].
+        limits ([`~modeling_scalar.Limits`], *optional*): what reading a stream may take.
 
     Raises:
         ValueError: settings contradict each other, or one is out of its range.
@@ -103,6 +106,7 @@ class RunConfig:
     annotations: str | os.PathLike | None = None
     on_missing: str = "raise"
     columns: Mapping[str, str] | None = None
+    limits: Limits | None = None
 
     def __post_init__(self) -> None:
         source = (self.model_path, self.benchmark, self.root)
@@ -121,6 +125,8 @@ class RunConfig:
         for rate in self.rates:
             check_rate(rate)
         check_depth(self.depth)
+        device_of_name(self.device)
+        check_reading(self.batch_size, self.on_error, self.num_workers)
         if not self.policies or not set(self.policies) <= set(POLICIES):
             raise ValueError(f"`policies` must be some of {POLICIES}, got {list(self.policies)}.")
 
@@ -135,7 +141,7 @@ class RunConfig:
     def arguments(self) -> dict[str, Any]:
         """Return the configuration as result files hold it: paths as text, how the benchmark is read by itself."""
         settings = self.benchmark_settings()
-        values = {name: value for name, value in asdict(self).items() if name not in settings}
+        values = {name: value for name, value in asdict(self).items() if name not in (*settings, "limits")}
         return json.loads(json.dumps(values | {"settings": settings}, default=os.fspath))
 
 
@@ -154,7 +160,8 @@ class _Source:
 def _open_source(config: RunConfig) -> _Source:
     split = load_split(config.benchmark, config.root, config.split, **config.benchmark_settings())  # fails the soonest
     model, processor = load_model(config.model_path)
-    model.to(config.device or default_device())
+    model.to(device_of_name(config.device))
+    processor.limits = config.limits or processor.limits
     return _Source(model, configure_processor(processor, split.processing), split)
 
 

@@ -4,7 +4,7 @@ Vectors are fixed-size lists, so that a column of a file that is memory-mapped i
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -181,19 +181,37 @@ def column_of(table: pa.Table, name: str, where: Any) -> pa.ChunkedArray:
     return column
 
 
+def check_type(
+    table: pa.Table,
+    name: str,
+    where: Any,
+    of_type: Callable[[pa.DataType], bool],
+    kind: str,
+    nullable: bool = False,
+) -> pa.ChunkedArray:
+    """Return a column; a ValueError if `of_type` is false of its type, which must be `kind`, or there are nulls."""
+    column = table.column(name) if nullable and name in table.column_names else column_of(table, name, where)
+    if not of_type(column.type):
+        raise ValueError(f"The column `{name}` of {where} must hold {kind}, got {column.type}.")
+    return column
+
+
 def texts_of(table: pa.Table, name: str, where: Any) -> list[str]:
     """Return a column of texts as a list."""
-    column = column_of(table, name, where)
-    if not is_string(column.type):
-        raise ValueError(f"The column `{name}` of {where} must hold strings, got {column.type}.")
-    return list(map(from_utf8, column.to_pylist()))
+    column = check_type(table, name, where, is_string, "strings")
+    try:
+        return list(map(from_utf8, column.to_pylist()))
+    except UnicodeError as error:
+        raise ValueError(f"The column `{name}` of {where} holds texts that are not as they were written.") from error
 
 
 def lists_of(table: pa.Table, name: str, where: Any) -> list[list[str]]:
     """Return a column of lists of texts."""
-    column = column_of(table, name, where)
-    if not is_list(column.type) or not is_string(column.type.value_type):
-        raise ValueError(f"The column `{name}` of {where} must hold lists of strings, got {column.type}.")
+    column = check_type(
+        table, name, where, lambda kind: is_list(kind) and is_string(kind.value_type), "lists of strings"
+    )
+    if pc.list_flatten(column).null_count:
+        raise ValueError(f"Lists in the column `{name}` of {where} hold nulls.")
     return [list(map(from_utf8, row)) for row in column.to_pylist()]
 
 
@@ -225,6 +243,8 @@ def matrix_of(chunk: pa.Array, length: int, where: Any = "a column") -> torch.Te
     values = chunk.flatten()
     if values.null_count:
         raise ValueError(f"Lists in {where} hold nulls.")
+    if len(values) != len(chunk) * length:
+        raise ValueError(f"All lists in {where} must have the length {length}.")
     array = values.to_numpy(zero_copy_only=not pa.types.is_boolean(values.type)).reshape(-1, length)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*")
@@ -263,6 +283,7 @@ __all__ = [
     "DTYPES",
     "NORM_TOLERANCE",
     "check_lists",
+    "check_type",
     "clip_table",
     "column_of",
     "fixed_lists",

@@ -40,9 +40,10 @@ import torch
 from gallery.columns import (
     CONCAT_COLUMNS,
     check_lists,
+    check_type,
     clip_table,
-    column_of,
     from_utf8,
+    is_string,
     listed,
     lists_of,
     off_unit,
@@ -56,12 +57,16 @@ from gallery.columns import (
 from gallery.older import is_older, read_older
 from gallery.provenance import gallery_sha256
 from gallery.ranking import Piece, pieces_of, rank
-from gallery.storage import MANIFEST, Part, Writer, read_snapshot
+from gallery.storage import MANIFEST, Part, Writer, has_lost_its_manifest, read_snapshot
 from gallery.storage import verify as verify_files
 from modeling_scalar.aggregation_scalar import METHODS, query_weights
 from modeling_scalar.configuration_scalar import MODALITIES
 
+KEYS = {"clips": "clip_id", "files": "path", "queries": "query_id"}
+"""The column that names the rows of a table."""
+
 _QUERY_BLOCK = 1024
+_LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)  # by less, scores would be divided to infinity
 _COPIED_ROWS = 16_384
 
 
@@ -88,19 +93,38 @@ class Hit:
 
 
 def is_gallery(path: str | os.PathLike) -> bool:
-    """Whether a folder holds embedded clips, in today's format or an older one."""
+    """Whether a folder holds embedded clips, in today's format or an older one, though maybe damaged."""
     path = Path(path)
-    return (path / MANIFEST).is_file() or is_older(path)
+    return (path / MANIFEST).is_file() or has_lost_its_manifest(path) or is_older(path)
 
 
 def _check_clips(table: pa.Table, where: Any, dim: int | None) -> int:
     """Return the dimension of the vectors; a ValueError if the columns are not those of clips."""
-    column_of(table, "clip_id", where)
+    check_type(table, "clip_id", where, is_string, "strings")
     has_heads = any(name in table.column_names for name in CONCAT_COLUMNS)
     for name in MODALITIES + (CONCAT_COLUMNS if has_heads else ()):
         dim = check_lists(table, name, where, length=dim)
+    if not dim:
+        raise ValueError(f"Vectors in {where} must have at least one dimension, got {dim}.")
     check_lists(table, "presence", where, boolean=True, length=len(MODALITIES))
+    if "gram" in table.column_names:
+        check_lists(table, "gram", where, length=len(MODALITIES) ** 2)
+        check_type(table, "gram", where, lambda kind: pa.types.is_float32(kind.value_type), "lists of float32")
+    if "duration" in table.column_names:
+        check_type(table, "duration", where, pa.types.is_floating, "floats", nullable=True)
     return dim
+
+
+def check_files(table: pa.Table, where: Any) -> None:
+    """Raise a ValueError if the columns are not those of media files."""
+    for name, of_type, kind in (
+        ("path", is_string, "strings"),
+        ("size", pa.types.is_integer, "integers"),
+        ("mtime_ns", pa.types.is_integer, "integers"),
+        ("sha256", is_string, "strings"),
+        ("reason", is_string, "strings"),
+    ):
+        check_type(table, name, where, of_type, kind, nullable=name == "reason")
 
 
 def check_rows(clip_ids: Sequence[str], modality_embeds: torch.Tensor, modality_mask: torch.Tensor) -> None:
@@ -142,15 +166,40 @@ def _rows_of(parts: Sequence[Part]) -> pa.Table | None:
     return pa.concat_tables(part.kept() for part in parts) if parts else None
 
 
-def _number(value: Any, name: str, default: float) -> float:
-    """A positive number of the metadata; an infinite one is the text "inf"."""
-    try:
-        number = default if value is None else float(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"`{name}` of the gallery must be a number, got {value!r}.") from error
-    if not number > 0:
-        raise ValueError(f"`{name}` of the gallery must be positive, got {value!r}.")
-    return number
+# Of metadata, what is used here and where galleries are evaluated.
+_IN_METADATA = {
+    "model": str,
+    "fingerprint": str,
+    "dtype": str,
+    "plan": dict,
+    "lost": dict,
+    "problems": list,
+    "left_out": list,
+    "score_options": dict,
+    "training": dict,
+}
+_LONGEST_NAME = 4096
+
+
+def check_metadata(metadata: Mapping[str, Any], where: Any) -> None:
+    """Raise a ValueError that names what in the metadata of a gallery is not as its readers expect it."""
+    for name, kind in _IN_METADATA.items():
+        value = metadata.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise ValueError(f"`{name}` in the metadata of {where} must be a {kind.__name__}, got {value!r:.80}.")
+        if isinstance(value, str) and len(value) > _LONGEST_NAME:
+            raise ValueError(f"`{name}` in the metadata of {where} has {len(value)} characters: {value[:40]!r}...")
+    for name in ("problems", "left_out"):
+        if not all(isinstance(text, str) for text in metadata.get(name) or ()):
+            raise ValueError(f"`{name}` in the metadata of {where} must be a list of texts.")
+    for options in (metadata, metadata.get("score_options") or {}):
+        value = options.get("query_temperature")
+        if value in (None, "inf") or (type(value) in (int, float) and value >= _LEAST_TEMPERATURE):
+            continue
+        raise ValueError(
+            f"`query_temperature` in the metadata of {where}, a number of float32, must be above 0, or 'inf', got "
+            f"{value!r:.80}."
+        )
 
 
 class Gallery:
@@ -175,6 +224,7 @@ class Gallery:
     ):
         self.path = path
         self.metadata = dict(metadata or {})
+        check_metadata(self.metadata, path or "the gallery")
         self._parts, self._queries, self._files = list(clips), list(queries), list(files)
         self._where = path / "clips" if path else "clips"
         # Of one part; the others are read when they are asked for.
@@ -235,7 +285,8 @@ class Gallery:
     @property
     def query_temperature(self) -> float:
         """Temperature of the query's modality weights, by default the paper's 0.1."""
-        return _number(self.metadata.get("query_temperature"), "query_temperature", 0.1)
+        value = self.metadata.get("query_temperature")
+        return 0.1 if value is None else float(value)
 
     @property
     def dtype(self) -> str | None:
@@ -312,6 +363,7 @@ class Gallery:
         table = _rows_of(self._files)
         if table is None:
             return {}
+        check_files(table, self.path)
         columns = [table.column(item.name).to_pylist() for item in fields(MediaFile)]
         return {
             from_utf8(path): MediaFile(from_utf8(path), size, mtime, sha256, reason and from_utf8(reason))
@@ -352,6 +404,18 @@ class Gallery:
         if len(set(self.clip_ids)) != len(self.clip_ids):
             repeated = sorted(name for name, count in Counter(self.clip_ids).items() if count > 1)
             raise ValueError(f"`clip_id` in {self.path} must be unique, repeated: {listed(repeated)}.")
+        if self.queries is not None:
+            names = texts_of(self.queries, "query_id", self.path)
+            wrong = off_unit(stacked(self.queries, ["embedding"], self.path)[:, 0])
+            if wrong.any():
+                wrong = [names[row] for row in wrong.nonzero().flatten().tolist()]
+                raise ValueError(f"Vectors of queries in {self.path} must be of unit norm; not so: {listed(wrong)}.")
+
+    def why_no_hits(self, method: str) -> str:
+        """Why a search with this score finds nothing."""
+        if not len(self):
+            return f"{self.path} holds no clips"
+        return f"none of the {len(self)} clips in {self.path} has what the score {method!r} needs"
 
     def verify(self) -> int:
         """
@@ -483,6 +547,24 @@ class Gallery:
         ]
 
 
+def verify_gallery(path: str | os.PathLike) -> tuple[Gallery, int]:
+    """
+    Compare every file of a gallery with its hash before anything in them is relied on, then check every row.
+
+    Returns:
+        The gallery, and how many bytes were compared.
+
+    Raises:
+        FileNotFoundError: the folder holds no gallery.
+        ValueError: something is damaged; the message names it.
+    """
+    folder = Path(path)
+    num_bytes = verify_files(folder) if is_gallery(folder) and not is_older(folder) else 0
+    gallery = Gallery.open(folder, check=False)
+    gallery.check()
+    return gallery, num_bytes
+
+
 def check_format(folder: Path) -> None:
     """Raise a ValueError if a folder holds a gallery of another format, which can be read but not changed."""
     if is_older(folder):
@@ -504,7 +586,8 @@ class GalleryWriter(Writer):
         dtype (`str`): precision of the vectors of a new gallery, `"float16"` or `"float32"`.
 
     Raises:
-        ValueError: another process writes, the folder holds something else or an older format, or `dtype` is unknown.
+        ValueError: another process writes, the folder holds something else or an older format, it is damaged, or
+            `dtype` is unknown.
     """
 
     def __init__(self, folder: str | os.PathLike, dtype: str = "float16"):
@@ -514,7 +597,11 @@ class GalleryWriter(Writer):
         super().__init__(folder)
         self.dtype = Gallery(self.snapshot.parts.get("clips", ())).dtype or dtype
 
-    _KEYS = {"clips": "clip_id", "files": "path"}
+    def _check(self) -> None:
+        gallery = self.gallery()
+        gallery._clips  # noqa: B018 - whose columns are checked when they are asked for
+        if gallery._files:
+            check_files(_rows_of(gallery._files), self.folder / "files")
 
     def _forget(self) -> None:
         super()._forget()
@@ -528,7 +615,7 @@ class GalleryWriter(Writer):
         for place, (part, shard) in enumerate(zip(parts, shards, strict=False)):
             index = self._indexed.get((name, shard.file))
             if index is None:
-                keys = texts_of(part.table, self._KEYS[name], self.folder)
+                keys = texts_of(part.table, KEYS[name], self.folder)
                 index = self._indexed[name, shard.file] = {}
                 for row in np.setdiff1d(np.arange(len(part)), part.removed, assume_unique=True).tolist():
                     index[keys[row]] = row
@@ -616,4 +703,16 @@ class GalleryWriter(Writer):
         return Gallery(*tables, self.snapshot.manifest["metadata"], self.folder)
 
 
-__all__ = ["Gallery", "GalleryWriter", "Hit", "MediaFile", "check_format", "check_rows", "is_gallery"]
+__all__ = [
+    "KEYS",
+    "Gallery",
+    "GalleryWriter",
+    "Hit",
+    "MediaFile",
+    "check_files",
+    "check_format",
+    "check_metadata",
+    "check_rows",
+    "is_gallery",
+    "verify_gallery",
+]

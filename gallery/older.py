@@ -26,7 +26,7 @@ from gallery.columns import (
 )
 from gallery.files import read_json, sha256_of
 from gallery.provenance import gallery_sha256
-from gallery.storage import MANIFEST, Part
+from gallery.storage import MANIFEST, Part, check_not_lost, remedy
 from modeling_scalar.configuration_scalar import MODALITIES
 
 DESCRIPTION = "embeddings.json"
@@ -38,12 +38,15 @@ _Tables = tuple[list[Part], list[Part], list[Part], dict[str, Any]]
 
 
 def is_older(folder: Path) -> bool:
-    """Whether a folder holds embedded clips in another format than today's."""
+    """Whether a folder holds embedded clips in another format than today's; a ValueError if nothing can tell."""
     manifest = folder / MANIFEST
+    # In this order: the first commit of a gallery of today places the manifest, then what `datasets` reads.
+    is_other = any((folder / name).exists() for name in (DESCRIPTION, *(f"clips/{name}" for name in _OF_DATASETS)))
     if manifest.is_file():
-        return read_json(manifest).get("version") == _VERSION
-    # Of a gallery of today that was killed before its first commit, none of these is there.
-    return any((folder / name).exists() for name in (DESCRIPTION, *(f"clips/{name}" for name in _OF_DATASETS)))
+        version = read_json(manifest, remedy(folder)).get("version")
+        return type(version) is int and version == _VERSION
+    check_not_lost(folder)
+    return is_other
 
 
 def read_older(folder: Path) -> _Tables:
@@ -116,9 +119,13 @@ def _open(folder: Path) -> pa.Table:
             f"There is no data set {folder}. A store of embeddings has `clips` and `queries`, each as "
             "`datasets.save_to_disk` writes it."
         )
+    state = folder / _OF_DATASETS[0]
+    names = [str(file)[:80] for file in read_json(state).get("_data_files") or ()] if state.is_file() else []
+    if any("/" in name or "\\" in name for name in names):
+        raise ValueError(f"{state} names files outside of its folder: {names[:3]}. Save the data set again.")
     try:
         dataset = load_from_disk(folder)
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError, pa.ArrowException) as error:
         raise ValueError(f"{folder} cannot be opened as a data set; is it cut off, or empty? {error}") from error
     if not isinstance(dataset, Dataset):
         raise ValueError(f"{folder} must hold one data set, got the splits {list(dataset)}.")

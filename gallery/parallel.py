@@ -8,10 +8,11 @@ there were; on other hardware the last bits of vectors may differ, for sums are 
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import torch
@@ -19,6 +20,7 @@ from accelerate import PartialState
 from accelerate.utils import gather_object, parse_flag_from_env
 from tqdm.auto import tqdm
 
+from gallery.files import write_whole
 from gallery.storage import map_arrow
 
 _FAILED = "failed"
@@ -57,7 +59,8 @@ def together(state: PartialState, parts: Path | None = None) -> Iterator[None]:
     except (OSError, ValueError) as error:
         caught = error
         if parts is not None:
-            (parts / _FAILED).touch()
+            with suppress(OSError):  # a disk may be full; the others then find out when they wait
+                (parts / _FAILED).touch()
     messages = [message for message in gather_object([caught and str(caught)]) if message is not None]
     if not messages:
         return
@@ -103,17 +106,25 @@ class Blocks:
 
     def write(self, block: int, table: pa.Table) -> None:
         """Keep a finished block: whole, or not at all."""
-        path = self._path(block)
-        with open(path.with_suffix(".new"), "wb") as file:
+
+        def write(file: BinaryIO) -> None:
             with pa.ipc.new_stream(file, table.schema) as writer:
                 writer.write_table(table)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(path.with_suffix(".new"), path)
+
+        write_whole(self._path(block), write)
 
     def read(self) -> pa.Table:
-        """Return the rows of all blocks, memory-mapped."""
-        return pa.concat_tables(map_arrow(self._path(block)) for block in range(len(self)))
+        """Return the rows of all blocks, memory-mapped; a ValueError names a block that is damaged."""
+        tables = []
+        for block in range(len(self)):
+            table, expected = map_arrow(self._path(block)), len(self.rows(block))
+            if len(table) != expected:
+                raise ValueError(
+                    f"{self._path(block)} must have {expected} rows, got {len(table)}. Remove it: the same command "
+                    "makes it again."
+                )
+            tables.append(table)
+        return pa.concat_tables(tables)
 
 
 def compute(

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import platform
-import re
 import subprocess
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -17,20 +16,24 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel
 
+from gallery.files import read_json
+from modeling_scalar.checking_scalar import place_of
 from modeling_scalar.loading_scalar import model_fingerprint, weight_digests
 
 _PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "numpy", "av")
 
-_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-
 
 def model_folder(model: str | os.PathLike) -> Path:
     """The local folder of `model`, a folder or a Hub id (downloaded if need be)."""
-    if Path(model).is_dir():
-        return Path(model).resolve()
-    if not _HUB_ID.fullmatch(str(model)):
-        raise FileNotFoundError(f"There is no model folder {str(model)!r}, and it cannot be a Hub id either.")
-    return Path(snapshot_download(str(model)))
+    place = place_of(model)
+    if os.path.isabs(place):
+        return Path(place)
+    try:
+        return Path(snapshot_download(place))
+    except OSError as error:
+        raise FileNotFoundError(
+            f"There is no model folder {place!r}, and the Hub does not give it: {error}"
+        ) from error
 
 
 def _git(*arguments: str) -> str | None:
@@ -71,7 +74,7 @@ def versions() -> dict[str, str | None]:
 def training_recipe(model_path: str | os.PathLike) -> dict[str, Any] | None:
     """Return how a local model was trained, its seed included, if the run left its `recipe.json` beside it."""
     path = Path(model_path) / "recipe.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return read_json(path) if path.is_file() else None
 
 
 def _json_number(value: Any) -> Any:

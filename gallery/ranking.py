@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gallery.columns import CONCAT_COLUMNS, check_lists, gram_of, matrix_of, stacked
+from gallery.columns import CONCAT_COLUMNS, NORM_TOLERANCE, check_lists, gram_of, matrix_of, stacked
 from gallery.storage import Part
 from modeling_scalar.aggregation_scalar import METHODS, Clips, Pairs, ScoreOptions, check_method
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -33,8 +33,34 @@ class Piece:
     removed: torch.Tensor
 
 
+def _damaged() -> ValueError:
+    return ValueError(
+        "The vectors of some clips of the gallery are not as they were written, so nothing can be ranked. "
+        "`python -m search verify GALLERY` names the files, `python -m search repair GALLERY` keeps the others."
+    )
+
+
+def _check_norms(gram: torch.Tensor, mask: torch.Tensor) -> None:
+    """Raise a ValueError unless the vectors that a clip has are of unit norm by its Gram matrix, and it has one."""
+    squares = gram.diagonal(dim1=1, dim2=2)  # (N, 3)
+    # Of a norm that may miss 1 by `NORM_TOLERANCE`, the square may miss it by a little more than twice as much.
+    if not ((((squares - 1).abs() <= 3 * NORM_TOLERANCE) | ~mask).all() and mask.any(1).all()):
+        raise _damaged()
+
+
+def _check_scores(scores: torch.Tensor) -> None:
+    """Raise a ValueError if a score is no number: NaN would be ranked somewhere, or be left out in silence."""
+    if scores.isnan().any():
+        raise _damaged()
+
+
 def pieces_of(parts: Sequence[Part]) -> list[Piece]:
-    """Lay a table of clips out for ranking; rows are numbered through all parts, removed ones too."""
+    """
+    Lay a table of clips out for ranking; rows are numbered through all parts, removed ones too.
+
+    Raises:
+        ValueError: norms, as far as the Gram matrices tell them, show that the vectors are damaged.
+    """
     pieces, start = [], 0
     for part in parts:
         removed, first = torch.from_numpy(part.removed), 0
@@ -47,6 +73,7 @@ def pieces_of(parts: Sequence[Part]) -> list[Piece]:
             if "gram" in rows.column_names:
                 numbers = matrix_of(batch.column("gram"), len(MODALITIES) ** 2, _WHERE)
                 gram = numbers.unflatten(1, (len(MODALITIES), len(MODALITIES)))
+                _check_norms(gram, mask)
             else:  # written by another program, which may have left something in absent rows
                 vectors = tuple(torch.where(mask[:, m, None], rows_of, 0) for m, rows_of in enumerate(vectors))
                 gram = gram_of(vectors)
@@ -115,6 +142,7 @@ def _rank_whole(
     found = []
     for queries in text_embeds.split(max(1, _SCORES_AT_ONCE // max(1, len(clips)))):
         scores = Pairs(queries, clips, options).scores(method)
+        _check_scores(scores)
         found.append(_sorted(scores, rows.expand(len(queries), -1), k))
     return tuple(map(torch.cat, zip(*found, strict=True)))
 
@@ -137,7 +165,7 @@ def rank(
         number of rows. A row that is removed or that the method does not cover scores `-inf`.
 
     Raises:
-        ValueError: the method is unknown, or an option is out of its range.
+        ValueError: the method is unknown, an option is out of its range, or vectors are damaged.
     """
     check_method(method)
     score_options = ScoreOptions(**options)
@@ -154,6 +182,7 @@ def rank(
             if len(piece.removed):
                 inside = (piece.removed >= start) & (piece.removed < start + size)
                 scores[:, piece.removed[inside] - start] = -math.inf
+            _check_scores(scores)
             best = _merge(best, scores, piece.start + start, k)
     return best
 

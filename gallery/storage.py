@@ -9,15 +9,21 @@ shards that follow each other one is made, so that their number stays small and 
 shard has at most `SHARD_ROWS` rows, so that no commit writes much more than that, however large the table has grown.
 
 Each table's folder is a data set for `datasets.load_from_disk` too. That view is derived from the manifest; it still
-shows rows that were removed, until [`Writer.compact`].
+shows rows that were removed, until [`Writer.compact`]. It also holds what [`~gallery.repair.repair`] needs to write a
+manifest again that is gone: the files in their order, which rows of them are removed, and the metadata.
 """
 
 import hashlib
+import io
+import json
 import os
 import re
+import stat
+import struct
+import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
@@ -25,7 +31,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gallery.files import locked, read_json, sha256_of, sync_folder, write_json
+from gallery.files import (
+    locked,
+    naming,
+    read_json,
+    sha256_of,
+    sync_folder,
+    without_infinity,
+    write_json,
+    write_whole,
+)
 
 MANIFEST = "gallery.json"
 VERSION = 2
@@ -37,13 +52,32 @@ TABLES = ("clips", "queries", "files")
 
 _FANOUT = 16  # so many small shards in a row become one
 _LOCK = ".lock"
-_FILES = re.compile(r"(data|removed)-\d{6,}(-\d+)?\.(arrow|npy)(\.new)?")
-_SHARD_NAME, _REMOVED_NAME = re.compile(r"data-\d{6,}(-\d+)?\.arrow"), re.compile(r"removed-\d{6,}-\d+\.npy")
-_SEALED_NAME = re.compile(r"sealed-\d{6,}\.json")
-_TEMPORARY = re.compile(r"\.(gallery|state|dataset_info|sealed-\d{6,})\.json\.\d+")  # of `write_json`, if it is killed
+SHARD_NAME = re.compile(r"data-\d{6,12}(-\d{1,12})?\.arrow")
+REMOVED_NAME = re.compile(r"removed-\d{6,12}-\d{1,12}\.npy")
+SEALED_NAME = re.compile(r"sealed-\d{6,12}\.json")
+_FILES = re.compile(rf"({SHARD_NAME.pattern}|{REMOVED_NAME.pattern})(\.new)?")
+_TEMPORARY = re.compile(  # of `write_whole`, if it is killed
+    rf"\.((gallery|state|dataset_info)\.json|{SHARD_NAME.pattern}|{REMOVED_NAME.pattern}|{SEALED_NAME.pattern})\.\d+"
+)
 _SEALED_ROWS = SHARD_ROWS // _FANOUT  # from so many rows on, a shard is seldom merged again
-_STATE, _INFO = "state.json", "dataset_info.json"
+_INFO, _STATE = DERIVED = "dataset_info.json", "state.json"
+_DERIVED_WAIT = 2.0  # seconds that a writer may take from its commit to what is derived from it
+_MAX_COMMITS = 10**13
+_MANIFEST_KEYS = {"version", "commit", "num_rows", "metadata", "sealed", "tables"}
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # names in Arrow to those in `datasets`
+
+
+class DamagedFileError(ValueError):
+    """A file is not as it was written: `path` names it, and `what` says what is wrong."""
+
+    def __init__(self, path: Path, what: str, folder: Path):
+        self.path, self.what = path, what
+        super().__init__(f"{path} {what}. {remedy(folder)}")
+
+
+def remedy(folder: Path) -> str:
+    """What to do about a damaged gallery: the end of a message."""
+    return f"Run `python -m search repair {folder}`: it keeps what is whole."
 
 
 @dataclass(frozen=True)
@@ -115,99 +149,221 @@ class Snapshot:
 # Reading ----------------------------------------------------------------------------------------------------------
 
 
+def _digest(content: dict[str, Any]) -> str:
+    plain = {name: value for name, value in content.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def signed(content: dict[str, Any]) -> dict[str, Any]:
+    """Add the hash by which a damaged JSON file is known."""
+    content = without_infinity(content)
+    return content | {"sha256": _digest(content)}
+
+
+def is_as_signed(content: dict[str, Any], keys: Iterable[str]) -> bool:
+    """Whether a JSON file is as it was written; `keys` are those of files of earlier programs, which have no hash."""
+    return content["sha256"] == _digest(content) if "sha256" in content else set(content) <= set(keys)
+
+
+def _shard(entry: dict[str, Any]) -> Shard:
+    shard = Shard(**entry)
+    for field in fields(Shard):
+        value = getattr(shard, field.name)
+        if type(value) is not (int if field.type is int else str) and (value is not None or field.default is not None):
+            raise ValueError(f"`{field.name}` of a shard is {value!r:.80}")
+    if not SHARD_NAME.fullmatch(shard.file) or not (shard.removed is None or REMOVED_NAME.fullmatch(shard.removed)):
+        raise ValueError(f"{shard.file!r} or {shard.removed!r} is no name of a shard")
+    if not 0 <= shard.num_removed <= shard.rows <= SHARD_ROWS or shard.bytes <= 0:
+        raise ValueError(f"the numbers of {shard.file!r} contradict each other")
+    if (shard.removed is None) != (shard.num_removed == 0):
+        raise ValueError(f"the numbers of {shard.file!r} contradict each other: {shard.num_removed} rows are removed")
+    return shard
+
+
 def _read_shards(path: Path, tables: Any) -> dict[str, list[Shard]]:
     try:
-        shards = {name: [Shard(**entry) for entry in entries] for name, entries in tables.items()}
+        shards = {name: [_shard(entry) for entry in entries] for name, entries in tables.items()}
         if not set(shards) <= set(TABLES):
-            raise ValueError(f"tables are {list(TABLES)}, got {list(shards)}")
-        for entry in (entry for entries in shards.values() for entry in entries):
-            if not _SHARD_NAME.fullmatch(entry.file) or not (
-                entry.removed is None or _REMOVED_NAME.fullmatch(entry.removed)
-            ):
-                raise ValueError(f"{entry.file!r} or {entry.removed!r} is no name of a shard")
-            if not 0 <= entry.num_removed <= entry.rows <= SHARD_ROWS or entry.bytes < 0:
-                raise ValueError(f"the numbers of {entry.file!r} contradict each other")
+            raise ValueError(f"tables are {list(TABLES)}, got {[name[:80] for name in shards][:8]}")
+        for name, entries in shards.items():
+            if len({shard.file for shard in entries}) < len(entries):
+                raise ValueError(f"a file of `{name}` is there twice")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not as a gallery's manifest is written: {error!r}. Restore the file.") from error
+        raise DamagedFileError(
+            path, f"is not as a gallery's manifest is written: {error!r:.300}", path.parent
+        ) from error
     return shards
 
 
-def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, list[Shard]]]:
+def read_manifest(folder: Path, verified: bool = False) -> tuple[dict[str, Any], dict[str, list[Shard]]]:
     """
     Read the manifest of a folder.
+
+    Args:
+        folder (`Path`): the gallery.
+        verified (`bool`): compare it with its own hash.
 
     Raises:
         FileNotFoundError: there is none.
         ValueError: it is of another version, or damaged.
     """
     path = folder / MANIFEST
-    manifest = read_json(path)
-    if manifest.get("version") != VERSION:
+    manifest = read_json(path, remedy(folder))
+    if verified and not is_as_signed(manifest, _MANIFEST_KEYS):
+        raise DamagedFileError(path, "has changed since it was written", folder)
+    if type(manifest.get("version")) is not int or manifest["version"] != VERSION:
         raise ValueError(
-            f"{path} is of version {manifest.get('version')!r}; expected {VERSION}. An older gallery can be read, and "
-            "converted with `python -m search convert OLD NEW`; for a newer one, update this program."
+            f"{path} is of version {manifest.get('version')!r:.80}; expected {VERSION}. An older gallery can be "
+            "read, and converted with `python -m search convert OLD NEW`; for a newer one, update this program."
         )
-    if not isinstance(manifest.get("metadata"), dict) or not isinstance(manifest.get("commit"), int):
-        raise ValueError(f"{path} must hold the object `metadata` and the number `commit`. Restore the file.")
+    commit = manifest.get("commit")
+    if not isinstance(manifest.get("metadata"), dict) or type(commit) is not int or not 0 <= commit < _MAX_COMMITS:
+        raise DamagedFileError(path, "must hold the object `metadata` and the number `commit`", folder)
     shards, sealed = _read_shards(path, manifest.get("tables")), manifest.get("sealed")
     if sealed is None:
         return manifest, shards
-    if not isinstance(sealed, str) or not _SEALED_NAME.fullmatch(sealed):
-        raise ValueError(f"`sealed` in {path} must name a file, got {sealed!r}. Restore the file.")
+    if not isinstance(sealed, str) or not SEALED_NAME.fullmatch(sealed):
+        raise DamagedFileError(path, f"must name a file in `sealed`, got {sealed!r:.80}", folder)
     try:
-        before = _read_shards(folder / sealed, read_json(folder / sealed).get("tables"))
+        content = read_json(folder / sealed, remedy(folder))
     except FileNotFoundError as error:
-        if read_json(path).get("sealed") == sealed:
-            raise ValueError(f"{folder / sealed} is gone, although {path} names it. Restore it.") from error
-        return read_manifest(folder)  # a writer has replaced both
-    return manifest, {name: before.get(name, []) + shards.get(name, []) for name in {**before, **shards}}
+        if read_json(path, remedy(folder)).get("sealed") == sealed:
+            raise DamagedFileError(folder / sealed, f"is gone, although {path} names it", folder) from error
+        return read_manifest(folder, verified)  # a writer has replaced both
+    if verified and not is_as_signed(content, {"tables"}):
+        raise DamagedFileError(folder / sealed, "has changed since it was written", folder)
+    before = _read_shards(folder / sealed, content.get("tables"))
+    both = {name: before.get(name, []) + shards.get(name, []) for name in {**before, **shards}}
+    if any(len({shard.file for shard in entries}) < len(entries) for entries in both.values()):
+        raise DamagedFileError(path, f"names files that {sealed} names too", folder)
+    return manifest, both
 
 
-def _read_stream(source: pa.MemoryMappedFile, path: Path) -> pa.Table:
+def _check_uncompressed(source: pa.NativeFile) -> None:
+    """
+    Raise a ValueError if a stream has compressed columns, which could claim any amount of memory.
+
+    Arrow itself would say so only by unpacking them. The header of a batch is a flatbuffer, which Arrow has checked
+    when it gives it out: a table is an offset back to the list of where its fields are; the field 2 of a message is
+    the offset of its header, the field 3 of a batch's header the compression.
+    """
+
+    def field(raw: bytes, table: int, index: int) -> int | None:
+        places = table - struct.unpack_from("<i", raw, table)[0]
+        if 4 + 2 * index >= struct.unpack_from("<H", raw, places)[0]:
+            return None
+        offset = struct.unpack_from("<H", raw, places + 4 + 2 * index)[0]
+        return table + offset if offset else None
+
+    for message in pa.ipc.MessageReader.open_stream(source):
+        if message.type != "schema":
+            raw = message.metadata.to_pybytes()
+            header = field(raw, struct.unpack_from("<I", raw)[0], 2)
+            start = header + struct.unpack_from("<I", raw, header)[0]
+            if message.type != "record batch" or field(raw, start, 3) is not None:
+                raise ValueError("its columns are compressed or dictionaries, which no gallery's are")
+
+
+def _read_stream(source: pa.MemoryMappedFile) -> pa.Table:
+    """Read rows in place; a ValueError if they are not what Arrow can rely on. Vectors are not looked at."""
     try:
+        _check_uncompressed(source)
+        source.seek(0)
         with pa.ipc.open_stream(source) as stream:
             table = stream.read_all()
-        table.validate()
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ValueError(f"{path} is damaged or no Arrow file: {error}. Restore it, or build it again.") from error
+        table.validate(full=True)
+    except (OSError, TypeError, struct.error, pa.ArrowException) as error:
+        raise ValueError(str(error)) from error
     return table
+
+
+def _regular(path: Path) -> os.stat_result:
+    """The status of a file; a ValueError if it is something that could be read for ever."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{path} is not a regular file.")
+    return status
 
 
 def map_arrow(path: Path) -> pa.Table:
     """Memory-map an Arrow stream file; a ValueError if it is cut off or something else."""
-    return _read_stream(pa.memory_map(str(path)), path)
+    _regular(path)
+    try:
+        return _read_stream(pa.memory_map(str(path)))
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged or no Arrow file: {error}. Remove it: the same command makes it again."
+        ) from error
 
 
-def _map_shard(folder: Path, shard: Shard, verified: bool) -> Part:
-    """Map a shard, so that it stays what it is, and read its rows when they are asked for."""
+def _read_removed(path: Path, shard: Shard, verified: bool) -> np.ndarray:
+    """Read a list of removed rows; a ValueError unless it is as `np.save` writes it."""
+    expected = f"expected {shard.num_removed} sorted rows below {shard.rows}"
+    if _regular(path).st_size > 4 * SHARD_ROWS + 1024:
+        raise ValueError(expected)
+    raw = path.read_bytes()
+    if verified and hashlib.sha256(raw).hexdigest() != shard.removed_sha256:
+        raise ValueError("it has changed since it was written")
+    # The header is compared, not parsed: it may hold anything.
+    removed = np.frombuffer(raw[-4 * shard.num_removed :], "<u4") if len(raw) > 4 * shard.num_removed else np.empty(0)
+    if len(removed) != shard.num_removed or _saved(removed) != raw:
+        raise ValueError(expected)
+    removed = removed.astype(np.int64)
+    if not np.all(np.diff(removed, prepend=-1, append=shard.rows) > 0):
+        raise ValueError(expected)
+    return removed
+
+
+def _saved(removed: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, removed.astype("<u4"), allow_pickle=False)
+    return file.getvalue()
+
+
+def map_shard(folder: Path, shard: Shard, verified: bool) -> Part:
+    """
+    Map a shard, so that it stays what it is, and read its rows when they are asked for.
+
+    Args:
+        folder (`Path`): of its table.
+        shard ([`Shard`]): what the manifest says.
+        verified (`bool`): compare the list of removed rows with its hash now, and the rows when they are read.
+
+    Raises:
+        FileNotFoundError: a file is gone.
+        DamagedFileError: a file is not as the manifest has it.
+    """
     path = folder / shard.file
+    try:
+        size = _regular(path).st_size
+    except ValueError as error:
+        raise DamagedFileError(path, "is not a regular file", folder.parent) from error
+    if size != shard.bytes:
+        raise DamagedFileError(path, f"is damaged: it must have {shard.bytes} bytes, got {size}", folder.parent)
     try:
         source = pa.memory_map(str(path))
     except FileNotFoundError as error:
         error.filename = str(path)  # which Arrow leaves out
         raise
-    if source.size() != shard.bytes:
-        raise ValueError(
-            f"{path} is damaged: it must have {shard.bytes} bytes, got {source.size()}. Restore it, or build it again."
-        )
 
     def read() -> pa.Table:
         if verified and hashlib.sha256(source.read_buffer()).hexdigest() != shard.sha256:
-            raise ValueError(f"{path} has changed since it was written. Restore it, or build it again.")
+            raise DamagedFileError(path, "has changed since it was written", folder.parent)
         source.seek(0)
-        table = _read_stream(source, path)
+        try:
+            table = _read_stream(source)
+        except ValueError as error:
+            raise DamagedFileError(path, f"is damaged: {error}", folder.parent) from error
         if len(table) != shard.rows:
-            raise ValueError(f"{path} must have {shard.rows} rows, got {len(table)}. Restore it, or build it again.")
+            raise DamagedFileError(path, f"must have {shard.rows} rows, got {len(table)}", folder.parent)
         return table
 
     if shard.removed is None:
         return Part(read, shard.rows)
     try:
-        removed = np.load(folder / shard.removed, allow_pickle=False).astype(np.int64)
-        if removed.shape != (shard.num_removed,) or not np.all(np.diff(removed, prepend=-1, append=shard.rows) > 0):
-            raise ValueError(f"expected {shard.num_removed} sorted rows below {shard.rows}")
-    except (EOFError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / shard.removed} is damaged: {error}. Restore it.") from error
+        removed = _read_removed(folder / shard.removed, shard, verified)
+    except ValueError as error:
+        raise DamagedFileError(folder / shard.removed, f"is damaged: {error}", folder.parent) from error
     return Part(read, shard.rows, removed)
 
 
@@ -232,17 +388,29 @@ def read_snapshot(folder: Path, known: Snapshot | None = None, verified: bool = 
         manifest, shards = read_manifest(folder)
         try:
             parts = {
-                name: [mapped.get((name, shard)) or _map_shard(folder / name, shard, verified) for shard in entries]
+                name: [mapped.get((name, shard)) or map_shard(folder / name, shard, verified) for shard in entries]
                 for name, entries in shards.items()
             }
             return Snapshot(manifest, shards, parts)
+        except DamagedFileError:
+            read_manifest(folder, verified=True)  # which may be what is damaged
+            raise
         except FileNotFoundError as error:
             # A writer may have replaced this state, and its files, since the manifest was read.
             if read_manifest(folder)[0]["commit"] == manifest["commit"]:
-                raise ValueError(
-                    f"{error.filename} is gone, although {folder / MANIFEST} names it. Restore it, or build the "
-                    "gallery again."
-                ) from error
+                path = Path(error.filename)
+                read_manifest(folder, verified=True)
+                raise DamagedFileError(path, f"is gone, although {folder / MANIFEST} names it", folder) from error
+
+
+def derived_is_whole(path: Path) -> bool:
+    """Whether a file that `datasets` reads is as some commit wrote it."""
+    try:
+        content = read_json(path)
+    except (OSError, ValueError):
+        return False
+    keys = {"features"} if path.name == _INFO else {"columns", *_state([], "")}
+    return is_as_signed(content, keys)
 
 
 def verify(folder: Path) -> int:
@@ -255,42 +423,74 @@ def verify(folder: Path) -> int:
     Raises:
         ValueError: a file is damaged or gone; all of them are named.
     """
-    num_bytes, damaged = 0, []
-    for name, shards in read_manifest(folder)[1].items():
-        for shard in shards:
-            for file, digest in ((shard.file, shard.sha256), (shard.removed, shard.removed_sha256)):
-                path = folder / name / str(file)
-                if file is not None and (not path.is_file() or sha256_of(path) != digest):
-                    damaged.append(str(path))
-            num_bytes += shard.bytes
+    while True:
+        manifest, shards = read_manifest(folder, verified=True)
+        parts, damaged, is_gone = [], [], False
+        for name, shard in ((name, shard) for name, entries in shards.items() for shard in entries):
+            try:
+                parts.append(map_shard(folder / name, shard, verified=True))
+            except FileNotFoundError as error:
+                is_gone = True
+                damaged.append(str(error.filename))
+            except DamagedFileError as error:
+                damaged.append(str(error.path))
+        # What is gone may have been replaced by a writer; all else is mapped, and stays what it is.
+        if not is_gone or read_manifest(folder)[0]["commit"] == manifest["commit"]:
+            break
+    for part in parts:
+        try:
+            part.table  # noqa: B018 - compared when it is read
+        except DamagedFileError as error:
+            damaged.append(str(error.path))
+    waits_until = time.monotonic() + _DERIVED_WAIT
+    for path in (folder / name / file for name in shards for file in (_INFO, _STATE)):
+        while not derived_is_whole(path) and time.monotonic() < waits_until:
+            time.sleep(0.05)  # a writer that has just committed is about to write it
+        if not derived_is_whole(path):
+            damaged.append(str(path))
     if damaged:
-        raise ValueError(f"Gone, or changed since they were written: {damaged}. Restore them, or build them again.")
-    for parts in read_snapshot(folder).parts.values():
-        for part in parts:
-            part.table.validate(full=True)
-    return num_bytes
+        raise ValueError(f"Gone, or changed since they were written: {damaged}. {remedy(folder)}")
+    return sum(shard.bytes for entries in shards.values() for shard in entries)
+
+
+def has_lost_its_manifest(folder: Path) -> bool:
+    """Whether a folder holds tables of a gallery, but no manifest that names their files."""
+    # In this order: a writer places the manifest first.
+    ours = any(_is_ours(folder / name / _STATE) for name in TABLES)
+    return ours and not (folder / MANIFEST).is_file()
+
+
+def _is_ours(state: Path) -> bool:
+    """Whether a state file of `datasets` was written here."""
+    try:
+        content = read_json(state)
+    except (OSError, ValueError):
+        return False
+    return "columns" in content or "sha256" in content
+
+
+def check_not_lost(folder: Path) -> None:
+    """Raise a ValueError if the manifest of a gallery is gone."""
+    if has_lost_its_manifest(folder):
+        raise DamagedFileError(folder / MANIFEST, "is gone, although tables of a gallery are there", folder)
 
 
 # Writing ----------------------------------------------------------------------------------------------------------
 
 
-def _write_new(path: Path, write: Any) -> tuple[int, str]:
-    """Write a file beside its place, then rename it; its size and hash."""
-    new = path.with_name(path.name + ".new")
-    with open(new, "wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
+def _write_new(path: Path, write: Callable[[Any], Any]) -> tuple[int, str]:
+    """Write a file, whole or not at all; its size and hash."""
+    write_whole(path, write)
     return path.stat().st_size, sha256_of(path)
 
 
 def check_place(folder: Path) -> None:
     """Raise a ValueError unless a gallery may be begun in a folder: a new or empty one, or one begun and killed."""
-    if folder.is_file():
+    if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; a gallery is a folder.")
+    check_not_lost(folder)
     for path in folder.rglob("*") if folder.exists() else ():
-        ours = (pattern.fullmatch(path.name) for pattern in (_FILES, _SEALED_NAME, _TEMPORARY))
+        ours = (pattern.fullmatch(path.name) for pattern in (_FILES, SEALED_NAME, _TEMPORARY))
         if path.name not in (_LOCK, _INFO) and not path.is_dir() and not any(ours):
             raise ValueError(
                 f"{folder} holds something else than a gallery, {path.name!r}. Give a new or empty folder."
@@ -315,21 +515,30 @@ class Writer:
         self.folder = Path(folder)
         self.bytes_written = 0
         with ExitStack() as held:
-            is_new = not (self.folder / MANIFEST).is_file()
-            if is_new:
-                check_place(self.folder)
+            self._check_folder()
             self.folder.mkdir(parents=True, exist_ok=True)
             message = f"Another process writes to {self.folder} at this moment. Wait until it has finished, or end it."
-            held.enter_context(locked(self.folder / _LOCK, message))
-            if (self.folder / MANIFEST).is_file():
-                self.snapshot = read_snapshot(self.folder)
-                self._derive()
-            else:
-                manifest = {"version": VERSION, "commit": 0, "metadata": {}, "tables": {}}
-                self.snapshot = Snapshot(manifest, {}, {})
-            self._clear()
+            self._check_lock = held.enter_context(locked(self.folder / _LOCK, message))
+            self._open()
             self._held = held.pop_all()
         self._forget()
+
+    def _check_folder(self) -> None:
+        if not (self.folder / MANIFEST).is_file():
+            check_place(self.folder)
+
+    def _check(self) -> None:
+        """Raise a ValueError if what is there cannot be added to."""
+
+    def _open(self) -> None:
+        """Take over what is there, and clear away what a writer that was killed has left."""
+        if (self.folder / MANIFEST).is_file():
+            self.snapshot = read_snapshot(self.folder)
+            self._check()
+            self._derive()
+        else:
+            self.snapshot = Snapshot({"version": VERSION, "commit": 0, "metadata": {}, "tables": {}}, {}, {})
+        self._clear()
 
     def _forget(self) -> None:
         self.metadata: dict[str, Any] = dict(self.snapshot.manifest["metadata"])
@@ -373,8 +582,10 @@ class Writer:
         Make what was changed the new state; return whether anything was changed.
 
         Raises:
-            OSError: the files could not be written, of a full disk say; the state is the old one, and what was
-                changed can be committed again.
+            OSError: the files could not be written, of a full disk say. The state is the old one, and what was changed
+                can be committed again; or it is the new one already, and only what is derived from it is missing,
+                which the next writer makes.
+            ValueError: another process has written here, which the lock should have prevented; nothing was changed.
         """
         has_rows = any(len(table) for tables in self._new.values() for table in tables)
         is_described = self.metadata == self.snapshot.manifest["metadata"]
@@ -429,28 +640,56 @@ class Writer:
         return slice(start, stop) if stop - start >= 2 else None
 
     def _commit(self, plans: dict[str, list[tuple[Shard | None, list[Part]]]]) -> bool:
-        number = self.snapshot.manifest["commit"] + 1
+        self._check_alone({})
+        number, manifest = self.snapshot.manifest["commit"] + 1, None
         try:
             shards = {name: self._write_table(name, plan, number) for name, plan in sorted(plans.items())}
             sealed, last = self._seal(shards, number)
-            manifest = {
-                "version": VERSION,
-                "commit": number,
-                "num_rows": {name: sum(s.rows - s.num_removed for s in entries) for name, entries in shards.items()},
-                "metadata": self.metadata,
-                "sealed": sealed,
-                "tables": _entries(last),
-            }
+            manifest = signed(
+                {
+                    "version": VERSION,
+                    "commit": number,
+                    "num_rows": {name: sum(s.rows - s.num_removed for s in rows) for name, rows in shards.items()},
+                    "metadata": self.metadata,
+                    "sealed": sealed,
+                    "tables": _entries(last),
+                }
+            )
+            self._check_alone(shards)
             self.bytes_written += write_json(manifest, self.folder / MANIFEST)
             self._settle()
         except BaseException:
-            # Whatever it was, the manifest tells whether the commit happened: then nothing may be written twice.
-            if (self.folder / MANIFEST).is_file() and read_manifest(self.folder)[0]["commit"] == number:
-                self._settle()
-            else:
-                self._clear()
+            with suppress(OSError, ValueError):  # what went wrong before counts
+                self._recover(manifest)
             raise
         return True
+
+    def _check_alone(self, shards: dict[str, list[Shard]]) -> None:
+        """
+        Raise a ValueError if another process has written here, where a lock was deleted or is not seen by others.
+
+        Args:
+            shards (`dict`): the files that are to be committed, which the other one may have cleared away.
+        """
+        self._check_lock()
+        path = self.folder / MANIFEST
+        now = read_json(path, remedy(self.folder)) if path.is_file() else None
+        is_same = now == self.snapshot.manifest if now else self.snapshot.manifest["commit"] == 0
+        named = [(self.folder / name / shard.file, shard.bytes) for name, rows in shards.items() for shard in rows]
+        if not is_same or any(not path.is_file() or path.stat().st_size != size for path, size in named):
+            raise ValueError(
+                f"Another process has written to {self.folder} meanwhile, so nothing was changed. Start again, one "
+                "process at a time."
+            )
+
+    def _recover(self, manifest: dict[str, Any] | None) -> None:
+        """After a failure: if the commit has happened all the same, nothing may be written twice; else clear away."""
+        path = self.folder / MANIFEST
+        if manifest is not None and path.is_file() and read_json(path) == manifest:
+            self._settle()
+            return
+        self._check_lock()  # else what lies there may belong to another writer
+        self._clear()
 
     def _seal(self, shards: dict[str, list[Shard]], number: int) -> tuple[str | None, dict[str, list[Shard]]]:
         """Name the large shards at the beginning of each table in a file of their own; the file, and the others."""
@@ -461,9 +700,10 @@ class Writer:
         last = {name: entries[len(large[name]) :] for name, entries in shards.items()}
         if not any(large.values()):
             return None, last
-        known, content = self.snapshot.manifest.get("sealed"), {"tables": _entries(large)}
-        if known is not None and read_json(self.folder / known) == content:
-            return known, last
+        known, content = self.snapshot.manifest.get("sealed"), signed({"tables": _entries(large)})
+        with suppress(FileNotFoundError, ValueError):  # gone or damaged since: written anew
+            if known is not None and read_json(self.folder / known) == content:
+                return known, last
         name = f"sealed-{number:06d}.json"
         self.bytes_written += write_json(content, self.folder / name)
         return name, last
@@ -477,7 +717,8 @@ class Writer:
 
     def _write_table(self, name: str, plan: list[tuple[Shard | None, list[Part]]], number: int) -> list[Shard]:
         folder = self.folder / name
-        folder.mkdir(exist_ok=True)
+        with naming(folder):
+            folder.mkdir(exist_ok=True)
         tables = [part.table for _, parts in plan for part in parts]
         schema = (tables or [part.table for part in self.snapshot.parts[name]])[0].schema
         shards = []
@@ -508,38 +749,35 @@ class Writer:
 
     def _write_removed(self, folder: Path, shard: Shard, removed: np.ndarray, number: int, place: int) -> Shard:
         path = folder / f"removed-{number:06d}-{place}.npy"
-        size, digest = _write_new(path, lambda file: np.save(file, removed.astype(np.uint32), allow_pickle=False))
+        size, digest = _write_new(path, lambda file: file.write(_saved(removed)))
         self.bytes_written += size
         return replace(shard, removed=path.name, num_removed=len(removed), removed_sha256=digest)
 
     def _derive(self) -> None:
-        """Show each table to `datasets` as it is now."""
+        """Show each table to `datasets` as it is now, and keep beside it what is needed if the manifest is lost."""
         for name, entries in self.snapshot.shards.items():
             folder, schema = self.folder / name, self.snapshot.parts[name][0].table.schema
-            state = {
-                "_data_files": [{"filename": shard.file} for shard in entries],
-                "_fingerprint": entries[-1].sha256[:16],
-                "_format_columns": None,
-                "_format_kwargs": {},
-                "_format_type": None,
-                "_output_all_columns": False,
-                "_split": None,
-                "columns": str(schema),  # not for `datasets`: whether what lies beside this file is right
-            }
-            known = read_json(folder / _STATE) if (folder / _STATE).is_file() else {}
-            if known.get("columns") != state["columns"]:
-                self.bytes_written += write_json(_dataset_info(schema), folder / _INFO)
-            if known != state:
-                self.bytes_written += write_json(state, folder / _STATE)
+            state = _state([shard.file for shard in entries], entries[-1].sha256[:16])
+            state["removed"] = {shard.file: shard.removed for shard in entries if shard.removed}
+            info = _dataset_info(schema) | {"metadata": self.snapshot.manifest["metadata"]}
+            for content, path in ((signed(info), folder / _INFO), (signed(state), folder / _STATE)):
+                with suppress(FileNotFoundError, ValueError):  # gone or damaged: written anew
+                    if read_json(path) == content:
+                        continue
+                self.bytes_written += write_json(content, path)
 
     def _clear(self) -> None:
         """Delete files of ours to which the manifest on disk does not refer."""
-        manifest, named = read_manifest(self.folder) if (self.folder / MANIFEST).is_file() else ({}, {})
+        manifest, named = {}, {}
+        if (self.folder / MANIFEST).is_file():
+            manifest, named = read_manifest(self.folder)
+        elif self.snapshot.manifest["commit"]:
+            return  # somebody has deleted it: the files are all there is
         used = {(self.folder, manifest.get("sealed"))}
         for name, shards in named.items():
             used |= {(self.folder / name, file) for shard in shards for file in (shard.file, shard.removed)}
         for folder in (self.folder, *(self.folder / name for name in TABLES)):
-            patterns = (_SEALED_NAME, _TEMPORARY) if folder == self.folder else (_FILES, _TEMPORARY)
+            patterns = (SEALED_NAME, _TEMPORARY) if folder == self.folder else (_FILES, _TEMPORARY)
             for path in folder.glob("*"):
                 if (folder, path.name) not in used and any(pattern.fullmatch(path.name) for pattern in patterns):
                     path.unlink(missing_ok=True)
@@ -550,6 +788,19 @@ def _entries(shards: dict[str, list[Shard]]) -> dict[str, list[dict[str, Any]]]:
     return {
         name: [{k: v for k, v in asdict(shard).items() if v} | {"rows": shard.rows} for shard in entries]
         for name, entries in shards.items()
+    }
+
+
+def _state(files: Sequence[str], fingerprint: str) -> dict[str, Any]:
+    """What `datasets` keeps of the files of a data set."""
+    return {
+        "_data_files": [{"filename": file} for file in files],
+        "_fingerprint": fingerprint,
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": None,
     }
 
 
@@ -567,17 +818,29 @@ def _dataset_info(schema: pa.Schema) -> dict[str, Any]:
 
 
 __all__ = [
+    "DERIVED",
     "MANIFEST",
+    "REMOVED_NAME",
+    "SEALED_NAME",
+    "SHARD_NAME",
     "SHARD_ROWS",
     "TABLES",
     "VERSION",
+    "DamagedFileError",
     "Part",
     "Shard",
     "Snapshot",
     "Writer",
+    "check_not_lost",
     "check_place",
+    "derived_is_whole",
+    "has_lost_its_manifest",
+    "is_as_signed",
     "map_arrow",
+    "map_shard",
     "read_manifest",
     "read_snapshot",
+    "remedy",
+    "signed",
     "verify",
 ]

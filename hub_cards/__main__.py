@@ -7,18 +7,20 @@ Libraries are imported inside the commands, so that `--help` is quick.
 import inspect
 import logging
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from commands.errors import Commands, say, show
+
 if TYPE_CHECKING:
     from .hub.publishing import Published
 
 app = typer.Typer(
+    cls=Commands,
     help="Publish models, adapters, galleries, metrics and the demo on the Hugging Face Hub, each as one commit.",
     no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
 )  # fmt: skip
@@ -49,20 +51,6 @@ def _shared(
     """The options of every push."""
 
 
-@contextmanager
-def _user_errors() -> Iterator[None]:
-    """Say in one line, without a traceback, what the user can fix."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    try:
-        yield
-    except (ImportError, OSError, ValueError) as error:
-        typer.echo(f"Error: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt as error:
-        typer.echo(" ".join(["Interrupted.", *map(str, error.args)]), err=True)
-        raise typer.Exit(130) from error
-
-
 def _pushes(command: Callable[..., "Published | str"]) -> Callable[..., None]:
     """Make a command of a push: it gets the shared options too, as `target`, `details` and `output`."""
     own = {name: value for name, value in inspect.signature(command).parameters.items() if name != "how"}
@@ -70,8 +58,7 @@ def _pushes(command: Callable[..., "Published | str"]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**options: Any) -> None:
-        with _user_errors():
-            _run(command, {name: options.pop(name) for name in own}, options)
+        _run(command, {name: options.pop(name) for name in own}, options)
 
     run.__signature__ = inspect.Signature([*own.values(), *shared.values()])
     run.__annotations__ = {name: value.annotation for name, value in (own | dict(shared)).items()}
@@ -98,14 +85,14 @@ def _run(push: Callable[..., "Published | str"], own: dict[str, Any], how: dict[
     )
     done = push(**own, target=target, details=details, output=output)
     if isinstance(done, str):
-        typer.echo(done)
-        typer.echo(f"Nothing was sent. What would be published is in {output}.", err=True)
+        show(*done.split("\n"))
+        say(f"Nothing was sent. What would be published is in {output}.")
     elif done.pull_request is not None:
-        typer.echo(f"Pull request opened: {done.pull_request}")
+        show(f"Pull request opened: {done.pull_request}")
     elif done.changed:
-        typer.echo(f"Published: {done.url}")
+        show(f"Published: {done.url}")
     else:
-        typer.echo(f"Nothing has changed since the last push: {done.url}")
+        show(f"Nothing has changed since the last push: {done.url}")
 
 
 @_pushes
@@ -183,15 +170,14 @@ def validate(
     ] = None,
 ) -> None:
     """Check a card against the Hub's rules, without the Hub."""
-    with _user_errors():
-        from .hub.card_rules import validate as find_problems
+    from .hub.card_rules import validate as find_problems
 
-        problems = find_problems(path, repo_type)
-        for problem in problems:
-            typer.echo(problem)
+    problems = find_problems(path, repo_type)
+    for problem in problems:
+        show(problem)
     if problems:
         raise typer.Exit(1)
-    typer.echo(f"{path}: a valid card.")
+    show(f"{path}: a valid card.")
 
 
 def _stop_as_by_ctrl_c() -> None:
@@ -202,5 +188,6 @@ def _stop_as_by_ctrl_c() -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     _stop_as_by_ctrl_c()
     app(prog_name="python -m hub_cards")

@@ -33,6 +33,11 @@ def check_adapter(source: Path) -> None:
             f"{source} holds no config.json, the configuration that the adapter was trained with: save it there with "
             "`model.get_base_model().config.save_pretrained`."
         )
+    path = source / "adapter_config.json"
+    adapter = read_json(path)
+    for name, kind in (("base_model_name_or_path", str), ("peft_type", str), ("revision", str | None)):
+        if not isinstance(adapter.get(name), kind) or adapter.get(name) == "":
+            raise ValueError(f"{path} is not that of an adapter: `{name}` cannot be {adapter.get(name)!r:.200}.")
 
 
 def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False) -> tuple[str, str | None]:

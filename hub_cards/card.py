@@ -99,7 +99,9 @@ def front_matter(card: str) -> dict[str, Any]:
         return {}
     try:
         data = yaml.load(block.group(2), _UniqueKeys)
-    except yaml.YAMLError as error:
+    except RecursionError as error:
+        raise ValueError("The front matter of the card is nested too deeply.") from error
+    except (ValueError, yaml.YAMLError) as error:  # YAML reads dates and numbers too
         raise ValueError(f"The front matter of the card is not YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(data, dict | None):
         raise ValueError(f"The front matter of the card must be a mapping, got {type(data).__name__}.")

@@ -86,7 +86,10 @@ def metric_card(folder: Path, repo_id: str, details: Details) -> str:
         ValueError: README.md is already a card, or does not show how the metric is loaded.
     """
     name = repo_id.split("/")[-1]
-    text = (folder / "README.md").read_text(encoding="utf-8")
+    try:
+        text = (folder / "README.md").read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"The README.md of the metric {name} is not UTF-8: {error}.") from error
     block = REGEX_YAML_BLOCK.match(text)
     if block is None or read_card(text)[0] is not None:
         raise ValueError(f"{folder / 'README.md'} must be the documentation of a metric below its front matter.")
@@ -94,6 +97,8 @@ def metric_card(folder: Path, repo_id: str, details: Details) -> str:
     if loading not in text:
         raise ValueError(f"The documentation of {name} must show how it is loaded: {loading}.")
     documentation = text[block.end() :].replace(loading, f'evaluate.load("{repo_id}")')
+    if "\n## " not in documentation:
+        raise ValueError(f"The documentation of {name} must have sections, each below a line that begins with '## '.")
     head, sections = _BLOCK.sub(_script, documentation).strip().split("\n## ", 1)
 
     data = front_matter(text)

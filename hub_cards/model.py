@@ -8,7 +8,8 @@ from huggingface_hub import HfApi, ModelCardData
 from peft import PeftModel
 
 from gallery.files import read_json, write_json
-from modeling_scalar import ScalarConfig, ScalarModel
+from modeling_scalar import ScalarConfig, ScalarModel, load_model
+from modeling_scalar.loading_scalar import base_of
 
 from .adapter import check_adapter, find_base
 from .card import Details, render
@@ -60,10 +61,10 @@ def stage_model(
 
 def _stage_merged(source: Path, folder: Path, base: tuple[str, str | None] | None) -> None:
     check_adapter(source)
-    adapter = read_json(source / "adapter_config.json")
-    name, revision = adapter["base_model_name_or_path"], adapter.get("revision")
+    load_model(source)  # looks at both, and says what is wrong
+    name, revision = base_of(str(source.resolve()), read_json(source / "adapter_config.json"))
     config = ScalarConfig.from_pretrained(source)
-    model = ScalarModel.from_pretrained(name, revision=revision or "main", config=config)
+    model = ScalarModel.from_pretrained(name, revision=revision, config=config)
     PeftModel.from_pretrained(model, source).merge_and_unload().save_pretrained(folder)
     repo_id, commit = base or (Path(name).name, None)
     write_json({"base_model": repo_id, "base_model_revision": commit}, folder / "merge.json")

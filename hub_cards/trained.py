@@ -20,10 +20,10 @@ from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from gallery.files import read_json, write_json
-from modeling_scalar import ScalarConfig, ScalarModel, ScalarProcessor
+from modeling_scalar import ScalarModel
 from modeling_scalar.aggregation_scalar import METHODS, method_title, scorable_clips
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.loading_scalar import weight_digests
+from modeling_scalar.loading_scalar import load_config, load_processor, weight_digests
 
 from .evidence.evaluations import (
     POLICY_NAMES,
@@ -38,7 +38,7 @@ from .evidence.evaluations import (
     read_result,
     read_results,
 )
-from .evidence.runs import Emissions, count_parameters, read_emissions, read_training, training_table
+from .evidence.runs import Emissions, count_parameters, read_emissions, read_recipe, read_training, training_table
 from .hub.privacy import without_folders
 from .markdown import Markdown, code, text
 
@@ -86,7 +86,7 @@ def stage_weights(source: Path, folder: Path, pattern: str) -> None:
 
 def _stage_code(source: Path, folder: Path) -> None:
     """Write configuration, processor and the code of the model as this version has them."""
-    config = ScalarConfig.from_pretrained(source)
+    config = load_config(str(source.resolve()))
     model_code = sys.modules[ScalarModel.__module__].__file__
     for file in (model_code, *get_relative_import_files(model_code)):
         shutil.copyfile(file, folder / Path(file).name)
@@ -95,8 +95,8 @@ def _stage_code(source: Path, folder: Path) -> None:
     config.auto_map = {"AutoModel": f"{Path(model_code).stem}.{ScalarModel.__name__}"}
     config.save_pretrained(folder)  # adds its own class to the map
     try:
-        processor = ScalarProcessor.from_pretrained(source)
-    except (OSError, ValueError) as error:
+        processor = load_processor(str(source.resolve()))
+    except ValueError as error:
         raise ValueError(
             f"{source} holds no processor, and nobody can use the model without one: save it there with "
             f"`processor.save_pretrained` ({' '.join(str(error).split())[:200]})."
@@ -106,11 +106,12 @@ def _stage_code(source: Path, folder: Path) -> None:
 
 def _stage_training(source: Path, folder: Path) -> None:
     """Copy the recipe and the records of the run, as far as they are there."""
-    if (source / "recipe.json").is_file():
-        write_json(without_folders(read_json(source / "recipe.json")), folder / "recipe.json")
-    if (source / "training.json").is_file():
+    recipe = read_recipe(source / "recipe.json")
+    if recipe is not None:
+        write_json(without_folders(recipe), folder / "recipe.json")
+    if read_training(source / "training.json") is not None:
         shutil.copyfile(source / "training.json", folder / "training.json")
-    if (source / "emissions.csv").is_file():
+    if read_emissions(source / "emissions.csv") is not None:
         _stage_emissions(source / "emissions.csv", folder / "emissions.csv")
 
 
@@ -289,7 +290,7 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
     if not weights:
         raise FileNotFoundError(f"There are no weights ({pattern}) in {folder}.")
     config = read_json(folder / "config.json")
-    recipe, training = optional_json(folder / "recipe.json"), read_training(folder / "training.json")
+    recipe, training = read_recipe(folder / "recipe.json"), read_training(folder / "training.json")
     emissions = read_emissions(folder / "emissions.csv")
     results = read_results(folder)
     aggregation, temperature = config["aggregation"], _temperature(config["query_temperature"])

@@ -147,10 +147,10 @@ class ScalarConfig(PreTrainedConfig):
 
     def validate_scalar(self) -> None:
         """Check the relations between fields on which the model relies."""
-        if self.query_temperature <= 0:
-            raise ValueError(f"`query_temperature` must be positive, got {self.query_temperature!r}.")
         from .aggregation_scalar import METHODS  # which needs this file
+        from .pairs_scalar import check_temperature
 
+        check_temperature(self.query_temperature)
         if self.aggregation not in METHODS:
             raise ValueError(
                 f"`aggregation` must be one of {tuple(METHODS)}, got {self.aggregation!r}. If a plugin registers it, "

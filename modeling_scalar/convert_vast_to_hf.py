@@ -8,18 +8,24 @@ parameter of the model comes from the file. Nothing is ever left at its random i
 """
 
 import argparse
-import json
+import os
 import pickle
 import re
-import sys
+import shutil
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from commands.errors import run_command, show
+
+from .checking_scalar import check_counts, check_finite, read_object
 from .configuration_scalar import CONCATENATIONS, BeatsConfig, ScalarConfig
 from .feature_extraction_scalar import ScalarFeatureExtractor
 from .image_processing_scalar import ScalarImageProcessor
@@ -168,8 +174,24 @@ def config_from_sizes(sizes: Mapping) -> ScalarConfig:
         )
     except KeyError as error:
         raise ValueError(
-            f"The sizes lack the field {error.args[0]!r}; see the docstring for what is needed."
+            f"The sizes lack the field {error.args[0]!r}; `config_from_sizes` says what is needed."
         ) from error
+    except (ArithmeticError, AttributeError, StrictDataclassError, TypeError, ValueError) as error:
+        raise ValueError(f"The sizes describe no network: {error}") from error
+
+
+def _check_archive(path: Path) -> None:
+    """Raise a ValueError unless a file is an archive as `torch.save` writes it: of files that are not compressed."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            packed = [info.filename for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED]
+    except (zipfile.BadZipFile, ValueError) as error:
+        raise ValueError(
+            f"{path} is not a checkpoint of plain tensors: it is cut short, or was not written by `torch.save` since "
+            "PyTorch 1.6. Copy it again, or load it where it comes from and save it with a newer PyTorch."
+        ) from error
+    if packed:
+        raise ValueError(f"{path} holds compressed files, such as {packed[0]!r}, which `torch.save` never writes.")
 
 
 def read_checkpoint(path: str | Path) -> dict[str, torch.Tensor]:
@@ -189,16 +211,20 @@ def read_checkpoint(path: str | Path) -> dict[str, torch.Tensor]:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"No checkpoint at {path}.")
+        raise FileNotFoundError(f"There is no checkpoint {path}; a file that `torch.save` wrote was expected.")
+    _check_archive(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except (EOFError, LookupError, pickle.UnpicklingError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path} cannot be read as a checkpoint of plain tensors (nothing else is ever unpickled): {error}"
+            f"{path} is not a checkpoint of plain tensors: it is damaged, or holds other objects, which are never "
+            "unpickled. Copy it again, or save its state dict alone with `torch.save`."
         ) from error
     if isinstance(state, Mapping) and isinstance(state.get("model"), Mapping):
         state = state["model"]
-    if not isinstance(state, Mapping) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+    if not isinstance(state, Mapping) or not all(
+        isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in state.items()
+    ):
         raise ValueError(f"{path} must hold a state dict, a mapping of names to tensors, got {type(state).__name__}.")
     renamed = {}
     for key, value in state.items():
@@ -219,6 +245,15 @@ class ConversionAudit:
     unexpected: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     resized: list[str] = field(default_factory=list)
+
+    def summary(self) -> str:
+        """Return the counts, and of what is wrong the first few."""
+        first = [
+            f"{name}: {', '.join(keys[:5])}{', ...' if len(keys) > 5 else ''}"
+            for name, keys in (("missing", self.missing), ("unexpected", self.unexpected))
+            if keys
+        ]
+        return "; ".join([str(self).split("\n", 1)[0], *first])
 
     def __str__(self) -> str:
         lines = [
@@ -327,9 +362,14 @@ def convert(
     Raises:
         ValueError: a key is missing or unexpected, or a shape does not fit. Nothing is written then.
     """
+    output = Path(output)
+    if output.is_symlink() or (output.exists() and (not output.is_dir() or any(output.iterdir()))):
+        raise ValueError(f"{output} is there already. Give a new folder, or remove it.")
+    loaded = None if tokenizer is None else _load_tokenizer(tokenizer)
     state = read_checkpoint(checkpoint)
     if sizes is not None:
         config = config_from_sizes(sizes)
+        check_counts(config.to_dict(), len(state), "the sizes")
     else:
         counts = {
             name: state[key].shape[1]
@@ -337,28 +377,41 @@ def convert(
                 ("num_frame_embeddings", "vision_frame_embedding"),
                 ("num_segment_embeddings", "audio_frame_embedding"),
             )
-            if key in state
+            if key in state and state[key].ndim == 3 and state[key].shape[1]
         }
         config = ScalarConfig(**counts)
     config.has_concat_heads = concat_heads
-    converted, audit = convert_state_dict(state, config)
-    if audit.missing or audit.unexpected:
-        raise ValueError(f"{checkpoint} is not a complete checkpoint of this network; nothing was written.\n{audit}")
-    with torch.device("meta"):
-        model = ScalarModel(config)
     try:
+        converted, audit = convert_state_dict(state, config)
+        if audit.missing or audit.unexpected:
+            raise ValueError(
+                f"{checkpoint} is not a complete checkpoint of this network; nothing was written.\n{audit.summary()}"
+            )
+        with torch.device("meta"):
+            model = ScalarModel(config)
         model.load_state_dict(converted, strict=True, assign=True)
-    except RuntimeError as error:
+    except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:
         raise ValueError(f"{checkpoint} does not have the sizes asked for; pass `--sizes`. {error}") from error
-    model.save_pretrained(output)
-    if tokenizer is not None:
-        processor = ScalarProcessor(
-            ScalarImageProcessor(image_size=config.vision_config.image_size),
-            ScalarFeatureExtractor(),
-            AutoTokenizer.from_pretrained(tokenizer),
-        )
-        processor.save_pretrained(output)
+    check_finite(model, str(checkpoint))
+    temporary = output.with_name(f".{output.name}.{os.getpid()}")  # renamed when it is whole
+    try:
+        model.save_pretrained(temporary)
+        if loaded is not None:
+            images = ScalarImageProcessor(image_size=config.vision_config.image_size)
+            ScalarProcessor(images, ScalarFeatureExtractor(), loaded).save_pretrained(temporary)
+        os.replace(temporary, output)
+    except SafetensorError as error:  # of a full disk, say, without its number
+        raise OSError(f"{output} could not be written: {error}. Nothing was left there.") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     return audit
+
+
+def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:  # libraries raise anything about files that are not what they should be
+        raise ValueError(f"No tokenizer could be loaded from {name}: {error}") from error
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -373,18 +426,13 @@ def main(arguments: list[str] | None = None) -> int:
         "--concat-heads", action="store_true", help="keep the heads of concatenated modalities (PMRL's released score)"
     )
     options = parser.parse_args(arguments)
-    try:
-        sizes = json.loads(Path(options.sizes).read_text()) if options.sizes else None
-        audit = convert(options.checkpoint, options.output, sizes, options.tokenizer, options.concat_heads)
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(audit)
-    print(f"Saved to {options.output}.")
+    sizes = read_object(Path(options.sizes)) if options.sizes else None
+    audit = convert(options.checkpoint, options.output, sizes, options.tokenizer, options.concat_heads)
+    show(*str(audit).split("\n"), f"Saved to {options.output}.")
     if options.tokenizer is None:
-        print("No processor was saved: pass --tokenizer bert-base-uncased to add one.")
+        show("No processor was saved: pass --tokenizer bert-base-uncased to add one.")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -66,9 +66,9 @@ def check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modal
 
 
 def check_temperature(query_temperature: float) -> None:
-    """Raise a ValueError unless the temperature is positive."""
-    if not query_temperature > 0:
-        raise ValueError(f"`query_temperature` must be positive, got {query_temperature!r}.")
+    """Raise a ValueError unless the temperature is positive, and so large that dividing by it stays finite."""
+    if not query_temperature >= torch.finfo(torch.float32).tiny:
+        raise ValueError(f"`query_temperature` must be positive in float32, got {query_temperature!r}.")
 
 
 def _check_hyperbolic(hyperbolic_mix: float | torch.Tensor, curvature: float | torch.Tensor) -> None:

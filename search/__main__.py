@@ -6,13 +6,13 @@ Libraries load inside the commands, so that `--help` is quick.
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from commands.errors import Commands, say, show
 
 if TYPE_CHECKING:
     from gallery.gallery import Hit
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from .indexing import IndexReport
 
 app = typer.Typer(
-    help="Search your own videos by text.", no_args_is_help=True, add_completion=False, rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    cls=Commands, help="Search your own videos by text.", no_args_is_help=True, add_completion=False,
+    rich_markup_mode=None, pretty_exceptions_enable=False,
 )  # fmt: skip
 
 _Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cuda, ...; by default the accelerator.")]
@@ -38,38 +38,24 @@ class OnError(StrEnum):
     RAISE = "raise"
 
 
-@contextmanager
-def _user_errors() -> Iterator[None]:
-    """Say what the user can mend in one line, without a traceback."""
-    try:
-        yield
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
-        raise
-    except (ImportError, OSError, ValueError) as error:
-        typer.echo("Error: " + _plain(" ".join(str(error).split()), sys.stderr.encoding), err=True)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt as error:
-        typer.echo("Interrupted.", err=True)
-        raise typer.Exit(130) from error
-
-
-def _plain(text: str, encoding: str | None) -> str:
-    """Escape what cannot be printed: control characters, and characters that `encoding` lacks."""
-    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-    encoding = encoding or "ascii"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def _echo(text: str = "") -> None:
-    typer.echo(_plain(text, sys.stdout.encoding))
-
-
 def _can_print(text: str) -> bool:
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _check_queries(texts: list[str]) -> None:
+    for text in texts:
+        if not text.strip():
+            raise ValueError(f"A query is empty, got {text!r}. Type what you are looking for.")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"The query {text!r} is not UTF-8. Set the encoding of your terminal to UTF-8."
+            ) from error
 
 
 def _weights_line(hit: "Hit") -> str:
@@ -97,16 +83,16 @@ def _short_name(clip_id: str, root: str | None) -> str:
 
 def _print_report(report: "IndexReport", size: int) -> None:
     counts = {name: len(getattr(report, name)) for name in ("new", "changed", "unchanged", "unreadable")}
-    _echo(", ".join(f"{count} {name}" for name, count in counts.items()) + f"; {size} clips in the gallery")
+    show(", ".join(f"{count} {name}" for name, count in counts.items()) + f"; {size} clips in the gallery")
     if report.not_retried:
-        _echo(f"{len(report.not_retried)} of the unreadable failed before and have not changed: not tried again")
+        show(f"{len(report.not_retried)} of the unreadable failed before and have not changed: not tried again")
     for failure in report.unreadable:
-        _echo(f"unreadable: {failure.path}: {failure.reason}")
+        show(f"unreadable: {failure.path}: {failure.reason}")
     for path, problems in report.problems.items():
-        _echo(f"partly read: {path}: {'; '.join(problems)}")
+        show(f"partly read: {path}: {'; '.join(problems)}")
     fate = "removed" if report.pruned else "kept, --prune removes it"
     for path in report.vanished:
-        _echo(f"gone from disk ({fate}): {path}")
+        show(f"gone from disk ({fate}): {path}")
 
 
 @app.command()
@@ -121,44 +107,51 @@ def index(
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Precision of a new gallery.")] = "float16",
     num_workers: Annotated[int, typer.Option(min=1, help="Threads that read batches ahead.")] = 2,
     prune: Annotated[bool, typer.Option("--prune", help="Remove clips whose file is gone from disk.")] = False,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What reading one stream may take: memory=2GiB, time=120 (seconds), pixels=70e6, duration=86400 "
+            "(seconds). Repeat for several."
+        ),
+    ] = None,
 ) -> None:
     """Embed new and changed files into a gallery; the rest of the gallery is kept."""
-    with _user_errors():
-        from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
-        from gallery.provenance import describe, model_folder
-        from modeling_scalar import load_model
-        from modeling_scalar.loading_scalar import default_device, model_fingerprint
+    from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
+    from gallery.provenance import describe, model_folder
+    from modeling_scalar import Limits, load_model
+    from modeling_scalar.loading_scalar import device_of_name, model_fingerprint
 
-        from .indexing import find_files, index_files
+    from .indexing import find_files, index_files
 
-        files = find_files(paths, recursive)
-        if not files and not prune:
-            raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in paths)}.")
-        folder = model_folder(model)
-        fingerprint = model_fingerprint(folder)
-        check_format(output)  # before the model is loaded, which takes longer
-        if is_gallery(output):
-            Gallery.open(output).check_model(model, fingerprint, must_know=True)
-        network, processor = load_model(folder)
-        network = network.to(device or default_device())
-        with GalleryWriter(output, dtype) as writer:
-            if not writer.metadata:
-                name = str(folder) if Path(model).is_dir() else model
-                writer.metadata = describe(network, folder) | {"model": name}
-            writer.gallery().check_model(model, fingerprint, must_know=True)  # another process may have begun it
-            report = index_files(
-                files,
-                writer,
-                network,
-                processor,
-                batch_size=batch_size,
-                num_workers=num_workers,
-                on_error=on_error.value,
-                prune=prune,
-                progress=True,
-            )
-            gallery = writer.gallery()
-        _print_report(report, len(gallery))
+    place, limits = device_of_name(device), Limits.parse(limit or [])
+    files = find_files(paths, recursive)
+    if not files and not prune:
+        raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in paths)}.")
+    folder = model_folder(model)
+    fingerprint = model_fingerprint(folder)
+    check_format(output)  # before the model is loaded, which takes longer
+    if is_gallery(output):
+        Gallery.open(output).check_model(model, fingerprint, must_know=True)
+    network, processor = load_model(folder)
+    network, processor.limits = network.to(place), limits
+    with GalleryWriter(output, dtype) as writer:
+        if not writer.metadata:
+            name = str(folder) if Path(model).is_dir() else model
+            writer.metadata = describe(network, folder) | {"model": name}
+        writer.gallery().check_model(model, fingerprint, must_know=True)  # another process may have begun it
+        report = index_files(
+            files,
+            writer,
+            network,
+            processor,
+            batch_size=batch_size,
+            num_workers=num_workers,
+            on_error=on_error.value,
+            prune=prune,
+            progress=True,
+        )
+        gallery = writer.gallery()
+    _print_report(report, len(gallery))
     if report.unreadable and not (report.new or report.changed or report.unchanged):
         raise typer.Exit(1)
 
@@ -173,89 +166,97 @@ def query(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with full paths.")] = False,
 ) -> None:
     """Print the best clips of each query and the weight of each modality in each."""
-    with _user_errors():
-        from dataclasses import asdict
+    from dataclasses import asdict
 
-        from gallery.embedding import embed_captions
-        from gallery.gallery import Gallery
-        from gallery.provenance import model_folder
-        from modeling_scalar import load_model
-        from modeling_scalar.loading_scalar import default_device, model_fingerprint
+    from gallery.embedding import embed_captions
+    from gallery.gallery import Gallery
+    from gallery.provenance import model_folder
+    from modeling_scalar import load_model
+    from modeling_scalar.loading_scalar import device_of_name, model_fingerprint
 
-        opened = Gallery.open(gallery)
-        model = model or opened.model
-        if model is None:
-            raise ValueError(f"{gallery} does not say which model made it. Name it with --model.")
-        folder = model_folder(model)
-        opened.check_model(model, model_fingerprint(folder))
-        network, processor = load_model(folder)
-        embeds = embed_captions(network.to(device or default_device()), processor, texts)
-        options = network.score_options()
-        del options["query_temperature"]  # a gallery has its own
-        learned = {name: value.item() for name, value in options.items() if name != "method"}
-        results = opened.search(embeds, k, method=options["method"], **learned)
-        if as_json:
-            table = [
-                {"query": text, "hits": [{"path": hit.clip_id} | asdict(hit) for hit in hits]}
-                for text, hits in zip(texts, results, strict=True)
-            ]
-            typer.echo(json.dumps(table, indent=2))
-            return
-        folders = {os.path.dirname(name) for name in opened.clip_ids if os.path.isabs(name)}
-        root = os.path.commonpath(folders) if folders else None
-        for text, hits in zip(texts, results, strict=True):
-            _echo(f"query: {text}")
-            for hit in hits:
-                _echo(f"{hit.rank:3}  {hit.score:.3f}  {_short_name(hit.clip_id, root)}")
-                _echo(f"     {_weights_line(hit)}")
+    place = device_of_name(device)
+    _check_queries(texts)
+    opened = Gallery.open(gallery)
+    model = model or opened.model
+    if model is None:
+        raise ValueError(f"{gallery} does not say which model made it. Name it with --model.")
+    folder = model_folder(model)
+    opened.check_model(model, model_fingerprint(folder))
+    network, processor = load_model(folder)
+    embeds = embed_captions(network.to(place), processor, texts)
+    options = network.score_options()
+    del options["query_temperature"]  # a gallery has its own
+    learned = {name: value.item() for name, value in options.items() if name != "method"}
+    results = opened.search(embeds, k, method=options["method"], **learned)
+    for text in (text for text, hits in zip(texts, results, strict=True) if not hits):
+        say(f"No hits for {text!r}: {opened.why_no_hits(options['method'])}.")
+    if as_json:
+        table = [
+            {"query": text, "hits": [{"path": hit.clip_id} | asdict(hit) for hit in hits]}
+            for text, hits in zip(texts, results, strict=True)
+        ]
+        typer.echo(json.dumps(table, indent=2))
+        return
+    folders = {os.path.dirname(name) for name in opened.clip_ids if os.path.isabs(name)}
+    root = os.path.commonpath(folders) if folders else None
+    for text, hits in zip(texts, results, strict=True):
+        show(f"query: {text}")
+        for hit in hits:
+            show(f"{hit.rank:3}  {hit.score:.3f}  {_short_name(hit.clip_id, root)}")
+            show(f"     {_weights_line(hit)}")
 
 
 @app.command()
 def info(gallery: _Gallery) -> None:
     """Print what a gallery holds and which files could not be read."""
-    with _user_errors():
-        from gallery.gallery import Gallery
-        from modeling_scalar.configuration_scalar import MODALITIES
+    from gallery.gallery import Gallery
+    from modeling_scalar.configuration_scalar import MODALITIES
 
-        opened = Gallery.open(gallery)
-        shares = opened.modality_mask.float().mean(dim=0).tolist() if len(opened) else [0.0] * len(MODALITIES)
-        failed = [file for file in opened.files.values() if file.reason is not None]
-        _echo(f"clips: {len(opened)}, {opened.dim} dimensions, {opened.dtype}")
-        _echo("present: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(MODALITIES, shares, strict=True)))
-        if opened.queries is not None:
-            _echo(f"queries: {len(opened.queries)}")
-        _echo(f"model: {opened.model or 'unknown'} (fingerprint {(opened.fingerprint or 'unknown')[:12]})")
-        _echo(f"query temperature: {opened.query_temperature}")
-        _echo(f"clips of which a stream could not be read: {len(opened.problems())}")
-        _echo(f"unreadable files: {len(failed)}")
-        for file in failed:
-            _echo(f"  {file.path}: {file.reason}")
+    opened = Gallery.open(gallery)
+    shares = opened.modality_mask.float().mean(dim=0).tolist() if len(opened) else [0.0] * len(MODALITIES)
+    failed = [file for file in opened.files.values() if file.reason is not None]
+    show(f"clips: {len(opened)}, {opened.dim} dimensions, {opened.dtype}")
+    show("present: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(MODALITIES, shares, strict=True)))
+    if opened.queries is not None:
+        show(f"queries: {len(opened.queries)}")
+    show(f"model: {opened.model or 'unknown'} (fingerprint {(opened.fingerprint or 'unknown')[:12]})")
+    show(f"query temperature: {opened.query_temperature}")
+    show(f"clips of which a stream could not be read: {len(opened.problems())}")
+    show(f"unreadable files: {len(failed)}")
+    for file in failed:
+        show(f"  {file.path}: {file.reason}")
 
 
 @app.command()
 def verify(gallery: _Gallery) -> None:
     """Compare every file of a gallery with its hash, and check every vector."""
-    with _user_errors():
-        from gallery.gallery import Gallery
+    from gallery.gallery import verify_gallery
 
-        opened = Gallery.open(gallery)
-        num_bytes = opened.verify()
-        _echo(f"{len(opened)} clips in {num_bytes / 1e6:.1f} MB are as they were written.")
+    opened, num_bytes = verify_gallery(gallery)
+    show(f"{len(opened)} clips in {num_bytes / 1e6:.1f} MB are as they were written.")
+
+
+@app.command()
+def repair(gallery: _Gallery) -> None:
+    """Restore what is whole of a damaged gallery; what is damaged is moved into its folder `damaged`."""
+    from gallery.gallery import Gallery
+    from gallery.repair import repair as repair_gallery
+
+    show(*repair_gallery(gallery), f"{gallery} is whole: {len(Gallery.open(gallery))} clips.")
 
 
 @app.command()
 def compact(gallery: _Gallery) -> None:
     """Write a gallery again without the clips that were removed, in as few files as there can be."""
-    with _user_errors():
-        from gallery.gallery import GalleryWriter
-        from gallery.storage import MANIFEST
+    from gallery.gallery import GalleryWriter
+    from gallery.storage import MANIFEST
 
-        if not (gallery / MANIFEST).is_file():
-            raise FileNotFoundError(f"There is no gallery in {str(gallery)!r}: {MANIFEST} is missing.")
-        with GalleryWriter(gallery) as writer:
-            writer.compact()
-            num_files = sum(len(shards) for shards in writer.snapshot.shards.values())
-        _echo(f"{gallery} is compact: {num_files} files.")
+    if not (gallery / MANIFEST).is_file():
+        raise FileNotFoundError(f"There is no gallery in {str(gallery)!r}: {MANIFEST} is missing.")
+    with GalleryWriter(gallery) as writer:
+        writer.compact()
+        num_files = sum(len(shards) for shards in writer.snapshot.shards.values())
+    show(f"{gallery} is compact: {num_files} files.")
 
 
 @app.command()
@@ -267,13 +268,12 @@ def convert(
     ] = None,
 ) -> None:
     """Copy a gallery into today's format, which can be searched, evaluated, published and added to."""
-    with _user_errors():
-        from gallery.gallery import Gallery, is_gallery
+    from gallery.gallery import Gallery, is_gallery
 
-        if is_gallery(new):
-            raise ValueError(f"{new} holds a gallery already. Give a new folder.")
-        converted = Gallery.open(old).copy(new, dtype)
-        _echo(f"{len(converted)} clips are in {new}.")
+    if is_gallery(new):
+        raise ValueError(f"{new} holds a gallery already. Give a new folder.")
+    converted = Gallery.open(old).copy(new, dtype)
+    show(f"{len(converted)} clips are in {new}.")
 
 
 if __name__ == "__main__":

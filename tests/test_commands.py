@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from modeling_scalar.command_scalar import FAULT, describe, plain, user_errors
+from commands.errors import FAULT, describe, plain, user_errors
 
 
 def test_a_command_in_a_forked_child_ends_as_one_that_was_started(commands, tmp_path):

@@ -25,11 +25,12 @@ import torch
 import typer
 from tqdm.auto import tqdm
 
+from commands.errors import say, user_errors
 from gallery.embedding import in_background
 from gallery.files import read_json, write_json
-from modeling_scalar import ScalarModel, ScalarProcessor, default_device
-from modeling_scalar.command_scalar import say, user_errors
+from modeling_scalar import ScalarModel, ScalarProcessor
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.loading_scalar import device_of_name
 
 from .data import ClipDataset, ScalarDataCollator
 from .features import DESCRIPTION, FEATURES, VERSION, checksums
@@ -326,6 +327,13 @@ def main(
         bool, typer.Option("--states/--no-states", help="Keep the towers' tokens, which matching needs.")
     ] = True,
     batch_size: Annotated[int, typer.Option(help="Clips per forward pass.")] = 32,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What reading one stream may take: memory=2GiB, time=120 (seconds), pixels=70e6, duration=86400 "
+            "(seconds). Repeat for several."
+        ),
+    ] = None,
     on_error: Annotated[
         Literal["raise", "missing"], typer.Option(help="Stop at a stream that cannot be read, or count it as absent.")
     ] = "raise",
@@ -345,10 +353,11 @@ def main(
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with user_errors():
         from eval.benchmarks import load_benchmark
-        from modeling_scalar import load_model
+        from modeling_scalar import Limits, load_model
 
         network, processor = load_model(model, dtype=torch.float32)
-        network.to(device or default_device())
+        processor.limits = Limits.parse(limit or [])
+        network.to(device_of_name(device))
         description = cache_features(
             output,
             load_benchmark(benchmark, root, split),

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
 
+from modeling_scalar import Limits
 from modeling_scalar.aggregation_scalar import METHODS, check_method
 from modeling_scalar.loading_scalar import load_plugins
 
@@ -59,6 +60,13 @@ class RunArguments:
     on_error: str = field(
         default="raise", metadata={"help": "'raise', or 'missing': an undecodable stream counts as absent."}
     )
+    limits: str | None = field(
+        default=None,
+        metadata={
+            "help": "What reading one stream may take, separated by commas: memory=2GiB,time=120 (seconds),"
+            "pixels=70e6,duration=86400 (seconds)."
+        },
+    )
     keep_in_memory: bool = field(default=False, metadata={"help": "Decode every clip once and keep its frames."})
 
     def __post_init__(self):
@@ -71,6 +79,7 @@ class RunArguments:
             raise ValueError("`features` were made by a model; they cannot train a `new_model`.")
         if self.global_batch_size is not None and self.global_batch_size < 1:
             raise ValueError(f"`global_batch_size` must be at least 1, got {self.global_batch_size}.")
+        Limits.parse(self.limits.split(",") if self.limits else [])
         if self.on_error not in ("raise", "missing"):
             raise ValueError(f"`on_error` must be 'raise' or 'missing', got {self.on_error!r}.")
 

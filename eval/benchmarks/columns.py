@@ -19,6 +19,23 @@ FEATURES = Features(
 )
 
 
+def make_dataset(rows: Sequence[Mapping[str, str | None]]) -> Dataset:
+    """
+    Build a data set with the columns of `FEATURES`.
+
+    Raises:
+        ValueError: there are no rows, or a text holds half a character, which JSON can write but nothing can store.
+    """
+    if not rows:
+        raise ValueError("The annotation lists no clip of this split. Give the annotation of another split.")
+    try:
+        return Dataset.from_list(list(rows), features=FEATURES)
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"The text {error.object!r:.200} of the annotation is not Unicode. Restore the file."
+        ) from error
+
+
 def dataset_from_rows(
     rows: Sequence[Mapping[str, str | None]], root: Path, on_missing: str = "raise"
 ) -> tuple[Dataset, list[str]]:
@@ -45,7 +62,7 @@ def dataset_from_rows(
         resolved.append(row | named)
     num_clips = len({row["video_id"] for row in resolved})
     refuse_missing(list(lost.values()), num_clips, "lack a file", on_missing)
-    return Dataset.from_list([row for row in resolved if row["video_id"] not in lost], features=FEATURES), list(lost)
+    return make_dataset([row for row in resolved if row["video_id"] not in lost]), list(lost)
 
 
-__all__ = ["FEATURES", "dataset_from_rows"]
+__all__ = ["FEATURES", "dataset_from_rows", "make_dataset"]

@@ -90,7 +90,9 @@ def configure_processor(processor: ScalarProcessor, processing: Mapping[str, Any
         return type(part)(**others, **{name: processing.get(name, value) for name, value in group.items()})
 
     parts = {name: build(part, known[name]) for name, part in parts.items()}
-    return build(processor, settings, tokenizer=tokenizer, **parts)
+    configured = build(processor, settings, tokenizer=tokenizer, **parts)
+    configured.limits = processor.limits  # of the machine, not of a protocol
+    return configured
 
 
 __all__ = ["PROTOCOL", "Benchmark", "Split", "configure_processor"]

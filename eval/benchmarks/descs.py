@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 
-from eval.benchmarks.columns import FEATURES
+from eval.benchmarks.columns import make_dataset
 from eval.benchmarks.definition import PROTOCOL, Benchmark
 from eval.benchmarks.media import find_media, refuse_missing
 
@@ -53,7 +53,7 @@ def read_entries(
             f"No annotation at {path}. It must be a JSON list of objects with `{id_name}`, {caption_keys} and, where "
             "there is one, `subtitle`."
         ) from error
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from error
     if not isinstance(content, list):
         raise ValueError(f"{path} must hold a list of objects, got {type(content).__name__}.")
@@ -117,7 +117,7 @@ def dataset_from_entries(
         if video_id in videos or video_id in audios
         for caption in (texts[:1] if captions == "first" else texts)
     ]
-    return Dataset.from_list(rows, features=FEATURES), lost
+    return make_dataset(rows), lost
 
 
 def load_descs(

@@ -8,11 +8,14 @@ from typing import Any
 
 from datasets import Dataset
 
-from eval.benchmarks.columns import dataset_from_rows
+from eval.benchmarks.columns import FEATURES, dataset_from_rows
 from eval.benchmarks.definition import Benchmark
 from eval.miniature import SPLITS, VOCABULARY
+from gallery.files import read_json
 
 LABELS = {timbre: f"the sound of a {words[0]}" for timbre, words in VOCABULARY["audio"]["timbre"].items()}
+
+_MANIFEST = ("version", "seed", "num_train", "num_test", "sha256")
 
 
 def _read_rows(folder: Path, split: str) -> list[dict]:
@@ -23,15 +26,27 @@ def _read_rows(folder: Path, split: str) -> list[dict]:
             f"{folder} is not a finished miniature benchmark. "
             f"Make it with `python -m eval miniature --output {folder}`."
         )
-    manifest = json.loads((folder / "miniature.json").read_text())
+    manifest = _read_manifest(folder)
     content = (folder / f"{split}.jsonl").read_bytes()
-    if hashlib.sha256(content).hexdigest() != manifest["sha256"][f"{split}.jsonl"]:
+    if hashlib.sha256(content).hexdigest() != manifest["sha256"].get(f"{split}.jsonl"):
         raise ValueError(
             f"{folder / f'{split}.jsonl'} is not the file that miniature.json describes. Remove the "
             f"folder and make it again: `python -m eval miniature --output {folder} "
             f"--num-train {manifest['num_train']} --num-test {manifest['num_test']} --seed {manifest['seed']}`."
         )
-    return [json.loads(line) for line in content.splitlines()]
+    rows = [json.loads(line) for line in content.splitlines()]
+    if not all(isinstance(row, dict) and row.keys() >= {*FEATURES, "about", "attributes"} for row in rows):
+        raise ValueError(f"{folder / f'{split}.jsonl'} does not hold clips of a miniature benchmark. Make it again.")
+    return rows
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / "miniature.json"
+    manifest = read_json(path)
+    lacking = [name for name in _MANIFEST if not isinstance(manifest.get(name), dict if name == "sha256" else int)]
+    if lacking:
+        raise ValueError(f"{path} is not the manifest of a miniature benchmark: it lacks {lacking}. Make it again.")
+    return manifest
 
 
 def load_miniature(
@@ -75,8 +90,8 @@ def load_miniature_classes(
 
 def describe_miniature(folder: str | os.PathLike) -> dict[str, Any]:
     """Return what the annotation was made from: the generator's version, seed, counts and the files' SHA-256."""
-    manifest = json.loads((Path(folder) / "miniature.json").read_text())
-    return {name: manifest[name] for name in ("version", "seed", "num_train", "num_test", "sha256")}
+    manifest = _read_manifest(Path(folder))
+    return {name: manifest[name] for name in _MANIFEST}
 
 
 def load_about(folder: str | os.PathLike, split: str = "test") -> list[list[str]]:

@@ -70,6 +70,10 @@ def _read_dataset(name: str, split: str, wanted: set[str], id_column: str) -> _T
         raise FileNotFoundError(
             f"There is no file or folder {name!r}, and the Hub cannot be reached: {error}."
         ) from error
+    except OSError:
+        raise
+    except Exception as error:  # its readers raise anything about files that are not what they should be
+        raise ValueError(f"No data set could be loaded from {name!r}: {error}") from error
     names, kind = dataset.column_names, dataset.features.get(id_column)
     if kind not in (None, Value("string"), Value("large_string")):
         raise ValueError(
@@ -88,7 +92,7 @@ def _read_table(root: str | os.PathLike, split: str, columns: Mapping[str, str])
             raise ValueError(f"A table must be one of {sorted(_READERS)}, got {path}.")
         try:
             return *reader(path, wanted), path.parent
-        except (UnicodeDecodeError, json.JSONDecodeError, pyarrow.ArrowInvalid) as error:
+        except (UnicodeDecodeError, json.JSONDecodeError, pyarrow.ArrowException, RecursionError) as error:
             raise ValueError(f"{path} is not {path.suffix[1:].upper()}: {error}. Restore the file.") from error
     if reader is not None:
         raise FileNotFoundError(f"There is no file {path}.")

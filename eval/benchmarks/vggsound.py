@@ -5,6 +5,7 @@ The paper's VGGSound-5K is 5,000 of the test clips, of 310 classes.
 
 import csv
 import os
+import re
 from pathlib import Path
 
 from datasets import Dataset
@@ -25,7 +26,7 @@ def _read_csv(path: Path, split: str) -> list[Entry]:
         raise ValueError(f"{path} is not CSV in UTF-8: {error}. Restore the file.") from error
     for number, row in enumerate(rows, start=1):
         where = f"Row {number} of {path}"
-        if len(row) != 4 or not row[1].isdecimal() or not row[2].strip() or row[3] not in SPLITS:
+        if len(row) != 4 or not re.fullmatch("[0-9]{1,9}", row[1]) or not row[2].strip() or row[3] not in SPLITS:
             raise ValueError(
                 f"{where} must be a YouTube id, a start in whole seconds, a label and one of {SPLITS}, got {row}."
             )

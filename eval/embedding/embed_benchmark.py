@@ -7,9 +7,8 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from gallery.gallery import Gallery
 from gallery.parallel import Blocks, compute, device_of, forget_failure, start_processes, together
 from gallery.provenance import describe, versions
 from gallery.storage import MANIFEST, check_place
-from modeling_scalar import load_model
+from modeling_scalar import Limits, load_model
 
 logger = logging.getLogger(__name__)
 
@@ -127,10 +126,44 @@ def _check_plan(path: Path, found: Mapping[str, Any], plan: Mapping[str, Any]) -
         )
 
 
+def _is_finished(output: Path, plan: dict[str, Any]) -> bool:
+    """Whether there is a gallery; a ValueError if it was made otherwise, or a part of it is lost."""
+    if not (output / MANIFEST).is_file():
+        return False
+    metadata = Gallery.open(output).metadata
+    _check_plan(output, metadata.get("plan") or {}, plan)
+    if metadata.get("lost"):
+        raise ValueError(
+            f"A part of {output} was damaged and is lost: {metadata['lost']}. Remove it, and embed the benchmark "
+            "again."
+        )
+    return True
+
+
+def _remove(parts: Path) -> None:
+    """
+    Remove the folder of parts, as far as that is possible: the next run removes what is left.
+
+    Blocks go first and the lock last, so that a run that starts meanwhile never meets blocks without a plan.
+    """
+    with suppress(OSError):
+        for path in sorted(parts.iterdir(), key=lambda path: (path.name in (_PLAN, _LOCK), path.name == _LOCK)):
+            path.unlink()
+        parts.rmdir()
+
+
 def _prepare(output: Path, parts: Path, plan: dict[str, Any], held: ExitStack) -> None:
     """Make the folder of parts, or check that what is there belongs to the same run; nobody else may use it then."""
-    if (output / MANIFEST).is_file():
-        _check_plan(output, Gallery.open(output).metadata.get("plan", {}), plan)
+    try:
+        _prepare_parts(output, parts, plan, held)
+    except FileNotFoundError:
+        if not (output / MANIFEST).is_file():
+            raise
+        _prepare_parts(output, parts, plan, held)  # another run has finished, and removed the parts, meanwhile
+
+
+def _prepare_parts(output: Path, parts: Path, plan: dict[str, Any], held: ExitStack) -> None:
+    if _is_finished(output, plan):
         return
     check_place(output)
     parts.mkdir(parents=True, exist_ok=True)
@@ -138,6 +171,8 @@ def _prepare(output: Path, parts: Path, plan: dict[str, Any], held: ExitStack) -
         raise ValueError(f"{parts} is needed for unfinished embeddings, but holds something else. Remove it.")
     message = f"Another run embeds into {parts} at this moment. Wait until it has finished, or end its processes."
     held.enter_context(locked(parts / _LOCK, message))
+    if _is_finished(output, plan):  # by a run that held the lock until now
+        return
     forget_failure(parts)
     plan = plan | {"versions": versions()}
     if (parts / _PLAN).is_file():
@@ -173,6 +208,7 @@ def embed_benchmark(
     num_workers: int = 2,
     dtype: str = "float16",
     progress: bool = True,
+    limits: Limits | None = None,
     **options: Any,
 ) -> Gallery:
     """
@@ -190,6 +226,7 @@ def embed_benchmark(
         dtype (`str`): precision in which vectors are kept, `"float16"` or `"float32"`; those of
             captions always in the latter.
         progress (`bool`): the main process shows a bar over all processes with an estimate of the time left.
+        limits ([`~modeling_scalar.Limits`], *optional*): what reading a stream may take.
 
     Returns:
         [`~gallery.gallery.Gallery`]: what was written.
@@ -209,14 +246,15 @@ def embed_benchmark(
             precision_of(dtype)
             loaded = load_split(benchmark, root, split, **options)
             model, processor = load_model(model_path)
+            processor.limits = limits or Limits()
             processor = configure_processor(processor, loaded.processing)
             work = _Work(model, processor, *group_rows(loaded.dataset, loaded.task), batch_size, on_error, dtype)
             if state.is_main_process:
                 plan = work.plan()
                 _prepare(output, parts, plan, held)
         if (output / MANIFEST).is_file():
-            shutil.rmtree(parts, ignore_errors=True)  # of a run that was killed when it was finished
             if state.is_main_process:
+                _remove(parts)  # of a run that was killed when it was finished
                 logger.info("%s was finished before; there is nothing to do.", output)
             return Gallery.open(output)
 
@@ -238,7 +276,7 @@ def embed_benchmark(
                     plan=plan,
                 )
                 write_embeddings(output, clips.read(), queries.read(), metadata)
-                shutil.rmtree(parts)
+                _remove(parts)
         return Gallery.open(output)
 
 

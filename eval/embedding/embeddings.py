@@ -205,6 +205,11 @@ class Embeddings:
                 an unknown clip, or a vector is not of unit norm.
         """
         gallery = Gallery.open(folder, check=False)
+        if gallery.metadata.get("lost"):
+            raise ValueError(
+                f"Of the embeddings in {folder} a part was damaged and is lost: {gallery.metadata['lost']}. They can "
+                "be searched, but metrics would be those of another benchmark: remove them, and embed it again."
+            )
         if gallery.queries is None:
             raise FileNotFoundError(
                 f"The gallery {folder} has clips but no queries, so nothing says what is relevant. Give the model and "

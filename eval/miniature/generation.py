@@ -14,6 +14,7 @@ from tqdm import tqdm
 from eval.miniature.clips import SPLITS, MiniatureClip, draw_split, recall_ceiling
 from eval.miniature.rendering import render
 from eval.miniature.vocabulary import VOCABULARY
+from gallery.files import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ def _is_finished(output: Path, settings: dict[str, int]) -> bool:
     """Whether `output` holds this very set; a ValueError if it holds anything else."""
     manifest_path = output / "miniature.json"
     if manifest_path.exists():
-        manifest = json.loads(manifest_path.read_text())
+        manifest = read_json(manifest_path)
         found = {name: manifest.get(name) for name in settings}
         if found != settings:
             raise ValueError(

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from pyarrow import ArrowException
 from pyarrow.parquet import read_table
 
 from eval.reports.figures import plot_gain, plot_query_weights
@@ -109,7 +110,12 @@ def _plot_figures(results: Results, output: Path) -> dict[str, str]:
                 name = f"weights_{_slug(benchmark)}_{_slug(label)}.png"
                 names[name] = f"Weights of the queries of {benchmark_name(benchmark)}: {label_name(label)}"
                 names[name] += "" if seed is None else f", seed {seed}"
-                plot_query_weights(read_table(queries).to_pydict(), output / name)
+                try:
+                    plot_query_weights(read_table(queries).to_pydict(), output / name)
+                except (ArrowException, LookupError, TypeError, ValueError) as error:
+                    raise ValueError(
+                        f"{queries} is not what `python -m eval run` writes beside a result: {error}. Evaluate again."
+                    ) from error
     return names
 
 

@@ -1,6 +1,5 @@
 """Result files of `python -m eval run` side by side: which may be compared, and the metrics taken from them."""
 
-import json
 import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.reports import paper
+from gallery.files import read_json
+from gallery.result_schema import check_result
 
 Run = Mapping[str, Any]
 """Content of a `results.json`."""
@@ -22,7 +23,6 @@ Measure = Callable[[Run], float | None]
 R1 = "text_to_video_recall_at_1"
 
 _KEYS = {name: key for known in (paper.VARIANTS, paper.BENCHMARKS) for key, name in known.items()}
-_FIELDS = ("label", "seed", "benchmark", "split", "task", "score", "retrieval", "two_stage", "latent", "gallery")
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,8 @@ def _result_files(paths: Sequence[str | os.PathLike]) -> list[Path]:
 
 
 def _read(path: Path) -> Run:
-    try:
-        run = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}.") from error
-    missing = [name for name in _FIELDS if not isinstance(run, dict) or name not in run]
-    if missing:
-        raise ValueError(f"{path} is not a result of `python -m eval run`: it lacks {missing}. Evaluate again.")
+    run = read_json(path, "Evaluate again.")
+    check_result(run, path)
     # The paper's name for a label or a benchmark and its key, SCALAR and scalar, are one.
     return run | {name: _KEYS.get(run[name], run[name]) for name in ("label", "benchmark")}
 
@@ -114,7 +109,7 @@ def _protocol(run: Run) -> dict[str, Any]:
         "task": run["task"],
         "gallery SHA-256": run["gallery"]["sha256"],
         "number of queries": retrieval["num_queries"],
-        "number of pairs": retrieval["num_pairs"],
+        "number of pairs": retrieval.get("num_pairs"),
         "mask seed": retrieval["mask_seed"],
         "tie rule": retrieval["tie_rule"],
         # A run without a second stage can stand beside one that has it.

@@ -14,6 +14,7 @@ from typing import Any
 from huggingface_hub import EvalResult
 
 from gallery.files import read_json
+from gallery.result_schema import check_result
 from modeling_scalar.aggregation_scalar import method_title
 from modeling_scalar.configuration_scalar import MODALITIES
 
@@ -33,22 +34,6 @@ _METRIC_NAMES = {
 }
 POLICY_NAMES = {"absent": "no tokens for what a clip lacks", "zeros": "tokens of zeros for what a clip lacks"}
 """What the cross-encoder reads for a modality that is masked or missing."""
-
-_FIELDS = {
-    "label": str,
-    "seed": int | None,
-    "benchmark": str,
-    "split": str,
-    "task": str,
-    "score": dict,
-    "retrieval": dict,
-    "two_stage": list,
-    "gallery": dict,
-    "left_out": list,
-    "problems": list,
-    "embedded": dict,
-    "date": str,
-}
 
 
 @dataclass(frozen=True)
@@ -108,49 +93,20 @@ def percent(share: float) -> str:
 
 
 def _check_result(content: Mapping[str, Any], path: Path) -> None:
-    for name, kind in _FIELDS.items():
-        if name not in content or not isinstance(content[name], kind):
-            found = type(content[name]).__name__ if name in content else "nothing"
+    check_result(content, path)
+    lacking = [name for name in ("embedded", "date", "left_out", "problems") if name not in content]
+    if lacking:
+        raise ValueError(f"{path} is not a result of `python -m eval run`: it lacks {lacking}. Evaluate again.")
+    method = content["score"]["method"]
+    rates = {entry["rate"]: entry["methods"] for entry in content["retrieval"]["rates"]}
+    for rate, methods in rates.items():
+        if method not in methods:
             raise ValueError(
-                f"{path} is not a result of `python -m eval run`: expected `{name}` of the type {kind}, got {found}. "
-                "Evaluate again."
+                f"{path} is not a result of `python -m eval run`: at the rate {rate:g} it lacks the model's own score "
+                f"{method!r}. Evaluate again."
             )
-    method, retrieval = content["score"].get("method"), content["retrieval"]
-    try:
-        rates = {entry["rate"]: entry["methods"][method] for entry in retrieval["rates"]}
-        numbers = [*rates, *(retrieval[name] for name in ("num_queries", "num_clips", "mask_seed"))]
-        for entry in content["two_stage"]:
-            numbers += [entry["rate"], entry["depth"]]
-        names = [
-            retrieval["tie_rule"],
-            *(entry[name] for entry in content["two_stage"] for name in ("policy", "method")),
-        ]
-        sha256 = content["gallery"]["sha256"]
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} is not a result of `python -m eval run`: it lacks {error} of the model's own score {method!r}. "
-            "Evaluate again."
-        ) from error
-    if not (
-        all(isinstance(number, int | float) for number in numbers)
-        and all(isinstance(name, str) for name in (method, *names))
-        and isinstance(sha256, str)
-        and re.fullmatch("[0-9a-f]{64}", sha256)
-    ):
-        raise ValueError(
-            f"{path} is not a result of `python -m eval run`: a field has the wrong type. Evaluate again."
-        )
     if 0.0 not in rates:
         raise ValueError(f"{path} has no metrics with nothing masked: evaluate at the rate 0 too.")
-    measured = [*rates.values(), *content["two_stage"]]
-    for metrics in measured:
-        wrong = {
-            name: value
-            for name, value in metrics.items()
-            if name.startswith(tuple(DIRECTIONS)) and not isinstance(value, int | float | None)
-        }
-        if wrong:
-            raise ValueError(f"{path}: metrics must be numbers or null, got {wrong}.")
 
 
 def read_result(path: str | os.PathLike) -> Result:

@@ -28,6 +28,13 @@ _FIELDS = {
     "source": dict | None,
     "date": str,
 }
+_RECIPE = {
+    "benchmark": str | None,
+    "objective": str,
+    "adapter": str,
+    "max_steps": int,
+    "gradient_accumulation_steps": int,
+}
 _OBJECTIVES = {
     "scalar": "SCALAR's, Eq. 10",
     "contrastive": "InfoNCE over the model's own score",
@@ -75,6 +82,31 @@ _OF_OBJECTIVE = {
 }
 
 
+def read_recipe(path: str | os.PathLike) -> dict[str, Any] | None:
+    """
+    Read the recipe of a run.
+
+    Args:
+        path (`str`): a `recipe.json`.
+
+    Returns:
+        `dict`, or `None` if the file is not there.
+
+    Raises:
+        ValueError: a field that a card reads has the wrong type.
+    """
+    path = Path(path)
+    if not path.is_file():
+        return None
+    recipe = read_json(path)
+    for name, kind in _RECIPE.items():
+        if name in recipe and (not isinstance(recipe[name], kind) or (kind is int and isinstance(recipe[name], bool))):
+            raise ValueError(f"{path} is not the recipe of a run: `{name}` cannot be {recipe[name]!r:.200}.")
+    if recipe.get("gradient_accumulation_steps", 1) < 1:
+        raise ValueError(f"{path} is not the recipe of a run: `gradient_accumulation_steps` must be at least 1.")
+    return recipe
+
+
 def read_training(path: str | os.PathLike) -> dict[str, Any] | None:
     """
     Read the record of a run.
@@ -94,7 +126,10 @@ def read_training(path: str | os.PathLike) -> dict[str, Any] | None:
     training = read_json(path)
     for name, kind in _FIELDS.items():
         if name not in training or not isinstance(training[name], kind):
-            raise ValueError(f"{path} is not the record of a run: expected `{name}`, got {training.get(name)!r}.")
+            raise ValueError(f"{path} is not the record of a run: expected `{name}`, got {training.get(name)!r:.200}.")
+    for part in ("trainable_parameters", "frozen_parameters"):
+        if not all(isinstance(number, int) and number >= 0 for number in training[part].values()):
+            raise ValueError(f"{path} is not the record of a run: `{part}` must count, got {training[part]!r:.200}.")
     for part, names in (("hardware", ("device", "num_processes")), ("source", ("commit", "dirty"))):
         if training[part] is not None and not set(names) <= training[part].keys():
             raise ValueError(f"{path} is not the record of a run: `{part}` must hold {names}, got {training[part]}.")
@@ -196,15 +231,15 @@ def read_emissions(path: str | os.PathLike) -> Emissions | None:
     path = Path(path)
     if not path.is_file():
         return None
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
     try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
         columns = [[float(row[name]) for row in rows] for name in ("emissions", "energy_consumed", "duration")]
         kilograms, energy, seconds = (math.fsum(column) for column in columns)
         last = rows[-1]
         places = (last.get("region"), last.get("country_name"))
         version = last.get("codecarbon_version") or "of an unknown version"
-    except (KeyError, ValueError, TypeError, IndexError) as error:
+    except (csv.Error, KeyError, ValueError, TypeError, IndexError) as error:
         raise ValueError(
             f"{path} is not a record of CodeCarbon: expected rows with the numbers `emissions`, `energy_consumed` and "
             f"`duration` ({error!r}). Leave it out, or publish the file as CodeCarbon wrote it."
@@ -273,4 +308,12 @@ def check_parameters(counts: Mapping[str, int], training: Mapping[str, Any], is_
         )
 
 
-__all__ = ["Emissions", "check_parameters", "count_parameters", "read_emissions", "read_training", "training_table"]
+__all__ = [
+    "Emissions",
+    "check_parameters",
+    "count_parameters",
+    "read_emissions",
+    "read_recipe",
+    "read_training",
+    "training_table",
+]

@@ -279,14 +279,18 @@ def test_another_model_is_refused(make_gallery):
         gallery.check_model("model", "other")
 
 
-@pytest.mark.parametrize("value", ["hot", -1.0, 0, None, "inf"])
+@pytest.mark.parametrize(("value", "expected"), [(None, 0.1), ("inf", math.inf), (2, 2.0), (1e-30, 1e-30)])
+def test_a_query_temperature_is_a_positive_number(value, expected):
+    assert Gallery([], metadata={"query_temperature": value}).query_temperature == expected
+
+
+@pytest.mark.parametrize("value", ["hot", "0.1", "nan", -1.0, 0, 1e-320, 1e-45, -math.inf, math.nan, True, [0.1], {}])
 def test_a_query_temperature_that_makes_no_sense_is_refused(value):
-    gallery = Gallery([], metadata={"query_temperature": value})
-    if value in (None, "inf"):
-        assert gallery.query_temperature == (0.1 if value is None else math.inf)
-    else:
-        with pytest.raises(ValueError, match="query_temperature"):
-            gallery.query_temperature  # noqa: B018
+    with pytest.raises(ValueError, match="`query_temperature` in the metadata"):
+        Gallery([], metadata={"query_temperature": value})
+    if type(value) in (int, float):
+        with pytest.raises(ValueError, match="positive in float32"):
+            Gallery([]).search(make_queries(1), query_temperature=value)
 
 
 def test_an_unknown_precision_is_refused(tmp_path):

@@ -369,7 +369,7 @@ def _edit_shard(**changes):
         (_edit(commit="x"), "`commit`"),
         (_edit(tables=[]), "not as a gallery's manifest"),
         (_edit(tables={"../other": []}), "tables are"),
-        (_edit(sealed="../../secret.json"), "`sealed` in .* must name a file"),
+        (_edit(sealed="../../secret.json"), "must name a file in `sealed`"),
         (_edit(sealed="sealed-000009.json"), "sealed-000009.json is gone"),
         (_edit_shard(file="../../secret.arrow"), "no name of a shard"),
         (_edit_shard(file="data-000009-0.arrow"), "is gone"),

@@ -240,12 +240,12 @@ def test_a_checkpoint_that_would_execute_code_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"no checkpoint"])
-def test_a_broken_file_is_one_clear_line(tmp_path, content, capsys):
+def test_a_broken_file_is_named(tmp_path, content):
     (tmp_path / "x.pt").write_bytes(content)
-    assert main(["--checkpoint", str(tmp_path / "x.pt"), "--output", str(tmp_path / "out")]) == 1
-    assert "x.pt" in capsys.readouterr().err
-    assert main(["--checkpoint", str(tmp_path / "nowhere.pt"), "--output", str(tmp_path / "out")]) == 1
-    assert "nowhere.pt" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"x\.pt"):
+        main(["--checkpoint", str(tmp_path / "x.pt"), "--output", str(tmp_path / "out")])
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.pt"):
+        main(["--checkpoint", str(tmp_path / "nowhere.pt"), "--output", str(tmp_path / "out")])
 
 
 def test_a_processor_is_saved_with_a_tokenizer(reference, sizes, tiny_model_dir, tmp_path):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import train
-from modeling_scalar.command_scalar import run_command
+from commands.errors import run_command
 from tests.trainer.wrong_training import FLAGS, NUMBERS, OTHER_FILES, READ, RECIPES
 from trainer.training_args import RANGES, ScalarTrainingArguments
 

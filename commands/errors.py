@@ -1,13 +1,14 @@
 """What every command does with errors: the expected become one sentence and an exit code, Ctrl-C is not an error.
 
 Exit codes: 1 for what the user can mend, 2 for usage (of the parsers of arguments), 130 for Ctrl-C, 70 for a fault of
-ours. Imports nothing that is slow, so that `--help` is quick.
+ours.
 """
 
 import errno
 import os
 import sys
 import traceback
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
@@ -18,6 +19,7 @@ FAULT = 70
 """The exit code of a fault of ours: EX_SOFTWARE of sysexits.h."""
 
 _EXPECTED = (ImportError, OSError, ValueError)
+_LONGEST = 2000  # characters of a sentence: some libraries list all they know
 _MENDED_BY = {
     errno.ENOSPC: "The disk is full: {file} could not be written. Free some space, then give the same command again.",
     errno.EDQUOT: "The quota is used up: {file} could not be written. Free some space, then give the same command "
@@ -26,13 +28,24 @@ _MENDED_BY = {
     errno.EROFS: "{file} lies on a disk that is mounted read-only. Choose another folder.",
     errno.EACCES: "There is no permission to use {file}. Change it, or choose another place.",
     errno.EISDIR: "{file} is a folder; a file was expected.",
+    errno.EEXIST: "{file} is in the way: something else was expected there. Move it, or choose another name.",
+    errno.ENOENT: "There is no {file}.",
+    errno.ELOOP: "{file} is a link that leads to itself.",
+    errno.ENAMETOOLONG: "The name {file} is too long for this disk.",
     errno.ENOTDIR: "{file} cannot be: a part of this path is a file, not a folder.",
 }
 
 
+_JOINERS = "\u200c\u200d"  # invisible, but part of words in many scripts, and of emoji
+
+
 def plain(text: str, encoding: str | None = None) -> str:
-    """Escape what cannot be printed: control characters, and characters that `encoding` lacks."""
-    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    """Escape what a terminal could obey (control characters, marks of direction), and what `encoding` lacks."""
+
+    def is_harmless(char: str) -> bool:
+        return char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs"
+
+    text = "".join(char if is_harmless(char) else ascii(char)[1:-1] for char in text)
     encoding = encoding or "ascii"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
@@ -41,9 +54,12 @@ def describe(error: BaseException) -> str:
     """Say in one line what happened, and what helps where the error itself does not know it."""
     message = str(error)
     if isinstance(error, OSError) and error.errno in _MENDED_BY and message.startswith("[Errno"):
-        file = "a file" if error.filename is None else os.fsdecode(error.filename)
+        # Of a file that is renamed, the new name is the one that the user knows.
+        name = error.filename if error.filename2 is None else error.filename2
+        file = "a file" if name is None else os.fsdecode(name)
         message = _MENDED_BY[error.errno].format(file=file)
-    return " ".join(message.split()) or type(error).__name__
+    message = " ".join(message.split()) or type(error).__name__
+    return message if len(message) <= _LONGEST else f"{message[:_LONGEST]} ..."
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -55,6 +71,12 @@ def say(message: str, stream: TextIO | None = None) -> None:
     """Print one line, by default to stderr; what the terminal cannot print is escaped."""
     stream = stream or sys.stderr
     typer.echo(plain(message, stream.encoding), file=stream)
+
+
+def show(*lines: str) -> None:
+    """Print lines of a result to stdout, each as [`say`] does."""
+    for line in lines:
+        say(line, sys.stdout)
 
 
 @contextmanager
@@ -107,4 +129,4 @@ def run_command(main: Callable[[], int | None]) -> None:
         sys.exit(main())
 
 
-__all__ = ["FAULT", "Commands", "describe", "plain", "run_command", "say", "user_errors"]
+__all__ = ["FAULT", "Commands", "describe", "plain", "run_command", "say", "show", "user_errors"]

@@ -1,0 +1,398 @@
+"""Restore what is whole of a damaged gallery.
+
+The manifest says what a gallery is; what `datasets` reads beside each table says it once more, in all but the hashes:
+from that, and from the files themselves, a manifest that is gone is written again. Nothing that is damaged is deleted:
+it is moved into the folder `damaged`.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gallery.columns import listed, lists_of, stacked, texts_of
+from gallery.files import read_json, sha256_of, write_whole
+from gallery.gallery import KEYS, Gallery, check_files, check_metadata, check_rows
+from gallery.storage import (
+    DERIVED,
+    MANIFEST,
+    REMOVED_NAME,
+    SEALED_NAME,
+    SHARD_NAME,
+    TABLES,
+    VERSION,
+    DamagedFileError,
+    Part,
+    Shard,
+    Snapshot,
+    Writer,
+    derived_is_whole,
+    has_lost_its_manifest,
+    is_as_signed,
+    map_arrow,
+    map_shard,
+    read_manifest,
+    verify,
+)
+from modeling_scalar.configuration_scalar import MODALITIES
+
+DAMAGED = "damaged"
+"""The folder for what is damaged."""
+
+
+def _number(file: str) -> int:
+    """The commit that wrote a file."""
+    return int(file.split("-")[1].split(".")[0])
+
+
+def _num_listed(removed: Path) -> int:
+    """How many rows a list of removed ones holds, by its size."""
+    return max(0, removed.stat().st_size - 128) // 4
+
+
+_COPIED = 2**24  # bytes; no manifest is larger
+
+
+class _Repairer(Writer):
+    """
+    A writer that begins with whatever is whole, and commits it.
+
+    `told` is what was found and done, in sentences; `lost` counts rows by table, as far as that is known.
+    """
+
+    def __init__(self, folder: Path):
+        self.told: list[str] = []
+        self.lost: dict[str, int] = dict.fromkeys(TABLES, 0)
+        self._unlisted: dict[str, int] = {}  # tables with shards whose removed rows are not known, and how many
+        self._have_lost: set[str] = set()
+        self._is_changed = False
+        super().__init__(folder)
+
+    # What is there -------------------------------------------------------------------------------------------------
+
+    def _check_folder(self) -> None:
+        if not (self.folder / MANIFEST).is_file() and not has_lost_its_manifest(self.folder):
+            raise FileNotFoundError(
+                f"There is no gallery in {str(self.folder)!r}: neither {MANIFEST} nor tables that one has written."
+            )
+
+    def _aside(self, path: Path, copied: bool = False) -> str:
+        """Move a file into the folder for what is damaged; where it is now, from the gallery."""
+        target = self.folder / DAMAGED / path.relative_to(self.folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        name, number = target.name, 0
+        while os.path.lexists(target):
+            number += 1
+            target = target.with_name(f"{name}.{number}")
+        if copied:  # the old one stays until it is replaced
+            write_whole(target, lambda file: file.write(path.read_bytes()))
+        else:
+            path.rename(target)
+        return str(target.relative_to(self.folder))
+
+    def _open(self) -> None:
+        """Sort what is whole from what is not; nothing is cleared away before that is committed."""
+        try:
+            manifest, entries = read_manifest(self.folder, verified=True)
+            is_known = True
+        except (OSError, ValueError) as error:
+            self._check_version(error)
+            manifest, entries, is_known = self._rebuild(error)
+        shards, parts = {}, {}
+        for name in TABLES:
+            shards[name], parts[name] = [], []
+            for shard in entries.get(name, []):
+                found = self._look_at(name, shard, is_known)
+                if found is not None:
+                    shards[name].append(found[0])
+                    parts[name].append(found[1])
+            if not parts[name]:
+                del shards[name], parts[name]
+                self._is_changed |= bool(entries.get(name))
+        if not is_known:
+            self._drop_other_columns(shards, parts)
+        self._look_at_derived(shards)
+        self._look_at_others(entries, manifest.get("sealed"), is_known)
+        manifest = {"version": VERSION, "metadata": manifest["metadata"], "commit": manifest["commit"]}
+        if not is_known:
+            self._is_changed = True
+            manifest["commit"] = max(map(_number, self._files()), default=1)
+        self.snapshot = Snapshot(manifest, shards, parts)
+
+    def _check_alone(self, shards: dict[str, list[Shard]]) -> None:
+        """The manifest on disk may be anything."""
+        self._check_lock()
+
+    def _files(self) -> list[str]:
+        """The names of all shards and lists of removed rows."""
+        paths = [path for name in TABLES for path in (self.folder / name).glob("*")]
+        return [path.name for path in paths if SHARD_NAME.fullmatch(path.name) or REMOVED_NAME.fullmatch(path.name)]
+
+    def _check_version(self, error: Exception) -> None:
+        """Raise the error if the manifest is whole, but of another program."""
+        try:
+            content = read_json(self.folder / MANIFEST)
+        except (OSError, ValueError):
+            return
+        if "sha256" in content:
+            is_whole = is_as_signed(content, ())
+        else:  # an older format has no tables as they are written here
+            is_whole = not any(derived_is_whole(self.folder / name / DERIVED[1]) for name in TABLES)
+        if is_whole and content.get("version") != VERSION:
+            raise error
+
+    def _rebuild(self, error: Exception) -> tuple[dict[str, Any], dict[str, list[Shard]], bool]:
+        """What the manifest must have said, from what lies beside it."""
+        path = self.folder / MANIFEST
+        if path.exists():
+            place = self._aside(path, copied=path.is_file() and path.stat().st_size < _COPIED)
+            sealed = SEALED_NAME.search(str(error))
+            what = f"{sealed.group() if sealed else MANIFEST} was damaged or gone"
+            self.told.append(f"{what}. The manifest is written anew; the old one is {place}.")
+        else:
+            self.told.append(f"{MANIFEST} was gone. It is written anew, from what lies beside it.")
+        entries = {}
+        for name in TABLES:
+            entries[name] = self._list_table(name)
+        return {"metadata": self._find_metadata(), "commit": 0}, entries, False
+
+    def _find_metadata(self) -> dict[str, Any]:
+        paths = [self.folder / name / DERIVED[0] for name in TABLES]
+        found = [read_json(path).get("metadata") for path in paths if derived_is_whole(path)]
+        if (self.folder / MANIFEST).is_file():  # of an earlier program, which kept no copy
+            try:
+                found.append(read_json(self.folder / MANIFEST).get("metadata"))
+            except (OSError, ValueError):
+                pass
+        for metadata in found:
+            try:
+                if isinstance(metadata, dict):
+                    check_metadata(metadata, self.folder)
+                    return metadata
+            except ValueError:
+                continue
+        self.told.append(
+            "Nothing says any more which model made the gallery: name it to `search query` with --model. Nothing can "
+            "be added to the gallery."
+        )
+        return {}
+
+    def _list_table(self, name: str) -> list[Shard]:
+        """The shards of a table in their order, without hashes: as `datasets` has them, and those that came later."""
+        folder = self.folder / name
+        there = {path.name for path in folder.glob("*") if SHARD_NAME.fullmatch(path.name)}
+        order, removed = [], None
+        if derived_is_whole(folder / DERIVED[1]):
+            state = read_json(folder / DERIVED[1])
+            order, removed = [file["filename"] for file in state["_data_files"]], state.get("removed")
+            if not all(map(SHARD_NAME.fullmatch, order)):
+                raise ValueError(f"{folder / DERIVED[1]} names files that are no shards: {order[:3]}.")
+        if removed is None:
+            lists = [path for path in folder.glob("*") if REMOVED_NAME.fullmatch(path.name)]
+            if lists:  # of which shards, nothing says
+                self._unlisted[name] = sum(map(_num_listed, lists))
+            removed = {}
+        last = max(map(_number, order), default=0)
+        later = sorted((file for file in there - set(order) if _number(file) > last), key=_number)
+        return [Shard(file, 0, 0, "", removed.get(file)) for file in order + later]
+
+    def _look_at(self, name: str, shard: Shard, is_known: bool) -> tuple[Shard, Part] | None:
+        """Check one shard; the shard and its rows, or `None` if it is not whole."""
+        folder, number = self.folder / name, shard.rows - shard.num_removed
+        lost = f"{number} rows are lost" if is_known else "its rows are lost"
+        path = folder / shard.file
+        if not path.is_file():
+            place = f" What has its name is {self._aside(path)} now." if os.path.lexists(path) else ""
+            self.told.append(f"{name}/{shard.file} was gone: {lost}.{place}")
+            self._lose(name, number)
+            return None
+        try:
+            known = shard if is_known else self._describe(name, shard)
+            part = map_shard(folder, replace(known, removed=None, num_removed=0), verified=True)
+            part.table  # noqa: B018 - compared with its hash when it is read
+        except (OSError, ValueError) as error:
+            if isinstance(error, DamagedFileError):
+                why = error.what.removeprefix("is damaged: ")
+            else:
+                why = str(error.__cause__ or error)
+            self.told.append(f"{name}/{shard.file} was damaged ({why}): {lost}. It is {self._aside(path)} now.")
+            self._lose(name, number)
+            return None
+        if shard.removed is None:
+            return known, part
+        listing = folder / shard.removed
+        try:
+            if not is_known:
+                known = replace(
+                    known,
+                    removed=shard.removed,
+                    num_removed=_num_listed(listing),
+                    removed_sha256=sha256_of(listing),
+                )
+            return known, map_shard(folder, known, verified=True)
+        except (OSError, ValueError):
+            place = f" It is {self._aside(listing)} now." if os.path.lexists(listing) else ""
+            self.told.append(f"{name}/{shard.removed}, which listed removed rows, was damaged or gone.{place}")
+            self._unlisted[name] = self._unlisted.get(name, 0) + (known.num_removed if is_known else 0)
+            self._is_changed = True
+            return replace(known, removed=None, num_removed=0, removed_sha256=None), part
+
+    def _lose(self, name: str, number: int) -> None:
+        self.lost[name] += number
+        self._have_lost.add(name)
+        self._is_changed = True
+
+    def _describe(self, name: str, shard: Shard) -> Shard:
+        """Describe a shard of which there is no description; a ValueError if its rows are not as they must be."""
+        path = self.folder / name / shard.file
+        table = map_arrow(path)
+        texts_of(table, KEYS[name], path)
+        if name == "clips":
+            embeds, mask = stacked(table, MODALITIES, path), stacked(table, ["presence"], path, boolean=True)[:, 0]
+            check_rows([str(row) for row in range(len(table))], embeds, mask)
+        return Shard(shard.file, len(table), path.stat().st_size, sha256_of(path))
+
+    def _drop_other_columns(self, shards: dict[str, list[Shard]], parts: dict[str, list[Part]]) -> None:
+        """Of a table, keep the shards with the columns of the newest one: others are left from before."""
+        for name, entries in shards.items():
+            newest = max(range(len(entries)), key=lambda place: _number(entries[place].file))
+            schema = parts[name][newest].table.schema
+            kept = [place for place, part in enumerate(parts[name]) if part.table.schema.equals(schema)]
+            shards[name] = [entries[place] for place in kept]
+            parts[name] = [parts[name][place] for place in kept]
+
+    def _look_at_derived(self, shards: dict[str, list[Shard]]) -> None:
+        for name, path in ((name, self.folder / name / file) for name in TABLES for file in DERIVED):
+            if name not in shards:  # of a table of which nothing is left
+                if path.is_file():
+                    self._aside(path)
+            elif not derived_is_whole(path):
+                place = f" It is {self._aside(path)} now." if os.path.lexists(path) else ""
+                self.told.append(
+                    f"{name}/{path.name}, read by `datasets`, was damaged or gone: it is made anew.{place}"
+                )
+
+    def _look_at_others(self, entries: dict[str, list[Shard]], sealed: str | None, is_known: bool) -> None:
+        """Without a manifest, nothing says which of the other files a killed writer has left: keep them all."""
+        if is_known:
+            return
+        for name in TABLES:
+            used = {file for shard in entries[name] for file in (shard.file, shard.removed)}
+            for path in sorted((self.folder / name).glob("*")):
+                if (SHARD_NAME.fullmatch(path.name) or REMOVED_NAME.fullmatch(path.name)) and path.name not in used:
+                    self.told.append(f"{name}/{path.name} belongs to no table: it is {self._aside(path)} now.")
+        for path in self.folder.glob("*"):
+            if SEALED_NAME.fullmatch(path.name):
+                self._aside(path)
+
+    # What is kept --------------------------------------------------------------------------------------------------
+
+    def _keys(self, name: str) -> list[tuple[str, int, int]]:
+        """Of each row that is kept its key, the place of its part, and its place there."""
+        found = []
+        for place, part in enumerate(self.snapshot.parts.get(name, [])):
+            gone = {*part.removed.tolist(), *self._removed.get(name, {}).get(place, ())}
+            keys = texts_of(part.table, KEYS[name], self.folder / name)
+            found += [(key, place, row) for row, key in enumerate(keys) if row not in gone]
+        return found
+
+    def _drop(self, name: str, rows: Iterable[tuple[str, int, int]]) -> int:
+        rows = list(rows)
+        for _, place, row in rows:
+            self.remove(name, place, [row])
+        self._is_changed |= bool(rows)
+        return len(rows)
+
+    def _drop_older(self, name: str) -> int:
+        """Of rows with the same key, keep the one that was written last; how many are dropped."""
+        shards, last = self.snapshot.shards.get(name, []), {}
+        rows = self._keys(name)
+        for number, (key, place, _) in enumerate(rows):
+            age = (_number(shards[place].file), number)
+            last[key] = max(last.get(key, age), age)
+        keep = {number for _, number in last.values()}
+        return self._drop(name, (row for number, row in enumerate(rows) if number not in keep))
+
+    def mend(self) -> None:
+        """Bring the tables into agreement, and commit."""
+        dropped = {name: self._drop_older(name) for name in TABLES}
+        there = {key for key, *_ in self._keys("clips")}
+        if "clips" in self._unlisted:
+            self._drop_unlisted(self._unlisted["clips"] - dropped["clips"])
+            there = {key for key, *_ in self._keys("clips")}
+        files = [part.table for part in self.snapshot.parts.get("files", [])]
+        for table in files:
+            check_files(table, self.folder / "files")
+        reasons = [table.column("reason").to_pylist() for table in files]
+        forgotten = [row for row in self._keys("files") if row[0] not in there and reasons[row[1]][row[2]] is None]
+        self._drop("files", forgotten)
+        if forgotten and "clips" in self._have_lost:
+            names = listed([key for key, *_ in forgotten])
+            self.told.append(f"Lost are the clips {names}. `python -m search index` embeds them again.")
+        self._tell_of_queries(there)
+        if "files" in self._have_lost:
+            self.told.append(
+                "Of some media files nothing is known any more: `python -m search index` reads and embeds them again."
+            )
+        if not self._is_changed:
+            self._derive()
+            self._clear()
+        else:
+            plans = {
+                name: [(shard, [part]) for shard, part in zip(shards, self._parts(name), strict=True)]
+                for name, shards in self.snapshot.shards.items()
+            }
+            self._commit(plans)
+
+    def _drop_unlisted(self, number: int) -> None:
+        """Remove so many clips again whose list is lost: of those that were taken out, no file is known."""
+        known = {key for key, *_ in self._keys("files")}
+        without = [row for row in self._keys("clips") if row[0] not in known]
+        if len(without) == number:
+            self._drop("clips", without)
+        elif number > 0:
+            self.told.append(f"Up to {number} clips that had been removed are there again: nothing tells which.")
+
+    def _tell_of_queries(self, there: set[str]) -> None:
+        """A benchmark of which something is lost is not that benchmark any more: keep that in the metadata."""
+        parts = self.snapshot.parts.get("queries", [])
+        described = {
+            name for part in parts for names in lists_of(part.table, "clip_ids", self.folder) for name in names
+        }
+        missing = sorted(described - there)
+        number = max(self.lost["clips"], len(missing))
+        if "queries" not in self._have_lost and not (parts and "clips" in self._have_lost):
+            return
+        names = f", among them {listed(missing)}" if missing else ""
+        self.told.append(
+            f"Of an embedded benchmark, {number} clips{names} and {self.lost['queries']} captions are lost. What is "
+            "left can be searched, but not evaluated: remove the gallery, and embed the benchmark again."
+        )
+        self.metadata = self.metadata | {"lost": {"clips": number, "queries": self.lost["queries"]}}
+
+
+def repair(folder: str | os.PathLike) -> list[str]:
+    """
+    Make a gallery whole again, of what is whole. What is damaged is moved into its folder `damaged`.
+
+    Args:
+        folder (`str`): a gallery of today's format, whose manifest may be gone.
+
+    Returns:
+        `list[str]`: what was found and done, in sentences; empty if nothing was wrong.
+
+    Raises:
+        FileNotFoundError: there is no gallery.
+        ValueError: another process writes, or the gallery is of another version or format.
+        OSError: something could not be written. Repairing again goes on.
+    """
+    folder = Path(folder)
+    with _Repairer(folder) as repairer:
+        repairer.mend()
+    verify(folder)
+    Gallery.open(folder).check()
+    return repairer.told
+
+
+__all__ = ["DAMAGED", "repair"]

@@ -1,0 +1,182 @@
+"""What a `results.json` of `python -m eval run` holds: checked by whoever reads one, for anybody may have written it."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+_LARGEST = 1e15  # of numbers: sums and squares of more overflow
+
+
+def number(value: Any) -> bool:
+    """Whether a value is a finite number."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and abs(value) <= _LARGEST
+
+
+def count(value: Any) -> bool:
+    """Whether a value is a whole number that is not negative."""
+    return number(value) and isinstance(value, int) and value >= 0
+
+
+def _size(value: Any) -> bool:
+    return count(value) and value > 0
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _version(value: Any) -> bool:
+    return value is None or _text(value)
+
+
+def _seed(value: Any) -> bool:
+    return value is None or (isinstance(value, int) and number(value))
+
+
+def _rate(value: Any) -> bool:
+    return number(value) and 0 <= value <= 1
+
+
+def _text(value: Any) -> bool:
+    """Text that can be written: half a character, which JSON can hold, cannot."""
+    return isinstance(value, str) and not re.search("[\\ud800-\\udfff]", value)
+
+
+def _metric(value: Any) -> bool:
+    return value is None or number(value)
+
+
+def _digest(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
+def _temperature(value: Any) -> bool:
+    """JSON knows no infinity: it is written as a string."""
+    return number(value) or value in ("inf", "Infinity")
+
+
+def _second_stage_entry(value: Any) -> bool:
+    known = {"depth": count, "policy": _text, "method": _text, "rate": _rate}
+    return (
+        isinstance(value, dict)
+        and all(
+            known.get(name, _metric if name.startswith(("text_to_video", "video_to_text")) else lambda _: True)(found)
+            for name, found in value.items()
+        )
+        and known.keys() <= value.keys()
+    )
+
+
+_EXPECTED: dict[Callable[[Any], bool], str] = {
+    number: "a finite number",
+    count: "a whole number from 0",
+    _size: "a whole number from 1",
+    _flag: "true or false",
+    _version: "text or null",
+    _seed: "a whole number or null",
+    _rate: "a number from 0 to 1",
+    _text: "text",
+    _metric: "a finite number or null",
+    _digest: "a SHA-256",
+    _temperature: "a number",
+    _second_stage_entry: "an object with `depth`, `policy`, `method`, `rate` and metrics",
+}
+
+# A function tells whether a value is right. A list holds what is like its one item, a dict whose one key is `...`
+# values of any name; "?" at the end of a name: it may be missing.
+_RATES = {
+    "rate": _rate,
+    "methods": {...: {...: _metric}},
+    "best_pathway?": {"method?": _text, "text_to_video_recall_at_1?": _metric},
+    "aggregation_gain?": {...: _metric},
+    "presence?": {...: count},
+    "mean_weight?": {...: _metric},
+    "decided?": {...: count},
+}
+_RESULT = {
+    "label": _text,
+    "seed": _seed,
+    "benchmark": _text,
+    "split": _text,
+    "task": _text,
+    "score": {"method": _text, "query_temperature?": _temperature},
+    "retrieval": {
+        "num_queries": count,
+        "num_clips": _size,
+        "num_pairs?": count,
+        "mask_seed": _seed,
+        "tie_rule": _text,
+        "rates": [_RATES],
+        "ladder?": [{"modalities": [_text], "text_to_video_recall_at_1": {...: _metric}}],
+        "differences?": [
+            {
+                "method": _text,
+                "baseline": _text,
+                "difference": number,
+                "low": number,
+                "high": number,
+                "confidence": _rate,
+            }
+        ],
+    },
+    "two_stage": [_second_stage_entry],
+    "latent?": (
+        None,
+        {"num_classes?": _metric, "text_centroid_cosine?": _metric, "silhouette?": (None, {...: _metric})},
+    ),
+    "gallery": {"sha256": _digest, "num_clips?": count, "ids?": [_text], "presence?": [[count]]},
+    "embedded?": {"weights?": (None, {...: _text})},
+    "versions?": (None, {...: _version}),
+    "source?": (None, {"commit": _text, "dirty": _flag}),
+    "date?": _text,
+    "left_out?": [_text],
+    "problems?": [_text],
+}
+
+
+def _check(value: Any, expected: Any, name: str) -> str | None:
+    """Say what is wrong with a value, if anything is."""
+    if isinstance(expected, tuple):  # null, or something else
+        return None if value is None else _check(value, expected[1], name)
+    if isinstance(expected, list):
+        if not isinstance(value, list):
+            return f"`{name}` must be a list, got {value!r:.80}"
+        problems = (_check(item, expected[0], f"{name}[{place}]") for place, item in enumerate(value))
+        return next(filter(None, problems), None)
+    if isinstance(expected, dict):
+        if not isinstance(value, dict):
+            return f"`{name}` must be an object, got {value!r:.80}"
+        if ... in expected:
+            problems = (_check(item, expected[...], f"{name}.{key:.80}") for key, item in value.items())
+            problems = (f"`{name}` holds the name {key!r:.80}" for key in value if not _text(key)), problems
+            return next(filter(None, (problem for kind in problems for problem in kind)), None)
+        lacking = [key for key in expected if not key.endswith("?") and key not in value]
+        if lacking:
+            return f"`{name}` lacks {lacking}" if name else f"it lacks {lacking}"
+        prefix = f"{name}." if name else ""
+        keys = {key.removesuffix("?"): inner for key, inner in expected.items()}
+        problems = (_check(value[key], inner, prefix + key) for key, inner in keys.items() if key in value)
+        return next(filter(None, problems), None)
+    return None if expected(value) else f"`{name}` must be {_EXPECTED[expected]}, got {value!r:.80}"
+
+
+def check_result(content: Mapping[str, Any], path: Path) -> None:
+    """
+    Check the fields of a result that are read by anything.
+
+    Args:
+        content (`Mapping`): of the file.
+        path (`Path`): the file, for the message.
+
+    Raises:
+        ValueError: one is missing or wrong; the message names the first.
+    """
+    problem = _check(content, _RESULT, "")
+    if problem is not None:
+        raise ValueError(f"{path} is not a result of `python -m eval run`: {problem}. Evaluate again.")
+
+
+__all__ = ["check_result", "count", "number"]

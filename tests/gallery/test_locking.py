@@ -1,0 +1,192 @@
+"""One writer at a time, by a lock that dies with its process; readers need none, and no place to write."""
+
+import errno
+import fcntl
+import os
+import signal
+
+import pytest
+
+from gallery.files import locked
+from gallery.gallery import Gallery, GalleryWriter
+from gallery.repair import repair
+from gallery.storage import MANIFEST
+from tests.gallery.conftest import make_clips, make_queries, write
+
+
+def in_child(function):
+    """The exit code of a forked child in which a function is called: 0 if it returns True."""
+    child = os.fork()
+    if not child:
+        try:
+            os._exit(0 if function() else 1)
+        except BaseException as error:
+            os.write(2, f"{error!r}\n".encode())
+        os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def refused(function, *arguments, message="Another process writes"):
+    try:
+        function(*arguments)
+    except ValueError as error:
+        return message in str(error)
+    return False
+
+
+def test_a_writer_is_refused_in_this_process_and_in_others_until_the_first_is_closed(tmp_path):
+    with GalleryWriter(tmp_path / "gallery") as first:
+        assert refused(GalleryWriter, tmp_path / "gallery")
+        first.put_clips(*make_clips(2))
+        first.commit()
+        assert refused(repair, tmp_path / "gallery")
+        assert in_child(lambda: refused(GalleryWriter, tmp_path / "gallery")) == 0
+    assert in_child(lambda: GalleryWriter(tmp_path / "gallery").dtype == "float16") == 0
+
+
+def test_a_killed_writer_lets_go_though_its_own_children_live(tmp_path):
+    """As those that decode, which a kill may leave."""
+    write(tmp_path / "gallery", make_clips(2))
+    read, told = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setpgid(0, 0)
+        writer = GalleryWriter(tmp_path / "gallery")
+        if not os.fork():
+            signal.pause()
+        os.write(told, b"." if writer.folder else b"")
+        signal.pause()
+    assert os.read(read, 1) == b"." and refused(GalleryWriter, tmp_path / "gallery")
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        assert len(writer.gallery()) == 2
+    os.killpg(child, signal.SIGKILL)
+
+
+def test_a_forked_child_cannot_commit_and_does_not_let_go_of_its_parents_lock(tmp_path):
+    with GalleryWriter(tmp_path) as writer:
+        writer.put_clips(*make_clips(2))
+
+        def use():
+            is_refused = refused(writer.commit, message="the process was forked")
+            writer.close()
+            return is_refused
+
+        assert in_child(use) == 0
+        assert in_child(lambda: refused(GalleryWriter, tmp_path)) == 0
+        assert writer.commit()
+    assert len(Gallery.open(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("is_taken", [True, False], ids=["taken by another", "only deleted"])
+def test_a_writer_whose_lock_is_deleted_changes_nothing_more(tmp_path, is_taken):
+    write(tmp_path, make_clips(2))
+    with GalleryWriter(tmp_path) as first:
+        first.put_clips(*make_clips(2, seed=1))
+        (tmp_path / ".lock").unlink()
+        if is_taken:
+            write(tmp_path, make_clips(3, seed=2))
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        with pytest.raises(ValueError, match="is not held by this process any more"):
+            first.commit()
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert len(Gallery.open(tmp_path)) == (5 if is_taken else 2) and Gallery.open(tmp_path).verify()
+
+
+def test_writers_that_do_not_see_each_others_lock_lose_nothing_that_was_committed(tmp_path, monkeypatch):
+    """As on a drive that locks within one machine only."""
+    from contextlib import nullcontext
+
+    write(tmp_path, make_clips(2))
+    monkeypatch.setattr("gallery.storage.locked", lambda *arguments: nullcontext(lambda: None))
+    with GalleryWriter(tmp_path) as first, GalleryWriter(tmp_path) as second:
+        first.put_clips(*make_clips(2, seed=1))
+        second.put_clips(*make_clips(3, seed=2))
+        assert second.commit()
+        with pytest.raises(ValueError, match="Another process has written to .* meanwhile"):
+            first.commit()
+    assert len(Gallery.open(tmp_path)) == 5 and Gallery.open(tmp_path).verify()
+
+
+def test_a_writer_whose_new_files_another_one_cleared_away_does_not_commit(tmp_path, monkeypatch):
+    write(tmp_path, make_clips(2))
+    with GalleryWriter(tmp_path) as writer:
+        seal = writer._seal
+
+        def cleared(shards, number):
+            (tmp_path / "clips" / shards["clips"][-1].file).unlink()
+            return seal(shards, number)
+
+        monkeypatch.setattr(writer, "_seal", cleared)
+        writer.put_clips(*make_clips(2, seed=1))
+        with pytest.raises(ValueError, match="Another process has written to"):
+            writer.commit()
+    assert len(Gallery.open(tmp_path)) == 2 and Gallery.open(tmp_path).verify()
+
+
+def test_a_manifest_that_is_deleted_while_a_writer_works_costs_no_row(tmp_path):
+    write(tmp_path, make_clips(2))
+    with GalleryWriter(tmp_path) as writer:
+        writer.put_clips(*make_clips(2, seed=1))
+        (tmp_path / MANIFEST).unlink()
+        with pytest.raises(ValueError, match="Another process has written to"):
+            writer.commit()
+    repair(tmp_path)
+    assert len(Gallery.open(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("error", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_drive_without_locks_is_refused_and_no_lock_is_made_that_would_outlive_its_process(
+    tmp_path, monkeypatch, error
+):
+    write(tmp_path / "gallery", make_clips(2))
+
+    def flock(descriptor, operation):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    for folder in (tmp_path / "gallery", tmp_path / "new"):
+        with pytest.raises(ValueError, match="offers no locks.* Write to a local folder"):
+            GalleryWriter(folder)
+    assert len(Gallery.open(tmp_path / "gallery").search(make_queries(1))[0]) == 2
+    monkeypatch.undo()
+    for folder in (tmp_path / "gallery", tmp_path / "new"):
+        with GalleryWriter(folder):  # nothing is in the way
+            pass
+
+
+def test_a_lock_that_cannot_be_made_names_its_file(tmp_path):
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(OSError, match="lock"), locked(tmp_path / "lock", "held"):
+        pass
+
+
+def test_a_folder_that_cannot_be_written_is_read(tmp_path):
+    write(tmp_path, make_clips(4))
+    (tmp_path / ".lock").unlink()
+    paths = [tmp_path, *tmp_path.rglob("*")]
+    modes = {path: path.stat().st_mode for path in paths}
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+
+    def read():
+        os.chdir(tmp_path)  # the folders above may be closed to others
+        if os.geteuid() == 0:  # whom no permission stops
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+        gallery = Gallery.open(".")
+        assert len(gallery.search(make_queries(1), k=3)[0]) == 3 and gallery.verify()
+        assert gallery.facts()["num_clips"] == 4
+        try:
+            GalleryWriter(".")
+        except PermissionError:
+            return True
+
+    try:
+        assert in_child(read) == 0
+    finally:
+        for path, mode in modes.items():
+            path.chmod(mode)
+    assert not (tmp_path / ".lock").exists()

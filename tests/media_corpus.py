@@ -1,0 +1,1370 @@
+"""Files that a folder of videos may hold, from every kind of good one to the hostile, each with the answer due to it.
+
+All of them are made here, by PyAV or byte by byte, in seconds. `CORPUS` is the table: a file's name is its key, its
+`Case` says which modalities must be read, and a part of each sentence about what cannot be. `write_corpus` makes them.
+"""
+
+import io
+import math
+import os
+import pickle
+import re
+import stat
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, partial
+from pathlib import Path
+
+import av
+import numpy as np
+
+NOISE = np.random.default_rng(0).bytes(400_000)
+
+
+# ------------------------------------------------------------------------------------------------ writing media
+
+
+def _options(text: str) -> dict[str, str]:
+    return dict(item.split("=", 1) for item in text.split())
+
+
+def picture(index: int, width: int = 64, height: int = 64) -> np.ndarray:
+    """A picture that moves from one index to the next."""
+    y, x = np.ogrid[:height, :width]
+    channels = (x * 3 + y + index * 5, y * 2 + x + index * 3, x + y + index * 7)
+    return np.stack([channel % 256 for channel in channels], axis=-1).astype(np.uint8)
+
+
+def _sound(rate: int, channels: int, seconds: float, loudness: float) -> np.ndarray:
+    tone = loudness * np.sin(2 * np.pi * 440 * np.arange(round(rate * seconds)) / rate)
+    return np.tile(tone.astype(np.float32), (channels, 1))
+
+
+def _audio_frames(context, rate: int, layout: str, seconds: float, loudness: float) -> Iterable[av.AudioFrame]:
+    sound = _sound(rate, context.layout.nb_channels, seconds, loudness)
+    if not sound.size:
+        return
+    whole = av.AudioFrame.from_ndarray(sound, format="fltp", layout=layout)
+    whole.sample_rate = rate
+    resampler = av.AudioResampler(context.format.name, layout, rate, frame_size=context.frame_size or 1024)
+    position = 0
+    for frame in [*resampler.resample(whole), *resampler.resample(None)]:
+        frame.pts, frame.time_base = position, Fraction(1, rate)
+        position += frame.samples
+        yield frame
+
+
+def _subtitle_packets(stream, lines: Iterable[str]) -> Iterable[av.Packet]:
+    for index, line in enumerate(lines):
+        event = f"{index},0,Default,,0,0,0,,{line}".encode()
+        packet = stream.codec_context.encode_subtitle(
+            av.subtitles.subtitle.SubtitleSet.create(event, 0, 900, pts=index * 1000)
+        )
+        packet.stream, packet.time_base, packet.duration = stream, Fraction(1, 1000), 900
+        packet.pts = packet.dts = index * 1000
+        yield packet
+
+
+def _write_media(
+    path: Path,
+    kind: str,
+    video: str = "",
+    audio: str = "",
+    subtitle: str = "",
+    *,
+    frames: int = 20,
+    size: tuple[int, int] = (64, 64),
+    is_black: bool = False,
+    rate: int = 10,
+    pixels: str = "",
+    encoder: str = "",
+    times: tuple[int, ...] | None = None,
+    rotation: int | None = None,
+    sampling_rate: int = 16_000,
+    layout: str = "mono",
+    seconds: float = 2.0,
+    loudness: float = 0.5,
+    bit_rate: int | None = None,
+    sound: str = "",
+    muxer: str = "",
+    metadata: tuple[tuple[str, str], ...] = (),
+    tags: tuple[tuple[str, str], ...] = (),
+    lines: tuple[str, ...] = ("hello about music",),
+    cover: bool = False,
+) -> None:
+    with av.open(str(path), "w", format=kind, options=_options(muxer)) as output:
+        output.metadata.update(metadata)
+        pictures, sounds = [], []
+        for name in filter(None, video.split("+")):
+            stream = output.add_stream(name, rate=rate, options=_options(encoder))
+            stream.width, stream.height = size
+            stream.pix_fmt = pixels or (stream.codec.video_formats or [av.VideoFormat("yuv420p")])[0].name
+            stream.codec_context.thread_count = 1
+            if times is not None:
+                stream.codec_context.time_base = Fraction(1, 1000)
+            if rotation is not None:
+                stream.set_display_rotation(rotation)
+            pictures.append(stream)
+        for name in filter(None, audio.split("+")):
+            stream = output.add_stream(name, rate=sampling_rate, options=_options(sound))
+            stream.layout = layout
+            if bit_rate:
+                stream.bit_rate = bit_rate
+            sounds.append(stream)
+        if subtitle:
+            words = output.add_stream(subtitle)
+            words.codec_context.subtitle_header = (
+                b"[Script Info]\n[V4+ Styles]\nFormat: Name, Fontname\nStyle: Default,Arial\n[Events]\n"
+                b"Format: Layer, Text\n"
+            )
+            words.codec_context.time_base = Fraction(1, 1000)
+        if cover:
+            art = output.add_stream("mjpeg", rate=1)
+            art.width, art.height, art.pix_fmt = 64, 64, "yuvj420p"
+            art.disposition = av.stream.Disposition.attached_pic
+            image = av.VideoFrame.from_ndarray(picture(0), format="rgb24").reformat(format="yuvj420p")
+            packets = art.encode(image) + art.encode(None)
+        for stream in (*pictures, *sounds):
+            stream.metadata.update(tags)
+        output.start_encoding()
+        if cover:
+            output.mux(packets)
+        for stream in pictures:
+            for index in range(frames):
+                if is_black:
+                    frame = av.VideoFrame.from_ndarray(np.zeros((size[1] * 3 // 2, size[0]), np.uint8), "yuv420p")
+                else:
+                    frame = av.VideoFrame.from_ndarray(picture(index, *size), format="rgb24")
+                frame.pts = index if times is None else times[index]
+                frame.time_base = Fraction(1, rate if times is None else 1000)
+                output.mux(stream.encode(frame))
+            output.mux(stream.encode(None))
+        for stream in sounds:
+            for frame in _audio_frames(stream.codec_context, sampling_rate, layout, seconds, loudness):
+                output.mux(stream.encode(frame))
+            output.mux(stream.encode(None))
+        if subtitle:
+            for packet in _subtitle_packets(words, lines):
+                output.mux(packet)
+
+
+@cache
+def media(*arguments, **settings) -> bytes:
+    """
+    One file of a container.
+
+    Args:
+        kind (`str`): the container, as FFmpeg calls it.
+        video (`str`), audio (`str`), subtitle (`str`): encoders, several joined by `+`.
+        times (`tuple[int, ...]`, *optional*): of the frames, in milliseconds; `rate` says how many a second otherwise.
+        encoder (`str`), sound (`str`), muxer (`str`): options, as `g=5 bf=2`.
+        metadata (`tuple`), tags (`tuple`): pairs, of the file and of each stream.
+    """
+    with tempfile.TemporaryDirectory() as folder:  # some muxers open their file a second time
+        path = Path(folder, "file")
+        _write_media(path, *arguments, **settings)
+        return path.read_bytes()
+
+
+def remux(data: bytes, kind: str, edit: Callable[[list], list], muxer: str = "") -> bytes:
+    """The packets of a file in another one, after `edit` has changed their list."""
+    target = io.BytesIO()
+    with av.open(io.BytesIO(data)) as source, av.open(target, "w", format=kind, options=_options(muxer)) as output:
+        streams = {stream.index: output.add_stream_from_template(stream) for stream in source.streams}
+        packets = [packet for packet in source.demux() if packet.dts is not None]
+        for packet in edit(packets):
+            packet.stream = streams[packet.stream_index]
+            output.mux(packet)
+    return target.getvalue()
+
+
+# ------------------------------------------------------------------------------------------------ damaging media
+
+
+def cut(data: bytes, share: float) -> bytes:
+    """The first part of a file."""
+    return data[: int(len(data) * share)]
+
+
+def noisy(data: bytes, start: float, length: int) -> bytes:
+    """A file with noise in place of `length` bytes from a share `start` on."""
+    first = int(len(data) * start)
+    return data[:first] + NOISE[: min(length, len(data) - first)] + data[first + length :]
+
+
+def flipped(data: bytes, first: int, stop: int, every: int) -> bytes:
+    """A file in which each `every`-th byte of a range is inverted."""
+    changed = np.frombuffer(data, np.uint8).copy()
+    changed[first:stop:every] ^= 0xFF
+    return changed.tobytes()
+
+
+def swapped(data: bytes, old: bytes, new: bytes, count: int = 1) -> bytes:
+    """A file with some bytes in place of others, which must be there."""
+    assert old in data, (old, "is not in the file to change")
+    return data.replace(old, new, count)
+
+
+def packets_damaged(data: bytes, kind: str) -> bytes:
+    """A file in which every packet of one kind of stream holds noise, at the same places."""
+    changed, place = bytearray(data), 0
+    with av.open(io.BytesIO(data)) as source:
+        stream = next(stream for stream in source.streams if stream.type == kind)
+        contents = [bytes(packet) for packet in source.demux(stream) if packet.size]
+    for content in contents:
+        place = data.index(content, place)
+        changed[place : place + len(content)] = NOISE[: len(content)]
+    return bytes(changed)
+
+
+def _find_box(data: bytes, path: str) -> list[tuple[int, int]]:
+    """Start and end of each box on the way to one: "moov/trak/mdia"; "trak#1" is the second of its name."""
+    found, start, stop = [], 0, len(data)
+    for step in path.split("/"):
+        name, _, number = step.partition("#")
+        left = int(number or 0)
+        while True:
+            assert start + 8 <= stop, f"no box {path}"
+            size = int.from_bytes(data[start : start + 4])
+            if data[start + 4 : start + 8] == name.encode():
+                if not left:
+                    break
+                left -= 1
+            start += size
+        found.append((start, start + size))
+        start, stop = start + 8, start + size
+    return found
+
+
+def box(name: bytes, *content: bytes) -> bytes:
+    """A box of an mp4 file."""
+    body = b"".join(content)
+    return struct.pack(">I", len(body) + 8) + name + body
+
+
+def set_box(data: bytes, path: str, offset: int, value: bytes) -> bytes:
+    """Write bytes at an offset from the start of a box, which keeps its size."""
+    start, stop = _find_box(data, path)[-1]
+    assert start + offset + len(value) <= stop
+    return data[: start + offset] + value + data[start + offset + len(value) :]
+
+
+def put_box(data: bytes, path: str, new: bytes) -> bytes:
+    """Put another box in place of one and say so in the sizes around it. Its samples must lie before it."""
+    *around, (start, stop) = _find_box(data, path)
+    changed = bytearray(data[:start] + new + data[stop:])
+    for outer, end in around:
+        changed[outer : outer + 4] = struct.pack(">I", end - outer + len(new) - (stop - start))
+    return bytes(changed)
+
+
+def ebml(identifier: int, *content: bytes | int | str, size: int | None = None) -> bytes:
+    """An element of a Matroska file; `size` is what it claims to hold."""
+    body = b"".join(
+        item if isinstance(item, bytes) else item.encode() if isinstance(item, str) else item.to_bytes(8)
+        for item in content
+    )
+    name = identifier.to_bytes((identifier.bit_length() + 7) // 8)
+    return name + (0x01 << 56 | (len(body) if size is None else size)).to_bytes(8) + body
+
+
+def matroska(*content: bytes, codec: str = "V_MJPEG", track: bytes = b"", info: bytes = b"", size=(64, 64)) -> bytes:
+    """A Matroska file with one track of pictures and the given blocks, 100 ms apart."""
+    header = ebml(0x1A45DFA3, ebml(0x4282, "matroska"), ebml(0x4287, 4), ebml(0x4285, 2))
+    video = ebml(0xE0, ebml(0xB0, size[0]), ebml(0xBA, size[1]))
+    entry = ebml(0xAE, ebml(0xD7, 1), ebml(0x73C5, 1), ebml(0x83, 1), ebml(0x86, codec), video, track)
+    blocks = (ebml(0xA3, b"\x81" + struct.pack(">hB", 100 * n, 0x80) + data) for n, data in enumerate(content))
+    cluster = ebml(0x1F43B675, ebml(0xE7, 0), *blocks)
+    return header + ebml(
+        0x18538067, ebml(0x1549A966, ebml(0x2AD7B1, 1_000_000), info), ebml(0x1654AE6B, entry), cluster
+    )
+
+
+def wav(data: bytes, *, code=1, channels=1, rate=16_000, bits=16, align=None, claim=None) -> bytes:
+    """A WAV file whose header says what it is told to, whatever follows."""
+    align = channels * bits // 8 if align is None else align
+    form = struct.pack("<HHIIHH", code, channels, rate, rate * align % 2**32, align, bits)
+    size = len(data) if claim is None else claim
+    return (
+        b"RIFF" + struct.pack("<I", min(size + 36, 2**32 - 1)) + b"WAVEfmt " + struct.pack("<I", 16) + form
+        + b"data" + struct.pack("<I", size) + data
+    )  # fmt: skip
+
+
+def tone(samples: int, rate: int = 16_000) -> bytes:
+    """Samples of 16 bits."""
+    return (8000 * np.sin(2 * np.pi * 440 * np.arange(samples) / rate)).astype("<i2").tobytes()
+
+
+def gif(width: int, height: int, frames: int = 1) -> bytes:
+    """A GIF whose canvas is as large as it says and whose pictures are one pixel."""
+    pixel = b"\x21\xf9\x04\x00\x0a\x00\x00\x00,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00"
+    return (
+        b"GIF89a" + struct.pack("<HH", width, height) + b"\x80\x00\x00\x00\x00\x00\xff\xff\xff" + pixel * frames + b";"
+    )
+
+
+def png(width: int, height: int) -> bytes:
+    """A black PNG of one bit per pixel: what a large one compresses to is little."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    row = bytes(1 + (width + 7) // 8)
+    packer = zlib.compressobj(1)
+    packed = (
+        b"".join(packer.compress(row * min(1024, height - top)) for top in range(0, height, 1024)) + packer.flush()
+    )
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+
+
+def jpeg(width: int, height: int) -> bytes:
+    """A gray JPEG whose header says any size and whose data is that of a small one."""
+    data = media("mjpeg", "mjpeg", frames=1, size=(64, 64))
+    start = data.index(b"\xff\xc0")
+    return data[: start + 5] + struct.pack(">HH", height, width) + data[start + 9 :]
+
+
+@cache
+def silent_adts() -> bytes:
+    """One frame of AAC that holds 128 ms of silence: 1,024 samples at 8 kHz."""
+    data = media("adts", audio="aac", sampling_rate=8000, loudness=0.0, bit_rate=8000)
+    frames, start = [], 0
+    while start < len(data):
+        size = (data[start + 3] & 3) << 11 | data[start + 4] << 3 | data[start + 5] >> 5
+        frames.append(data[start : start + size])
+        start += size
+    return min(frames, key=len)
+
+
+def _shifted(packets: list, seconds: float) -> list:
+    for packet in packets:
+        shift = round(seconds / packet.time_base)
+        packet.pts, packet.dts = packet.pts + shift, packet.dts + shift
+    return packets
+
+
+def _zip() -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        archive.writestr("clip.mp4", MP4())
+    return target.getvalue()
+
+
+def _alias(name: str) -> bytes:
+    """What a Mac writes for a movie whose samples lie in another file: its volume, folder and name."""
+    path = b"/" + name.encode()
+    tail = struct.pack(">hH", 18, len(path)) + path + b"\x00" * (len(path) % 2) + struct.pack(">hH", -1, 0)
+    fixed = (
+        bytes(10)
+        + b"\x06volume".ljust(28, b"\x00")
+        + bytes(12)
+        + bytes([len(name)])
+        + name.encode().ljust(63, b"\x00")
+    )
+    head = fixed + bytes(16) + struct.pack(">hh", 1, 1) + bytes(16)
+    return box(b"alis", bytes(4), head, tail)
+
+
+def _without_samples() -> bytes:
+    data = media("mov", "mjpeg")
+    start = data.index(b"moov") - 4
+    return box(b"ftyp", b"qt  ", bytes(4), b"qt  ") + box(b"free", bytes(start - 28)) + data[start:]
+
+
+def _patched(data: bytes, offset: int, value: bytes) -> bytes:
+    return data[:offset] + value + data[offset + len(value) :]
+
+
+def _edited(count: int) -> bytes:
+    """A clip of which an edit list shows an instant again and again."""
+    entries = struct.pack(">I", count) + struct.pack(">Iii", 1, 0, 65536) * count
+    return put_box(MP4(), "moov/trak/edts", box(b"edts", box(b"elst", bytes(4), entries)))
+
+
+def _nested(name: bytes, depth: int) -> bytes:
+    return b"".join(struct.pack(">I", 8 * (depth - level)) + name for level in range(depth))
+
+
+def _nested_chapters(depth: int) -> bytes:
+    content = b""
+    for _ in range(depth):
+        content = ebml(0xB6, content)
+    return content
+
+
+def _packing(method: int) -> bytes:
+    return ebml(0x6D80, ebml(0x6240, ebml(0x5034, ebml(0x4254, method))))
+
+
+def _bomb() -> bytes:
+    """An index that is 100 MB when unpacked."""
+    packed = zlib.compress(bytes(100_000_000), 9)
+    index = box(b"cmov", box(b"dcom", b"zlib"), box(b"cmvd", struct.pack(">I", 100_000_000), packed))
+    return box(b"ftyp", b"qt  ", bytes(4)) + box(b"moov", index)
+
+
+def _riff(name: str, offset: int, value: bytes) -> bytes:
+    data = AVI()
+    return _patched(data, data.index(name.encode()) + 8 + offset, value)
+
+
+def _index_elsewhere() -> bytes:
+    data = AVI()
+    start = data.index(b"idx1") + 8
+    entries = np.frombuffer(data[start : start + (len(data) - start) // 16 * 16], "<u4").reshape(-1, 4).copy()
+    entries[:, 2:] = 2**31 - 1
+    return data[:start] + entries.tobytes()
+
+
+def _flac(offset: int, value: bytes) -> bytes:
+    return _patched(FLAC(), offset, value)
+
+
+def _xing(count: bytes) -> bytes:
+    data = MP3()
+    mark = b"Info" if b"Info" in data else b"Xing"
+    return _patched(data, data.index(mark) + 8, count)
+
+
+def _flv_tag(kind: int, data: bytes) -> bytes:
+    return bytes([kind]) + len(data).to_bytes(3) + bytes(7) + data + struct.pack(">I", len(data) + 11)
+
+
+def _of_pictures(kind: str, codec: str, data: bytes, count: int) -> bytes:
+    """A file whose packets are given."""
+    target = io.BytesIO()
+    with av.open(target, "w", format=kind) as output:
+        stream = output.add_stream(codec, rate=10)
+        stream.width, stream.height, stream.pix_fmt = 16_000, 16_000, "monob"
+        for number in range(count):
+            packet = av.Packet(data)
+            packet.stream, packet.pts, packet.dts, packet.is_keyframe = stream, number, number, True
+            packet.time_base, packet.duration = Fraction(1, 10), 1
+            output.mux(packet)
+    return target.getvalue()
+
+
+def _data_alone() -> bytes:
+    """A transport stream of packets that are neither pictures nor sound."""
+    target = io.BytesIO()
+    with av.open(target, "w", format="mpegts") as output:
+        stream = output.add_data_stream("bin_data")
+        for number in range(20):
+            packet = av.Packet(NOISE[:1000])
+            packet.stream, packet.time_base = stream, Fraction(1, 10)
+            packet.pts = packet.dts = number
+            output.mux(packet)
+    return target.getvalue()
+
+
+def _bitmap(code: bytes, size: int) -> bytes:
+    return ebml(0x63A2, struct.pack("<IiiHH4sIiiII", 40, size, size, 1, 24, code, 0, 0, 0, 0, 0))
+
+
+def _long_flac(kind: str, count: int = 4395, spacing: float = 8.191875) -> bytes:
+    """Ten hours of silence by repeating one packet of 65,535 samples at 8 kHz."""
+    source = media("flac", audio="flac", sampling_rate=8000, seconds=8.5, loudness=0.0, sound="frame_size=65535")
+    silence = remux(source, "matroska", lambda packets: packets[:1])
+    target = io.BytesIO()
+    with av.open(io.BytesIO(silence)) as container, av.open(target, "w", format=kind) as output:
+        stream = output.add_stream_from_template(container.streams.audio[0])
+        content = bytes(next(packet for packet in container.demux() if packet.size))
+        for number in range(count):
+            packet = av.Packet(content)
+            packet.stream, packet.time_base = stream, Fraction(1, 8000)
+            packet.pts = packet.dts = round(number * spacing * 8000)
+            packet.duration, packet.is_keyframe = 65_535, True
+            output.mux(packet)
+    return target.getvalue()
+
+
+@cache
+def _silent_mp3() -> bytes:
+    """One frame of 72 ms at 8 kHz and 8 kbit/s."""
+    data = media("mp3", audio="libmp3lame", sampling_rate=8000, bit_rate=8000, muxer="write_xing=0 id3v2_version=0")
+    size = data.index(data[:3], 4)
+    return data[:4] + bytes(size - 4)
+
+
+def _sparse_wav(path: Path) -> None:
+    length = 36_000 * 8000
+    path.write_bytes(wav(b"", rate=8000, bits=8, claim=length))
+    with path.open("r+b") as file:
+        file.truncate(44 + length)
+
+
+def _same_times(packets: list) -> list:
+    for packet in packets[1:]:
+        packet.pts, packet.dts = packets[0].pts, packets[0].dts
+    return packets
+
+
+def _blocks_at(times: list[int]) -> bytes:
+    data = matroska(*[jpeg(64, 64)] * len(times))
+    for number, time in enumerate(times):
+        data = swapped(data, struct.pack(">hB", 100 * number, 0x80), struct.pack(">hB", time, 0x81))
+    return data.replace(b"\x81\xff\xd8", b"\x80\xff\xd8")
+
+
+def _retagged(text: str) -> bytes:
+    """An mkv whose streams say another duration, in as many characters."""
+    return re.sub(rb"\d\d:\d\d:\d\d\.\d{9}", text.encode(), MKV())
+
+
+# ------------------------------------------------------------------------------------------------ the table
+
+V, A, VA, VS, VAS = (
+    ("video",),
+    ("audio",),
+    ("video", "audio"),
+    ("video", "subtitle"),
+    ("video", "audio", "subtitle"),
+)
+NOTHING = ()
+
+NO_MEDIA = "not a readable video or audio file"
+NEITHER = "neither video nor audio"
+UNREADABLE = f"{NO_MEDIA}|{NEITHER}"
+SHORT = "promises"
+BROKEN = "decoding stopped|promises|reading stopped|is damaged|none decodes"
+PIXELS, DURATION, MEMORY, TIME = (f"the limit is {name}=" for name in ("pixels", "duration", "memory", "time"))
+IRREGULAR = "regular file"
+
+
+@dataclass(frozen=True)
+class Case:
+    """
+    A file and what reading it must give.
+
+    Args:
+        kind (`str`): why it is here.
+        make (`Callable`): writes it, and what belongs to it, to a path.
+        reads (`tuple[str, ...]`): the modalities that are there afterwards.
+        says (`tuple[str, ...]`): a regular expression for each problem that is told; without one nothing is wrong.
+        perhaps (`tuple[str, ...]`): modalities that may be there too, where damage depends on what an encoder wrote.
+            If one of them is not, a problem is told; if they all are, none need be.
+        is_listed (`bool`): whether indexing a folder meets it as a file of this name.
+    """
+
+    kind: str
+    make: Callable[[Path], None]
+    reads: tuple[str, ...]
+    says: tuple[str, ...] = ()
+    perhaps: tuple[str, ...] = ()
+    is_listed: bool = True
+
+
+CORPUS: dict[str, Case] = {}
+
+
+def _add(kind: str, **options) -> Callable:
+    """Return a function that adds files of one kind to the table."""
+
+    def add(name: str, content, reads=NOTHING, *says: str, perhaps=NOTHING, beside: dict | None = None) -> None:
+        assert name not in CORPUS, name
+
+        def write(path: Path) -> None:
+            path.write_bytes(content() if callable(content) else content)
+            for suffix, text in (beside or {}).items():
+                other = path.with_suffix(suffix)
+                text(other) if callable(text) else other.write_bytes(text)
+
+        CORPUS[name] = Case(kind, write, reads, says, perhaps, **options)
+
+    return add
+
+
+def _add_path(
+    kind: str, name: str, make: Callable[[Path], None], reads: tuple[str, ...], *says: str, **options
+) -> None:
+    assert name not in CORPUS, name
+    CORPUS[name] = Case(kind, make, reads, says, **options)
+
+
+MP4 = partial(media, "mp4", "libx264", "aac")
+FAST = partial(media, "mp4", "libx264", "aac", encoder="g=5 bf=2", muxer="movflags=faststart")
+MKV = partial(media, "matroska", "libx264", "aac", encoder="g=5 bf=2", seconds=3.0, frames=30)
+AVI = partial(media, "avi", "mpeg4", "libmp3lame")
+TS = partial(media, "mpegts", "libx264", "aac")
+WEBM = partial(media, "webm", "libvpx-vp9", "libopus", sampling_rate=48_000)
+WMV = partial(media, "asf", "wmv2", "wmav2", bit_rate=48_000, sampling_rate=44_100)
+MXF = partial(media, "mxf", "mpeg2video", "pcm_s16le", rate=25, sampling_rate=48_000)
+FLAC = partial(media, "flac", audio="flac")
+MP3 = partial(media, "mp3", audio="libmp3lame")
+OPUS = partial(media, "ogg", audio="libopus", sampling_rate=48_000)
+CUE = b"1\n00:00:00,000 --> 00:00:01,000\nhello about music\n"
+
+# Whole files of every container and codec that the bundled FFmpeg writes and the reader allows: all of them are read.
+good = _add("whole: every container and codec, read in full")
+good("h264_aac.mp4", MP4, VA)
+good("h264_aac_index_first.mp4", FAST, VA)
+good("h264_aac_fragments.mp4", partial(MP4, muxer="movflags=frag_keyframe+empty_moov"), VA)
+good("hevc_ac3.mp4", partial(media, "mp4", "libx265", "ac3", sampling_rate=48_000), VA)
+good("av1_opus.mp4", partial(media, "mp4", "libsvtav1", "libopus", sampling_rate=48_000), VA)
+good("mpeg4_mp3.mp4", partial(media, "mp4", "mpeg4", "libmp3lame"), VA)
+good("vp9_flac.mp4", partial(media, "mp4", "libvpx-vp9", "flac"), VA)
+good("ismv.mp4", partial(media, "ismv", "libx264", "aac"), VA)
+good("f4v.mp4", partial(media, "f4v", "libx264", "aac"), VA)
+good("prores_pcm.mov", partial(media, "mov", "prores_ks", "pcm_s16le"), VA)
+good("mjpeg_alac.mov", partial(media, "mov", "mjpeg", "alac"), VA)
+good("qtrle.mov", partial(media, "mov", "qtrle"), V)
+good("png.mov", partial(media, "mov", "png"), V)
+good("cfhd.mov", partial(media, "mov", "cfhd"), V)
+good("raw_rgb.mov", partial(media, "mov", "rawvideo", pixels="rgb24"), V)
+good("h263_amr.3gp", partial(media, "3gp", "h263", "libopencore_amrnb", size=(176, 144), sampling_rate=8000), VA)
+good("mpeg4_aac.3g2", partial(media, "3g2", "mpeg4", "aac"), VA)
+good("aac.m4a", partial(media, "ipod", audio="aac"), A)
+good("alac.m4a", partial(media, "ipod", audio="alac"), A)
+good("h264_vorbis.mkv", partial(media, "matroska", "libx264", "vorbis", layout="stereo", sound="strict=-2"), VA)
+good("ffv1_flac.mkv", partial(media, "matroska", "ffv1", "flac"), VA)
+good("mpeg2_mp2.mkv", partial(media, "matroska", "mpeg2video", "mp2", rate=25), VA)
+good("snow_pcm.mkv", partial(media, "matroska", "snow", "pcm_s16le"), VA)
+good("live.mkv", partial(MKV, muxer="live=1"), VA)
+good("vp8_vorbis.webm", partial(media, "webm", "libvpx", "vorbis", layout="stereo", sound="strict=-2"), VA)
+good("vp9_opus.webm", WEBM, VA)
+good("av1.webm", partial(media, "webm", "libsvtav1"), V)
+good("mpeg4_mp3.avi", AVI, VA)
+good("huffyuv_pcm.avi", partial(media, "avi", "huffyuv", "pcm_s16le"), VA)
+good("mjpeg_adpcm.avi", partial(media, "avi", "mjpeg", "adpcm_ms"), VA)
+good("cinepak.avi", partial(media, "avi", "cinepak"), V)
+good("msvideo1.avi", partial(media, "avi", "msvideo1"), V)
+good("utvideo.avi", partial(media, "avi", "utvideo"), V)
+good("raw_yuv.avi", partial(media, "avi", "rawvideo", "pcm_u8"), VA)
+good("vorbis.ogg", partial(media, "ogg", audio="vorbis", layout="stereo", sound="strict=-2"), A)
+good("opus.ogg", OPUS, A)
+good("flac.ogg", partial(media, "ogg", audio="flac"), A)
+good("opus.opus", partial(media, "opus", audio="libopus", sampling_rate=48_000), A)
+good("vp8.ogv", partial(media, "ogv", "libvpx"), V)
+good("flv1_mp3.flv", partial(media, "flv", "flv", "libmp3lame", sampling_rate=22_050), VA)
+good("h264_aac.flv", partial(media, "flv", "libx264", "aac"), VA)
+good("mpeg2_mp2.ts", partial(media, "mpegts", "mpeg2video", "mp2", rate=25), VA)
+good("h264_aac.ts", TS, VA)
+good("mpeg1_mp2.mpg", partial(media, "mpeg", "mpeg1video", "mp2", rate=25), VA)
+good("mpeg2_ac3.mpg", partial(media, "vob", "mpeg2video", "ac3", rate=25, sampling_rate=48_000), VA)
+good("wmv2_wma.wmv", WMV, VA)
+good("mpeg2_pcm.mxf", MXF, VA)
+good("mpeg4_pcm.nut", partial(media, "nut", "mpeg4", "pcm_s16le"), VA)
+good("raw.y4m", partial(media, "yuv4mpegpipe", "wrapped_avframe"), V)
+good("animation.gif", partial(media, "gif", "gif"), V)
+good("vp8.ivf", partial(media, "ivf", "libvpx"), V)
+good("av1.obu", partial(media, "obu", "libsvtav1"), V)
+good("stream.h264", partial(media, "h264", "libx264"), V)
+good("stream.hevc", partial(media, "hevc", "libx265"), V)
+good("stream.m4v", partial(media, "m4v", "mpeg4"), V)
+good("stream.m2v", partial(media, "mpeg2video", "mpeg2video", rate=25), V)
+good("recording.wtv", partial(media, "wtv", "mpeg2video", "mp2", rate=25, sampling_rate=48_000), VA)
+good("rv10_ac3.rm", partial(media, "rm", "rv10", "ac3", size=(176, 144), sampling_rate=48_000), VA)
+good("camera.dv", partial(media, "dv", "dvvideo", "pcm_s16le", rate=25, frames=5, size=(720, 576), pixels="yuv420p",
+     sampling_rate=48_000, layout="stereo"), VA)  # fmt: skip
+for encoder in ("pcm_s16le", "pcm_s24le", "pcm_s32le", "pcm_f32le", "pcm_f64le", "pcm_u8", "pcm_mulaw", "pcm_alaw",
+                "adpcm_ima_wav", "adpcm_ms"):  # fmt: skip
+    good(f"{encoder}.wav", partial(media, "wav", audio=encoder), A)
+good("mp3.mp3", MP3, A)
+good("flac.flac", FLAC, A)
+good("aac.aac", partial(media, "adts", audio="aac"), A)
+good("ac3.ac3", partial(media, "ac3", audio="ac3", sampling_rate=48_000), A)
+good("eac3.eac3", partial(media, "eac3", audio="eac3", sampling_rate=48_000), A)
+good("pcm.aiff", partial(media, "aiff", audio="pcm_s16be"), A)
+good("pcm.au", partial(media, "au", audio="pcm_s16be"), A)
+good("alac.caf", partial(media, "caf", audio="alac"), A)
+good("pcm.w64", partial(media, "w64", audio="pcm_s16le"), A)
+good("wavpack.wv", partial(media, "wv", audio="wavpack"), A)
+good("tta.tta", partial(media, "tta", audio="tta"), A)
+good("speech.amr", partial(media, "amr", audio="libopencore_amrnb", sampling_rate=8000), A)
+
+# What cameras, phones and editors write that is unusual and right.
+unusual = _add("unusual: right, but not what a plain recorder writes")
+unusual("one_frame.mp4", partial(MP4, frames=1), VA)
+unusual("one_pixel.mkv", partial(media, "matroska", "ffv1", size=(1, 1), pixels="bgr0"), V)
+unusual("odd_size.mp4", partial(media, "mp4", "libx264", size=(63, 37), pixels="yuv444p"), V)
+unusual("tall.mkv", partial(media, "matroska", "ffv1", size=(2, 16_384), frames=2, pixels="gray"), V)
+unusual("wide.mkv", partial(media, "matroska", "ffv1", size=(16_384, 2), frames=2, pixels="gray"), V)
+unusual("rotated_90.mp4", partial(MP4, rotation=90), VA)
+unusual("rotated_45.mp4", partial(MP4, rotation=45), VA)
+unusual("ten_bits.mp4", partial(media, "mp4", "libx265", pixels="yuv420p10le",
+        encoder="x265-params=colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc:log-level=none"), V)  # fmt: skip
+unusual("twelve_bits.mov", partial(media, "mov", "prores_ks", pixels="yuva444p10le"), V)
+unusual("no_subsampling.mp4", partial(media, "mp4", "libx264", pixels="yuv444p"), V)
+unusual("gray.mp4", partial(media, "mp4", "libx264", pixels="gray"), V)
+unusual("gray_16.mkv", partial(media, "matroska", "ffv1", pixels="gray16le"), V)
+unusual("alpha.mov", partial(media, "mov", "png", pixels="rgba"), V)
+unusual("alpha.webm", partial(media, "webm", "libvpx-vp9", pixels="yuva420p"), V)
+unusual("one_bit.mov", partial(media, "mov", "png", pixels="monob"), V)
+unusual("palette.avi", partial(media, "avi", "rawvideo", pixels="rgb8"), V)
+unusual("interlaced.mpg", partial(media, "mpeg", "mpeg2video", rate=25, encoder="flags=+ildct+ilme"), V)
+unusual("variable_rate.mkv", partial(media, "matroska", "libx264", encoder="bf=2",
+        times=tuple(n * n * 7 for n in range(20))), V)  # fmt: skip
+unusual("variable_rate.mp4", partial(media, "mp4", "libx264", encoder="bf=2",
+        times=tuple(n * n * 7 for n in range(20))), V)  # fmt: skip
+unusual("days_between_frames.mkv", partial(media, "matroska", "libx264", encoder="bf=0", frames=3,
+        times=(0, 40_000_000, 80_000_000)), V)  # fmt: skip
+unusual("open_gop.mkv", partial(media, "matroska", "libx264", frames=40,
+        encoder="bf=3 x264-params=open-gop=1:keyint=7:min-keyint=7:scenecut=0:b-adapt=0"), V)  # fmt: skip
+unusual("no_times.avi", partial(media, "avi", "libx264", encoder="bf=3 g=8"), V)
+unusual("two_of_each.mkv", partial(media, "matroska", "libx264+mpeg4", "aac+flac"), VA)
+unusual("eight_pictures.mkv", partial(media, "matroska", "+".join(["mpeg4"] * 8)), V)
+unusual("cover_art.mp3", partial(media, "mp3", audio="libmp3lame", cover=True), A)
+unusual("cover_art.m4a", partial(media, "mp4", audio="aac", cover=True), A)
+unusual("cover_art.flac", partial(media, "flac", audio="flac", cover=True), A)
+unusual("telephone.wav", partial(media, "wav", audio="pcm_s16le", sampling_rate=8000), A)
+unusual("bats.flac", partial(media, "flac", audio="flac", sampling_rate=192_000, seconds=0.5), A)
+unusual("eight_channels.wav", wav(tone(80_000), channels=8), A)
+unusual("six_channels.mp4", partial(media, "mp4", "libx264", "aac", layout="5.1", sampling_rate=48_000), VA)
+unusual("rate_changes.aac", lambda: media("adts", audio="aac") + media("adts", audio="aac", sampling_rate=44_100), A)
+unusual("rate_changes.mp3", lambda: media("mp3", audio="libmp3lame", muxer="write_xing=0 id3v2_version=0") +
+        media("mp3", audio="libmp3lame", muxer="write_xing=0 id3v2_version=0", sampling_rate=44_100), A)  # fmt: skip
+unusual("chained.ogg", lambda: media("ogg", audio="flac") * 2, A)
+unusual("two_recordings.ts", lambda: TS() * 2, VA)
+unusual("streamed.wav", wav(tone(16_000), claim=2**32 - 1), A)  # what a pipe leaves in the header
+unusual("streamed_as_0.wav", wav(tone(16_000), claim=0), A)
+unusual("window_of_samples.wav", wav(tone(400)), A)
+unusual("text_track.mkv", partial(media, "matroska", "libx264", "aac", "subrip"), VAS)
+unusual("text_track.mp4", partial(media, "mp4", "libx264", "", "mov_text"), VS)
+unusual("styled_track.mkv", partial(media, "matroska", "libx264", "", "ass"), VS)
+unusual("many_cues.mkv", partial(media, "matroska", "libx264", "", "subrip",
+        lines=tuple(f"hello {n}" for n in range(3000))), VS)  # fmt: skip
+unusual("sidecar.mp4", MP4, VAS, beside={".srt": CUE})
+unusual("negative_times.mp4", lambda: remux(MP4(), "mp4", partial(_shifted, seconds=-1),
+        "avoid_negative_ts=disabled"), VA)  # fmt: skip
+unusual("late_times.mkv", lambda: remux(MKV(), "matroska", partial(_shifted, seconds=90_000)), VA)
+
+
+# A stream may be there without a thing in it: absent, nothing is broken.
+hollow = _add("hollow: streams with nothing in them, or too little, are absent")
+hollow("no_samples.wav", wav(b""))
+hollow("one_sample.wav", wav(tone(1)), NOTHING, "audio of 1 samples")
+hollow("just_too_short.wav", wav(tone(399)), NOTHING, "audio of 399 samples")
+hollow("no_frames.mp4", partial(media, "mp4", "mpeg4", "aac", frames=0), A)
+hollow("nothing_at_all.mp4", partial(media, "mp4", "mpeg4", "aac", frames=0, seconds=0.0), NOTHING, NEITHER)
+hollow("no_packets.avi", partial(media, "avi", "mpeg4", frames=0))
+hollow("text_alone.mkv", partial(media, "matroska", subtitle="subrip"), NOTHING, NEITHER)
+hollow("cover_alone.mp4", partial(media, "mp4", cover=True))
+hollow("data_alone.ts", lambda: _data_alone(), NOTHING, UNREADABLE)
+hollow("wordless_sidecar.mp4", MP4, VA, beside={".srt": b""})
+
+# What is cut off must be told wherever the container says how much there should be.
+truncated = _add("truncated: a copy or a download that broke off")
+GONE = (NOTHING, UNREADABLE)
+CUT = (NOTHING, f"{UNREADABLE}|{BROKEN}")  # how much can be read depends on where in a packet the cut falls
+for name, source, answers in (
+    ("index_last.mp4", MP4, {10: GONE, 50: GONE}),
+    ("index_first.mp4", FAST, {10: CUT, 50: CUT, 90: CUT, 99: CUT}),
+    ("fragments.mp4", partial(MP4, encoder="g=5", muxer="movflags=frag_keyframe+empty_moov"), {50: CUT, 90: CUT}),
+    ("cluster.mkv", MKV, {share: (NOTHING, SHORT, SHORT) for share in (10, 50, 90, 99)}),
+    (
+        "cluster.webm",
+        partial(WEBM, seconds=3.0, frames=30),
+        {50: (NOTHING, SHORT, SHORT), 90: (NOTHING, SHORT, SHORT)},
+    ),
+    ("riff.avi", AVI, {10: CUT, 50: CUT, 90: (NOTHING, SHORT, SHORT)}),
+    ("packets.ts", partial(TS, encoder="g=5"), {10: CUT, 50: CUT, 90: CUT}),
+    ("tags.flv", partial(media, "flv", "libx264", "aac", encoder="g=5"), {50: CUT, 90: CUT}),
+    ("objects.wmv", WMV, {50: CUT, 90: CUT}),
+    ("partitions.mxf", MXF, {50: CUT, 90: CUT}),
+    ("frames.flac", FLAC, {50: CUT, 90: CUT}),
+    # these say nowhere how long they are: what came is all there is
+    ("pages.ogg", partial(OPUS, seconds=6.0), {50: (A,), 90: (A,)}),
+    ("data.wav", partial(media, "wav", audio="pcm_s16le"), {50: (A,), 90: (A,)}),
+    ("frames.mp3", MP3, {50: (A,), 90: (A,)}),
+    ("blocks.gif", partial(media, "gif", "gif"), {50: (V,), 90: (V,)}),
+):
+    for share, (reads, *says) in answers.items():
+        content = partial(lambda source, share: cut(source(), share / 100), source, share)
+        perhaps = VA if (reads, *says) == CUT else NOTHING
+        truncated(f"{share}_percent_{name}", content, reads, *says, perhaps=perhaps)
+truncated("within_the_index.mp4", lambda: MP4()[: MP4().index(b"moov") + 300], *GONE)
+for name, source, size in (
+    ("header.mp4", MP4, 40),
+    ("header.mkv", MKV, 60),
+    ("header.avi", AVI, 40),
+    ("header.wav", partial(media, "wav", audio="pcm_s16le"), 30),
+    ("header.flac", FLAC, 30),
+    ("header.mp3", MP3, 30),
+    ("header.ts", TS, 100),
+    ("header.flv", partial(media, "flv", "libx264", "aac"), 13),
+    ("header.ogg", OPUS, 40),
+    ("header.gif", partial(media, "gif", "gif"), 13),
+):
+    truncated(
+        f"only_{name}",
+        partial(lambda source, size: source()[:size], source, size),
+        NOTHING,
+        f"{UNREADABLE}|{BROKEN}",
+    )
+
+
+# Anything can be called .mp4.
+foreign = _add("foreign: no media at all, by a name of media")
+foreign("empty.mp4", b"", NOTHING, NO_MEDIA)
+foreign("one_byte.mp4", b"\x00", NOTHING, NO_MEDIA)
+foreign("zeros.mp4", bytes(100_000), NOTHING, NO_MEDIA)
+foreign("noise.mp4", NOISE[:50_000], NOTHING, NO_MEDIA)
+foreign("noise.mp3", NOISE[50_000:100_000], NOTHING, NO_MEDIA)
+foreign("noise.ts", NOISE[100_000:150_000], NOTHING, NO_MEDIA)
+foreign("ones.mpg", b"\xff" * 50_000, NOTHING, NO_MEDIA)
+foreign("text.mp4", b"Dear diary,\nthis is no video at all.\n" * 100, NOTHING, NO_MEDIA)
+foreign("ansi_art.mp4", b"\x1b[31mred\x1b[0m text\n" * 100, NOTHING, NO_MEDIA)
+foreign("json.mp4", b'{"error": "not found", "code": 404}' * 30, NOTHING, NO_MEDIA)
+foreign("html.mp4", b"<!DOCTYPE html><html><body>Sign in to watch this video</body></html>" * 30, NOTHING, NO_MEDIA)
+foreign("pdf.mp4", b"%PDF-1.7\n1 0 obj << /Type /Catalog >> endobj\n" + NOISE[:5000], NOTHING, NO_MEDIA)
+foreign("elf.mp4", b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00" + NOISE[:5000], NOTHING, NO_MEDIA)
+foreign("script.mp4", b"#!/bin/sh\necho here\n" * 50, NOTHING, NO_MEDIA)
+foreign("pickle.mp4", pickle.dumps({"weights": list(range(1000))}), NOTHING, NO_MEDIA)
+foreign("gzip.mp4", zlib.compress(bytes(100_000), wbits=31), NOTHING, NO_MEDIA)
+foreign("sqlite.mp4", b"SQLite format 3\x00" + bytes(4000), NOTHING, NO_MEDIA)
+foreign("captions.mp4", CUE * 20, NOTHING, NO_MEDIA)
+foreign("picture.png.mp4", lambda: png(64, 64), NOTHING, NO_MEDIA)
+foreign("picture.jpg.mp4", lambda: jpeg(64, 64), NOTHING, NO_MEDIA)
+foreign("unfinished.mp4", box(b"ftyp", b"isom", bytes(4), b"isom"), NOTHING, NO_MEDIA)
+foreign("midi.wav", b"MThd\x00\x00\x00\x06\x00\x01\x00\x01\x01\xe0MTrk" + NOISE[:200], NOTHING, NO_MEDIA)
+foreign("webp.avi", b"RIFF" + struct.pack("<I", 1000) + b"WEBPVP8 " + NOISE[:1000], NOTHING, NO_MEDIA)
+
+
+foreign("zip.mp4", _zip, NOTHING, NO_MEDIA)
+# FFmpeg can render these, or follow what they name: the reader must not.
+LURE = "h264_aac.mp4"  # a good file beside them
+follows = _add("playlist: text that makes FFmpeg open other files and hosts")
+follows(
+    "hls.mp4", f"#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2.0,\n{LURE}\n#EXT-X-ENDLIST\n".encode(), NOTHING, NO_MEDIA
+)
+follows("hls_file.ts", b"#EXTM3U\n#EXTINF:2.0,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n", NOTHING, NO_MEDIA)
+follows("concat.mp4", f"ffconcat version 1.0\nfile '{LURE}'\n".encode(), NOTHING, NO_MEDIA)
+follows("concat_http.mkv", b"ffconcat version 1.0\nfile 'http://127.0.0.1:9/clip.mp4'\n", NOTHING, NO_MEDIA)
+follows(
+    "dash.mp4",
+    f'<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static"><Period>'
+    f'<AdaptationSet mimeType="video/mp4"><Representation id="1" bandwidth="1"><BaseURL>{LURE}</BaseURL>'
+    "</Representation></AdaptationSet></Period></MPD>".encode(),
+    NOTHING,
+    NO_MEDIA,
+)
+follows("session.mp4", b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"
+    b"a=rtpmap:96 H264/90000\n", NOTHING, NO_MEDIA)  # fmt: skip
+follows("playlist.wmv", f'<ASX version="3.0"><Entry><Ref href="{LURE}"/></Entry></ASX>'.encode(), NOTHING, NO_MEDIA)
+follows("image_list.mp4", b"frame%03d.png\n" * 20, NOTHING, NO_MEDIA)
+follows(
+    "redirect.mov",
+    lambda: box(
+        b"moov",
+        box(
+            b"rmra",
+            box(b"rmda", box(b"rdrf", bytes(4), b"url ", struct.pack(">I", len(LURE) + 1), LURE.encode(), b"\x00")),
+        ),
+    ),
+    NOTHING,
+    UNREADABLE,
+)
+for name, entry in (
+    ("reference_by_url.mov", lambda: box(b"url ", bytes(4), LURE.encode(), b"\x00")),
+    ("reference_by_file.mov", lambda: box(b"url ", bytes(4), b"file:///dev/zero\x00")),
+    ("reference_by_alias.mov", lambda: _alias(LURE)),
+):
+    follows(
+        name,
+        partial(
+            lambda entry: put_box(
+                _without_samples(),
+                "moov/trak/mdia/minf/dinf/dref",
+                box(b"dref", bytes(4), b"\x00\x00\x00\x01", entry()),
+            ),
+            entry,
+        ),
+        NOTHING,
+        BROKEN,
+    )
+
+
+follows("linked_segment.mkv", lambda: matroska(*[media("mjpeg", "mjpeg", frames=1)] * 5, info=ebml(0x3E83BB, LURE) +
+    ebml(0x3EB923, NOISE[:16]) + ebml(0x73A4, NOISE[16:32])), V)  # fmt: skip
+
+# Bits flip on disks and in transfer: what decodes is kept, what does not is named.
+rotten = _add("bit rot: bytes that flipped somewhere")
+rotten("noise_in_the_picture.mp4", lambda: packets_damaged(MP4(), "video"), A, "video stream")
+rotten("noise_in_the_sound.mp4", lambda: packets_damaged(MP4(), "audio"), V, "audio stream")
+rotten(
+    "noise_in_the_picture.mkv",
+    lambda: packets_damaged(media("matroska", "libx264", "libmp3lame"), "video"),
+    A,
+    "video stream",
+)
+rotten(
+    "noise_in_the_sound.mkv", lambda: packets_damaged(media("matroska", "libx264", "flac"), "audio"), V, "audio stream"
+)
+rotten(
+    "noise_in_the_picture.avi", lambda: packets_damaged(media("avi", "mjpeg", "pcm_s16le"), "video"), A, "video stream"
+)
+rotten(
+    "noise_in_both.mp4",
+    lambda: packets_damaged(packets_damaged(MP4(), "audio"), "video"),
+    NOTHING,
+    "video stream",
+    "audio stream",
+)
+rotten("noise_in_the_middle.mp4", lambda: noisy(FAST(), 0.5, 6000), NOTHING, "video stream", "audio stream")
+rotten("noise_in_the_middle.mp3", lambda: noisy(MP3(), 0.5, 1000), NOTHING, "audio stream")
+rotten(
+    "noise_in_the_middle.flac",
+    lambda: noisy(FLAC(), 0.5, 3000),
+    NOTHING,
+    "audio stream",
+    perhaps=A,
+)
+rotten("noise_in_the_middle.wav", lambda: noisy(media("wav", audio="pcm_s16le"), 0.5, 3000), A)
+rotten("flipped_header.mp4", lambda: flipped(FAST(), 0, 40, 1), NOTHING, NO_MEDIA)
+rotten("flipped_header.mkv", lambda: flipped(MKV(), 0, 40, 1), NOTHING, NO_MEDIA)
+rotten("flipped_header.avi", lambda: flipped(media("avi", "mjpeg", "pcm_s16le"), 0, 40, 1), NOTHING, NO_MEDIA)
+rotten("flipped_index.mp4", lambda: flipped(FAST(), 100, 3000, 7), NOTHING, ".")
+rotten(
+    "flipped_index.avi",
+    lambda: flipped(AVI(), -300, None, 5),
+    NOTHING,
+    BROKEN,
+    perhaps=VA,
+)
+rotten("flipped_cues.mkv", lambda: flipped(MKV(), -200, None, 5), V, BROKEN, perhaps=A)
+rotten("flipped_everywhere.mp4", lambda: flipped(MP4(), 0, None, 97), NOTHING, ".", perhaps=VA)
+rotten("flipped_everywhere.mkv", lambda: flipped(MKV(), 0, None, 197), NOTHING, ".", perhaps=VA)
+rotten("flipped_everywhere.ts", lambda: flipped(TS(), 0, None, 197), NOTHING, ".", perhaps=VA)
+rotten(
+    "flipped_everywhere.ogg",
+    lambda: flipped(OPUS(), 0, None, 197),
+    NOTHING,
+    ".",
+    perhaps=VA,
+)
+rotten("lost_start.ts", lambda: TS(encoder="g=5")[10_000:], VA)
+rotten("lost_start.mp4", lambda: MP4()[5000:], NOTHING, NO_MEDIA)
+rotten(
+    "no_keyframe_first.mkv",
+    lambda: remux(media("matroska", "libx264", encoder="g=10 bf=0"), "matroska", lambda packets: packets[3:]),
+    V,
+)
+rotten(
+    "no_keyframe_at_all.mkv",
+    lambda: remux(
+        media("matroska", "libx264", encoder="g=100 bf=0 sc_threshold=0"), "matroska", lambda packets: packets[3:]
+    ),
+    NOTHING,
+    "video stream",
+)
+rotten(
+    "size_changes.ts",
+    lambda: media("mpegts", "mpeg2video", rate=25) + media("mpegts", "mpeg2video", rate=25, size=(96, 96)),
+    NOTHING,
+    "changes its size",
+)
+
+# Sizes, counts and offsets that somebody else wrote: none may cost memory, time or another file.
+STBL = "moov/trak/mdia/minf/stbl"
+MOST = b"\xff\xff\xff\xff"
+lies = _add("lies: boxes, tables and headers that claim what is not so")
+lies("no_index.mp4", lambda: MP4()[: _find_box(MP4(), "moov")[0][0]], NOTHING, NO_MEDIA)
+lies(
+    "no_samples.mp4",
+    lambda: box(b"ftyp", b"isom", bytes(4)) + MP4()[_find_box(MP4(), "moov")[0][0] :],
+    NOTHING,
+    BROKEN,
+    BROKEN,
+)
+for name, size in (
+    ("huge", MOST),
+    ("negative", b"\x80\x00\x00\x00"),
+    ("zero", bytes(4)),
+    ("seven", b"\x00\x00\x00\x07"),
+):
+    for step, answer in (
+        ("moov", (VA,)),
+        ("trak", (V,)),
+        ("stsz", (A, "video stream")),
+        ("stsd", (A,)),  # nothing is left that tells of a picture
+    ):
+        path = {"moov": "moov", "trak": "moov/trak"}.get(step, f"{STBL}/{step}")
+        if name == "seven":
+            answer = (A, "no decoder") if step == "stsd" else (NOTHING, UNREADABLE)
+        lies(
+            f"{name}_size_of_{step}.mp4",
+            partial(lambda path, size: set_box(MP4(), path, 0, size), path, size),
+            *answer,
+        )
+lies(
+    "size_of_64_bits.mp4",
+    lambda: set_box(MP4(), "moov", 0, b"\x00\x00\x00\x01moov\x7f" + MOST + b"\xff\xff\xff"),
+    NOTHING,
+    NEITHER,
+)
+lies("box_inside_itself.mp4", lambda: set_box(MP4(), "moov/trak", 0, struct.pack(">I", len(MP4()))), V)
+lies("nested_boxes.mp4", lambda: box(b"ftyp", b"isom", bytes(4)) + _nested(b"moov", 20_000), NOTHING, UNREADABLE)
+lies("nested_user_data.mp4", lambda: MP4() + _nested(b"udta", 20_000), NOTHING, NO_MEDIA)
+for table, offset, answer in (
+    ("stsz", 16, (NOTHING, NO_MEDIA)),
+    ("stts", 12, (NOTHING, f"{NO_MEDIA}|{MEMORY}")),
+    ("stsc", 12, (NOTHING, NO_MEDIA)),
+    ("stco", 12, (VA,)),
+    ("stss", 12, (NOTHING, NO_MEDIA)),
+    ("ctts", 12, (NOTHING, NO_MEDIA)),
+    ("stsd", 12, (NOTHING, NO_MEDIA)),
+):
+    content = partial(lambda table, offset: set_box(FAST(), f"{STBL}/{table}", offset, MOST), table, offset)
+    lies(f"entries_of_{table}.mp4", content, *answer)
+lies(
+    "samples_of_one_size.mp4",
+    lambda: set_box(FAST(), f"{STBL}/stsz", 12, b"\x00\x00\x00\x01" + MOST),
+    A,
+    "video stream",
+)
+lies("repeated_duration.mp4", lambda: set_box(FAST(), f"{STBL}/stts", 16, MOST), VA)
+lies("duration_of_a_frame.mp4", lambda: set_box(FAST(), f"{STBL}/stts", 20, b"\x7f" + MOST[1:]), A, DURATION)
+lies("frames_without_duration.mp4", lambda: set_box(FAST(), f"{STBL}/stts", 20, bytes(4)), VA)
+lies("frame_order.mp4", lambda: set_box(FAST(), f"{STBL}/ctts", 20, b"\x7f" + MOST[1:]), A, "video stream", perhaps=V)
+lies("samples_elsewhere.mp4", lambda: set_box(FAST(), f"{STBL}/stco", 16, b"\x7f" + MOST[1:]), A, BROKEN)
+lies("samples_in_the_index.mp4", lambda: set_box(FAST(), f"{STBL}/stco", 16, bytes(4)), VA)
+lies("size_of_a_sample.mp4", lambda: set_box(FAST(), f"{STBL}/stsz", 20, b"\x7f" + MOST[1:]), A, "video stream")
+lies("no_timescale.mp4", lambda: set_box(FAST(), "moov/trak/mdia/mdhd", 20, bytes(4)), VA)
+lies("timescale.mp4", lambda: set_box(FAST(), "moov/trak/mdia/mdhd", 20, MOST), VA)
+lies("no_timescale_at_all.mp4", lambda: set_box(FAST(), "moov/mvhd", 20, bytes(4)), VA)
+lies("no_duration.mp4", lambda: set_box(FAST(), "moov/trak/mdia/mdhd", 24, bytes(4)), VA)
+lies("ages_long.mp4", lambda: set_box(FAST(), "moov/trak/mdia/mdhd", 24, MOST), VA)
+lies("edit_beyond_the_end.mp4", lambda: set_box(FAST(), "moov/trak/edts/elst", 20, b"\x7f" + MOST[1:]), A, ".")
+lies("edit_of_nothing.mp4", lambda: set_box(FAST(), "moov/trak/edts/elst", 16, bytes(4)), A, "video stream")
+lies(
+    "edit_before_the_start.mp4",
+    lambda: set_box(FAST(), "moov/trak/edts/elst", 20, b"\xff\xff\x00\x00"),
+    A,
+    "video stream",
+)
+lies("many_edits.mp4", lambda: _edited(50_000), A, f"{TIME}|{DURATION}")
+lies("unknown_codec.mp4", lambda: swapped(FAST(), b"avc1\x00", b"zzz9\x00"), A, "no decoder|unknown")
+lies("no_codec_settings.mp4", lambda: swapped(FAST(), b"avcC", b"free"), NOTHING, NO_MEDIA)
+lies("settings_of_noise.mp4", lambda: noisy(FAST(), (FAST().index(b"avcC") + 4) / len(FAST()), 30), A, "video stream")
+lies("settings_of_sound.mp4", lambda: swapped(FAST(), b"esds", b"free"), VA)
+lies("size_of_the_picture.mp4", lambda: set_box(FAST(), f"{STBL}/stsd", 16 + 32, MOST), VA)
+lies("crooked_matrix.mp4", lambda: set_box(FAST(), "moov/trak/tkhd", 48, NOISE[:36]), VA)
+lies("compressed_index.mov", lambda: _bomb(), NOTHING, f"{UNREADABLE}|{MEMORY}")
+lies(
+    "huge_element.mkv",
+    lambda: swapped(matroska(jpeg(64, 64)), b"\x16\x54\xae\x6b\x01\x00", b"\x16\x54\xae\x6b\x01\xff"),
+    V,
+)
+lies("nested_elements.mkv", lambda: matroska(*[jpeg(64, 64)] * 3, info=_nested_chapters(2000)), V)
+lies(
+    "packed_blocks.mkv",
+    lambda: matroska(*map(zlib.compress, (jpeg(64, 64), bytes(50_000_000), jpeg(64, 64))), track=_packing(0)),
+    NOTHING,
+    "video stream",
+    perhaps=V,
+)
+lies("codec_data.mkv", lambda: matroska(*[jpeg(64, 64)] * 3, track=ebml(0x63A2, NOISE, size=2**40)), V)
+lies("unknown_codec.mkv", lambda: matroska(*[NOISE[:500]] * 3, codec="V_NOBODY/KNOWS"), NOTHING, "no decoder")
+lies("size_of_the_picture.mkv", lambda: matroska(*[jpeg(64, 64)] * 3, size=(2**31 - 1, 2**31 - 1)), V)
+lies("frames_of_avi.avi", lambda: _riff("strh", 32, MOST), A, SHORT)
+lies("no_scale.avi", lambda: _riff("strh", 20, bytes(4)), VA)
+lies("no_rate.avi", lambda: _riff("strh", 24, bytes(4)), VA)
+lies(
+    "no_index.avi",
+    lambda: AVI()[: AVI().index(b"idx1")],
+    NOTHING,
+    SHORT,
+    SHORT,
+)
+lies("index_elsewhere.avi", lambda: _index_elsewhere(), VA)
+lies("samples_of.flac", lambda: _flac(22, MOST), NOTHING, SHORT)
+lies("no_rate.flac", lambda: _flac(18, bytes(3)), A)
+lies("picture_in.flac", lambda: b"fLaC\x06\xff\xff\xff" + FLAC()[4:], NOTHING, ".")
+lies("tag_in.mp3", lambda: b"ID3\x04\x00\x00\x7f\x7f\x7f\x7f" + MP3(), NOTHING, ".")
+lies("frames_in.mp3", lambda: _xing(MOST), A)
+lies("4_gb.wav", lambda: wav(tone(16_000), claim=2**32 - 20), A)
+lies("no_channels.wav", lambda: wav(tone(16_000), channels=0, align=2), NOTHING, ".")
+lies("channels.wav", lambda: wav(tone(16_000), channels=65_535, align=2), NOTHING, ".")
+lies("no_rate.wav", lambda: wav(tone(16_000), rate=0), NOTHING, ".")
+lies("rate.wav", lambda: wav(tone(16_000), rate=2**32 - 1), NOTHING, ".")
+lies("slow.wav", lambda: wav(tone(4000), rate=1), A)  # more than an hour
+lies("no_bits.wav", lambda: wav(tone(16_000), bits=0, align=2), NOTHING, ".")
+lies("no_align.wav", lambda: wav(tone(16_000), align=0), A)
+lies("unknown_code.wav", lambda: wav(tone(16_000), code=0x7777), NOTHING, ".")
+lies("nested_lists.wav", lambda: wav(tone(16_000)).replace(b"fmt ", b"LIST\xff\xff\xff\x7fINFOfmt "), NOTHING, ".")
+lies(
+    "nested_objects.flv",
+    lambda: (
+        b"FLV\x01\x05\x00\x00\x00\x09\x00\x00\x00\x00"
+        + _flv_tag(18, b"\x02\x00\x0aonMetaData" + b"\x03\x00\x01a" * 50_000)
+    ),
+    NOTHING,
+    ".",
+)
+lies(
+    "tag_of.flv",
+    lambda: b"FLV\x01\x05\x00\x00\x00\x09\x00\x00\x00\x00" + b"\x09\xff\xff\xff" + NOISE[:1000],
+    NOTHING,
+    ".",
+)
+lies(
+    "size_of_objects.wmv",
+    lambda: _patched(WMV(), 16, MOST * 2),
+    VA,
+)
+lies("pages_without_end.ogg", lambda: (b"OggS\x00\x00" + bytes(20) + b"\xff" + b"\xff" * 255) * 2000, NOTHING, ".")
+lies("only_null_packets.ts", (b"\x47\x1f\xff\x10" + b"\xff" * 184) * 2000, NOTHING, UNREADABLE)
+lies("only_tables.ts", lambda: media("mpegts", "libx264")[: 188 * 3] * 50)
+lies(
+    "streams_without_end.mpg",
+    lambda: b"".join(
+        b"\x00\x00\x01" + bytes([0xC0 + n % 48]) + b"\x00\x08\x80\x00\x00" + NOISE[n : n + 5] for n in range(5000)
+    ),
+    NOTHING,
+    ".",
+)
+
+
+# Little on disk, much in memory or in time.
+bombs = _add("bomb: small files that are large, or long, when they are decoded")
+bombs(
+    "8192_by_8192.mp4",
+    lambda: media("mp4", "libx264", frames=1, size=(8192, 8192), encoder="preset=ultrafast", is_black=True),
+    NOTHING,
+    PIXELS,
+)
+bombs("16000_by_16000.mov", lambda: _of_pictures("mov", "png", png(16_000, 16_000), 3), NOTHING, PIXELS)
+bombs(
+    "8192_by_8192.mkv",
+    lambda: matroska(*[png(8192, 8192)] * 8, codec="V_MS/VFW/FOURCC", track=_bitmap(b"MPNG", 8192)),
+    NOTHING,
+    PIXELS,
+)
+bombs(
+    "30000_by_30000.mkv",
+    lambda: matroska(*[png(30_000, 30_000)] * 2, codec="V_MS/VFW/FOURCC", track=_bitmap(b"MPNG", 64)),
+    NOTHING,
+    ".",
+)
+bombs("65500_by_65500.mkv", lambda: matroska(*[jpeg(65_500, 65_500)] * 5), NOTHING, ".")
+bombs("16000_by_16000.mkv", lambda: matroska(*[jpeg(16_000, 16_000)] * 5), NOTHING, ".")
+bombs("65535_by_65535.gif", gif(65_535, 65_535, 3), NOTHING, ".")
+bombs("16000_by_16000.gif", gif(16_000, 16_000, 20), NOTHING, PIXELS)
+bombs(
+    "grows.mkv",
+    lambda: matroska(png(64, 64), *[png(16_384, 16_384)] * 3, codec="V_MS/VFW/FOURCC", track=_bitmap(b"MPNG", 64)),
+    NOTHING,
+    ".",
+)
+bombs(
+    "just_within.mkv", lambda: matroska(*[png(5900, 5900)] * 8, codec="V_MS/VFW/FOURCC", track=_bitmap(b"MPNG", 64)), V
+)
+bombs("many_pictures.gif", gif(2000, 2000, 500), V)
+bombs("ten_hours.aac", lambda: silent_adts() * math.ceil(36_000 / 0.128), A)
+bombs("ten_hours.mkv", lambda: _long_flac("matroska"), A)
+bombs("ten_hours.ogg", lambda: _long_flac("ogg"), A)
+bombs("ten_hours.mp3", lambda: _silent_mp3() * math.ceil(36_000 / 0.072), A)
+bombs("a_year.mkv", lambda: _long_flac("matroska", 3, spacing=365 * 24 * 3600), A)
+_add_path(
+    "bomb: small files that are large, or long, when they are decoded",
+    "ten_hours.wav",
+    lambda path: _sparse_wav(path),
+    A,
+)
+
+
+# Values, times and tags at the ends of their ranges.
+extreme = _add("extreme: samples, times and tags that no recorder writes")
+extreme("not_a_number.wav", lambda: wav(np.full(16_000, np.nan, "<f4").tobytes(), code=3, bits=32), A)
+extreme("infinite.wav", lambda: wav(np.full(16_000, np.inf, "<f4").tobytes(), code=3, bits=32), A)
+extreme(
+    "mixed_with_nan.wav",
+    lambda: wav(np.where(np.arange(16_000) % 7, 0.25, np.nan).astype("<f4").tobytes(), code=3, bits=32),
+    A,
+)
+extreme("largest_float.wav", lambda: wav(np.full(16_000, 3e38, "<f4").tobytes(), code=3, bits=32), A)
+extreme("smallest_float.wav", lambda: wav(np.full(16_000, 1e-45, "<f4").tobytes(), code=3, bits=32), A)
+extreme("clipped.wav", wav(np.full(16_000, -(2**15), "<i2").tobytes()), A)
+extreme("repeated_times.nut", lambda: remux(media("nut", "mpeg4"), "nut", _same_times), V)
+extreme("overflowing_times.mkv", lambda: remux(MKV(), "matroska", partial(_shifted, seconds=2**43 / 1000)), VA)
+extreme("falling_times.mkv", lambda: _blocks_at([900, 600, 300, 0, -300]), V)
+extreme("equal_times.mkv", lambda: _blocks_at([0] * 8), V)
+extreme(
+    "no_spacing.mkv", lambda: swapped(matroska(*[jpeg(64, 64)] * 5), ebml(0x2AD7B1, 1_000_000), ebml(0x2AD7B1, 0)), V
+)
+extreme(
+    "wide_spacing.mkv",
+    lambda: swapped(matroska(*[jpeg(64, 64)] * 5), ebml(0x2AD7B1, 1_000_000), ebml(0x2AD7B1, 2**62)),
+    NOTHING,
+    NO_MEDIA,
+)
+for name, text in (
+    ("absurd", f"{'9' * 400}:00:00.0"),
+    ("negative", "-1:00:00.0"),
+    ("text", "two seconds"),
+    ("minutes", "00:99:99.999999999"),
+    ("empty", ""),
+    ("hours", "10:00:00.000"),
+    ("arabic", "٠٩:٠٠:٠٠.٠"),
+):
+    tag = (("DURATION", text),)
+    extreme(f"duration_{name}.ogg", partial(media, "ogg", audio="flac", tags=tag), A)
+    extreme(f"duration_{name}.nut", partial(media, "nut", "mpeg4", tags=tag), V)
+extreme("duration_hours.flac", partial(media, "flac", audio="flac", metadata=(("DURATION", "10:00:00.000"),)), A)
+extreme("duration_absurd.mkv", lambda: _retagged("9" * 18), VA)
+extreme("duration_longer.mkv", lambda: _retagged("99:59:59.000000000"), NOTHING, SHORT, SHORT)
+extreme("title_of_a_megabyte.mkv", partial(MKV, metadata=(("title", "x" * 1_000_000),)), VA)
+extreme(
+    "title_of_a_megabyte.mp3", partial(media, "mp3", audio="libmp3lame", metadata=(("title", "x" * 1_000_000),)), A
+)
+extreme("title_of_controls.mp4", partial(MP4, metadata=(("title", "\x1b]0;owned\x07\x1b[31m\r\n\t\x7f"),)), VA)
+extreme(
+    "title_not_utf8.mkv",
+    lambda: swapped(MKV(metadata=(("title", "ABCDEFGH"),)), b"ABCDEFGH", b"\xff\xfe\xc3\x28\x80\xf8\xed\xa0"),
+    VA,
+)
+extreme(
+    "title_not_utf8.mp3",
+    lambda: swapped(
+        media("mp3", audio="libmp3lame", metadata=(("title", "ABCDEFGH"),)),
+        b"ABCDEFGH",
+        b"\xff\xfe\xc3\x28\x80\xf8\xed\xa0",
+    ),
+    A,
+)
+extreme(
+    "key_not_utf8.ogg",
+    lambda: swapped(media("ogg", audio="flac", metadata=(("ABCD", "x"),)), b"ABCD=", b"\xff\xfe\x80A="),
+    A,
+)
+extreme(
+    "thousand_tags.ogg",
+    partial(media, "ogg", audio="flac", metadata=tuple((f"K{n}", "v" * 20) for n in range(1000))),
+    A,
+)
+extreme("language_of_controls.mkv", lambda: swapped(MKV(tags=(("language", "eng"),)), b"eng", b"\x1b[2"), VA)
+
+
+# Subtitles beside a clip and inside it; what is wrong with them costs the clip nothing else.
+text = _add("subtitles: files beside a clip and tracks inside, right, wrong and hostile")
+for name, content, answer in (
+    ("utf16", CUE.decode().encode("utf-16"), (VA, "UTF-8")),
+    ("latin1", CUE.replace(b"hello", b"caf\xe9"), (VA, "UTF-8")),
+    ("mark", b"\xef\xbb\xbf" + CUE, (VAS,)),
+    ("carriage_returns", CUE.replace(b"\n", b"\r\n"), (VAS,)),
+    ("digits", b"1\n2\n3\n4\n", (VA, "no cue")),
+    ("prose", b"Dear diary,\nno times here.\n", (VA, "no cue")),
+    ("binary", NOISE[:20_000], (VA, "UTF-8")),
+    ("zeros", bytes(20_000), (VA, "no cue")),
+    ("controls", CUE.replace(b"hello", b"\x1b[31mhello\x07"), (VAS,)),
+    ("numbers_of_millions", CUE.replace(b"00:00:01", b"9" * 5000 + b":00:01"), (VAS,)),
+    ("angle_brackets", CUE.replace(b"hello", b"<b " * 300_000), (VAS,)),
+    ("closing_brackets", CUE.replace(b"hello", b"</" * 400_000), (VAS,)),
+    ("braces", CUE.replace(b"hello", b"{\\" * 400_000), (VAS,)),
+    ("entities", CUE.replace(b"hello", b"&#1114111;&lt;&#0;&#99999999999999999999;&" * 20_000), (VAS,)),
+    ("spaces", CUE.replace(b"00:00:00", b" " * 1_000_000 + b"00:00:00"), (VAS,)),
+    ("arrows", b"--> " * 500_000, (VA, "no cue")),
+    ("one_line_of_20_mb", CUE + b"la " * 7_000_000, (VA, MEMORY)),
+    (
+        "million_cues",
+        lambda path: path.write_bytes(
+            b"".join(b"%d\n00:00:00,000 --> 00:00:01,000\nla %d\n\n" % (n, n) for n in range(1_000_000))
+        ),
+        (VA, MEMORY),
+    ),
+):
+    text(f"srt_{name}.mp4", MP4, *answer, beside={".srt": content})
+text("vtt_plain.mp4", MP4, VAS, beside={".vtt": b"WEBVTT\n\n00:00.000 --> 00:01.000\n<v Karin>hello\n"})
+text("vtt_styles.mp4", MP4, VA, beside={".vtt": b"WEBVTT\n\nSTYLE\n::cue { color: red }\n\nNOTE " + b"x " * 100_000})
+text("vtt_empty.mp4", MP4, VA, beside={".vtt": b"WEBVTT"})
+text("srt_of_zero.mp4", MP4, VA, IRREGULAR, beside={".srt": lambda path: path.symlink_to("/dev/zero")})
+text("srt_fifo.mp4", MP4, VA, IRREGULAR, beside={".srt": os.mkfifo})
+text("srt_folder.mp4", MP4, VA, IRREGULAR, beside={".srt": lambda path: path.mkdir()})
+text("srt_broken_link.mp4", MP4, VA, beside={".srt": lambda path: path.symlink_to("nowhere.srt")})
+text("srt_link_to_itself.mp4", MP4, VA, beside={".srt": lambda path: path.symlink_to(path.name)})
+text("srt_of_passwords.mp4", MP4, VA, "no cue", beside={".srt": lambda path: path.symlink_to("/etc/passwd")})
+text(
+    "track_not_utf8.mkv",
+    lambda: swapped(
+        media("matroska", "libx264", "", "subrip", lines=("ABCDEFGH",)),
+        b"ABCDEFGH",
+        b"\xff\xfe\xc3\x28\x80\xf8\xed\xa0",
+    ),
+    V,
+    "subtitle stream|subtitle track",
+)
+text(
+    "track_of_drawings.mkv",
+    partial(media, "matroska", "libx264", "", "ass", lines=("{\\p1}m 0 0 l 100 0 100 100{\\p0}",)),
+    V,
+)
+text("track_of_braces.mkv", partial(media, "matroska", "libx264", "", "subrip", lines=("{\\" * 20_000,)), V)
+text("track_of_one_long_line.mkv", partial(media, "matroska", "libx264", "", "subrip", lines=("la " * 50_000,)), VS)
+
+# Names that terminals, shells, protocols and encodings trip over; the content is good.
+named = _add("names: good files with names that something trips over")
+for name in (
+    "-y.mp4",
+    "--help.mp4",
+    "a:b.mp4",
+    "http:.mp4",
+    "concat:a|b.mp4",
+    "%s%n%d.mp4",
+    "%03d.mp4",
+    "'quotes\".mp4",
+    "`ls`;$(id)&.mp4",
+    " spaces .mp4",
+    "trailing.mp4.mp4",
+    "UPPER.MP4",
+    "new\nline.mp4",
+    "tab\tand\rreturn.mp4",
+    "\x1b[31mred\x1b[0m.mp4",
+    "\x1b]0;owned\x07.mp4",
+    "\x7f\x9b.mp4",
+    "rtl\u202egpj.mp4",
+    "\u05e9\u05dc\u05d5\u05dd.mp4",
+    "e\u0301 and \xe9.mp4",
+    "\U0001f600.mp4",
+    "zero\u200bwidth\ufeff.mp4",
+    "x" * 251 + ".mp4",
+    "\u00e9" * 125 + ".mp4",
+    "*?[a-z]{b}.mp4",
+    "~.mp4",
+    "back\\slash.mp4",
+    "comma,and;semicolon.mp4",
+    "<b>&amp;.mp4",
+):
+    named(name, MP4, VA)
+named("not utf-8 \udcff\udcfe\udc80.mp4", MP4, VA)
+named("broken \x1b[2J\nname.mp4", b"no video", NOTHING, NO_MEDIA)
+named("not utf-8 and broken \udcff.mp4", b"no video", NOTHING, NO_MEDIA)
+named("x" * 251 + ".mkv", b"no video", NOTHING, NO_MEDIA)
+
+# What is no regular file must not be opened: reading it may never end, or begin something.
+special = partial(_add_path, "no regular file: reading it may never end")
+special("pipe.mp4", os.mkfifo, NOTHING, IRREGULAR)
+special("socket.mp4", lambda path: os.mknod(path, stat.S_IFSOCK | 0o600), NOTHING, IRREGULAR)
+special("zero.mp4", lambda path: path.symlink_to("/dev/zero"), NOTHING, IRREGULAR)
+special("null.mp4", lambda path: path.symlink_to("/dev/null"), NOTHING, IRREGULAR)
+special("terminal.mp4", lambda path: path.symlink_to("/dev/tty"), NOTHING, IRREGULAR)
+special("own_input.mp4", lambda path: path.symlink_to("/proc/self/fd/0"), NOTHING, f"{IRREGULAR}|No such|{NO_MEDIA}")
+special("pipe_by_link.mp4", lambda path: path.symlink_to("pipe.mp4"), NOTHING, IRREGULAR)
+special("nowhere.mp4", lambda path: path.symlink_to("no such file.mp4"), NOTHING, "No such")
+special(
+    "link_to_itself.mp4", lambda path: path.symlink_to(path.name), NOTHING, "No such|Too many levels|symbolic links"
+)
+special("folder.mp4", lambda path: path.mkdir(), NOTHING, IRREGULAR, is_listed=False)
+special("vanished.mp4", lambda path: None, NOTHING, "No such", is_listed=False)
+special("link.mp4", lambda path: path.symlink_to("h264_aac.mp4"), VA, is_listed=False)
+special("second_name.mp4", lambda path: os.link(path.with_name("h264_aac.mp4"), path), VA)
+special(
+    "private.mp4",
+    lambda path: (path.write_bytes(MP4()), path.chmod(0)),
+    *((VA,) if os.geteuid() == 0 else (NOTHING, "ermission")),
+)
+
+
+def write_corpus(folder: Path) -> None:
+    """Make every file of the table in a folder."""
+    for name, case in CORPUS.items():
+        case.make(folder / name)
+
+
+__all__ = ["CORPUS", "Case", "write_corpus"]

@@ -1,0 +1,134 @@
+"""Every wrong gallery of the table is refused in one sentence, by every command that meets it, and left as it is."""
+
+import re
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from eval.__main__ import app as eval_app
+from gallery.gallery import verify_gallery
+from gallery.repair import repair
+from hub_cards.__main__ import app as hub_app
+from modeling_scalar.loading_scalar import model_fingerprint
+from search.__main__ import app as search_app
+from tests.search.wrong_galleries import EVERY, WRONG, make_good
+
+PROGRAMS = {"search": search_app, "eval": eval_app, "hub_cards": hub_app}
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory, tiny_model_dir):
+    folder = tmp_path_factory.mktemp("good") / "gallery"
+    made_by = {
+        "model": str(tiny_model_dir),
+        "fingerprint": model_fingerprint(tiny_model_dir),
+        "query_temperature": 0.1,
+    }
+    make_good(folder, made_by)
+    return folder
+
+
+def argv_of(command, folder, model):
+    """A command that meets the gallery, and writes beside it."""
+    beside = folder.parent
+    return {
+        "query": ["search", "query", folder, "a dog"],
+        "info": ["search", "info", folder],
+        "verify": ["search", "verify", folder],
+        "compact": ["search", "compact", folder],
+        "convert": ["search", "convert", folder, beside / "new"],
+        "index": ["search", "index", beside / "clip.mp4", "--model", model, "--output", folder],
+        "run": ["eval", "run", "--embeddings", folder, "--output", beside / "results", "--device", "cpu"],
+        "push": ["hub_cards", "push-gallery", folder, "user/gallery", "--model", "user/model", "--dry-run"],
+    }[command]
+
+
+def listing(folder):
+    """All that is there, but the lock, which a writer makes."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() and path.stat().st_size < 2**20 else None
+        for path in sorted(folder.rglob("*"))
+        if path.name != ".lock"
+    }
+
+
+def check(wrong, command, before, folder, code, stderr):
+    # Of what is told while a model is loaded, the last line counts.
+    lines = [line for line in stderr.splitlines() if line.strip() and "it/s]" not in line]
+    assert code == 1 and len(lines) == 1 and lines[0].startswith("Error: "), (command, code, stderr[-3000:])
+    assert re.search(wrong.message, lines[0]), (command, lines[0])
+    assert len(lines[0]) < 3000 and listing(folder) == before, command
+
+
+def test_the_table_is_as_large_as_it_should_be():
+    assert len(WRONG) >= 150 and len({wrong.name for wrong in WRONG}) == len(WRONG)
+
+
+@pytest.mark.parametrize("command", EVERY)
+def test_the_gallery_that_is_changed_is_taken_by_every_command(good, tiny_model_dir, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(good, tmp_path / "gallery")
+    (tmp_path / "clip.mp4").write_bytes(b"no film")
+    program, *arguments = map(str, argv_of(command, tmp_path / "gallery", tiny_model_dir))
+    result = CliRunner().invoke(PROGRAMS[program], arguments)
+    # The film cannot be read, which is told on stdout; nothing else is wrong.
+    assert result.exit_code == (1 if command == "index" else 0) and "Error" not in result.stderr, result.output
+
+
+def _once_of_all(wrong, place):
+    """One command for each wrong gallery is quick; all of them take a minute."""
+    for number, command in enumerate(wrong.commands):
+        chosen = number == place % len(wrong.commands)
+        yield pytest.param(wrong, command, id=f"{command}: {wrong.name}", marks=() if chosen else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "command"), [case for place, wrong in enumerate(WRONG) for case in _once_of_all(wrong, place)]
+)
+def test_a_wrong_gallery_is_refused_in_one_sentence_and_left_as_it_is(
+    good, tiny_model_dir, tmp_path, monkeypatch, wrong, command
+):
+    monkeypatch.setattr("gallery.storage._DERIVED_WAIT", 0)
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "gallery"
+    shutil.copytree(good, folder)
+    (tmp_path / "clip.mp4").write_bytes(b"no film")
+    wrong.make(folder)
+    before = listing(folder)
+    program, *arguments = map(str, argv_of(command, folder, tiny_model_dir))
+    result = CliRunner().invoke(PROGRAMS[program], arguments)
+    assert isinstance(result.exception, SystemExit), result.exception
+    check(wrong, command, before, folder, result.exit_code, result.stderr)
+
+
+@pytest.mark.parametrize("name", ["deep lists", "compressed by zstd", "a huge list"])
+def test_a_wrong_gallery_takes_no_memory(commands, good, tmp_path, name):
+    """In a process of its own."""
+    (wrong,) = (wrong for wrong in WRONG if wrong.name == name)
+    folder = tmp_path / "gallery"
+    shutil.copytree(good, folder)
+    wrong.make(folder)
+    before = listing(folder)
+    outcome = commands.run("-m", *argv_of("info", folder, None), cwd=tmp_path)
+    check(wrong, "info", before, folder, outcome.code, outcome.stderr)
+    assert outcome.peak < 1.5e9
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [pytest.param(wrong, marks=pytest.mark.slow if place % 8 else ()) for place, wrong in enumerate(WRONG)],
+    ids=[wrong.name for wrong in WRONG],
+)
+def test_a_wrong_gallery_is_repaired_or_refused_in_a_sentence(good, tmp_path, monkeypatch, wrong):
+    monkeypatch.setattr("gallery.storage._DERIVED_WAIT", 0)
+    folder = tmp_path / "gallery"
+    shutil.copytree(good, folder)
+    wrong.make(folder)
+    try:
+        repair(folder)
+    except (OSError, ValueError) as error:
+        assert len(str(error)) > 20
+    else:
+        verify_gallery(folder)
+        assert repair(folder) == []

@@ -1,0 +1,532 @@
+"""Wrong galleries: how each is made of a good one, and what every command that meets it must say.
+
+`make` changes a folder of today's format: clips, the files that they were read from, and captions.
+"""
+
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gallery.columns import query_table
+from gallery.files import sha256_of
+from gallery.gallery import GalleryWriter, MediaFile
+from gallery.storage import MANIFEST, signed
+from tests.gallery.conftest import make_clips, make_queries
+
+READING = ("query", "info", "verify", "convert", "run", "push")
+EVERY = (*READING, "compact", "index")
+# Of vectors that only those look at who use them.
+VECTORS = ("query", "verify", "convert", "run", "push")
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A wrong gallery; `message` is a regular expression, `commands` are those that must refuse it."""
+
+    name: str
+    make: Callable[[Path], Any]
+    message: str
+    commands: tuple[str, ...] = EVERY
+
+
+def make_good(folder: Path, metadata: dict[str, Any]) -> None:
+    """The gallery that is changed: two files of clips, one with a removed clip, and captions of the others."""
+    with GalleryWriter(folder, "float32") as writer:
+        writer.metadata = metadata
+        for seed in (0, 1):
+            names, embeds, mask = make_clips(4, seed=seed)
+            writer.put_clips(names, embeds, mask)
+            writer.put_files([MediaFile(name, 1, 2, "a" * 64) for name in names])
+            kept = names[1:]
+            writer.put_queries(
+                query_table([f"{seed}-{n}" for n in range(3)], ["c"] * 3, make_queries(3), [[name] for name in kept])
+            )
+            writer.commit()
+        for seed in (0, 1):
+            writer.remove_clips(make_clips(1, seed=seed)[0])
+        writer.commit()
+
+
+# How to make them ---------------------------------------------------------------------------------------------------
+
+
+def text(content: str | bytes) -> Callable[[Path], Any]:
+    """Another manifest."""
+    raw = content if isinstance(content, bytes) else content.encode()
+    return lambda folder: (folder / MANIFEST).write_bytes(raw)
+
+
+def record(change: Callable[[dict], Any]) -> Callable[[Path], Any]:
+    """A manifest that is changed, and has the hash of what it is now."""
+
+    def make(folder):
+        content = json.loads((folder / MANIFEST).read_text())
+        content.pop("sha256")
+        change(content)
+        (folder / MANIFEST).write_text(json.dumps(signed(content)))
+
+    return make
+
+
+def number(old: str, new: str) -> Callable[[Path], Any]:
+    """Other characters in the text of the manifest, which JSON could not write."""
+
+    def make(folder):
+        raw = (folder / MANIFEST).read_text()
+        assert old in raw
+        (folder / MANIFEST).write_text(raw.replace(old, new, 1))
+
+    return make
+
+
+def fields(**changes: Any) -> Callable[[Path], Any]:
+    return record(lambda content: content.update(changes))
+
+
+def without(name: str) -> Callable[[Path], Any]:
+    return record(lambda content: content.pop(name))
+
+
+def metadata(**changes: Any) -> Callable[[Path], Any]:
+    return record(lambda content: content["metadata"].update(changes))
+
+
+def shard(place: int = 0, **changes: Any) -> Callable[[Path], Any]:
+    return record(lambda content: content["tables"]["clips"][place].update(changes))
+
+
+def first(folder: Path, name: str = "clips", suffix: str = "arrow") -> Path:
+    prefix = {"arrow": "data", "npy": "removed"}[suffix]
+    return sorted((folder / name).glob(f"{prefix}-*.{suffix}"))[0]
+
+
+def file(write: Callable[[Path], Any], name: str = "clips", suffix: str = "arrow") -> Callable[[Path], Any]:
+    """The first file of a table, changed in place."""
+    return lambda folder: write(first(folder, name, suffix))
+
+
+def raw(change: Callable[[bytes], bytes], name: str = "clips", suffix: str = "arrow") -> Callable[[Path], Any]:
+    return file(lambda path: path.write_bytes(change(path.read_bytes())), name, suffix)
+
+
+def other(make: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    """Something else with the name of a file."""
+
+    def write(path):
+        path.unlink()
+        make(path)
+
+    return write
+
+
+def table(change: Callable[[pa.Table], pa.Table], name: str = "clips", all_files: bool = False, **options: Any):
+    """Rows that are changed, in files whose sizes and hashes the manifest has: what somebody made on purpose."""
+
+    def make(folder):
+        content = json.loads((folder / MANIFEST).read_text())
+        entries = content["tables"][name]
+        for entry in entries if all_files else entries[:1]:
+            path = folder / name / entry["file"]
+            with pa.ipc.open_stream(path.read_bytes()) as stream:
+                rows = change(stream.read_all())
+            with open(path, "wb") as sink:
+                writer = pa.ipc.new_file if options.get("as_file") else pa.ipc.new_stream
+                compression = options.get("compression")
+                with writer(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
+                    stream.write_table(rows.combine_chunks())
+            entry |= {"rows": len(rows), "bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        content.pop("sha256")
+        (folder / MANIFEST).write_text(json.dumps(signed(content)))
+
+    return make
+
+
+def column(name: str, change: Callable[[pa.ChunkedArray], Any], of: str = "clips", **options: Any):
+    """One column of all files of a table, changed."""
+
+    def changed(rows):
+        found = change(rows.column(name))
+        return rows.set_column(rows.column_names.index(name), name, found)
+
+    return table(changed, of, all_files=True, **options)
+
+
+def listed(values: Callable[[np.ndarray], np.ndarray], kind: pa.DataType = None, length: int | None = None):
+    """Other values in a column of lists."""
+
+    def change(chunks):
+        matrix = np.array(chunks.to_pylist())
+        matrix = values(matrix)
+        flat = pa.array(matrix.reshape(-1), kind or pa.float32())
+        return pa.FixedSizeListArray.from_arrays(flat, length or matrix.shape[1])
+
+    return change
+
+
+def in_first_row(value: float) -> Callable[[np.ndarray], np.ndarray]:
+    """The last row is the one of which all galleries made here have all modalities' rows not removed."""
+
+    def change(matrix):
+        row = int(np.flatnonzero(np.abs(matrix).sum(1))[-1])
+        matrix[row] *= value
+        return matrix
+
+    return change
+
+
+def strings(rows: pa.ChunkedArray) -> pa.Array:
+    return pa.array([str(value) for value in rows.to_pylist()])
+
+
+def older(content: Any) -> Callable[[Path], Any]:
+    """The folder of an older format: a manifest of version 1."""
+
+    def make(folder):
+        for name in ("clips", "files", "queries"):
+            for path in (folder / name).iterdir():
+                path.unlink()
+            (folder / name).rmdir()
+        (folder / MANIFEST).write_text(json.dumps({"version": 1} | content))
+
+    return make
+
+
+def of_datasets(state: Any, information: str = "{}", description: str | None = None) -> Callable[[Path], Any]:
+    """A folder that `datasets` might have written."""
+
+    def make(folder):
+        (folder / MANIFEST).unlink()
+        for name in ("clips", "files", "queries"):
+            for path in (folder / name).glob("*.json"):
+                path.unlink()
+        (folder / "clips" / "state.json").write_text(state if isinstance(state, str) else json.dumps(state))
+        (folder / "clips" / "dataset_info.json").write_text(information)
+        if description is not None:
+            (folder / "embeddings.json").write_text(description)
+
+    return make
+
+
+def zipped(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("removed.npy", b"")
+
+
+def pickled(path: Path) -> None:
+    np.save(path.open("wb"), np.array([print], dtype=object), allow_pickle=True)
+
+
+UUID = pa.binary(16)
+STATE = {
+    "_data_files": [{"filename": "data-000001-0.arrow"}], "_fingerprint": "a", "_format_columns": None,
+    "_format_kwargs": {}, "_format_type": None, "_output_all_columns": False, "_split": None,
+}  # fmt: skip
+DEEP = 100_000
+GONE = "gallery.json is gone, although tables of a gallery are there"
+DAMAGED_LIST = r"removed-000003-0\.npy"
+NO_NUMBERS = "not as they were written|unit norm"
+
+WRONG = [
+    # The manifest as a file
+    Wrong("no manifest", lambda folder: (folder / MANIFEST).unlink(), GONE),
+    Wrong("a folder as manifest", lambda folder: other(os.mkdir)(folder / MANIFEST), GONE),
+    Wrong("a fifo as manifest", lambda folder: other(os.mkfifo)(folder / MANIFEST), GONE),
+    Wrong("a link to nothing", lambda folder: other(lambda p: p.symlink_to("nothing"))(folder / MANIFEST), GONE),
+    Wrong("a link to itself", lambda folder: other(lambda p: p.symlink_to(p.name))(folder / MANIFEST), GONE),
+    Wrong("a link to zeros", lambda folder: other(lambda p: p.symlink_to("/dev/zero"))(folder / MANIFEST), GONE),
+    Wrong("a huge manifest", lambda folder: os.truncate(folder / MANIFEST, 2**30), "a file of at most"),
+    # The manifest as text
+    Wrong("empty", text(""), "is not JSON"),
+    Wrong("half an object", text("{"), "is not JSON"),
+    Wrong("half of it", lambda folder: os.truncate(folder / MANIFEST, 300), "is not JSON"),
+    Wrong("more behind it", number("\n}\n", "\n}\n{}"), "is not JSON"),
+    Wrong("zeros", text(bytes(100)), "is not JSON"),
+    Wrong("not UTF-8", text(b'{"version": "\xff"}'), "is not JSON"),
+    Wrong("UTF-16", text('{"version": 2}'.encode("utf-16")), "is not JSON"),
+    Wrong("a byte order mark", text(b'\xef\xbb\xbf{"version": 2}'), "is not JSON"),
+    Wrong("single quotes", text("{'version': 2}"), "is not JSON"),
+    Wrong("a list", text("[]"), "must hold a JSON object, got list"),
+    Wrong("null", text("null"), "must hold a JSON object, got NoneType"),
+    Wrong("a text", text('"gallery"'), "must hold a JSON object, got str"),
+    Wrong("a number", text("2"), "must hold a JSON object, got int"),
+    Wrong("deep lists", text("[" * DEEP), "is not JSON"),
+    Wrong("deep closed lists", text('{"version": ' + "[" * DEEP + "]" * DEEP + "}"), "is not JSON"),
+    Wrong("deep objects", text('{"x":' * DEEP + "1" + "}" * DEEP), "is not JSON"),
+    Wrong("lists 200 deep", number('"commit": 3', '"commit": ' + "[" * 200 + "]" * 200), "nested deeper than 100"),
+    Wrong("NaN", number('"commit": 3', '"commit": NaN'), "NaN is not JSON"),
+    Wrong("infinity", number('"commit": 3', '"commit": -Infinity'), "Infinity is not JSON"),
+    Wrong("1e400", number('"commit": 3', '"commit": 1e400'), "out of range"),
+    Wrong("401 digits", number('"commit": 3', '"commit": 1' + "0" * 400), "out of range"),
+    Wrong("5001 digits", number('"commit": 3', '"commit": 1' + "0" * 5000), "out of range"),
+    Wrong("a name twice", number('"commit": 3', '"commit": 3, "commit": 4'), "'commit' is there twice"),
+    # Fields of the manifest
+    Wrong("no version", without("version"), "is of version None"),
+    *(
+        Wrong(f"version {value!r:.20}", fields(version=value), "is of version .*expected 2")
+        for value in (0, 3, "2", 2.5, None, True, [2], {}, 10**200)
+    ),
+    Wrong("no commit", without("commit"), "the number `commit`"),
+    *(
+        Wrong(f"commit {value!r:.25}", fields(commit=value), "the number `commit`")
+        for value in ("3", -1, 1.5, True, None, [], 10**20, 10**200)
+    ),
+    Wrong("no metadata", without("metadata"), "the object `metadata`"),
+    *(
+        Wrong(f"metadata {value!r}", fields(metadata=value), "the object `metadata`")
+        for value in (None, [], "text", 1)
+    ),
+    *(
+        Wrong(f"sealed {value!r:.20}", fields(sealed=value), "must name a file in `sealed`|sealed-000009.json is gone")
+        for value in ("../sealed-000001.json", "/etc/passwd", 5, [], {}, "sealed-000009.json", "")
+    ),
+    # What the gallery says of itself
+    *(
+        Wrong(f"temperature {value!r}", metadata(query_temperature=value), "`query_temperature` in the metadata")
+        for value in (0, -0.1, 1e-320, 1e-45, "hot", "0.1", "nan", "-inf", True, [0.1], {})
+    ),
+    *(
+        Wrong(f"{name} {value!r:.20}", metadata(**{name: value}), f"`{name}` in the metadata of")
+        for name, value in (
+            ("model", 5),
+            ("model", []),
+            ("model", {"a": 1}),
+            ("model", "m" * 100_000),
+            ("fingerprint", 7),
+            ("fingerprint", ["f"]),
+            ("fingerprint", "f" * 5000),
+            ("dtype", 16),
+            ("problems", "none"),
+            ("problems", [1]),
+            ("left_out", {}),
+            ("score_options", []),
+            ("training", "long"),
+            ("plan", [1]),
+            ("lost", "all"),
+        )
+    ),  # fmt: skip
+    Wrong("a score's temperature", metadata(score_options={"query_temperature": -1}), "`query_temperature` in the"),
+    # Its tables
+    Wrong("no tables", without("tables"), "not as a gallery's manifest is written"),
+    *(
+        Wrong(f"tables {value!r:.40}", fields(tables=value), "not as a gallery's manifest is written")
+        for value in (
+            None,
+            [],
+            "clips",
+            {"clips": 1},
+            {"clips": None},
+            {"clips": [1]},
+            {"clips": ["x"]},
+            {"clips": [{}]},
+            {"clips": "data"},
+            {"../other": []},
+            {"videos": []},
+        )
+    ),  # fmt: skip
+    *(
+        Wrong(f"{name} {value!r:.30}", shard(**{name: value}), "not as a gallery's manifest is written")
+        for name, value in (
+            ("file", "../data-000001-0.arrow"),
+            ("file", "/etc/passwd"),
+            ("file", "data.arrow"),
+            ("file", 5),
+            ("file", None),
+            ("file", "data-000001-0.arrow\0"),
+            ("file", ""),
+            ("rows", -1),
+            ("rows", 10**18),
+            ("rows", 4.0),
+            ("rows", "4"),
+            ("rows", True),
+            ("rows", None),
+            ("bytes", 0),
+            ("bytes", -5),
+            ("bytes", "x"),
+            ("sha256", 5),
+            ("sha256", None),
+            ("removed", "../removed-000003-0.npy"),
+            ("removed", "/etc/passwd"),
+            ("removed", 5),
+            ("removed", None),
+            ("num_removed", 5),
+            ("num_removed", -1),
+            ("num_removed", 0),
+            ("num_removed", 1.0),
+            ("colour", "red"),
+        )
+    ),  # fmt: skip
+    Wrong("a shard that is not there", shard(file="data-000009-0.arrow"), "data-000009-0.arrow is gone"),
+    Wrong("more bytes than there are", shard(bytes=10**15), "must have 1000000000000000 bytes, got"),
+    Wrong("a row too many", shard(rows=5), "removed-000003-0.npy is damaged|must have 5 rows, got 4"),
+    Wrong("a shard twice", shard(1, file="data-000001-0.arrow"), "is there twice"),
+    # Files of rows
+    Wrong("a shard is gone", file(os.unlink), "data-000001-0.arrow is gone"),
+    Wrong("an empty shard", raw(lambda raw: b""), "bytes, got 0"),
+    Wrong("half a shard", raw(lambda raw: raw[: len(raw) // 2]), "must have .* bytes, got"),
+    Wrong("a longer shard", raw(lambda raw: raw + b"x"), "must have .* bytes, got"),
+    Wrong("a folder as shard", file(other(os.mkdir)), "is not a regular file"),
+    Wrong("a fifo as shard", file(other(os.mkfifo)), "is not a regular file"),
+    Wrong("zeros as shard", file(other(lambda path: path.symlink_to("/dev/zero"))), "is not a regular file"),
+    Wrong("a shard of zeros", raw(lambda raw: bytes(len(raw))), "data-000001-0.arrow"),
+    Wrong("a shard of text", raw(lambda raw: b"clip " * (len(raw) // 5) + b"c" * (len(raw) % 5)), "-0.arrow is dam"),
+    Wrong("a file of Arrow's other kind", table(lambda rows: rows, as_file=True), "is damaged"),
+    Wrong("compressed by zstd", table(lambda rows: rows, compression="zstd"), "columns are compressed"),
+    Wrong("compressed by lz4", table(lambda rows: rows, compression="lz4"), "columns are compressed"),
+    Wrong("a dictionary", column("clip_id", lambda c: c.dictionary_encode()), "compressed or dictionaries"),
+    Wrong(
+        "an extension",
+        column("clip_id", lambda c: pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)] * 4, UUID))),
+        "`clip_id` of .* must hold strings",
+    ),
+    Wrong("no identifiers", table(lambda rows: rows.drop_columns("clip_id")), "lacks the column `clip_id`"),
+    Wrong("no videos", table(lambda rows: rows.drop_columns("video")), "lacks the column `video`"),
+    Wrong("no presence", table(lambda rows: rows.drop_columns("presence")), "lacks the column `presence`"),
+    Wrong("no columns but one", table(lambda rows: rows.select(["clip_id"])), "lacks the column `video`"),
+    Wrong("identifiers are numbers", column("clip_id", lambda c: pa.array(range(4))), "`clip_id` of .* strings"),
+    Wrong("an identifier is null", column("clip_id", lambda c: pa.array([None, "b", "c", "d"])), "has 1 nulls"),
+    Wrong("vectors are texts", column("video", strings), "`video` of .* must hold lists of floats"),
+    Wrong("vectors are numbers", column("video", lambda c: pa.array([1.0] * 4)), "must hold lists of floats"),
+    Wrong(
+        "vectors are integers",
+        column("audio", listed(lambda m: m.astype(int), pa.int64())),
+        "must hold lists of floats",
+    ),
+    Wrong("vectors of no numbers", column("video", listed(lambda m: m[:, :1])), "`audio` of .* the length 1"),
+    Wrong(
+        "vectors of many lengths",
+        column("video", lambda c: pa.array([[0.0] * n for n in (1, 2, 3, 4)])),
+        "must have one length",
+    ),
+    Wrong("a vector is null", column("video", lambda c: pa.array([None] + c.to_pylist()[1:], c.type)), "has 1 nulls"),
+    Wrong("presence is a number", column("presence", listed(lambda m: m, pa.int8())), "lists of bools"),
+    Wrong("presence of two", column("presence", listed(lambda m: m[:, :2], pa.bool_())), "the length 3"),
+    Wrong("Gram matrices are texts", column("gram", strings), "`gram` of .* must hold lists of floats"),
+    Wrong("Gram matrices of eight", column("gram", listed(lambda m: m[:, :8])), "the length 9"),
+    Wrong("Gram matrices are doubles", column("gram", listed(lambda m: m, pa.float64())), "lists of float32"),
+    Wrong("durations are texts", column("duration", strings), "`duration` of .* must hold floats"),
+    Wrong("other columns in the second file", shard(1, file="data-000001-0.arrow"), "is there twice"),
+    # Vectors that are looked at when they are used
+    Wrong("a vector of NaN", column("video", listed(in_first_row(np.nan))), NO_NUMBERS, ("query", "verify", "push")),
+    Wrong("an infinite vector", column("video", listed(in_first_row(np.inf))), NO_NUMBERS, VECTORS[:3]),
+    Wrong("a vector of zeros", column("video", listed(in_first_row(0.0))), "unit norm", ("verify", "convert", "run")),
+    Wrong("a long vector", column("video", listed(in_first_row(3.0))), "unit norm", ("verify", "convert", "run")),
+    Wrong("Gram matrices of zeros", column("gram", listed(np.zeros_like)), NO_NUMBERS, ("query",)),
+    Wrong("Gram matrices of NaN", column("gram", listed(lambda m: m * np.nan)), NO_NUMBERS, ("query",)),
+    Wrong(
+        "clips without anything",
+        column("presence", listed(np.zeros_like, pa.bool_())),
+        "not as they were written|these have none|at least one modality",
+        VECTORS[:4],
+    ),
+    Wrong(
+        "an identifier for all",
+        column("clip_id", lambda c: pa.array(["same"] * len(c))),
+        "must be unique",
+        ("verify", "convert", "run"),
+    ),
+    Wrong(
+        "an identifier that nobody wrote",
+        column("clip_id", lambda c: pa.array([*c.to_pylist()[:3], "\0\u0100"])),
+        "not as they were written",
+        ("verify", "convert", "run"),
+    ),
+    Wrong("problems are texts", column("problems", strings), "`problems` of .* lists of strings", ("info", "convert")),
+    Wrong(
+        "problems hold nulls",
+        column("problems", lambda c: pa.array([[None]] * 4, pa.list_(pa.string()))),
+        "hold nulls",
+        ("info", "convert"),
+    ),
+    # Lists of removed rows
+    Wrong("a list is gone", file(os.unlink, suffix="npy"), "removed-000003-0.npy is gone"),
+    Wrong("a list is empty", raw(lambda raw: b"", suffix="npy"), DAMAGED_LIST),
+    Wrong("a list of another row", raw(lambda raw: raw[:-4] + b"\x09\0\0\0", suffix="npy"), DAMAGED_LIST),
+    Wrong("a list of two rows", file(lambda p: np.save(p, np.arange(2, dtype="u4")), suffix="npy"), DAMAGED_LIST),
+    Wrong("a list of floats", file(lambda path: np.save(path, np.zeros(1)), suffix="npy"), DAMAGED_LIST),
+    Wrong("a pickled list", file(pickled, suffix="npy"), DAMAGED_LIST),
+    Wrong("a zipped list", file(zipped, suffix="npy"), DAMAGED_LIST),
+    Wrong("a huge list", file(lambda path: os.truncate(path, 2**33), suffix="npy"), DAMAGED_LIST),
+    Wrong("a fifo as list", file(other(os.mkfifo), suffix="npy"), DAMAGED_LIST),
+    Wrong(
+        "a list whose header never ends",
+        raw(lambda raw: raw.replace(b"}", b"|"), suffix="npy"),
+        DAMAGED_LIST,
+    ),
+    # Media files and captions
+    Wrong("paths are numbers", column("path", lambda c: pa.array(range(4)), "files"), "`path`", ("info", "convert")),
+    Wrong("sizes are texts", column("size", strings, "files"), "`size` of .* integers", ("info", "convert")),
+    Wrong("no reasons", table(lambda r: r.drop_columns("reason"), "files", True), "lacks the column", ("info",)),
+    Wrong("files are gone", file(os.unlink, "files"), "files/data-000001-0.arrow is gone"),
+    Wrong("captions are gone", file(os.unlink, "queries"), "queries/data-000001-0.arrow is gone"),
+    Wrong("captions are numbers", column("caption", lambda c: pa.array(range(3)), "queries"), "`caption`", ("run",)),
+    Wrong(
+        "captions of unknown clips",
+        column("clip_ids", lambda c: pa.array([["nowhere"]] * 3), "queries"),
+        "clips that are not in the gallery",
+        ("run",),
+    ),
+    Wrong(
+        "captions of no clips",
+        column("clip_ids", lambda c: pa.array([[]] * 3, pa.list_(pa.string())), "queries"),
+        "must describe a clip",
+        ("run",),
+    ),
+    Wrong(
+        "captions of null clips",
+        column("clip_ids", lambda c: pa.array([[None]] * 3, pa.list_(pa.string())), "queries"),
+        "nulls|not in the gallery",
+        ("convert", "run"),
+    ),
+    Wrong(
+        "captions without vectors",
+        table(lambda rows: rows.drop_columns("embedding"), "queries", True),
+        "lacks the column `embedding`",
+        ("verify", "convert", "run"),
+    ),
+    Wrong(
+        "captions with vectors of NaN",
+        column("embedding", listed(lambda m: m * np.nan), "queries"),
+        "unit norm|finite",
+        ("verify", "run"),
+    ),
+    # What `datasets` reads
+    Wrong("no state", lambda folder: (folder / "clips/state.json").unlink(), "clips/state.json", ("verify", "push")),
+    Wrong(
+        "half a description",
+        lambda folder: os.truncate(folder / "clips/dataset_info.json", 99),
+        "clips/dataset_info.json",
+        ("verify", "push"),
+    ),
+    # Other formats
+    *(
+        Wrong(f"version 1 with {content!r:.50}", older(content), "not as `python -m search index` wrote it", READING)
+        for content in (
+            {},
+            {"embeddings_sha256": "a", "entries": 1},
+            {"embeddings_sha256": "a", "entries": {}, "failed": [1]},
+            {"embeddings_sha256": "a", "entries": [{"path": 1}], "failed": []},
+            {"embeddings_sha256": "a", "entries": [None], "failed": []},
+        )
+    ),  # fmt: skip
+    Wrong("a state that is no JSON", of_datasets("{"), "state.json is not JSON", READING),
+    Wrong("a state without anything", of_datasets({}), "cannot be opened as a data set", READING),
+    Wrong("a state that is a list", of_datasets([]), "must hold a JSON object|cannot be opened", READING),
+    Wrong(
+        "a state that names files elsewhere",
+        of_datasets(STATE | {"_data_files": [{"filename": "../files/data-000001-0.arrow"}]}),
+        "names files outside of its folder",
+        READING,
+    ),
+    Wrong("a state of numbers", of_datasets(STATE | {"_data_files": [1]}), "cannot be opened as a data set", READING),
+    Wrong("deep information", of_datasets(STATE, "[" * DEEP), "cannot be opened as a data set", READING),
+    Wrong("information of other kinds", of_datasets(STATE, '{"features": 5}'), "cannot be opened as a data", READING),
+    Wrong("a description of version 9", of_datasets(STATE, "{}", '{"version": 9}'), "of version 9", READING),
+    Wrong("a description of texts", of_datasets(STATE, "{}", '{"metadata": "x"}'), "must be a dict", READING),
+]

@@ -1,0 +1,436 @@
+"""The media files of `media_corpus`, one by one and all together, through everything that reads media files.
+
+Each file gets its answer from the table; nothing hangs, crashes, takes the machine's memory or leaves anything behind.
+"""
+
+import json
+import os
+import re
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from commands.errors import plain
+from gallery.gallery import Gallery, GalleryWriter
+from modeling_scalar.configuration_scalar import MODALITIES
+from search.indexing import EXTENSIONS, find_files, index_files
+from tests.commands import Commands
+from tests.media_corpus import CORPUS, write_corpus
+
+SECONDS = 20  # that reading one file may take, by the clock
+MEMORY = 1.5e9  # bytes that a command and its decoders may take together
+LIMIT = 4  # seconds of computing that the reader is allowed here: a file that takes long is to be met, not waited for
+NAME = "test_broken_media.py"
+LIMITS = ()
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+# ------------------------------------------------------------------------------------------ reading file by file
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What reading gave: the modalities, the problems told, the seconds it took, and what it left open."""
+
+    reads: tuple[str, ...]
+    problems: tuple[str, ...]
+    seconds: float
+    num_open: int
+
+
+def _read_and_tell(model: str, folder: str, names: str) -> None:
+    """Read files one after the other and print a line about each; the main program of a process of its own."""
+    from modeling_scalar import MODALITIES, Limits, ScalarProcessor
+
+    processor = ScalarProcessor.from_pretrained(model)
+    processor.limits = Limits(time=LIMIT)
+    for name in json.loads(Path(names).read_bytes()):
+        started = time.monotonic()
+        try:
+            clip = processor.read_clip(os.path.join(folder, name), on_error="missing", processed=True)
+        except OSError as error:  # there is no such file
+            reads, problems = [], [str(error)]
+        else:
+            there = (clip.has_video, clip.has_audio, bool((clip.subtitle or "").strip()))
+            reads = [modality for modality, is_there in zip(MODALITIES, there, strict=True) if is_there]
+            problems = clip.problems
+        answer = [reads, problems, time.monotonic() - started, len(os.listdir("/proc/self/fd"))]
+        print(json.dumps([name, *answer]), flush=True)
+    print(json.dumps(_family(os.getpid())[1:]), flush=True)
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all that it has started, as far as they are alive."""
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                state, parent = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue
+            if state != "Z":
+                parents[int(entry)] = int(parent)
+    family = [pid] if pid in parents else []
+    for member in family:
+        family += [child for child, parent in parents.items() if parent == member]
+    return family
+
+
+def _wait_for_lines(running, least: int, seconds: float) -> list[str]:
+    """The lines that a command has printed, as soon as there are more than `least`, or the time is over."""
+    stop = time.monotonic() + seconds
+    while True:
+        *lines, _ = running.printed().split("\n")
+        if len(lines) > least or time.monotonic() > stop:
+            return lines
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def corpus(commands, tmp_path_factory):
+    """The folder of all the files."""
+    folder = tmp_path_factory.mktemp("media")
+    write_corpus(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answers(commands, corpus, tiny_model_dir, tmp_path_factory):
+    """What reading each file gives, in a process that is killed if a file takes too long."""
+    todo, told, folder = list(CORPUS), {}, tmp_path_factory.mktemp("answers")
+    names = folder / "names.json"
+    while todo:
+        names.write_text(json.dumps(todo))
+        running = commands.start(f"tests/{NAME}", tiny_model_dir, corpus, names)
+        count = 0
+        while count <= len(todo):
+            lines = _wait_for_lines(running, count, SECONDS)
+            if len(lines) == count:  # this file hangs, or has ended the process
+                running.kill()
+                ended = running.wait(60)
+                told[todo[count]] = Answer((), (f"NO ANSWER: {ended.code} {ended.stderr[-2000:]}",), SECONDS, 0)
+                break
+            for line in lines[count : len(todo)]:
+                name, reads, problems, seconds, num_open = json.loads(line)
+                told[name] = Answer(tuple(reads), tuple(problems), seconds, num_open)
+            if len(lines) > len(todo):
+                told[""] = json.loads(lines[-1])  # the decoders that were waiting for more
+                assert running.wait(10).code == 0
+            count = len(lines)
+        todo = todo[count + 1 :]
+    return told
+
+
+def _faults(name: str, answer: Answer, folder: Path) -> list[str]:
+    """In what an answer differs from that of the table."""
+    case, told = CORPUS[name], answer.problems
+    certain, possible = set(case.reads), {*case.reads, *case.perhaps}
+    faults = []
+    if not certain <= set(answer.reads) <= possible:
+        faults.append(f"read {answer.reads}, not {case.reads}")
+    if set(answer.reads) != possible or not case.perhaps:
+        faults += [f"nobody says {part!r}" for part in case.says if not any(re.search(part, line) for line in told)]
+    faults += [f"says {line!r}" for line in told if not any(re.search(part, line) for part in case.says)]
+    files = [os.path.join(folder, name), os.path.join(folder, os.path.splitext(name)[0])]
+    faults += [f"{line!r} does not name the file" for line in told if not any(file in line for file in files)]
+    if answer.seconds > SECONDS:
+        faults.append(f"took {answer.seconds:.1f} s")
+    return [f"{name!r}: {fault}" for fault in faults]
+
+
+def test_the_table_holds_every_kind_of_file_and_of_answer():
+    assert len(CORPUS) >= 150
+    assert min(Counter(case.kind for case in CORPUS.values()).values()) >= 8
+    answers = {case.reads for case in CORPUS.values()}
+    assert {(), ("video",), ("audio",), ("video", "audio"), ("video", "subtitle"), ("video", "audio", "subtitle")} == (
+        answers
+    )
+    said = [part for case in CORPUS.values() for part in case.says]
+    for part in ("pixels", "duration", "memory", "time", "regular file", "not a readable", "promises", "changes its"):
+        assert any(part in line for line in said), part
+    assert any(case.reads and case.says for case in CORPUS.values())  # one modality is kept, the other is named
+
+
+@pytest.mark.parametrize("kind", sorted({case.kind for case in CORPUS.values()}))
+def test_each_file_gets_the_answer_of_the_table(answers, corpus, kind):
+    names = [name for name, case in CORPUS.items() if case.kind == kind]
+    faults = [fault for name in names for fault in _faults(name, answers[name], corpus)]
+    assert not faults, f"{len(faults)} of {len(names)} files:\n" + "\n".join(faults)
+
+
+def test_reading_leaves_no_file_open_and_no_process_behind(answers):
+    counts = [answers[name].num_open for name in CORPUS]
+    assert max(counts) <= counts[0] + 2 * len(answers[""])  # the pipes to a decoder that is kept
+    stop = time.monotonic() + 10
+    while alive := [pid for pid in answers[""] if os.path.exists(f"/proc/{pid}")]:
+        assert time.monotonic() < stop, f"{alive} go on"
+        time.sleep(0.05)
+
+
+# ------------------------------------------------------------------------------------------ all through the commands
+
+# Of each kind what is most likely to end a run; with the whole corpus, the commands below take minutes.
+FEW = (
+    "h264_aac.mp4", "mpeg4_mp3.avi", "pcm.aiff", "one_frame.mp4", "sidecar.mp4", "text_track.mkv", "text_alone.mkv",
+    "just_too_short.wav", "nothing_at_all.mp4", "50_percent_index_first.mp4", "90_percent_cluster.mkv", "empty.mp4",
+    "pickle.mp4", "concat.mp4", "reference_by_alias.mov", "noise_in_the_picture.mp4", "noise_in_both.mp4", "-y.mp4",
+    "size_changes.ts", "entries_of_stts.mp4", "nested_boxes.mp4", "unknown_codec.mkv", "8192_by_8192.mp4", "a:b.mp4",
+    "16000_by_16000.mkv", "not_a_number.wav", "duration_absurd.ogg", "title_of_controls.mp4", "srt_utf16.mp4",
+    "srt_million_cues.mp4", "track_not_utf8.mkv", "new\nline.mp4", "\x1b[31mred\x1b[0m.mp4", "second_name.mp4",
+    "broken \x1b[2J\nname.mp4", "x" * 251 + ".mp4",
+)  # fmt: skip
+IRREGULAR = ("pipe.mp4", "socket.mp4", "zero.mp4", "terminal.mp4", "nowhere.mp4", "link_to_itself.mp4")
+STRANGE = [name for name in CORPUS if not name.isprintable()]
+
+
+def run(commands, *arguments, code=0, timeout=120):
+    """Run a command; nothing but the expected has happened, and no name of a file could move the cursor."""
+    outcome = commands.run(*arguments, timeout=timeout)
+    assert outcome.code == code, f"{outcome.code}: {outcome.stdout[-3000:]}\n{outcome.stderr[-3000:]}"
+    assert "Traceback" not in outcome.stderr
+    told = outcome.stdout + outcome.stderr
+    assert not [name for name in STRANGE if name in told]
+    return outcome
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files of the corpus, what reading them gave, and checks of what the commands make of that."""
+
+    commands: Commands
+    model: Path
+    folder: Path
+    answers: dict[str, Answer]
+    names: tuple[str, ...]
+    timeout: float = 120
+
+    def indexed_as(self, name: str) -> str:
+        """The path under which a file is indexed: where a link leads, unless that is a pipe, a device or a folder."""
+        real = os.path.realpath(self.folder / name)
+        return str(self.folder / name) if os.path.exists(real) and not os.path.isfile(real) else real
+
+    def check_index(self, paths: list[Path], output: Path) -> None:
+        """Indexing tells what each file is due, a second time it changes nothing, and the gallery is whole."""
+        arguments = ["-m", "search", "index", *paths, "--model", self.model, "--output", output, *LIMITS]
+        told = run(self.commands, *arguments, timeout=self.timeout).stdout.splitlines()
+        gallery = Gallery.open(output)
+        self.check_gallery(gallery)
+        whole, unreadable = len(gallery), len(gallery.files) - len(gallery)
+        end = f"{unreadable} unreadable; {whole} clips in the gallery"
+        assert told[0] == f"{whole} new, 0 changed, 0 unchanged, {end}"
+        lines = Counter(line.split(":")[0] for line in told[1:])
+        assert lines == Counter({"unreadable": unreadable, "partly read": len(gallery.problems())})
+        run(self.commands, "-m", "search", "verify", output)
+
+        before = {file: file.read_bytes() for file in output.rglob("*") if file.is_file()}
+        told = run(self.commands, *arguments, timeout=self.timeout).stdout.splitlines()
+        assert told[0] == f"0 new, 0 changed, {whole} unchanged, {end}"
+        unchanged = sum(file.reason is not None and os.path.isfile(path) for path, file in gallery.files.items())
+        assert not unchanged or told[1].startswith(f"{unchanged} of the unreadable failed before")
+        assert before == {file: file.read_bytes() for file in output.rglob("*") if file.is_file()}
+        run(self.commands, "-m", "search", "info", output)
+
+    def check_gallery(self, gallery: Gallery) -> None:
+        """A gallery holds the clips that can be read and the reasons why the others cannot."""
+        faults, presence = [], dict(zip(gallery.clip_ids, gallery.modality_mask.tolist(), strict=True))
+        for name in self.names:
+            file, reads = self.indexed_as(name), self.answers[name].reads
+            expected = [modality in reads for modality in MODALITIES] if reads else None
+            if presence.get(file) != expected:
+                faults.append(f"{name!r}: {presence.get(file)}, not {expected}")
+            reason, parts = gallery.files[file].reason, CORPUS[name].says or ("no picture, no sound and no subtitles",)
+            if reads and reason is not None:
+                faults.append(f"{name!r}: {reason}")
+            if not reads:
+                faults += [f"{name!r}: {part!r} is not in {reason!r}" for part in parts if not re.search(part, reason)]
+        assert not faults, "\n".join(faults)
+        assert set(gallery.files) == {self.indexed_as(name) for name in self.names}
+
+    def table(self, path: Path) -> Path:
+        """Write a table of clips of these files, each with a subtitle of its own."""
+        rows = [
+            {
+                "video_id": name,
+                "caption": f"a dog {number}",
+                "video_path": str(self.folder / name),
+                "subtitle": "hello",
+            }
+            for number, name in enumerate(self.names)
+        ]
+        path.write_text(json.dumps(rows))
+        return path
+
+    def check_audit(self, folder: Path) -> None:
+        """An audit names what cannot be read, and knows which clip lacks what."""
+        report = folder / "audit.json"
+        options = ["--benchmark", "own", "--root", self.table(folder / "table.json"), "--output", report, *LIMITS]
+        run(self.commands, "-m", "eval", "audit", *options, code=1, timeout=self.timeout)
+        report = json.loads(report.read_text())
+        assert report["num_clips"] == len(self.names) and not report["missing_clips"] and not report["missing_files"]
+        for modality in MODALITIES[:2]:
+            lacking = [name for name in self.names if modality not in self.answers[name].reads]
+            assert report["without"][modality] == lacking
+        named = {name for name in self.names if any(line.startswith(f"{name}: ") for line in report["unreadable"])}
+        broken = {name for name in self.names if not self.answers[name].reads and self.answers[name].problems}
+        assert {name for name in broken - named if "samples" not in self.answers[name].problems[0]} == set()
+        assert named <= {name for name in self.names if self.answers[name].problems}
+
+    def check_embedding(self, folder: Path) -> None:
+        """A benchmark of these files is embedded with what can be read of each, and no clip is dropped."""
+        output = folder / "embeddings"
+        options = ["--benchmark", "own", "--root", self.table(folder / "table.json"), "--output", output, *LIMITS]
+        options += ["--model", self.model, "--on-error", "missing"]
+        run(self.commands, "-m", "eval", "embed", *options, timeout=self.timeout)
+        gallery = Gallery.open(output)
+        gallery.verify()
+        assert list(gallery.clip_ids) == list(self.names)
+        there = [[*(modality in self.answers[name].reads for modality in MODALITIES[:2]), True] for name in self.names]
+        assert gallery.modality_mask.tolist() == there
+
+
+@pytest.fixture(scope="module")
+def few(commands, corpus, answers, tiny_model_dir):
+    return Files(commands, tiny_model_dir, corpus, answers, FEW)
+
+
+@pytest.fixture(scope="module")
+def named_in_tables(commands, corpus, answers, tiny_model_dir):
+    """All the files that a table in UTF-8 can name; those that are not there stop such a command, as they should."""
+    names = tuple(name for name in CORPUS if "\udcff" not in name and os.path.isfile(corpus / name))
+    return Files(commands, tiny_model_dir, corpus, answers, names, 600)
+
+
+@pytest.fixture(scope="module")
+def gallery(few, tmp_path_factory):
+    """What indexing makes of the chosen files."""
+    output = tmp_path_factory.mktemp("few") / "gallery"
+    few.check_index([few.folder / name for name in few.names], output)
+    return output
+
+
+def test_indexing_hostile_files_keeps_the_good_and_names_the_others(gallery):
+    assert len(Gallery.open(gallery)) > 10
+
+
+def test_a_file_that_vanishes_before_it_is_read_is_unreadable(few, tiny_model, tiny_processor, tmp_path):
+    for name in ("first.mp4", "one.mp4", "two.mp4"):
+        CORPUS["h264_aac.mp4"].make(tmp_path / name)
+    files = find_files([tmp_path])
+    (tmp_path / "one.mp4").unlink()
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        report = index_files(files, writer, tiny_model, tiny_processor)
+    assert [Path(name).name for name in report.new] == ["first.mp4", "two.mp4"]
+    assert [Path(file.path).name for file in report.unreadable] == ["one.mp4"]
+    assert "No such" in report.unreadable[0].reason
+
+
+def test_what_is_no_regular_file_is_indexed_as_unreadable(few, tmp_path):
+    folder, names = tmp_path / "videos", (*IRREGULAR, "srt_fifo.mp4", "srt_of_zero.mp4")
+    folder.mkdir()
+    for name in names:
+        CORPUS[name].make(folder / name)
+    replace(few, folder=folder, names=names).check_index([folder], tmp_path / "gallery")
+
+
+@pytest.mark.slow
+def test_indexing_the_whole_folder_keeps_the_good_and_names_the_others(few, tmp_path):
+    names = tuple(name for name, case in CORPUS.items() if case.is_listed)
+    others = [few.folder / name for name in names if os.path.splitext(name)[1].lower() not in EXTENSIONS]
+    replace(few, names=names, timeout=600).check_index([few.folder, *others], tmp_path / "gallery")
+
+
+@pytest.mark.parametrize("name", ["pickle.mp4", "noise_in_the_picture.mp4", "pipe.mp4", "broken \x1b[2J\nname.mp4"])
+def test_raise_stops_indexing_at_a_broken_file_and_names_it(few, tmp_path, name):
+    options = ["--model", few.model, "--output", tmp_path / "gallery", "--on-error", "raise"]
+    outcome = run(few.commands, "-m", "search", "index", few.folder / name, *options, code=1)
+    error = outcome.stderr.splitlines()[-1]
+    assert error.startswith("Error: ") and plain(" ".join(name.split())) in error
+
+
+def test_an_audit_of_hostile_files_says_what_each_lacks(few, tmp_path):
+    few.check_audit(tmp_path)
+
+
+@pytest.mark.slow
+def test_an_audit_of_all_files_says_what_each_lacks(named_in_tables, tmp_path):
+    named_in_tables.check_audit(tmp_path)
+
+
+def test_hostile_files_are_embedded_with_what_can_be_read(few, tmp_path):
+    few.check_embedding(tmp_path)
+
+
+@pytest.mark.slow
+def test_all_files_are_embedded_with_what_can_be_read(named_in_tables, tmp_path):
+    named_in_tables.check_embedding(tmp_path)
+
+
+def test_training_reads_hostile_files_and_goes_on(few, tmp_path):
+    settings = {
+        "model": few.model,
+        "benchmark": "own",
+        "root": few.table(tmp_path / "table.json"),
+        "output_dir": tmp_path / "run",
+        "on_error": "missing",
+        "max_steps": 1,
+        "per_device_train_batch_size": len(FEW),
+        "dataloader_num_workers": 0,
+        "use_cpu": "true",
+        "fp16": "false",
+        "report_to": "none",
+    }
+    options = [part for name, value in settings.items() for part in (f"--{name}", value)]
+    run(few.commands, "train.py", Path("recipes/gram.yaml").absolute(), *options)
+    assert (tmp_path / "run" / "adapter_model.safetensors").is_file()
+
+
+def test_what_was_read_of_hostile_files_can_be_published(few, gallery, tmp_path):
+    options = [
+        "--media",
+        "--dry-run",
+        "--model",
+        "unknown",
+        "--license",
+        "cc0-1.0",
+        "--output",
+        tmp_path / "published",
+    ]
+    run(few.commands, "-m", "hub_cards", "push-gallery", gallery, "user/name", *options)
+    copied = [file for file in (tmp_path / "published" / "media").rglob("*") if file.is_file()]
+    assert len(copied) >= len(Gallery.open(gallery))
+
+
+# ------------------------------------------------------------------------------------------ memory
+
+HUNGRY = (
+    "just_within.mkv", "8192_by_8192.mkv", "16000_by_16000.gif", "entries_of_stts.mp4", "ten_hours.mp3", "slow.wav",
+    "compressed_index.mov", "srt_million_cues.mp4",
+)  # fmt: skip
+
+
+def _bytes_of(pid: int) -> int:
+    try:
+        return 1024 * int(re.search(r"^VmRSS:\s*(\d+)", Path(f"/proc/{pid}/status").read_text(), re.M)[1])
+    except (OSError, TypeError):  # it has ended
+        return 0
+
+
+def test_eight_hungry_files_in_one_batch_stay_within_the_limit_of_memory(few, tmp_path):
+    files = [few.folder / name for name in HUNGRY]
+    options = ["--model", few.model, "--output", tmp_path / "gallery", "--batch-size", len(HUNGRY), *LIMITS]
+    running = few.commands.start("-m", "search", "index", *files, *options)
+    most, stop = 0, time.monotonic() + 120
+    while (family := _family(running.pid)) and time.monotonic() < stop:
+        most = max(most, sum(map(_bytes_of, family)))
+        time.sleep(0.05)
+    assert running.wait(1).code == 0
+    assert 1e8 < most < MEMORY, f"{most / 1e9:.2f} GB"
+
+
+if __name__ == "__main__":
+    _read_and_tell(*sys.argv[1:])

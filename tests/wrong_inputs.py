@@ -1,0 +1,1307 @@
+"""What users give by mistake, others with intent: a table of wrong inputs, the command each is given to, and the answer.
+
+An input is a change of valid ones: [`VALID`] lists what lies in the folder in which a command runs. `WRONG` is the
+table; `tests/test_wrong_inputs.py` makes every input and runs every command.
+"""
+
+import hashlib
+import io
+import json
+import os
+import shlex
+import shutil
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors.torch import load_file, save_file
+
+# How an input is made ------------------------------------------------------------------------------------------------
+
+GONE = object()
+"""The file or folder is removed."""
+
+FOLDER = object()
+"""A folder stands in the place of a file."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A symbolic link."""
+
+    target: str
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The first part of the file: a share, from 0 to 1."""
+
+    share: float
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of another file or folder."""
+
+    of: str
+
+
+@dataclass(frozen=True)
+class Zip:
+    """A compressed archive of files."""
+
+    files: Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A Parquet file."""
+
+    columns: Mapping[str, list]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What `torch.save` writes: shapes stand for tensors of zeros."""
+
+    content: Any
+    share: float = 1
+
+
+@dataclass(frozen=True)
+class Fields:
+    """A JSON file with some fields changed: `{"retrieval.rates.0.rate": "x"}`; `GONE` leaves one out."""
+
+    changes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """A safetensors file with some tensors changed, each by a function of [`CHANGES`]; `GONE` leaves one out."""
+
+    changes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Header:
+    """A safetensors file of this header and this many bytes of zeros; its length can lie."""
+
+    header: Any
+    size: int = 0
+    length: int | None = None
+
+
+CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "nan": lambda tensor: torch.full_like(tensor, float("nan")),
+    "inf": lambda tensor: torch.full_like(tensor, float("inf")),
+    "longer": lambda tensor: torch.cat([tensor, tensor]),
+    "flat": lambda tensor: tensor.flatten(),
+    "empty": lambda tensor: tensor[:0],
+    "whole numbers": lambda tensor: tensor.long(),
+}
+
+
+def _change_field(content: Any, path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    for name in parents:
+        content = content[int(name) if isinstance(content, list) else name]
+    last = int(last) if isinstance(content, list) else last
+    if value is GONE:
+        del content[last]
+    else:
+        content[last] = value
+
+
+def _with_tensors(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: _with_tensors(value) for name, value in content.items()}
+    return torch.zeros(content) if isinstance(content, tuple) else content
+
+
+def make(path: Path, content: Any) -> None:
+    """Put `content` in the place of what is at `path`."""
+    if isinstance(content, Fields):
+        found = json.loads(path.read_text())
+        for name, value in content.changes.items():
+            _change_field(found, name, value)
+        content = json.dumps(found)
+    elif isinstance(content, Tensors):
+        found = load_file(path)
+        for name, change in content.changes.items():
+            if change is GONE:
+                del found[name]
+            else:
+                found[name] = CHANGES[change](found[name]) if isinstance(change, str) else torch.zeros(change)
+        path.unlink()
+        save_file(found, path, {"format": "pt"})
+        return
+    elif isinstance(content, Header):
+        header = content.header if isinstance(content.header, bytes) else json.dumps(content.header).encode()
+        length = len(header) if content.length is None else content.length
+        content = length.to_bytes(8, "little") + header + bytes(content.size)
+    elif isinstance(content, Copy):
+        found = Path(os.path.normpath(path.parent / content.of.format(metric=METRIC)))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(found, path, symlinks=True) if found.is_dir() else shutil.copyfile(found, path)
+        return
+    elif isinstance(content, Zip):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, found in content.files.items():
+                archive.writestr(name, found)
+        content = buffer.getvalue()
+    elif isinstance(content, Table):
+        buffer = io.BytesIO()
+        pq.write_table(pa.table(content.columns), buffer)
+        content = buffer.getvalue()
+    elif isinstance(content, Checkpoint):
+        buffer = io.BytesIO()
+        torch.save(_with_tensors(content.content), buffer)
+        content = buffer.getvalue()[: int(content.share * buffer.tell())]
+    elif isinstance(content, Cut):
+        found = path.read_bytes()
+        content = found[: int(len(found) * content.share)]
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    if content is GONE:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if content is FOLDER:
+        path.mkdir()
+    elif isinstance(content, Link):
+        os.symlink(content.target, path)
+    else:
+        path.write_bytes(content.encode(errors="surrogateescape") if isinstance(content, str) else content)
+
+
+# The table -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """
+    A wrong input.
+
+    Args:
+        name (`str`): what is wrong.
+        command (`str`): words as a shell reads them, after `python`; `{name}` is one of `words`.
+        message (`str`): part of the sentence that the command prints.
+        files (`Mapping`): names in the folder to what is put there, see [`make`].
+        code (`int`): how the command ends: 1, what the user can mend; 2, usage; 0, harmless.
+        words (`Mapping`): words of the command that no shell would pass on in writing.
+    """
+
+    name: str
+    command: str
+    message: str
+    files: Mapping[str, Any] = field(default_factory=dict)
+    code: int = 1
+    words: Mapping[str, str] = field(default_factory=dict)
+
+    def argv(self) -> list[str]:
+        """The words after `python`."""
+        return [
+            self.words.get(word[1:-1], word) if word.startswith("{") else word for word in shlex.split(self.command)
+        ]
+
+
+_DEEP = "[" * 100_000 + "]" * 100_000
+_DEEP_OBJECT = '{"a": ' * 100_000 + "1" + "}" * 100_000
+_LARGE = "1" + "0" * 400
+
+
+_INDEX = "-m search index data/test --model model --output out"
+_QUERY = "-m search query gallery text --model model"
+_RUN = "-m eval run --embeddings embeddings --output out --rate 0"
+_MODEL = "-m eval run --model model --benchmark miniature --root data --output out --rate 0"
+_OWN = "-m eval audit --benchmark own --root"
+
+METRIC = Path(__file__).resolve().parent.parent / "eval" / "metrics" / "retrieval"
+
+_USAGE = [
+    ("no command", "-m search", "Usage:"),
+    ("an unknown command", "-m search find", "No such command 'find'"),
+    ("an unknown option", "-m search info gallery --verbose", "No such option: --verbose"),
+    ("an argument too many", "-m search info gallery another", "unexpected extra argument"),
+    ("no gallery", "-m search info", "Missing argument 'gallery'"),
+    ("no query", "-m search query gallery", "Missing argument 'texts'"),
+    ("no model", "-m search index clips --output out", "Missing option '--model'"),
+    ("no output", "-m search index clips --model model", "Missing option '--output'"),
+    ("k of 0", f"{_QUERY} --k 0", "should be greater than or equal to 1"),
+    ("k below 0", f"{_QUERY} --k -1", "should be greater than or equal to 1"),
+    ("k that is no number", f"{_QUERY} --k five", "should be a valid integer"),
+    ("k that is no whole number", f"{_QUERY} --k 1.5", "should be a valid integer"),
+    ("k of 5,000 digits", f"{_QUERY} --k {'9' * 5000}", "exceeded maximum size"),
+    ("an empty k", f"{_QUERY} --k ''", "should be a valid integer"),
+    ("a batch of 0", f"{_INDEX} --batch-size 0", "should be greater than or equal to 1"),
+    ("a batch below 0", f"{_INDEX} --batch-size -8", "should be greater than or equal to 1"),
+    ("no workers", f"{_INDEX} --num-workers 0", "should be greater than or equal to 1"),
+    ("another precision", f"{_INDEX} --dtype float64", "'float64' is not one of"),
+    ("another answer to errors", f"{_INDEX} --on-error skip", "'skip' is not one of"),
+    ("an option without its value", f"{_INDEX} --dtype", "requires an argument"),
+    ("convert to nowhere", "-m search convert gallery", "Missing argument 'new'"),
+    ("no command of eval", "-m eval", "Usage:"),
+    ("an unknown command of eval", "-m eval evaluate", "No such command 'evaluate'"),
+    ("eval without output", "-m eval run --embeddings embeddings", "Missing option '--output'"),
+    ("a rate that is no number", f"{_RUN} --rate half", "should be a valid number"),
+    ("a seed that is no number", f"{_RUN} --mask-seed x", "should be a valid integer"),
+    ("a batch of 0 of eval run", f"{_RUN} --batch-size 0", "should be greater than or equal to 1"),
+    ("no workers of eval run", f"{_RUN} --num-workers 0", "should be greater than or equal to 1"),
+    ("a depth of 0", f"{_RUN} --depth 0", "should be greater than or equal to 1"),
+    ("a mask seed below 0", f"{_RUN} --mask-seed -1", "should be greater than or equal to 0"),
+    ("other captions", f"{_MODEL} --captions last", "'last' is not one of"),
+    ("another answer to what is missing", f"{_MODEL} --on-missing ignore", "'ignore' is not one of"),
+    (
+        "a batch of 0 of eval embed",
+        "-m eval embed --model model --benchmark miniature --root data --output out --batch-size 0",
+        "should be greater than or equal to 1",
+    ),
+    (
+        "no workers of eval audit",
+        "-m eval audit --benchmark miniature --root data --num-workers 0",
+        "should be greater than or equal to 1",
+    ),
+    ("a set without clips", "-m eval miniature --output out --num-test 0", "greater than or equal to 1"),
+    ("a set with fewer than no clips", "-m eval miniature --output out --num-train -1", "greater than or equal to 1"),
+    ("a set without processes", "-m eval miniature --output out --num-proc 0", "greater than or equal to 1"),
+    ("a set with a seed below 0", "-m eval miniature --output out --seed -1", "greater than or equal to 0"),
+    ("a report of nothing", "-m eval report --output out", "Missing argument 'results'"),
+    ("no command of hub_cards", "-m hub_cards", "Usage:"),
+    ("a push without a name", "-m hub_cards push-model model", "Missing argument 'name'"),
+    ("a push of nothing", "-m hub_cards push-model", "Missing argument 'folder'"),
+    ("an unknown option of a push", "-m hub_cards push-model model user/x --public", "No such option: --public"),
+    ("a Space of no gallery", "-m hub_cards push-space user/x", "Missing option '--gallery'"),
+    ("validate nothing", "-m hub_cards validate", "Missing argument 'path'"),
+    ("a conversion of nothing", "-m modeling_scalar.convert_vast_to_hf --output out", "--checkpoint"),
+    ("a conversion to nowhere", "-m modeling_scalar.convert_vast_to_hf --checkpoint x.pt", "--output"),
+]
+
+_WORDS = {
+    "surrogates": "caf\udce9",
+    "control": "\x1b[31mred\x07",
+    "long": "word " * 25_000,
+    "bidi": "\u202egnp.\u05d0",
+    "metric": str(METRIC),
+}
+
+_QUERIES = [
+    ("a query that is not UTF-8", "-m search query gallery {surrogates} --model model", "is not UTF-8"),
+    ("an empty query", "-m search query gallery '' --model model", "empty"),
+    ("a query of spaces", "-m search query gallery '  \t ' --model model", "empty"),
+    ("one empty query of two", "-m search query gallery dog '' --model model", "empty"),
+    ("a path that is not UTF-8", "-m search info {surrogates}", "There is no gallery"),
+    ("a path with control characters", "-m search info {control}", "\\x1b[31mred\\x07"),
+    ("a path that turns the text around", "-m search info {bidi}", "\\u202egnp."),
+    ("a path of 5,000 characters", f"-m search info {'x' * 5000}", "name too long"),
+    ("a model that is not UTF-8", "-m search index data/test --model {surrogates} --output out", "no model folder"),
+    ("a model with control characters", "-m search index data/test --model {control} --output out", "\\x1b"),
+    ("a benchmark with control characters", "-m eval audit --benchmark {control} --root data", "\\x1b"),
+]
+_HARMLESS = [
+    ("a query with control characters", "-m search query gallery {control} --model model", "\\x1b[31mred\\x07"),
+    ("a query that turns the text around", "-m search query gallery {bidi} --model model", "\\u202e"),
+    ("a query of emoji", "-m search query gallery 🐕👩‍🚀 --model model", "query: 🐕👩‍🚀"),
+    ("a query of Hebrew", "-m search query gallery 'כלב נובח' --model model", "query: כלב נובח"),
+    ("a query of 125,000 characters", "-m search query gallery {long} --model model", "query: word"),
+    ("more hits than clips", f"{_QUERY} --k {10**30}", "  3  "),
+    ("a query that looks like an option", "-m search query gallery --model model -- --k", "query: --k"),
+]
+
+_DEVICES = [
+    (f"a device {name!r}", f"{command} --device {name!r}", "must be one that is here, cpu")
+    for command in (_INDEX, _QUERY, _MODEL)
+    for name in ("foo", "cuda", "cuda:7", "meta", "mps", "", "cpu:-1", "cpu:1", "privateuseone")
+]
+
+_CONFIG, _WEIGHTS, _PROCESSOR = "model/config.json", "model/model.safetensors", "model/processor_config.json"
+_TOKENIZER = "model/tokenizer.json"
+_ONE = {"text_projection.weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
+_TWO = {name: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for name in "ab"}
+_PICKLE = b"\x80\x02cposix\nsystem\nX\x0d\x00\x00\x00touch EXECUTEDq\x00\x85R."
+_INDEX_FILE = "model/model.safetensors.index.json"
+
+
+def _index(**shards: str) -> str:
+    return json.dumps({"metadata": {}, "weight_map": shards})
+
+
+_MODELS = [
+    (name, _MODEL if "index" in name else _INDEX, message, files)
+    for name, message, files in [
+        ("no folder of a model", "", {"model": GONE}),
+        ("a file in the place of a model", "", {"model": "weights"}),
+        ("an empty folder of a model", "", {"model": FOLDER}),
+        ("no weights", "", {_WEIGHTS: GONE}),
+        ("empty weights", "", {_WEIGHTS: b""}),
+        ("seven bytes of weights", "", {_WEIGHTS: b"1234567"}),
+        ("weights without their end", "", {_WEIGHTS: Cut(0.9)}),
+        ("weights cut in the header", "", {_WEIGHTS: Cut(0.01)}),
+        ("weights of text", "", {_WEIGHTS: "<html>404</html>" * 99}),
+        ("a header of a terabyte", "", {_WEIGHTS: Header(_ONE, 4, 2**40)}),
+        ("a header longer than any number", "", {_WEIGHTS: Header(_ONE, 4, 2**64 - 1)}),
+        ("a header that is not JSON", "", {_WEIGHTS: Header(b"{", 4)}),
+        ("a header that is deep", "", {_WEIGHTS: Header(_DEEP_OBJECT.encode(), 4)}),
+        ("a header that is a list", "", {_WEIGHTS: Header([], 4)}),
+        ("tensors that overlap", "", {_WEIGHTS: Header(_TWO, 4)}),
+        ("tensors that end outside", "", {_WEIGHTS: Header(_ONE, 2)}),
+        ("bytes of no tensor", "", {_WEIGHTS: Header(_ONE, 2000)}),
+        (
+            "a tensor of another size than its shape",
+            "",
+            {_WEIGHTS: Header({"a": {"dtype": "F32", "shape": [10**9], "data_offsets": [0, 4]}}, 4)},
+        ),
+        (
+            "a tensor with a size below 0",
+            "",
+            {_WEIGHTS: Header({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, 4)},
+        ),
+        (
+            "a tensor of no known type",
+            "",
+            {_WEIGHTS: Header({"a": {"dtype": "F33", "shape": [1], "data_offsets": [0, 4]}}, 4)},
+        ),
+        ("weights of no tensor", "", {_WEIGHTS: Header({})}),
+        ("weights of another model", "", {_WEIGHTS: Header(_ONE, 4)}),
+        ("a weight is missing", "", {_WEIGHTS: Tensors({"text_projection.weight": GONE})}),
+        ("a weight is NaN", "", {_WEIGHTS: Tensors({"text_projection.weight": "nan"})}),
+        ("a weight is infinite", "", {_WEIGHTS: Tensors({"match_head.dense.bias": "inf"})}),
+        ("a weight that is too long", "", {_WEIGHTS: Tensors({"text_projection.weight": "longer"})}),
+        ("a weight without rows", "", {_WEIGHTS: Tensors({"text_projection.weight": "empty"})}),
+        ("a weight that is flat", "", {_WEIGHTS: Tensors({"video_projection.weight": "flat"})}),
+        ("a link to nothing", "", {_WEIGHTS: Link("nowhere")}),
+        ("a link in a circle", "", {_WEIGHTS: Link("model.safetensors")}),
+        ("a folder in the place of weights", "", {_WEIGHTS: FOLDER}),
+        ("only a pickle", "", {_WEIGHTS: GONE, "model/pytorch_model.bin": _PICKLE}),
+        ("a pickle in the place of weights", "", {_WEIGHTS: _PICKLE}),
+        (
+            "an index of a file that is gone",
+            "",
+            {_WEIGHTS: GONE, _INDEX_FILE: _index(a="model-00001-of-00002.safetensors")},
+        ),
+        ("an index of a file outside", "", {_WEIGHTS: GONE, _INDEX_FILE: _index(a="../../secret.safetensors")}),
+        ("an index of an absolute file", "", {_WEIGHTS: GONE, _INDEX_FILE: _index(a="/etc/passwd")}),
+        ("an index of a pickle", "", {_WEIGHTS: GONE, _INDEX_FILE: _index(a="model.bin"), "model/model.bin": _PICKLE}),
+        ("an index that is a list", "", {_WEIGHTS: GONE, _INDEX_FILE: "[]"}),
+        ("an index of numbers", "", {_WEIGHTS: GONE, _INDEX_FILE: '{"weight_map": {"a": 1}}'}),
+        ("an empty index", "", {_WEIGHTS: GONE, _INDEX_FILE: '{"weight_map": {}}'}),
+        ("a deep index", "", {_WEIGHTS: GONE, _INDEX_FILE: _DEEP}),
+        ("no configuration", "", {_CONFIG: GONE}),
+        ("an empty configuration", "", {_CONFIG: ""}),
+        ("a configuration that is not JSON", "", {_CONFIG: "{model_type: scalar}"}),
+        ("a configuration that is a list", "", {_CONFIG: "[]"}),
+        ("a configuration that is a number", "", {_CONFIG: _LARGE}),
+        ("a configuration that is deep", "", {_CONFIG: _DEEP}),
+        ("a configuration that is a deep object", "", {_CONFIG: _DEEP_OBJECT}),
+        ("a configuration that is not UTF-8", "", {_CONFIG: b"\xff\xfe{\x00"}),
+        ("a configuration of another model", "", {_CONFIG: Fields({"model_type": "bert"})}),
+        ("a configuration of no model", "", {_CONFIG: Fields({"model_type": GONE})}),
+        (
+            "a configuration of code elsewhere",
+            "",
+            {
+                _CONFIG: Fields(
+                    {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil"}}
+                ),
+                "model/evil.py": "open('EXECUTED', 'w')",
+            },
+        ),
+        ("a model type that is a list", "", {_CONFIG: Fields({"model_type": ["scalar"]})}),
+        ("a dimension that is text", "", {_CONFIG: Fields({"projection_dim": "16"})}),
+        ("a dimension of 0", "", {_CONFIG: Fields({"projection_dim": 0})}),
+        ("a dimension below 0", "", {_CONFIG: Fields({"projection_dim": -16})}),
+        ("another dimension", "", {_CONFIG: Fields({"projection_dim": 17})}),
+        ("a dimension of 10**9", "", {_CONFIG: Fields({"projection_dim": 10**9})}),
+        ("a dimension of 10**30", "", {_CONFIG: Fields({"projection_dim": 10**30})}),
+        ("a billion layers", "", {_CONFIG: Fields({"text_config.num_hidden_layers": 10**9})}),
+        ("a billion layers that see", "", {_CONFIG: Fields({"vision_config.num_hidden_layers": 10**9})}),
+        ("a layer too many", "", {_CONFIG: Fields({"audio_config.num_hidden_layers": 3})}),
+        ("layers that are text", "", {_CONFIG: Fields({"text_config.num_hidden_layers": "two"})}),
+        ("layers below 0", "", {_CONFIG: Fields({"text_config.num_hidden_layers": -1})}),
+        ("a vocabulary of 10**12", "", {_CONFIG: Fields({"text_config.vocab_size": 10**12})}),
+        ("a vocabulary of another size", "", {_CONFIG: Fields({"text_config.vocab_size": 61})}),
+        ("10**12 positions", "", {_CONFIG: Fields({"text_config.max_position_embeddings": 10**12})}),
+        ("pictures of 10**9 pixels", "", {_CONFIG: Fields({"vision_config.image_size": 10**9})}),
+        ("patches of 0 pixels", "", {_CONFIG: Fields({"vision_config.patch_size": 0})}),
+        ("no heads", "", {_CONFIG: Fields({"text_config.num_attention_heads": 0})}),
+        ("heads that do not divide", "", {_CONFIG: Fields({"audio_config.num_attention_heads": 5})}),
+        ("an unknown activation", "", {_CONFIG: Fields({"text_config.hidden_act": "evil"})}),
+        ("an activation that is a number", "", {_CONFIG: Fields({"audio_config.hidden_act": 1})}),
+        ("a text tower that is a list", "", {_CONFIG: Fields({"text_config": []})}),
+        ("a text tower of an unknown kind", "", {_CONFIG: Fields({"text_config.model_type": "evil"})}),
+        ("an unknown score", "", {_CONFIG: Fields({"aggregation": "best"})}),
+        ("a score that is a number", "", {_CONFIG: Fields({"aggregation": 1})}),
+        ("a temperature of 0", "", {_CONFIG: Fields({"query_temperature": 0})}),
+        ("a temperature that is NaN", "", {_CONFIG: Fields({"query_temperature": float("nan")})}),
+        ("a temperature of 1e-320", "", {_CONFIG: Fields({"query_temperature": 1e-320})}),
+        ("a temperature below 0", "", {_CONFIG: Fields({"query_temperature": -1})}),
+        ("a temperature that is text", "", {_CONFIG: Fields({"query_temperature": "warm"})}),
+        ("an unknown pooling", "", {_CONFIG: Fields({"text_pooling": "max"})}),
+        ("a dtype of no number", "", {_CONFIG: Fields({"dtype": "evil"})}),
+        ("a flag that is text", "", {_CONFIG: Fields({"has_concat_heads": "yes"})}),
+        ("heads that the weights lack", "", {_CONFIG: Fields({"has_concat_heads": True})}),
+        ("no processor", "", {_PROCESSOR: GONE}),
+        ("an empty processor", "", {_PROCESSOR: ""}),
+        ("a processor that is a list", "", {_PROCESSOR: "[]"}),
+        ("a processor that is deep", "", {_PROCESSOR: _DEEP_OBJECT}),
+        ("a processor of another class", "", {_PROCESSOR: Fields({"processor_class": "CLIPProcessor"})}),
+        (
+            "a processor of code elsewhere",
+            "",
+            {
+                _PROCESSOR: Fields({"processor_class": "Evil", "auto_map": {"AutoProcessor": "evil.Evil"}}),
+                "model/evil.py": "open('EXECUTED', 'w')",
+            },
+        ),
+        ("no frames", "", {_PROCESSOR: Fields({"num_frames": 0})}),
+        ("frames that are text", "", {_PROCESSOR: Fields({"num_frames": "two"})}),
+        ("10**9 frames", "", {_PROCESSOR: Fields({"num_frames": 10**9})}),
+        ("captions of no token", "", {_PROCESSOR: Fields({"max_text_length": 0})}),
+        ("captions longer than the model reads", "", {_PROCESSOR: Fields({"max_text_length": 10**6})}),
+        ("pictures of no pixel", "", {_PROCESSOR: Fields({"image_processor.image_size": 0})}),
+        ("pictures of another size than the model's", "", {_PROCESSOR: Fields({"image_processor.image_size": 48})}),
+        ("pictures of a million pixels a side", "", {_PROCESSOR: Fields({"image_processor.image_size": 10**6})}),
+        ("a segment of no frame", "", {_PROCESSOR: Fields({"feature_extractor.segment_length": 0})}),
+        ("a segment of 10**12 frames", "", {_PROCESSOR: Fields({"feature_extractor.segment_length": 10**12})}),
+        ("no picture processor", "", {_PROCESSOR: Fields({"image_processor": GONE})}),
+        ("no vocabulary", "", {_TOKENIZER: GONE}),
+        ("an empty vocabulary", "", {_TOKENIZER: ""}),
+        ("half a vocabulary", "", {_TOKENIZER: Cut(0.5)}),
+        ("a vocabulary that is a list", "", {_TOKENIZER: "[]"}),
+        ("a vocabulary that is deep", "", {_TOKENIZER: _DEEP}),
+        ("a word that the model does not know", "", {_TOKENIZER: Fields({"model.vocab.weather": 1000})}),
+        (
+            "a tokenizer of an unknown kind",
+            "",
+            {"model/tokenizer_config.json": Fields({"tokenizer_class": "EvilTokenizer"})},
+        ),
+        (
+            "a tokenizer of code elsewhere",
+            "",
+            {
+                "model/tokenizer_config.json": Fields(
+                    {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
+                ),
+                "model/evil.py": "open('EXECUTED', 'w')",
+            },
+        ),
+        ("tokenizer settings that are a list", "", {"model/tokenizer_config.json": "[]"}),
+        ("tokenizer settings that are deep", "", {"model/tokenizer_config.json": _DEEP_OBJECT}),
+    ]
+]
+
+_ADAPTER, _LORA = "adapter/adapter_config.json", "adapter/adapter_model.safetensors"
+_LORA_A = "base_model.model.text_model.encoder.layer.0.attention.self.query.lora_A.weight"
+
+_ADAPTERS = [
+    (name, "-m search index data/test --model adapter --output out", message, files)
+    for name, message, files in [
+        ("an adapter without a base", "", {_ADAPTER: Fields({"base_model_name_or_path": GONE})}),
+        ("a base of null", "", {_ADAPTER: Fields({"base_model_name_or_path": None})}),
+        ("a base of no name", "", {_ADAPTER: Fields({"base_model_name_or_path": ""})}),
+        ("a base that is a list", "", {_ADAPTER: Fields({"base_model_name_or_path": ["model"]})}),
+        ("a base that is a number", "", {_ADAPTER: Fields({"base_model_name_or_path": 7})}),
+        ("an adapter of itself", "", {_ADAPTER: Fields({"base_model_name_or_path": "adapter"})}),
+        (
+            "adapters in a circle",
+            "",
+            {
+                _ADAPTER: Fields({"base_model_name_or_path": "other"}),
+                "other": Copy("adapter"),
+                "other/adapter_config.json": Fields({"base_model_name_or_path": "adapter"}),
+            },
+        ),
+        (
+            "an adapter of an adapter",
+            "",
+            {
+                _ADAPTER: Fields({"base_model_name_or_path": "other"}),
+                "other": Copy("adapter"),
+                "other/adapter_config.json": Fields({"base_model_name_or_path": "model"}),
+            },
+        ),
+        ("a base that is gone", "", {_ADAPTER: Fields({"base_model_name_or_path": "/nowhere/model"})}),
+        ("a base beside it that is gone", "", {_ADAPTER: Fields({"base_model_name_or_path": "./nowhere"})}),
+        ("a base on the Hub, out of reach", "", {_ADAPTER: Fields({"base_model_name_or_path": "user/base"})}),
+        ("a base that is no id", "", {_ADAPTER: Fields({"base_model_name_or_path": "user/base/more and more"})}),
+        ("a base that is a file", "", {_ADAPTER: Fields({"base_model_name_or_path": "model/config.json"})}),
+        ("a base without weights", "", {"model/model.safetensors": GONE}),
+        (
+            "a base of another model",
+            "",
+            {"model/config.json": Fields({"model_type": "bert"}), "adapter/config.json": GONE},
+        ),
+        ("a base of NaN", "", {"model/model.safetensors": Tensors({"text_projection.weight": "nan"})}),
+        ("a revision that is a list", "", {_ADAPTER: Fields({"revision": ["main"]})}),
+        ("another kind of adapter", "", {_ADAPTER: Fields({"peft_type": "IA3"})}),
+        ("no kind of adapter", "", {_ADAPTER: Fields({"peft_type": GONE})}),
+        ("an unknown kind of adapter", "", {_ADAPTER: Fields({"peft_type": "EVIL"})}),
+        ("a rank of 0", "", {_ADAPTER: Fields({"r": 0})}),
+        ("a rank below 0", "", {_ADAPTER: Fields({"r": -2})}),
+        ("a rank that is text", "", {_ADAPTER: Fields({"r": "2"})}),
+        ("another rank", "", {_ADAPTER: Fields({"r": 3})}),
+        ("a rank of 10**12", "", {_ADAPTER: Fields({"r": 10**12})}),
+        ("a rank of 10**12 for one layer", "", {_ADAPTER: Fields({"rank_pattern": {"query": 10**12}})}),
+        ("a scale that is text", "", {_ADAPTER: Fields({"lora_alpha": "8"})}),
+        ("a scale that is NaN", "", {_ADAPTER: Fields({"lora_alpha": float("nan")})}),
+        ("layers that are copied", "", {_ADAPTER: Fields({"layer_replication": [[0, 10**9]]})}),
+        ("targets that are not there", "", {_ADAPTER: Fields({"target_modules": ["evil"]})}),
+        ("targets that are a number", "", {_ADAPTER: Fields({"target_modules": 3})}),
+        ("targets that are no expression", "", {_ADAPTER: Fields({"target_modules": "("})}),
+        ("no targets", "", {_ADAPTER: Fields({"target_modules": []})}),
+        ("an unknown field of an adapter", "", {_ADAPTER: Fields({"evil": 1})}),
+        ("an adapter that is a list", "", {_ADAPTER: "[]"}),
+        ("an adapter that is deep", "", {_ADAPTER: _DEEP_OBJECT}),
+        ("an adapter that is not JSON", "", {_ADAPTER: "r: 2"}),
+        ("an empty adapter", "", {_ADAPTER: ""}),
+        ("no weights of an adapter", "", {_LORA: GONE}),
+        ("empty weights of an adapter", "", {_LORA: b""}),
+        ("weights of an adapter cut short", "", {_LORA: Cut(0.7)}),
+        ("only a pickle of an adapter", "", {_LORA: GONE, "adapter/adapter_model.bin": _PICKLE}),
+        ("an adapter of another shape", "", {_LORA: Tensors({_LORA_A: "longer"})}),
+        ("an adapter of NaN", "", {_LORA: Tensors({_LORA_A: "nan"})}),
+        ("an adapter without one of its weights", "", {_LORA: Tensors({_LORA_A: GONE})}),
+        ("an adapter with a weight of nothing", "", {_LORA: Tensors({"base_model.model.evil.lora_A.weight": (2, 2)})}),
+        ("an adapter of another model", "", {_LORA: Header(_ONE, 4)}),
+        ("an adapter of other dimensions", "", {"adapter/config.json": Fields({"projection_dim": 17})}),
+        ("an adapter without a processor", "", {"adapter/processor_config.json": GONE}),
+        ("an adapter without a vocabulary", "", {"adapter/tokenizer.json": GONE}),
+    ]
+]
+
+_SIZES = {
+    "vision": {"width": 8, "mlp_ratio": 2, "layers": 1, "head_width": 4, "image_size": 32, "patch_size": 16},
+    "audio": {
+        "encoder_embed_dim": 8, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_embed_dim": 8,
+        "input_patch_size": 16, "embed_dim": 8, "conv_bias": False, "conv_pos": 4, "conv_pos_groups": 2,
+        "num_buckets": 8, "max_distance": 16, "deep_norm": True,
+    },
+    "text": {
+        "vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8
+    },
+    "contra_dim": 4, "max_vision_sample_num": 2, "max_audio_sample_num": 1,
+}  # fmt: skip
+_PLUGIN = """from modeling_scalar.aggregation_scalar import register_method
+
+
+@register_method("{name}", "a score")
+def score(pairs):
+    return {body}
+"""
+_CONVERT = "-m modeling_scalar.convert_vast_to_hf --checkpoint old.pt --output out"
+_CONVERSIONS = [
+    ("no checkpoint", _CONVERT, ""),
+    ("an empty checkpoint", _CONVERT, "", {"old.pt": b""}),
+    ("a folder in the place of a checkpoint", _CONVERT, "", {"old.pt": FOLDER}),
+    ("a checkpoint of text", _CONVERT, "", {"old.pt": "<html>404</html>"}),
+    ("a checkpoint that executes code", _CONVERT, "", {"old.pt": _PICKLE}),
+    (
+        "a checkpoint that executes code, zipped",
+        _CONVERT,
+        "",
+        {"old.pt": Zip({"archive/data.pkl": _PICKLE, "archive/version": b"3"})},
+    ),
+    ("a zip of nothing", _CONVERT, "", {"old.pt": Zip({})}),
+    ("a zip of other files", _CONVERT, "", {"old.pt": Zip({"readme.txt": b"hello"})}),
+    ("a zip bomb", _CONVERT, "", {"old.pt": Zip({"archive/data.pkl": bytes(2**26), "archive/version": b"3"})}),
+    ("half a checkpoint", _CONVERT, "", {"old.pt": Checkpoint({"a": (1000, 1000)}, 0.5)}),
+    ("a checkpoint of another network", _CONVERT, "", {"old.pt": Checkpoint({"evil.weight": (2, 2)})}),
+    ("a checkpoint of nothing", _CONVERT, "", {"old.pt": Checkpoint({})}),
+    ("a checkpoint that is a list", _CONVERT, "", {"old.pt": Checkpoint([1, 2])}),
+    ("a checkpoint that is a tensor", _CONVERT, "", {"old.pt": Checkpoint((2, 2))}),
+    ("a checkpoint of numbers", _CONVERT, "", {"old.pt": Checkpoint({"a": 1.5})}),
+    ("names that are numbers", _CONVERT, "", {"old.pt": Checkpoint({1: (2, 2)})}),
+    ("positions without an axis", _CONVERT, "", {"old.pt": Checkpoint({"vision_frame_embedding": ()})}),
+    ("10**9 positions", _CONVERT, "", {"old.pt": Checkpoint({"vision_frame_embedding": (1, 10**6, 0)})}),
+    ("sizes that are not there", f"{_CONVERT} --sizes sizes.json", "", {"old.pt": Checkpoint({})}),
+    ("sizes that are not JSON", f"{_CONVERT} --sizes sizes.json", "", {"old.pt": Checkpoint({}), "sizes.json": "{"}),
+    ("sizes that are a list", f"{_CONVERT} --sizes sizes.json", "", {"old.pt": Checkpoint({}), "sizes.json": "[]"}),
+    (
+        "sizes that are deep",
+        f"{_CONVERT} --sizes sizes.json",
+        "",
+        {"old.pt": Checkpoint({}), "sizes.json": _DEEP_OBJECT},
+    ),
+    ("sizes without a field", f"{_CONVERT} --sizes sizes.json", "", {"old.pt": Checkpoint({}), "sizes.json": "{}"}),
+    (
+        "sizes of text",
+        f"{_CONVERT} --sizes sizes.json",
+        "",
+        {"old.pt": Checkpoint({}), "sizes.json": json.dumps(_SIZES | {"contra_dim": "x"})},
+    ),
+    (
+        "a section of sizes that is a list",
+        f"{_CONVERT} --sizes sizes.json",
+        "",
+        {"old.pt": Checkpoint({}), "sizes.json": json.dumps(_SIZES | {"vision": []})},
+    ),
+    (
+        "heads of 0 width",
+        f"{_CONVERT} --sizes sizes.json",
+        "",
+        {
+            "old.pt": Checkpoint({}),
+            "sizes.json": json.dumps(_SIZES | {"vision": _SIZES["vision"] | {"head_width": 0}}),
+        },
+    ),
+    (
+        "a billion layers to convert",
+        f"{_CONVERT} --sizes sizes.json",
+        "",
+        {
+            "old.pt": Checkpoint({}),
+            "sizes.json": json.dumps(_SIZES | {"vision": _SIZES["vision"] | {"layers": 10**9}}),
+        },
+    ),
+    (
+        "output that is a file",
+        "-m modeling_scalar.convert_vast_to_hf --checkpoint old.pt --output file",
+        "",
+        {"old.pt": Checkpoint({}), "file": "mine"},
+    ),
+    (
+        "output that holds something",
+        "-m modeling_scalar.convert_vast_to_hf --checkpoint old.pt --output model",
+        "",
+        {"old.pt": Checkpoint({})},
+    ),
+    ("a tokenizer that is not there", f"{_CONVERT} --tokenizer ./nowhere", "", {"old.pt": Checkpoint({})}),
+]
+
+_EVALS = [
+    ("nothing to evaluate", "-m eval run --output out", ""),
+    ("a model without a benchmark", "-m eval run --output out --model model", ""),
+    ("a rate of NaN", f"{_RUN} --rate nan", ""),
+    ("an infinite rate", f"{_RUN} --rate inf", ""),
+    ("a rate below 0", f"{_RUN} --rate -0.1", ""),
+    ("a rate above 1", f"{_RUN} --rate 1.1", ""),
+    ("an unknown score", f"{_RUN} --method best", ""),
+    ("an empty score", f"{_RUN} --method ''", ""),
+    ("a score that the embeddings lack", f"{_RUN} --method concat_head", ""),
+    ("an unknown policy", f"{_MODEL} --policy ones", ""),
+    ("a second stage without a model", f"{_RUN} --two-stage", ""),
+    ("settings of no benchmark", f"{_RUN} --captions all", ""),
+    ("an unknown benchmark", "-m eval run --model model --benchmark imagenet --root data --output out", ""),
+    ("an unknown split", f"{_MODEL} --split validation", ""),
+    ("a setting that the benchmark lacks", f"{_MODEL} --captions all", ""),
+    ("a column without a name", "-m eval audit --benchmark own --root own.json --column =clip", ""),
+    ("a column of nothing", "-m eval audit --benchmark own --root own.json --column video_id", ""),
+    ("a column that is none of ours", "-m eval audit --benchmark own --root own.json --column clip=video_id", ""),
+    ("no embeddings", "-m eval run --embeddings nowhere --output out", ""),
+    ("embeddings that are a text", "-m eval run --embeddings own.json --output out", "", {"own.json": "[]"}),
+    ("embeddings of an empty folder", "-m eval run --embeddings empty --output out", "", {"empty": FOLDER}),
+    ("a gallery without queries", "-m eval run --embeddings gallery --output out", ""),
+    ("output in a file", "-m eval run --embeddings embeddings --output file --rate 0", "", {"file": "mine"}),
+    ("output below a file", "-m eval run --embeddings embeddings --output file/out --rate 0", "", {"file": "mine"}),
+    (
+        "output in a link to nothing",
+        "-m eval run --embeddings embeddings --output link --rate 0",
+        "",
+        {"link": Link("/proc/nowhere")},
+    ),
+    (
+        "results.json that is a folder",
+        "-m eval run --embeddings embeddings --output other --rate 0",
+        "",
+        {"other/results.json": FOLDER},
+    ),
+    ("a set in a file", "-m eval miniature --output file --num-train 1 --num-test 1", "", {"file": "mine"}),
+    ("a set in a folder of something else", "-m eval miniature --output model --num-train 1 --num-test 1", ""),
+    ("an audit in a folder", "-m eval audit --benchmark miniature --root data --output model", ""),
+    ("a plugin that is not there", f"{_RUN} --plugin nowhere", ""),
+    ("a plugin of no name", f"{_RUN} --plugin ''", ""),
+    ("a plugin of a relative name", f"{_RUN} --plugin .mine", ""),
+    ("a plugin that is a path", f"{_RUN} --plugin ./mine.py", "", {"mine.py": ""}),
+    ("a plugin with a slip", f"{_RUN} --plugin mine", "", {"mine.py": "def score(:\n"}),
+    ("a plugin that fails", f"{_RUN} --plugin mine", "", {"mine.py": "1 / 0\n"}),
+    ("a plugin that ends the program", f"{_RUN} --plugin mine", "", {"mine.py": "import sys\nsys.exit(0)\n"}),
+    ("a plugin that lacks a module", f"{_RUN} --plugin mine", "", {"mine.py": "import nowhere\n"}),
+    ("a plugin of bytes", f"{_RUN} --plugin mine", "", {"mine.py": b"\x00\xff"}),
+    (
+        "a plugin that takes a name again",
+        f"{_RUN} --plugin mine",
+        "",
+        {"mine.py": _PLUGIN.format(name="scalar", body="pairs.similarities[0]")},
+    ),
+    (
+        "a score of another shape",
+        f"{_RUN} --plugin mine",
+        "",
+        {"mine.py": _PLUGIN.format(name="mine", body="pairs.similarities")},
+    ),
+    (
+        "a score of NaN",
+        f"{_RUN} --plugin mine",
+        "",
+        {"mine.py": _PLUGIN.format(name="mine", body="pairs.similarities[0] * float('nan')")},
+    ),
+    ("a score that fails", f"{_RUN} --plugin mine", "", {"mine.py": _PLUGIN.format(name="mine", body="1 / 0")}),
+    ("a score that is no tensor", f"{_RUN} --plugin mine", "", {"mine.py": _PLUGIN.format(name="mine", body="0.5")}),
+]
+
+_OWN = "-m eval audit --benchmark own --root"
+_MSRVTT = "-m eval audit --benchmark msrvtt --root msrvtt"
+_VGGSOUND = "-m eval audit --benchmark vggsound --root vggsound"
+_DESCS, _CSV = "msrvtt/descs_ret_test.json", "vggsound/vggsound.csv"
+_CLIP = {"video_id": "a", "caption": "a dog", "video_path": "data/test/000000.mp4"}
+_VIDEOS = {"msrvtt/videos/a.mp4": Copy("../../data/test/000000.mp4")}
+
+
+def _clips(*clips: Any) -> str:
+    return json.dumps([_CLIP | clip if isinstance(clip, dict) else clip for clip in clips])
+
+
+_BENCHMARKS = [
+    ("no table", f"{_OWN} own.json", ""),
+    ("an empty table", f"{_OWN} own.json", "", {"own.json": ""}),
+    ("a table of nothing", f"{_OWN} own.json", "", {"own.json": "[]"}),
+    ("a table that is an object", f"{_OWN} own.json", "", {"own.json": "{}"}),
+    ("a table that is a number", f"{_OWN} own.json", "", {"own.json": _LARGE}),
+    ("a table of numbers", f"{_OWN} own.json", "", {"own.json": "[1, 2]"}),
+    ("a table that is deep", f"{_OWN} own.json", "", {"own.json": _DEEP}),
+    (
+        "a table with a deep caption",
+        f"{_OWN} own.json",
+        "",
+        {"own.json": '[{"video_id": "a", "caption": ' + _DEEP + "}]"},
+    ),
+    ("a table cut short", f"{_OWN} own.json", "", {"own.json": _clips({})[:-5]}),
+    ("a table in UTF-16", f"{_OWN} own.json", "", {"own.json": _clips({}).encode("utf-16")}),
+    ("a table of zeros", f"{_OWN} own.json", "", {"own.json": bytes(1000)}),
+    ("a table without ids", f"{_OWN} own.json", "", {"own.json": '[{"caption": "a dog"}]'}),
+    ("a table without captions", f"{_OWN} own.json", "", {"own.json": '[{"video_id": "a"}]'}),
+    ("an id that is null", f"{_OWN} own.json", "", {"own.json": _clips({"video_id": None})}),
+    ("an id that is a list", f"{_OWN} own.json", "", {"own.json": _clips({"video_id": ["a"]})}),
+    ("an id that is an object", f"{_OWN} own.json", "", {"own.json": _clips({"video_id": {}})}),
+    ("an id that is true", f"{_OWN} own.json", "", {"own.json": _clips({"video_id": True})}),
+    (
+        "an id of half a character",
+        f"{_OWN} own.json",
+        "",
+        {"own.json": '[{"video_id": "\\ud800", "caption": "a", "video_path": "data/test/000000.mp4"}]'},
+    ),
+    ("an id with a NUL", f"{_OWN} own.json", "", {"own.json": '[{"video_id": "a\\u0000", "caption": "a"}]'}),
+    (
+        "an id of a file outside",
+        f"{_OWN} own.json",
+        "",
+        {"own.json": '[{"video_id": "../../etc/passwd", "caption": "a"}]'},
+    ),
+    ("a caption that is null", f"{_OWN} own.json", "", {"own.json": _clips({"caption": None})}),
+    ("a caption that is empty", f"{_OWN} own.json", "", {"own.json": _clips({"caption": "  "})}),
+    ("a caption that is an object", f"{_OWN} own.json", "", {"own.json": _clips({"caption": {"en": "a dog"}})}),
+    (
+        "a caption of half a character",
+        f"{_OWN} own.json",
+        "",
+        {"own.json": '[{"video_id": "a", "caption": "\\ud800", "video_path": "data/test/000000.mp4"}]'},
+    ),
+    ("no captions of a clip", f"{_OWN} own.json", "", {"own.json": _clips({"caption": []})}),
+    (
+        "captions of which one is a list",
+        f"{_OWN} own.json",
+        "",
+        {"own.json": _clips({"caption": ["a dog", ["a cat"]]})},
+    ),
+    ("a path that is a list", f"{_OWN} own.json", "", {"own.json": _clips({"video_path": ["a.mp4"]})}),
+    ("a path that is gone", f"{_OWN} own.json", "", {"own.json": _clips({"video_path": "nowhere.mp4"})}),
+    ("a path with a NUL", f"{_OWN} own.json", "", {"own.json": _clips({"video_path": "a\0.mp4"})}),
+    ("a path of half a character", f"{_OWN} own.json", "", {"own.json": _clips({"video_path": "\ud800.mp4"})}),
+    ("a path of 5,000 characters", f"{_OWN} own.json", "", {"own.json": _clips({"video_path": "x" * 5000})}),
+    ("a path that is a folder", f"{_OWN} own.json", "", {"own.json": _clips({"video_path": "data"})}),
+    ("a subtitle that is an object", f"{_OWN} own.json", "", {"own.json": _clips({"subtitle": {}})}),
+    (
+        "one clip of two files",
+        f"{_OWN} own.json",
+        "",
+        {"own.json": _clips({}, {"video_path": "data/test/000001.mp4"})},
+    ),
+    ("a table of another kind", f"{_OWN} own.xlsx", "", {"own.xlsx": b"PK"}),
+    ("lines that are not JSON", f"{_OWN} own.jsonl", "", {"own.jsonl": "video_id: a\n"}),
+    ("a deep line", f"{_OWN} own.jsonl", "", {"own.jsonl": _DEEP + "\n"}),
+    ("lines of lists", f"{_OWN} own.jsonl", "", {"own.jsonl": "[]\n[]\n"}),
+    ("a CSV of nothing", f"{_OWN} own.csv", "", {"own.csv": ""}),
+    ("a CSV without rows", f"{_OWN} own.csv", "", {"own.csv": "video_id,caption\n"}),
+    ("a CSV with other columns", f"{_OWN} own.csv", "", {"own.csv": "id;text\na;a dog\n"}),
+    ("a CSV with a column twice", f"{_OWN} own.csv", "", {"own.csv": "video_id,caption,caption\na,b,c\n"}),
+    ("a CSV with a cell too many", f"{_OWN} own.csv", "", {"own.csv": "video_id,caption\na,b,c\n"}),
+    ("a CSV with an open quote", f"{_OWN} own.csv", "", {"own.csv": 'video_id,caption\na,"b\n'}),
+    ("a CSV with a NUL", f"{_OWN} own.csv", "", {"own.csv": "video_id,caption\na,b\0\n"}),
+    ("a CSV in UTF-16", f"{_OWN} own.csv", "", {"own.csv": "video_id,caption\na,b\n".encode("utf-16")}),
+    ("a CSV in Latin-1", f"{_OWN} own.csv", "", {"own.csv": "video_id,caption\na,caf\xe9\n".encode("latin-1")}),
+    (
+        "a CSV with a cell of a megabyte",
+        f"{_OWN} own.csv",
+        "",
+        {"own.csv": "video_id,caption\na," + "b" * 10**6 + "\n"},
+    ),
+    ("a Parquet file of text", f"{_OWN} own.parquet", "", {"own.parquet": "video_id,caption\n"}),
+    ("an empty Parquet file", f"{_OWN} own.parquet", "", {"own.parquet": b""}),
+    (
+        "a Parquet file cut short",
+        f"{_OWN} own.parquet",
+        "",
+        {"own.parquet": Copy("results/queries.parquet"), "./own.parquet": Cut(0.8)},
+    ),
+    (
+        "a Parquet file with a lying end",
+        f"{_OWN} own.parquet",
+        "",
+        {"own.parquet": b"PAR1" + bytes(100) + (2**31 - 1).to_bytes(4, "little") + b"PAR1"},
+    ),
+    ("a Parquet file of other columns", f"{_OWN} own.parquet", "", {"own.parquet": Copy("results/queries.parquet")}),
+    ("a data set that is not there", f"{_OWN} user/data", ""),
+    ("a data set of no name", f"{_OWN} 'user/a b/c'", ""),
+    ("a data set of an empty folder", f"{_OWN} empty", "", {"empty": FOLDER}),
+    ("a data set of code", f"{_OWN} code", "", {"code/code.py": "open('EXECUTED', 'w')\n"}),
+    ("no folder of a benchmark", f"{_MSRVTT}", ""),
+    ("an annotation that is not JSON", _MSRVTT, "", {_DESCS: "a,b\n"}),
+    ("an annotation that is deep", _MSRVTT, "", {_DESCS: _DEEP}),
+    ("an annotation that is an object", _MSRVTT, "", {_DESCS: "{}"}),
+    ("an annotation of nothing", _MSRVTT, "", {_DESCS: "[]"}),
+    ("an annotation of lists", _MSRVTT, "", {_DESCS: "[[]]"}),
+    ("an annotation of large numbers", _MSRVTT, "", {_DESCS: f'[{{"video_id": {_LARGE}, "desc": "a"}}]'}),
+    ("an annotation without ids", _MSRVTT, "", {_DESCS: '[{"desc": "a"}]'}),
+    ("an annotation without captions", _MSRVTT, "", {_DESCS: '[{"video_id": "a"}]'}),
+    ("an annotation with a number for a caption", _MSRVTT, "", {_DESCS: '[{"video_id": "a", "desc": 1}]'}),
+    ("an annotation with no captions", _MSRVTT, "", {_DESCS: '[{"video_id": "a", "desc": []}]'}),
+    (
+        "an annotation with a number for a subtitle",
+        _MSRVTT,
+        "",
+        {_DESCS: '[{"video_id": "a", "desc": "a", "subtitle": 1}]'},
+    ),
+    (
+        "an annotation that names a clip twice",
+        _MSRVTT,
+        "",
+        {_DESCS: '[{"video_id": "a", "desc": "a"}, {"video_id": "a", "desc": "b"}]'},
+    ),
+    ("an annotation of half a character", _MSRVTT, "", _VIDEOS | {_DESCS: '[{"video_id": "a", "desc": "\\udc80"}]'}),
+    ("an annotation of an unknown clip", _MSRVTT, "", _VIDEOS | {_DESCS: '[{"video_id": "b", "desc": "a"}]'}),
+    (
+        "a clip of two files",
+        _MSRVTT,
+        "",
+        _VIDEOS | {"msrvtt/videos/a.mkv": b"", _DESCS: '[{"video_id": "a", "desc": "a"}]'},
+    ),
+    ("an annotation elsewhere that is gone", f"{_MSRVTT} --annotations nowhere.json", "", _VIDEOS),
+    ("an annotation elsewhere that is a folder", f"{_MSRVTT} --annotations data", "", _VIDEOS),
+    ("no annotation of classes", _VGGSOUND, ""),
+    ("classes with too few cells", _VGGSOUND, "", {_CSV: "a,1\n"}),
+    ("classes with a start that is text", _VGGSOUND, "", {_CSV: "a,one,dog,test\n"}),
+    ("classes with an endless start", _VGGSOUND, "", {_CSV: f"a,{'9' * 5000},dog,test\n"}),
+    ("classes with a start in other digits", _VGGSOUND, "", {_CSV: "a,²,dog,test\n"}),
+    ("classes of an unknown split", _VGGSOUND, "", {_CSV: "a,1,dog,validation\n"}),
+    ("classes that repeat a clip", _VGGSOUND, "", {_CSV: "a,1,dog,test\na,1,cat,test\n"}),
+    ("classes in UTF-16", _VGGSOUND, "", {_CSV: "a,1,dog,test\n".encode("utf-16")}),
+    ("classes with a NUL", _VGGSOUND, "", {_CSV: "a,1,dog\0,test\n"}),
+    ("classes with an open quote", _VGGSOUND, "", {_CSV: 'a,1,"dog,test\n'}),
+    (
+        "a clip of two classes",
+        _VGGSOUND,
+        "",
+        {"vggsound/descs_ret_test.json": '[{"video_id": "a", "label": ["dog", "cat"]}]'},
+    ),
+    ("no corpus", "-m eval audit --benchmark vast27m --root data --split train", "", {"data/train.json": GONE}),
+    (
+        "a corpus without captions",
+        "-m eval audit --benchmark vast27m --root data --split train",
+        "",
+        {"data/train.json": '[{"clip_id": "a"}]'},
+    ),
+    ("a corpus of a split outside", "-m eval audit --benchmark vast27m --root data --split ../model/config", ""),
+    ("no miniature benchmark", "-m eval audit --benchmark miniature --root model", ""),
+    ("a miniature benchmark without a manifest", _MODEL, "", {"data/miniature.json": GONE}),
+    ("a manifest that is not JSON", _MODEL, "", {"data/miniature.json": "{"}),
+    ("a manifest that is a list", _MODEL, "", {"data/miniature.json": "[]"}),
+    ("a manifest that is deep", _MODEL, "", {"data/miniature.json": _DEEP_OBJECT}),
+    ("a manifest without sums", _MODEL, "", {"data/miniature.json": Fields({"sha256": GONE})}),
+    ("a manifest with sums of another kind", _MODEL, "", {"data/miniature.json": Fields({"sha256": "a"})}),
+    ("a manifest without a seed", _MODEL, "", {"data/miniature.json": Fields({"seed": GONE})}),
+    ("an annotation that was changed", _MODEL, "", {"data/test.jsonl": Cut(0.5)}),
+    ("an annotation that is gone", _MODEL, "", {"data/test.jsonl": GONE}),
+    (
+        "an annotation that was changed with its sum",
+        _MODEL,
+        "",
+        {
+            "data/test.jsonl": "{}\n",
+            "data/miniature.json": Fields({"sha256": {"test.jsonl": hashlib.sha256(b"{}\n").hexdigest()}}),
+        },
+    ),
+    ("a clip that is gone", _MODEL, "", {"data/test/000001.mp4": GONE}),
+    ("a clip that is cut", _MODEL, "", {"data/test/000001.mp4": Cut(0.5)}),
+]
+
+_RESULTS = "-m eval report results --output out"
+_RESULT = "results/results.json"
+
+_RESULTS = [
+    (name, "-m eval report results --output out", message, {_RESULT: change})
+    for name, message, change in [
+        ("a result that is not JSON", "", "{"),
+        ("an empty result", "", ""),
+        ("a result that is a list", "", "[]"),
+        ("a result that is deep", "", _DEEP_OBJECT),
+        ("a result of nothing", "", "{}"),
+        ("a result with NaN", "", '{"label": NaN}'),
+        ("a result with 10**400", "", f'{{"seed": {_LARGE}}}'),
+        ("a result with 1e999", "", '{"seed": 1e999}'),
+        ("a result with a name twice", "", '{"label": "a", "label": "b"}'),
+        ("a label that is a list", "", Fields({"label": []})),
+        ("a label that is null", "", Fields({"label": None})),
+        ("a label of half a character", "", Fields({"label": "\ud800"})),
+        ("a seed that is text", "", Fields({"seed": "one"})),
+        ("a seed that is a list", "", Fields({"seed": [1]})),
+        ("a benchmark that is a number", "", Fields({"benchmark": 1})),
+        ("a task that is a list", "", Fields({"task": ["retrieval"]})),
+        ("no score", "", Fields({"score": GONE})),
+        ("a score that is text", "", Fields({"score": "scalar"})),
+        ("a score without a method", "", Fields({"score.method": GONE})),
+        ("a method that is a list", "", Fields({"score.method": ["scalar"]})),
+        ("no retrieval", "", Fields({"retrieval": GONE})),
+        ("retrieval that is null", "", Fields({"retrieval": None})),
+        ("queries that are text", "", Fields({"retrieval.num_queries": "12"})),
+        ("fewer than no clips", "", Fields({"retrieval.num_clips": -1})),
+        ("no rule of ties", "", Fields({"retrieval.tie_rule": GONE})),
+        ("rates that are an object", "", Fields({"retrieval.rates": {}})),
+        ("a rate that is an object", "", Fields({"retrieval.rates.0": []})),
+        ("a rate that is text in a result", "", Fields({"retrieval.rates.0.rate": "0"})),
+        ("a rate of 2", "", Fields({"retrieval.rates.0.rate": 2})),
+        ("methods that are a list", "", Fields({"retrieval.rates.0.methods": []})),
+        ("metrics that are a number", "", Fields({"retrieval.rates.0.methods.scalar": 5})),
+        ("a metric that is text", "", Fields({"retrieval.rates.0.methods.scalar.text_to_video_recall_at_1": "5"})),
+        ("a metric that is true", "", Fields({"retrieval.rates.0.methods.scalar.text_to_video_recall_at_1": True})),
+        ("a metric that is huge", "", Fields({"retrieval.rates.0.methods.scalar.text_to_video_recall_at_1": 1e300})),
+        ("a gain that is a list", "", Fields({"retrieval.rates.0.aggregation_gain.scalar": []})),
+        ("a ladder that is null", "", Fields({"retrieval.ladder": None})),
+        ("a step without modalities", "", Fields({"retrieval.ladder.0.modalities": GONE})),
+        ("differences that are text", "", Fields({"retrieval.differences": "none"})),
+        ("a difference without a bound", "", Fields({"retrieval.differences.0.low": None})),
+        ("a second stage that is null", "", Fields({"two_stage": None})),
+        (
+            "a second stage without a depth",
+            "",
+            Fields({"two_stage": [{"policy": "absent", "method": "scalar", "rate": 0}]}),
+        ),
+        ("a latent space that is text", "", Fields({"latent": "none"})),
+        ("no gallery of a result", "", Fields({"gallery": GONE})),
+        ("a gallery without its sum", "", Fields({"gallery.sha256": None})),
+        ("clips left out that are a number", "", Fields({"left_out": 3})),
+        ("problems that are objects", "", Fields({"problems": [{}]})),
+    ]
+] + [
+    ("no results", "-m eval report nowhere --output out", ""),
+    ("a folder without results", "-m eval report data --output out", ""),
+    ("one result twice", "-m eval report results copy --output out", "", {"copy": Copy("results")}),
+    (
+        "a result of another gallery",
+        "-m eval report results copy --output out",
+        "",
+        {"copy": Copy("results"), "copy/results.json": Fields({"label": "other", "gallery.sha256": "0" * 64})},
+    ),
+    (
+        "a label with another score",
+        "-m eval report results copy --output out",
+        "",
+        {"copy": Copy("results"), "copy/results.json": Fields({"seed": 1, "score.method": "gram"})},
+    ),
+    ("an unknown baseline", "-m eval report results --output out --baseline best", ""),
+    ("an unknown reference", "-m eval report results --output out --reference best", ""),
+    ("a report in a file", "-m eval report results --output file", "", {"file": "mine"}),
+    ("queries that are no Parquet", "-m eval report results --output out", "", {"results/queries.parquet": "text"}),
+    (
+        "queries of other columns",
+        "-m eval report results --output out",
+        "",
+        {"results/queries.parquet": Table({"a": [1]})},
+    ),
+    (
+        "queries of other types",
+        "-m eval report results --output out",
+        "",
+        {
+            "results/queries.parquet": Table(
+                {
+                    "caption": [1],
+                    "weight_video": ["a"],
+                    "weight_audio": ["b"],
+                    "weight_subtitle": ["c"],
+                    "decided": [0],
+                }
+            )
+        },
+    ),
+]
+_FINE = [
+    (
+        "a label with separators",
+        "-m eval report results --output out",
+        "",
+        {_RESULT: Fields({"label": "../../a/b\n\x1b[31m"})},
+        0,
+    ),
+    (
+        "a benchmark with separators",
+        "-m eval report results --output out",
+        "",
+        {_RESULT: Fields({"benchmark": "../x"})},
+        0,
+    ),
+]
+
+_PUSH = "-m hub_cards push-model model user/name --dry-run --output out"
+_PUSH_ADAPTER = "-m hub_cards push-adapter adapter user/name --base user/base --dry-run --output out"
+_PUSH_GALLERY = "-m hub_cards push-gallery gallery user/name --model user/model --dry-run --output out"
+_PUSH_METRIC = "-m hub_cards push-metric retrieval user/retrieval --dry-run --output out"
+_VALIDATE = "-m hub_cards validate card"
+_CARD = "card/README.md"
+_HEAD = "---\nlicense: mit\n---\n\n# A model\n"
+_PUBLISHED = {"model/results": Copy("../results"), "model/results/results.json": Fields({"embedded.weights": {}})}
+
+
+def _card(**fields: Any) -> dict[str, str]:
+    return {_CARD: f"---\n{json.dumps({'license': 'mit'} | fields)}\n---\n\n# A model\n"}
+
+
+_TRAINING = {
+    "trainable_parameters": {}, "frozen_parameters": {}, "num_examples": 1, "global_step": 1, "batch_size": 1,
+    "seconds": 1.0, "resumed": False, "hardware": {"device": "cpu", "num_processes": 1}, "precision": "fp32",
+    "versions": {}, "source": None, "date": "2026-01-01",
+}  # fmt: skip
+
+_PUSHES = [
+    ("a name without a slash", "-m hub_cards push-model model name --dry-run --output out", ""),
+    ("a name with two slashes", "-m hub_cards push-model model user/my/name --dry-run --output out", ""),
+    ("an empty name", "-m hub_cards push-model model '' --dry-run --output out", ""),
+    ("a name of dots", "-m hub_cards push-model model user/.. --dry-run --output out", ""),
+    ("a name of 200 characters", f"-m hub_cards push-model model user/{'x' * 200} --dry-run --output out", ""),
+    ("a name with control characters", "-m hub_cards push-model model {control} --dry-run --output out", ""),
+    ("an unknown licence", f"{_PUSH} --license mine", ""),
+    ("a licence without a name", f"{_PUSH} --license other", ""),
+    ("an unknown language", f"{_PUSH} --language klingon", ""),
+    ("a dry run into a file", "-m hub_cards push-model model user/name --dry-run --output file", "", {"file": "mine"}),
+    ("a dry run into a folder that is in use", "-m hub_cards push-model model user/name --dry-run --output data", ""),
+    ("a dry run into itself", "-m hub_cards push-model model user/name --dry-run --output model", ""),
+    ("no folder to publish", "-m hub_cards push-model nowhere user/name --dry-run --output out", ""),
+    ("a file to publish", "-m hub_cards push-model model/config.json user/name --dry-run --output out", ""),
+    ("a model without a configuration", _PUSH, "", {"model/config.json": GONE}),
+    ("a model with a configuration that is a list", _PUSH, "", {"model/config.json": "[]"}),
+    ("a model with a deep configuration", _PUSH, "", {"model/config.json": _DEEP_OBJECT}),
+    ("a model with another configuration", _PUSH, "", {"model/config.json": Fields({"model_type": "bert"})}),
+    ("a model with a wrong field", _PUSH, "", {"model/config.json": Fields({"projection_dim": "x"})}),
+    ("a model without weights", _PUSH, "", {"model/model.safetensors": GONE}),
+    ("a model with weights cut short", _PUSH, "", {"model/model.safetensors": Cut(0.5)}),
+    ("a model with only a pickle", _PUSH, "", {"model/model.safetensors": GONE, "model/pytorch_model.bin": _PICKLE}),
+    ("a model without a processor", _PUSH, "", {"model/processor_config.json": GONE}),
+    ("a model with a processor that is a list", _PUSH, "", {"model/processor_config.json": "[]"}),
+    ("a model with a deep processor", _PUSH, "", {"model/processor_config.json": _DEEP_OBJECT}),
+    ("a model without a vocabulary", _PUSH, "", {"model/tokenizer.json": GONE}),
+    ("a model with half a vocabulary", _PUSH, "", {"model/tokenizer.json": Cut(0.5)}),
+    ("a recipe that is a list", _PUSH, "", {"model/recipe.json": "[]"}),
+    ("a recipe that is deep", _PUSH, "", {"model/recipe.json": _DEEP_OBJECT}),
+    ("a recipe that is not JSON", _PUSH, "", {"model/recipe.json": "seed: 1"}),
+    ("a recipe with a step that is text", _PUSH, "", {"model/recipe.json": '{"max_steps": "many"}'}),
+    (
+        "a recipe with a batch of nothing",
+        _PUSH,
+        "",
+        {"model/recipe.json": '{"gradient_accumulation_steps": "x"}', "model/training.json": json.dumps(_TRAINING)},
+    ),
+    ("a recipe with an objective that is a list", _PUSH, "", {"model/recipe.json": '{"objective": []}'}),
+    ("a record that is a list", _PUSH, "", {"model/training.json": "[]"}),
+    ("a record of nothing", _PUSH, "", {"model/training.json": "{}"}),
+    (
+        "a record with text for parameters",
+        _PUSH,
+        "",
+        {"model/training.json": json.dumps(_TRAINING | {"trainable_parameters": {"a": "1"}})},
+    ),
+    ("a record of other parameters", _PUSH, "", {"model/training.json": json.dumps(_TRAINING)}),
+    ("a record without hardware", _PUSH, "", {"model/training.json": json.dumps(_TRAINING | {"hardware": {}})}),
+    (
+        "a record with versions that are a list",
+        _PUSH,
+        "",
+        {"model/training.json": json.dumps(_TRAINING | {"versions": []})},
+    ),
+    ("emissions without rows", _PUSH, "", {"model/emissions.csv": "emissions\n"}),
+    ("emissions of text", _PUSH, "", {"model/emissions.csv": "emissions,energy_consumed,duration\na,b,c\n"}),
+    ("emissions in UTF-16", _PUSH, "", {"model/emissions.csv": "emissions\n".encode("utf-16")}),
+    ("emissions of NaN", _PUSH, "", {"model/emissions.csv": "emissions,energy_consumed,duration\nnan,1,1\n"}),
+    (
+        "emissions with an open quote",
+        _PUSH,
+        "",
+        {"model/emissions.csv": 'emissions,energy_consumed,duration\n1,1,"1\n'},
+    ),
+    ("results that are not there", f"{_PUSH} --results nowhere", ""),
+    ("results of other weights", _PUSH, "", _PUBLISHED),
+    ("results that are a list", _PUSH, "", {"model/results/results.json": "[]"}),
+    ("results that are deep", _PUSH, "", {"model/results/results.json": _DEEP_OBJECT}),
+    ("results without a gallery", _PUSH, "", _PUBLISHED | {"model/results/results.json": Fields({"gallery": GONE})}),
+    ("results without weights", _PUSH, "", _PUBLISHED | {"model/results/results.json": Fields({"embedded": []})}),
+    ("an adapter as a model", "-m hub_cards push-model adapter user/name --dry-run --output out", ""),
+    ("a model as an adapter", "-m hub_cards push-adapter model user/name --dry-run --output out", ""),
+    ("a model that is merged with nothing", f"{_PUSH} --merge", ""),
+    (
+        "an adapter of a folder that was not pushed",
+        "-m hub_cards push-adapter adapter user/name --dry-run --output out",
+        "",
+    ),
+    ("a base without a slash", "-m hub_cards push-adapter adapter user/name --base 'a b' --dry-run --output out", ""),
+    ("an adapter to publish without a base", _PUSH_ADAPTER, "", {_ADAPTER: Fields({"base_model_name_or_path": GONE})}),
+    (
+        "an adapter to publish with a base that is a list",
+        _PUSH_ADAPTER,
+        "",
+        {_ADAPTER: Fields({"base_model_name_or_path": []})},
+    ),
+    ("an adapter to publish of no kind", _PUSH_ADAPTER, "", {_ADAPTER: Fields({"peft_type": GONE})}),
+    ("an adapter to publish of a kind that is a number", _PUSH_ADAPTER, "", {_ADAPTER: Fields({"peft_type": 1})}),
+    ("an adapter to publish that is deep", _PUSH_ADAPTER, "", {_ADAPTER: _DEEP_OBJECT}),
+    ("an adapter to publish without a configuration", _PUSH_ADAPTER, "", {"adapter/config.json": GONE}),
+    ("an adapter to publish without weights", _PUSH_ADAPTER, "", {_LORA: GONE}),
+    ("an adapter to publish cut short", _PUSH_ADAPTER, "", {_LORA: Cut(0.5)}),
+    (
+        "a merge with a base that is gone",
+        "-m hub_cards push-model adapter user/name --merge --dry-run --output out",
+        "",
+        {_ADAPTER: Fields({"base_model_name_or_path": "/nowhere"})},
+    ),
+    (
+        "a merge of an adapter of itself",
+        "-m hub_cards push-model adapter user/name --merge --dry-run --output out",
+        "",
+        {_ADAPTER: Fields({"base_model_name_or_path": "adapter"})},
+    ),
+    (
+        "a merge of other shapes",
+        "-m hub_cards push-model adapter user/name --merge --dry-run --output out",
+        "",
+        {_LORA: Tensors({_LORA_A: "longer"})},
+    ),
+    (
+        "no gallery to publish",
+        "-m hub_cards push-gallery data user/name --model user/model --dry-run --output out",
+        "",
+    ),
+    (
+        "a gallery of a model that was not pushed",
+        "-m hub_cards push-gallery gallery user/name --dry-run --output out",
+        "",
+    ),
+    (
+        "a gallery of a model without a name",
+        "-m hub_cards push-gallery gallery user/name --model 'a b' --dry-run --output out",
+        "",
+    ),
+    ("a gallery that is not whole", _PUSH_GALLERY, "", {"gallery/gallery.json": "{"}),
+    ("no metric", "-m hub_cards push-metric data user/data --dry-run --output out", ""),
+    ("a metric of another name", "-m hub_cards push-metric {metric} user/name --dry-run --output out", ""),
+    ("a metric with other files", _PUSH_METRIC, "", {"retrieval": Copy("{metric}"), "retrieval/more.txt": ""}),
+    ("a metric without documentation", _PUSH_METRIC, "", {"retrieval": Copy("{metric}"), "retrieval/README.md": GONE}),
+    (
+        "a metric with empty documentation",
+        _PUSH_METRIC,
+        "",
+        {"retrieval": Copy("{metric}"), "retrieval/README.md": ""},
+    ),
+    (
+        "a metric with documentation that is not UTF-8",
+        _PUSH_METRIC,
+        "",
+        {"retrieval": Copy("{metric}"), "retrieval/README.md": b"\xff"},
+    ),
+    (
+        "a metric with documentation without sections",
+        _PUSH_METRIC,
+        "",
+        {
+            "retrieval": Copy("{metric}"),
+            "retrieval/README.md": '---\ntitle: a\n---\nevaluate.load("eval/metrics/retrieval")\n',
+        },
+    ),
+    (
+        "a metric whose front matter is no YAML",
+        _PUSH_METRIC,
+        "",
+        {
+            "retrieval": Copy("{metric}"),
+            "retrieval/README.md": '---\na: [\n---\nevaluate.load("eval/metrics/retrieval")\n\n## A\n',
+        },
+    ),
+    (
+        "a Space of a gallery without a model",
+        "-m hub_cards push-space user/name --gallery user/gallery --dry-run --output out",
+        "",
+    ),
+    (
+        "a Space of a gallery without a name",
+        "-m hub_cards push-space user/name --gallery 'a b' --model user/model --dry-run --output out",
+        "",
+    ),
+    ("no card", "-m hub_cards validate nowhere", ""),
+    ("a folder without a card", "-m hub_cards validate data", ""),
+    ("a card that is not UTF-8", _VALIDATE, "", {_CARD: b"\xff\xfe"}),
+    ("a card for an unknown kind", f"{_VALIDATE} --repo-type app", "", {_CARD: _HEAD}),
+]
+_CARDS = [
+    (name, _VALIDATE, message, {_CARD: card} if isinstance(card, str) else _card(**card))
+    for name, message, card in [
+        ("an empty card", "", ""),
+        ("a card without front matter", "", "# A model\n"),
+        ("a card with an open list", "", "---\na: [\n---\n"),
+        ("a card with a tab", "", "---\na:\t- b\n\t- c\n---\n"),
+        ("a card with a circle", "", "---\na: &a [*a]\n---\n"),
+        (
+            "a card with laughs",
+            "",
+            "---\na: &a [1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\nlicense: *f\n---\n",
+        ),
+        ("a card with code", "", "---\na: !!python/object/apply:os.system ['touch EXECUTED']\n---\n"),
+        ("a card that is deep", "", f"---\na: {'[' * 5000}{']' * 5000}\n---\n"),
+        ("a card that is a list", "", "---\n- a\n- b\n---\n"),
+        ("a card that is a number", "", "---\n7\n---\n"),
+        ("a card of two documents", "", "---\na: 1\n...\n---\nb: 2\n---\n"),
+        ("a card with names that are lists", "", "---\n? [a]\n: b\n---\n"),
+        ("a card with a wrong date", "", "---\na: 2026-13-45\n---\n"),
+        ("a card with a long number", "", f"---\na: {'9' * 5000}\n---\n"),
+        ("a card with a control character", "", "---\na: \x1b\n---\n"),
+        ("a licence that is a number", "", {"license": 7}),
+        ("a licence that is an object", "", {"license": {"name": "mit"}}),
+        ("languages that are objects", "", {"language": [{}]}),
+        ("tags that are a number", "", {"tags": 3}),
+        ("a base that is an object", "", {"base_model": {}}),
+        ("an index that is text", "", {"model-index": "x"}),
+        ("an index of results that are text", "", {"model-index": [{"name": "a", "results": ["x"]}]}),
+        (
+            "an index of metrics that are null",
+            "",
+            {
+                "model-index": [
+                    {
+                        "name": "a",
+                        "results": [{"task": {"type": "t"}, "dataset": {"type": "d", "name": "d"}, "metrics": [None]}],
+                    }
+                ]
+            },
+        ),
+        ("emissions that are text", "", {"co2_eq_emissions": "much"}),
+        ("configs that are text", "", {"configs": "x"}),
+        ("configs with names that are lists", "", {"configs": [{"config_name": ["a"]}, {"config_name": ["a"]}]}),
+        ("data files that are a number", "", {"configs": [{"config_name": "a", "data_files": 3}]}),
+        ("data files outside", "", {"configs": [{"config_name": "a", "data_files": "../*"}]}),
+        ("data files of an odd pattern", "", {"configs": [{"config_name": "a", "data_files": "**a"}]}),
+        ("a title that is a list", "", {"title": ["x"], "sdk": "gradio"}),
+        ("a kit that is a list", "", {"title": "x", "sdk": ["gradio"]}),
+        ("a version that is a number", "", {"title": "x", "sdk": "gradio", "sdk_version": 6, "python_version": 3.11}),
+    ]
+]
