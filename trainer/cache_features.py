@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
@@ -27,7 +27,7 @@ from tqdm.auto import tqdm
 
 from commands.errors import say, user_errors
 from gallery.embedding import in_background
-from gallery.files import read_json, write_json
+from gallery.files import naming, read_json, write_json
 from modeling_scalar import ScalarModel, ScalarProcessor
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.loading_scalar import device_of_name
@@ -41,17 +41,6 @@ _COMMAND = "python -m trainer.cache_features"
 _PROGRESS = "progress.json"
 _MOST_WORKERS = 1024
 _PACKAGES = ("torch", "transformers", "av")
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Name the file in the error of a write, which does not know it."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 class _GrowingArray:
@@ -79,12 +68,12 @@ class _GrowingArray:
         np.lib.format.write_array_header_1_0(self._file, header)
 
     def append(self, rows: np.ndarray) -> None:
-        with _naming(self._path):
+        with naming(self._path):
             self._file.write(np.ascontiguousarray(rows, self.dtype))
         self.num_rows += len(rows)
 
     def flush(self) -> None:
-        with _naming(self._path):
+        with naming(self._path):
             self._write_header()
             self._file.seek(0, os.SEEK_END)
             self._file.flush()
@@ -260,8 +249,7 @@ def cache_features(
                     continue
                 _append(presence, arrays, of_batch, rows)
                 of_batch = []
-                with _naming(folder / _PROGRESS):
-                    write_json(identity | {"rows_done": presence.num_rows, "problems": problems}, folder / _PROGRESS)
+                write_json(identity | {"rows_done": presence.num_rows, "problems": problems}, folder / _PROGRESS)
     finally:
         for array in (presence, *arrays.values()):
             array.close()
@@ -273,8 +261,7 @@ def cache_features(
         "problems": problems,
         "versions": {name: version(name) for name in _PACKAGES},
     }
-    with _naming(folder / DESCRIPTION):
-        write_json(description, folder / DESCRIPTION)
+    write_json(description, folder / DESCRIPTION)
     (folder / _PROGRESS).unlink()
     return description
 
