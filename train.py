@@ -1,10 +1,14 @@
 """Train a SCALAR model: accelerate launch train.py recipe.yaml [--field value ...]"""
 
+import signal
+import sys
+
+if __name__ == "__main__":  # loading libraries takes seconds, in which Ctrl-C has nothing to tell
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+
 import logging
 import math
 import os
-import signal
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -138,7 +142,8 @@ def _wait_for_the_first() -> None:
 def main() -> int:
     """Train as the command line says; return its exit status."""
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         run, args = parse_arguments(sys.argv[1:])
         if not train(run, args):

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
@@ -27,7 +27,7 @@ from tqdm.auto import tqdm
 
 from commands.errors import say, user_errors
 from gallery.embedding import in_background
-from gallery.files import read_json, write_json
+from gallery.files import naming, read_json, write_json
 from modeling_scalar import ScalarModel, ScalarProcessor
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.loading_scalar import device_of_name
@@ -67,21 +67,13 @@ class _GrowingArray:
         header = {"descr": self.dtype.str, "fortran_order": False, "shape": self.shape}
         np.lib.format.write_array_header_1_0(self._file, header)
 
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """A write that fails does not know its file."""
-        try:
-            yield
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._path)) from error
-
     def append(self, rows: np.ndarray) -> None:
-        with self._named():
+        with naming(self._path):
             self._file.write(np.ascontiguousarray(rows, self.dtype))
         self.num_rows += len(rows)
 
     def flush(self) -> None:
-        with self._named():
+        with naming(self._path):
             self._write_header()
             self._file.seek(0, os.SEEK_END)
             self._file.flush()

@@ -13,7 +13,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ MANIFEST = "checkpoint.json"
 """The list of a checkpoint's files, which is written last."""
 
 _WEIGHTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
+_FOLDERS = ("optimizer_*", "global_step*")
 _REMEDY = "Name another checkpoint, or remove this one"
 _ANEW = "Resume with the fields it was made with, or begin anew with another `output_dir`"
 # What a folder is called while it is written, while another takes its place, and while it is deleted.
@@ -85,7 +86,8 @@ def _check_tensors(file: Path) -> None:
 def _check_listed(checkpoint: Path, files: dict[str, Any]) -> None:
     for name, expected in files.items():
         file = checkpoint / name
-        if Path(name).name != name or not isinstance(expected, dict):
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not isinstance(expected, dict):
             raise ValueError(f"{checkpoint / MANIFEST} is not a list of files. {_REMEDY}.")
         if not file.is_file():
             raise ValueError(f"{file} is missing. {_REMEDY}.")
@@ -94,6 +96,19 @@ def _check_listed(checkpoint: Path, files: dict[str, Any]) -> None:
             raise ValueError(f"{file} has {size} bytes of {expected.get('size')}. {_REMEDY}.")
         if sha256_of(file) != expected.get("sha256"):
             raise ValueError(f"{file} is not what was written: its SHA-256 differs. {_REMEDY}.")
+
+
+def _weights_of(checkpoint: Path) -> list[str]:
+    """The files of the weights."""
+    weights = [name for name in _WEIGHTS if (checkpoint / name).is_file()]
+    if not weights:
+        raise ValueError(f"{checkpoint} holds no weights ({' or '.join(_WEIGHTS[:2])}). {_REMEDY}.")
+    if not weights[0].endswith(".json"):
+        return weights[:1]
+    shards = read_json(checkpoint / weights[0]).get("weight_map")
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+        raise ValueError(f"{checkpoint / weights[0]} lists no files. {_REMEDY}.")
+    return sorted(set(shards.values()))
 
 
 def _processes_of(checkpoint: Path) -> int:
@@ -125,23 +140,16 @@ def check_checkpoint(checkpoint: str | Path, num_processes: int = 1) -> None:
         raise ValueError(
             f"{checkpoint} was made by {made_by} processes, here are {num_processes}. Launch as many as before."
         )
-    needed = [OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME]
-    needed += [rng_file(rank, num_processes) for rank in range(num_processes)]
+    needed = [TRAINER_STATE_NAME, *(rng_file(rank, num_processes) for rank in range(num_processes))]
+    # FSDP and DeepSpeed keep weights and optimizer in folders, by processes.
+    if not any(path.is_dir() for name in _FOLDERS for path in checkpoint.glob(name)):
+        needed += [OPTIMIZER_NAME, SCHEDULER_NAME, *_weights_of(checkpoint)]
     for name in needed:
         if not (checkpoint / name).is_file():
             raise ValueError(f"{checkpoint / name} is missing. {_REMEDY}.")
-    weights = [name for name in _WEIGHTS if (checkpoint / name).is_file()]
-    if not weights:
-        raise ValueError(f"{checkpoint} holds no weights ({' or '.join(_WEIGHTS[:2])}). {_REMEDY}.")
-    _check_state(checkpoint)
-    if weights[0].endswith(".json"):
-        shards = read_json(checkpoint / weights[0]).get("weight_map")
-        weights = sorted(set(shards.values())) if isinstance(shards, dict) else [weights[0]]
-    for name in [*weights, *needed]:
         if name != TRAINER_STATE_NAME:
-            if not (checkpoint / name).is_file():
-                raise ValueError(f"{checkpoint / name} is missing. {_REMEDY}.")
             _check_tensors(checkpoint / name)
+    _check_state(checkpoint)
 
 
 def is_complete(checkpoint: Path) -> bool:
@@ -206,7 +214,7 @@ def check_run(checkpoint: str | Path, run: dict[str, Any], free: dict[str, Any])
 
 
 def _sync(folder: Path) -> None:
-    for file in folder.iterdir():
+    for file in folder.rglob("*"):
         descriptor = os.open(file, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -232,8 +240,9 @@ def finish_checkpoint(folder: Path, step: int, run: dict[str, Any], free: dict[s
     Returns:
         `Path`: the checkpoint.
     """
-    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != MANIFEST)
-    listed = {path.name: {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files}
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    files.pop(MANIFEST, None)
+    listed = {name: {"size": path.stat().st_size, "sha256": sha256_of(path)} for name, path in files.items()}
     _sync(folder)
     write_json({"version": 1, "step": step, "run": run, "free": free, "files": listed}, folder / MANIFEST)
     checkpoint = folder.parent / f"{PREFIX_CHECKPOINT_DIR}-{step}"

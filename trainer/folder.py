@@ -17,7 +17,7 @@ from .training_args import ScalarTrainingArguments
 RECIPE = "recipe.json"
 """Every field of a run that has ended; it is written last."""
 
-_NEWEST = ("true", "auto", "last")
+_NEWEST = ("last", "true", "auto")  # the last of them begins anew where there is none
 _DURATION = ("max_steps", "num_train_epochs")
 
 
@@ -90,10 +90,10 @@ def find_start(run: RunArguments, args: ScalarTrainingArguments) -> tuple[Path |
     if ended.is_file() and _is_same(ended, args):
         return None, True
     checkpoint = last_checkpoint(folder)
-    if checkpoint is None:
+    if checkpoint is None and (wanted != "auto" or ended.is_file()):
         raise ValueError(
             f"There is no complete checkpoint in {folder} to resume from. Begin anew, without "
-            "`--resume_from_checkpoint`."
+            "`--resume_from_checkpoint` or with `--resume_from_checkpoint auto`."
         )
     return checkpoint, False
 

@@ -22,6 +22,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from commands.errors import run_command, say
+
 # Heavy imports stay inside the functions that need them: the command itself only starts others.
 
 RECIPES = {
@@ -81,16 +83,12 @@ def recipe_of(variant: str) -> Path:
 
 def train_command(run: Run, overlay: Path, features: Path) -> list[str]:
     """Return the command that trains a run, from its last complete checkpoint if it has one."""
-    from trainer.checkpoints import last_checkpoint
-
     command = [sys.executable, *_LAUNCH, str(_ROOT / "train.py"), str(recipe_of(run.variant)), str(overlay)]
     command += ["--seed", str(run.seed), "--output_dir", str(run.folder)]
     command += ["--report_to", "none", "--disable_tqdm", "true"]
     if run.variant not in _WITH_TRAINED_TOWERS:
         command += ["--features", str(features)]
-    if last_checkpoint(run.folder) is not None:
-        command += ["--resume_from_checkpoint", "last"]
-    return command
+    return [*command, "--resume_from_checkpoint", "auto"]
 
 
 def evaluate_command(run: Run, test_root: Path) -> list[str]:
@@ -204,6 +202,11 @@ def make_features(overlay: Path, features: Path) -> None:
     from trainer.recipe import read_recipe
 
     recipe = read_recipe(recipe_of("scalar")) | read_recipe(overlay)
+    for name in ("model", "benchmark", "root", "semantic_targets", "num_train_epochs", "on_error", "keep_in_memory"):
+        if recipe.get(name) is None:
+            raise ValueError(f"{overlay} must name `{name}`, as recipes/miniature.yaml does.")
+    if not isinstance(recipe["num_train_epochs"], int | float):
+        raise ValueError(f"`num_train_epochs` in {overlay} must be a number, got {recipe['num_train_epochs']!r}.")
     inputs = [recipe[name] for name in ("model", "root", "semantic_targets")]
     missing = [path for path in inputs if not Path(path).exists()]
     if missing:
@@ -268,24 +271,21 @@ def _run_study(options: argparse.Namespace) -> dict[Run, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what is left of the study and report it; return the exit status, 1 if a run failed."""
     options = _parse(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # children are stopped as after Ctrl-C
     try:
         failures = {} if options.report_only else _run_study(options)
-        print(report(options.output))
-        for run, why in failures.items():
-            print(f"error: {run.folder.name}: {why}", file=sys.stderr)
-        return 1 if failures else 0
     except KeyboardInterrupt:
-        print("interrupted; the same command continues", file=sys.stderr)
-        return 130
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        raise KeyboardInterrupt("The same command continues.") from None
+    print(report(options.output))
+    for run, why in failures.items():
+        say(f"Error: {run.folder.name}: {why}")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)
 
 
 __all__ = ["RECIPES", "Run", "execute", "main", "plan", "report"]

@@ -125,6 +125,35 @@ def test_a_list_of_files_that_is_none_is_refused(tmp_path, content):
         check_checkpoint(checkpoint)
 
 
+def test_all_files_of_weights_in_parts_are_needed(tmp_path):
+    checkpoint = write(tmp_path, 3, listed=False)
+    (checkpoint / "adapter_model.safetensors").rename(checkpoint / "a.safetensors")
+    index = checkpoint / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}))
+    with pytest.raises(ValueError, match=r"b\.safetensors is missing"):
+        check_checkpoint(checkpoint)
+    os.link(checkpoint / "a.safetensors", checkpoint / "b.safetensors")
+    check_checkpoint(checkpoint)
+    for content in ("{}", '{"weight_map": []}', '{"weight_map": {"x": 5}}'):
+        index.write_text(content)
+        with pytest.raises(ValueError, match="index.json lists no files"):
+            check_checkpoint(checkpoint)
+
+
+def test_weights_and_optimizer_may_lie_in_folders_whose_files_are_listed_too(tmp_path):
+    """As FSDP and DeepSpeed write them."""
+    checkpoint = write(tmp_path, 3)
+    folder = checkpoint.rename(unfinished_checkpoint(tmp_path, 3))
+    (folder / "optimizer_0").mkdir()
+    for name in ("optimizer.pt", "adapter_model.safetensors"):
+        (folder / name).rename(folder / "optimizer_0" / name)
+    checkpoint = finish_checkpoint(folder, 3, RUN, FREE)
+    check_checkpoint(checkpoint)
+    damage(checkpoint / "optimizer_0" / "optimizer.pt", "one bit")
+    with pytest.raises(ValueError, match=r"optimizer_0/optimizer\.pt is not what was written"):
+        check_checkpoint(checkpoint)
+
+
 def test_each_process_needs_its_random_state(tmp_path):
     checkpoint = write(tmp_path, 3, listed=False)
     with pytest.raises(ValueError, match="was made by 1 processes, here are 2"):

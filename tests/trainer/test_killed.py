@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 from trainer.checkpoints import is_complete, last_checkpoint
 from trainer.folder import RECIPE
 
+ROOT = Path(__file__).resolve().parents[2]
 TIMED = {"clips_per_second", "train_runtime", "train_samples_per_second", "train_steps_per_second"}
 CONSTANT = ["--lr_scheduler_type", "constant", "--warmup_steps", "0", "--learning_rate", "1e-3"]
 DECAYING = ["--lr_scheduler_type", "cosine", "--warmup_steps", "2", "--learning_rate", "1e-3"]
@@ -185,3 +187,17 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_space(comma
         resumed = start(commands, tiny_run, folder, *fields).wait(60)
         assert resumed.code == 0, resumed.stderr
         assert outcome(folder) == outcome(tmp_path / "unbroken")
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_libraries_load_is_no_traceback(tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "train.py"], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    stop = time.monotonic() + 60
+    while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text() and time.monotonic() < stop:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    stderr = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "Traceback" not in stderr, stderr

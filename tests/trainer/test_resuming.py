@@ -90,7 +90,7 @@ RUNS = {
 
 
 # What the others would find too is left to the slow ones.
-QUICK = ("steps in the middle of an epoch", "logged by epochs", "the best of all")
+QUICK = ("logged by epochs", "the best of all")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The study in miniature: what is left to do, how it is done, and its report."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -67,21 +68,7 @@ def test_a_training_has_its_recipe_its_seed_and_features_where_towers_are_frozen
     assert command[command.index("--output_dir") + 1] == str(tmp_path / "run")
     trains_towers = read_recipe(study.recipe_of(variant)).get("adapter", "paper") != "paper"
     assert ("--features" in command) != trains_towers
-    assert "--resume_from_checkpoint" not in command
-
-
-def test_a_training_with_a_checkpoint_is_resumed(tmp_path):
-    (tmp_path / "checkpoint-12").mkdir()
-    (tmp_path / "checkpoint-12" / "trainer_state.json").write_text('{"global_step": 12}')
-    (tmp_path / "checkpoint-24").mkdir()  # the run was killed while it wrote this
-    command = train_command(Run("gram", 50, tmp_path), Path("overlay.yaml"), Path("features"))
-    assert command[-2:] == ["--resume_from_checkpoint", "last"]
-
-
-def test_a_training_killed_in_its_first_save_starts_anew(tmp_path):
-    (tmp_path / "checkpoint-12").mkdir()
-    command = train_command(Run("gram", 50, tmp_path), Path("overlay.yaml"), Path("features"))
-    assert "--resume_from_checkpoint" not in command
+    assert command[-2:] == ["--resume_from_checkpoint", "auto"]  # as tests/trainer/test_folder.py has it
 
 
 # How it is done ------------------------------------------------------------------------------------------------------
@@ -175,7 +162,7 @@ def test_interruption_reaches_the_training_below_the_launcher_and_waits_for_its_
         "import sys\nfrom pathlib import Path\nfrom trainer import study\n"
         "study.make_features = lambda *arguments: None\n"
         f"study.train_command = lambda run, *_: [sys.executable, '-c', {launcher!r}, str(run.folder), {training!r}]\n"
-        "sys.exit(study.main(sys.argv[1:]))"
+        "from commands.errors import run_command; run_command(study.main)"
     )
     (tmp_path / "miniature.json").write_text("{}")
     options = ["--output", tmp_path, "--test-root", tmp_path, "--variants", "scalar", "gram", "--seeds", "50"]
@@ -188,7 +175,7 @@ def test_interruption_reaches_the_training_below_the_launcher_and_waits_for_its_
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130 and errors.strip().endswith("the same command continues")
+    assert process.returncode == 130 and errors.strip().endswith("Interrupted. The same command continues.")
     assert all((folder / "saved").is_file() for folder in folders)
 
 
@@ -234,9 +221,9 @@ def test_features_that_could_not_be_made_end_the_study(tmp_path, monkeypatch):
         make_features(write_overlay(tmp_path), tmp_path)
 
 
-def test_the_study_without_its_test_clips_says_how_to_make_them(tmp_path, capsys):
-    assert main(["--test-root", str(tmp_path), "--output", str(tmp_path)]) == 1
-    assert "--num-test 1000 --seed 2" in capsys.readouterr().err
+def test_the_study_without_its_test_clips_says_how_to_make_them(tmp_path):
+    with pytest.raises(FileNotFoundError, match="--num-test 1000 --seed 2"):
+        main(["--test-root", str(tmp_path), "--output", str(tmp_path)])
 
 
 # Evaluation and report -----------------------------------------------------------------------------------------------
@@ -269,9 +256,9 @@ def test_evaluation_is_that_of_the_score_the_model_was_trained_for(evaluated, ca
     assert "| GRAM " in printed and "paper, mean of 5: GRAM" in printed
 
 
-def test_a_report_of_nothing_is_one_clear_line(tmp_path, capsys):
-    assert main(["--report-only", "--output", str(tmp_path)]) == 1
-    assert capsys.readouterr().err.startswith(f"error: There is no results.json in {tmp_path}")
+def test_a_report_of_nothing_is_one_clear_line(tmp_path):
+    with pytest.raises((OSError, ValueError), match=f"There is no results.json in {re.escape(str(tmp_path))}"):
+        main(["--report-only", "--output", str(tmp_path)])
 
 
 def test_a_study_with_a_failed_run_reports_the_others_and_ends_with_an_error(tmp_path, capsys, monkeypatch):
@@ -284,5 +271,5 @@ def test_a_study_with_a_failed_run_reports_the_others_and_ends_with_an_error(tmp
     options = ["--output", str(tmp_path), "--test-root", str(tmp_path), "--variants", "scalar_full_ft"]
     assert main([*options, "--seeds", "50", "51"]) == 1
     out, err = capsys.readouterr()
-    assert "error: scalar_full_ft-51: ValueError: no memory" in err and "scalar_full_ft-50:" not in err
+    assert "Error: scalar_full_ft-51: ValueError: no memory" in err and "scalar_full_ft-50:" not in err
     assert f"the tables of {tmp_path}" in out

@@ -79,7 +79,7 @@ def test_a_wrong_flag_is_told(called, name):
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in READ])
 def test_a_wrong_file_or_folder_is_told(commands, tiny_run, tmp_path, name):
     make, code, words = READ[name]
-    for other in ("broken.yaml",):
+    for other in ("broken.yaml", "few.yaml", "word.yaml"):
         (tmp_path / other).write_bytes(OTHER_FILES[other])
     ended = commands.run(*make(tiny_run, tmp_path), cwd=tmp_path, timeout=60)
     check_answer(ended.code, ended.stdout, ended.stderr, code, words)

@@ -117,6 +117,8 @@ OTHER_FILES = {
     "broken.yaml": b"plugin: [\n",
     "binary.yaml": b"\xff\xfe\x00",
     **{f"chain{i}.yaml": f"base: chain{i + 1}.yaml\n".encode() for i in range(30)},
+    "few.yaml": b"model: a\n",
+    "word.yaml": b"num_train_epochs: ten\nkeep_in_memory: true\n",
     "raises.py": b"raise RuntimeError('no such luck')\n",
     "unparsable.py": b"def f(:\n",
     "divides.py": b"1 / 0\n",
@@ -569,6 +571,16 @@ READ = {
     "study of a word for a seed": (_study("--seeds", "one"), 2, ["one"]),
     "study of nothing": (_study("--report-only"), 1, ["study"]),
     "study by an unknown flag": (_study("--speed", "1"), 2, ["--speed"]),
+    "study with an overlay that lacks fields": (
+        lambda run, f: _study("--overlay", f / "few.yaml", "--test-root", run.folder / "data")(run, f),
+        1,
+        ["few.yaml", "`num_train_epochs`"],
+    ),
+    "study with a word for its epochs": (
+        lambda run, f: _study("--overlay", f / "word.yaml", "--test-root", run.folder / "data")(run, f),
+        1,
+        ["word.yaml", "`num_train_epochs`", "'ten'"],
+    ),
     "study with a broken overlay": (
         lambda run, f: _study("--overlay", f / "broken.yaml", "--test-root", run.folder / "data")(run, f),
         1,
