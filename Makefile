@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+SUITE := $(VENV)/suite
 # One computing thread and one decoding worker: two of either on two cores would wait for each other.
 LAUNCH := $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
 	--num_cpu_threads_per_process 1 --gpu_ids 0
@@ -20,7 +21,7 @@ QUERIES := "a yellow ring that keeps vanishing on a banded brown ground" \
 	"a green triangle, while Karin is talking about tigers"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo study test test-fast test-portable check clean
+.PHONY: help demo study test test-fast test-portable suite check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -69,6 +70,16 @@ test: $(INSTALLED) ## the default test suite, six minutes on two cores
 
 test-fast: $(INSTALLED) ## without the tests that start Python again or train for long, two minutes
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto --fast -r fE
+
+# Quantisers print and patch when they are merely installed: they lie in a folder of their own.
+$(SUITE)/.installed: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(SUITE) \
+		$$(grep -E '^(bitsandbytes|torchao|parameterized)==' constraints.txt)
+	$(BIN)/python tests/transformers_suite/suite.py
+	@touch $@
+
+suite: $(SUITE)/.installed ## mixins of transformers' own test suite, and quantised weights, a minute
+	OMP_NUM_THREADS=1 PYTHONPATH=$(SUITE) $(PYTEST) -m suite -n auto
 
 # Everything but publishing, which computes nothing. As many processes as cores, counting their threads.
 test-portable: $(INSTALLED) ## as on machines without AVX-512 and AVX2, with one and two threads, half an hour

@@ -126,7 +126,7 @@ def embed_clips(
 def embed_captions(model: PreTrainedModel, processor: ProcessorMixin, captions: Sequence[str]) -> torch.Tensor:
     """Embed one batch of texts: `torch.FloatTensor` of shape `(batch, dim)`, unit norm, on the CPU."""
     batch = processor(text=list(captions)).to(model.device)
-    return _unit(model.get_text_features(batch["input_ids"], batch["attention_mask"]))
+    return _unit(model.embed_text(batch["input_ids"], batch["attention_mask"]))
 
 
 __all__ = ["Batch", "check_reading", "embed_captions", "embed_clips", "in_background", "read_batches"]

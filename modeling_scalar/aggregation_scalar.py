@@ -181,6 +181,8 @@ def retrieval_scores(
     ```
     """
     check_method(method)
+    if method == "scalar" and torch.compiler.is_compiling():
+        return _traced_scores(text_embeds, modality_embeds, modality_mask, query_temperature)
     tensors = [text_embeds, modality_embeds, hyperbolic_mix, curvature, concat_embeds]
     learned = any(isinstance(value, torch.Tensor) and value.requires_grad for value in tensors)
     with (
@@ -333,6 +335,18 @@ def _centroid_scores(
         weights = _softmax_weights(text_embeds @ embeds.T, mask, query_temperature)  # (Q, M)
         columns.append((text_embeds * normalize(weights @ embeds, min_norm)).sum(-1))  # (Q,)
     return torch.stack(columns, dim=1)
+
+
+def _traced_scores(
+    text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, query_temperature: float
+) -> torch.Tensor:
+    """Eq. 2 and 3 for a traced graph, (Q, V): it cannot pick out the clips that need centroids, so all have them."""
+    weights = query_weights(text_embeds, modality_embeds, modality_mask, query_temperature)  # (Q, V, M)
+    min_norm = min_norm_of(text_embeds, modality_embeds)
+    with torch.autocast(device_type=text_embeds.device.type, enabled=False):
+        text_embeds, modality_embeds = prepare_embeds(text_embeds, modality_embeds, modality_mask)
+        centroids = normalize(torch.einsum("qvm,vmd->qvd", weights, modality_embeds), min_norm)
+        return torch.einsum("qvd,qd->qv", centroids, text_embeds)
 
 
 def _centroid(clips: Clips) -> torch.Tensor:

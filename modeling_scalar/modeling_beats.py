@@ -5,7 +5,8 @@ state; residuals are DeepNorm-scaled and the input is cut into 16x16 patches of 
 """
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Unpack
 
 import torch
 from torch import nn
@@ -13,8 +14,15 @@ from transformers import PreTrainedModel, initialization
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import TransformersKwargs
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_scalar import BeatsConfig
+
+OUTPUT_FLAGS = ("output_hidden_states", "output_attentions")
+"""The keywords of transformers that say what else a model returns."""
 
 
 class BeatsPositionalConvEmbedding(nn.Module):
@@ -49,9 +57,10 @@ class BeatsRelativePositionBias(nn.Module):
         self.max_distance = config.max_bucket_distance
         self.embedding = nn.Embedding(config.num_buckets, config.num_attention_heads)
 
-    def forward(self, length: int) -> torch.Tensor:
-        """Return the bias of every query-key pair, `(heads, length, length)`."""
-        position = torch.arange(length, device=self.embedding.weight.device)
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Return the bias of every query-key pair of `(batch, length, hidden)`: `(heads, length, length)`."""
+        # Where the states are: a weight that is offloaded has no place of its own.
+        position = torch.arange(hidden_states.shape[1], device=hidden_states.device)
         offset = position[None, :] - position[:, None]  # key minus query
         half = self.num_buckets // 2
         exact = half // 2
@@ -62,12 +71,31 @@ class BeatsRelativePositionBias(nn.Module):
         return self.embedding(bucket).permute(2, 0, 1)
 
 
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend with all weights at hand; `attention_mask` is added to them before the softmax."""
+    weights = query @ key.transpose(-1, -2) * scaling + attention_mask
+    weights = nn.functional.softmax(weights, dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2), weights
+
+
 class BeatsAttention(nn.Module):
     def __init__(self, config: BeatsConfig):
         super().__init__()
+        self.config = config
         self.num_heads = config.num_attention_heads
         self.head_dim = config.hidden_size // config.num_attention_heads
         self.dropout = config.attention_dropout
+        self.is_causal = False
         self.q_proj = nn.Linear(config.hidden_size, config.hidden_size)
         self.k_proj = nn.Linear(config.hidden_size, config.hidden_size)
         self.v_proj = nn.Linear(config.hidden_size, config.hidden_size)
@@ -75,18 +103,31 @@ class BeatsAttention(nn.Module):
         self.gate = nn.Linear(self.head_dim, 8)
         self.gate_scale = nn.Parameter(torch.ones(1, self.num_heads, 1, 1))
 
-    def forward(self, hidden_states: torch.Tensor, position_bias: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, hidden_states: torch.Tensor, position_bias: torch.Tensor, **kwargs: Unpack[TransformersKwargs]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         shape = (*hidden_states.shape[:-1], self.num_heads, self.head_dim)
         query = self.q_proj(hidden_states).view(shape).transpose(1, 2)  # (B, heads, T, head_dim)
         key = self.k_proj(hidden_states).view(shape).transpose(1, 2)
         value = self.v_proj(hidden_states).view(shape).transpose(1, 2)
-        gates = self.gate(query).unflatten(-1, (2, 4)).sum(-1).sigmoid()  # (B, heads, T, 2)
+        # Layers of eight bits take three axes at most.
+        gates = self.gate(query.flatten(0, 1)).view(*query.shape[:3], 2, 4).sum(-1).sigmoid()  # (B, heads, T, 2)
         update, reset = gates.split(1, dim=-1)
         bias = (update * (reset * self.gate_scale - 1) + 2) * position_bias  # (B, heads, T, T)
-        attended = nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=bias.to(query.dtype), dropout_p=self.dropout if self.training else 0.0
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
         )
-        return self.out_proj(attended.transpose(1, 2).flatten(2))
+        attended, weights = attend(
+            self,
+            query,
+            key,
+            value,
+            bias.to(query.dtype),
+            scaling=self.head_dim**-0.5,
+            dropout=self.dropout if self.training else 0.0,
+            **kwargs,
+        )
+        return self.out_proj(attended.flatten(2)), weights
 
 
 class BeatsLayer(GradientCheckpointingLayer):
@@ -101,8 +142,10 @@ class BeatsLayer(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.hidden_dropout)
         self.residual_scale = (2 * config.num_hidden_layers) ** 0.25 if config.deep_norm else 1.0
 
-    def forward(self, hidden_states: torch.Tensor, position_bias: torch.Tensor) -> torch.Tensor:
-        attended = self.dropout(self.attention(hidden_states, position_bias))
+    def forward(
+        self, hidden_states: torch.Tensor, position_bias: torch.Tensor, **kwargs: Unpack[TransformersKwargs]
+    ) -> torch.Tensor:
+        attended = self.dropout(self.attention(hidden_states, position_bias, **kwargs)[0])
         hidden_states = self.attention_layer_norm(hidden_states * self.residual_scale + attended)
         transformed = self.dropout(self.fc2(self.activation(self.fc1(hidden_states))))
         return self.final_layer_norm(hidden_states * self.residual_scale + transformed)
@@ -114,7 +157,10 @@ class BeatsPreTrainedModel(PreTrainedModel):
     main_input_name = "input_features"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
+    # Not flash or flex: their kernels take no bias that depends on the query.
+    _supports_attention_backend = True
     _no_split_modules = ["BeatsLayer"]
+    _can_record_outputs = {"hidden_states": BeatsLayer, "attentions": BeatsAttention}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -161,20 +207,31 @@ class BeatsModel(BeatsPreTrainedModel):
     def get_input_embeddings(self) -> nn.Module:
         return self.patch_embedding
 
-    def forward(self, input_features: torch.Tensor, **kwargs: Any) -> BaseModelOutput:
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.patch_embedding = value
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(self, input_features: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> BaseModelOutput:
         """
         Encode normalised Kaldi filter banks.
 
         Args:
             input_features (`torch.FloatTensor` of shape `(batch, time, mel)`): both multiples of `config.patch_size`.
                 There is no padding mask: pad with zeros after normalising.
+            **kwargs: `output_hidden_states`, `output_attentions` (with eager attention) and `return_dict`, as for
+                any model of transformers.
 
         Returns:
             `BaseModelOutput` whose `last_hidden_state` has shape `(batch, time / patch * mel / patch, hidden_size)`.
 
         Raises:
             ValueError: the shape does not fit the patches.
+            TypeError: an unknown keyword argument.
         """
+        unknown = [name for name, value in kwargs.items() if name not in OUTPUT_FLAGS and value is not None]
+        if unknown:
+            raise TypeError(f"BeatsModel.forward() got unexpected keyword arguments {unknown}.")
         patch = self.config.patch_size
         shape = tuple(input_features.shape)
         if len(shape) != 3 or not all(size >= patch and size % patch == 0 for size in shape[1:]):
@@ -182,14 +239,14 @@ class BeatsModel(BeatsPreTrainedModel):
                 "`input_features` must have shape (batch, time, mel) with time and mel positive multiples of "
                 f"{patch}, got {shape}. Pad the time axis with zeros."
             )
-        patches = self.patch_embedding(input_features[:, None].to(self.patch_embedding.weight.dtype))
+        patches = self.patch_embedding(input_features[:, None].to(self.dtype))
         hidden_states = self.patch_projection(self.patch_layer_norm(patches.flatten(2).transpose(1, 2)))
         hidden_states = hidden_states + self.position_embedding(hidden_states)
         hidden_states = self.dropout(self.layer_norm(hidden_states))
-        position_bias = self.relative_position_bias(hidden_states.shape[1])
+        position_bias = self.relative_position_bias(hidden_states)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, position_bias)
+            hidden_states = layer(hidden_states, position_bias, **kwargs)
         return BaseModelOutput(last_hidden_state=hidden_states)
 
 
-__all__ = ["BeatsModel", "BeatsPreTrainedModel"]
+__all__ = ["OUTPUT_FLAGS", "BeatsModel", "BeatsPreTrainedModel"]

@@ -27,11 +27,13 @@ from transformers import (
     SiglipTextModel,
     initialization,
 )
-from transformers.utils import ModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.utils import ModelOutput, TransformersKwargs
+from transformers.utils.generic import can_return_tuple
 
 from .aggregation_scalar import METHODS, query_weights, retrieval_scores
 from .configuration_scalar import CONCATENATIONS, MODALITIES, ScalarConfig
-from .modeling_beats import BeatsModel
+from .modeling_beats import OUTPUT_FLAGS, BeatsModel
 
 # Towers that `AutoModel` does not know by their own configuration.
 _TOWERS = {
@@ -50,6 +52,9 @@ _INPUTS = {
     "audio": ("input_features", "audio_pooled"),
     "subtitle": ("subtitle_input_ids",),
 }
+
+
+_TEMPERATURE = 0.07  # contrastive, of Table S1, where a model holds no learned one
 
 
 class ScalarClipInputs(TypedDict, total=False):
@@ -82,7 +87,12 @@ class ScalarOutput(ModelOutput):
     Output of [`ScalarModel`]. A field that was not asked for is None.
 
     Args:
+        loss (`torch.FloatTensor` of shape `()`): the symmetric InfoNCE of the scores, if text i describes clip i.
+        logits_per_text (`torch.FloatTensor` of shape `(queries, clips)`), logits_per_video (its transpose): the
+            scores over the contrastive temperature.
         text_embeds (`torch.FloatTensor` of shape `(queries, dim)`): unit norm.
+        video_embeds, audio_embeds, subtitle_embeds (`torch.FloatTensor` of shape `(clips, dim)`): the three parts of
+            `modality_embeds`.
         modality_embeds (`torch.FloatTensor` of shape `(clips, 3, dim)`): unit norm, zero where absent.
         modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): which modalities each clip has.
         scores (`torch.FloatTensor` of shape `(queries, clips)`): the aggregated score, in [-1, 1].
@@ -94,9 +104,18 @@ class ScalarOutput(ModelOutput):
         score_parameters (`tuple` of `torch.FloatTensor` of shape `()`): the learned mix and curvature of
             `"hypergram"`. Learned scalars are part of the output because data-parallel wrappers follow the graph from
             it to find which parameters were used.
+        text_model_output, vision_model_output, audio_model_output, subtitle_model_output (`ModelOutput`): what the
+            towers gave, if `output_hidden_states` or `output_attentions` asks for more than embeddings: one row per
+            query, frame, segment and subtitle of the clips that have the modality.
     """
 
+    loss: torch.FloatTensor | None = None
+    logits_per_text: torch.FloatTensor | None = None
+    logits_per_video: torch.FloatTensor | None = None
     text_embeds: torch.FloatTensor | None = None
+    video_embeds: torch.FloatTensor | None = None
+    audio_embeds: torch.FloatTensor | None = None
+    subtitle_embeds: torch.FloatTensor | None = None
     modality_embeds: torch.FloatTensor | None = None
     modality_mask: torch.BoolTensor | None = None
     scores: torch.FloatTensor | None = None
@@ -105,6 +124,14 @@ class ScalarOutput(ModelOutput):
     condition_mask: torch.BoolTensor | None = None
     temperature: torch.FloatTensor | None = None
     score_parameters: tuple[torch.FloatTensor, torch.FloatTensor] | None = None
+    text_model_output: ModelOutput | None = None
+    vision_model_output: ModelOutput | None = None
+    audio_model_output: ModelOutput | None = None
+    subtitle_model_output: ModelOutput | None = None
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        """Return all fields that are not None, the outputs of towers as tuples too."""
+        return tuple(value.to_tuple() if isinstance(value, ModelOutput) else value for value in self.values())
 
 
 class ScalarFusedProjection(nn.Module):
@@ -156,7 +183,8 @@ class ScalarConditionEncoder(nn.Module):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Map `(batch, positions, tokens, input_size)` to `(batch, positions * tokens, hidden_size)`."""
-        hidden_states = self.layer_norm(self.projection(states)) + self.type_embedding
+        projected = self.projection(states.flatten(1, 2)).unflatten(1, states.shape[1:3])  # eight bits: three axes
+        hidden_states = self.layer_norm(projected) + self.type_embedding
         if self.position_embedding is not None:
             positions = self.position_embedding
             if len(positions) != states.shape[1]:
@@ -218,7 +246,11 @@ class ScalarPreTrainedModel(PreTrainedModel):
     base_model_prefix = "scalar"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
+    # It has no attention of its own: each tower takes the choice, or refuses it by its name.
     _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -331,6 +363,9 @@ class ScalarModel(ScalarPreTrainedModel):
     def get_input_embeddings(self) -> nn.Module:
         return self.text_model.get_input_embeddings()
 
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.text_model.set_input_embeddings(value)
+
     @classmethod
     def from_pretrained(
         cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any
@@ -391,7 +426,7 @@ class ScalarModel(ScalarPreTrainedModel):
         model = cls(config)
         for name, tower in towers.items():
             setattr(model, f"{name}_model", _adapt_tower(tower, getattr(config, f"{name}_pooling")))
-        return model.to(model.text_projection.weight.dtype).eval()
+        return model.to(model.dtype).eval()
 
     @staticmethod
     def _load_tower(tower: str | PreTrainedModel, name: str) -> PreTrainedModel:
@@ -410,21 +445,27 @@ class ScalarModel(ScalarPreTrainedModel):
             )
         return getattr(model, f"{name}_model") if is_dual else model
 
-    # Tower states -------------------------------------------------------------------------------------------------
+    # Towers --------------------------------------------------------------------------------------------------------
 
-    def _encode_video(self, pixel_values_videos: torch.Tensor) -> ModelOutput:
-        return self.vision_model(pixel_values_videos.flatten(0, 1))
+    def _encode_video(self, pixel_values_videos: torch.Tensor, **flags) -> ModelOutput:
+        return self.vision_model(pixel_values_videos.flatten(0, 1), **flags)
 
-    def _encode_audio(self, input_features: torch.Tensor) -> ModelOutput:
+    def _encode_audio(self, input_features: torch.Tensor, **flags) -> ModelOutput:
         segments = input_features.flatten(0, 1)
         if self.config.audio_config.model_type in _WITH_CHANNEL_AXIS:
             segments = segments[:, None]
-        return self.audio_model(**{self.audio_model.main_input_name: segments})
+        return self.audio_model(**{self.audio_model.main_input_name: segments}, **flags)
 
     def _encode_text(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **kwargs) -> ModelOutput:
         if self.config.has_cross_attention:
             kwargs["use_cache"] = False
         return self.text_model(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+
+    def _token_mask(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        if attention_mask is not None:
+            return attention_mask
+        self.text_model.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
+        return torch.ones_like(input_ids)
 
     def get_video_states(self, pixel_values_videos: torch.Tensor) -> torch.Tensor:
         """Return the vision tower's tokens, `(batch, frames, tokens, hidden)`, of `(batch, frames, 3, H, W)`."""
@@ -435,98 +476,139 @@ class ScalarModel(ScalarPreTrainedModel):
         """Return the audio tower's tokens, `(batch, segments, tokens, hidden)`, of `(batch, segments, time, mel)`."""
         return _tokens(self._encode_audio(input_features)).unflatten(0, input_features.shape[:2])
 
-    def get_text_states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    def get_text_states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """Return the text tower's tokens, `(batch, length, hidden)`, of queries or subtitles."""
-        return _tokens(self._encode_text(input_ids, attention_mask))
+        return _tokens(self._encode_text(input_ids, self._token_mask(input_ids, attention_mask)))
 
     # Embeddings ---------------------------------------------------------------------------------------------------
 
-    def _embed_text(self, output: ModelOutput, attention_mask: torch.Tensor, projection: nn.Module) -> torch.Tensor:
-        return _unit(projection(_pool(output, self.config.text_pooling, attention_mask)))
+    def _text_features(
+        self, projection: nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs
+    ) -> BaseModelOutputWithPooling:
+        attention_mask = self._token_mask(input_ids, attention_mask)
+        output = self._encode_text(input_ids, attention_mask, **kwargs)
+        return _with_embedding(output, projection(_pool(output, self.config.text_pooling, attention_mask)))
 
-    def get_text_features(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    @can_return_tuple
+    def get_text_features(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple | BaseModelOutputWithPooling:
         """
-        Embed queries.
+        Embed queries, as models of transformers do; [`embed_text`] returns the embeddings alone.
 
         Args:
-            input_ids, attention_mask (`torch.LongTensor` of shape `(batch, length)`): 1 marks a token, 0 padding.
+            input_ids, attention_mask (`torch.LongTensor` of shape `(batch, length)`): 1 marks a token, 0 padding. By
+                default all are tokens.
+            **kwargs: `token_type_ids` if the text tower reads them, `output_hidden_states`, `output_attentions` and
+                `return_dict`, as for any model of transformers.
 
         Returns:
-            `torch.FloatTensor` of shape `(batch, projection_dim)`, unit norm.
+            `BaseModelOutputWithPooling`: the tower's tokens, and as `pooler_output` the embedding
+            `(batch, projection_dim)`, of unit norm.
         """
-        return self._embed_text(self._encode_text(input_ids, attention_mask), attention_mask, self.text_projection)
+        return self._text_features(self.text_projection, input_ids, attention_mask, **kwargs)
 
-    def get_subtitle_features(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    @can_return_tuple
+    def get_subtitle_features(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple | BaseModelOutputWithPooling:
+        """Embed subtitles with the text tower and a head of their own; as [`get_text_features`]."""
+        return self._text_features(self.subtitle_projection, input_ids, attention_mask, **kwargs)
+
+    @can_return_tuple
+    def get_video_features(
+        self, pixel_values_videos: torch.Tensor, **kwargs: Unpack[TransformersKwargs]
+    ) -> tuple | BaseModelOutputWithPooling:
         """
-        Embed subtitles with the text tower and a head of their own.
-
-        Args:
-            input_ids, attention_mask (`torch.LongTensor` of shape `(batch, length)`): as for queries.
-
-        Returns:
-            `torch.FloatTensor` of shape `(batch, projection_dim)`, unit norm.
-        """
-        output = self._encode_text(input_ids, attention_mask)
-        return self._embed_text(output, attention_mask, self.subtitle_projection)
-
-    def get_video_features(self, pixel_values_videos: torch.Tensor) -> torch.Tensor:
-        """
-        Embed frames: pool each frame, average over frames, project.
+        Embed frames: pool each frame, average over frames, project. [`embed_video`] returns the embeddings alone.
 
         Args:
             pixel_values_videos (`torch.FloatTensor` of shape `(batch, frames, 3, height, width)`): normalised frames.
+            **kwargs: `output_hidden_states`, `output_attentions` and `return_dict`.
 
         Returns:
-            `torch.FloatTensor` of shape `(batch, projection_dim)`, unit norm.
+            `BaseModelOutputWithPooling`: the tokens of all frames `(batch, frames * tokens, hidden)`, and the
+            embedding `(batch, projection_dim)`, of unit norm, as `pooler_output`. Hidden states and attentions have a
+            row per frame.
         """
-        return _unit(self.video_projection(self._run_tower("video", pixel_values_videos)[0]))
+        pooled, states, output = self._run_tower("video", pixel_values_videos, **kwargs)
+        output.last_hidden_state = states.flatten(1, 2)
+        return _with_embedding(output, self.video_projection(pooled))
 
-    def get_audio_features(self, input_features: torch.Tensor) -> torch.Tensor:
+    @can_return_tuple
+    def get_audio_features(
+        self, input_features: torch.Tensor, **kwargs: Unpack[TransformersKwargs]
+    ) -> tuple | BaseModelOutputWithPooling:
         """
-        Embed sound: pool each segment, average over segments, project.
+        Embed sound: pool each segment, average over segments, project; as [`get_video_features`].
 
         Args:
             input_features (`torch.FloatTensor` of shape `(batch, segments, time, mel)`): normalised filter banks.
+            **kwargs: `output_hidden_states`, `output_attentions` and `return_dict`.
 
         Returns:
-            `torch.FloatTensor` of shape `(batch, projection_dim)`, unit norm.
+            `BaseModelOutputWithPooling`, with the tokens of all segments `(batch, segments * tokens, hidden)`.
         """
-        return _unit(self.audio_projection(self._run_tower("audio", input_features)[0]))
+        pooled, states, output = self._run_tower("audio", input_features, **kwargs)
+        output.last_hidden_state = states.flatten(1, 2)
+        return _with_embedding(output, self.audio_projection(pooled))
+
+    def embed_text(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Embed queries: `(batch, projection_dim)`, unit norm, in float32 at least. See [`get_text_features`]."""
+        return self.get_text_features(input_ids, attention_mask, return_dict=True).pooler_output
+
+    def embed_subtitle(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Embed subtitles: `(batch, projection_dim)`, unit norm, in float32 at least."""
+        return self.get_subtitle_features(input_ids, attention_mask, return_dict=True).pooler_output
+
+    def embed_video(self, pixel_values_videos: torch.Tensor) -> torch.Tensor:
+        """Embed frames: `(batch, projection_dim)`, unit norm, in float32 at least. See [`get_video_features`]."""
+        return self.get_video_features(pixel_values_videos, return_dict=True).pooler_output
+
+    def embed_audio(self, input_features: torch.Tensor) -> torch.Tensor:
+        """Embed sound: `(batch, projection_dim)`, unit norm, in float32 at least. See [`get_audio_features`]."""
+        return self.get_audio_features(input_features, return_dict=True).pooler_output
 
     # Tower stage: one vector and the tokens of each clip that has the modality ------------------------------------
 
-    def _run_tower(self, name: str, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return one vector per clip, pooled per frame or segment and averaged, and the tokens of all of them."""
+    def _run_tower(self, name: str, value: torch.Tensor, **flags) -> tuple[torch.Tensor, torch.Tensor, ModelOutput]:
+        """Return one vector per clip, pooled per frame or segment and averaged, all tokens, and the tower's output."""
         if name == "video":
-            output, pooling = self._encode_video(value), self.config.vision_pooling
+            output, pooling = self._encode_video(value, **flags), self.config.vision_pooling
         else:
-            output, pooling = self._encode_audio(value), self.config.audio_pooling
+            output, pooling = self._encode_audio(value, **flags), self.config.audio_pooling
         pooled = _pool(output, pooling).unflatten(0, value.shape[:2]).mean(dim=1)  # (rows, hidden)
-        return pooled, _tokens(output).unflatten(0, value.shape[:2])  # (rows, positions, tokens, hidden)
+        return pooled, _tokens(output).unflatten(0, value.shape[:2]), output  # (rows, positions, tokens, hidden)
 
-    def _tower_stage(self, name: str, inputs: dict[str, torch.Tensor | None], rows: torch.Tensor):
-        """Return vectors, tokens and the mask of tokens, if any, of the rows that have the modality."""
-
-        def present(key: str) -> torch.Tensor:
-            # Selecting every row would copy the largest tensor of the step for nothing.
-            return inputs[key] if len(rows) == len(inputs[key]) else inputs[key][rows]
-
+    def _tower_stage(self, name: str, inputs: dict[str, torch.Tensor | None], rows: "_Rows", **flags):
+        """Return vectors, tokens, the mask of tokens, if any, and the tower's output of the rows that have it."""
         if name == "subtitle":
-            token_mask = present("subtitle_attention_mask")
-            output = self._encode_text(present("subtitle_input_ids"), token_mask)
-            return _pool(output, self.config.text_pooling, token_mask), _tokens(output)[:, None], token_mask
+            token_mask = rows.take(inputs["subtitle_attention_mask"], 1)
+            output = self._encode_text(rows.take(inputs["subtitle_input_ids"]), token_mask, **flags)
+            return _pool(output, self.config.text_pooling, token_mask), _tokens(output)[:, None], token_mask, output
         raw, pooled = _INPUTS[name]
         if inputs.get(raw) is not None:
-            return *self._run_tower(name, present(raw)), None
-        dtype, states = self.text_projection.weight.dtype, f"{name}_states"
-        return present(pooled).to(dtype), None if inputs.get(states) is None else present(states).to(dtype), None
+            pooled, states, output = self._run_tower(name, rows.take(inputs[raw]), **flags)
+            return pooled, states, None, output
+        states = inputs.get(f"{name}_states")
+        # Not the dtype of some weight: a quantised one is of integers.
+        states = None if states is None else rows.take(states).to(self.dtype)
+        return rows.take(inputs[pooled]).to(self.dtype), states, None, None
 
-    def _run_towers(self, inputs: ScalarClipInputs, modality_mask: torch.Tensor) -> Iterator[tuple]:
-        """Yield of each modality that a row has: its name, these rows, their vectors, tokens and mask of tokens."""
+    def _run_towers(self, inputs: ScalarClipInputs, modality_mask: torch.Tensor, **flags) -> Iterator[tuple]:
+        """Yield of each modality that a row has: its name, these rows, and what [`_tower_stage`] returns."""
         for index, name in enumerate(MODALITIES):
-            rows = modality_mask[:, index].nonzero().flatten()
-            if len(rows):
-                yield name, rows, *self._tower_stage(name, inputs, rows)
+            if all(inputs.get(key) is None for key in _INPUTS[name]):
+                continue
+            rows = _Rows(modality_mask[:, index])
+            if rows:
+                yield name, rows, *self._tower_stage(name, inputs, rows, **flags)
 
     def get_tower_features(
         self,
@@ -557,19 +639,19 @@ class ScalarModel(ScalarPreTrainedModel):
         inputs = {"pixel_values_videos": pixel_values_videos, "input_features": input_features}
         modality_mask = self._presence(inputs, modality_mask, is_complete=False)
         features = {}
-        for name, rows, pooled, states, _ in self._run_towers(inputs, modality_mask):
-            features[f"{name}_pooled"] = _spread(pooled, rows, len(modality_mask))
+        for name, rows, pooled, states, _, _ in self._run_towers(inputs, modality_mask):
+            features[f"{name}_pooled"] = rows.spread(pooled)
             if with_states:
-                features[f"{name}_states"] = _spread(states, rows, len(modality_mask))
+                features[f"{name}_states"] = rows.spread(states)
         return features
 
     # Head stage ---------------------------------------------------------------------------------------------------
 
-    def _encode_clips(self, inputs: ScalarClipInputs, modality_mask=None, condition_on: tuple[str, ...] = ()):
+    def _encode_clips(self, inputs: ScalarClipInputs, modality_mask=None, condition_on: tuple[str, ...] = (), **flags):
         """Run each tower once over the clips that have its modality, and the heads on its output.
 
-        Returns embeddings (B, 3, D), the mask (B, 3), and for each name in `condition_on` the condition tokens of the
-        present rows with their token mask.
+        Returns embeddings (B, 3, D), the mask (B, 3), for each name in `condition_on` the condition tokens of the
+        present rows with their token mask, and by name what the towers gave.
         """
         modality_mask = self._presence(inputs, modality_mask)
         for name in condition_on:
@@ -578,16 +660,17 @@ class ScalarModel(ScalarPreTrainedModel):
                     f"The cross-encoder reads the tokens of the {name}, but `{name}_pooled` came without "
                     f"`{name}_states`. Keep the tokens when features are computed, or do without matching."
                 )
-        dtype = torch.promote_types(self.text_projection.weight.dtype, torch.float32)
-        shape = *modality_mask.shape, self.config.projection_dim
-        embeds = torch.zeros(shape, dtype=dtype, device=modality_mask.device)
-        conditions = {}
-        for name, rows, pooled, states, token_mask in self._run_towers(inputs, modality_mask):
-            embed = _unit(getattr(self, f"{name}_projection")(pooled))
-            embeds = embeds.index_put((rows, rows.new_tensor(MODALITIES.index(name))), embed)
+        dtype, size = torch.promote_types(self.dtype, torch.float32), (len(modality_mask), self.config.projection_dim)
+        embeds, conditions, outputs = {}, {}, {}
+        for name, rows, pooled, states, token_mask, output in self._run_towers(inputs, modality_mask, **flags):
+            embeds[name] = rows.spread(_unit(getattr(self, f"{name}_projection")(pooled)))
+            outputs[name] = output
             if name in condition_on:
                 conditions[name] = (rows, *self._condition_tokens(name, states, token_mask))
-        return embeds, modality_mask, conditions
+        absent = torch.zeros(size, dtype=dtype, device=modality_mask.device)
+        # Towers may lie on several devices; what is made of all of them lies with the mask.
+        columns = [embeds.get(name, absent).to(absent) for name in MODALITIES]
+        return torch.stack(columns, dim=1), modality_mask, conditions, outputs
 
     def _given(self, inputs: ScalarClipInputs) -> list[str]:
         """Check the inputs of clips against each other; return the modalities among them."""
@@ -629,6 +712,8 @@ class ScalarModel(ScalarPreTrainedModel):
                 f"`modality_mask` must be a bool tensor of shape {(batch_size, len(MODALITIES))}, got "
                 f"{modality_mask.dtype} {tuple(modality_mask.shape)}."
             )
+        if torch.compiler.is_compiling():  # a graph cannot look at what it is given
+            return modality_mask & has_input
         if is_complete and (modality_mask & ~has_input).any():
             missing = [name for name in MODALITIES if name not in given]
             raise ValueError(f"`modality_mask` marks {missing} as present in some rows, but their inputs are None.")
@@ -689,18 +774,17 @@ class ScalarModel(ScalarPreTrainedModel):
             )
         modality_mask = self._presence(inputs, modality_mask)
         pooled = {
-            name: _spread(vectors, rows, len(modality_mask))
-            for name, rows, vectors, _, _ in self._run_towers(inputs, modality_mask)
+            name: rows.spread(vectors).to(modality_mask.device)
+            for name, rows, vectors, _, _, _ in self._run_towers(inputs, modality_mask)
         }
-        dtype = torch.promote_types(self.text_projection.weight.dtype, torch.float32)
-        shape = len(modality_mask), len(CONCATENATIONS), self.config.projection_dim
-        embeds = torch.zeros(shape, dtype=dtype, device=modality_mask.device)
+        dtype, size = torch.promote_types(self.dtype, torch.float32), (len(modality_mask), self.config.projection_dim)
+        columns = [torch.zeros(size, dtype=dtype, device=modality_mask.device) for _ in CONCATENATIONS]
         for index, (names, projection) in enumerate(zip(CONCATENATIONS, self.concat_projections, strict=True)):
-            rows = modality_mask[:, [MODALITIES.index(name) for name in names]].all(dim=1).nonzero().flatten()
-            if len(rows):
-                joined = torch.cat([pooled[name][rows] for name in names], dim=1)
-                embeds = embeds.index_put((rows, rows.new_tensor(index)), _unit(projection(joined)))
-        return embeds
+            rows = _Rows(modality_mask[:, [MODALITIES.index(name) for name in names]].all(dim=1))
+            if rows and all(name in pooled for name in names):
+                joined = torch.cat([rows.take(pooled[name]) for name in names], dim=1)
+                columns[index] = rows.spread(_unit(projection(joined))).to(columns[index])
+        return torch.stack(columns, dim=1)
 
     # Matching -----------------------------------------------------------------------------------------------------
 
@@ -718,17 +802,18 @@ class ScalarModel(ScalarPreTrainedModel):
             return tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
         return tokens, token_mask.bool()
 
-    def _join_conditions(self, conditions, batch_size) -> tuple[torch.Tensor, torch.Tensor]:
+    def _join_conditions(self, conditions, batch_size, device) -> tuple[torch.Tensor, torch.Tensor]:
         """Lay the condition tokens of all modalities side by side, in the order of `MODALITIES`."""
-        weight = self.match_head.dense.weight
-        states = [weight.new_zeros(batch_size, 0, weight.shape[1])]
-        masks = [torch.zeros(batch_size, 0, dtype=torch.bool, device=weight.device)]
+        states, masks = [], []
         for name in MODALITIES:
-            if name not in conditions:
-                continue
-            rows, tokens, mask = conditions[name]
-            states.append(_spread(tokens, rows, batch_size))
-            masks.append(_spread(mask, rows, batch_size))
+            if name in conditions:
+                rows, tokens, mask = conditions[name]
+                states.append(rows.spread(tokens).to(device))
+                masks.append(rows.spread(mask).to(device))
+        if not states:
+            hidden = self.config.text_config.hidden_size
+            states = [torch.zeros(batch_size, 0, hidden, dtype=self.dtype, device=device)]
+            masks = [torch.zeros(batch_size, 0, dtype=torch.bool, device=device)]
         return torch.cat(states, dim=1), torch.cat(masks, dim=1)
 
     def get_condition_states(
@@ -750,10 +835,10 @@ class ScalarModel(ScalarPreTrainedModel):
             TypeError: an unknown input.
         """
         self._require_cross_attention()
-        embeds, _, conditions = self._encode_clips(inputs, modality_mask, condition_on=MODALITIES)
+        embeds, _, conditions, _ = self._encode_clips(inputs, modality_mask, condition_on=MODALITIES)
         if not conditions:
             raise ValueError("Every clip lacks every modality given: there is nothing to condition on.")
-        return self._join_conditions(conditions, len(embeds))
+        return self._join_conditions(conditions, len(embeds), embeds.device)
 
     def match_logits(
         self,
@@ -772,7 +857,8 @@ class ScalarModel(ScalarPreTrainedModel):
             )
         if not len(input_ids):
             return condition_states.new_zeros(0, 2)
-        empty = (~condition_mask.bool().any(dim=1)).nonzero().flatten().tolist()
+        tracing = torch.compiler.is_compiling()
+        empty = [] if tracing else (~condition_mask.bool().any(dim=1)).nonzero().flatten().tolist()
         if empty:
             # sdpa would return zeros there and eager attention an average of nothing: never send an empty row.
             raise ValueError(f"`condition_mask` must have at least one True per row; rows {empty[:10]} have none.")
@@ -876,6 +962,7 @@ class ScalarModel(ScalarPreTrainedModel):
         temperature = self.config.query_temperature if query_temperature is None else query_temperature
         return query_weights(text_embeds, modality_embeds, modality_mask, temperature)
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -889,16 +976,18 @@ class ScalarModel(ScalarPreTrainedModel):
         video_states: torch.Tensor | None = None,
         audio_pooled: torch.Tensor | None = None,
         audio_states: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
         select_pairs: Callable[["ScalarOutput"], tuple[torch.Tensor, ...]] | None = None,
         condition_on: tuple[str, ...] = MODALITIES,
         return_scores: bool = True,
-        **kwargs: Any,
-    ) -> ScalarOutput:
+        return_loss: bool = True,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple | ScalarOutput:
         """
         Embed queries and clips and score every query against every clip.
 
         Args:
-            input_ids, attention_mask: queries, as in [`get_text_features`]; None embeds clips only.
+            input_ids, attention_mask, token_type_ids: queries, as in [`get_text_features`]; None embeds clips only.
             pixel_values_videos, input_features, subtitle_input_ids, subtitle_attention_mask, modality_mask,
                 video_pooled, video_states, audio_pooled, audio_states: clips, as in [`get_modality_features`]; all
                 None embeds queries only.
@@ -909,6 +998,10 @@ class ScalarModel(ScalarPreTrainedModel):
             condition_on (`tuple` of `str`): the modalities the cross-encoder may read for these pairs.
             return_scores (`bool`): score the queries of this batch against its clips. Off: `scores` stays None, for
                 training, which scores them together with the rows of other processes.
+            return_loss (`bool`): where there are as many queries as clips and they are scored, also compute the
+                symmetric InfoNCE that takes query i for the description of clip i, as CLIP's. The paper's objective
+                is the trainer's.
+            **kwargs: `output_hidden_states`, `output_attentions` and `return_dict`, as for any model of transformers.
 
         Returns:
             [`ScalarOutput`].
@@ -917,9 +1010,11 @@ class ScalarModel(ScalarPreTrainedModel):
             ValueError: nothing was given, or as in the methods named above.
             TypeError: an unknown keyword argument.
         """
-        unknown = [name for name, value in kwargs.items() if value is not None]  # PEFT passes some, all None
-        if unknown:
+        unknown = [name for name, value in kwargs.items() if name not in OUTPUT_FLAGS and value is not None]
+        if unknown:  # PEFT passes some, all None
             raise TypeError(f"ScalarModel.forward() got unexpected keyword arguments {unknown}.")
+        flags = {name: kwargs[name] for name in OUTPUT_FLAGS if kwargs.get(name) is not None}
+        returns_more = any(flags.get(name, getattr(self.config, name, False)) for name in OUTPUT_FLAGS)
         inputs: ScalarClipInputs = {
             "pixel_values_videos": pixel_values_videos,
             "input_features": input_features,
@@ -939,15 +1034,21 @@ class ScalarModel(ScalarPreTrainedModel):
         if METHODS[self.config.aggregation].uses_hyperbolic_mix:
             output.score_parameters = self.hyperbolic()
         if input_ids is not None:
-            if attention_mask is None:
-                raise ValueError("`input_ids` needs `attention_mask`: padding is not a word.")
-            output.text_embeds = self.get_text_features(input_ids, attention_mask)
+            text_flags = flags if token_type_ids is None else flags | {"token_type_ids": token_type_ids}
+            text_output = self.get_text_features(input_ids, attention_mask, return_dict=True, **text_flags)
+            output.text_embeds = text_output.pooler_output
+            if returns_more:
+                output.text_model_output = text_output
         if has_clips:
             if select_pairs is not None:
                 self._require_cross_attention()
-            output.modality_embeds, output.modality_mask, conditions = self._encode_clips(
-                inputs, modality_mask, condition_on=condition_on if select_pairs is not None else ()
+            output.modality_embeds, output.modality_mask, conditions, tower_outputs = self._encode_clips(
+                inputs, modality_mask, condition_on=condition_on if select_pairs is not None else (), **flags
             )
+            for index, name in enumerate(MODALITIES):
+                output[f"{name}_embeds"] = output.modality_embeds[:, index]
+                if returns_more and tower_outputs.get(name) is not None:
+                    output["vision_model_output" if name == "video" else f"{name}_model_output"] = tower_outputs[name]
         if output.text_embeds is not None and has_clips:
             if return_scores:
                 concat_embeds = None
@@ -956,17 +1057,67 @@ class ScalarModel(ScalarPreTrainedModel):
                 output.scores = self.compute_scores(
                     output.text_embeds, output.modality_embeds, output.modality_mask, concat_embeds=concat_embeds
                 )
+                temperature = _TEMPERATURE if output.temperature is None else output.temperature
+                output.logits_per_text = output.scores / temperature
+                output.logits_per_video = output.logits_per_text.T
+                if return_loss and output.scores.shape[0] == output.scores.shape[1]:
+                    output.loss = _info_nce(output.logits_per_text)
             if select_pairs is not None:
                 output.condition_states, output.condition_mask = self._join_conditions(
-                    conditions, len(output.modality_embeds)
+                    conditions, len(output.modality_embeds), output.modality_embeds.device
                 )
                 output.match_logits = self.match_logits(*select_pairs(output))
         return output
 
 
-def _spread(values: torch.Tensor, rows: torch.Tensor, size: int) -> torch.Tensor:
-    """Put the values of some rows in their places among `size` rows, zeros elsewhere."""
-    return values if len(rows) == size else values.new_zeros(size, *values.shape[1:]).index_put((rows,), values)
+class _Rows:
+    """The rows of a batch that have a modality, and no others: they alone are computed.
+
+    Where a graph is traced, whose shapes may not depend on data, all rows are computed, with zeros for what is absent,
+    and masked after that.
+    """
+
+    def __init__(self, present: torch.Tensor):
+        self.present = present  # (batch,)
+        self.index = None if torch.compiler.is_compiling() else present.nonzero().flatten()
+
+    def __bool__(self) -> bool:
+        return self.index is None or len(self.index) > 0
+
+    def _masked(self, values: torch.Tensor, fill: float) -> torch.Tensor:
+        return torch.where(self.present.view(-1, *[1] * (values.ndim - 1)), values, fill)
+
+    def take(self, values: torch.Tensor, fill: float = 0) -> torch.Tensor:
+        """Select these rows; in a traced graph keep all, with `fill` in the others."""
+        if self.index is None:
+            return self._masked(values, fill)
+        # Selecting every row would copy the largest tensor of the step for nothing.
+        return values if len(self.index) == len(values) else values[self.index]
+
+    def spread(self, values: torch.Tensor) -> torch.Tensor:
+        """Put the values of these rows in their places, zeros elsewhere."""
+        if self.index is None:
+            return self._masked(values, 0)
+        size = len(self.present)
+        if len(self.index) == size:
+            return values
+        return values.new_zeros(size, *values.shape[1:]).index_put((self.index.to(values.device),), values)
+
+
+def _with_embedding(output: ModelOutput, projected: torch.Tensor) -> BaseModelOutputWithPooling:
+    """The output of a tower, with the embedding as its `pooler_output`."""
+    return BaseModelOutputWithPooling(
+        last_hidden_state=_tokens(output),
+        pooler_output=_unit(projected),
+        hidden_states=output.get("hidden_states"),
+        attentions=output.get("attentions"),
+    )
+
+
+def _info_nce(logits: torch.Tensor) -> torch.Tensor:
+    """The mean cross-entropy of the rows and of the columns, each of which belongs to its own number."""
+    target = torch.arange(len(logits), device=logits.device)
+    return (nn.functional.cross_entropy(logits, target) + nn.functional.cross_entropy(logits.T, target)) / 2
 
 
 def _unit(embeds: torch.Tensor) -> torch.Tensor:

@@ -30,6 +30,12 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
+def pytest_configure(config):
+    """Know the marks of transformers' own mixins too, which tests/transformers_suite runs."""
+    for name in "accelerate_tests flash_attn_test flash_attn_3_test flash_attn_4_test torch_compile_test".split():
+        config.addinivalue_line("markers", f"{name}: of transformers")
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--fast", action="store_true", help="skip tests at the moment they start another Python or a whole training"

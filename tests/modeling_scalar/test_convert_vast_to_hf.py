@@ -61,10 +61,10 @@ def compute_outputs(model, inputs):
             "audio_output": model.get_audio_states(features),
             "caption_output": model.get_text_states(*texts),
             "subtitle_output": model.get_text_states(*subtitles),
-            "feat_t": model.get_text_features(*texts),
-            "feat_v": model.get_video_features(pixels),
-            "feat_a": model.get_audio_features(features),
-            "feat_s": model.get_subtitle_features(*subtitles),
+            "feat_t": model.embed_text(*texts),
+            "feat_v": model.embed_video(pixels),
+            "feat_a": model.embed_audio(features),
+            "feat_s": model.embed_subtitle(*subtitles),
         }
         given = {"v": {"pixel_values_videos": pixels}, "a": {"input_features": features}}
         given["s"] = {"subtitle_input_ids": subtitles[0], "subtitle_attention_mask": subtitles[1]}

@@ -68,7 +68,7 @@ class FakeModel(torch.nn.Module):
         vectors = [torch.randn(DIM, generator=generator.manual_seed(number)) for number in numbers.flatten().tolist()]
         return torch.nn.functional.normalize(torch.stack(vectors), dim=-1)
 
-    def get_text_features(self, input_ids, attention_mask):
+    def embed_text(self, input_ids, attention_mask):
         return self._vectors(input_ids)
 
     def get_modality_features(

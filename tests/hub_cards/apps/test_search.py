@@ -50,7 +50,7 @@ def write_gallery(folder: Path, model, processor, clips=None, queries=True, **de
     if queries:
         inputs = processor(text=CAPTIONS)
         with torch.no_grad():
-            embeds = model.get_text_features(inputs["input_ids"], inputs["attention_mask"]).numpy()
+            embeds = model.embed_text(inputs["input_ids"], inputs["attention_mask"]).numpy()
         rows = {
             "query_id": [f"query{number}" for number in range(len(ids))],
             "caption": CAPTIONS,
@@ -193,8 +193,8 @@ def test_notes_say_what_became_of_the_query(searcher):
 
 def test_a_query_runs_through_the_text_tower_once(searcher, tiny_model, monkeypatch):
     calls = []
-    original = tiny_model.get_text_features
-    monkeypatch.setattr(tiny_model, "get_text_features", lambda *inputs: calls.append(1) or original(*inputs))
+    original = tiny_model.embed_text
+    monkeypatch.setattr(tiny_model, "embed_text", lambda *inputs: calls.append(1) or original(*inputs))
     for share in (0, 0.5, 0.9):
         searcher.search("low tone", 0.2, (share, 0, 0))
     assert len(calls) == 1
@@ -403,9 +403,9 @@ def test_an_adapter_is_merged_and_keeps_its_own_configuration(tmp_path, tiny_mod
     assert not any("lora" in name for name in model.state_dict())
     inputs = processor(text=CAPTIONS)
     with torch.no_grad():
-        found = model.get_text_features(**inputs)
-        expected = adapted.get_text_features(**inputs)
-        plain = ScalarModel.from_pretrained(tiny_model_dir).get_text_features(**inputs)
+        found = model.embed_text(**inputs)
+        expected = adapted.embed_text(**inputs)
+        plain = ScalarModel.from_pretrained(tiny_model_dir).embed_text(**inputs)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)  # merged weights are rounded once more
     assert (found - plain).abs().max() > 0.01
 

@@ -1,0 +1,171 @@
+"""What libraries do with any model of transformers, each against the scores of the plain model."""
+
+import pytest
+import torch
+from accelerate import cpu_offload, disk_offload
+from peft import AutoPeftModelForFeatureExtraction, LoraConfig, get_peft_model
+from transformers import AutoModel, BitsAndBytesConfig, TorchAoConfig, pipeline
+
+from modeling_scalar import ScalarModel
+from tests.conftest import make_batch, make_tiny_config
+
+
+@pytest.fixture
+def clips(batch):
+    """A batch in which something is absent of every clip but one, and what is absent is not even a number."""
+    batch["modality_mask"] = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 1, 1], [1, 1, 0]]).bool()
+    batch["input_features"][1] = float("nan")
+    batch["pixel_values_videos"][2] = float("nan")
+    return batch
+
+
+@pytest.fixture
+def saved(tiny_model, tmp_path):
+    tiny_model.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@torch.no_grad()
+def scores(model, batch):
+    return model(**batch).scores
+
+
+@torch.no_grad()
+def scores_from_towers(model, batch):
+    """The same, with the towers' outputs computed first and passed in."""
+    batch = dict(batch)
+    raw = {name: batch.pop(name) for name in ("pixel_values_videos", "input_features")}
+    features = model.get_tower_features(**raw, modality_mask=batch["modality_mask"])
+    return model(**batch, **features).scores
+
+
+def test_the_whole_forward_compiles_without_a_graph_break(tiny_model, clips):
+    compiled = torch.compile(tiny_model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(scores(compiled, clips), scores(tiny_model, clips), rtol=0, atol=1e-6)
+    clips |= {name: make_batch()[name] for name in ("pixel_values_videos", "input_features")}
+    clips["modality_mask"] = clips["modality_mask"].roll(1, 1)  # the same graph serves other absences
+    with torch.compiler.set_stance("fail_on_recompile"):
+        torch.testing.assert_close(scores(compiled, clips), scores(tiny_model, clips), rtol=0, atol=1e-6)
+
+
+def test_the_whole_forward_is_exported(tiny_model, clips):
+    exported = torch.export.export(tiny_model, (), dict(clips), strict=False).module()
+    torch.testing.assert_close(exported(**clips).scores, scores(tiny_model, clips), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_changes_scores_by_rounding_only(saved, tiny_model, clips, dtype):
+    model = AutoModel.from_pretrained(saved, dtype=dtype).eval()
+    halved = {name: value.to(dtype) if value.is_floating_point() else value for name, value in clips.items()}
+    found = scores(model, halved)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, scores(tiny_model, clips), rtol=0, atol=20 * torch.finfo(dtype).eps)
+
+
+@pytest.fixture
+def wide_model():
+    """Layers of the 64 columns that four bits need on a CPU."""
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 1}
+    config = make_tiny_config()
+    for part in (config.vision_config, config.audio_config, config.text_config):
+        for name, value in sizes.items():
+            setattr(part, name, value)
+    config.audio_config.patch_embed_dim = config.projection_dim = 64
+    torch.manual_seed(0)
+    return ScalarModel(config).eval()
+
+
+QUANTISED = {
+    # On a CPU, layers of four bits need a multiple of 32 outputs; the gates of BEATs have 8.
+    "4 bits": lambda: BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_compute_dtype=torch.float32, llm_int8_skip_modules=["gate"]
+    ),
+    "8 bits": lambda: BitsAndBytesConfig(load_in_8bit=True),
+    "torchao": lambda: TorchAoConfig(_int8_weights()),
+}
+
+
+def _int8_weights():
+    from torchao.quantization import Int8WeightOnlyConfig
+
+    return Int8WeightOnlyConfig()
+
+
+@pytest.mark.suite
+@pytest.mark.parametrize("kind", QUANTISED)
+def test_quantised_weights_score_the_same_from_files_and_from_tower_features(wide_model, clips, kind, tmp_path):
+    wide_model.save_pretrained(tmp_path)
+    model = AutoModel.from_pretrained(tmp_path, quantization_config=QUANTISED[kind](), dtype=torch.float32).eval()
+    found = scores(model, clips)
+    torch.testing.assert_close(scores_from_towers(model, clips), found, rtol=0, atol=1e-6)
+    difference = (found - scores(wide_model, clips)).abs().max()
+    assert 1e-5 < difference < (0.2 if kind == "4 bits" else 0.02)
+
+
+def test_dynamic_quantisation_works(tiny_model, clips):
+    expected = scores(tiny_model, clips)
+    model = torch.ao.quantization.quantize_dynamic(tiny_model, {torch.nn.Linear}, dtype=torch.qint8)
+    torch.testing.assert_close(scores(model, clips), expected, rtol=0, atol=0.05)
+    torch.testing.assert_close(scores_from_towers(model, clips), scores(model, clips), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("offload", [cpu_offload, disk_offload])
+def test_offloaded_weights_give_the_same_scores(tiny_model, clips, offload, tmp_path):
+    expected, states = scores(tiny_model, clips), _condition(tiny_model, clips)
+    if offload is cpu_offload:
+        cpu_offload(tiny_model, torch.device("cpu"))
+    else:
+        disk_offload(tiny_model, str(tmp_path / "offload"), torch.device("cpu"))
+    assert next(tiny_model.parameters()).device.type == "meta"
+    assert torch.equal(scores(tiny_model, clips), expected)
+    assert torch.equal(_condition(tiny_model, clips), states)
+
+
+@torch.no_grad()
+def _condition(model, batch):
+    inputs = {name: value for name, value in batch.items() if name not in ("input_ids", "attention_mask")}
+    states, mask = model.get_condition_states(**inputs)
+    return model.match(batch["input_ids"], batch["attention_mask"], states, mask)
+
+
+def test_a_device_map_puts_what_does_not_fit_on_disk(saved, tiny_model, clips, tmp_path):
+    model = AutoModel.from_pretrained(
+        saved, device_map="auto", max_memory={"cpu": 60_000}, offload_folder=tmp_path / "offload"
+    ).eval()
+    assert "disk" in model.hf_device_map.values()
+    torch.testing.assert_close(scores(model, clips), scores(tiny_model, clips), rtol=0, atol=1e-6)
+
+
+def test_gradient_checkpointing_changes_no_gradient(clips):
+    gradients = []
+    for checkpoints in (False, True):
+        torch.manual_seed(0)
+        model = ScalarModel(make_tiny_config()).train()
+        if checkpoints:
+            model.gradient_checkpointing_enable()
+        model(**clips).loss.backward()
+        gradients.append({name: value.grad for name, value in model.named_parameters() if value.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys() and len(gradients[0]) > 50
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, msg=name)
+
+
+def test_an_adapter_is_loaded_by_peft_alone(saved, tiny_model, clips, tmp_path):
+    torch.manual_seed(1)
+    config = LoraConfig(target_modules=["query", "value"], task_type="FEATURE_EXTRACTION", init_lora_weights=False)
+    adapted = get_peft_model(AutoModel.from_pretrained(saved), config).eval()
+    adapted.save_pretrained(tmp_path / "adapter")
+    loaded = AutoPeftModelForFeatureExtraction.from_pretrained(tmp_path / "adapter").eval()
+    assert torch.equal(scores(loaded, clips), scores(adapted, clips))
+    assert not torch.allclose(scores(loaded, clips), scores(tiny_model, clips), atol=1e-3)
+
+
+def test_the_feature_extraction_pipeline_gives_the_embedding_of_a_text(tiny_model, tiny_processor):
+    extract = pipeline("feature-extraction", model=tiny_model, tokenizer=tiny_processor.tokenizer)
+    found = torch.tensor(extract("a red circle"))
+    tokens = tiny_processor.tokenizer("a red circle", return_tensors="pt")
+    assert "token_type_ids" in tokens  # which a model of transformers is expected to take
+    with torch.no_grad():
+        expected = tiny_model(**tokens).text_embeds
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(expected, tiny_model.embed_text(tokens["input_ids"], tokens["attention_mask"]).detach())

@@ -1,0 +1,148 @@
+"""What transformers promises of any model: outputs, their forms, a loss, and words that are resized."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import Trainer, TrainingArguments
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.utils.generic import can_return_loss
+
+from modeling_scalar import BeatsModel, ScalarModel
+from tests.conftest import make_batch, make_tiny_config
+
+FEATURES = {
+    "text": ("input_ids", "attention_mask"),
+    "subtitle": ("subtitle_input_ids", "subtitle_attention_mask"),
+    "video": ("pixel_values_videos",),
+    "audio": ("input_features",),
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+@torch.no_grad()
+def test_features_are_the_tokens_of_a_tower_and_a_unit_embedding(tiny_model, batch, name):
+    inputs = [batch[key] for key in FEATURES[name]]
+    features = getattr(tiny_model, f"get_{name}_features")
+    output = features(*inputs)
+    assert isinstance(output, BaseModelOutputWithPooling) and output.hidden_states is None
+    assert output.last_hidden_state.ndim == 3 and len(output.last_hidden_state) == 4
+    assert torch.equal(output.pooler_output, getattr(tiny_model, f"embed_{name}")(*inputs))
+    torch.testing.assert_close(output.pooler_output.norm(dim=1), torch.ones(4))
+    states = getattr(tiny_model, f"get_{'text' if name == 'subtitle' else name}_states")(*inputs)
+    assert torch.equal(output.last_hidden_state, states.flatten(1, -2) if states.ndim == 4 else states)
+    more = features(*inputs, output_hidden_states=True)
+    assert len(more.hidden_states) == 3 and torch.equal(more.pooler_output, output.pooler_output)
+    plain = features(*inputs, return_dict=False)
+    assert isinstance(plain, tuple) and torch.equal(plain[1], output.pooler_output)
+
+
+@torch.no_grad()
+def test_hidden_states_and_attentions_of_every_tower_are_in_its_output(tiny_model, batch):
+    tiny_model.set_attn_implementation("eager")
+    batch["modality_mask"][1, 1] = False
+    plain = tiny_model(**batch)
+    assert plain.text_model_output is plain.vision_model_output is plain.audio_model_output is None
+    output = tiny_model(**batch, output_hidden_states=True, output_attentions=True)
+    rows = {"text": 4, "vision": 8, "audio": 3, "subtitle": 4}  # two frames of each clip; one clip lacks its sound
+    for name, num_rows in rows.items():
+        tower = output[f"{name}_model_output"]
+        assert len(tower.hidden_states) == 3 and len(tower.attentions) == 2
+        assert len(tower.hidden_states[0]) == num_rows and tower.attentions[0].shape[1] == 2
+        torch.testing.assert_close(tower.attentions[0].sum(-1), torch.ones(tower.attentions[0].shape[:-1]))
+    torch.testing.assert_close(output.scores, plain.scores)
+
+
+@torch.no_grad()
+def test_scores_and_embeddings_have_the_names_of_transformers_too(tiny_model, batch):
+    output = tiny_model(**batch)
+    torch.testing.assert_close(output.logits_per_text, output.scores / 0.07)
+    assert torch.equal(output.logits_per_video, output.logits_per_text.T)
+    for index, name in enumerate(("video", "audio", "subtitle")):
+        assert torch.equal(output[f"{name}_embeds"], output.modality_embeds[:, index])
+    learned = ScalarModel(make_tiny_config(has_logit_scale=True)).eval()
+    torch.nn.init.zeros_(learned.logit_scale.log_scale)  # a temperature of 1
+    output = learned(**batch)
+    assert torch.equal(output.logits_per_text, output.scores)
+
+
+@torch.no_grad()
+def test_the_loss_is_the_symmetric_info_nce_of_the_scores(tiny_model, batch):
+    output = tiny_model(**batch)
+    logits, target = output.scores.double() / 0.07, torch.arange(4)
+    expected = (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
+    torch.testing.assert_close(output.loss.double(), expected)
+    assert tiny_model(**batch, return_loss=False).loss is None
+    fewer = {name: value[:2] if name in FEATURES["text"] else value for name, value in batch.items()}
+    assert tiny_model(**fewer).loss is None  # no clip is known to belong to a query
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self):
+        self.batch = make_batch(8)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, row):
+        return {name: value[row] for name, value in self.batch.items()}
+
+
+def test_the_stock_trainer_trains_it_and_evaluates_a_loss(tmp_path):
+    assert can_return_loss(ScalarModel)
+    torch.manual_seed(0)
+    model = ScalarModel(make_tiny_config())
+    arguments = TrainingArguments(
+        output_dir=tmp_path, max_steps=12, per_device_train_batch_size=8, per_device_eval_batch_size=8,
+        learning_rate=3e-3, report_to="none", save_strategy="no", use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    trainer = Trainer(model, arguments, train_dataset=Rows(), eval_dataset=Rows())
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] < 0.7 * before
+
+
+@torch.no_grad()
+def test_a_mask_of_tokens_is_optional_and_token_types_are_read(tiny_model, batch):
+    ids = batch["input_ids"].clamp(min=5)
+    expected = tiny_model(input_ids=ids, attention_mask=torch.ones_like(ids)).text_embeds
+    assert torch.equal(tiny_model(input_ids=ids).text_embeds, expected)
+    assert torch.equal(tiny_model(input_ids=ids, token_type_ids=torch.zeros_like(ids)).text_embeds, expected)
+    assert not torch.equal(tiny_model(input_ids=ids, token_type_ids=torch.ones_like(ids)).text_embeds, expected)
+
+
+@torch.no_grad()
+def test_words_can_be_added_and_taken_away(tiny_model, batch):
+    expected = tiny_model(**batch).scores
+    tiny_model.resize_token_embeddings(70)
+    assert tiny_model.config.text_config.vocab_size == 70
+    torch.testing.assert_close(tiny_model(**batch).scores, expected)
+    batch["input_ids"][0, 0] = 69
+    assert tiny_model(**batch).scores.isfinite().all()
+
+
+@torch.no_grad()
+def test_beats_returns_what_is_asked_for_and_refuses_what_it_does_not_know():
+    model = BeatsModel(make_tiny_config().audio_config).eval()
+    features = torch.randn(2, 64, 64)
+    assert model(features).hidden_states is None
+    output = model(features, output_hidden_states=True)
+    assert len(output.hidden_states) == 3 and torch.equal(output.hidden_states[-1], output.last_hidden_state)
+    plain = model(features, return_dict=False)
+    assert isinstance(plain, tuple) and torch.equal(plain[0], output.last_hidden_state)
+    model.set_attn_implementation("eager")
+    eager = model(features, output_attentions=True)
+    assert [weights.shape for weights in eager.attentions] == [(2, 2, 16, 16)] * 2
+    torch.testing.assert_close(eager.last_hidden_state, output.last_hidden_state)
+    with pytest.raises(TypeError, match="attention_mask"):
+        model(features, attention_mask=torch.ones(2, 16))
+
+
+def test_an_attention_that_a_tower_lacks_is_refused_by_the_name_of_the_tower(tiny_model, tmp_path, batch):
+    tiny_model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="BeatsModel does not support"):
+        ScalarModel.from_pretrained(tmp_path, attn_implementation="flex_attention")
+    choice = {"text_config": "eager", "vision_config": "sdpa", "audio_config": "eager"}
+    model = ScalarModel.from_pretrained(tmp_path, attn_implementation=choice).eval()
+    assert model.audio_model.config._attn_implementation == "eager"
+    with torch.no_grad():
+        torch.testing.assert_close(model(**batch).scores, tiny_model(**batch).scores)
