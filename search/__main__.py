@@ -249,8 +249,9 @@ def repair(gallery: _Gallery) -> None:
 def compact(gallery: _Gallery) -> None:
     """Write a gallery again without the clips that were removed, in as few files as there can be."""
     from gallery.gallery import GalleryWriter
-    from gallery.storage import MANIFEST
+    from gallery.storage import MANIFEST, check_not_lost
 
+    check_not_lost(gallery)
     if not (gallery / MANIFEST).is_file():
         raise FileNotFoundError(f"There is no gallery in {str(gallery)!r}: {MANIFEST} is missing.")
     with GalleryWriter(gallery) as writer:

@@ -372,7 +372,7 @@ def _edit_shard(**changes):
         (_edit(sealed="../../secret.json"), "must name a file in `sealed`"),
         (_edit(sealed="sealed-000009.json"), "sealed-000009.json is gone"),
         (_edit_shard(file="../../secret.arrow"), "no name of a shard"),
-        (_edit_shard(file="data-000009-0.arrow"), "is gone"),
+        (_edit_shard(file="data-000009-0.arrow"), "gallery.json has changed since it was written"),
         (_edit_shard(removed="/etc/passwd"), "no name of a shard"),
         (_edit_shard(rows=-1), "contradict"),
         (_edit_shard(rows=5), "must have 5 rows, got 4"),
@@ -505,3 +505,60 @@ def test_metadata_alone_is_a_change(tmp_path):
         assert writer.commit() and not writer.commit()
     gallery = Gallery.open(tmp_path)
     assert gallery.model == "model" and len(gallery) == 0 and gallery.facts()["num_clips"] == 0
+
+
+@pytest.mark.parametrize("place", range(1, 6))
+def test_a_reader_that_meets_the_first_commit_sees_no_gallery_or_all_of_it(tmp_path, monkeypatch, place):
+    """The first commit happens before the reader looks at the disk for the n-th time."""
+    calls = []
+
+    def overtaken(look):
+        def call(path):
+            calls.append(path)
+            if len(calls) == place:
+                with monkeypatch.context() as patched:
+                    patched.setattr(Path, "is_file", is_file)
+                    patched.setattr(Path, "exists", exists)
+                    write(tmp_path, make_clips(3))
+            return look(path)
+
+        return call
+
+    is_file, exists = Path.is_file, Path.exists
+    monkeypatch.setattr(Path, "is_file", overtaken(is_file))
+    monkeypatch.setattr(Path, "exists", overtaken(exists))
+    try:
+        assert len(Gallery.open(tmp_path)) == 3
+    except FileNotFoundError as error:
+        assert "There is no gallery in" in str(error)
+    assert len(calls) >= place and len(Gallery.open(tmp_path)) == 3
+
+
+def test_verifying_while_a_writer_merges_sees_one_whole_state(tmp_path, monkeypatch):
+    """The files of the state whose manifest it has read are gone when it looks for them."""
+    from gallery import storage
+
+    names = write(tmp_path, make_clips(6)).clip_ids
+    mapped, calls = storage.map_shard, []
+
+    def overtaken(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 1:
+            with monkeypatch.context() as patched:
+                patched.setattr(storage, "map_shard", mapped)
+                with GalleryWriter(tmp_path) as writer:
+                    writer.remove_clips(names[:4])  # more than half: the file is written anew
+                    writer.commit()
+        return mapped(*arguments, **options)
+
+    monkeypatch.setattr(storage, "map_shard", overtaken)
+    assert verify(tmp_path) == read_manifest(tmp_path)[1]["clips"][0].bytes and len(calls) == 2
+
+
+def test_what_is_compared_with_a_hash_is_the_manifest_too(tmp_path):
+    write(tmp_path, make_clips(4))
+    raw = (tmp_path / MANIFEST).read_text()
+    (tmp_path / MANIFEST).write_text(raw.replace('"query_temperature": 0.1', '"query_temperature": 0.9'))
+    assert Gallery.open(tmp_path).query_temperature == 0.9
+    with pytest.raises(ValueError, match="gallery.json has changed since it was written"):
+        verify(tmp_path)

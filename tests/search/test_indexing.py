@@ -1,9 +1,14 @@
 import json
 import os
+import random
+import signal
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 import torch
+from tqdm import tqdm
 from transformers import BatchFeature
 
 from gallery.embedding import embed_captions
@@ -12,7 +17,7 @@ from gallery.provenance import model_folder
 from modeling_scalar.loading_scalar import model_fingerprint
 from modeling_scalar.media_scalar import Limits
 from modeling_scalar.processing_scalar import Clip
-from search.indexing import find_files, index_files
+from search.indexing import clip_sha256, find_files, index_files
 
 DIM = 8
 
@@ -351,3 +356,91 @@ def test_a_subtitle_file_beside_a_clip_belongs_to_it(folder):
 def test_queries_are_embedded_as_unit_rows():
     embeds = embed_captions(FakeModel(), FakeProcessor(), ["a", "bb"])
     assert embeds.tolist() == torch.eye(DIM)[[1, 2]].tolist()
+
+
+def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tmp_path):
+    """Each life of the process lasts for a batch or a few; what it has committed is never read again."""
+    (tmp_path / "clips").mkdir()
+    for seed in range(40):
+        (tmp_path / "clips" / f"{seed:02d}.mp4").write_text(f"{seed} video audio")
+    (tmp_path / "clips" / "41.mp4").write_text("broken-video")
+    files = find_files([tmp_path / "clips"])
+
+    def index(output, slowly):
+        model = FakeModel()
+        embed = model.get_modality_features
+
+        def embed_slowly(**features):
+            time.sleep(0.01 if slowly else 0)
+            return embed(**features)
+
+        model.get_modality_features = embed_slowly
+        with GalleryWriter(tmp_path / output, "float32") as writer:
+            writer.metadata = {"model": "model", "fingerprint": "fingerprint", "query_temperature": 0.1}
+            index_files(files, writer, model, FakeProcessor(), batch_size=2)
+
+    def listing(output):
+        return {
+            str(path.relative_to(tmp_path / output)): path.read_bytes()
+            for path in sorted((tmp_path / output).rglob("*"))
+            if path.is_file()
+        }
+
+    index("whole", slowly=False)
+    dice, kills, last, is_done = random.Random(0), 0, -1, False
+    while not is_done and kills < 200:
+        child = os.fork()
+        if not child:
+            try:
+                tqdm.set_lock(threading.RLock())  # its own is shared with this process, and may be held by the killed
+                index("killed", slowly=True)
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        stop = time.monotonic() + dice.uniform(0.03, 0.2)
+        while time.monotonic() < stop and not is_done:
+            time.sleep(0.005)
+            ended, status = os.waitpid(child, os.WNOHANG)
+            is_done = bool(ended)
+        if is_done:
+            assert status == 0
+        else:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            kills += 1
+            number = len(Gallery.open(tmp_path / "killed")) if (tmp_path / "killed" / "gallery.json").exists() else 0
+            assert number % 2 == 0 and number >= last
+            last = number
+    assert is_done and kills > 3, "it was not killed in the middle"
+    assert listing("killed") == listing("whole") and len(listing("whole")) > 10
+
+
+def test_hashing_touched_files_is_kept_in_batches(folder, monkeypatch):
+    run(folder)
+    for path in folder.iterdir():
+        touch_later(path)
+    hashed = []
+
+    def interrupted(path):
+        if len(hashed) == 2:
+            raise KeyboardInterrupt
+        hashed.append(path)
+        return clip_sha256(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("search.indexing.clip_sha256", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(folder, batch_size=1)
+    known = Gallery.open(folder.parent / "gallery").files
+    assert [known[path].mtime_ns == os.stat(path).st_mtime_ns for path in sorted(known)] == [True, True, False]
+
+
+def test_a_file_that_disappears_while_it_is_looked_at_is_unreadable(folder):
+    run(folder)
+    files = find_files([folder])
+    (folder / "1.mp4").unlink()
+    with GalleryWriter(folder.parent / "gallery") as writer:
+        report = index_files(files, writer, FakeModel(), FakeProcessor())
+    gallery = Gallery.open(folder.parent / "gallery")
+    assert names(report.vanished) == ["1.mp4"] and names(file.path for file in report.unreadable) == ["1.mp4"]
+    assert len(gallery) == 2

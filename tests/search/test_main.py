@@ -248,3 +248,32 @@ def test_help_loads_no_library():
     code = "import sys, search.__main__; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert finished.stdout.strip() == "[]"
+
+
+def test_repair_says_what_it_did_and_the_gallery_is_whole_again(place):
+    index()
+    before = run("query", "gallery", "video", "audio").stdout
+    assert run("repair", "gallery").stdout == "gallery is whole: 2 clips.\n"
+    (place / "gallery" / "gallery.json").write_text("{")
+    for command in (["query", "gallery", "video"], ["info", "gallery"], ["verify", "gallery"], ["compact", "gallery"]):
+        assert "python -m search repair gallery" in run(*command, code=1).stderr
+    assert "python -m search repair gallery" in index(code=1).stderr
+    told = run("repair", "gallery").stdout
+    assert "gallery.json was damaged" in told and told.endswith("gallery is whole: 2 clips.\n")
+    assert run("query", "gallery", "video", "audio").stdout == before and "2 clips" in run("verify", "gallery").stdout
+    assert "2 unchanged" in index().stdout
+    assert "There is no gallery in 'nowhere'" in run("repair", "nowhere", code=1).stderr
+
+
+def test_a_query_without_hits_says_why(place):
+    index("clips/empty.mp4", code=1)
+    result = run("query", "gallery", "video", "--json")
+    assert json.loads(result.stdout) == [{"query": "video", "hits": []}]
+    assert "No hits for 'video': gallery holds no clips." in result.stderr
+
+
+def test_a_query_that_no_clip_can_be_scored_by_says_why(place, monkeypatch):
+    monkeypatch.setattr(FakeModel.config, "aggregation", "subtitle")
+    index()
+    result = run("query", "gallery", "video")
+    assert "No hits for 'video': none of the 2 clips in gallery has what the score 'subtitle' needs." in result.stderr

@@ -428,7 +428,7 @@ WRONG = [
     Wrong(
         "an identifier for all",
         column("clip_id", lambda c: pa.array(["same"] * len(c))),
-        "must be unique",
+        "must be unique|not in the gallery",
         ("verify", "convert", "run"),
     ),
     Wrong(
