@@ -29,9 +29,13 @@ import torch
 
 from .media_scalar import LimitError, Limits, MediaError, av, check_file, to_float
 
+if sys.platform == "linux":
+    import fcntl
+
 _PROGRAM = Path(__file__).with_name("media_scalar.py")
 _LIGHT_MEMORY = 2**28  # what a decoder may take beside others; one that needs more runs alone
 _MOST_JSON = 2**16
+_PIPE = 2**20  # bytes that wait in a pipe: frames are large
 
 
 def frame_indices(
@@ -290,6 +294,9 @@ class _Decoder:
         except OSError as error:
             raise RuntimeError(f"No decoder of media files can be started: {error}") from error
         self.source, self.sink = self.process.stdout, self.process.stdin
+        if sys.platform == "linux":
+            with suppress(OSError):  # a user may have only so many large pipes
+                fcntl.fcntl(self.source, fcntl.F_SETPIPE_SZ, _PIPE)
         self.poll = None
         if hasattr(select, "poll"):
             self.poll = select.poll()

@@ -72,7 +72,7 @@ def embed_captions(
             f'The encoder {encoder!r} needs the module {error.name!r}. Install it: `pip install -e ".[train]"`.'
         ) from error
     try:
-        model = SentenceTransformer(folder, device=str(device_of_name(device)))
+        model = SentenceTransformer(folder, device=str(device_of_name(None if device is None else str(device))))
     # The library tries several kinds of models, and fails on what is none of them in many ways.
     except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
         raise ValueError(f"No sentence encoder could be loaded from {encoder!r}: {error}") from error

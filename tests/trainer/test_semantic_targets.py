@@ -376,12 +376,12 @@ def test_rows_and_numbers_are_checked_before_the_encoder_is_loaded(tmp_path, cap
 
 
 def write_benchmark(folder: Path, rows: Dataset) -> Path:
-    absent = {"video_path": None, "audio_path": None, "subtitle": "said"}
+    absent = {"video_path": None, "audio_path": None, "subtitle": "said", "about": [], "attributes": {}}
     content = "".join(json.dumps(row | absent) + "\n" for row in rows).encode()
     (folder / "train.jsonl").write_bytes(content)
-    (folder / "miniature.json").write_text(
-        json.dumps({"sha256": {"train.jsonl": hashlib.sha256(content).hexdigest()}})
-    )
+    manifest = {"version": 1, "seed": 0, "num_train": len(rows), "num_test": 1}
+    manifest["sha256"] = {"train.jsonl": hashlib.sha256(content).hexdigest()}
+    (folder / "miniature.json").write_text(json.dumps(manifest))
     return folder
 
 
