@@ -22,6 +22,8 @@ class TinyRun:
     folder: Path
 
     def command(self, output, *fields, features=True, steps=7):
+        if "from files" in fields:
+            features, fields = False, [field for field in fields if field != "from files"]
         fixed = ["train.py", "--model", self.folder / "model", "--benchmark", "miniature", "--output_dir", output]
         fixed += ["--root", self.folder / "data", "--semantic_weight", "0", "--per_device_train_batch_size", "4"]
         fixed += ["--use_cpu", "true", "--disable_tqdm", "true", "--max_steps", steps, "--logging_steps", "3"]

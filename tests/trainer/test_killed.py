@@ -22,6 +22,7 @@ TIMED = {"clips_per_second", "train_runtime", "train_samples_per_second", "train
 CONSTANT = ["--lr_scheduler_type", "constant", "--warmup_steps", "0", "--learning_rate", "1e-3"]
 DECAYING = ["--lr_scheduler_type", "cosine", "--warmup_steps", "2", "--learning_rate", "1e-3"]
 WORKERS = ["--dataloader_num_workers", "2", "--dataloader_pin_memory", "false"]
+FILES = "from files"  # not from their stored features
 RESUME = ["--resume_from_checkpoint", "last"]
 
 
@@ -94,6 +95,7 @@ def killed_often(commands, line, folder, fields, kills, seed):
         pytest.param(50, CONSTANT, id="constant-fifty", marks=pytest.mark.slow),
         pytest.param(50, DECAYING, id="decaying-fifty", marks=pytest.mark.slow),
         pytest.param(16, [*DECAYING, *WORKERS], id="two-workers", marks=pytest.mark.slow),
+        pytest.param(10, [*CONSTANT, *WORKERS, FILES], id="from-files", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_that_is_killed_wherever_it_is_ends_as_the_unbroken_run(commands, tiny_run, tmp_path, kills, fields):
