@@ -238,18 +238,55 @@ def _promised_bytes(path) -> int:
     return 0
 
 
+def _promised_bytes_of_riff(path) -> int:
+    """Where the outermost chunk of an AVI file that does not fit into it ends; 0 if all do."""
+    size, end = os.path.getsize(path), 0
+    with open(path, "rb") as file:
+        while end + 8 <= size:
+            file.seek(end)
+            name, length = struct.unpack("<4sI", file.read(8))
+            if name != b"RIFF":
+                return 0
+            end += 8 + length
+    return end if end > size else 0
+
+
+def _promised_packets(container, stream, num_packets: int) -> int:
+    """How many packets the container says that there are."""
+    kind = container.format.name
+    if "mp4" in kind:
+        # the sample table counts what an edit list trims away; the index built from both is what is to come, unless
+        # the table is so damaged that there is none
+        return len(stream.index_entries) or (stream.frames if num_packets == 0 else 0)
+    if stream.type == "audio":
+        return 0  # many containers count samples
+    # the frames that a recorder of AVI dropped are counted too
+    return math.floor(0.95 * stream.frames) - 1 if kind == "avi" else stream.frames
+
+
+def _num_samples(stream, seconds: float) -> int:
+    return round(seconds * stream.codec_context.sample_rate) if stream.type == "audio" else 0
+
+
+def _promised_samples(container, stream) -> int:
+    """How many samples the header of an audio file counts; 0 if it does not."""
+    if stream.type != "audio":
+        return 0
+    if container.format.name in ("aiff", "caf", "flac"):
+        return _num_samples(stream, float((stream.duration or 0) * stream.time_base))
+    return stream.frames if container.format.name == "avi" and stream.codec_context.name.startswith("pcm_") else 0
+
+
 def _check_complete(path, container, stream, num_packets: int, end: float, seconds: float) -> None:
     """Compare what the container promised with what came: packets to `end`, of `seconds` together."""
-    # the sample table of an mp4 counts what an edit list trims away; the index built from both is what is to come
-    promised = len(stream.index_entries) if "mp4" in container.format.name else stream.frames
-    told = came = None
-    if stream.codec_context.name.startswith("pcm_") and "mp4" not in container.format.name:  # aiff, avi: samples
-        num_samples = round(seconds * stream.codec_context.sample_rate)
-        if num_samples < promised - 4096:  # about a packet
-            told, came = f"{promised} samples", f"{num_samples}"
-    elif num_packets < promised:
+    kind, told, came = container.format.name, None, None
+    if num_packets < (promised := _promised_packets(container, stream, num_packets)):
         told, came = f"{promised} packets", f"{num_packets}"
-    elif "matroska" in container.format.name:
+    elif (num_samples := _num_samples(stream, seconds)) < (promised := _promised_samples(container, stream)) - 4096:
+        told, came = f"{promised} samples", f"{num_samples}"  # 4096: about a packet
+    elif kind == "avi" and (promised := _promised_bytes_of_riff(path)):
+        told, came = f"{promised} bytes", f"{os.path.getsize(path)}"
+    elif "matroska" in kind:
         if promised := _promised_bytes(path):
             told, came = f"{promised} bytes", f"{os.path.getsize(path)}"
         # other formats pass on any comment of this name
