@@ -161,9 +161,11 @@ def _open(path: str) -> Iterator["av.container.InputContainer"]:
     try:
         # "file:" keeps names such as "a:b.mp4" from being read as a protocol
         container = av.open(f"file:{path}", options=options, metadata_errors="replace")
-    except (PermissionError, MemoryError):
+    except MemoryError:
         raise
     except av.FFmpegError as error:
+        if isinstance(error, PermissionError) and not os.access(path, os.R_OK):  # FFmpeg says so of some damage, too
+            raise
         raise MediaError(
             f"{path}: not a readable video or audio file ({error.strerror}). Is it empty, truncated, or of another "
             "type?"
@@ -213,7 +215,17 @@ def _read_number(file: BinaryIO, is_size: bool) -> int | None:
     return -1 if number == (1 << 7 * length) - 1 else number
 
 
-def _promised_bytes(path) -> int:
+def _promised_by_riff(path) -> int:
+    """Where the part of an AVI file that does not fit into it ends; 0 if all do."""
+    size, stop = os.path.getsize(path), 0
+    with open(path, "rb") as file:
+        while stop <= size and (header := file.read(8))[:4] == b"RIFF" and len(header) == 8:
+            stop = file.tell() + int.from_bytes(header[4:], "little")
+            file.seek(stop + stop % 2)
+    return stop if stop > size else 0
+
+
+def _promised_by_matroska(path) -> int:
     """Where the outermost element of a Matroska file that does not fit into it ends; 0 if all do."""
     segment, cluster = 0x18538067, 0x1F43B675
     size = os.path.getsize(path)
@@ -238,59 +250,25 @@ def _promised_bytes(path) -> int:
     return 0
 
 
-def _promised_bytes_of_riff(path) -> int:
-    """Where the outermost chunk of an AVI file that does not fit into it ends; 0 if all do."""
-    size, end = os.path.getsize(path), 0
-    with open(path, "rb") as file:
-        while end + 8 <= size:
-            file.seek(end)
-            name, length = struct.unpack("<4sI", file.read(8))
-            if name != b"RIFF":
-                return 0
-            end += 8 + length
-    return end if end > size else 0
-
-
-def _promised_packets(container, stream, num_packets: int) -> int:
-    """How many packets the container says that there are."""
-    kind = container.format.name
-    if "mp4" in kind:
-        # the sample table counts what an edit list trims away; the index built from both is what is to come, unless
-        # the table is so damaged that there is none
-        return len(stream.index_entries) or (stream.frames if num_packets == 0 else 0)
-    if stream.type == "audio":
-        return 0  # many containers count samples
-    # the frames that a recorder of AVI dropped are counted too
-    return math.floor(0.95 * stream.frames) - 1 if kind == "avi" else stream.frames
-
-
-def _num_samples(stream, seconds: float) -> int:
-    return round(seconds * stream.codec_context.sample_rate) if stream.type == "audio" else 0
-
-
-def _promised_samples(container, stream) -> int:
-    """How many samples the header of an audio file counts; 0 if it does not."""
-    if stream.type != "audio":
-        return 0
-    if container.format.name in ("aiff", "caf", "flac"):
-        return _num_samples(stream, float((stream.duration or 0) * stream.time_base))
-    return stream.frames if container.format.name == "avi" and stream.codec_context.name.startswith("pcm_") else 0
-
-
 def _check_complete(path, container, stream, num_packets: int, end: float, seconds: float) -> None:
     """Compare what the container promised with what came: packets to `end`, of `seconds` together."""
-    kind, told, came = container.format.name, None, None
-    if num_packets < (promised := _promised_packets(container, stream, num_packets)):
+    # the sample table of an mp4 counts what an edit list trims away; the index built from both is what is to come
+    promised = len(stream.index_entries) if "mp4" in container.format.name else stream.frames
+    of_bytes = {"avi": _promised_by_riff, "matroska,webm": _promised_by_matroska}.get(container.format.name)
+    told = came = None
+    if of_bytes is not None and (end_of_file := of_bytes(path)):
+        told, came = f"{end_of_file} bytes", f"{os.path.getsize(path)}"
+    elif container.format.name == "avi":
+        pass  # counts frames that are repeated without a packet
+    elif container.format.name == "aiff":
+        num_samples = round(seconds * stream.codec_context.sample_rate)
+        if num_samples < promised - 4096:  # about a packet
+            told, came = f"{promised} samples", f"{num_samples}"
+    elif num_packets < promised:
         told, came = f"{promised} packets", f"{num_packets}"
-    elif (num_samples := _num_samples(stream, seconds)) < (promised := _promised_samples(container, stream)) - 4096:
-        told, came = f"{promised} samples", f"{num_samples}"  # 4096: about a packet
-    elif kind == "avi" and (promised := _promised_bytes_of_riff(path)):
-        told, came = f"{promised} bytes", f"{os.path.getsize(path)}"
-    elif "matroska" in kind:
-        if promised := _promised_bytes(path):
-            told, came = f"{promised} bytes", f"{os.path.getsize(path)}"
+    elif "matroska" in container.format.name:
         # other formats pass on any comment of this name
-        elif tag := re.fullmatch(r"(\d{1,4}):(\d{2}):(\d{2}\.\d{1,9})", stream.metadata.get("DURATION", "")):
+        if tag := re.fullmatch(r"(\d{1,4}):(\d{2}):(\d{2}\.\d{1,9})", stream.metadata.get("DURATION", "")):
             duration = int(tag[1]) * 3600 + int(tag[2]) * 60 + float(tag[3])
             if end < duration - max(1.0, 0.02 * duration):
                 told, came = f"{duration:.2f} s", f"{end:.2f} s"
@@ -932,12 +910,13 @@ def _answer(request: dict[str, Any], channel: _Channel) -> None:
             channel.send("memory")
         else:
             channel.send("error", error="media", message=str(error)[:_LONGEST_MESSAGE])
-    except FileNotFoundError as error:
-        channel.send("error", error="missing", message=str(error)[:_LONGEST_MESSAGE])
-    except PermissionError as error:
-        channel.send("error", error="denied", message=str(error)[:_LONGEST_MESSAGE])
     except OSError as error:
-        channel.send("error", error="media", message=f"{path}: reading failed ({error}).")
+        kind = "media"
+        if isinstance(error, FileNotFoundError) and not os.path.exists(path):
+            kind = "missing"
+        elif isinstance(error, PermissionError) and not os.access(path, os.R_OK):
+            kind = "denied"
+        channel.send("error", error=kind, message=f"{path}: reading failed ({error})."[:_LONGEST_MESSAGE])
     except Exception as error:
         message = (
             f"{path}: an unexpected fault of the reader; please report it with the file, if you can: "
