@@ -1039,7 +1039,7 @@ lies(
     A,
     "video stream",
 )
-lies("many_edits.mp4", lambda: _edited(50_000), A, f"{TIME}|{DURATION}")
+lies("many_edits.mp4", lambda: _edited(20_000), A, f"{TIME}|{DURATION}")
 lies("unknown_codec.mp4", lambda: swapped(FAST(), b"avc1\x00", b"zzz9\x00"), A, "no decoder|unknown")
 lies("no_codec_settings.mp4", lambda: swapped(FAST(), b"avcC", b"free"), NOTHING, NO_MEDIA)
 lies("settings_of_noise.mp4", lambda: noisy(FAST(), (FAST().index(b"avcC") + 4) / len(FAST()), 30), A, "video stream")
