@@ -352,7 +352,8 @@ class ScalarProcessor(ProcessorMixin):
     def _note(clip: Clip, problem: str) -> None:
         if problem not in clip.problems:  # a file that does not open fails for each of its modalities
             clip.problems.append(problem)
-            logger.warning(problem)
+            # a name may hold what moves a terminal's cursor
+            logger.warning("".join(char if char.isprintable() else ascii(char)[1:-1] for char in problem))
 
     def __call__(
         self,

@@ -235,7 +235,8 @@ def index_files(
             failed = [batch.notes[place].file for place in failed]
             # What was embedded is no longer what such a file holds.
             writer.remove_clips(file.path for file in failed if stop == len(batch.notes) and file.path in writer)
-            writer.put_files([note.file for note in batch.notes[:stop]])
+            noted = [note.file for note in batch.notes[:stop]]
+            writer.put_files([file for file in noted if file != gallery.files.get(file.path)])  # or it is no news
             writer.commit()
             if stop < len(batch.notes):
                 raise ValueError(f"{failed[0].path}: {failed[0].reason}")

@@ -134,8 +134,8 @@ class ClipDataset(torch.utils.data.Dataset):
         else:
             options = {"training": True, "generator": generator, "processed": True}
             clip = read_row(self.processor, row, self.on_error, **options)
-        for problem in clip.problems:
-            logger.warning("%s: %s", row["video_id"], problem)
+        if clip.problems:  # the processor has told them
+            logger.warning("The clip %r is read without them.", row["video_id"])
         return {"caption": row["caption"], "clip": clip, "generator": generator, "index": index}
 
 
