@@ -1,12 +1,15 @@
 """`python -m eval`: make the miniature benchmark, audit a benchmark, embed it, evaluate a model."""
 
+import commands  # noqa: F401 # isort: skip (first, so that Ctrl-C is heard from here on)
+
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from commands.errors import Commands, show
+from commands.errors import Commands, run_command, show
 
 # Heavy imports stay inside the commands, so that `--help` answers at once.
 app = typer.Typer(
@@ -271,4 +274,4 @@ def report(
 
 
 if __name__ == "__main__":
-    app(prog_name="python -m eval")
+    run_command(partial(app, prog_name="python -m eval"))

@@ -4,17 +4,19 @@
 Libraries are imported inside the commands, so that `--help` is quick.
 """
 
+import commands  # noqa: F401 # isort: skip (first, so that Ctrl-C is heard from here on)
+
 import inspect
 import logging
 import signal
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.errors import Commands, say, show
+from commands.errors import Commands, run_command, say, show
 
 if TYPE_CHECKING:
     from .hub.publishing import Published
@@ -190,4 +192,4 @@ def _stop_as_by_ctrl_c() -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     _stop_as_by_ctrl_c()
-    app(prog_name="python -m hub_cards")
+    run_command(partial(app, prog_name="python -m hub_cards"))

@@ -35,7 +35,7 @@ def check_adapter(source: Path) -> None:
         )
     path = source / "adapter_config.json"
     adapter = read_json(path)
-    for name, kind in (("base_model_name_or_path", str), ("peft_type", str), ("revision", str | None)):
+    for name, kind in (("base_model_name_or_path", str), ("peft_type", str | None), ("revision", str | None)):
         if not isinstance(adapter.get(name), kind) or adapter.get(name) == "":
             raise ValueError(f"{path} is not that of an adapter: `{name}` cannot be {adapter.get(name)!r:.200}.")
 
@@ -150,6 +150,8 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     adapter = read_json(folder / "adapter_config.json")
     if variables["training"] is not None:
         check_parameters(counts, variables["training"], is_adapter=True)
+    if not adapter.get("peft_type"):
+        raise ValueError("adapter_config.json must tell the `peft_type` of the adapter. Save it again with peft.")
     data["tags"] += [identifier(adapter["peft_type"].lower())]
     base, revision = adapter["base_model_name_or_path"], adapter.get("revision")
     _check_base(base, revision)

@@ -151,8 +151,9 @@ def check_shapes(model: nn.Module, shapes: Mapping[str, tuple[int, ...]], where:
     wrong = [name for name, shape in shapes.items() if expected.get(name, shape) != shape]
     if wrong:
         raise ValueError(
-            f"{len(wrong)} weights of {where} do not have the shapes that its config.json asks for, such as {wrong[0]}: "
-            f"expected {expected[wrong[0]]}, got {shapes[wrong[0]]}. Give the configuration that belongs to the weights."
+            f"{len(wrong)} weights of {where} do not have the shapes that its config.json asks for, such as "
+            f"{wrong[0]}: expected {expected[wrong[0]]}, got {shapes[wrong[0]]}. Give the configuration that belongs "
+            "to the weights."
         )
 
 

@@ -166,8 +166,8 @@ def load_processor(name: str) -> ScalarProcessor:
     files = list(processor.tokenizer.vocab_files_names.values())
     if not any(file_of(name, file) for file in files):
         raise ValueError(
-            f"{name} holds no vocabulary of its tokenizer ({' or '.join(sorted(files))}). Copy it from where the model "
-            "came from, or save the processor again with `processor.save_pretrained`."
+            f"{name} holds no vocabulary of its tokenizer ({' or '.join(sorted(files))}). Copy it from where the "
+            "model came from, or save the processor again with `processor.save_pretrained`."
         )
     return processor
 
@@ -196,8 +196,8 @@ def _check_processor(processor: ScalarProcessor, config: ScalarConfig, name: str
         value = next(getattr(part, field) for part in parts if hasattr(part, field))
         if value > limit:
             raise ValueError(
-                f"`{field}` in the {PROCESSOR_NAME} of {name} must be at most {limit} for this model, got {value}. Copy "
-                "the file that the model was saved with."
+                f"`{field}` in the {PROCESSOR_NAME} of {name} must be at most {limit} for this model, got {value}. "
+                "Copy the file that the model was saved with."
             )
 
 
@@ -235,8 +235,8 @@ def _load_adapter(model: ScalarModel, name: str, adapter: dict[str, Any]) -> Non
     for field, allowed in _ADAPTER_FIELDS.items():
         if adapter.get(field) not in allowed:
             raise ValueError(
-                f"`{field}` in the adapter_config.json of {name} must be {allowed[0]!r}, got {adapter.get(field)!r:.200}: "
-                "other adapters are not supported."
+                f"`{field}` in the adapter_config.json of {name} must be {allowed[0]!r}, got "
+                f"{adapter.get(field)!r:.200}: other adapters are not supported."
             )
     shapes = shapes_of(weight_files(name, "adapter_model"))
     widest = max((max(shape, default=0) for shape in shapes.values()), default=0)
@@ -244,8 +244,8 @@ def _load_adapter(model: ScalarModel, name: str, adapter: dict[str, Any]) -> Non
     ranks = [adapter.get("r"), *(patterns.values() if isinstance(patterns, dict) else [patterns])]
     if not all(isinstance(rank, int) and 1 <= rank <= widest for rank in ranks):
         raise ValueError(
-            f"The ranks in the adapter_config.json of {name} must be those of its weights, which have at most {widest} "
-            f"rows, got {ranks!r:.200}."
+            f"The ranks in the adapter_config.json of {name} must be those of its weights, which have at most "
+            f"{widest} rows, got {ranks!r:.200}."
         )
     alpha = adapter.get("lora_alpha")
     if not isinstance(alpha, int | float) or not math.isfinite(alpha):
@@ -256,8 +256,8 @@ def _load_adapter(model: ScalarModel, name: str, adapter: dict[str, Any]) -> Non
             info = model.load_adapter(name)
     except RuntimeError as error:  # of shapes
         raise ValueError(
-            f"The weights of the adapter in {name} do not have the shapes that its base and its adapter_config.json ask "
-            f"for. {mend}"
+            f"The weights of the adapter in {name} do not have the shapes that its base and its adapter_config.json "
+            f"ask for. {mend}"
         ) from error
     found = {kind: sorted(getattr(info, kind)) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")}
     if any(found.values()):

@@ -3,16 +3,19 @@
 Libraries load inside the commands, so that `--help` is quick.
 """
 
+import commands  # noqa: F401 # isort: skip (first, so that Ctrl-C is heard from here on)
+
 import json
 import os
 import sys
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from commands.errors import Commands, say, show
+from commands.errors import Commands, run_command, say, show
 
 if TYPE_CHECKING:
     from gallery.gallery import Hit
@@ -278,4 +281,4 @@ def convert(
 
 
 if __name__ == "__main__":
-    app(prog_name="python -m search")
+    run_command(partial(app, prog_name="python -m search"))

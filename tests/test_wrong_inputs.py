@@ -4,6 +4,12 @@ import hashlib
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,8 +18,15 @@ from peft import LoraConfig, get_peft_model
 
 from eval.embedding.embeddings import Embeddings
 from eval.miniature import generate
+from eval.reports.report import format_table
+from eval.reports.result_files import R1, load_results
 from modeling_scalar import load_model
+<<<<<<< HEAD
 from tests.wrong_inputs import make
+=======
+from tests.conftest import ROOT
+from tests.wrong_inputs import GONE, WRONG, Fields, make
+>>>>>>> wt-commands
 
 PEAK = 1.5e9
 
@@ -47,9 +60,8 @@ def valid(tmp_path_factory, tiny_model_dir, tiny_processor, commands) -> Path:
     get_peft_model(base, lora).save_pretrained(folder / "adapter")
     tiny_processor.save_pretrained(folder / "adapter")
     base.config.save_pretrained(folder / "adapter")
-    make(folder / "adapter" / "adapter_config.json", _fields(base_model_name_or_path="model"))
+    make(folder / "adapter" / "adapter_config.json", Fields({"base_model_name_or_path": "model"}))
     generate(folder / "data", num_train=2, num_test=3, num_proc=1)
-    rows = json.loads((folder / "data" / "test.json").read_text()) if (folder / "data" / "test.json").exists() else []
     _make_embeddings().save(folder / "embeddings")
     for argv in (
         "-m search index data/test --model model --output gallery",
@@ -58,12 +70,6 @@ def valid(tmp_path_factory, tiny_model_dir, tiny_processor, commands) -> Path:
         outcome = commands.run(*argv.split(), cwd=folder, timeout=60)
         assert outcome.code == 0, outcome.stderr
     return folder
-
-
-def _fields(**changes):
-    from tests.wrong_inputs import Fields
-
-    return Fields(changes)
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -75,3 +81,181 @@ def digests(folder: Path) -> dict[str, str]:
         elif path.is_file():
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
+
+
+@pytest.fixture
+def place(valid, tmp_path) -> Path:
+    """A copy of the valid inputs, to be spoilt."""
+    return shutil.copytree(valid, tmp_path / "place", symlinks=True)
+
+
+# The forked children share the imports, not the work: every fourth row stands for its kind in the default part.
+ROWS = [
+    pytest.param(row, id=row.name, marks=() if number % 4 == 0 else pytest.mark.slow)
+    for number, row in enumerate(WRONG)
+]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_wrong_input_is_answered_by_one_sentence_and_changes_nothing(row, place, commands):
+    for name, content in row.files.items():
+        make(place / name, content)
+    before = digests(place)
+    outcome = commands.run(*row.argv(), cwd=place, timeout=20)
+    lines = outcome.stderr.splitlines()
+    told = outcome.stdout if row.is_finding else outcome.stdout + outcome.stderr if row.code == 0 else lines[-1]
+    assert (outcome.code, "Traceback" in outcome.stderr) == (row.code, False), outcome.stderr[-3000:]
+    assert row.message in told, told
+    if row.code == 1 and not row.is_finding:
+        assert [line for line in lines if line.startswith("Error: ")] == lines[-1:]
+    assert outcome.peak < PEAK
+    after = digests(place)
+    assert {name: after.get(name) for name in before} == before
+    assert not (place / "EXECUTED").exists()
+
+
+def test_every_wrong_input_has_a_name_and_a_message_of_its_own():
+    assert len({row.name for row in WRONG}) == len(WRONG) >= 450
+    assert all(row.message for row in WRONG)
+
+
+# Results, field by field ---------------------------------------------------------------------------------------------
+
+ODD = (None, [], {}, "x", "", True, 0, -1, 10**14, 1.5, -1e300, "\ud800", [[[]]], {"a": {}}, ["a"], [None])
+
+
+def spoilt(content, path=()):
+    """Every change of one field: taken out, or replaced by something odd."""
+    items = content.items() if isinstance(content, dict) else list(enumerate(content))[:1]
+    for name, value in items:
+        for odd in (GONE, *ODD):
+            yield (*path, name), odd
+        if isinstance(value, dict | list) and value:
+            yield from spoilt(value, (*path, name))
+
+
+def test_a_result_with_any_field_spoilt_is_a_sentence_or_harmless(valid, tmp_path):
+    content = json.loads((valid / "results" / "results.json").read_text())
+    rate = content["retrieval"]["rates"][0]
+    for methods in (rate["methods"], rate["aggregation_gain"]):  # all of them are alike
+        for name in list(methods)[2:]:
+            del methods[name]
+    content["two_stage"] = [{"depth": 5, "policy": "absent", "method": "scalar", "rate": 0.0, R1: 50.0}]
+    content["gallery"]["ids"], content["gallery"]["presence"] = ["a"], [[1, 1, 1]]
+    path, refused, changes = tmp_path / "results.json", 0, list(spoilt(content))
+    assert len(changes) > 1000
+    for names, odd in changes:
+        changed = json.loads(json.dumps(content))
+        inner = changed
+        for name in names[:-1]:
+            inner = inner[name]
+        if odd is GONE:
+            del inner[names[-1]]
+        else:
+            inner[names[-1]] = odd
+        path.write_text(json.dumps(changed))
+        try:
+            results = load_results([path])
+            for run in results.all_runs():
+                format_table(run)
+        except ValueError as error:
+            refused += 1
+            assert str(path) in str(error), (names, odd)
+    assert len(changes) / 4 < refused < len(changes)
+
+
+# Ctrl-C --------------------------------------------------------------------------------------------------------------
+
+
+def is_running(group: int) -> bool:
+    """Whether a process of a group still runs; one that has ended and waits for its parent does not."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, of = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(of) == group and state != "Z":
+                return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "-m search index data/test data/train --model model --output out --batch-size 1",
+        "-m eval run --model model --benchmark miniature --root data --output out",
+        "-m eval miniature --output out --num-train 90 --num-test 90 --num-proc 2",
+    ],
+)
+@pytest.mark.parametrize(
+    "moment", [pytest.param(0.1, marks=pytest.mark.slow), 0.4, pytest.param(1.0, marks=pytest.mark.slow)]
+)
+def test_ctrl_c_ends_a_command_in_a_word_and_leaves_nothing_running(argv, moment, place, commands):
+    running = commands.start(*argv.split(), cwd=place)
+    time.sleep(moment)
+    running.kill(signal.SIGINT)  # to its children too, as a terminal does
+    outcome = running.wait(20)
+    assert "Traceback" not in outcome.stderr and "fault of the program" not in outcome.stderr
+    assert outcome.code in (
+        0,
+        130,
+        -signal.SIGINT,
+    )  # it may have finished; before its first line it is Python that ends
+    stop = time.monotonic() + 10
+    while is_running(running.pid) and time.monotonic() < stop:
+        time.sleep(0.05)
+    assert not is_running(running.pid)
+
+
+def test_ctrl_c_while_libraries_load_is_told_in_a_word(valid, tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "search",
+        "index",
+        "data/test",
+        "--model",
+        "model",
+        "--output",
+        str(tmp_path / "out"),
+    ]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=valid, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.splitlines()[-1] == "Interrupted." and "Traceback" not in stderr
+
+
+# A full disk ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A file system of a few hundred kilobytes."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(folder)]
+    if os.name != "posix" or os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "-m eval miniature --num-train 9 --num-test 9 --num-proc 1 --output",
+        "-m eval run --embeddings embeddings --rate 0 --output",
+        "-m eval report results --output",
+        "-m hub_cards push-model model user/name --dry-run --output",
+        "-m search index data/test --model model --output",
+    ],
+)
+def test_a_full_disk_is_told_in_a_sentence(argv, place, small_disk, commands):
+    (small_disk / "full").write_bytes(bytes(180_000))
+    outcome = commands.run(*argv.split(), small_disk / "out", cwd=place, timeout=30)
+    assert outcome.code == 1 and "Traceback" not in outcome.stderr, outcome.stderr[-3000:]
+    told = outcome.stderr.splitlines()[-1]
+    assert told.startswith("Error: ") and ("disk is full" in told or "No space left" in told), told

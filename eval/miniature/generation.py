@@ -5,8 +5,11 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
 
 from tqdm import tqdm
@@ -21,6 +24,19 @@ logger = logging.getLogger(__name__)
 VERSION = 1  # of the drawing and rendering: a change of either is a different benchmark
 
 
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Start processes that do not hear Ctrl-C, which a terminal sends to all: this process hears it and ends them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
+
+
 def _render_all(clips: Sequence[MiniatureClip], folder: Path, num_proc: int) -> None:
     with tqdm(total=len(clips), desc="Rendering clips", unit="clip") as progress:
         if num_proc == 1:
@@ -29,8 +45,19 @@ def _render_all(clips: Sequence[MiniatureClip], folder: Path, num_proc: int) -> 
                 progress.update()
             return
         with ProcessPoolExecutor(num_proc) as pool:
-            for _ in pool.map(render, clips, [folder] * len(clips), chunksize=16):
-                progress.update()
+            try:
+                with _deaf_to_ctrl_c():
+                    rendered = pool.map(render, clips, [folder] * len(clips), chunksize=16)
+                for _ in rendered:
+                    progress.update()
+            except BrokenProcessPool as error:
+                raise OSError(
+                    "A process that writes clips was ended from outside, for want of memory perhaps. Give the command "
+                    "again with a smaller --num-proc."
+                ) from error
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
 
 
 def _write_annotation(path: Path, clips: Sequence[MiniatureClip]) -> str:

@@ -97,6 +97,8 @@ def _check_result(content: Mapping[str, Any], path: Path) -> None:
     lacking = [name for name in ("embedded", "date", "left_out", "problems") if name not in content]
     if lacking:
         raise ValueError(f"{path} is not a result of `python -m eval run`: it lacks {lacking}. Evaluate again.")
+    if not re.fullmatch("[0-9a-f]{64}", content["gallery"]["sha256"]):
+        raise ValueError(f"{path} must name its gallery by a SHA-256, got {content['gallery']['sha256']!r:.80}.")
     method = content["score"]["method"]
     rates = {entry["rate"]: entry["methods"] for entry in content["retrieval"]["rates"]}
     for rate, methods in rates.items():
