@@ -28,7 +28,7 @@ from gallery.files import locked, read_json, write_json
 from gallery.gallery import Gallery
 from gallery.parallel import Blocks, compute, device_of, forget_failure, start_processes, together
 from gallery.provenance import describe, versions
-from gallery.storage import MANIFEST, check_place
+from gallery.storage import DERIVED, MANIFEST, Writer, check_place, derived_is_whole, read_manifest
 from modeling_scalar import Limits, load_model
 
 logger = logging.getLogger(__name__)
@@ -138,6 +138,14 @@ def _is_finished(output: Path, plan: dict[str, Any]) -> bool:
             "again."
         )
     return True
+
+
+def _complete(output: Path) -> None:
+    """Write what `datasets` reads, if a run was killed between its commit and that."""
+    paths = [output / name / file for name in read_manifest(output)[1] for file in DERIVED]
+    if not all(map(derived_is_whole, paths)):
+        with suppress(ValueError):  # the run that has committed is about to write it
+            Writer(output).close()
 
 
 def _remove(parts: Path) -> None:
@@ -254,6 +262,7 @@ def embed_benchmark(
                 _prepare(output, parts, plan, held)
         if (output / MANIFEST).is_file():
             if state.is_main_process:
+                _complete(output)
                 _remove(parts)  # of a run that was killed when it was finished
                 logger.info("%s was finished before; there is nothing to do.", output)
             return Gallery.open(output)

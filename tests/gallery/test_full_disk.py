@@ -118,7 +118,7 @@ def copy(folder):
 
 
 def damage(folder):
-    (folder / MANIFEST).write_bytes(b"{")
+    (folder / MANIFEST).unlink()
     (folder / "clips" / "data-000002-1.arrow").write_bytes(b"x")
 
 

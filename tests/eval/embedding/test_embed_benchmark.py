@@ -181,6 +181,15 @@ def test_finished_store_is_left_alone(embed, tmp_path, monkeypatch, caplog):
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
+def test_what_datasets_reads_is_written_by_the_next_run_if_a_kill_came_before(embed, tmp_path):
+    embed(tmp_path / "store")
+    kept = {path: path.read_bytes() for path in (tmp_path / "store" / "queries").glob("*.json")}
+    for path in kept:
+        path.unlink()
+    embed(tmp_path / "store")
+    assert {path: path.read_bytes() for path in kept} == kept and len(kept) == 2
+
+
 CHANGES = [
     ({"batch_size": 5}, "different are batch_size"),
     ({"dtype": "float16"}, "different are dtype"),
