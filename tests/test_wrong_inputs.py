@@ -130,6 +130,7 @@ def spoilt(content, path=()):
             yield from spoilt(value, (*path, name))
 
 
+@pytest.mark.slow
 def test_a_result_with_any_field_spoilt_is_a_sentence_or_harmless(valid, tmp_path):
     content = json.loads((valid / "results" / "results.json").read_text())
     rate = content["retrieval"]["rates"][0]
