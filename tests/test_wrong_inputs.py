@@ -99,7 +99,7 @@ def test_a_wrong_input_is_answered_by_one_sentence_and_changes_nothing(row, plac
     before = digests(place)
     outcome = commands.run(*row.argv(), cwd=place, timeout=20)
     lines = outcome.stderr.splitlines()
-    told = outcome.stdout if row.is_finding else outcome.stdout + outcome.stderr if row.code == 0 else lines[-1]
+    told = outcome.stdout if row.is_finding else outcome.stdout + outcome.stderr if row.code != 1 else lines[-1]
     assert (outcome.code, "Traceback" in outcome.stderr) == (row.code, False), outcome.stderr[-3000:]
     assert row.message in told, told
     if row.code == 1 and not row.is_finding:
