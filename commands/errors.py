@@ -57,6 +57,7 @@ def describe(error: BaseException) -> str:
         # Of a file that is renamed, the new name is the one that the user knows.
         name = error.filename if error.filename2 is None else error.filename2
         file = "a file" if name is None else os.fsdecode(name)
+        file = file if len(file) <= _LONGEST // 4 else f"{file[: _LONGEST // 4]}..."
         message = _MENDED_BY[error.errno].format(file=file)
     message = " ".join(message.split()) or type(error).__name__
     return message if len(message) <= _LONGEST else f"{message[:_LONGEST]} ..."

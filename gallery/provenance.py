@@ -25,7 +25,10 @@ _PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "numpy",
 
 def model_folder(model: str | os.PathLike) -> Path:
     """The local folder of `model`, a folder or a Hub id (downloaded if need be)."""
-    place = place_of(model)
+    try:
+        place = place_of(model)
+    except ValueError as error:
+        raise FileNotFoundError(str(error)) from error
     if os.path.isabs(place):
         return Path(place)
     try:

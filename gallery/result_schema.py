@@ -45,6 +45,10 @@ def _text(value: Any) -> bool:
     return isinstance(value, str) and not re.search("[\\ud800-\\udfff]", value)
 
 
+def _name(value: Any) -> bool:
+    return _text(value) and value != ""
+
+
 def _metric(value: Any) -> bool:
     return value is None or number(value)
 
@@ -75,6 +79,7 @@ _EXPECTED: dict[Callable[[Any], bool], str] = {
     _seed: "a whole number or null",
     _rate: "a number from 0 to 1",
     _text: "text",
+    _name: "text",
     _metric: "a finite number or null",
     _temperature: "a number",
     _second_stage_entry: "an object with `depth`, `policy`, `method`, `rate` and metrics",
@@ -105,7 +110,9 @@ _RESULT = {
         "mask_seed": _seed,
         "tie_rule": _text,
         "rates": [_RATES],
-        "ladder?": [{"modalities": [_text], "text_to_video_recall_at_1": {...: _metric}}],
+        "ladder?": [
+            {"modalities": [_name], "num_unscorable_clips": count, "text_to_video_recall_at_1": {...: _metric}}
+        ],
         "differences?": [
             {
                 "method": _text,

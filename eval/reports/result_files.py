@@ -239,7 +239,7 @@ def two_stage(metric: str = R1, rate: float = 0.0, policy: str = "absent") -> Me
 
     def measure(run: Run) -> float | None:
         wanted = {"rate": rate, "policy": policy, "method": run["score"]["method"]}
-        return next((entry[metric] for entry in run["two_stage"] if wanted.items() <= entry.items()), None)
+        return next((entry.get(metric) for entry in run["two_stage"] if wanted.items() <= entry.items()), None)
 
     return measure
 
