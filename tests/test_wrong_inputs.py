@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from eval.reports.report import format_table
 from eval.reports.result_files import R1, load_results
 from modeling_scalar import load_model
 from tests.conftest import ROOT
+from tests.disks import small_disk
 from tests.wrong_inputs import GONE, WRONG, Fields, make
 
 PEAK = 1.5e9
@@ -226,20 +226,6 @@ def test_ctrl_c_while_libraries_load_is_told_in_a_word(valid, tmp_path):
 # A full disk ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_disk(tmp_path) -> Iterator[Path]:
-    """A file system of a few hundred kilobytes."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(folder)]
-    if os.name != "posix" or os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("no file system can be mounted")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
 @pytest.mark.parametrize(
     "argv",
     [
@@ -250,9 +236,10 @@ def small_disk(tmp_path) -> Iterator[Path]:
         "-m search index data/test --model model --output",
     ],
 )
-def test_a_full_disk_is_told_in_a_sentence(argv, place, small_disk, commands):
-    (small_disk / "full").write_bytes(bytes(180_000))
-    outcome = commands.run(*argv.split(), small_disk / "out", cwd=place, timeout=30)
+def test_a_full_disk_is_told_in_a_sentence(argv, place, tmp_path, commands):
+    with small_disk(tmp_path / "disk", 200_000) as disk:
+        (disk / "full").write_bytes(bytes(180_000))
+        outcome = commands.run(*argv.split(), disk / "out", cwd=place, timeout=30)
     assert outcome.code == 1 and "Traceback" not in outcome.stderr, outcome.stderr[-3000:]
     told = outcome.stderr.splitlines()[-1]
     assert told.startswith("Error: ") and ("disk is full" in told or "No space left" in told), told

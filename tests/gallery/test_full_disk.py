@@ -6,7 +6,6 @@ import io
 import os
 import re
 import shutil
-import subprocess
 from contextlib import suppress
 
 import pytest
@@ -20,6 +19,7 @@ from gallery.parallel import Blocks
 from gallery.repair import repair
 from gallery.storage import MANIFEST, Writer, read_manifest
 from search.__main__ import app
+from tests.disks import small_disk
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries
 
 
@@ -274,23 +274,14 @@ def test_writing_an_embedded_benchmark_that_fails_leaves_the_blocks(tmp_path, mo
     assert number > 10
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 1 MB; tests of it are skipped where none can be mounted."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = shutil.which("mount") and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True
-    )
-    if not mounted or mounted.returncode:
-        pytest.skip("no file system can be mounted")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
+def test_on_a_file_system_that_is_full_nothing_committed_is_lost_and_the_same_goes_on(tmp_path):
+    with small_disk(tmp_path / "disk", 2**20) as disk:
+        check_full(disk, tmp_path)
 
 
-def test_on_a_file_system_that_is_full_nothing_committed_is_lost_and_the_same_goes_on(small_disk, tmp_path):
-    folder, done, kept = small_disk / "gallery", 0, {}
-    (small_disk / "ballast").write_bytes(bytes(800_000))
+def check_full(disk, tmp_path):
+    folder, done, kept = disk / "gallery", 0, {}
+    (disk / "ballast").write_bytes(bytes(800_000))
     with pytest.raises(OSError, match="No space left on device") as caught:
         while True:
             names, embeds, mask = make_clips(16, seed=done)
@@ -301,17 +292,17 @@ def test_on_a_file_system_that_is_full_nothing_committed_is_lost_and_the_same_go
             done += 1
     assert done > 3 and str(folder) in describe(caught.value) and describe(caught.value).startswith("The disk is full")
     assert content(folder)[0] == kept and not leftovers(folder)
-    for command in (["search", "compact", folder], ["search", "convert", folder, small_disk / "copy"]):
-        (small_disk / "more").write_bytes(b"")
+    for command in (["search", "compact", folder], ["search", "convert", folder, disk / "copy"]):
+        (disk / "more").write_bytes(b"")
         with suppress(OSError):
-            with open(small_disk / "more", "wb", buffering=0) as file:
+            with open(disk / "more", "wb", buffering=0) as file:
                 while file.write(bytes(4096)):
                     pass
         result = CliRunner().invoke(app, [str(part) for part in command[1:]])
         assert result.exit_code == 1 and re.search("No space left|disk is full", result.stderr), result.output
-        assert str(small_disk) in result.stderr and content(folder)[0] == kept
-    (small_disk / "more").unlink()
-    (small_disk / "ballast").unlink()
+        assert str(disk) in result.stderr and content(folder)[0] == kept
+    (disk / "more").unlink()
+    (disk / "ballast").unlink()
     with GalleryWriter(folder, "float32") as writer:
         writer.put_clips(*make_clips(16, seed=done))
         writer.commit()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.trainer.test_killed import small_disk
+from tests.disks import small_disk
 
 pytestmark = pytest.mark.slow
 

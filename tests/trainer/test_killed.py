@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
+from tests.disks import small_disk
 from trainer.checkpoints import is_complete, last_checkpoint
 from trainer.folder import RECIPE
 
@@ -153,19 +153,6 @@ def test_a_signal_ends_a_run_with_130_and_without_a_traceback(commands, tiny_run
         assert resumed.code == 0, resumed.stderr
         unbroken = commands.run(*tiny_run.command(tmp_path / "unbroken", *fields, steps=steps), timeout=60)
         assert unbroken.code == 0 and outcome(folder)[:3] == outcome(tmp_path / "unbroken")[:3]
-
-
-@contextmanager
-def small_disk(folder, size):
-    """A file system of so many bytes; only where one may be mounted."""
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True)
-    if made.returncode:
-        pytest.skip("no file system can be mounted here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.mark.slow

@@ -1,0 +1,28 @@
+import tempfile
+
+from typer.testing import CliRunner
+
+from hub_cards.__main__ import app
+from tests.disks import small_disk
+
+NAME = "user/scalar"
+
+
+def push(model_dir, code):
+    result = CliRunner().invoke(app, ["push-model", str(model_dir), NAME])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_a_full_disk_leaves_what_is_published_as_it_was(hub, model_dir, tmp_path, monkeypatch):
+    push(model_dir, 0)
+    published, branches = hub.repo(NAME).files(), dict(hub.repo(NAME).branches)
+    (model_dir / "recipe.json").write_text('{"seed": 1}')
+    with small_disk(tmp_path / "disk", 64 * 1024) as disk:
+        monkeypatch.setattr(tempfile, "tempdir", str(disk))
+        told = push(model_dir, 1).stderr.splitlines()[-1]
+        assert told.startswith("Error: ") and ("disk is full" in told or "No space left" in told)
+        assert not list(disk.iterdir())  # nothing is left to keep it full
+        assert hub.repo(NAME).files() == published and hub.repo(NAME).branches == branches
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert push(model_dir, 0).stdout.startswith("Published: ")
