@@ -21,6 +21,7 @@ import torch
 
 from modeling_scalar import decoding_scalar, media_scalar
 from modeling_scalar.decoding_scalar import (
+    prepare_frames,
     read_audio,
     read_frames,
     read_header,
@@ -271,6 +272,14 @@ def test_large_subtitle_files_are_held_to_the_memory(tmp_path):
     assert read_subtitle(tmp_path / "clip.srt").startswith("Hello there")
 
 
+@pytest.mark.parametrize(
+    "line", ["<1:00" + "." * 10**6, "<a" * 10**6, "{\\\\" * 10**6, "<" + "1" * 10**6, "<a " * 10**6]
+)
+def test_markup_without_an_end_takes_no_time_to_speak_of(tmp_path, line):
+    (tmp_path / "clip.srt").write_text(CAPTIONS + line + "\n")
+    assert read_subtitle(tmp_path / "clip.srt", Limits(time=5)).startswith("Hello there")
+
+
 # ---------------------------------------------------------------- decoders that misbehave
 
 NONSENSE = {
@@ -380,6 +389,22 @@ def test_limits_set_from_outside_are_kept(monkeypatch):
     assert set_to == {resource.RLIMIT_CPU: (7, 7), resource.RLIMIT_DATA: (3000, resource.RLIM_INFINITY)}
 
 
+def test_frames_that_turn_out_to_be_void_are_not_drawn_for(folder, misbehaving, pool):
+    frame = "channel.send('frame', bytes(300), height=10, width=10, place=%d)\n"
+    states, kept = [], []
+    for attempts in (1, 3):
+        misbehaving(
+            "channel.ask('choose', available=40)\n" + ("channel.send('begin')\n" + frame % 1) * attempts + frame % 0
+        )
+        generator = torch.Generator().manual_seed(3)
+        prepare = ScalarImageProcessor(image_size=4).prepare(True, generator)
+        kept.append(prepare_frames(folder / "whole.mp4", prepare, 2, training=True, generator=generator))
+        states.append(generator.get_state())
+        pool.close()
+    assert len(kept[0]) == len(kept[1]) == 2
+    assert torch.equal(*states)
+
+
 def test_a_decoder_that_cannot_start_is_no_fault_of_the_file(folder, pool, tmp_path, monkeypatch):
     monkeypatch.setattr(decoding_scalar, "_PROGRAM", tmp_path / "nowhere.py")
     with pytest.raises(RuntimeError, match="did not start .exit code 2.*nowhere.py"):
@@ -419,6 +444,8 @@ if sys.argv[2] == "interrupt":
     os.killpg(0, signal.SIGINT)  # as Ctrl-C in a terminal does
 print(decoder.process.pid, flush=True)
 if sys.argv[2] == "fork":
+    if os.fork() == 0:
+        signal.pause()  # reads nothing
     if os.fork() == 0:  # as the workers of a DataLoader are made
         assert len(read_frames(sys.argv[1], 3)) == 3
         mine, = _pool.all
