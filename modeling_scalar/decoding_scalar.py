@@ -461,6 +461,7 @@ class _Pool:
 
     def close(self) -> None:
         """End all decoders."""
+        self.idle.clear()
         for decoder in list(self.all):
             self.end(decoder)
 
@@ -512,7 +513,8 @@ def _ask(what: str, path: str | os.PathLike, answer: _Answer, **options: Any) ->
             if message["kind"] == "error":
                 raise _error(message, name, full)
             if is_heavy:
-                raise limits.exceeded(name, "memory", f"decoding needs more than {total} bytes of memory")
+                told = _renamed(message, name, full) if "message" in message else f"{name}: decoding fails."
+                raise limits.exceeded(told.rstrip("."), "memory", f"{total} bytes of memory may be too few")
         answer.restart()
     raise AssertionError
 
@@ -523,10 +525,14 @@ def _ending(code: int) -> str:
     return f"exit code {code}"
 
 
-def _error(message: dict[str, Any], name: str, full: str) -> Exception:
+def _renamed(message: dict[str, Any], name: str, full: str) -> str:
+    """What a decoder says of a file, by the name that it was asked for."""
     text = str(message.get("message"))
-    if text.startswith(full):
-        text = name + text[len(full) :]
+    return name + text[len(full) :] if text.startswith(full) else text
+
+
+def _error(message: dict[str, Any], name: str, full: str) -> Exception:
+    text = _renamed(message, name, full)
     if message.get("error") == "missing":
         return FileNotFoundError(f"No such media file: {name!r}.")
     if message.get("error") == "denied":

@@ -52,6 +52,7 @@ _SIDECARS = (".srt", ".vtt", ".en.srt", ".en.vtt")
 _LARGE_PICTURE = 2048 * 2048
 # A picture of this size is not even tried with the light share of memory.
 _HEAVY_PICTURE = 4096 * 2304
+_MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and some more, of 6 bytes a pixel
 _THREADS = min(8, os.cpu_count() or 1)
 _LONG_SOUND = 600 * SAMPLING_RATE  # samples from which on only the chosen parts of a track are decoded
 _LONGEST_MESSAGE = 8000
@@ -475,6 +476,8 @@ def _decoded(path, num_threads: int) -> Iterator:
         except MemoryError:
             raise
         except av.FFmpegError as error:
+            if isinstance(error, BlockingIOError):  # no memory for a thread
+                raise MemoryError from error
             context = stream.codec_context  # some decoders keep the size that max_pixels made them refuse, some do not
             _check_picture(name, context.width, context.height)
             if isinstance(error, av.ArgumentError) and not context.width:
@@ -905,9 +908,9 @@ def _answer(request: dict[str, Any], channel: _Channel) -> None:
     except LimitError as error:
         channel.send("error", error="limit", message=str(error)[:_LONGEST_MESSAGE])
     except MediaError as error:
-        if _Weight.pixels > _LARGE_PICTURE and not _Weight.is_heavy:
-            # decoders pass on any error as "invalid data", also that a picture does not fit into the light share
-            channel.send("memory")
+        # decoders pass on any error as "invalid data", also that the pictures do not fit into the memory
+        if _Weight.pixels * _MOST_BYTES_PER_PIXEL > request["memory"]:
+            channel.send("memory", message=str(error)[:_LONGEST_MESSAGE])
         else:
             channel.send("error", error="media", message=str(error)[:_LONGEST_MESSAGE])
     except OSError as error:
@@ -931,10 +934,12 @@ def _restrict(limits: dict[str, float], memory: int, data_at_start: int | None) 
     """Bound this process: beyond its memory allocations fail, beyond its time the system ends it."""
     if os.name != "posix":
         return
+    bounds = {resource.RLIMIT_CPU: math.ceil(time.process_time() + limits["time"])}
     if data_at_start is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (data_at_start + int(memory), resource.RLIM_INFINITY))
-    seconds = math.ceil(time.process_time() + limits["time"])
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
+        bounds[resource.RLIMIT_DATA] = data_at_start + int(memory)
+    for kind, bound in bounds.items():
+        _, hard = resource.getrlimit(kind)  # of whoever started this program: it cannot be raised
+        resource.setrlimit(kind, (bound if hard == resource.RLIM_INFINITY else min(bound, hard), hard))
 
 
 def _data_size() -> int | None:

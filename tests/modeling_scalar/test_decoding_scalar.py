@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import select
 import shutil
 import signal
@@ -20,6 +21,7 @@ import torch
 
 from modeling_scalar import decoding_scalar, media_scalar
 from modeling_scalar.decoding_scalar import (
+    prepare_frames,
     read_audio,
     read_frames,
     read_header,
@@ -40,6 +42,10 @@ def folder(tmp_path_factory):
     write_media(folder / "whole.mp4", options={"g": "10"}, seconds_of_audio=4.0, container={"movflags": "faststart"})
     write_media(folder / "counted.avi", options={"g": "5", "bf": "2"})
     write_media(folder / "rotated.mp4", 12, rotation=90, seconds_of_audio=0.5)
+    noisy = bytearray((folder / "whole.mp4").read_bytes())
+    middle = len(noisy) // 2
+    noisy[middle:] = np.random.default_rng(1).bytes(len(noisy) - middle)  # fails after some frames
+    (folder / "noisy.mp4").write_bytes(noisy)
     (folder / "half.mp4").write_bytes(
         (folder / "whole.mp4").read_bytes()[: (folder / "whole.mp4").stat().st_size // 2]
     )
@@ -85,7 +91,7 @@ PROCESSORS = {
 
 
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("name", ["whole.mp4", "counted.avi", "rotated.mp4", "half.mp4"])
+@pytest.mark.parametrize("name", ["whole.mp4", "counted.avi", "rotated.mp4", "half.mp4", "noisy.mp4"])
 @pytest.mark.parametrize("settings", PROCESSORS)
 def test_a_processed_clip_gives_the_bits_and_the_draws_of_a_raw_one(folder, settings, name, training):
     processor = make_processor(num_segments=3)
@@ -101,7 +107,8 @@ def test_a_processed_clip_gives_the_bits_and_the_draws_of_a_raw_one(folder, sett
     raw, processed = clips
     assert (processed.frames, processed.waveform) == (None, None) and processed.has_video == raw.has_video
     assert processed.duration == raw.duration and processed.problems == raw.problems
-    assert raw.has_video == (name != "half.mp4")
+    assert raw.has_video == (name not in ("half.mp4", "noisy.mp4"))
+    assert raw.has_audio == (name in ("whole.mp4", "rotated.mp4"))
     assert batches[0].keys() == batches[1].keys()
     for key, value in batches[0].items():
         assert torch.equal(value, batches[1][key]), key
@@ -190,7 +197,6 @@ def test_limits_are_positive_numbers(value):
         (Limits(pixels=64 * 64 - 1), "video", "pixels", Limits(pixels=4096)),
         (Limits(duration=1), "video", "duration", Limits(duration=10)),
         (Limits(duration=1), "audio", "duration", Limits(duration=10)),
-        (Limits(memory=1000), "video", "memory", Limits(memory=2**28)),
     ],
 )
 def test_a_limit_says_what_was_wanted_and_how_to_raise_it(folder, limits, stream, name, raised):
@@ -204,6 +210,15 @@ def test_a_limit_says_what_was_wanted_and_how_to_raise_it(folder, limits, stream
     assert not LimitError.no_longer_holds(str(told.value), limits)
     assert LimitError.no_longer_holds(str(told.value), raised)
     assert read(raised) is not None
+
+
+@pytest.mark.parametrize("memory", [2**22, 2**24])
+def test_a_picture_that_does_not_fit_into_the_memory_exceeds_a_limit(tmp_path, memory):
+    large = np.kron(picture(0), np.ones((20, 20, 1), np.uint8))
+    write_media(tmp_path / "large.mp4", 3, codec="mpeg4", pictures=lambda _: large, size=1280)
+    with pytest.raises(LimitError, match=rf"large.mp4: .* may be too few; the limit is memory={memory}\."):
+        read_frames(tmp_path / "large.mp4", 2, limits=Limits(memory=memory))
+    assert len(read_frames(tmp_path / "large.mp4", 2)) == 2
 
 
 def test_a_problem_that_is_no_limit_stays_with_any_limit():
@@ -292,7 +307,12 @@ def test_nonsense_from_a_decoder_is_an_error_of_the_file(folder, misbehaving, po
         ("os._exit(3)", Limits(), MediaError, "the decoder crashed.*exit code 3"),
         ("while True: pass", Limits(time=1), LimitError, "computes for more than 1 s; the limit is time=1"),
         ("time.sleep(60)", Limits(time=0.2), LimitError, "waits for too long; the limit is time=0.2"),
-        ("bytearray(2**31)", Limits(), LimitError, f"more than {2**30} bytes of memory; the limit is memory={2**30}"),
+        (
+            "bytearray(2**31)",
+            Limits(),
+            LimitError,
+            f"{2**30} bytes of memory may be too few; the limit is memory={2**30}",
+        ),
         ("raise OverflowError('too big')", Limits(), MediaError, "unexpected fault.*OverflowError: too big"),
         ("assert False", Limits(), MediaError, "unexpected fault.*AssertionError"),
         ("raise OSError(5, 'Input/output error')", Limits(), MediaError, "reading failed .*Input/output error"),
@@ -352,6 +372,31 @@ def test_decoders_together_take_the_memory_of_one(pool):
     assert order == [("alone", total)] and pool.taken == 0
 
 
+def test_limits_set_from_outside_are_kept(monkeypatch):
+    set_to = {}
+    hard = {resource.RLIMIT_CPU: 7, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (0, hard[kind]))
+    monkeypatch.setattr(resource, "setrlimit", set_to.__setitem__)
+    media_scalar._restrict({"time": 10**6}, 1000, 2000)
+    assert set_to == {resource.RLIMIT_CPU: (7, 7), resource.RLIMIT_DATA: (3000, resource.RLIM_INFINITY)}
+
+
+def test_frames_that_turn_out_to_be_void_are_not_drawn_for(folder, misbehaving, pool):
+    frame = "channel.send('frame', bytes(300), height=10, width=10, place=%d)\n"
+    states, kept = [], []
+    for attempts in (1, 3):
+        misbehaving(
+            "channel.ask('choose', available=40)\n" + ("channel.send('begin')\n" + frame % 1) * attempts + frame % 0
+        )
+        generator = torch.Generator().manual_seed(3)
+        prepare = ScalarImageProcessor(image_size=4).prepare(True, generator)
+        kept.append(prepare_frames(folder / "whole.mp4", prepare, 2, training=True, generator=generator))
+        states.append(generator.get_state())
+        pool.close()
+    assert len(kept[0]) == len(kept[1]) == 2
+    assert torch.equal(*states)
+
+
 def test_a_decoder_that_cannot_start_is_no_fault_of_the_file(folder, pool, tmp_path, monkeypatch):
     monkeypatch.setattr(decoding_scalar, "_PROGRAM", tmp_path / "nowhere.py")
     with pytest.raises(RuntimeError, match="did not start .exit code 2.*nowhere.py"):
@@ -391,6 +436,8 @@ if sys.argv[2] == "interrupt":
     os.killpg(0, signal.SIGINT)  # as Ctrl-C in a terminal does
 print(decoder.process.pid, flush=True)
 if sys.argv[2] == "fork":
+    if os.fork() == 0:
+        signal.pause()  # reads nothing
     if os.fork() == 0:  # as the workers of a DataLoader are made
         assert len(read_frames(sys.argv[1], 3)) == 3
         mine, = _pool.all
