@@ -253,15 +253,18 @@ def _promised_by_matroska(path) -> int:
 
 def _check_complete(path, container, stream, num_packets: int, end: float, seconds: float) -> None:
     """Compare what the container promised with what came: packets to `end`, of `seconds` together."""
-    # the sample table of an mp4 counts what an edit list trims away; the index built from both is what is to come
-    promised = len(stream.index_entries) if "mp4" in container.format.name else stream.frames
+    promised = stream.frames
+    if "mp4" in container.format.name and (num_packets or stream.index_entries):
+        # the sample table counts what an edit list trims away; the index built from both is what is to come
+        promised = len(stream.index_entries)
     of_bytes = {"avi": _promised_by_riff, "matroska,webm": _promised_by_matroska}.get(container.format.name)
     told = came = None
     if of_bytes is not None and (end_of_file := of_bytes(path)):
         told, came = f"{end_of_file} bytes", f"{os.path.getsize(path)}"
     elif container.format.name == "avi":
         pass  # counts frames that are repeated without a packet
-    elif container.format.name == "aiff":
+    elif container.format.name in ("aiff", "caf", "flac"):
+        promised = round((stream.duration or 0) * float(stream.time_base) * stream.codec_context.sample_rate)
         num_samples = round(seconds * stream.codec_context.sample_rate)
         if num_samples < promised - 4096:  # about a packet
             told, came = f"{promised} samples", f"{num_samples}"
