@@ -15,6 +15,13 @@ def read_yaml(name):
     return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
 
 
+def test_what_is_promised_names_tests_that_are_there():
+    named = re.findall(r"`(tests/[^`]+)`", (ROOT / "docs" / "reliability.md").read_text())
+    assert len(named) > 20
+    for path, _, test in (name.partition("::") for name in named):
+        assert f"def {test}(" in (ROOT / path).read_text() if test else (ROOT / path).is_file(), f"{path}::{test}"
+
+
 @pytest.mark.parametrize("tool", ["ruff", "typos"])
 def test_hooks_run_the_checks_in_the_versions_of_the_constraints(tool):
     pinned = dict(line.strip().split("==") for line in (ROOT / "constraints.txt").open())
