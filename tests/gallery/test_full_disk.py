@@ -157,7 +157,7 @@ def result_of(change, folder):
     return folder.with_name(f"{folder.name}-copy") if change is copy else folder
 
 
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 11])
 @pytest.mark.parametrize("stays", [False, True], ids=["once", "for ever"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_whatever_call_fails_the_state_is_the_old_or_the_new_one_and_the_change_can_be_repeated(

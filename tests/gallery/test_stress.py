@@ -204,7 +204,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("seconds", [6, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=pytest.mark.slow)])
 def test_two_writers_two_readers_and_random_kills_lose_nothing_and_disturb_no_reader(tmp_path, seconds):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "gallery"), str(seconds)],
