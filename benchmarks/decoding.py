@@ -18,7 +18,7 @@ import av
 import numpy as np
 from transformers.video_utils import load_video
 
-from modeling_scalar.media_scalar import frame_indices, read_frames
+from modeling_scalar.decoding_scalar import frame_indices, read_frames
 
 try:
     from torchcodec.decoders import VideoDecoder

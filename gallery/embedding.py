@@ -1,6 +1,6 @@
 """From clips to embeddings: files are read and processed in background threads while the model computes.
 
-Decoders release the GIL. A clip keeps its place: batches are consecutive items, whatever could not be read of them.
+A clip keeps its place: batches are consecutive items, whatever could not be read of them.
 """
 
 from collections import deque
@@ -73,7 +73,7 @@ def read_batches(
         read (`Callable`): from an item to whatever is to be noted of it and its clip, `None` if there is nothing to
             embed. Called in threads; what it raises ends the run.
         batch_size (`int`): items of a batch; the last one may have fewer.
-        num_workers (`int`): threads, each of which holds the raw frames of one batch while it works.
+        num_workers (`int`): threads that read batches ahead.
     """
     lock = Lock()  # fast tokenizers fail when two threads set their padding at once
 

@@ -6,6 +6,7 @@ from .configuration_scalar import MODALITIES, BeatsConfig, ScalarConfig
 from .feature_extraction_scalar import ScalarFeatureExtractor
 from .image_processing_scalar import ScalarImageProcessor
 from .loading_scalar import default_device, load_model
+from .media_scalar import LimitError, Limits, MediaError
 from .modeling_beats import BeatsModel
 from .modeling_scalar import ScalarModel, ScalarOutput
 from .processing_scalar import FROM_VIDEO, Clip, ScalarProcessor
@@ -31,6 +32,9 @@ __all__ = [
     "BeatsConfig",
     "BeatsModel",
     "Clip",
+    "LimitError",
+    "Limits",
+    "MediaError",
     "ScalarConfig",
     "ScalarFeatureExtractor",
     "ScalarImageProcessor",

@@ -5,6 +5,7 @@ Kaldi's filter bank works on each 25 ms window by itself, so only the windows of
 
 import math
 import warnings
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +14,8 @@ import torch
 from transformers.audio_utils import mel_filter_bank
 from transformers.feature_extraction_utils import BatchFeature, FeatureExtractionMixin
 
-from .media_scalar import SAMPLING_RATE, frame_indices, to_tensor
+from .decoding_scalar import frame_indices, to_tensor
+from .media_scalar import SAMPLING_RATE
 
 
 @lru_cache
@@ -135,17 +137,35 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
                 f"A waveform must have the shape (samples,) with at least {self.min_samples} samples (25 ms), got "
                 f"{tuple(waveform.shape)}."
             )
+        parts = self.choose_parts(len(waveform), training, generator)
+        return self.process_parts([waveform[start:stop] for start, stop in parts])
+
+    def choose_parts(
+        self, num_samples: int, training: bool = False, generator: torch.Generator | None = None
+    ) -> list[tuple[int, int]]:
+        """Choose the segments of a waveform: the range `(start, stop)` of the samples of each, empty beyond its end.
+
+        Args:
+            num_samples (`int`): at least one window.
+            training (`bool`), generator (`torch.Generator`): as in `process_waveform`.
+        """
         window, shift = _window_and_shift(self.sampling_rate)
-        num_windows = 1 + (len(waveform) - window) // shift
+        num_windows = 1 + (num_samples - window) // shift
         available = max(math.ceil(num_windows / self.segment_length), self.num_segments)
-        features = torch.zeros(self.num_segments, self.segment_length, self.num_mel_bins)
-        for row, segment in enumerate(frame_indices(available, self.num_segments, training, generator)):
+        parts = []
+        for segment in frame_indices(available, self.num_segments, training, generator):
             first = segment * self.segment_length
             count = min(self.segment_length, num_windows - first)
-            if count > 0:  # a segment beyond the end is padding
-                piece = waveform[first * shift : (first + count - 1) * shift + window]
-                fbank = kaldi_fbank(piece, self.num_mel_bins, self.sampling_rate)  # (count, mel)
-                features[row, :count] = (fbank - self.mean) / (2 * self.std)
+            parts.append((first * shift, (first + count - 1) * shift + window) if count > 0 else (0, 0))
+        return parts
+
+    def process_parts(self, parts: Sequence[np.ndarray | torch.Tensor]) -> torch.Tensor:
+        """Compute the segments from the samples that `choose_parts` asked for, as `process_waveform` does."""
+        features = torch.zeros(self.num_segments, self.segment_length, self.num_mel_bins)
+        for row, part in enumerate(map(to_tensor, parts)):
+            if len(part):  # a segment beyond the end is padding
+                fbank = kaldi_fbank(part, self.num_mel_bins, self.sampling_rate)  # (count, mel)
+                features[row, : len(fbank)] = (fbank - self.mean) / (2 * self.std)
         return features
 
     def __call__(

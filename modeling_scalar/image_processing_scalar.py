@@ -4,7 +4,7 @@ The paper's images are resized bilinearly without antialiasing; that is the defa
 were trained on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from transformers.feature_extraction_utils import BatchFeature
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.processing_utils import ImagesKwargs
 
-from .media_scalar import to_tensor
+from .decoding_scalar import to_tensor
 
 RESIZE_MODES = ("squash", "crop")
 
@@ -93,8 +93,7 @@ class ScalarImageProcessor(BaseImageProcessor):
         top, left = (round((side - size) / 2) for side in frames.shape[-2:])
         return frames[..., top : top + size, left : left + size]
 
-    def _random_crop(self, frames: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        height, width = frames.shape[-2:]
+    def _draw_crop(self, height: int, width: int, generator: torch.Generator) -> tuple[int, int, int]:
         low, high = self.train_crop_scale
         for _ in range(10):
             share = low + (high - low) * float(torch.rand((), generator=generator))
@@ -106,7 +105,7 @@ class ScalarImageProcessor(BaseImageProcessor):
         else:
             side = min(height, width)
             top, left = (height - side) // 2, (width - side) // 2
-        return self._resize(frames[..., top : top + side, left : left + side], self.image_size, self.image_size)
+        return top, left, side
 
     def process_frames(
         self,
@@ -136,16 +135,47 @@ class ScalarImageProcessor(BaseImageProcessor):
             )
         if frames.shape[3] == 3:
             frames = frames.permute(0, 3, 1, 2)  # (frames, 3, height, width)
+        return self._draw(*frames.shape[-2:], training, generator)(frames)
+
+    def _draw(
+        self, height: int, width: int, training: bool, generator: torch.Generator | None
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Draw what happens to all frames of a clip; what is returned does it to some of them."""
         if training and generator is None:
             raise ValueError("`training=True` draws crops at random: pass a seeded `generator=torch.Generator()`.")
+        crop = None
         if training and self.train_crop_scale is not None:
-            frames = self._random_crop(frames, generator)
-        else:
-            frames = self._resize_and_crop(frames)
-        if training and self.train_flip and float(torch.rand((), generator=generator)) < 0.5:
-            frames = frames.flip(-1)
+            crop = self._draw_crop(height, width, generator)
+        flips = training and self.train_flip and float(torch.rand((), generator=generator)) < 0.5
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in (self.image_mean, self.image_std))
-        return ((frames / 255 - mean) / std).contiguous()
+
+        def process(frames: torch.Tensor) -> torch.Tensor:
+            if crop is None:
+                frames = self._resize_and_crop(frames)
+            else:
+                top, left, side = crop
+                frames = frames[..., top : top + side, left : left + side]
+                frames = self._resize(frames, self.image_size, self.image_size)
+            frames = frames.flip(-1) if flips else frames
+            return ((frames / 255 - mean) / std).contiguous()
+
+        return process
+
+    def prepare(
+        self, training: bool = False, generator: torch.Generator | None = None
+    ) -> Callable[[int, int], Callable[[np.ndarray], torch.Tensor]]:
+        """Process the frames of a clip one at a time, as they are decoded, to what `process_frames` makes of all.
+
+        Returns:
+            What [`~decoding_scalar.prepare_frames`] takes: a function of height and width, which draws, and
+            returns one from a frame `(height, width, 3)` to `(3, image_size, image_size)`.
+        """
+
+        def start(height: int, width: int) -> Callable[[np.ndarray], torch.Tensor]:
+            process = self._draw(height, width, training, generator)
+            return lambda frame: process(to_tensor(frame).permute(2, 0, 1)[None])[0]
+
+        return start
 
     def preprocess(
         self,

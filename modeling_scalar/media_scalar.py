@@ -1,26 +1,40 @@
-"""Reads frames, sound and subtitles from files with PyAV.
+"""Decodes frames, sound and subtitles with PyAV, in a process of its own.
+
+`decoding_scalar` starts this file as a program and asks it over pipes, so that a file that makes a decoder crash,
+hang or take memory harms nobody else. It therefore imports neither torch nor its siblings, and starts in a moment.
 
 Frames are addressed by their place in presentation order, never by time or by an average frame rate, so every way of
-reaching a frame gives the same picture, also for variable frame rates. A modality that a file does not have is `None`;
+reaching a frame gives the same picture, also for variable frame rates. A modality that a file does not have is absent;
 a stream that the file has and that cannot be decoded is a `MediaError`. The two are never confused.
 """
 
 import html
+import json
+import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+import stat
+import struct
+import sys
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
-import torch
 
 try:
     import av
 except ImportError:
     av = None
+
+if os.name == "posix":
+    import resource
 
 SAMPLING_RATE = 16_000
 
@@ -33,73 +47,129 @@ _DEMUXERS = (
 _TEXT_SUBTITLES = ("ass", "ssa", "subrip", "srt", "webvtt", "mov_text", "text")
 _SIDECARS = (".srt", ".vtt", ".en.srt", ".en.vtt")
 
+# FFmpeg's threads work on several frames at once: above this size one thread, to hold as few as the format allows.
+_LARGE_PICTURE = 2048 * 2048
+# A picture of this size is not even tried with the light share of memory.
+_HEAVY_PICTURE = 4096 * 2304
+_MOST_THREADS = 8
+_LONG_SOUND = 600 * SAMPLING_RATE  # samples from which on only the chosen parts of a track are decoded
+_LONGEST_MESSAGE = 8000
+_MEMORY_PER_SUBTITLE_BYTE = 256  # of a subtitle file: its lines, their copies, and the tokens made of them
+
 
 class MediaError(ValueError):
     """A file or one of its streams cannot be decoded. The message names the file and, where known, the stream."""
 
 
-def frame_indices(
-    num_available: int, num_frames: int, training: bool = False, generator: torch.Generator | None = None
-) -> list[int]:
-    """Choose `num_frames` of `num_available` items (SCALAR, implementation details: uniformly sampled frames).
+class LimitError(MediaError):
+    """A file needs more than the [`Limits`] allow: with others it may well be read."""
 
-    The list of indices is padded with its last entry up to `num_frames` and split into `num_frames` chunks as
-    `numpy.array_split` does; each chunk gives element `(len + 1) // 2 - 1`, in training a random one.
+    @staticmethod
+    def no_longer_holds(message: str, limits: "Limits") -> bool:
+        """Whether the limit that a message of this error names has been raised since."""
+        told = re.search(r"the limit is (\w+)=([0-9.e+]+?)[.,;]? ", f"{message} ")
+        return told is not None and getattr(limits, told[1], 0) > float(told[2])
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What reading one stream of a file may take; more is a [`LimitError`] that says how to raise the limit.
+
+    `pixels` and `duration` hold everywhere. `memory` needs Linux, `time` a Unix; elsewhere a stream may take four
+    times its `time` by the clock, and as much memory as its pictures need.
 
     Args:
-        num_available (`int`): at least 1.
-        num_frames (`int`): at least 1.
-        training (`bool`): draw from each chunk instead of taking its middle.
-        generator (`torch.Generator`): required in training; the same state gives the same indices.
-    Returns:
-        `list[int]` of length `num_frames`, ascending.
-    Raises:
-        ValueError: a count below 1, or `training` without a generator.
+        pixels (`int`): of a frame.
+        duration (`float`): seconds of a stream.
+        memory (`int`): bytes. All decoders of a program together take no more, however many files are read at once;
+            of a subtitle file a 256th is read. What is read whole, into `Clip.frames` or `Clip.waveform`, takes no
+            more, either.
+        time (`float`): seconds of computing; four times as many of waiting.
     """
-    if num_available < 1 or num_frames < 1:
-        raise ValueError(
-            f"`num_available` and `num_frames` must be at least 1, got {num_available!r} and {num_frames!r}."
+
+    pixels: int = 8192 * 4320
+    duration: float = 24 * 3600
+    memory: int = 2**30
+    time: float = 60
+
+    def __post_init__(self):
+        for name, value in asdict(self).items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 2**60:
+                raise ValueError(f"The limit `{name}` must be a number above 0 and below 2**60, got {value!r}.")
+
+    @classmethod
+    def parse(cls, settings: Iterable[str]) -> "Limits":
+        """Read limits as a command line has them: `["memory=2GiB", "pixels=70e6"]`; the others stay as they are.
+
+        Raises:
+            ValueError: an unknown name, not a number, or not above 0.
+        """
+        units = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+        names, values = [field.name for field in fields(cls)], {}
+        for setting in settings:
+            name, _, value = (part.strip() for part in setting.partition("="))
+            if name not in names:
+                raise ValueError(f"A limit is NAME=VALUE with one of the names {names}, got {setting!r}.")
+            number = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) *([kmgt]?i?)b?", value.lower())
+            if number is None or number[2] not in units or (number[2] and name != "memory"):
+                example = "2GiB" if name == "memory" else "70e6"
+                raise ValueError(f"The limit `{name}` must be a number above 0 such as {example}, got {value!r}.")
+            try:
+                values[name] = float(number[1]) * units[number[2]]
+            except ValueError as error:
+                raise ValueError(f"The limit `{name}` must be a number, got {value!r}.") from error
+            if name in ("pixels", "memory") and values[name] < 2**60:
+                values[name] = int(values[name])
+        return cls(**values)
+
+    def exceeded(self, where: str, name: str, what: str, needed: float | None = None) -> LimitError:
+        """The error that names the file, what it wanted, the limit, and how to raise it."""
+        limit = getattr(self, name)
+        enough = math.ceil(2 * limit if needed is None else max(needed, limit))
+        return LimitError(
+            f"{where}: {what}; the limit is {name}={limit}. If it is to be read, raise it: `--limit {name}={enough}`, "
+            f"or `processor.limits = Limits({name}={enough})`."
         )
-    if training and generator is None:
-        raise ValueError("`training=True` draws at random: pass a seeded `generator=torch.Generator()`.")
-    size, extra = divmod(max(num_available, num_frames), num_frames)
-    chosen, start = [], 0
-    for chunk in range(num_frames):
-        length = size + (chunk < extra)
-        # No draw where there is no choice: choosing again among frames already chosen then changes no later draw.
-        draws = training and length > 1
-        offset = int(torch.randint(length, (), generator=generator)) if draws else (length + 1) // 2 - 1
-        chosen.append(min(start + offset, num_available - 1))
-        start += length
-    return chosen
 
 
-def to_tensor(array: np.ndarray | torch.Tensor) -> torch.Tensor:
-    """View an array as a tensor; copy it where torch cannot view it (read-only memory, negative strides)."""
-    return array if isinstance(array, torch.Tensor) else torch.from_numpy(np.require(array, requirements=["C", "W"]))
+_limits = Limits()  # of the request being answered: this process answers one at a time
+
+
+def check_file(path: str | os.PathLike) -> None:
+    """Raise unless `path` is a regular file or a link to one: a pipe or a device might be read for ever.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        MediaError: it is something else.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a null character
+        raise FileNotFoundError(f"No such media file: {os.fspath(path)!r}.") from error
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
+        kind = next((kind for test, kind in kinds.items() if test(mode)), "a device")
+        raise MediaError(f"{os.fspath(path)}: not a file but {kind}. Only regular files are read.")
 
 
 @contextmanager
-def _open(path: str | os.PathLike) -> Iterator["av.container.InputContainer"]:
-    if av is None:
-        raise ImportError("Reading media files needs PyAV: `pip install av`. Or pass decoded frames and waveforms.")
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"No such media file: {os.fspath(path)!r}.")
+def _open(path: str) -> Iterator["av.container.InputContainer"]:
+    check_file(path)
+    # max_pixels: looking for the streams already decodes pictures
+    options = {"format_whitelist": _DEMUXERS, "protocol_whitelist": "file", "max_pixels": str(int(_limits.pixels))}
     try:
         # "file:" keeps names such as "a:b.mp4" from being read as a protocol
-        container = av.open(
-            f"file:{os.fspath(path)}", options={"format_whitelist": _DEMUXERS}, metadata_errors="replace"
-        )
-    except PermissionError:
+        container = av.open(f"file:{path}", options=options, metadata_errors="replace")
+    except (PermissionError, MemoryError):
         raise
     except av.FFmpegError as error:
         raise MediaError(
-            f"{os.fspath(path)}: not a readable video or audio file ({error.strerror}). Is it empty, truncated, or of "
-            "another type?"
+            f"{path}: not a readable video or audio file ({error.strerror}). Is it empty, truncated, or of another "
+            "type?"
         ) from error
     with container:
         if not container.streams.video and not container.streams.audio:
-            raise MediaError(f"{os.fspath(path)}: the {container.format.name} file holds neither video nor audio.")
+            raise MediaError(f"{path}: the {container.format.name} file holds neither video nor audio.")
         yield container
 
 
@@ -111,7 +181,7 @@ def _select(container, stream) -> None:
 
 
 def _describe(path, stream) -> str:
-    return f"{os.fspath(path)}: {stream.type} stream {stream.index} ({stream.codec_context.name})"
+    return f"{path}: {stream.type} stream {stream.index} ({stream.codec_context.name})"
 
 
 def _first_stream(path, container, kind: str):
@@ -120,29 +190,91 @@ def _first_stream(path, container, kind: str):
         if stream.disposition & (av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails):
             continue
         if stream.codec_context is None:
-            raise MediaError(f"{os.fspath(path)}: no decoder for {kind} stream {stream.index}.")
+            raise MediaError(f"{path}: no decoder for {kind} stream {stream.index}.")
         _select(container, stream)
         return stream
     return None
 
 
-def _check_complete(path, container, stream, num_packets: int, end: float) -> None:
-    """Compare what the container promised with what came."""
+def _read_number(file: BinaryIO, is_size: bool) -> int | None:
+    """Read a number of EBML, RFC 8794; an unknown size is -1, the end of the file `None`."""
+    first = file.read(1)
+    if not first or not first[0]:
+        return None
+    length = 9 - first[0].bit_length()
+    rest = file.read(length - 1)
+    if len(rest) < length - 1:
+        return None
+    number = int.from_bytes(first + rest, "big")
+    if not is_size:
+        return number
+    number &= (1 << 7 * length) - 1
+    return -1 if number == (1 << 7 * length) - 1 else number
+
+
+def _promised_bytes(path) -> int:
+    """Where the outermost element of a Matroska file that does not fit into it ends; 0 if all do."""
+    segment, cluster = 0x18538067, 0x1F43B675
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        end = size
+        while file.tell() < end:
+            name = _read_number(file, is_size=False)
+            length = _read_number(file, is_size=True)
+            if name is None or length is None:
+                return 0
+            stop = file.tell() + length
+            if length >= 0 and stop > size:
+                return stop
+            if name == segment:
+                end = stop if length >= 0 else size
+            if length < 0 and name not in (segment, cluster):
+                return 0
+            if name == segment and length >= 0:
+                return 0  # as long as it says
+            if length >= 0:
+                file.seek(stop)
+    return 0
+
+
+def _check_complete(path, container, stream, num_packets: int, end: float, seconds: float) -> None:
+    """Compare what the container promised with what came: packets to `end`, of `seconds` together."""
     # the sample table of an mp4 counts what an edit list trims away; the index built from both is what is to come
     promised = len(stream.index_entries) if "mp4" in container.format.name else stream.frames
-    if num_packets < promised:
+    told = came = None
+    if stream.codec_context.name.startswith("pcm_") and "mp4" not in container.format.name:  # aiff, avi: samples
+        num_samples = round(seconds * stream.codec_context.sample_rate)
+        if num_samples < promised - 4096:  # about a packet
+            told, came = f"{promised} samples", f"{num_samples}"
+    elif num_packets < promised:
+        told, came = f"{promised} packets", f"{num_packets}"
+    elif "matroska" in container.format.name:
+        if promised := _promised_bytes(path):
+            told, came = f"{promised} bytes", f"{os.path.getsize(path)}"
+        # other formats pass on any comment of this name
+        elif tag := re.fullmatch(r"(\d{1,4}):(\d{2}):(\d{2}\.\d{1,9})", stream.metadata.get("DURATION", "")):
+            duration = int(tag[1]) * 3600 + int(tag[2]) * 60 + float(tag[3])
+            if end < duration - max(1.0, 0.02 * duration):
+                told, came = f"{duration:.2f} s", f"{end:.2f} s"
+    if told:
         raise MediaError(
-            f"{_describe(path, stream)}: the container promises {promised} packets, {num_packets} came. The file is "
-            "truncated or damaged."
+            f"{_describe(path, stream)}: the container promises {told}, {came} came. The file is truncated or damaged."
         )
-    tag = re.fullmatch(r"(\d+):(\d+):(\d+\.\d+)", stream.metadata.get("DURATION", ""))  # Matroska
-    if tag:
-        duration = int(tag[1]) * 3600 + int(tag[2]) * 60 + float(tag[3])
-        if end < duration - max(1.0, 0.02 * duration):
-            raise MediaError(
-                f"{_describe(path, stream)}: the container promises {duration:.2f} s, {end:.2f} s came. The file is "
-                "truncated or damaged."
-            )
+
+
+def _check_duration(path, stream, seconds: float) -> None:
+    if seconds > _limits.duration:
+        raise _limits.exceeded(_describe(path, stream), "duration", f"it lasts more than {_limits.duration:g} s")
+
+
+def _check_picture(where: str, width: int, height: int) -> None:
+    if width * height > _limits.pixels:
+        what = f"pictures of {width}x{height} = {width * height} pixels"
+        raise _limits.exceeded(where, "pixels", what, width * height)
+
+
+def _damage(where: str, what: str, error: Exception) -> MediaError:
+    return MediaError(f"{where}: {what} ({getattr(error, 'strerror', None) or error}).")
 
 
 @dataclass
@@ -168,7 +300,8 @@ class _PacketTable:
 
 def _packet_table(path, container, stream) -> tuple[int, _PacketTable | None]:
     """Count the packets and list them; the list is `None` where timestamps cannot name the frames."""
-    pts, dts, is_key, is_discard, end = [], [], [], [], 0.0
+    pts, dts, is_key, is_discard, end, seconds = [], [], [], [], 0.0, 0.0
+    time_base = float(stream.time_base or 0)
     try:
         for packet in container.demux(stream):
             if packet.size == 0 and packet.dts is None:  # PyAV's flush packet
@@ -177,13 +310,16 @@ def _packet_table(path, container, stream) -> tuple[int, _PacketTable | None]:
             dts.append(packet.dts)
             is_key.append(packet.is_keyframe)
             is_discard.append(packet.is_discard)
+            duration = (packet.duration or 0) * time_base
+            seconds += duration
+            _check_duration(path, stream, seconds)
             if packet.pts is not None:
-                end = max(end, float((packet.pts + (packet.duration or 0)) * stream.time_base))
+                end = max(end, packet.pts * time_base + duration)
+    except MemoryError:
+        raise
     except av.FFmpegError as error:
-        raise MediaError(
-            f"{_describe(path, stream)}: reading stopped after {len(pts)} packets ({error.strerror})."
-        ) from error
-    _check_complete(path, container, stream, len(pts), end)
+        raise _damage(_describe(path, stream), f"reading stopped after {len(pts)} packets", error) from error
+    _check_complete(path, container, stream, len(pts), end, seconds)
     context = stream.codec_context
     # AVI has no presentation times, FFmpeg guesses; VP8 sends packets that are never shown, without saying so
     unreliable = (container.format.name == "avi" and context.has_b_frames) or context.name == "vp8"
@@ -198,9 +334,66 @@ def _packet_table(path, container, stream) -> tuple[int, _PacketTable | None]:
     return len(pts), _PacketTable(pts, dts, is_key, sorted(shown, key=pts.__getitem__))
 
 
-def _to_rgb(frame, reformatter) -> np.ndarray:
-    image = reformatter.reformat(frame, format="rgb24").to_ndarray()
-    return np.rot90(image, k=round(frame.rotation / 90)) if frame.rotation else image
+class _Channel:
+    """Messages to and from the program that asks: a JSON object each, with bytes after it where it says so."""
+
+    def __init__(self, source: BinaryIO, sink: BinaryIO):
+        self.source, self.sink = source, sink
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next message, or `None` at the end."""
+        length = self._read(4)
+        return json.loads(self._read(*struct.unpack(">I", length))) if length else None
+
+    def _read(self, length: int) -> bytes:
+        parts = b""
+        while len(parts) < length and (part := self.source.read(length - len(parts))):
+            parts += part
+        return parts
+
+    def send(self, kind: str, payload: Any = b"", **content: Any) -> None:
+        """Send a message and, after it, the bytes of an array."""
+        payload = memoryview(payload).cast("B")
+        header = json.dumps(content | {"kind": kind, "size": len(payload)}).encode()
+        self._write(struct.pack(">I", len(header)) + header)
+        self._write(payload)
+
+    def _write(self, data: Any) -> None:
+        data = memoryview(data)
+        while data:
+            data = data[self.sink.write(data) :]
+
+    def ask(self, kind: str, **content: Any) -> dict[str, Any]:
+        """Send a message and wait for its answer."""
+        self.send(kind, **content)
+        answer = self.receive()
+        if answer is None:
+            raise SystemExit  # nobody is listening
+        return answer
+
+
+class _Frames:
+    """Sends the chosen frames, each once, under the place of its key in `keys`."""
+
+    def __init__(self, channel: _Channel, name: str, keys: Iterable[int]):
+        self.channel, self.name = channel, name
+        self.places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+        self.missing = set(self.places)
+        self.sizes: set[tuple[int, int]] = set()
+        self.reformatter = av.video.reformatter.VideoReformatter()
+        channel.send("begin")  # frames sent before are void
+
+    def add(self, key: int, frame: "av.VideoFrame") -> None:
+        """Send a frame upright, in RGB."""
+        image = self.reformatter.reformat(frame, format="rgb24").to_ndarray()
+        image = np.ascontiguousarray(np.rot90(image, k=round(frame.rotation / 90)) if frame.rotation else image)
+        self.sizes.add(image.shape[:2])
+        if len(self.sizes) > 1:
+            raise MediaError(
+                f"{self.name}: the picture changes its size, {sorted(self.sizes)}. Convert the file to one size."
+            )
+        self.missing.remove(key)
+        self.channel.send("frame", image, place=self.places[key], height=image.shape[0], width=image.shape[1])
 
 
 def _seek(container, stream, table: _PacketTable, key: int) -> Iterator | None:
@@ -219,12 +412,11 @@ def _seek(container, stream, table: _PacketTable, key: int) -> Iterator | None:
     return None
 
 
-def _decode_by_index(container, stream, table: _PacketTable, targets: Sequence[int]) -> dict[int, np.ndarray] | None:
+def _decode_by_index(name, container, stream, table: _PacketTable, targets: Sequence[int], frames: _Frames) -> bool:
     """Decode the packets at decode positions `targets` (in presentation order), seeking over what is not needed.
 
-    Returns pts -> frame, or `None` where the stream's own timestamps or keyframe flags turn out not to hold.
+    Returns whether all of them were sent: not where the stream's timestamps or keyframe flags turn out not to hold.
     """
-    reformatter, wanted, found = av.video.reformatter.VideoReformatter(), {table.pts[t] for t in targets}, {}
     context, packets, next_position = stream.codec_context, None, -1
     try:
         for target in targets:
@@ -232,22 +424,25 @@ def _decode_by_index(container, stream, table: _PacketTable, targets: Sequence[i
             if key > next_position:
                 packets = _seek(container, stream, table, key)
                 if packets is None:
-                    return None
-            while table.pts[target] not in found:
+                    return False
+            while table.pts[target] in frames.missing:
                 packet = next(packets, None)
                 if packet is None:
-                    return None
+                    return False
                 next_position = table.position.get(packet.pts, len(table.pts)) + 1
                 if context.name == "h264":  # no picture refers to a non-reference picture: skip it unless asked for
-                    context.skip_frame = "DEFAULT" if packet.pts in wanted else "NONREF"
+                    context.skip_frame = "DEFAULT" if packet.pts in frames.places else "NONREF"
                 for frame in packet.decode():
-                    if frame.pts in wanted and frame.pts not in found:
+                    _check_picture(name, frame.width, frame.height)
+                    if frame.pts in frames.missing:
                         if frame.is_corrupt:
-                            return None
-                        found[frame.pts] = _to_rgb(frame, reformatter)
+                            return False
+                        frames.add(frame.pts, frame)
+    except MemoryError:
+        raise
     except av.FFmpegError:
-        return None  # the sequential pass meets the same damage and reports it
-    return found
+        return False  # the sequential pass meets the same damage and reports it
+    return True
 
 
 def _decoded(path, num_threads: int) -> Iterator:
@@ -255,163 +450,309 @@ def _decoded(path, num_threads: int) -> Iterator:
     with _open(path) as container:
         stream = _first_stream(path, container, "video")
         _set_threads(stream, num_threads)
-        count = 0
+        name, count = _describe(path, stream), 0
         try:
             for frame in container.decode(stream):
+                _check_picture(name, frame.width, frame.height)
                 yield frame
                 count += 1
+        except MemoryError:
+            raise
         except av.FFmpegError as error:
-            raise MediaError(
-                f"{_describe(path, stream)}: decoding stopped after {count} frames ({error.strerror})."
-            ) from error
+            context = stream.codec_context  # some decoders keep the size that max_pixels made them refuse, some do not
+            _check_picture(name, context.width, context.height)
+            if isinstance(error, av.ArgumentError) and not context.width:
+                raise _limits.exceeded(name, "pixels", "pictures of more pixels, or of none") from error
+            raise _damage(name, f"decoding stopped after {count} frames", error) from error
 
 
 def _set_threads(stream, num_threads: int) -> None:
-    stream.thread_type = "AUTO"
-    stream.codec_context.thread_count = num_threads
+    context = stream.codec_context
+    if context.width * context.height > _LARGE_PICTURE:
+        num_threads = 1
+    context.thread_type = "AUTO"
+    context.thread_count = num_threads or min(_MOST_THREADS, os.cpu_count() or 1)
+    context.options = {"max_pixels": str(int(_limits.pixels))}
 
 
-def _choose(num_available, num_frames, training, generator) -> list[int]:
-    if num_frames is None:
-        return list(range(num_available))
-    return frame_indices(num_available, num_frames, training, generator)
+def _send_frames(path: str, channel: _Channel, num_frames: int | None, seek: str, num_threads: int) -> None:
+    """Send the frames that the other side chooses: all if `num_frames` is `None`."""
 
+    def choose(available: int) -> list[int]:
+        return list(range(available)) if num_frames is None else channel.ask("choose", available=available)["chosen"]
 
-def _stack(name: str, frames: list[np.ndarray]) -> np.ndarray:
-    if len(sizes := {frame.shape[:2] for frame in frames}) > 1:
-        raise MediaError(f"{name}: the picture changes its size, {sorted(sizes)}. Convert the file to one size.")
-    return np.stack(frames)
-
-
-def read_frames(
-    path: str | os.PathLike,
-    num_frames: int | None = None,
-    *,
-    training: bool = False,
-    generator: torch.Generator | None = None,
-    seek: str = "index",
-    num_threads: int = 0,
-) -> np.ndarray | None:
-    """Read frames of the first video stream, chosen by `frame_indices` over its shown frames.
-
-    The packets are listed first, without decoding them: their number shows a truncated file, their timestamps name
-    the frames. `seek="index"` then decodes from the keyframe before each chosen frame; `seek="scan"` decodes from the
-    start. Both give the same bits on every stream that decodes. Where timestamps are missing or repeated the frames
-    are counted by decoding them all. The display rotation that phones write is applied: frames are upright.
-
-    Args:
-        path (`str` or `os.PathLike`): a local media file.
-        num_frames (`int`, *optional*): how many; all if `None` (mind the memory: 3 bytes a pixel).
-        training (`bool`), generator (`torch.Generator`): see `frame_indices`.
-        seek (`str`): `"index"` or `"scan"`.
-        num_threads (`int`): decoding threads, 0 for FFmpeg's choice.
-    Returns:
-        `np.ndarray` of shape `(num_frames, height, width, 3)`, uint8 RGB; `None` if the file has no video: no video
-        stream (an attached picture is none), or one without a single frame.
-    Raises:
-        FileNotFoundError: there is no such file.
-        MediaError: not a media file, fewer packets than the container promises, or decoding fails.
-    """
-    if seek not in ("index", "scan"):
-        raise ValueError(f"`seek` must be 'index' or 'scan', got {seek!r}.")
     with _open(path) as container:
         stream = _first_stream(path, container, "video")
         if stream is None:
-            return None
+            return
         name = _describe(path, stream)
+        _Weight.check(name, stream.codec_context.width, stream.codec_context.height)
         _set_threads(stream, num_threads)
         num_packets, table = _packet_table(path, container, stream)
         if num_packets == 0:
-            return None
-        frames = None
+            return
         if table is not None and table.shown:
-            chosen = [table.shown[i] for i in _choose(len(table.shown), num_frames, training, generator)]
-            if seek == "index" and num_frames is not None:
-                frames = _decode_by_index(container, stream, table, list(dict.fromkeys(chosen)))
+            chosen = [table.shown[place] for place in choose(len(table.shown))]
             keys = [table.pts[position] for position in chosen]
+            if seek == "index" and num_frames is not None:
+                frames = _Frames(channel, name, keys)
+                if _decode_by_index(name, container, stream, table, list(dict.fromkeys(chosen)), frames):
+                    return
     if table is not None and table.shown:
-        if frames is None:
-            frames = _collect(path, name, ((frame.pts, frame) for frame in _decoded(path, num_threads)), set(keys))
-        if len(frames) == len(set(keys)):
-            return _stack(name, [frames[key] for key in keys])
+        frames = _Frames(channel, name, keys)
+        _collect(((frame.pts, frame) for frame in _decoded(path, num_threads)), frames)
+        if not frames.missing:
+            return
     # the timestamps do not name the decoded frames: number these
     count = sum(1 for _ in _decoded(path, num_threads))
     if count == 0:
         raise MediaError(f"{name}: {num_packets} packets, of which none decodes to a frame.")
-    keys = _choose(count, num_frames, training, generator)
-    frames = _collect(path, name, enumerate(_decoded(path, num_threads)), set(keys))
-    return _stack(name, [frames[key] for key in keys])
+    frames = _Frames(channel, name, choose(count))
+    _collect(enumerate(_decoded(path, num_threads)), frames)
 
 
-def _collect(path, name: str, frames: Iterator, wanted: set[int]) -> dict[int, np.ndarray]:
-    reformatter, found = av.video.reformatter.VideoReformatter(), {}
-    for key, frame in frames:
-        if key in wanted and key not in found:
+def _collect(decoded: Iterator, frames: _Frames) -> None:
+    for key, frame in decoded:
+        if key in frames.missing:
             if frame.is_corrupt:
-                raise MediaError(f"{name}: the frame at {float(frame.time or 0):.2f} s is damaged.")
-            found[key] = _to_rgb(frame, reformatter)
-            if len(found) == len(wanted):
+                raise MediaError(f"{frames.name}: the frame at {float(frame.time or 0):.2f} s is damaged.")
+            frames.add(key, frame)
+            if not frames.missing:
                 break
-    return found
 
 
-def _to_mono(frames: Iterator) -> list[np.ndarray]:
+class _Weight:
+    """How much of the machine this request may take, and how much its pictures want."""
+
+    is_heavy = False
+    pixels = 0
+
+    @classmethod
+    def check(cls, name: str, width: int, height: int) -> None:
+        """Refuse pictures above the limit; ask for the whole memory where the light share will not do."""
+        _check_picture(name, width, height)
+        cls.pixels = width * height
+        if cls.pixels > _HEAVY_PICTURE and not cls.is_heavy:
+            raise MemoryError
+
+
+def _mono(frames: Iterable) -> Iterator[np.ndarray]:
     """Resample audio frames to 16 kHz, mono, 16 bits: the mean of the channels, as Kaldi's recipes read it.
 
     A float mono target would be no mean: libswresample adds stereo channels with a factor of 0.707 then, 3 dB louder.
     """
-    pieces, resampler, source = [], None, None
+    resampler, source = None, None
     for frame in frames:
         if source != (frame.format.name, frame.layout.name, frame.sample_rate):  # HE-AAC changes its rate on the way
             if resampler is not None:
-                pieces += resampler.resample(None)
+                yield from (piece.to_ndarray()[0] for piece in resampler.resample(None))
             source = (frame.format.name, frame.layout.name, frame.sample_rate)
             resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLING_RATE)
-        pieces += resampler.resample(frame)
+        yield from (piece.to_ndarray()[0] for piece in resampler.resample(frame))
     if resampler is not None:
-        pieces += resampler.resample(None)
-    return [piece.to_ndarray()[0] for piece in pieces]
+        yield from (piece.to_ndarray()[0] for piece in resampler.resample(None))
 
 
-def _to_float(pieces: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate(pieces).astype(np.float32) / 2**15
+def to_float(samples: np.ndarray) -> np.ndarray:
+    """16-bit samples as float32 in [-1, 1)."""
+    return samples.astype(np.float32) / 2**15
 
 
-def read_audio(path: str | os.PathLike) -> np.ndarray | None:
-    """Read the whole first audio track.
-
-    Args:
-        path (`str` or `os.PathLike`): a local media file.
-    Returns:
-        `np.ndarray` of shape `(samples,)`, float32 in [-1, 1], 16 kHz, the mean of the channels in 16 bits; `None` if
-        the file has no audio: no audio track, or one without a single sample.
-    Raises:
-        FileNotFoundError: there is no such file.
-        MediaError: not a media file, fewer packets than the container promises, or decoding fails.
-    """
+def _all_sound(path: str) -> Iterator[np.ndarray]:
+    """The whole first audio track in 16 bits, piece by piece; nothing if there is none."""
     with _open(path) as container:
         stream = _first_stream(path, container, "audio")
         if stream is None:
-            return None
-        num_packets, end = 0, 0.0
+            return
+        num_packets, end, num_samples, seconds = 0, 0.0, 0, 0.0
+        time_base = float(stream.time_base or 0)
 
-        def frames():
-            nonlocal num_packets, end
+        def frames() -> Iterator:
+            nonlocal num_packets, end, seconds
             for packet in container.demux(stream):
                 if packet.size or packet.dts is not None:
                     num_packets += 1
+                    seconds += (packet.duration or 0) * time_base
                     if packet.pts is not None:
-                        end = max(end, float((packet.pts + (packet.duration or 0)) * stream.time_base))
+                        end = max(end, (packet.pts + (packet.duration or 0)) * time_base)
                 yield from packet.decode()
 
         try:
-            pieces = _to_mono(frames())
+            for piece in _mono(frames()):
+                num_samples += len(piece)
+                _check_duration(path, stream, num_samples / SAMPLING_RATE)
+                yield piece
+        except MemoryError:
+            raise
         except av.FFmpegError as error:
-            raise MediaError(
-                f"{_describe(path, stream)}: decoding stopped after {num_packets} packets ({error.strerror})."
-            ) from error
-        _check_complete(path, container, stream, num_packets, end)
-    return _to_float(pieces) if sum(map(len, pieces)) else None
+            raise _damage(_describe(path, stream), f"decoding stopped after {num_packets} packets", error) from error
+        _check_complete(path, container, stream, num_packets, end, seconds)
+
+
+def _send_sound(path: str, channel: _Channel, whole: bool) -> None:
+    """Send the samples of the first audio track; of a long one, unless `whole`, only what the other side chooses."""
+    if whole:
+        for piece in _all_sound(path):
+            channel.send("sound", np.ascontiguousarray(piece))
+        return
+    with _open(path) as container:
+        is_long = (container.duration or 0) / av.time_base > _LONG_SOUND / SAMPLING_RATE
+    if is_long and _send_parts(path, channel):
+        return
+    pieces, num_samples = [], 0
+    for piece in _all_sound(path):
+        pieces.append(piece)
+        num_samples += len(piece)
+        if num_samples > _LONG_SOUND:
+            if is_long or not _send_parts(path, channel):
+                _send_chosen(path, channel)
+            return
+    for piece in pieces:
+        channel.send("sound", np.ascontiguousarray(piece))
+
+
+class _Unsteady(Exception):
+    """The timestamps of a track do not say where its samples are."""
+
+
+class _Track:
+    """Finds the samples of a long audio track by the timestamps of its packets.
+
+    Positions are those of decoding everything in order, exactly so where the container's clock is at least as fine
+    as the samples (wav, flac, mp4, ogg, mp3), within some milliseconds in Matroska and flv. The samples found there
+    are the same for codecs without memory (PCM, FLAC); others start two seconds earlier to recover theirs, and draw
+    other noise where they replace noise by noise (AAC).
+    """
+
+    def __init__(self, path: str, container, stream):
+        self.path, self.container, self.stream = path, container, stream
+        self.tick = float(stream.time_base)
+        self.start = self.rate = None
+        self.pts, self.sizes = array("q"), array("q")
+        is_steady, end, seconds = True, None, 0.0
+        for packet in container.demux(stream):
+            if packet.size == 0 and packet.dts is None:
+                continue
+            if packet.pts is None or (not packet.duration and self.start is not None):
+                is_steady = False  # nevertheless count the packets
+                packet.pts = 0
+            # a gap, or one packet over another; clocks in milliseconds round up and down
+            elif self.start is not None and abs(packet.pts - end) * self.tick > max(2 * self.tick, 0.0025):
+                is_steady = False
+            if self.start is None:
+                for frame in packet.decode():
+                    if self.start is None and frame.pts is not None:
+                        self.start, self.rate = frame.pts * self.tick, frame.sample_rate
+            self.pts.append(packet.pts)
+            self.sizes.append(packet.size)
+            end = packet.pts + (packet.duration or 0)
+            seconds += (packet.duration or 0) * self.tick
+            _check_duration(path, stream, seconds)
+        _check_complete(path, container, stream, len(self.pts), (end or 0) * self.tick, seconds)
+        if not is_steady or self.start is None:
+            raise _Unsteady
+        # what the decoder leaves out at the end is in the last frames only
+        last = 0
+        for position, frame in self._frames(container, stream, end * self.tick - self.start - 1):
+            last = position + frame.samples
+        self.num_samples = math.ceil(last * SAMPLING_RATE / self.rate)
+        if self.num_samples <= _LONG_SOUND:  # only the rest of the file is long
+            raise _Unsteady
+
+    def _frames(self, container, stream, seconds: float) -> Iterator[tuple[int, "av.AudioFrame"]]:
+        """Frames from `seconds` after the first sample on, or before it, with the positions of their first samples."""
+        if seconds > 0:
+            container.seek(int((self.start + seconds) / self.tick), stream=stream)
+        expected = index = None
+        is_pcm = stream.codec_context.name.startswith("pcm_")
+        for packet in container.demux(stream):
+            if packet.size and not is_pcm:  # its packets are cut anywhere
+                if index is None:
+                    index = bisect_left(self.pts, packet.pts or 0)
+                # some demuxers guess other timestamps after a seek
+                if index >= len(self.pts) or (packet.pts, packet.size) != (self.pts[index], self.sizes[index]):
+                    raise _Unsteady
+                index += 1
+            for frame in packet.decode():
+                if (frame.pts is None and expected is None) or frame.sample_rate != self.rate:
+                    raise _Unsteady
+                # there are no gaps: only the first frame says where it is, decoders may be vague about others
+                if expected is None:
+                    expected = round((frame.pts * self.tick - self.start) * self.rate)
+                yield expected, frame
+                expected += frame.samples
+
+    def part(self, start: int, stop: int) -> np.ndarray:
+        """The samples from `start` to `stop`, at 16 kHz."""
+        common = math.gcd(self.rate, SAMPLING_RATE)
+        period, stride = SAMPLING_RATE // common, self.rate // common
+        # the resampler's filter is as long as a few samples; from here on its phase is that of the whole
+        first = max(0, start - SAMPLING_RATE) // period
+        begin = first * stride
+        needed = math.ceil(stop * self.rate / SAMPLING_RATE) + self.rate
+
+        def frames(container, stream) -> Iterator:
+            for position, frame in self._frames(container, stream, begin / self.rate - 2):
+                if position > begin and not passed:
+                    raise _Unsteady
+                passed.append(position)
+                if position + frame.samples > begin:
+                    yield frame if position >= begin else _cut_front(frame, begin - position)
+                if position > needed:
+                    break
+
+        passed: list[int] = []
+        if begin / self.rate > 2:
+            pieces = list(_mono(frames(self.container, self.stream)))
+        else:  # as it was opened: at the start, some demuxers do something else after a seek
+            with _open(self.path) as container:
+                pieces = list(_mono(frames(container, _first_stream(self.path, container, "audio"))))
+        samples = np.concatenate([np.zeros(0, np.int16), *pieces])[start - first * period : stop - first * period]
+        missing = stop - start - len(samples)
+        if missing > SAMPLING_RATE // 100:
+            raise _Unsteady
+        return np.pad(samples, (0, missing))  # the end, by a clock in milliseconds
+
+
+def _cut_front(frame: "av.AudioFrame", count: int) -> "av.AudioFrame":
+    """The frame without its first samples."""
+    count *= 1 if frame.format.is_planar else len(frame.layout.channels)
+    rest = np.ascontiguousarray(frame.to_ndarray()[:, count:])
+    rest = av.AudioFrame.from_ndarray(rest, format=frame.format.name, layout=frame.layout.name)
+    rest.sample_rate = frame.sample_rate
+    return rest
+
+
+def _send_parts(path: str, channel: _Channel) -> bool:
+    """Ask which ranges of samples of a long track are needed and decode only these; returns whether that works."""
+    try:
+        with _open(path) as container:
+            stream = _first_stream(path, container, "audio")
+            if stream is None:
+                return True
+            track = _Track(path, container, stream)
+            for start, stop in channel.ask("ranges", available=track.num_samples)["chosen"]:
+                channel.send("part", track.part(start, stop))
+            return True
+    except MemoryError:
+        raise
+    except (_Unsteady, av.FFmpegError):
+        return False  # decoding in order reports what is wrong, if something is
+
+
+def _send_chosen(path: str, channel: _Channel) -> None:
+    """Do what `_send_parts` does, by decoding everything in order, twice, where nothing else works."""
+    num_samples = sum(map(len, _all_sound(path)))
+    ranges = channel.ask("ranges", available=num_samples)["chosen"]
+    kept = [[] for _ in ranges]
+    position = 0
+    for piece in _all_sound(path):
+        for parts, (start, stop) in zip(kept, ranges, strict=True):
+            if (part := piece[max(0, start - position) : max(0, stop - position)]).size:
+                parts.append(part)
+        position += len(piece)
+    for parts in kept:
+        channel.send("part", np.concatenate([np.zeros(0, np.int16), *parts]))
 
 
 def resample(waveform: np.ndarray, sampling_rate: int) -> np.ndarray:
@@ -423,13 +764,13 @@ def resample(waveform: np.ndarray, sampling_rate: int) -> np.ndarray:
         raise ImportError("Resampling needs PyAV: `pip install av`. Or pass waveforms at 16 kHz.")
     frame = av.AudioFrame.from_ndarray(mono, format="fltp", layout="mono")
     frame.sample_rate = sampling_rate
-    pieces = _to_mono([frame])
-    return _to_float(pieces)
+    return to_float(np.concatenate(list(_mono([frame]))))
 
 
 def find_sidecar(path: str | os.PathLike) -> Path | None:
     """The subtitle file beside a video: its stem with `.srt`, `.vtt`, `.en.srt` or `.en.vtt`, in this order."""
-    return next((file for suffix in _SIDECARS if (file := Path(path).with_suffix(suffix)).is_file()), None)
+    # os.path.exists: a name that is too long for the file system is one that no file has
+    return next((file for suffix in _SIDECARS if os.path.exists(file := Path(path).with_suffix(suffix))), None)
 
 
 def _join_lines(lines: Iterator[str]) -> str:
@@ -468,57 +809,154 @@ def _cue_lines(text: str, is_vtt: bool) -> Iterator[str]:
         yield pending
 
 
-def read_subtitle(path: str | os.PathLike) -> str:
-    """Read an `.srt` or `.vtt` file as one plain string, without markup and timings; consecutive equal lines merge.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        MediaError: not UTF-8, or text without a single timed cue.
-    """
+def _send_subtitle_file(path: str, channel: _Channel) -> None:
+    """Send an `.srt` or `.vtt` file as one plain string."""
+    check_file(path)
+    most = int(_limits.memory) // _MEMORY_PER_SUBTITLE_BYTE
+    with open(path, "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        size = os.path.getsize(path)
+        what = f"a subtitle file of {size} bytes, of which {_MEMORY_PER_SUBTITLE_BYTE} times as many are needed"
+        raise _limits.exceeded(path, "memory", what, size * _MEMORY_PER_SUBTITLE_BYTE)
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise MediaError(f"{os.fspath(path)}: the subtitle file is not UTF-8 ({error}). Convert it first.") from error
+        raise MediaError(f"{path}: the subtitle file is not UTF-8 ({error.reason}). Convert it first.") from error
     is_vtt = text.startswith("WEBVTT")
     if text.strip() and not is_vtt and not any(map(_TIMING.match, text.splitlines())):
-        raise MediaError(f"{os.fspath(path)}: the subtitle file has text but no cue with a timing (`-->`).")
-    return _join_lines(html.unescape(_MARKUP.sub("", line)) for line in _cue_lines(text, is_vtt))
+        raise MediaError(f"{path}: the subtitle file has text but no cue with a timing (`-->`).")
+    text = _join_lines(html.unescape(_MARKUP.sub("", line)) for line in _cue_lines(text, is_vtt))
+    channel.send("text", text.encode())
 
 
-def read_subtitle_track(path: str | os.PathLike) -> str | None:
-    """Read the first text track inside a media file as `read_subtitle` reads a file; `None` if it has no text track.
-
-    Tracks of pictures (DVD, Blu-ray) are not text.
-    """
+def _send_subtitle_track(path: str, channel: _Channel) -> None:
+    """Send the first text track inside a media file as `_send_subtitle_file` does; nothing if it has none."""
     with _open(path) as container:
         streams = (s for s in container.streams.subtitles if s.codec_context is not None)
         stream = next((s for s in streams if s.codec_context.name in _TEXT_SUBTITLES), None)
         if stream is None:
-            return None
+            return
         _select(container, stream)
         lines: list[str] = []
+        most = int(_limits.memory) // _MEMORY_PER_SUBTITLE_BYTE
+        length = 0
         try:
             for packet in container.demux(stream):
                 for subtitle in packet.decode():
+                    length += len(subtitle.ass)
+                    if length > most:
+                        what = f"its text needs more than {most * _MEMORY_PER_SUBTITLE_BYTE} bytes"
+                        raise _limits.exceeded(_describe(path, stream), "memory", what)
                     # ReadOrder, Layer, Style, Name, MarginL, MarginR, MarginV, Effect, Text
                     text = subtitle.ass.decode("utf-8").split(",", 8)[-1]
                     if re.search(r"\{[^{}]*\\p[1-9]", text):  # a drawing
                         continue
                     lines += re.split(r"\\[Nn]|\n", _MARKUP.sub("", text).replace(r"\h", " "))
+        except MemoryError:
+            raise
         except (av.FFmpegError, UnicodeDecodeError) as error:
-            raise MediaError(f"{_describe(path, stream)}: the subtitle track does not decode ({error}).") from error
-    return _join_lines(lines)
+            raise _damage(_describe(path, stream), "the subtitle track does not decode", error) from error
+    channel.send("text", _join_lines(lines).encode())
+
+
+def _send_header(path: str, channel: _Channel, stream: str) -> None:
+    """Say whether the header promises a stream of a kind, and how many seconds, if it does."""
+    with _open(path) as container:
+        seconds = None if container.duration is None else container.duration / av.time_base
+        channel.send("header", promised=_first_stream(path, container, stream) is not None, seconds=seconds)
+
+
+_ANSWERS: dict[str, Callable] = {
+    "frames": _send_frames,
+    "sound": _send_sound,
+    "subtitle_file": _send_subtitle_file,
+    "subtitle_track": _send_subtitle_track,
+    "header": _send_header,
+}
+
+
+def _answer(request: dict[str, Any], channel: _Channel) -> None:
+    """Answer one request; whatever goes wrong is told, and the last message is `done`, `error` or `memory`."""
+    global _limits
+    path = request["path"]
+    _limits = Limits(**request["limits"])
+    _Weight.is_heavy, _Weight.pixels = request["is_heavy"], 0
+    try:
+        _ANSWERS[request["what"]](path, channel, **request["options"])
+    except MemoryError:
+        channel.send("memory")
+    except LimitError as error:
+        channel.send("error", error="limit", message=str(error)[:_LONGEST_MESSAGE])
+    except MediaError as error:
+        if _Weight.pixels > _LARGE_PICTURE and not _Weight.is_heavy:
+            # decoders pass on any error as "invalid data", also that a picture does not fit into the light share
+            channel.send("memory")
+        else:
+            channel.send("error", error="media", message=str(error)[:_LONGEST_MESSAGE])
+    except FileNotFoundError as error:
+        channel.send("error", error="missing", message=str(error)[:_LONGEST_MESSAGE])
+    except PermissionError as error:
+        channel.send("error", error="denied", message=str(error)[:_LONGEST_MESSAGE])
+    except OSError as error:
+        channel.send("error", error="media", message=f"{path}: reading failed ({error}).")
+    except Exception as error:
+        message = (
+            f"{path}: an unexpected fault of the reader; please report it with the file, if you can: "
+            f"{type(error).__name__}: {error}"
+        )
+        channel.send("error", error="media", message=message[:_LONGEST_MESSAGE])
+    else:
+        channel.send("done")
+
+
+def _restrict(limits: dict[str, float], memory: int, data_at_start: int | None) -> None:
+    """Bound this process: beyond its memory allocations fail, beyond its time the system ends it."""
+    if os.name != "posix":
+        return
+    if data_at_start is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (data_at_start + int(memory), resource.RLIM_INFINITY))
+    seconds = math.ceil(time.process_time() + limits["time"])
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
+
+
+def _data_size() -> int | None:
+    """Bytes of private writable memory, which `RLIMIT_DATA` bounds on Linux; `None` elsewhere."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            return int(re.search(r"VmData:\s*(\d+) kB", file.read())[1]) * 1024
+    except (OSError, TypeError):
+        return None
+
+
+def _serve() -> None:
+    """Answer requests until nobody asks any more."""
+    # what a library prints must not get between the messages
+    source, sink = (os.fdopen(os.dup(number), mode, buffering=0) for number, mode in ((0, "rb"), (1, "wb")))
+    for number in (0, 1):
+        os.dup2(2, number)
+    if os.name == "posix":
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    channel, data_at_start = _Channel(source, sink), _data_size()
+    channel.send("ready")
+    while (request := channel.receive()) is not None:
+        _restrict(request["limits"], request["memory"], data_at_start)
+        _answer(request, channel)
 
 
 __all__ = [
     "SAMPLING_RATE",
+    "LimitError",
+    "Limits",
     "MediaError",
+    "check_file",
     "find_sidecar",
-    "frame_indices",
-    "read_audio",
-    "read_frames",
-    "read_subtitle",
-    "read_subtitle_track",
     "resample",
-    "to_tensor",
+    "to_float",
 ]
+
+if __name__ == "__main__":
+    try:
+        _serve()
+    except (BrokenPipeError, KeyboardInterrupt):
+        sys.exit(1)

@@ -5,7 +5,7 @@ and no clip is dropped; the zeros in the row of an absent modality are transport
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -18,17 +18,16 @@ from transformers.image_processing_utils import BaseImageProcessor
 from transformers.utils import logging
 
 from .configuration_scalar import MODALITIES
-from .media_scalar import (
-    SAMPLING_RATE,
-    MediaError,
-    find_sidecar,
+from .decoding_scalar import (
     frame_indices,
+    prepare_frames,
     read_audio,
+    read_audio_parts,
     read_frames,
     read_subtitle,
     read_subtitle_track,
-    resample,
 )
+from .media_scalar import SAMPLING_RATE, Limits, MediaError, find_sidecar, resample
 
 logger = logging.get_logger(__name__)
 
@@ -48,7 +47,9 @@ FROM_VIDEO = _FromVideo.FROM_VIDEO
 
 @dataclass
 class Clip:
-    """One clip as read, before any resizing. `None` is a modality that the clip does not have.
+    """One clip as read. `None` is a modality that the clip does not have.
+
+    It holds frames and sound as they were decoded or, read with `processed=True`, what the model takes of them.
 
     Args:
         frames (uint8 `np.ndarray` of shape `(frames, height, width, 3)`, *optional*): RGB.
@@ -56,6 +57,9 @@ class Clip:
         subtitle (`str`, *optional*): plain text.
         problems (`list[str]`): what could not be decoded and counts as absent, a line each.
         path (`str`, *optional*): where it came from.
+        pixel_values (`torch.FloatTensor` of shape `(frames, 3, height, width)`, *optional*): in place of `frames`.
+        input_features (`torch.FloatTensor` of shape `(segments, time, mel)`, *optional*): in place of `waveform`.
+        num_samples (`int`, *optional*): of the sound that `input_features` were made of.
     """
 
     frames: np.ndarray | None = None
@@ -63,20 +67,37 @@ class Clip:
     subtitle: str | None = None
     problems: list[str] = field(default_factory=list)
     path: str | None = None
+    pixel_values: torch.Tensor | None = None
+    input_features: torch.Tensor | None = None
+    num_samples: int | None = None
+
+    @property
+    def has_video(self) -> bool:
+        """Whether there are pictures."""
+        return self.frames is not None or self.pixel_values is not None
+
+    @property
+    def has_audio(self) -> bool:
+        """Whether there is sound."""
+        return self.waveform is not None or self.input_features is not None
 
     @property
     def is_empty(self) -> bool:
         """Whether there is neither picture nor sound nor a word of subtitle: such a clip cannot be retrieved."""
-        return self.frames is None and self.waveform is None and not (self.subtitle or "").strip()
+        return not self.has_video and not self.has_audio and not (self.subtitle or "").strip()
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds of sound."""
+        num_samples = self.num_samples if self.waveform is None else len(self.waveform)
+        return None if num_samples is None else num_samples / SAMPLING_RATE
 
 
 def _is_path(item: Any) -> bool:
     return isinstance(item, (str, os.PathLike))
 
 
-def _read_video(video: Any, num_frames: int | None, training: bool, generator: torch.Generator | None):
-    if _is_path(video):
-        return read_frames(video, num_frames, training=training, generator=generator)
+def _take_frames(video: Any, num_frames: int | None, training: bool, generator: torch.Generator | None):
     if isinstance(video, (np.ndarray, torch.Tensor)):
         available, take = len(video), video.__getitem__
     elif hasattr(video, "get_frames_at"):  # torchcodec.decoders.VideoDecoder
@@ -105,9 +126,7 @@ def _read_video(video: Any, num_frames: int | None, training: bool, generator: t
     return frames if frames.shape[3] == 3 else np.moveaxis(frames, 1, 3)
 
 
-def _read_waveform(audio: Any) -> np.ndarray | None:
-    if _is_path(audio):
-        return read_audio(audio)
+def _take_waveform(audio: Any) -> np.ndarray | None:
     if isinstance(audio, (np.ndarray, torch.Tensor)):
         return np.asarray(audio)
     if hasattr(audio, "get_all_samples"):  # torchcodec.decoders.AudioDecoder
@@ -122,16 +141,16 @@ def _read_waveform(audio: Any) -> np.ndarray | None:
     )
 
 
-def _read_text(subtitle: Any, video: Any) -> str | None:
+def _read_text(subtitle: Any, video: Any, limits: Limits) -> str | None:
     if subtitle is FROM_VIDEO:
         if not _is_path(video):
             return None
         sidecar = find_sidecar(video)
-        return read_subtitle_track(video) if sidecar is None else read_subtitle(sidecar)
+        return read_subtitle_track(video, limits) if sidecar is None else read_subtitle(sidecar, limits)
     if isinstance(subtitle, os.PathLike) or (
         isinstance(subtitle, str) and subtitle.lower().endswith((".srt", ".vtt")) and "\n" not in subtitle
     ):
-        return read_subtitle(subtitle)
+        return read_subtitle(subtitle, limits)
     if isinstance(subtitle, str):
         return subtitle
     raise TypeError(
@@ -167,6 +186,10 @@ class ScalarProcessor(ProcessorMixin):
         max_text_length (`int`), max_subtitle_length (`int`): tokens, with the special ones; longer texts are cut.
         presence (`str`): `"honest"`: a subtitle without a word is a missing modality. `"vast"`: it is an empty
             present one, as VAST's loaders have it; for parity runs.
+
+    Attributes:
+        limits ([`Limits`]): what reading a file may take, set by whoever reads: it belongs to the machine and is not
+            saved, `processor.limits = Limits(memory=2**31)`.
     """
 
     def __init__(
@@ -191,6 +214,7 @@ class ScalarProcessor(ProcessorMixin):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)!r}.")
         super().__init__(image_processor, feature_extractor, tokenizer)
+        self.limits = Limits()
 
     def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> type:
         """As in `ProcessorMixin`, but without Pillow too: its class of image processors is a placeholder there."""
@@ -221,6 +245,7 @@ class ScalarProcessor(ProcessorMixin):
         training: bool = False,
         generator: torch.Generator | None = None,
         on_error: str = "raise",
+        processed: bool = False,
     ) -> Clip:
         """Read what one clip has. A clip with nothing left is returned as it is; a call of the processor refuses it.
 
@@ -237,11 +262,15 @@ class ScalarProcessor(ProcessorMixin):
             training (`bool`), generator (`torch.Generator`): see `frame_indices`.
             on_error (`str`): what a stream that cannot be decoded does: `"raise"` a `MediaError`, or count as
                 `"missing"`, with a warning and a line in `Clip.problems`. A file that does not exist always raises.
+            processed (`bool`): keep only what the model takes, `pixel_values` and `input_features`: never more than
+                one whole frame is held. A later call of the processor must be in the same mode; its batch is the one
+                that it makes of raw clips, and what is drawn is the same.
         Returns:
             `Clip`. Sound shorter than one 25 ms window is absent, with a line in `problems`.
         Raises:
             FileNotFoundError: a path without a file.
             MediaError: a stream cannot be decoded and `on_error="raise"`.
+            LimitError: a `MediaError`, because it would take more than `self.limits`.
         """
         if on_error not in ("raise", "missing"):
             raise ValueError(f"`on_error` must be 'raise' or 'missing', got {on_error!r}.")
@@ -250,35 +279,74 @@ class ScalarProcessor(ProcessorMixin):
         if num_frames is None:
             num_frames = self.num_train_frames if training else self.num_frames
         elif num_frames == "all":
+            if processed:
+                raise ValueError('`num_frames="all"` keeps frames to choose from later: they cannot be processed yet.')
             num_frames = None
         if audio is FROM_VIDEO:
             audio = video if _is_path(video) else None
         clip = Clip(path=next((os.fspath(item) for item in (video, audio) if _is_path(item)), None))
 
-        def read(reader, item, *args):
+        def read(reader: Callable, item: Any, *arguments: Any) -> None:
             if item is None:
-                return None
+                return
             try:
-                return reader(item, *args)
+                reader(clip, item, *arguments)
             except MediaError as error:
                 if on_error == "raise":
                     raise
                 self._note(clip, str(error))
-                return None
 
-        clip.frames = read(_read_video, video, num_frames, training, generator)
-        clip.waveform = read(_read_waveform, audio)
-        clip.subtitle = read(_read_text, subtitle, video)
-        if clip.waveform is not None and clip.waveform.ndim == 1:
-            num_samples, needed = len(clip.waveform), self.feature_extractor.min_samples
-            if num_samples < needed:
-                self._note(
-                    clip,
-                    f"{clip.path or 'waveform'}: audio of {num_samples} samples, shorter than one 25 ms window "
-                    f"({needed}): counts as absent.",
-                )
-                clip.waveform = None
+        read(self._read_video, video, num_frames, training, generator, processed)
+        read(self._read_audio, audio, training, generator, processed)
+        read(self._read_subtitle, subtitle, video)
         return clip
+
+    def _read_video(
+        self, clip: Clip, video: Any, num_frames: int | None, training, generator, processed: bool
+    ) -> None:
+        options = {"training": training, "generator": generator}
+        if not _is_path(video):
+            clip.frames = _take_frames(video, num_frames, **options)
+            if processed and clip.frames is not None:
+                clip.pixel_values, clip.frames = self.image_processor.process_frames(clip.frames, **options), None
+        elif processed:
+            prepare = self.image_processor.prepare(**options)
+            frames = prepare_frames(video, prepare, num_frames, **options, limits=self.limits)
+            clip.pixel_values = None if frames is None else torch.stack(frames)
+        else:
+            clip.frames = read_frames(video, num_frames, **options, limits=self.limits)
+
+    def _read_audio(self, clip: Clip, audio: Any, training, generator, processed: bool) -> None:
+        extractor, num_samples = self.feature_extractor, None
+        if _is_path(audio) and processed:
+
+            def choose(available: int) -> list[tuple[int, int]]:
+                return (
+                    [] if available < extractor.min_samples else extractor.choose_parts(available, training, generator)
+                )
+
+            if (read := read_audio_parts(audio, choose, generator, self.limits)) is not None:
+                parts, num_samples = read
+                if parts:
+                    clip.input_features, clip.num_samples = extractor.process_parts(parts), num_samples
+        else:
+            waveform = read_audio(audio, self.limits) if _is_path(audio) else _take_waveform(audio)
+            if waveform is not None and waveform.ndim == 1:
+                num_samples = len(waveform)
+            if num_samples is None or num_samples >= extractor.min_samples:
+                clip.waveform = waveform
+                if processed and waveform is not None:
+                    clip.input_features = extractor.process_waveform(waveform, training, generator)
+                    clip.waveform, clip.num_samples = None, num_samples
+        if num_samples is not None and num_samples < extractor.min_samples:
+            self._note(
+                clip,
+                f"{clip.path or 'waveform'}: audio of {num_samples} samples, shorter than one 25 ms window "
+                f"({extractor.min_samples}): counts as absent.",
+            )
+
+    def _read_subtitle(self, clip: Clip, subtitle: Any, video: Any) -> None:
+        clip.subtitle = _read_text(subtitle, video, self.limits)
 
     @staticmethod
     def _note(clip: Clip, problem: str) -> None:
@@ -357,8 +425,10 @@ class ScalarProcessor(ProcessorMixin):
             strict=True,
         )
         generators = _one_generator_per_clip(generator, num_clips)
+        # a generator that clips share is drawn from for the frames of all before the crop of the first
+        processed = not (training and isinstance(generator, torch.Generator) and num_clips > 1)
         return [
-            self.read_clip(*row, training=training, generator=generator, on_error=on_error)
+            self.read_clip(*row, training=training, generator=generator, on_error=on_error, processed=processed)
             for row, generator in zip(rows, generators, strict=True)
         ]
 
@@ -382,7 +452,7 @@ class ScalarProcessor(ProcessorMixin):
         if not clips:
             raise ValueError("The list of clips is empty: pass at least one clip.")
         modality_mask = torch.tensor(
-            [[c.frames is not None, c.waveform is not None, self._has_subtitle(c)] for c in clips]
+            [[clip.has_video, clip.has_audio, self._has_subtitle(clip)] for clip in clips]
         )  # (batch, 3)
         if empty := (~modality_mask.any(dim=1)).nonzero().flatten().tolist():
             names = ", ".join(f"{row} ({clips[row].path or 'no path'})" for row in empty)
@@ -396,16 +466,18 @@ class ScalarProcessor(ProcessorMixin):
         data = {"modality_mask": modality_mask}
         if has_video.any():
             rows = [
-                self._process_frames(clip.frames, num_frames, training, generator)
+                self._process_frames(clip, num_frames, training, generator)
                 for clip, generator in zip(clips, generators, strict=True)
-                if clip.frames is not None
+                if clip.has_video
             ]
             data["pixel_values_videos"] = _scatter(has_video, rows)
         if has_audio.any():
             rows = [
                 self.feature_extractor.process_waveform(clip.waveform, training, generator)
+                if clip.input_features is None
+                else clip.input_features
                 for clip, generator in zip(clips, generators, strict=True)
-                if clip.waveform is not None
+                if clip.has_audio
             ]
             data["input_features"] = _scatter(has_audio, rows)
         if has_subtitle.any():
@@ -415,7 +487,15 @@ class ScalarProcessor(ProcessorMixin):
             data["subtitle_attention_mask"] = _scatter(has_subtitle, tokens["attention_mask"])
         return data
 
-    def _process_frames(self, frames, num_frames: int, training: bool, generator) -> torch.Tensor:
+    def _process_frames(self, clip: Clip, num_frames: int, training: bool, generator) -> torch.Tensor:
+        if clip.pixel_values is not None:
+            if len(clip.pixel_values) != num_frames:
+                raise ValueError(
+                    f"{clip.path}: {len(clip.pixel_values)} frames were read with `processed=True`, {num_frames} are "
+                    "needed. Read the clip in the mode of this call, or raw."
+                )
+            return clip.pixel_values
+        frames = clip.frames
         if len(frames) != num_frames:
             frames = frames[frame_indices(len(frames), num_frames, training, generator)]
         return self.image_processor.process_frames(frames, training, generator)

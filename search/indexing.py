@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from gallery.embedding import check_reading, embed_clips, read_batches
 from gallery.files import sha256_of
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from modeling_scalar.media_scalar import SAMPLING_RATE, find_sidecar
+from modeling_scalar.media_scalar import LimitError, Limits, check_file, find_sidecar
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 
 EXTENSIONS = frozenset(
@@ -55,7 +55,7 @@ def find_files(paths: Iterable[str | os.PathLike], recursive: bool = True) -> li
         if not path.exists():
             raise FileNotFoundError(f"There is no file or folder {str(path)!r}.")
         if not path.is_dir():
-            found[str(path.resolve())] = None
+            found[_resolve(path)] = None
             continue
         for folder, subfolders, names in os.walk(path, onerror=_reraise, followlinks=True):
             real = os.path.realpath(folder)
@@ -65,8 +65,14 @@ def find_files(paths: Iterable[str | os.PathLike], recursive: bool = True) -> li
             subfolders.sort()
             for name in sorted(names):
                 if os.path.splitext(name)[1].lower() in EXTENSIONS:
-                    found[os.path.realpath(os.path.join(folder, name))] = None
+                    found[_resolve(os.path.join(folder, name))] = None
     return list(found)
+
+
+def _resolve(path: str | os.PathLike) -> str:
+    """The file that a link leads to; one that leads to anything else is reported by its own name."""
+    real = os.path.realpath(path)
+    return os.path.abspath(path) if os.path.exists(real) and not os.path.isfile(real) else real
 
 
 def _reraise(error: OSError) -> None:
@@ -74,11 +80,17 @@ def _reraise(error: OSError) -> None:
 
 
 def clip_sha256(path: str) -> str:
-    """Hash what a clip is read from: the file and the subtitle file beside it, if there is one."""
+    """Hash what a clip is read from: the file and the subtitle file beside it, if there is one.
+
+    Raises:
+        MediaError: not a regular file: a pipe, a device or a folder.
+    """
+    check_file(path)
     sidecar = find_sidecar(path)
     if sidecar is None:
         return sha256_of(path)
-    return hashlib.sha256(f"{sha256_of(path)} {sha256_of(sidecar)}".encode()).hexdigest()
+    beside = sha256_of(sidecar) if sidecar.is_file() else ""  # reading will say what it is instead
+    return hashlib.sha256(f"{sha256_of(path)} {beside}".encode()).hexdigest()
 
 
 def clip_stat(path: str) -> tuple[int, int]:
@@ -91,7 +103,7 @@ def _is_unchanged(path: str, known: MediaFile) -> bool:
     try:
         size, mtime_ns = clip_stat(path)
         return size == known.size and (mtime_ns == known.mtime_ns or clip_sha256(path) == known.sha256)
-    except OSError:  # reading it will say what is wrong
+    except (OSError, ValueError):  # reading it will say what is wrong
         return False
 
 
@@ -110,17 +122,18 @@ def _read(processor: ScalarProcessor, path: str, on_error: str) -> tuple[_Read, 
     try:
         size, mtime_ns = clip_stat(path)
         file = MediaFile(path, size, mtime_ns, clip_sha256(path))
-        clip = processor.read_clip(path, on_error=on_error)
+        clip = processor.read_clip(path, on_error=on_error, processed=True)
         problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names the file too
         if clip.is_empty:
             raise ValueError("; ".join(problems) or "it has no picture, no sound and no subtitles")
     except (OSError, ValueError) as error:
         return _Read(replace(file, reason=str(error).removeprefix(f"{path}: "))), None
-    duration = None if clip.waveform is None else len(clip.waveform) / SAMPLING_RATE
-    return _Read(file, duration, problems), clip
+    return _Read(file, clip.duration, problems), clip
 
 
-def _plan(files: list[str], gallery: Gallery, writer: GalleryWriter, retry: bool, report: IndexReport) -> list[str]:
+def _plan(
+    files: list[str], gallery: Gallery, writer: GalleryWriter, retry: bool, limits: Limits, report: IndexReport
+) -> list[str]:
     """Return the files that must be read; report the others."""
     todo, touched = [], []
     for path in files:
@@ -128,7 +141,7 @@ def _plan(files: list[str], gallery: Gallery, writer: GalleryWriter, retry: bool
         if known is None or not _is_unchanged(path, known):
             todo.append(path)
             continue
-        if known.reason is not None and retry:
+        if known.reason is not None and (retry or LimitError.no_longer_holds(known.reason, limits)):
             todo.append(path)
             continue
         _, mtime_ns = clip_stat(path)
@@ -174,7 +187,8 @@ def index_files(
         batch_size (`int`): files read and clips embedded at a time, and what a kill can lose.
         num_workers (`int`): threads that read batches ahead.
         on_error (`str`): "missing": a stream that cannot be decoded counts as absent, a file in which nothing can be
-            read is reported, left out, and not tried again until it changes. "raise": the first problem ends the run.
+            read is reported, left out, and not tried again until it changes, or until a limit that it exceeded is
+            raised. "raise": the first problem ends the run.
         prune (`bool`): take clips whose file is gone out of the gallery, instead of only reporting them.
         progress (`bool`): show a progress bar on stderr.
 
@@ -184,7 +198,7 @@ def index_files(
     check_reading(batch_size, on_error, num_workers)
     report, gallery = IndexReport(), writer.gallery()
     _look_for_vanished(gallery, writer, prune, report)
-    todo = _plan(files, gallery, writer, on_error == "raise", report)
+    todo = _plan(files, gallery, writer, on_error == "raise", processor.limits, report)
     writer.commit()
     with tqdm(total=len(todo), unit="file", disable=not progress) as bar:
         for batch in read_batches(

@@ -18,7 +18,13 @@ ALLOWED = {
 }
 REMOTE_CODE = {"torch", "transformers", "huggingface_hub"}
 # NumPy comes with transformers and carries raw frames and sound; PyAV decodes files and may be absent.
-READERS = {"media_scalar.py", "feature_extraction_scalar.py", "image_processing_scalar.py", "processing_scalar.py"}
+READERS = {
+    "decoding_scalar.py",
+    "media_scalar.py",
+    "feature_extraction_scalar.py",
+    "image_processing_scalar.py",
+    "processing_scalar.py",
+}
 RUN_ONCE = {"command_scalar.py", "convert_vast_to_hf.py", "__init__.py"}
 
 

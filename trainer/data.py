@@ -113,7 +113,7 @@ class ClipDataset(torch.utils.data.Dataset):
         self.epoch = 0
         self._clips: list[Clip] | None = None
         if keep_in_memory:
-            with ThreadPoolExecutor() as executor:  # decoders release the GIL
+            with ThreadPoolExecutor() as executor:  # decoders are processes of their own
                 clips = executor.map(self._read_all_frames, rows)
                 self._clips = list(tqdm(clips, total=len(rows), desc="decode", unit="clip"))
 
@@ -132,7 +132,8 @@ class ClipDataset(torch.utils.data.Dataset):
         if self._clips is not None:
             clip = self._clips[index]
         else:
-            clip = read_row(self.processor, row, self.on_error, training=True, generator=generator)
+            options = {"training": True, "generator": generator, "processed": True}
+            clip = read_row(self.processor, row, self.on_error, **options)
         for problem in clip.problems:
             logger.warning("%s: %s", row["video_id"], problem)
         return {"caption": row["caption"], "clip": clip, "generator": generator, "index": index}

@@ -71,10 +71,10 @@ class _CellProcessor:
     def __init__(self, processor: ProcessorMixin) -> None:
         self.processor = processor
 
-    def read_clip(self, video: _Cell | None, audio: _Cell | None, subtitle: str | None, on_error: str) -> Any:
+    def read_clip(self, video: _Cell | None, audio: _Cell | None, subtitle: str | None, **options: Any) -> Any:
         with tempfile.TemporaryDirectory() as folder:
             video, audio = (cell and cell.open(folder) for cell in (video, audio))
-            return self.processor.read_clip(video, audio=audio, subtitle=subtitle, on_error=on_error)
+            return self.processor.read_clip(video, audio=audio, subtitle=subtitle, **options)
 
     def __call__(self, **inputs: Any) -> Any:
         return self.processor(**inputs)

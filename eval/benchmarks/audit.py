@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-import av
 import torch
 from tqdm.auto import tqdm
 
@@ -15,10 +14,9 @@ from eval.benchmarks.rows import group_rows
 from gallery.embedding import in_background
 from gallery.provenance import gallery_manifest
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.decoding_scalar import prepare_frames, read_audio_parts, read_header
 from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
-
-# `_open` knows which formats are safe to open: a playlist would make FFmpeg read other files and hosts.
-from modeling_scalar.media_scalar import MediaError, _first_stream, _open, read_audio, read_frames
+from modeling_scalar.media_scalar import Limits, MediaError
 
 _COLUMNS = {"video": "video_path", "audio": "audio_path"}
 _FAULTS = {
@@ -36,32 +34,29 @@ class _Finding(NamedTuple):
     unreadable: list[str]
 
 
-def _probe(path: str, kind: str) -> tuple[bool, float | None]:
-    """Return whether the header of a file promises a stream, and the duration in seconds, if the header has one."""
-    with _open(path) as container:
-        duration = None if container.duration is None else container.duration / av.time_base
-        return _first_stream(path, container, kind) is not None, duration
-
-
-def _decodes(path: str, kind: str, num_frames: int, min_samples: int) -> bool:
+def _decodes(path: str, kind: str, num_frames: int, extractor: ScalarFeatureExtractor, limits: Limits) -> bool:
     """Read a stream as the processor will, and tell whether anything comes."""
     if kind == "video":
-        return read_frames(path, num_frames) is not None
-    waveform = read_audio(path)
-    return waveform is not None and len(waveform) >= min_samples
+        return prepare_frames(path, lambda *_: lambda frame: None, num_frames, limits=limits) is not None
+
+    def choose(available: int) -> list[tuple[int, int]]:
+        return [] if available < extractor.min_samples else extractor.choose_parts(available)
+
+    read = read_audio_parts(path, choose, limits=limits)
+    return read is not None and bool(read[0])
 
 
-def _inspect(clip: Mapping[str, str | None], decode: bool, num_frames: int, min_samples: int) -> _Finding:
+def _inspect(clip: Mapping[str, str | None], decode: bool, num_frames: int, limits: Limits) -> _Finding:
     present = {"subtitle"} if (clip["subtitle"] or "").strip() else set()
-    durations, missing, unreadable = [], [], []
+    durations, missing, unreadable, extractor = [], [], [], ScalarFeatureExtractor()
     for kind, column in _COLUMNS.items():
         path = clip[column]
         if path is None:
             continue
         try:
-            promised, duration = _probe(path, kind)
+            promised, duration = read_header(path, kind, limits)
             durations += [duration] if duration is not None else []
-            if promised and (not decode or _decodes(path, kind, num_frames, min_samples)):
+            if promised and (not decode or _decodes(path, kind, num_frames, extractor, limits)):
                 present.add(kind)
         except FileNotFoundError:
             missing.append(f"{clip['video_id']}: {path}")
@@ -73,7 +68,9 @@ def _inspect(clip: Mapping[str, str | None], decode: bool, num_frames: int, min_
     return _Finding(presence, max(durations, default=None), missing, unreadable)
 
 
-def audit_split(split: Split, decode: bool = True, num_workers: int = 2, progress: bool = True) -> dict[str, Any]:
+def audit_split(
+    split: Split, decode: bool = True, num_workers: int = 2, progress: bool = True, limits: Limits | None = None
+) -> dict[str, Any]:
     """
     Inspect every file of a benchmark; change nothing, drop nothing.
 
@@ -83,6 +80,7 @@ def audit_split(split: Split, decode: bool = True, num_workers: int = 2, progres
             than there is. Without it only the headers are read.
         num_workers (`int`): clips inspected at once, at least 1.
         progress (`bool`): show a bar with an estimate of the time left.
+        limits ([`~modeling_scalar.Limits`], *optional*): what reading a stream may take.
 
     Returns:
         `dict`, which JSON can hold:
@@ -103,8 +101,8 @@ def audit_split(split: Split, decode: bool = True, num_workers: int = 2, progres
         raise ValueError(f"`num_workers` must be at least 1, got {num_workers!r}.")
     clips, captions, _, pairs = group_rows(split.dataset, split.task)
     num_frames = split.processing.get("num_frames", PROTOCOL["num_frames"])
-    min_samples = ScalarFeatureExtractor().min_samples
-    findings = in_background(lambda clip: _inspect(clip, decode, num_frames, min_samples), clips, num_workers)
+    limits = Limits() if limits is None else limits
+    findings = in_background(lambda clip: _inspect(clip, decode, num_frames, limits), clips, num_workers)
     findings = list(tqdm(findings, desc="auditing", unit="clip", total=len(clips), disable=not progress))
 
     ids = [clip["video_id"] for clip in clips]

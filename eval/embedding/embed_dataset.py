@@ -2,7 +2,7 @@
 them to a gallery.
 
 A clip keeps its place from the first row to the last score: nothing is dropped, replaced or imputed. Files are read in
-background threads (decoders release the GIL) while the model computes.
+background threads, which wait for decoders, while the model computes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +54,7 @@ def row_reader(
     """Return the reader of rows for [`~gallery.embedding.read_batches`]; it notes a clip's identifier and problems."""
 
     def read(row: dict[str, Any]) -> tuple[tuple[str, list[str]], Clip | None]:
-        clip = read_row(processor, row, on_error)
+        clip = read_row(processor, row, on_error, processed=True)
         return (row["video_id"], clip.problems), None if clip.is_empty else clip
 
     return read
@@ -127,7 +127,7 @@ def embed_dataset(
         on_error (`str`): `"raise"`, or `"missing"`: a modality that cannot be read counts as absent and is listed in
             `problems`.
         progress (`bool`): show a bar with an estimate of the time left.
-        num_workers (`int`): threads that read batches ahead. Each holds the raw frames of a batch while it works.
+        num_workers (`int`): threads that read batches ahead. Each holds one raw frame at a time.
         task (`str`): what captions are, see [`group_rows`].
 
     Returns:

@@ -14,7 +14,13 @@ from tests.hub_cards.evidence.test_runs import EMISSIONS, RECIPE, TRAINING, writ
 
 CODE = {
     *("aggregation_scalar.py", "baseline_scores_scalar.py", "configuration_scalar.py", "pairs_scalar.py"),
-    *("feature_extraction_scalar.py", "image_processing_scalar.py", "media_scalar.py", "modeling_beats.py"),
+    *(
+        "decoding_scalar.py",
+        "feature_extraction_scalar.py",
+        "image_processing_scalar.py",
+        "media_scalar.py",
+        "modeling_beats.py",
+    ),
     *("modeling_scalar.py", "processing_scalar.py"),
 }
 PROCESSOR = {"processor_config.json", "tokenizer.json", "tokenizer_config.json"}

@@ -7,17 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from modeling_scalar import media_scalar
-from modeling_scalar.media_scalar import (
-    MediaError,
-    find_sidecar,
+from modeling_scalar import decoding_scalar, media_scalar
+from modeling_scalar.decoding_scalar import (
     frame_indices,
     read_audio,
     read_frames,
     read_subtitle,
     read_subtitle_track,
-    resample,
 )
+from modeling_scalar.media_scalar import MediaError, find_sidecar, resample
 
 OPEN_GOP = {"bf": "3", "x264-params": "open-gop=1:keyint=7:min-keyint=7:scenecut=0:b-adapt=0:log-level=none"}
 VARIABLE = np.cumsum(np.random.default_rng(0).integers(5, 400, 40)).tolist()  # milliseconds
@@ -187,16 +185,36 @@ def test_frames_are_those_of_decoding_everything_in_order(clips, name, seek):
     np.testing.assert_array_equal(read_frames(clips / name, seek=seek), expected)
 
 
+class Here:
+    """Stands for the other side of a decoder that runs in this process."""
+
+    def __init__(self, choose):
+        self.choose, self.frames = choose, {}
+
+    def send(self, kind, payload=b"", **content):
+        if kind == "frame":
+            self.frames[content["place"]] = payload
+
+    def ask(self, kind, available):
+        return {"chosen": self.choose(available)}
+
+
 @pytest.fixture
-def index_only(monkeypatch):
+def read_by_index(monkeypatch):
+    def read(path, choose):
+        here = Here(choose)
+        media_scalar._send_frames(str(path), here, 1, "index", 1)
+        return np.stack([here.frames[place] for place in range(len(here.frames))])
+
     monkeypatch.setattr(media_scalar, "_decoded", lambda *_: pytest.fail("fell back to decoding in order"))
+    return read
 
 
 @pytest.mark.parametrize("name", sorted(set(CLIPS) - COUNTED))
-def test_the_index_alone_finds_every_frame(clips, name, monkeypatch, index_only):
+def test_the_index_alone_finds_every_frame(clips, name, read_by_index):
     for index, expected in enumerate(decode_in_order(clips / name)):
-        monkeypatch.setattr(media_scalar, "_choose", lambda *_, chosen=index: [chosen])
-        np.testing.assert_array_equal(read_frames(clips / name, 1)[0], expected)
+        frames = read_by_index(clips / name, lambda _, chosen=index: [chosen])
+        np.testing.assert_array_equal(frames, expected[None])
 
 
 def test_the_index_decodes_less(clips):
@@ -217,7 +235,7 @@ def test_training_frames_follow_the_generator(clips):
     np.testing.assert_array_equal(frames, expected)
 
 
-def test_frames_before_the_start_of_an_edit_list_are_not_shown(clips, tmp_path, request):
+def test_frames_before_the_start_of_an_edit_list_are_not_shown(clips, tmp_path, read_by_index):
     path = tmp_path / "trimmed.mp4"
     with (
         av.open(str(clips / "b_frames.mp4")) as source,
@@ -232,8 +250,8 @@ def test_frames_before_the_start_of_an_edit_list_are_not_shown(clips, tmp_path, 
     expected = decode_in_order(path)
     assert len(expected) == 26  # of the 28 packets from the keyframe before the start
     np.testing.assert_array_equal(read_frames(path, 8, seek="scan"), expected[frame_indices(26, 8)])
-    request.getfixturevalue("index_only")
-    np.testing.assert_array_equal(read_frames(path, 8, seek="index"), expected[frame_indices(26, 8)])
+    frames = read_by_index(path, lambda available: frame_indices(available, 8))
+    np.testing.assert_array_equal(frames, expected[frame_indices(26, 8)])
 
 
 def test_the_rotation_of_a_phone_is_applied(tmp_path):
@@ -381,7 +399,7 @@ def test_a_colon_in_a_name_is_not_a_protocol(tmp_path):
 
 
 def test_reading_without_pyav_says_what_to_install(clips, monkeypatch):
-    monkeypatch.setattr(media_scalar, "av", None)
+    monkeypatch.setattr(decoding_scalar, "av", None)
     with pytest.raises(ImportError, match="pip install av"):
         read_frames(clips / "one.mp4")
 
@@ -501,3 +519,224 @@ def test_a_text_track_becomes_one_plain_string(tmp_path, suffix, codec):
 
 def test_a_file_without_a_text_track_has_no_subtitle(clips):
     assert read_subtitle_track(clips / "constant.mp4") is None
+
+
+# ---------------------------------------------------------------- whole and cut
+
+
+class Sink:
+    """A file that cannot be written but at its end: a stream."""
+
+    def __init__(self, path):
+        self.file = open(path, "wb")
+        self.write = self.file.write
+
+
+MATROSKA = {
+    "h264.mkv": {"options": {"g": "12", "bf": "3"}, "seconds_of_audio": 3.0},
+    "silent.mkv": {},
+    "variable.mkv": {"options": {"bf": "2"}, "milliseconds": [0, 40, 80, 1500, 1540, 2900], "num_frames": 6},
+    "longer_sound.mkv": {"seconds_of_audio": 6.0},
+    "shorter_sound.mkv": {"seconds_of_audio": 0.5},
+    "flac.mkv": {"seconds_of_audio": 3.0, "audio_codec": "flac"},
+    "mpeg4.mkv": {"codec": "mpeg4", "seconds_of_audio": 3.0, "audio_codec": "mp3"},
+    "vp8.webm": {"codec": "libvpx"},
+    "vp9.webm": {"codec": "libvpx-vp9"},
+    "live.mkv": {"container": {"live": "1"}, "seconds_of_audio": 3.0},
+    "live.webm": {"codec": "libvpx", "container": {"live": "1"}},
+    "cues_in_front.mkv": {"container": {"reserve_index_space": "2000"}, "seconds_of_audio": 3.0},
+}
+
+
+@pytest.mark.parametrize("name", MATROSKA)
+def test_matroska_is_whole_or_cut_whoever_wrote_it(tmp_path, name):
+    settings = {"num_frames": 30} | MATROSKA[name]
+    path = tmp_path / name
+    write_media(path, **settings)
+    num_frames = settings["num_frames"]
+    assert len(read_frames(path)) == num_frames
+    assert (read_audio(path) is not None) == ("seconds_of_audio" in settings)
+    data = path.read_bytes()
+    for share in (0.5, 0.9, 0.99):
+        path.write_bytes(data[: int(len(data) * share)])
+        with pytest.raises(MediaError, match=f"{name}: .*(promises|decod|damaged)"):
+            read_frames(path)
+
+
+def test_matroska_from_a_pipe_is_whole_or_cut(tmp_path):
+    path = tmp_path / "piped.mkv"
+    sink = Sink(path)
+    with av.open(sink, "w", format="matroska") as output:
+        video = output.add_stream("mpeg4", rate=10)
+        video.width, video.height, video.pix_fmt = 64, 64, "yuv420p"
+        for index in range(30):
+            output.mux(video.encode(av.VideoFrame.from_ndarray(picture(index), format="rgb24")))
+        output.mux(video.encode(None))
+    sink.file.close()
+    assert len(read_frames(path)) == 30
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * 0.9)])
+    with pytest.raises(MediaError, match=r"piped.mkv: .*promises \d+ bytes, \d+ came"):
+        read_frames(path)
+
+
+@pytest.mark.parametrize("suffix", [".ogg", ".nut", ".mkv", ".mp4"])
+@pytest.mark.parametrize("duration", ["00:59:00.000000000", "99999999999999999999:00:00.0", "-1:00:00.0", "x"])
+def test_a_comment_called_duration_promises_nothing(tmp_path, suffix, duration):
+    path = tmp_path / f"song{suffix}"
+    with av.open(str(path), "w", options={"movflags": "use_metadata_tags"} if suffix == ".mp4" else {}) as output:
+        audio = output.add_stream("libopus", rate=48000)
+        audio.layout = "mono"
+        audio.metadata["DURATION"] = output.metadata["DURATION"] = duration
+        for index in range(50):
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 960), np.float32), format="flt", layout="mono")
+            frame.sample_rate, frame.pts = 48000, 960 * index
+            output.mux(audio.encode(frame))
+        output.mux(audio.encode(None))
+    if suffix in (".ogg", ".nut"):
+        with av.open(str(path)) as container:
+            tags = container.streams.audio[0].metadata | container.metadata
+            assert duration in tags.values()
+    assert len(read_audio(path)) == pytest.approx(16_000, abs=400)
+
+
+@pytest.mark.parametrize("suffix", [".aiff", ".avi"])
+def test_a_promise_of_samples_is_one_of_samples(tmp_path, suffix):
+    path = tmp_path / f"sound{suffix}"
+    codec = "pcm_s16be" if suffix == ".aiff" else "pcm_s16le"
+    write_media(path, 0, seconds_of_audio=3.0, audio_codec=codec)
+    assert len(read_audio(path)) == pytest.approx(48_000, abs=2)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * 0.8)])
+    with pytest.raises(MediaError, match="promises 132300 samples"):
+        read_audio(path)
+
+
+# ---------------------------------------------------------------- long sound
+
+
+class Listener(Here):
+    """Keeps the samples that it chose."""
+
+    def send(self, kind, payload=b"", **content):
+        if kind in ("sound", "part"):
+            self.parts.append(np.array(payload))
+
+    def ask(self, kind, available):
+        self.available, self.parts = available, []
+        return super().ask(kind, available)
+
+
+def read_parts(path, choose):
+    listener = Listener(choose)
+    listener.available, listener.parts = None, []
+    media_scalar._send_sound(str(path), listener, whole=False)
+    return listener
+
+
+LONG = {
+    "wav.wav": ("pcm_s16le", 44100),
+    "float.wav": ("pcm_f32le", 48000),
+    "low.wav": ("pcm_s16le", 11025),
+    "same.wav": ("pcm_s16le", 16000),
+    "flac.flac": ("flac", 44100),
+    "flac_48.flac": ("flac", 48000),
+    "alac.m4a": ("alac", 44100),
+    "mp3.mp3": ("mp3", 44100),
+}
+
+
+def write_sound(path, codec, rate, seconds):
+    time = np.arange(int(rate * seconds) + 137) / rate
+    noise = np.random.default_rng(0).standard_normal(len(time)) * 0.1 if codec != "aac" else 0
+    wave = 0.3 * np.sin(2 * np.pi * (200 + 20 * time) * time) + noise
+    frame = av.AudioFrame.from_ndarray(
+        np.stack([wave, wave[::-1] / 2]).astype(np.float32), format="fltp", layout="stereo"
+    )
+    frame.sample_rate = rate
+    with av.open(str(path), "w") as output:
+        audio = output.add_stream(codec, rate=rate)
+        audio.layout = "stereo"
+        resampler = av.AudioResampler(format=audio.codec_context.format.name, layout="stereo", rate=rate)
+        fifo = av.AudioFifo()
+        for piece in resampler.resample(frame):
+            fifo.write(piece)
+        while piece := fifo.read(audio.codec_context.frame_size or 1024, partial=True):
+            output.mux(audio.encode(piece))
+        output.mux(audio.encode(None))
+
+
+def choose_parts(available):
+    return [(0, 16_000), (100, 300), (0, 0), (80_001, 96_001), (160_000, 176_123), (available - 7000, available)]
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_parts_of_a_long_track_are_those_of_decoding_everything(tmp_path, monkeypatch, name):
+    write_sound(tmp_path / name, *LONG[name], seconds=15)
+    whole = np.concatenate(list(media_scalar._all_sound(str(tmp_path / name))))
+    monkeypatch.setattr(media_scalar, "_LONG_SOUND", 5 * 16_000)
+    monkeypatch.setattr(media_scalar, "_send_chosen", lambda *_: pytest.fail("decoded everything"))
+    read = read_parts(tmp_path / name, choose_parts)
+    assert read.available == len(whole)
+    for (start, stop), part in zip(choose_parts(len(whole)), read.parts, strict=True):
+        np.testing.assert_array_equal(part, whole[start:stop])
+
+
+@pytest.mark.parametrize("name", ["aac.m4a", "aac.mkv", "flac.mkv", "opus.webm", "opus.ogg"])
+def test_parts_of_other_long_tracks_are_close(tmp_path, monkeypatch, name):
+    codec = {"opus": "libopus"}.get(name.split(".")[0], name.split(".")[0])
+    write_sound(tmp_path / name, codec, 48_000, seconds=15)
+    whole = np.concatenate(list(media_scalar._all_sound(str(tmp_path / name))))
+    monkeypatch.setattr(media_scalar, "_LONG_SOUND", 5 * 16_000)
+    monkeypatch.setattr(media_scalar, "_send_chosen", lambda *_: pytest.fail("decoded everything"))
+    read = read_parts(tmp_path / name, choose_parts)
+    assert read.available == pytest.approx(len(whole), abs=50)
+    for (start, stop), part in zip(choose_parts(len(whole))[:-1], read.parts[:-1], strict=True):
+        shifts = range(max(-48, -start), 49)  # 3 ms
+        errors = [np.abs(part.astype(int) - whole[start + s : stop + s]).max(initial=0) for s in shifts]
+        assert min(errors) < 1500  # of 32768: what AAC loses itself, and a third of a sample
+
+
+@pytest.mark.parametrize("name", ["gaps.mka", "flac.ogg", "short.flac"])
+def test_a_long_track_without_steady_timestamps_is_decoded_in_order(tmp_path, monkeypatch, name):
+    path = tmp_path / name
+    if name == "gaps.mka":
+        write_sound(tmp_path / "whole.mka", "flac", 44100, 15)
+        with av.open(str(tmp_path / "whole.mka")) as source, av.open(str(path), "w") as output:
+            stream = output.add_stream_from_template(source.streams.audio[0])
+            for index, packet in enumerate(source.demux(audio=0)):
+                if packet.dts is not None:
+                    packet.pts += 1000 * (index > 50)
+                    packet.dts, packet.stream = packet.pts, stream
+                    output.mux(packet)
+    else:
+        write_sound(path, "flac", 44100, 15 if name == "flac.ogg" else 3)
+    whole = np.concatenate(list(media_scalar._all_sound(str(path))))
+    monkeypatch.setattr(media_scalar, "_LONG_SOUND", 5 * 16_000)
+    read = read_parts(path, choose_parts)
+    if name == "short.flac":
+        assert read.available is None
+        np.testing.assert_array_equal(np.concatenate(read.parts), whole)
+    else:
+        assert read.available == len(whole)
+        for (start, stop), part in zip(choose_parts(len(whole)), read.parts, strict=True):
+            np.testing.assert_array_equal(part, whole[start:stop])
+
+
+def test_hours_of_silence_are_not_decoded(tmp_path, monkeypatch):
+    path = tmp_path / "silence.flac"
+    with av.open(str(path), "w") as output:
+        audio = output.add_stream("flac", rate=8000)
+        audio.layout = "mono"
+        for index in range(1500):
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 4608), np.int16), format="s16", layout="mono")
+            frame.sample_rate, frame.pts = 8000, 4608 * index
+            output.mux(audio.encode(frame))
+        output.mux(audio.encode(None))
+    decoded = []
+    mono = media_scalar._mono
+    monkeypatch.setattr(
+        media_scalar, "_mono", lambda frames: mono(decoded.append(frame.samples) or frame for frame in frames)
+    )
+    read = read_parts(path, lambda available: [(available // 2, available // 2 + 160_000)])
+    assert read.available == 1500 * 4608 * 2 and len(read.parts[0]) == 160_000
+    assert 10 * 8000 < sum(decoded) < 20 * 8000  # of 864 s

@@ -10,6 +10,7 @@ from gallery.embedding import embed_captions
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import model_folder
 from modeling_scalar.loading_scalar import model_fingerprint
+from modeling_scalar.media_scalar import Limits
 from modeling_scalar.processing_scalar import Clip
 from search.indexing import find_files, index_files
 
@@ -19,7 +20,9 @@ DIM = 8
 class FakeProcessor:
     """Files hold text such as "7 video audio": a seed and the modalities; "broken-audio" is a stream that fails."""
 
-    def read_clip(self, path, *, on_error):
+    limits = Limits()
+
+    def read_clip(self, path, *, on_error, processed):
         words = open(path, encoding="utf-8").read().split()
         problems = [
             f"{path}: {word.removeprefix('broken-')}: cannot decode" for word in words if word.startswith("broken-")

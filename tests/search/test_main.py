@@ -9,6 +9,7 @@ from datasets import Dataset, load_from_disk
 from transformers import BatchFeature
 from typer.testing import CliRunner
 
+from modeling_scalar.media_scalar import Limits
 from modeling_scalar.processing_scalar import Clip
 from search.__main__ import app
 
@@ -16,7 +17,9 @@ from search.__main__ import app
 class FakeProcessor:
     """Files hold the words "video", "audio" and "subtitle", whichever they have."""
 
-    def read_clip(self, path, *, on_error):
+    limits = Limits()
+
+    def read_clip(self, path, *, on_error, processed):
         words = open(path, encoding="utf-8").read().split()
         frames = torch.zeros(1, 2, 2, 3).byte().numpy() if "video" in words else None
         waveform = torch.zeros(4).numpy() if "audio" in words else None

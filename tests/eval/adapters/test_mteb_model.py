@@ -18,7 +18,7 @@ from eval.protocol.second_stage import evaluate_two_stage
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import MODALITIES, ScalarModel
 from modeling_scalar.aggregation_scalar import retrieval_scores
-from modeling_scalar.media_scalar import read_audio
+from modeling_scalar.decoding_scalar import read_audio
 from tests.conftest import make_tiny_config
 
 mteb = pytest.importorskip("mteb")

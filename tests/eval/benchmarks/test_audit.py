@@ -141,7 +141,9 @@ def test_class_labels_are_counted_once(miniature):
 
 def test_as_many_frames_are_read_as_the_protocol_reads(monkeypatch, broken):
     counts = []
-    monkeypatch.setattr("eval.benchmarks.audit.read_frames", lambda path, num_frames: counts.append(num_frames))
+    monkeypatch.setattr(
+        "eval.benchmarks.audit.prepare_frames", lambda path, prepare, num_frames, limits: counts.append(num_frames)
+    )
     split = load_split("own", broken, on_missing="leave_out")
     audit_split(split, progress=False)
     assert set(counts) == {BENCHMARKS["msrvtt"].processing["num_frames"]} == {8}

@@ -27,7 +27,7 @@ class FakeProcessor:
     def __init__(self):
         self.threads = set()
 
-    def read_clip(self, video, audio=FROM_VIDEO, subtitle=FROM_VIDEO, on_error="raise"):
+    def read_clip(self, video, audio=FROM_VIDEO, subtitle=FROM_VIDEO, on_error="raise", processed=False):
         self.threads.add(threading.get_ident())
         clip = Clip(subtitle=subtitle)
         for name, path in (("frames", video), ("waveform", video if audio is FROM_VIDEO else audio)):
@@ -157,7 +157,7 @@ def test_audio_of_the_video_itself_and_of_a_file_are_told_apart(tmp_path):
     asked = []
 
     class Asked(FakeProcessor):
-        def read_clip(self, video, audio=FROM_VIDEO, subtitle=FROM_VIDEO, on_error="raise"):
+        def read_clip(self, video, audio=FROM_VIDEO, subtitle=FROM_VIDEO, on_error="raise", processed=False):
             asked.append((video, audio, subtitle))
             return super().read_clip(video, audio, subtitle, on_error)
 

@@ -1,0 +1,527 @@
+"""Reading in a process of its own: the same bits as ever, whatever a file does to its decoder."""
+
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tracemalloc
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+import torch
+
+from modeling_scalar import decoding_scalar, media_scalar
+from modeling_scalar.decoding_scalar import (
+    read_audio,
+    read_frames,
+    read_header,
+    read_subtitle,
+    read_subtitle_track,
+)
+from modeling_scalar.image_processing_scalar import ScalarImageProcessor
+from modeling_scalar.media_scalar import LimitError, Limits, MediaError, find_sidecar
+from tests.modeling_scalar.test_media_scalar import CAPTIONS, OPEN_GOP, picture, write_media
+from tests.modeling_scalar.test_processing_scalar import make_processor
+
+FOLDER = Path(media_scalar.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("decoding")
+    write_media(folder / "whole.mp4", options={"g": "10"}, seconds_of_audio=4.0, container={"movflags": "faststart"})
+    write_media(folder / "counted.avi", options={"g": "5", "bf": "2"})
+    write_media(folder / "rotated.mp4", 12, rotation=90, seconds_of_audio=0.5)
+    (folder / "half.mp4").write_bytes(
+        (folder / "whole.mp4").read_bytes()[: (folder / "whole.mp4").stat().st_size // 2]
+    )
+    return folder
+
+
+@pytest.fixture
+def pool(monkeypatch):
+    """Decoders of this test alone."""
+    pool = decoding_scalar._Pool()
+    monkeypatch.setattr(decoding_scalar, "_pool", pool)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def misbehaving(pool, tmp_path, monkeypatch):
+    """Make decoders do something else than reading frames."""
+
+    def start(behaviour):
+        program = tmp_path / "program.py"
+        lines = behaviour.replace("\n", "\n    ")
+        program.write_text(
+            f"import os, sys, time\nsys.path.insert(0, {str(FOLDER)!r})\nimport media_scalar\n"
+            f"def answer(path, channel, **options):\n    {lines}\n"
+            "media_scalar._ANSWERS['frames'] = answer\nmedia_scalar._serve()\n"
+        )
+        monkeypatch.setattr(decoding_scalar, "_PROGRAM", program)
+
+    return start
+
+
+# ---------------------------------------------------------------- processed clips are those of raw ones
+
+PROCESSORS = {
+    "squash": {},
+    "crop": {"resize_mode": "crop"},
+    "antialias": {"antialias": True},
+    "large": {"image_size": 224, "resize_mode": "crop"},
+    "uncropped": {"train_crop_scale": None},
+    "narrow": {"train_crop_scale": (0.2, 0.4), "image_size": 40},
+}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", ["whole.mp4", "counted.avi", "rotated.mp4", "half.mp4"])
+@pytest.mark.parametrize("settings", PROCESSORS)
+def test_a_processed_clip_gives_the_bits_and_the_draws_of_a_raw_one(folder, settings, name, training):
+    processor = make_processor(num_segments=3)
+    processor.image_processor = ScalarImageProcessor(**({"image_size": 16} | PROCESSORS[settings]))
+    batches, states, clips = [], [], []
+    for processed in (False, True):
+        generator = torch.Generator().manual_seed(7)
+        options = {"training": training, "generator": generator if training else None}
+        clip = processor.read_clip(folder / name, subtitle="a", on_error="missing", processed=processed, **options)
+        batches.append(processor(clips=[clip], **options))
+        states.append(generator.get_state())
+        clips.append(clip)
+    raw, processed = clips
+    assert (processed.frames, processed.waveform) == (None, None) and processed.has_video == raw.has_video
+    assert processed.duration == raw.duration and processed.problems == raw.problems
+    assert raw.has_video == (name != "half.mp4")
+    assert batches[0].keys() == batches[1].keys()
+    for key, value in batches[0].items():
+        assert torch.equal(value, batches[1][key]), key
+    assert torch.equal(*states)
+
+
+def test_what_is_drawn_does_not_depend_on_how_clips_are_passed(folder):
+    processor = make_processor()
+    files = [folder / "whole.mp4", folder / "rotated.mp4"]
+
+    def generators(shared):
+        return torch.Generator().manual_seed(1) if shared else [torch.Generator().manual_seed(seed) for seed in (1, 2)]
+
+    for shared in (True, False):
+        one, two = generators(shared), generators(shared)
+        clips = [
+            processor.read_clip(file, training=True, generator=one if shared else one[place])
+            for place, file in enumerate(files)
+        ]
+        expected = processor(clips=clips, training=True, generator=one)
+        batch = processor(videos=files, training=True, generator=two)
+        assert all(torch.equal(value, batch[key]) for key, value in expected.items())
+
+
+def test_processed_clips_must_be_read_in_the_mode_of_the_call(folder):
+    processor = make_processor()
+    clip = processor.read_clip(folder / "whole.mp4", processed=True)
+    with pytest.raises(ValueError, match="whole.mp4: 8 frames were read with `processed=True`, 2 are needed"):
+        processor(clips=[clip], training=True, generator=torch.Generator())
+    with pytest.raises(ValueError, match="cannot be processed yet"):
+        processor.read_clip(folder / "whole.mp4", num_frames="all", processed=True)
+
+
+def test_a_batch_of_clips_holds_one_whole_frame_at_a_time(tmp_path):
+    size = 512
+    write_media(tmp_path / "clip.mp4", 10, pictures=lambda index: picture(index, size), size=size)
+    processor = make_processor()
+    processor(videos=[tmp_path / "clip.mp4"])
+    tracemalloc.start()
+    processor(videos=[tmp_path / "clip.mp4"] * 8)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert size * size * 3 <= peak < 2.5 * size * size * 3  # one is received while the one before it is released
+
+
+# ---------------------------------------------------------------- limits
+
+
+def test_limits_are_read_from_a_command_line():
+    limits = Limits.parse(["memory=2GiB", "pixels=70e6", "time=1.5", "memory=3kB"])
+    assert limits == Limits(pixels=70_000_000, memory=3000, time=1.5)
+    assert Limits.parse([]) == Limits()
+    assert Limits.parse(["memory=0.5 GiB"]).memory == 2**29
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "size=1",
+        "memory",
+        "memory=",
+        "memory=lots",
+        "pixels=2GiB",
+        "time=nan",
+        "time=inf",
+        "time=0",
+        "time=-1",
+        "time=.",
+    ]
+    + ["duration=1e999", "memory=1e400", "memory=2Gi2", f"pixels={10**400}", "=1", "", "pixels=0.5", "memory=2i"],
+)
+def test_impossible_limits_are_refused(setting):
+    with pytest.raises(ValueError, match="limit"):
+        Limits.parse([setting])
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "2", True, None])
+def test_limits_are_positive_numbers(value):
+    with pytest.raises(ValueError, match="`memory` must be a number above 0"):
+        Limits(memory=value)
+
+
+@pytest.mark.parametrize(
+    ("limits", "stream", "name", "raised"),
+    [
+        (Limits(pixels=64 * 64 - 1), "video", "pixels", Limits(pixels=4096)),
+        (Limits(duration=1), "video", "duration", Limits(duration=10)),
+        (Limits(duration=1), "audio", "duration", Limits(duration=10)),
+        (Limits(memory=1000), "video", "memory", Limits(memory=2**28)),
+        (Limits(memory=1000), "audio", "memory", Limits(memory=2**28)),
+    ],
+)
+def test_a_limit_says_what_was_wanted_and_how_to_raise_it(folder, limits, stream, name, raised):
+    read = {"video": lambda limits: read_frames(folder / "whole.mp4", 8, limits=limits)}.get(
+        stream, lambda limits: read_audio(folder / "whole.mp4", limits)
+    )
+    with pytest.raises(
+        LimitError, match=rf"whole.mp4.*the limit is {name}=\d+.*`--limit {name}=\d+`, or `processor"
+    ) as told:
+        read(limits)
+    assert not LimitError.no_longer_holds(str(told.value), limits)
+    assert LimitError.no_longer_holds(str(told.value), raised)
+    assert read(raised) is not None
+
+
+def test_a_problem_that_is_no_limit_stays_with_any_limit():
+    assert not LimitError.no_longer_holds("clip.mp4: the container promises 40 packets, 3 came.", Limits())
+
+
+def test_the_limits_of_a_processor_count_and_are_not_saved(folder, tmp_path):
+    processor = make_processor()
+    assert processor.limits == Limits()
+    processor.limits = Limits(pixels=100)
+    with pytest.raises(LimitError, match="pixels=100"):
+        processor.read_clip(folder / "whole.mp4")
+    clip = processor.read_clip(folder / "whole.mp4", on_error="missing", processed=True)
+    assert not clip.has_video and clip.has_audio and "pixels=100" in clip.problems[0]
+    processor.save_pretrained(tmp_path)
+    assert "limits" not in (tmp_path / "processor_config.json").read_text()
+    assert type(processor).from_pretrained(tmp_path).limits == Limits()
+
+
+def test_a_picture_that_grows_in_the_stream_is_held_to_the_limit(tmp_path):
+    for name, size in (("small.ts", 64), ("large.ts", 128)):
+        write_media(
+            tmp_path / name, options=OPEN_GOP, pictures=lambda index, size=size: picture(index, size), size=size
+        )
+    mixed = tmp_path / "mixed.ts"
+    mixed.write_bytes((tmp_path / "small.ts").read_bytes() + (tmp_path / "large.ts").read_bytes())
+    for seek in ("index", "scan"):
+        with pytest.raises(LimitError, match="mixed.ts.*pixels=10000"):
+            read_frames(mixed, 8, seek=seek, limits=Limits(pixels=10_000))
+
+
+def test_what_is_read_whole_takes_no_more_than_the_memory(folder):
+    with pytest.raises(LimitError, match=f"its frames take more than {2**18} bytes; the limit is memory={2**18}"):
+        Answers.frames(40, Limits(memory=2**18))
+    assert Answers.frames(20, Limits(memory=2**18))
+
+
+class Answers:
+    @staticmethod
+    def frames(count, limits):
+        answer = decoding_scalar._Frames(limits, None, False, None, None)
+        for place in range(count):
+            frame = np.zeros(64 * 64 * 3, np.uint8)
+            answer.receive("frame", {"height": 64, "width": 64, "place": place}, frame)
+        return answer.result()
+
+
+def test_large_subtitle_files_are_held_to_the_memory(tmp_path):
+    (tmp_path / "clip.srt").write_text(CAPTIONS + "word " * 100_000)
+    with pytest.raises(LimitError, match="clip.srt: a subtitle file of 5000.. bytes.*memory="):
+        read_subtitle(tmp_path / "clip.srt", Limits(memory=10**8))
+    assert read_subtitle(tmp_path / "clip.srt").startswith("Hello there")
+
+
+# ---------------------------------------------------------------- decoders that misbehave
+
+NONSENSE = {
+    "a negative size": 'channel._write(b"\\0\\0\\0\\x20" + b\'{"kind": "frame", "size": -1}   \')',
+    "no JSON": 'channel._write(b"\\0\\0\\0\\x04oops")',
+    "nested JSON": 'channel._write(b"\\0\\0\\x80\\0" + b"[" * 32768)',
+    "a long header": 'channel._write(b"\\x7f\\0\\0\\0")',
+    "another message": 'channel.send("eval", code="print()")',
+    "a frame too small": 'channel.send("frame", b"1", height=64, width=64, place=0)',
+    "a frame too large": 'channel.send("frame", bytes(2**20), height=2**20, width=2**20, place=0)',
+    "no frame": 'channel.ask("choose", available=40)',
+    "no frames": 'channel.ask("choose", available=0)',
+    "no place": 'channel.ask("choose", available=9)\nchannel.send("frame", b"123", height=1, width=1, place=8)',
+    "frames twice": 'channel.ask("choose", available=9)\nchannel.send("frame", b"123", height=1, width=1, place=1)\n'
+    * 2,
+    "floats": 'channel.send("frame", b"123", height=1.0, width=1, place=0)',
+}
+
+
+@pytest.mark.parametrize("what", NONSENSE)
+def test_nonsense_from_a_decoder_is_an_error_of_the_file(folder, misbehaving, pool, what):
+    misbehaving(NONSENSE[what])
+    with pytest.raises(MediaError, match="whole.mp4: the decoder said what makes no sense"):
+        read_frames(folder / "whole.mp4", 8)
+    assert not pool.idle and not pool.all
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "limits", "error", "message"),
+    [
+        ("os.abort()", Limits(), MediaError, "the decoder crashed.*SIGABRT"),
+        ("import ctypes; ctypes.string_at(0)", Limits(), MediaError, "the decoder crashed.*SIGSEGV"),
+        ("os._exit(3)", Limits(), MediaError, "the decoder crashed.*exit code 3"),
+        ("while True: pass", Limits(time=1), LimitError, "computes for more than 1 s; the limit is time=1"),
+        ("time.sleep(60)", Limits(time=0.2), LimitError, "waits for too long; the limit is time=0.2"),
+        ("bytearray(2**31)", Limits(), LimitError, f"more than {2**30} bytes of memory; the limit is memory={2**30}"),
+        ("raise OverflowError('too big')", Limits(), MediaError, "unexpected fault.*OverflowError: too big"),
+        ("assert False", Limits(), MediaError, "unexpected fault.*AssertionError"),
+        ("raise OSError(5, 'Input/output error')", Limits(), MediaError, "reading failed .*Input/output error"),
+        ("raise ValueError('x' * 10**6)", Limits(), MediaError, "unexpected fault.*ValueError: xxx"),
+        ("raise RecursionError", Limits(), MediaError, "unexpected fault.*RecursionError"),
+    ],
+)
+def test_a_decoder_that_fails_fails_for_its_file_alone(
+    folder, misbehaving, monkeypatch, behaviour, limits, error, message
+):
+    misbehaving(behaviour)
+    with pytest.raises(error, match=f"whole.mp4: .*{message}") as told:
+        read_frames(folder / "whole.mp4", 8, limits=limits)
+    assert type(told.value) is error
+    assert read_audio(folder / "whole.mp4") is not None  # this program reads sound as ever
+    monkeypatch.undo()
+    assert read_frames(folder / "whole.mp4", 8) is not None
+
+
+def test_an_unexpected_exception_leaves_the_decoder_at_work(folder, misbehaving, pool):
+    misbehaving("raise OverflowError")
+    for _ in range(3):
+        with pytest.raises(MediaError):
+            read_frames(folder / "whole.mp4", 8)
+    assert len(pool.all) == len(pool.idle) == 1
+
+
+def test_what_does_not_fit_beside_others_is_read_alone(folder, misbehaving, pool):
+    misbehaving(
+        "bytearray(300 * 2**20)\nchannel.ask('choose', available=1)\nchannel.send('begin')\n"
+        "channel.send('frame', b'123', height=1, width=1, place=0)"
+    )
+    assert read_frames(folder / "whole.mp4", 1).tolist() == [[[[49, 50, 51]]]]
+    assert not pool.all  # the one that took so much has ended
+    with pytest.raises(LimitError, match=f"memory={2**28}"):
+        read_frames(folder / "whole.mp4", 1, limits=Limits(memory=2**28))
+
+
+def test_decoders_together_take_the_memory_of_one(pool):
+    order = []
+    light, total = 2**28, 2**30
+    leases = [pool.decoder(light, total) for _ in range(4)]
+    for lease in leases:
+        lease.__enter__()
+    assert pool.taken == total
+
+    def alone():
+        with pool.decoder(total, total):
+            order.append(("alone", pool.taken))
+
+    thread = Thread(target=alone)
+    thread.start()
+    for lease in leases:
+        assert not order
+        lease.__exit__(None, None, None)
+    thread.join(30)
+    assert order == [("alone", total)] and pool.taken == 0
+
+
+def test_a_decoder_that_cannot_start_is_no_fault_of_the_file(folder, pool, tmp_path, monkeypatch):
+    monkeypatch.setattr(decoding_scalar, "_PROGRAM", tmp_path / "nowhere.py")
+    with pytest.raises(RuntimeError, match="did not start .exit code 2.*nowhere.py"):
+        read_frames(folder / "whole.mp4", 8)
+
+
+def test_one_decoder_reads_one_clip_after_the_other(folder, pool):
+    for _ in range(2):
+        for name in ("whole.mp4", "counted.avi", "half.mp4"):
+            try:
+                read_frames(folder / name, 8)
+            except MediaError:
+                assert name == "half.mp4"
+        read_audio(folder / "whole.mp4")
+        read_subtitle_track(folder / "whole.mp4")
+        assert read_header(folder / "whole.mp4", "audio") == (True, pytest.approx(4, abs=0.1))
+    assert len(pool.all) == 1
+
+
+def test_a_decoder_needs_neither_torch_nor_its_siblings():
+    code = "import sys; sys.modules['torch'] = None; import media_scalar; print(len(sys.modules))"
+    environment = {"PYTHONPATH": os.pathsep.join([str(FOLDER), *filter(None, sys.path)])}
+    result = subprocess.run([sys.executable, "-S", "-c", code], env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+SCRIPT = """
+import os, signal, sys
+import types
+package = types.ModuleType("package")  # without the rest of the package, which takes seconds to import
+package.__path__ = [sys.argv[3]]
+sys.modules["package"] = package
+from package.decoding_scalar import _pool, read_frames
+assert len(read_frames(sys.argv[1], 3)) == 3
+decoder, = _pool.all
+if sys.argv[2] == "interrupt":
+    os.killpg(0, signal.SIGINT)  # as Ctrl-C in a terminal does
+print(decoder.process.pid, flush=True)
+if sys.argv[2] == "fork":
+    if os.fork() == 0:  # as the workers of a DataLoader are made
+        assert len(read_frames(sys.argv[1], 3)) == 3
+        mine, = _pool.all
+        print(mine.process.pid, flush=True)
+        signal.pause()
+    signal.pause()
+if sys.argv[2] == "die":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def start_script(tmp_path, *arguments):
+    script = tmp_path / "script.py"  # without `if __name__ == "__main__"`
+    script.write_text(SCRIPT)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen(
+        [sys.executable, str(script), *map(str, arguments), str(FOLDER)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_end(pid):
+    """Wait until a process that is not a child of this one has ended."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        assert select.select([descriptor], [], [], 30)[0], f"{pid} still runs"
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("ending", ["die", "interrupt"])
+def test_a_script_needs_no_main_guard_and_leaves_no_decoder_behind(folder, tmp_path, ending):
+    process = start_script(tmp_path, folder / "whole.mp4", ending)
+    out, err = process.communicate(timeout=120)
+    if ending == "interrupt":
+        assert err.count("Traceback") == 1 and "media_scalar.py" not in err and out == ""
+        assert process.returncode in (-signal.SIGINT, 130, 1)
+        return
+    assert process.returncode == -signal.SIGKILL, err
+    with suppress(ProcessLookupError):
+        wait_for_end(int(out))
+
+
+def test_a_forked_process_has_decoders_of_its_own(folder, tmp_path):
+    process = start_script(tmp_path, folder / "whole.mp4", "fork")
+    try:
+        parent, child = int(process.stdout.readline()), int(process.stdout.readline())
+        assert parent != child
+        process.kill()  # the forked process lives on, and does not keep the decoder of its parent
+        wait_for_end(parent)
+        os.kill(child, 0)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    with suppress(ProcessLookupError):
+        wait_for_end(child)
+
+
+# ---------------------------------------------------------------- what is no regular file
+
+
+@pytest.fixture(params=["pipe", "device", "folder", "socket"])
+def irregular(request, tmp_path):
+    def make(path):
+        if request.param == "pipe":
+            os.mkfifo(path)
+        elif request.param == "device":
+            path.symlink_to("/dev/zero")
+        elif request.param == "folder":
+            path.mkdir()
+        else:
+            with socket.socket(socket.AF_UNIX) as server:
+                server.bind(os.path.relpath(path))  # names of sockets are short
+        return f"{path.name}: not a file but a {request.param}"
+
+    return make
+
+
+def test_only_regular_files_are_read(irregular, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    message = irregular(tmp_path / "b.mp4")
+    for read in (read_frames, read_audio, read_subtitle, read_subtitle_track):
+        with pytest.raises(MediaError, match=message):
+            read(tmp_path / "b.mp4")
+    clip = make_processor().read_clip(tmp_path / "b.mp4", on_error="missing")
+    assert clip.is_empty and len(clip.problems) == 1
+
+
+def test_a_subtitle_file_that_is_none_is_named(irregular, tmp_path, monkeypatch, folder):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(folder / "whole.mp4", tmp_path / "b.mp4")
+    message = irregular(tmp_path / "b.srt")
+    clip = make_processor().read_clip(tmp_path / "b.mp4", on_error="missing")
+    assert clip.has_video and clip.has_audio and clip.subtitle is None
+    assert len(clip.problems) == 1 and message in clip.problems[0]
+
+
+def test_a_decoder_checks_for_itself_what_it_opens(tmp_path):
+    os.mkfifo(tmp_path / "b.mp4")
+    with pytest.raises(MediaError, match="a pipe"), media_scalar._open(str(tmp_path / "b.mp4")):
+        pass
+
+
+@pytest.mark.parametrize("length", [250, 251, 255])
+def test_a_long_name_is_a_name(folder, tmp_path, length):
+    path = tmp_path / ("n" * (length - 4) + ".mp4")
+    shutil.copy(folder / "whole.mp4", path)
+    assert find_sidecar(path) is None
+    clip = make_processor().read_clip(path)
+    assert clip.has_video and clip.has_audio and clip.problems == []
+
+
+@pytest.mark.parametrize("name", ["nowhere.mp4", "null\0character.mp4", "n" * 300 + ".mp4", "whole.mp4/clip.mp4"])
+def test_a_name_without_a_file_is_a_missing_file(folder, name):
+    with pytest.raises(OSError):
+        read_frames(folder / name)
+
+
+def test_relative_paths_follow_the_working_directory(folder, tmp_path, monkeypatch):
+    read_frames(folder / "whole.mp4", 1)
+    monkeypatch.chdir(folder)  # after the decoder has started
+    assert len(read_frames("whole.mp4", 3)) == 3
+    with pytest.raises(MediaError, match="^half.mp4: video"):
+        read_frames("half.mp4", 3)
+
+
+def test_a_name_that_is_not_utf_8_is_a_name(folder, tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/n\xe4me.mp4")
+    shutil.copy(folder / "whole.mp4", path)
+    assert len(read_frames(path, 3)) == 3
