@@ -210,7 +210,7 @@ def test_a_decoder_that_fails_is_a_media_error(processor):
         ({"video": 3}, TypeError, "A video must be"),
         ({"video": None, "audio": 3}, TypeError, "An audio must be"),
         ({"video": None, "subtitle": 3}, TypeError, "A subtitle must be"),
-        ({"video": np.zeros((3, 8, 8), np.uint8)}, ValueError, r"\(8, 8, 8\)"),
+        ({"video": np.zeros((4, 8, 8), np.uint8)}, ValueError, r"\(4, 8, 8\)"),
         ({"video": None, "on_error": "ignore"}, ValueError, "'raise' or 'missing'"),
         ({"video": None, "training": True}, ValueError, "generator"),
     ],
@@ -254,7 +254,7 @@ def test_rows_of_absent_modalities_hold_zeros_and_padding(processor, files):
 
 def test_a_modality_that_no_clip_has_has_no_key(processor, files):
     assert set(processor(videos=[files / "silent.mp4"])) == {"pixel_values_videos", "modality_mask"}
-    assert set(processor(audios=[random_waveform()])) == {"input_features", "modality_mask"}
+    assert set(processor(audio=[random_waveform()])) == {"input_features", "modality_mask"}
     assert set(processor(subtitles=["a dog"])) == {"subtitle_input_ids", "subtitle_attention_mask", "modality_mask"}
     assert set(processor(text="a dog")) == {"input_ids", "attention_mask"}
 
@@ -272,7 +272,7 @@ def test_clips_read_before_give_the_same_batch(processor, files):
 
 def test_frames_waveforms_and_texts_are_accepted_as_they_are(processor):
     frames, waveform = random_frames(20), random_waveform()
-    batch = processor(videos=[frames], audios=[waveform], subtitles=["a dog"])
+    batch = processor(videos=[frames], audio=[waveform], subtitles=["a dog"])
     assert batch["modality_mask"].tolist() == [[True, True, True]]
     chosen = frames[frame_indices(20, 8)]
     assert torch.equal(batch["pixel_values_videos"][0], processor.image_processor.process_frames(chosen))
@@ -291,7 +291,7 @@ def test_three_frames_are_repeated_to_eight(processor):
 def test_a_list_can_mix_kinds_and_absences(processor, files):
     batch = processor(
         videos=[None, random_frames(), files / "both.mp4", files / "both.mp4"],
-        audios=[random_waveform(), None, FROM_VIDEO, None],
+        audio=[random_waveform(), None, FROM_VIDEO, None],
         subtitles=[None, "a dog", None, FROM_VIDEO],
     )
     assert batch["modality_mask"].tolist() == [
@@ -337,7 +337,7 @@ def test_a_broken_clip_does_not_change_its_neighbours(processor, files):
 
 def test_training_is_a_function_of_the_generator(files):
     processor = make_processor(num_segments=2)
-    arguments = {"videos": [files / "both.mp4", random_frames(30)], "audios": [FROM_VIDEO, random_waveform(90_000)]}
+    arguments = {"videos": [files / "both.mp4", random_frames(30)], "audio": [FROM_VIDEO, random_waveform(90_000)]}
     first, second, third = (
         processor(**arguments, training=True, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
     )
@@ -363,7 +363,7 @@ def test_the_global_generators_are_left_alone(processor, files):
         ({"videos": []}, "empty"),
         ({"clips": [Clip(subtitle="a")], "videos": [None]}, "not both"),
         ({"videos": [None, None], "subtitles": ["a"]}, "`subtitles` must have one entry per clip: expected 2, got 1"),
-        ({"videos": [None], "audios": [None, None]}, "`audios` must have one entry per clip: expected 1, got 2"),
+        ({"videos": [None], "audio": [None, None]}, "`audio` must have one entry per clip: expected 1, got 2"),
         ({"text": "a", "training": True}, "generator"),
     ],
 )
@@ -412,7 +412,7 @@ def test_settings_survive_saving(tmp_path):
     assert loaded.image_processor.to_dict() == saved.image_processor.to_dict()
     assert loaded.feature_extractor.to_dict() == saved.feature_extractor.to_dict()
     assert loaded.feature_extractor.num_segments == 2 and loaded.image_processor.image_size == 16
-    arguments = {"text": ["a dog barks"], "videos": [random_frames(9)], "audios": [random_waveform()]}
+    arguments = {"text": ["a dog barks"], "videos": [random_frames(9)], "audio": [random_waveform()]}
     for name, value in loaded(**arguments).items():
         assert torch.equal(value, saved(**arguments)[name])
 
