@@ -32,6 +32,16 @@ def refuse_unknown(names: Iterable[str], known: Iterable[str], what: str) -> Non
             raise TypeError(f"`{name}` is not {what}. {hint}")
 
 
+def refuse_slips(names: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Refuse names that are nearly known; others may be somebody else's.
+
+    Raises:
+        TypeError: with the nearest known name.
+    """
+    known = set(known)
+    refuse_unknown([name for name in names if name not in _SERVICE and nearest_name(name, known)], known, what)
+
+
 def tensor_type(return_tensors: Any) -> str | None:
     """Return `"pt"`, `"np"` or `None`, of whichever spelling transformers has for it.
 
@@ -103,10 +113,8 @@ class Settings:
             TypeError: a misspelt name.
         """
         names = cls.setting_names()
-        others = {name: value for name, value in settings.items() if name not in names | _SERVICE}
-        slips = [name for name in others if nearest_name(name, names)]
-        refuse_unknown(slips, names, f"a setting of {cls.__name__}")
-        return others
+        refuse_slips(settings, names, f"a setting of {cls.__name__}")
+        return {name: value for name, value in settings.items() if name not in names | _SERVICE}
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any], **kwargs: Any) -> Self | tuple[Self, dict[str, Any]]:
@@ -148,4 +156,4 @@ def agree(own: dict[str, Any], name: str, value: Any, source: str) -> None:
     own[name] = value
 
 
-__all__ = ["Settings", "agree", "nearest_name", "refuse_unknown", "tensor_type", "to_batch"]
+__all__ = ["Settings", "agree", "nearest_name", "refuse_slips", "refuse_unknown", "tensor_type", "to_batch"]

@@ -165,13 +165,13 @@ def kaldi_fbank(
 
 
 # What transformers lets one choose and is fixed here.
-_FIXED = {"padding_value": 0.0, "padding_side": "right", "return_attention_mask": False}
+_FIXED = {"padding_value": 0.0, "return_attention_mask": False}
 
 
 class ScalarFeatureExtractor(Settings, FeatureExtractionMixin):
     """Turn waveforms into `input_features`: normalised filter banks, padded and cut into segments.
 
-    Transformers' `feature_size` is taken for `num_mel_bins`; other paddings than zeros at the end are refused.
+    Transformers' `feature_size` is taken for `num_mel_bins`; another `padding_value` than zero is refused.
 
     Args:
         num_mel_bins (`int`): 64 by default, as in VAST; the original BEATs has 128.

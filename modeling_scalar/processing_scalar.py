@@ -282,6 +282,12 @@ class ScalarProcessor(ProcessorMixin):
             return BaseImageProcessor
         return super().check_argument_for_proper_class(argument_name, argument)
 
+    @staticmethod
+    def validate_init_kwargs(processor_config: Mapping[str, Any], valid_kwargs: Iterable[str]) -> tuple[dict, dict]:
+        """As in `ProcessorMixin`, which leaves what it does not know to others, but a slip of the pen is refused."""
+        refuse_slips(processor_config, valid_kwargs, "a setting of ScalarProcessor")
+        return ProcessorMixin.validate_init_kwargs(processor_config, valid_kwargs)
+
     @property
     def model_input_names(self) -> list[str]:
         """The keys that a call can return."""
@@ -494,11 +500,13 @@ class ScalarProcessor(ProcessorMixin):
         data = {}
         if text is not None:
             data |= self._tokenize_captions(text, text_options, return_tensors)
-        # None: all frames of each
         num_frames = self.num_train_frames if training else self.num_frames
-        num_frames = num_frames if frame_options.pop("do_sample_frames", True) else None
-        reader = copy.copy(self)
-        reader.image_processor = self.image_processor.replace(**frame_options)
+        if not frame_options.pop("do_sample_frames", True):
+            num_frames = None  # all of each clip
+        reader = self
+        if frame_options:
+            reader = copy.copy(self)
+            reader.image_processor = self.image_processor.replace(**frame_options)
         if streams_given:
             clips = reader._read_clips(videos, audio, subtitles, training, generator, on_error, num_frames)
         if clips is not None:

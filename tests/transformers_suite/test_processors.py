@@ -1,4 +1,5 @@
 import unittest
+from unittest import mock
 
 import pytest
 from transformers import BatchFeature, BertTokenizer
