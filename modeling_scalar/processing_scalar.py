@@ -19,7 +19,7 @@ from transformers.image_processing_utils import BaseImageProcessor
 from transformers.processing_utils import ProcessingKwargs, TextKwargs
 from transformers.utils import logging
 
-from .arguments_scalar import refuse_unknown, tensor_type, to_batch
+from .arguments_scalar import refuse_slips, refuse_unknown, tensor_type, to_batch
 from .configuration_scalar import MODALITIES
 from .decoding_scalar import (
     frame_indices,

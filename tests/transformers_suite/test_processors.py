@@ -86,10 +86,10 @@ class FeatureExtractorTest(sounds.SequenceFeatureExtractionTestMixin, unittest.T
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] (CLS) (SEP) lower newer upper older longer string".split()
 
 
-@does_not_apply("`None` says that no clip has a modality: that sound and subtitles come from the video is another value.",
+@does_not_apply("`None` says that no clip has a modality; sound and subtitles come from the video by another default.",
     "test_call_arguments_default_none",
 )  # fmt: skip
-@does_not_apply("Subtitles, which it also returns, are no input that the suite knows; tested in test_processing_scalar.",
+@does_not_apply("Subtitles, which it also returns, are unknown to the suite; tested in test_processing_scalar.",
     "test_model_input_names",
 )  # fmt: skip
 @does_not_apply("Texts and clips are matched, not interleaved: a clip without anything is refused.",
