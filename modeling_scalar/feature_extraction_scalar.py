@@ -22,7 +22,8 @@ from .media_scalar import SAMPLING_RATE, resample
 _MAX_CHANNELS = 8  # more are a batch that somebody took for one waveform
 
 
-def _is_number(item: Any) -> bool:
+def is_number(item: Any) -> bool:
+    """Whether this is one number, of Python, NumPy or torch."""
     return isinstance(item, Real) or (isinstance(item, (np.ndarray, torch.Tensor)) and item.ndim == 0)
 
 
@@ -41,13 +42,13 @@ def list_waveforms(audio: Any) -> list:
             f"An array {tuple(audio.shape)} may be several waveforms or the channels of one: pass `list(waveforms)`, "
             "or `[waveform]`."
         )
-    if not isinstance(audio, (list, tuple)) or _has_rate(audio) or (audio and _is_number(audio[0])):
+    if not isinstance(audio, (list, tuple)) or _has_rate(audio) or (audio and is_number(audio[0])):
         return [audio]
     return list(audio)
 
 
 def _has_rate(audio: Any) -> bool:
-    return isinstance(audio, tuple) and len(audio) == 2 and isinstance(audio[1], Integral) and not _is_number(audio[0])
+    return isinstance(audio, tuple) and len(audio) == 2 and isinstance(audio[1], Integral) and not is_number(audio[0])
 
 
 def to_waveform(audio: Any, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
@@ -71,9 +72,7 @@ def to_waveform(audio: Any, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
         if sampling_rate != SAMPLING_RATE:
             raise ValueError(f"The sound has {rate} Hz, the feature extractor reads {sampling_rate} Hz: resample it.")
         return resample(to_waveform(waveform, rate)[None], rate)
-    if isinstance(audio, (list, tuple)) and len(audio) == 1 and not _is_number(audio[0]):
-        return to_waveform(audio[0], sampling_rate)
-    if isinstance(audio, (list, tuple)) and all(map(_is_number, audio)):
+    if isinstance(audio, (list, tuple)) and all(map(is_number, audio)):
         audio = np.asarray(audio, dtype=None if audio else np.float64)
     if isinstance(audio, torch.Tensor):
         audio = audio.detach().cpu()
@@ -326,4 +325,11 @@ class ScalarFeatureExtractor(Settings, FeatureExtractionMixin):
 
 ScalarFeatureExtractor.register_for_auto_class("AutoFeatureExtractor")
 
-__all__ = ["ScalarFeatureExtractor", "check_sampling_rate", "kaldi_fbank", "list_waveforms", "to_waveform"]
+__all__ = [
+    "ScalarFeatureExtractor",
+    "check_sampling_rate",
+    "is_number",
+    "kaldi_fbank",
+    "list_waveforms",
+    "to_waveform",
+]

@@ -30,7 +30,7 @@ from .decoding_scalar import (
     read_subtitle,
     read_subtitle_track,
 )
-from .feature_extraction_scalar import check_sampling_rate, list_waveforms, to_waveform
+from .feature_extraction_scalar import check_sampling_rate, is_number, list_waveforms, to_waveform
 from .image_processing_scalar import ScalarImageProcessorKwargs, is_picture, to_frames
 from .media_scalar import SAMPLING_RATE, Limits, MediaError, find_sidecar, resample
 
@@ -117,9 +117,16 @@ def _list_images(images: Any) -> list:
     return list(images) if isinstance(images, (list, tuple)) else [images]
 
 
+def _unnested(item: Any) -> Any:
+    """What a list around it holds: transformers may have a list per sample, empty if the sample has nothing."""
+    while isinstance(item, (list, tuple)) and len(item) < 2:
+        if item and (is_picture(item[0]) or is_number(item[0])):
+            break
+        item = item[0] if item else None
+    return item
+
+
 def _take_frames(video: Any, num_frames: int | None, training: bool, generator: torch.Generator | None):
-    if isinstance(video, (list, tuple)) and len(video) == 1 and not is_picture(video[0]):
-        return _take_frames(video[0], num_frames, training, generator)  # transformers nests the videos of a sample
     if is_picture(video):
         video = [video]
     if isinstance(video, (np.ndarray, torch.Tensor)):
@@ -148,8 +155,6 @@ def _take_frames(video: Any, num_frames: int | None, training: bool, generator: 
 
 
 def _take_waveform(audio: Any, sampling_rate: int) -> np.ndarray | None:
-    if isinstance(audio, (list, tuple)) and not audio:
-        return None
     if isinstance(audio, (np.ndarray, torch.Tensor, list, tuple, Mapping)):
         return to_waveform(audio, sampling_rate)
     if hasattr(audio, "get_all_samples"):  # torchcodec.decoders.AudioDecoder
@@ -348,6 +353,7 @@ class ScalarProcessor(ProcessorMixin):
             if processed:
                 raise ValueError('`num_frames="all"` keeps frames to choose from later: they cannot be processed yet.')
             num_frames = None
+        video, audio = _unnested(video), _unnested(audio)
         if audio is FROM_VIDEO:
             audio = video if _is_path(video) else None
         clip = Clip(path=next((os.fspath(item) for item in (video, audio) if _is_path(item)), None))
