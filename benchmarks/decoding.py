@@ -1,5 +1,7 @@
 """Speed of reading eight frames of a 30 s, 720p, 30 fps clip: our index and scan, transformers, torchcodec.
 
+Our readers decode in another process; one line shows what that costs.
+
     python benchmarks/decoding.py --threads 1
 
 The clip is made here (h264, about 2.5 Mb/s, a keyframe every 250 frames). Times are the fastest of `--repeats` runs,
@@ -18,6 +20,7 @@ import av
 import numpy as np
 from transformers.video_utils import load_video
 
+from modeling_scalar import media_scalar
 from modeling_scalar.decoding_scalar import frame_indices, read_frames
 
 try:
@@ -50,6 +53,24 @@ def make_readers(path: Path, num_frames: int, threads: int) -> dict[str, Callabl
     def indices(metadata, **_):
         return np.array(frame_indices(metadata.total_num_frames, num_frames))
 
+    class Here:
+        """Takes the frames of a decoder that runs in this process."""
+
+        def __init__(self) -> None:
+            self.frames: dict[int, np.ndarray] = {}
+
+        def ask(self, _: str, available: int) -> dict[str, list[int]]:
+            return {"chosen": frame_indices(available, num_frames)}
+
+        def send(self, _: str, frame: bytes | np.ndarray = b"", place: int | None = None, **size: int) -> None:
+            if place is not None:
+                self.frames[place] = frame
+
+    def in_this_process():
+        here = Here()
+        media_scalar._send_frames(str(path), here, num_frames, "index", threads)
+        return np.stack([here.frames[place] for place in range(num_frames)])
+
     def with_torchcodec():
         decoder = VideoDecoder(str(path), dimension_order="NHWC", num_ffmpeg_threads=threads)
         return decoder.get_frames_at(indices=frame_indices(len(decoder), num_frames)).data.numpy()
@@ -57,6 +78,7 @@ def make_readers(path: Path, num_frames: int, threads: int) -> dict[str, Callabl
     readers = {
         'read_frames(seek="index")': lambda: read_frames(path, num_frames, num_threads=threads),
         'read_frames(seek="scan")': lambda: read_frames(path, num_frames, seek="scan", num_threads=threads),
+        "the same, decoded in this process": in_this_process,
         'transformers load_video(backend="pyav")': lambda: load_video(
             str(path), backend="pyav", sample_indices_fn=indices
         )[0],

@@ -26,7 +26,7 @@ from gallery.files import sha256_of, write_json
 from gallery.gallery import Gallery, MediaFile, is_gallery
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.loading_scalar import model_fingerprint, weight_digests
-from modeling_scalar.media_scalar import find_sidecar
+from modeling_scalar.media_scalar import check_file, find_sidecar
 
 from .card import Details, render
 from .gallery_reading import DESCRIPTION, NUM_NAMED, UNKNOWN, VERSION, read_description, read_gallery
@@ -86,6 +86,8 @@ def _copy_media(files: dict[str, MediaFile], folder: Path) -> dict[str, int]:
     for name, known in files.items():
         path, target = Path(known.path), folder / name
         sidecar = find_sidecar(path)
+        if sidecar is not None:
+            check_file(sidecar)  # a device would be copied for ever
         target.parent.mkdir(parents=True, exist_ok=True)
         copies = [target] if sidecar is None else [target, target.with_name(sidecar.name)]
         try:

@@ -29,9 +29,13 @@ import torch
 
 from .media_scalar import LimitError, Limits, MediaError, av, check_file, to_float
 
+if sys.platform == "linux":
+    import fcntl
+
 _PROGRAM = Path(__file__).with_name("media_scalar.py")
 _LIGHT_MEMORY = 2**28  # what a decoder may take beside others; one that needs more runs alone
 _MOST_JSON = 2**16
+_PIPE = 2**20  # bytes that wait in a pipe: frames are large
 
 
 def frame_indices(
@@ -290,11 +294,15 @@ class _Decoder:
         except OSError as error:
             raise RuntimeError(f"No decoder of media files can be started: {error}") from error
         self.source, self.sink = self.process.stdout, self.process.stdin
+        if sys.platform == "linux":
+            with suppress(OSError):  # a user may have only so many large pipes
+                fcntl.fcntl(self.source, fcntl.F_SETPIPE_SZ, _PIPE)
         self.poll = None
         if hasattr(select, "poll"):
             self.poll = select.poll()
             self.poll.register(self.source, select.POLLIN)
         self.is_spent, self.patience = True, 60
+        self.computed: list[bytes] = []  # clock ticks of the process, for itself and in the system
         try:
             if self._receive()["kind"] != "ready":
                 raise _Nonsense
@@ -361,14 +369,23 @@ class _Decoder:
 
     def _read_into(self, buffer: memoryview) -> None:
         while buffer:
-            while self.poll and not self.poll.poll(1000):  # seconds of sleep of the whole machine do not count
-                self.patience -= 1
+            # seconds in which it computes are limited elsewhere, those in which this process sleeps do not count
+            while self.poll and not self.poll.poll(1000):
+                self.patience -= not self._computes()
                 if self.patience < 0:
                     raise _Overdue
             count = self.source.readinto(buffer)
             if not count:
                 raise _Died
             buffer = buffer[count:]
+
+    def _computes(self) -> bool:
+        """Whether the process has computed since this was last asked, as far as that is known."""
+        before = self.computed
+        with suppress(OSError, IndexError):
+            fields = Path(f"/proc/{self.process.pid}/stat").read_bytes().rpartition(b")")[2].split()
+            self.computed = fields[11:13]
+        return self.computed != before
 
     def _receive(self) -> dict[str, Any]:
         length = bytearray(4)
@@ -487,14 +504,16 @@ def _ask(what: str, path: str | os.PathLike, answer: _Answer, **options: Any) ->
                     name, "memory", "the system ended the decoder, for want of memory it seems"
                 ) from None
             if is_heavy:  # with the light share, it may have crashed for want of memory
-                raise MediaError(f"{name}: the decoder crashed ({_ending(code)}). The file is damaged.") from None
+                how = f"the decoder crashed ({_ending(code)})"
+                raise MediaError(f"{name}: {how}. The file is damaged, or too large for {total} bytes.") from None
         else:
             if message["kind"] == "done":
                 return answer
             if message["kind"] == "error":
                 raise _error(message, name, full)
             if is_heavy:
-                raise limits.exceeded(name, "memory", f"decoding needs more than {total} bytes of memory")
+                told = _renamed(message, name, full) if "message" in message else f"{name}: decoding fails."
+                raise limits.exceeded(told.rstrip("."), "memory", f"{total} bytes of memory may be too few")
         answer.restart()
     raise AssertionError
 
@@ -505,10 +524,14 @@ def _ending(code: int) -> str:
     return f"exit code {code}"
 
 
-def _error(message: dict[str, Any], name: str, full: str) -> Exception:
+def _renamed(message: dict[str, Any], name: str, full: str) -> str:
+    """What a decoder says of a file, by the name that it was asked for."""
     text = str(message.get("message"))
-    if text.startswith(full):
-        text = name + text[len(full) :]
+    return name + text[len(full) :] if text.startswith(full) else text
+
+
+def _error(message: dict[str, Any], name: str, full: str) -> Exception:
+    text = _renamed(message, name, full)
     if message.get("error") == "missing":
         return FileNotFoundError(f"No such media file: {name!r}.")
     if message.get("error") == "denied":

@@ -20,8 +20,9 @@ import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -51,7 +52,8 @@ _SIDECARS = (".srt", ".vtt", ".en.srt", ".en.vtt")
 _LARGE_PICTURE = 2048 * 2048
 # A picture of this size is not even tried with the light share of memory.
 _HEAVY_PICTURE = 4096 * 2304
-_MOST_THREADS = 8
+_MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and some more, of 6 bytes a pixel
+_THREADS = min(8, os.cpu_count() or 1)
 _LONG_SOUND = 600 * SAMPLING_RATE  # samples from which on only the chosen parts of a track are decoded
 _LONGEST_MESSAGE = 8000
 _MEMORY_PER_SUBTITLE_BYTE = 256  # of a subtitle file: its lines, their copies, and the tokens made of them
@@ -160,9 +162,11 @@ def _open(path: str) -> Iterator["av.container.InputContainer"]:
     try:
         # "file:" keeps names such as "a:b.mp4" from being read as a protocol
         container = av.open(f"file:{path}", options=options, metadata_errors="replace")
-    except (PermissionError, MemoryError):
+    except MemoryError:
         raise
     except av.FFmpegError as error:
+        if isinstance(error, PermissionError) and not os.access(path, os.R_OK):  # FFmpeg says so of some damage, too
+            raise
         raise MediaError(
             f"{path}: not a readable video or audio file ({error.strerror}). Is it empty, truncated, or of another "
             "type?"
@@ -212,7 +216,17 @@ def _read_number(file: BinaryIO, is_size: bool) -> int | None:
     return -1 if number == (1 << 7 * length) - 1 else number
 
 
-def _promised_bytes(path) -> int:
+def _promised_by_riff(path) -> int:
+    """Where the part of an AVI file that does not fit into it ends; 0 if all do."""
+    size, stop = os.path.getsize(path), 0
+    with open(path, "rb") as file:
+        while stop <= size and (header := file.read(8))[:4] == b"RIFF" and len(header) == 8:
+            stop = file.tell() + int.from_bytes(header[4:], "little")
+            file.seek(stop + stop % 2)
+    return stop if stop > size else 0
+
+
+def _promised_by_matroska(path) -> int:
     """Where the outermost element of a Matroska file that does not fit into it ends; 0 if all do."""
     segment, cluster = 0x18538067, 0x1F43B675
     size = os.path.getsize(path)
@@ -241,18 +255,21 @@ def _check_complete(path, container, stream, num_packets: int, end: float, secon
     """Compare what the container promised with what came: packets to `end`, of `seconds` together."""
     # the sample table of an mp4 counts what an edit list trims away; the index built from both is what is to come
     promised = len(stream.index_entries) if "mp4" in container.format.name else stream.frames
+    of_bytes = {"avi": _promised_by_riff, "matroska,webm": _promised_by_matroska}.get(container.format.name)
     told = came = None
-    if stream.codec_context.name.startswith("pcm_") and "mp4" not in container.format.name:  # aiff, avi: samples
+    if of_bytes is not None and (end_of_file := of_bytes(path)):
+        told, came = f"{end_of_file} bytes", f"{os.path.getsize(path)}"
+    elif container.format.name == "avi":
+        pass  # counts frames that are repeated without a packet
+    elif container.format.name == "aiff":
         num_samples = round(seconds * stream.codec_context.sample_rate)
         if num_samples < promised - 4096:  # about a packet
             told, came = f"{promised} samples", f"{num_samples}"
     elif num_packets < promised:
         told, came = f"{promised} packets", f"{num_packets}"
     elif "matroska" in container.format.name:
-        if promised := _promised_bytes(path):
-            told, came = f"{promised} bytes", f"{os.path.getsize(path)}"
         # other formats pass on any comment of this name
-        elif tag := re.fullmatch(r"(\d{1,4}):(\d{2}):(\d{2}\.\d{1,9})", stream.metadata.get("DURATION", "")):
+        if tag := re.fullmatch(r"(\d{1,4}):(\d{2}):(\d{2}\.\d{1,9})", stream.metadata.get("DURATION", "")):
             duration = int(tag[1]) * 3600 + int(tag[2]) * 60 + float(tag[3])
             if end < duration - max(1.0, 0.02 * duration):
                 told, came = f"{duration:.2f} s", f"{end:.2f} s"
@@ -459,6 +476,8 @@ def _decoded(path, num_threads: int) -> Iterator:
         except MemoryError:
             raise
         except av.FFmpegError as error:
+            if isinstance(error, BlockingIOError):  # no memory for a thread
+                raise MemoryError from error
             context = stream.codec_context  # some decoders keep the size that max_pixels made them refuse, some do not
             _check_picture(name, context.width, context.height)
             if isinstance(error, av.ArgumentError) and not context.width:
@@ -471,7 +490,7 @@ def _set_threads(stream, num_threads: int) -> None:
     if context.width * context.height > _LARGE_PICTURE:
         num_threads = 1
     context.thread_type = "AUTO"
-    context.thread_count = num_threads or min(_MOST_THREADS, os.cpu_count() or 1)
+    context.thread_count = num_threads or _THREADS
     context.options = {"max_pixels": str(int(_limits.pixels))}
 
 
@@ -889,17 +908,18 @@ def _answer(request: dict[str, Any], channel: _Channel) -> None:
     except LimitError as error:
         channel.send("error", error="limit", message=str(error)[:_LONGEST_MESSAGE])
     except MediaError as error:
-        if _Weight.pixels > _LARGE_PICTURE and not _Weight.is_heavy:
-            # decoders pass on any error as "invalid data", also that a picture does not fit into the light share
-            channel.send("memory")
+        # decoders pass on any error as "invalid data", also that the pictures do not fit into the memory
+        if _Weight.pixels * _MOST_BYTES_PER_PIXEL > request["memory"]:
+            channel.send("memory", message=str(error)[:_LONGEST_MESSAGE])
         else:
             channel.send("error", error="media", message=str(error)[:_LONGEST_MESSAGE])
-    except FileNotFoundError as error:
-        channel.send("error", error="missing", message=str(error)[:_LONGEST_MESSAGE])
-    except PermissionError as error:
-        channel.send("error", error="denied", message=str(error)[:_LONGEST_MESSAGE])
     except OSError as error:
-        channel.send("error", error="media", message=f"{path}: reading failed ({error}).")
+        kind = "media"
+        if isinstance(error, FileNotFoundError) and not os.path.exists(path):
+            kind = "missing"
+        elif isinstance(error, PermissionError) and not os.access(path, os.R_OK):
+            kind = "denied"
+        channel.send("error", error=kind, message=f"{path}: reading failed ({error})."[:_LONGEST_MESSAGE])
     except Exception as error:
         message = (
             f"{path}: an unexpected fault of the reader; please report it with the file, if you can: "
@@ -914,10 +934,12 @@ def _restrict(limits: dict[str, float], memory: int, data_at_start: int | None) 
     """Bound this process: beyond its memory allocations fail, beyond its time the system ends it."""
     if os.name != "posix":
         return
+    bounds = {resource.RLIMIT_CPU: math.ceil(time.process_time() + limits["time"])}
     if data_at_start is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (data_at_start + int(memory), resource.RLIM_INFINITY))
-    seconds = math.ceil(time.process_time() + limits["time"])
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
+        bounds[resource.RLIMIT_DATA] = data_at_start + int(memory)
+    for kind, bound in bounds.items():
+        _, hard = resource.getrlimit(kind)  # of whoever started this program: it cannot be raised
+        resource.setrlimit(kind, (bound if hard == resource.RLIM_INFINITY else min(bound, hard), hard))
 
 
 def _data_size() -> int | None:
@@ -937,6 +959,9 @@ def _serve() -> None:
         os.dup2(2, number)
     if os.name == "posix":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for name in ("encodings.utf_8_sig", "av.subtitles.stream", "av.subtitles.codeccontext", "av.subtitles.subtitle"):
+        with suppress(ImportError):
+            import_module(name)  # otherwise loaded when needed: files would make this process open others
     channel, data_at_start = _Channel(source, sink), _data_size()
     channel.send("ready")
     while (request := channel.receive()) is not None:

@@ -135,13 +135,14 @@ def _plan(
     files: list[str], gallery: Gallery, writer: GalleryWriter, retry: bool, limits: Limits, report: IndexReport
 ) -> list[str]:
     """Return the files that must be read; report the others."""
-    todo, touched = [], []
+    todo, touched, problems = [], [], gallery.problems()
     for path in files:
         known = gallery.files.get(path)
         if known is None or not _is_unchanged(path, known):
             todo.append(path)
             continue
-        if known.reason is not None and (retry or LimitError.no_longer_holds(known.reason, limits)):
+        told = problems.get(path, []) if known.reason is None else [known.reason]
+        if any(LimitError.no_longer_holds(problem, limits) for problem in told) or (known.reason and retry):
             todo.append(path)
             continue
         _, mtime_ns = clip_stat(path)

@@ -1,10 +1,13 @@
 """Reading in a process of its own: the same bits as ever, whatever a file does to its decoder."""
 
 import os
+import re
+import resource
 import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tracemalloc
@@ -38,6 +41,10 @@ def folder(tmp_path_factory):
     write_media(folder / "whole.mp4", options={"g": "10"}, seconds_of_audio=4.0, container={"movflags": "faststart"})
     write_media(folder / "counted.avi", options={"g": "5", "bf": "2"})
     write_media(folder / "rotated.mp4", 12, rotation=90, seconds_of_audio=0.5)
+    noisy = bytearray((folder / "whole.mp4").read_bytes())
+    middle = len(noisy) // 2
+    noisy[middle:] = np.random.default_rng(1).bytes(len(noisy) - middle)  # fails after some frames
+    (folder / "noisy.mp4").write_bytes(noisy)
     (folder / "half.mp4").write_bytes(
         (folder / "whole.mp4").read_bytes()[: (folder / "whole.mp4").stat().st_size // 2]
     )
@@ -83,7 +90,7 @@ PROCESSORS = {
 
 
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("name", ["whole.mp4", "counted.avi", "rotated.mp4", "half.mp4"])
+@pytest.mark.parametrize("name", ["whole.mp4", "counted.avi", "rotated.mp4", "half.mp4", "noisy.mp4"])
 @pytest.mark.parametrize("settings", PROCESSORS)
 def test_a_processed_clip_gives_the_bits_and_the_draws_of_a_raw_one(folder, settings, name, training):
     processor = make_processor(num_segments=3)
@@ -99,7 +106,8 @@ def test_a_processed_clip_gives_the_bits_and_the_draws_of_a_raw_one(folder, sett
     raw, processed = clips
     assert (processed.frames, processed.waveform) == (None, None) and processed.has_video == raw.has_video
     assert processed.duration == raw.duration and processed.problems == raw.problems
-    assert raw.has_video == (name != "half.mp4")
+    assert raw.has_video == (name not in ("half.mp4", "noisy.mp4"))
+    assert raw.has_audio == (name in ("whole.mp4", "rotated.mp4"))
     assert batches[0].keys() == batches[1].keys()
     for key, value in batches[0].items():
         assert torch.equal(value, batches[1][key]), key
@@ -188,8 +196,6 @@ def test_limits_are_positive_numbers(value):
         (Limits(pixels=64 * 64 - 1), "video", "pixels", Limits(pixels=4096)),
         (Limits(duration=1), "video", "duration", Limits(duration=10)),
         (Limits(duration=1), "audio", "duration", Limits(duration=10)),
-        (Limits(memory=1000), "video", "memory", Limits(memory=2**28)),
-        (Limits(memory=1000), "audio", "memory", Limits(memory=2**28)),
     ],
 )
 def test_a_limit_says_what_was_wanted_and_how_to_raise_it(folder, limits, stream, name, raised):
@@ -203,6 +209,15 @@ def test_a_limit_says_what_was_wanted_and_how_to_raise_it(folder, limits, stream
     assert not LimitError.no_longer_holds(str(told.value), limits)
     assert LimitError.no_longer_holds(str(told.value), raised)
     assert read(raised) is not None
+
+
+@pytest.mark.parametrize("memory", [2**22, 2**24])
+def test_a_picture_that_does_not_fit_into_the_memory_exceeds_a_limit(tmp_path, memory):
+    large = np.kron(picture(0), np.ones((20, 20, 1), np.uint8))
+    write_media(tmp_path / "large.mp4", 3, codec="mpeg4", pictures=lambda _: large, size=1280)
+    with pytest.raises(LimitError, match=rf"large.mp4: .* may be too few; the limit is memory={memory}\."):
+        read_frames(tmp_path / "large.mp4", 2, limits=Limits(memory=memory))
+    assert len(read_frames(tmp_path / "large.mp4", 2)) == 2
 
 
 def test_a_problem_that_is_no_limit_stays_with_any_limit():
@@ -234,20 +249,19 @@ def test_a_picture_that_grows_in_the_stream_is_held_to_the_limit(tmp_path):
             read_frames(mixed, 8, seek=seek, limits=Limits(pixels=10_000))
 
 
-def test_what_is_read_whole_takes_no_more_than_the_memory(folder):
+def test_what_is_read_whole_takes_no_more_than_the_memory():
+    limits = Limits(memory=2**18)
+    frames, sound = decoding_scalar._Frames(limits, None, False, None, None), decoding_scalar._Sound(limits)
+    frame, piece = np.zeros(64 * 64 * 3, np.uint8), np.zeros(2**15, np.uint8)
+    for place in range(21):
+        frames.receive("frame", {"height": 64, "width": 64, "place": place}, frame)
     with pytest.raises(LimitError, match=f"its frames take more than {2**18} bytes; the limit is memory={2**18}"):
-        Answers.frames(40, Limits(memory=2**18))
-    assert Answers.frames(20, Limits(memory=2**18))
-
-
-class Answers:
-    @staticmethod
-    def frames(count, limits):
-        answer = decoding_scalar._Frames(limits, None, False, None, None)
-        for place in range(count):
-            frame = np.zeros(64 * 64 * 3, np.uint8)
-            answer.receive("frame", {"height": 64, "width": 64, "place": place}, frame)
-        return answer.result()
+        frames.receive("frame", {"height": 64, "width": 64, "place": 21}, frame)
+    for _ in range(4):
+        sound.receive("sound", {}, piece)
+    assert sound.samples().nbytes == 2**18
+    with pytest.raises(LimitError, match=f"its sound takes more than {2**18} bytes; the limit is memory={2**18}"):
+        sound.receive("sound", {}, piece)
 
 
 def test_large_subtitle_files_are_held_to_the_memory(tmp_path):
@@ -292,7 +306,12 @@ def test_nonsense_from_a_decoder_is_an_error_of_the_file(folder, misbehaving, po
         ("os._exit(3)", Limits(), MediaError, "the decoder crashed.*exit code 3"),
         ("while True: pass", Limits(time=1), LimitError, "computes for more than 1 s; the limit is time=1"),
         ("time.sleep(60)", Limits(time=0.2), LimitError, "waits for too long; the limit is time=0.2"),
-        ("bytearray(2**31)", Limits(), LimitError, f"more than {2**30} bytes of memory; the limit is memory={2**30}"),
+        (
+            "bytearray(2**31)",
+            Limits(),
+            LimitError,
+            f"{2**30} bytes of memory may be too few; the limit is memory={2**30}",
+        ),
         ("raise OverflowError('too big')", Limits(), MediaError, "unexpected fault.*OverflowError: too big"),
         ("assert False", Limits(), MediaError, "unexpected fault.*AssertionError"),
         ("raise OSError(5, 'Input/output error')", Limits(), MediaError, "reading failed .*Input/output error"),
@@ -350,6 +369,15 @@ def test_decoders_together_take_the_memory_of_one(pool):
         lease.__exit__(None, None, None)
     thread.join(30)
     assert order == [("alone", total)] and pool.taken == 0
+
+
+def test_limits_set_from_outside_are_kept(monkeypatch):
+    set_to = {}
+    hard = {resource.RLIMIT_CPU: 7, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (0, hard[kind]))
+    monkeypatch.setattr(resource, "setrlimit", set_to.__setitem__)
+    media_scalar._restrict({"time": 10**6}, 1000, 2000)
+    assert set_to == {resource.RLIMIT_CPU: (7, 7), resource.RLIMIT_DATA: (3000, resource.RLIM_INFINITY)}
 
 
 def test_a_decoder_that_cannot_start_is_no_fault_of_the_file(folder, pool, tmp_path, monkeypatch):
@@ -525,3 +553,97 @@ def test_a_name_that_is_not_utf_8_is_a_name(folder, tmp_path):
     path = os.fsdecode(os.fsencode(tmp_path) + b"/n\xe4me.mp4")
     shutil.copy(folder / "whole.mp4", path)
     assert len(read_frames(path, 3)) == 3
+
+
+# ---------------------------------------------------------------- what a file can make the decoder open
+
+
+def box(data, path):
+    """The position of a box of an mp4."""
+    start, end = 0, len(data)
+    for name in path:
+        while data[start + 4 : start + 8] != name:
+            start += int.from_bytes(data[start : start + 4], "big")
+        end = start + int.from_bytes(data[start : start + 4], "big")
+        found, start = start, start + (16 if name == b"dref" else 8)
+    return found, end
+
+
+def with_reference(data, target):
+    """Say in an mp4 whose index comes last that its data are in another file."""
+    path = [b"moov", b"trak", b"mdia", b"minf", b"dinf", b"dref"]
+    start, end = box(data, [*path, b"url "])
+    name = os.fsencode(target)
+    name += b"\0" * (len(name) % 2)
+    alias = bytes(4 + 10 + 1 + 27 + 12 + 1 + 63 + 16) + b"\xff\xff\xff\xff" + bytes(16)
+    alias += struct.pack(">HH", 2, len(name)) + name + b"\xff\xff\0\0"
+    alias = struct.pack(">I4s", 8 + len(alias), b"alis") + alias
+    changed = bytearray(data[:start] + alias + data[end:])
+    for depth in range(1, len(path) + 1):
+        position, _ = box(data, path[:depth])
+        size = int.from_bytes(data[position : position + 4], "big") + len(alias) - (end - start)
+        changed[position : position + 4] = size.to_bytes(4, "big")
+    return bytes(changed)
+
+
+def with_next_segment(data, target):
+    """Say in a Matroska file of unknown length that it goes on in another file."""
+    start = data.rindex(b"\x15\x49\xa9\x66") + 4  # the index at the start names it, too
+    length = 9 - data[start].bit_length()
+    size = int.from_bytes(data[start : start + length], "big") & ((1 << 7 * length) - 1)
+    name = os.fsencode(target)
+    link = b"\x3e\x83\xbb" + (2**14 | len(name)).to_bytes(2, "big") + name
+    link += b"\x3e\xb9\x23\x90" + bytes(range(16))  # its identifier
+    size = (size + len(link) | 1 << 56).to_bytes(8, "big")
+    return data[:start] + size + link + data[start + length :]
+
+
+def suspicious(folder, kind):
+    """Write a file that refers to `secret.mp4`, a whole clip beside it."""
+    secret, path = folder / "secret.mp4", folder / "clip.mp4"
+    write_media(secret, 3)
+    if kind == "whole":
+        write_media(path, 10, seconds_of_audio=1.0)
+        (folder / "clip.srt").write_text(CAPTIONS)
+    elif kind == "reference":
+        write_media(path, 3)
+        path.write_bytes(with_reference(path.read_bytes(), secret))
+    elif kind == "segments":
+        path = folder / "clip.mkv"
+        write_media(path, 3, container={"live": "1"})
+        path.write_bytes(with_next_segment(path.read_bytes(), secret))
+    else:
+        playlists = {
+            "hls": f"#EXTM3U\n#EXT-X-VERSION:3\n#EXTINF:10,\n{secret}\n#EXT-X-ENDLIST\n",
+            "hls_http": "#EXTM3U\n#EXT-X-VERSION:3\n#EXTINF:10,\nhttp://127.0.0.1:9/a.ts\n#EXT-X-ENDLIST\n",
+            "concat": "ffconcat version 1.0\nfile 'secret.mp4'\n",
+            "dash": "<?xml version='1.0'?>\n<MPD xmlns='urn:mpeg:dash:schema:mpd:2011'><Period><BaseURL>"
+            f"{secret}</BaseURL></Period></MPD>",
+            "sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\nc=IN IP4 127.0.0.1\nm=video 9 RTP/AVP 96\na=rtpmap:96 H264/90000\n",
+            "imf": f"[playlist]\nFile1={secret}\nNumberOfEntries=1\n",
+        }
+        path.write_text(playlists[kind])
+    return path
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.parametrize("kind", ["whole", "reference", "segments", "hls", "hls_http", "concat", "dash", "sdp", "imf"])
+def test_reading_a_file_opens_nothing_else(tmp_path, pool, monkeypatch, kind):
+    path, log = suspicious(tmp_path, kind), tmp_path / "log"
+    wrapper = tmp_path / "python"
+    wrapper.write_text(
+        f'#!/bin/sh\nexec strace -f -s 4096 -e trace=%file,%network,%process,write -o {log} {sys.executable} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(wrapper))
+    clip = make_processor().read_clip(path, on_error="missing")
+    assert clip.has_video == (kind in ("whole", "segments"))  # the reference is one to data that are not read
+    pool.close()
+    lines = log.read_text().splitlines()
+    ready = next(number for number, line in enumerate(lines) if "write(" in line and "ready" in line)
+    calls = [line.split(maxsplit=1)[1] for line in lines[ready + 1 :]]
+    calls = [call for call in calls if not call.startswith(("write(", "<...", "+++", "---", "exit", "clone", "wait"))]
+    allowed = {str(path), str(path.with_suffix(".srt"))} if kind == "whole" else {str(path)}
+    opened = {name for call in calls for name in re.findall(r'"((?:[^"\\]|\\.)+)"', call)}
+    assert opened == allowed
+    assert {call.split("(")[0] for call in calls} <= {"openat", "open", "stat", "newfstatat", "lstat", "access"}

@@ -599,16 +599,28 @@ def test_a_comment_called_duration_promises_nothing(tmp_path, suffix, duration):
     assert len(read_audio(path)) == pytest.approx(16_000, abs=400)
 
 
-@pytest.mark.parametrize("suffix", [".aiff", ".avi"])
-def test_a_promise_of_samples_is_one_of_samples(tmp_path, suffix):
+@pytest.mark.parametrize(("suffix", "promise"), [(".aiff", "132300 samples"), (".avi", r"\d+ bytes")])
+def test_pcm_is_whole_or_cut(tmp_path, suffix, promise):
     path = tmp_path / f"sound{suffix}"
     codec = "pcm_s16be" if suffix == ".aiff" else "pcm_s16le"
     write_media(path, 0, seconds_of_audio=3.0, audio_codec=codec)
     assert len(read_audio(path)) == pytest.approx(48_000, abs=2)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * 0.8)])
-    with pytest.raises(MediaError, match="promises 132300 samples"):
+    with pytest.raises(MediaError, match=f"promises {promise}"):
         read_audio(path)
+
+
+@pytest.mark.parametrize("codec", ["mpeg4", "libx264"])
+def test_an_avi_is_whole_or_cut(tmp_path, codec):
+    path = tmp_path / "clip.avi"
+    write_media(path, codec=codec, seconds_of_audio=2.0, audio_codec="mp3")  # counts a 41st, empty frame
+    assert len(read_frames(path)) == 40
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * 0.9)])
+    for read in (read_frames, read_audio):
+        with pytest.raises(MediaError, match=r"promises \d+ bytes"):
+            read(path)
 
 
 # ---------------------------------------------------------------- long sound

@@ -1,0 +1,91 @@
+"""Files that are none, and files that a limit keeps from being read."""
+
+import os
+
+import pytest
+
+from gallery.gallery import Gallery, GalleryWriter
+from modeling_scalar.media_scalar import Limits, MediaError
+from search.indexing import clip_sha256, clip_stat, find_files, index_files
+from tests.modeling_scalar.test_media_scalar import write_media
+from tests.search.test_indexing import FakeModel, FakeProcessor
+
+
+def index(folder, processor, model=None, **options):
+    with GalleryWriter(folder.parent / "gallery", "float32") as writer:
+        writer.metadata = {"model": "model", "fingerprint": "fingerprint", "query_temperature": 0.1}
+        report = index_files(find_files([folder]), writer, model or FakeModel(), processor, **options)
+    return report, Gallery.open(folder.parent / "gallery")
+
+
+def named(paths):
+    return [os.path.basename(path) for path in paths]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "clips"
+    folder.mkdir()
+    (folder / "a.mp4").write_text("1 video")
+    os.mkfifo(folder / "b.mp4")
+    (folder / "c.mp4").symlink_to("/dev/zero")
+    (folder / "d.mp4").write_text("2 video")
+    return folder
+
+
+def test_what_is_no_file_is_named_and_does_not_stop_the_run(folder):
+    for _ in range(2):
+        report, gallery = index(folder, FakeProcessor())
+        assert {os.path.basename(file.path): file.reason for file in report.unreadable} == {
+            "b.mp4": "not a file but a pipe. Only regular files are read.",
+            "c.mp4": "not a file but a device. Only regular files are read.",
+        }
+        assert named(gallery.clip_ids) == ["a.mp4", "d.mp4"]
+
+
+def test_a_link_is_found_by_the_file_it_leads_to_and_another_by_its_own_name(folder):
+    (folder / "e.mp4").symlink_to(folder / "a.mp4")
+    assert named(find_files([folder])) == ["a.mp4", "b.mp4", "c.mp4", "d.mp4"]
+
+
+def test_only_files_are_hashed(folder):
+    for name in ("b.mp4", "c.mp4"):
+        with pytest.raises(MediaError, match=f"{name}: not a file"):
+            clip_sha256(str(folder / name))
+    before = clip_sha256(str(folder / "a.mp4"))
+    os.mkfifo(folder / "a.srt")  # which reading the clip reports
+    assert clip_sha256(str(folder / "a.mp4")) != before
+    assert clip_stat(str(folder / "a.mp4"))[0] == len("1 video")
+
+
+def test_a_subtitle_pipe_beside_a_clip_leaves_the_clip(tmp_path, tiny_processor, tiny_model):
+    folder = tmp_path / "clips"
+    folder.mkdir()
+    write_media(folder / "a.mp4", 10)
+    os.mkfifo(folder / "a.srt")
+    report, gallery = index(folder, tiny_processor, tiny_model)
+    assert named(gallery.clip_ids) == ["a.mp4"] and report.unreadable == []
+    (problems,) = report.problems.values()
+    assert len(problems) == 1 and "a.srt: not a file but a pipe" in problems[0]
+
+
+def test_a_file_that_exceeds_a_limit_is_read_once_the_limit_is_raised(tmp_path, tiny_processor, tiny_model):
+    folder = tmp_path / "clips"
+    folder.mkdir()
+    write_media(folder / "a.mp4", 10)
+    try:
+        for limits, unreadable, retried in ((63, 1, 0), (63, 1, 1), (32, 1, 1), (64, 0, 0)):
+            tiny_processor.limits = Limits(pixels=limits * 64)
+            report, gallery = index(folder, tiny_processor, tiny_model)
+            assert (len(report.unreadable), len(report.not_retried)) == (unreadable, retried)
+            assert len(gallery) == 1 - unreadable
+        tiny_processor.limits = Limits(pixels=63 * 64)
+        write_media(folder / "b.mp4", 10, seconds_of_audio=1.0)
+        report, gallery = index(folder, tiny_processor, tiny_model)
+        assert len(gallery) == 2 and len(report.problems) == 1  # its sound could be read
+        assert len(index(folder, tiny_processor, tiny_model)[0].unchanged) == 2
+        tiny_processor.limits = Limits()
+        report, gallery = index(folder, tiny_processor, tiny_model)
+        assert named(report.changed) == ["b.mp4"] and report.problems == gallery.problems() == {}
+    finally:
+        tiny_processor.limits = Limits()
