@@ -12,9 +12,9 @@ from transformers.feature_extraction_utils import BatchFeature
 _SERVICE = {"auto_map", "processor_class", "image_processor_type", "feature_extractor_type"}
 
 
-def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name that this one is a slip of the pen for, if there is one."""
-    close = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=0.85)
+def nearest_name(name: str, known: Iterable[str], likeness: float = 0.75) -> str | None:
+    """The known name that this one is most like, if there is one."""
+    close = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=likeness)
     return close[0] if close else None
 
 
@@ -39,7 +39,8 @@ def refuse_slips(names: Iterable[str], known: Iterable[str], what: str) -> None:
         TypeError: with the nearest known name.
     """
     known = set(known)
-    refuse_unknown([name for name in names if name not in _SERVICE and nearest_name(name, known)], known, what)
+    slips = [name for name in names if name not in known | _SERVICE and nearest_name(name, known, likeness=0.85)]
+    refuse_unknown(slips, known, what)
 
 
 def tensor_type(return_tensors: Any) -> str | None:

@@ -230,8 +230,8 @@ def test_a_call_checks_its_keywords_and_the_sampling_rate():
     assert type(lists) is list and np.array_equal(lists[0], expected[0].numpy())
     with pytest.raises(ValueError, match="`sampling_rate=8000`, but the feature extractor reads 16000 Hz"):
         extractor(waveform, sampling_rate=8000)
-    with pytest.raises(TypeError, match="`sampling_rte` is not an argument. Did you mean `sampling_rate`"):
-        extractor(waveform, sampling_rte=8000)
+    with pytest.raises(TypeError, match="`sample_rate` is not an argument. Did you mean `sampling_rate`"):
+        extractor(waveform, sample_rate=8000)
     with pytest.raises(ValueError, match="has 44100 Hz, the feature extractor reads 8000 Hz"):
         ScalarFeatureExtractor(sampling_rate=8000)((waveform, 44_100))
     with pytest.raises(ValueError, match="empty"):
