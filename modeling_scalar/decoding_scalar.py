@@ -461,6 +461,7 @@ class _Pool:
 
     def close(self) -> None:
         """End all decoders."""
+        self.idle.clear()
         for decoder in list(self.all):
             self.end(decoder)
 

@@ -21,6 +21,7 @@ import torch
 
 from modeling_scalar import decoding_scalar, media_scalar
 from modeling_scalar.decoding_scalar import (
+    prepare_frames,
     read_audio,
     read_frames,
     read_header,
@@ -380,6 +381,22 @@ def test_limits_set_from_outside_are_kept(monkeypatch):
     assert set_to == {resource.RLIMIT_CPU: (7, 7), resource.RLIMIT_DATA: (3000, resource.RLIM_INFINITY)}
 
 
+def test_frames_that_turn_out_to_be_void_are_not_drawn_for(folder, misbehaving, pool):
+    frame = "channel.send('frame', bytes(300), height=10, width=10, place=%d)\n"
+    states, kept = [], []
+    for attempts in (1, 3):
+        misbehaving(
+            "channel.ask('choose', available=40)\n" + ("channel.send('begin')\n" + frame % 1) * attempts + frame % 0
+        )
+        generator = torch.Generator().manual_seed(3)
+        prepare = ScalarImageProcessor(image_size=4).prepare(True, generator)
+        kept.append(prepare_frames(folder / "whole.mp4", prepare, 2, training=True, generator=generator))
+        states.append(generator.get_state())
+        pool.close()
+    assert len(kept[0]) == len(kept[1]) == 2
+    assert torch.equal(*states)
+
+
 def test_a_decoder_that_cannot_start_is_no_fault_of_the_file(folder, pool, tmp_path, monkeypatch):
     monkeypatch.setattr(decoding_scalar, "_PROGRAM", tmp_path / "nowhere.py")
     with pytest.raises(RuntimeError, match="did not start .exit code 2.*nowhere.py"):
@@ -419,6 +436,8 @@ if sys.argv[2] == "interrupt":
     os.killpg(0, signal.SIGINT)  # as Ctrl-C in a terminal does
 print(decoder.process.pid, flush=True)
 if sys.argv[2] == "fork":
+    if os.fork() == 0:
+        signal.pause()  # reads nothing
     if os.fork() == 0:  # as the workers of a DataLoader are made
         assert len(read_frames(sys.argv[1], 3)) == 3
         mine, = _pool.all
