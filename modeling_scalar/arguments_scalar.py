@@ -18,17 +18,17 @@ def nearest_name(name: str, known: Iterable[str], likeness: float = 0.75) -> str
     return close[0] if close else None
 
 
-def refuse_unknown(names: Iterable[str], known: Iterable[str], what: str) -> None:
+def refuse_unknown(names: Iterable[str], known: Iterable[str], what: str, listed: Iterable[str] | None = None) -> None:
     """Refuse names that are not known.
 
     Raises:
-        TypeError: with the nearest known name, or all of them.
+        TypeError: with the nearest known name, or with those that are worth listing, by default all.
     """
-    known = sorted(known)
+    known = set(known)
     for name in names:
         if name not in known:
             near = nearest_name(name, known)
-            hint = f"Did you mean `{near}`?" if near else f"Known are: {', '.join(known)}."
+            hint = f"Did you mean `{near}`?" if near else f"Known are: {', '.join(sorted(listed or known))}."
             raise TypeError(f"`{name}` is not {what}. {hint}")
 
 

@@ -64,6 +64,8 @@ def to_waveform(audio: Any, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
         ValueError: another shape, or a rate that it cannot be resampled from.
     """
     if isinstance(audio, Mapping) and {"array", "sampling_rate"} <= audio.keys():
+        if not is_number(audio["sampling_rate"]):
+            raise TypeError(f"`sampling_rate` must be a number, got {audio['sampling_rate']!r}.")
         audio = (audio["array"], int(audio["sampling_rate"]))
     if _has_rate(audio):
         waveform, rate = audio[0], int(audio[1])

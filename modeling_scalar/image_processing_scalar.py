@@ -5,6 +5,7 @@ were trained on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -108,11 +109,13 @@ _FIXED = {
 
 
 def _square(name: str, size: Any) -> int:
-    if isinstance(size, Mapping) and set(size) == {"height", "width"} and size["height"] == size["width"]:
-        size = size["height"]
-    if isinstance(size, Mapping) or isinstance(size, (list, tuple)) and len(set(size)) != 1:
+    sides = size
+    if isinstance(size, Mapping):
+        sides = [size[side] for side in ("height", "width")] if set(size) == {"height", "width"} else []
+    sides = set(sides) if isinstance(sides, (list, tuple)) else {sides}
+    if len(sides) != 1 or not all(isinstance(side, Integral) for side in sides):
         raise ValueError(f"`{name}` must be a square, as {{'height': 224, 'width': 224}} or 224, got {size!r}.")
-    return int(size[0] if isinstance(size, (list, tuple)) else size)
+    return int(sides.pop())
 
 
 class ScalarImageProcessor(Settings, BaseImageProcessor):
@@ -170,8 +173,8 @@ class ScalarImageProcessor(Settings, BaseImageProcessor):
         image_size, resize_mode = own.get("image_size", 224), own.get("resize_mode", "squash")
         if resize_mode not in RESIZE_MODES:
             raise ValueError(f"`resize_mode` must be one of {RESIZE_MODES}, got {resize_mode!r}.")
-        if image_size < 1:
-            raise ValueError(f"`image_size` must be at least 1, got {image_size!r}.")
+        if not isinstance(image_size, Integral) or image_size < 1:
+            raise ValueError(f"`image_size` must be a whole number, at least 1, got {image_size!r}.")
         if train_crop_scale is not None and not 0 < train_crop_scale[0] <= train_crop_scale[1] <= 1:
             raise ValueError(f"`train_crop_scale` must be an ascending pair in (0, 1], got {train_crop_scale!r}.")
         self.image_size = image_size
@@ -349,6 +352,8 @@ class ScalarImageProcessor(Settings, BaseImageProcessor):
         several = isinstance(images, (list, tuple)) or getattr(images, "ndim", None) == 5
         clips = [to_frames(clip) if is_picture(clip) else clip for clip in (images if several else [images])]
         rows = [processor.process_frames(clip, training, generator) for clip in clips]
+        if not rows:
+            raise ValueError("The list of clips is empty: pass at least one clip.")
         if len({len(row) for row in rows}) != 1:
             raise ValueError(f"Clips of a batch must have equally many frames, got {[len(row) for row in rows]}.")
         return to_batch({"pixel_values_videos": torch.stack(rows)}, return_tensors)

@@ -13,6 +13,7 @@ from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
 from transformers.feature_extraction_utils import BatchFeature, FeatureExtractionMixin
 from transformers.image_processing_utils import BaseImageProcessor
@@ -130,6 +131,8 @@ def _take_frames(video: Any, num_frames: int | None, training: bool, generator: 
     if is_picture(video):
         video = [video]
     if isinstance(video, (np.ndarray, torch.Tensor)):
+        if video.ndim != 4:
+            return to_frames(video)  # which says so
         available, take = len(video), video.__getitem__
     elif isinstance(video, (list, tuple)) and all(map(is_picture, video)):
         available, take = len(video), lambda indices: [video[index] for index in indices]
@@ -532,10 +535,12 @@ class ScalarProcessor(ProcessorMixin):
                 )
         known = set().union(*_GROUPS.values())
         common = dict(given.pop("common_kwargs", None) or {})
-        refuse_unknown(given, known | _ARGUMENTS | _OF_PLACEHOLDERS, "an argument of the processor")
+        refuse_unknown(given, known | _ARGUMENTS | _OF_PLACEHOLDERS, "an argument of the processor", _ARGUMENTS)
         refuse_unknown(common, known, "one of `common_kwargs`")
         for group, names in _GROUPS.items():
             own = given.get(group) or {}
+            if not isinstance(own, Mapping):
+                raise TypeError(f"`{group}` must be a dictionary, got {type(own).__name__}.")
             refuse_unknown(own, names, f"one of `{group}`")
             shared = {name: value for name, value in common.items() if name in names and name not in given}
             given[group] = shared | own
@@ -544,7 +549,10 @@ class ScalarProcessor(ProcessorMixin):
         if len(asked) > 1:
             raise ValueError(f"A batch has one kind of tensors: `return_tensors` must agree, got {asked}.")
         tokenizer_settings = getattr(self.tokenizer, "init_kwargs", {})
-        groups = self._merge_kwargs(self.valid_processor_kwargs, tokenizer_init_kwargs=tokenizer_settings, **given)
+        try:
+            groups = self._merge_kwargs(self.valid_processor_kwargs, tokenizer_init_kwargs=tokenizer_settings, **given)
+        except StrictDataclassError as error:  # a value of the wrong type, which it names
+            raise ValueError(" ".join(str(error).split())) from error
         check_sampling_rate(groups["audio_kwargs"].get("sampling_rate"), self.feature_extractor.sampling_rate)
         for name in _OF_PLACEHOLDERS:
             if groups.get(name) or groups["text_kwargs"].pop(name, None):

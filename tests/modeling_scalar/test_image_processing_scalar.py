@@ -241,6 +241,8 @@ def test_names_of_transformers_mean_what_they_say(settings, image_size, resize_m
     [
         ({"size": {"height": 64, "width": 32}}, "`size` must be a square, .* got .*'width': 32"),
         ({"size": {"longest_edge": 64}}, "`size` must be a square"),
+        ({"size": "64"}, "`size` must be a square, .* got '64'"),
+        ({"image_size": 64.5}, "`image_size` must be a whole number, at least 1, got 64.5"),
         ({"size": 64, "image_size": 32}, "`size=64` means `image_size=64`, which contradicts `image_size=32`"),
         ({"size": {"shortest_edge": 64}, "crop_size": 32}, "`crop_size=32` means .* contradicts `image_size=64`"),
         ({"size": {"shortest_edge": 64}, "resize_mode": "squash"}, "`resize_mode='crop'`, which contradicts"),

@@ -534,7 +534,9 @@ def test_without_sampling_all_frames_are_kept(processor):
         ({"videos": [[random_frames(), random_frames()]]}, TypeError, "A video must be .* got list of ndarray"),
         ({"videos": [["a.mp4", "b.mp4"]]}, TypeError, "A video must be .* got list of str"),
         ({"videos": np.zeros((8, 8), np.uint8)}, ValueError, r"\(frames, height, width, 3\).*got \(8, 8\)"),
-        ({"images": np.zeros((8, 8), np.uint8)}, ValueError, r"got \(8, 8\)"),
+        ({"images": np.zeros((9, 8), np.uint8)}, ValueError, r"got \(9, 8\)"),
+        ({"videos": random_frames(), "images_kwargs": [1]}, TypeError, "`images_kwargs` must be a dictionary"),
+        ({"audio": {"array": np.zeros(8000), "sampling_rate": None}}, TypeError, "`sampling_rate` must be a number"),
         ({"images": [np.zeros((8, 8, 4), np.uint8)]}, ValueError, r"\(height, width, 3\).*got \(8, 8, 4\)"),
         ({"images": random_frames(), "videos": random_frames()}, ValueError, "`images` and `videos` are both"),
         ({"audio": np.zeros((3, 8000), np.float32)}, ValueError, r"\(3, 8000\) may be several waveforms or the chan"),
@@ -636,7 +638,7 @@ def test_a_setting_of_the_image_processor_can_be_given_for_one_call(processor):
         ({"images_kwargs": {"imagesize": 3}}, "Did you mean `image_size`"),
         ({"audio_kwargs": {"max_length": 3}}, "`max_length` is not one of `audio_kwargs`. Known are: padding"),
         ({"common_kwargs": {"returns_tensors": "pt"}}, "Did you mean `return_tensors`"),
-        ({"colour": "red"}, "`colour` is not an argument of the processor. Known are: .*videos"),
+        ({"colour": "red"}, "`colour` is not an argument of the processor. Known are: audio, .*videos.$"),
         ({"num_frames": 3}, "`num_frames` is a setting of the processor"),
     ],
 )
@@ -645,11 +647,13 @@ def test_unknown_keywords_are_refused_by_the_nearest_name(processor, arguments, 
         processor(text="a dog", **arguments)
 
 
-def test_keywords_that_contradict_each_other_are_refused(processor):
+def test_keywords_that_contradict_each_other_or_make_no_sense_are_refused(processor):
     for options, message in (
         ({"max_length": 3, "text_kwargs": {"max_length": 4}}, "passed two times"),
         ({"text_kwargs": {"return_tensors": "pt"}, "audio_kwargs": {"return_tensors": "np"}}, "one kind of tensors"),
         ({"return_mm_token_type_ids": True}, "placeholders"),
+        ({"image_size": "big"}, "'image_size'.*'big'"),
+        ({"padding": "most"}, "most is not a valid PaddingStrategy"),
     ):
         with pytest.raises(ValueError, match=message):
             processor(text="a dog", **options)
@@ -715,6 +719,13 @@ def test_a_misspelt_setting_is_refused_on_loading(tmp_path, slip, near):
     path.write_text(json.dumps(config))
     with pytest.raises(TypeError, match=f"Did you mean `{near}`"):
         AutoProcessor.from_pretrained(tmp_path)
+
+
+def test_transformers_names_reach_the_parts_on_loading(tmp_path):
+    make_processor().save_pretrained(tmp_path)
+    loaded = AutoProcessor.from_pretrained(tmp_path, size={"shortest_edge": 12}, feature_size=32)
+    assert (loaded.image_processor.image_size, loaded.image_processor.resize_mode) == (12, "crop")
+    assert loaded.feature_extractor.num_mel_bins == 32
 
 
 def test_what_only_the_tokenizer_knows_is_left_to_it(tmp_path):
