@@ -638,7 +638,7 @@ def test_a_setting_of_the_image_processor_can_be_given_for_one_call(processor):
         ({"images_kwargs": {"imagesize": 3}}, "Did you mean `image_size`"),
         ({"audio_kwargs": {"max_length": 3}}, "`max_length` is not one of `audio_kwargs`. Known are: padding"),
         ({"common_kwargs": {"returns_tensors": "pt"}}, "Did you mean `return_tensors`"),
-        ({"colour": "red"}, "`colour` is not an argument of the processor. Known are: audio, .*videos.$"),
+        ({"colour": "red"}, "`colour` is not an argument of the processor. Known are: audio, .*videos_kwargs.$"),
         ({"num_frames": 3}, "`num_frames` is a setting of the processor"),
     ],
 )
