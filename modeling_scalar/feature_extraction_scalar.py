@@ -69,6 +69,8 @@ def to_waveform(audio: Any, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
         audio = (audio["array"], int(audio["sampling_rate"]))
     if _has_rate(audio):
         waveform, rate = audio[0], int(audio[1])
+        if rate < 1:
+            raise ValueError(f"`sampling_rate` must be at least 1 Hz, got {rate}.")
         if rate == sampling_rate:
             return to_waveform(waveform, sampling_rate)
         if sampling_rate != SAMPLING_RATE:
@@ -87,6 +89,8 @@ def to_waveform(audio: Any, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
     waveform = np.asarray(audio)
     if not np.issubdtype(waveform.dtype, np.floating):
         raise TypeError(f"A waveform must be floats in [-1, 1], got {waveform.dtype}. Divide 16-bit by 2**15.")
+    if waveform.ndim == 2 and 0 in waveform.shape:
+        return waveform.reshape(0)
     if waveform.ndim == 2 and min(waveform.shape) <= _MAX_CHANNELS:
         channels_first = waveform if waveform.shape[0] <= waveform.shape[1] else waveform.T
         return resample(channels_first, SAMPLING_RATE)  # which only averages at this rate

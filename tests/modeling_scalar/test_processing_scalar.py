@@ -536,6 +536,7 @@ def test_without_sampling_all_frames_are_kept(processor):
         ({"videos": np.zeros((8, 8), np.uint8)}, ValueError, r"\(frames, height, width, 3\).*got \(8, 8\)"),
         ({"images": np.zeros((9, 8), np.uint8)}, ValueError, r"got \(9, 8\)"),
         ({"videos": random_frames(), "images_kwargs": [1]}, TypeError, "`images_kwargs` must be a dictionary"),
+        ({"audio": (random_waveform(), 0)}, ValueError, "`sampling_rate` must be at least 1 Hz, got 0"),
         ({"audio": {"array": np.zeros(8000), "sampling_rate": None}}, TypeError, "`sampling_rate` must be a number"),
         ({"images": [np.zeros((8, 8, 4), np.uint8)]}, ValueError, r"\(height, width, 3\).*got \(8, 8, 4\)"),
         ({"images": random_frames(), "videos": random_frames()}, ValueError, "`images` and `videos` are both"),
@@ -578,6 +579,12 @@ def test_sound_is_the_same_however_it_is_held(processor, hold):
     one = hold(waveforms)[0]
     if getattr(one, "ndim", 1) == 1 or 1 in one.shape:  # the channels of one, or several: only a list can tell
         assert torch.equal(processor(audio=one)["input_features"], expected[:1])
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 2)])
+def test_sound_without_samples_is_absent_and_noted(processor, shape):
+    clip = processor.read_clip(random_frames(), audio=np.zeros(shape, np.float32))
+    assert not clip.has_audio and "0 samples" in clip.problems[0]
 
 
 def test_channels_are_averaged(processor):
