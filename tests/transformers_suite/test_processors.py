@@ -52,6 +52,9 @@ class Pictures(ScalarImageProcessor):
 @does_not_apply("It has one backend, torch, which runs wherever the model does.",
     "test_new_models_require_torchvision_backend",
 )  # fmt: skip
+@does_not_apply("Another Python gets its code from the saved folder; tested in test_processing_scalar.",
+    "test_pil_can_run_without_torchvision",
+)  # fmt: skip
 class ImageProcessorTest(images.ImageProcessingTestMixin, unittest.TestCase):
     image_processor_tester_class = ImageTester
 
@@ -70,13 +73,18 @@ class ImageProcessorTest(images.ImageProcessingTestMixin, unittest.TestCase):
 
 
 class SoundTester:
+    batch_size, feature_size = 3, 1
+
     def prepare_feat_extract_dict(self):
         return {"num_mel_bins": 32, "segment_length": 64}
+
+    def prepare_inputs_for_common(self, equal_length=False):
+        return [[0.5] * (400 if equal_length else 400 + row) for row in range(self.batch_size)]
 
 
 @does_not_apply("Segments have one length from the start: there is no `pad`, and no mask of what it added.",
     *(name for name in dir(sounds.SequenceFeatureExtractionTestMixin)
-      if name.startswith(("test_padding", "test_truncation", "test_attention_mask", "test_batch_feature"))),
+      if name.startswith(("test_padding", "test_truncation", "test_attention_mask"))),
 )  # fmt: skip
 class FeatureExtractorTest(sounds.SequenceFeatureExtractionTestMixin, unittest.TestCase):
     feature_extraction_class = ScalarFeatureExtractor
