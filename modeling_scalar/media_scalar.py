@@ -804,7 +804,7 @@ def _join_lines(lines: Iterator[str]) -> str:
 
 _TIMING = re.compile(r"^\s*(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}\s*-->\s*(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}")
 # only markup that players interpret: "<3" and "a < b" are speech
-_MARKUP = re.compile(r"</?(?:[a-z]+|\d+:\d{2}[\d:.]*)(?:[.\s][^<>]*)?>|\{\\[^{}]*\}", re.IGNORECASE)
+_MARKUP = re.compile(r"</?(?:[a-z]+(?:[.\s][^<>]*)?|\d+:\d{2}[\d:.]*(?:\s[^<>]*)?)>|\{\\[^{}]*\}", re.IGNORECASE)
 
 
 def _cue_lines(text: str, is_vtt: bool) -> Iterator[str]:

@@ -272,6 +272,14 @@ def test_large_subtitle_files_are_held_to_the_memory(tmp_path):
     assert read_subtitle(tmp_path / "clip.srt").startswith("Hello there")
 
 
+@pytest.mark.parametrize(
+    "line", ["<1:00" + "." * 10**6, "<a" * 10**6, "{\\\\" * 10**6, "<" + "1" * 10**6, "<a " * 10**6]
+)
+def test_markup_without_an_end_takes_no_time_to_speak_of(tmp_path, line):
+    (tmp_path / "clip.srt").write_text(CAPTIONS + line + "\n")
+    assert read_subtitle(tmp_path / "clip.srt", Limits(time=5)).startswith("Hello there")
+
+
 # ---------------------------------------------------------------- decoders that misbehave
 
 NONSENSE = {
