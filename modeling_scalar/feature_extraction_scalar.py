@@ -5,8 +5,9 @@ Kaldi's filter bank works on each 25 ms window by itself, so only the windows of
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,104 @@ import torch
 from transformers.audio_utils import mel_filter_bank
 from transformers.feature_extraction_utils import BatchFeature, FeatureExtractionMixin
 
+from .arguments_scalar import Settings, agree, refuse_unknown, to_batch
 from .decoding_scalar import frame_indices, to_tensor
-from .media_scalar import SAMPLING_RATE
+from .media_scalar import SAMPLING_RATE, resample
+
+_MAX_CHANNELS = 8  # more are a batch that somebody took for one waveform
+
+
+def is_number(item: Any) -> bool:
+    """Whether this is one number, of Python, NumPy or torch."""
+    return isinstance(item, Real) or (isinstance(item, (np.ndarray, torch.Tensor)) and item.ndim == 0)
+
+
+def list_waveforms(audio: Any) -> list:
+    """Tell one waveform from a list of them.
+
+    Args:
+        audio: what [`to_waveform`] takes, or a list or tuple of such. A tuple of a waveform and an `int` is one.
+    Returns:
+        The list.
+    Raises:
+        ValueError: an array `(n, samples)`, which may be `n` waveforms or one with `n` channels.
+    """
+    if isinstance(audio, (np.ndarray, torch.Tensor)) and audio.ndim > 1 and 1 not in audio.shape:
+        raise ValueError(
+            f"An array {tuple(audio.shape)} may be several waveforms or the channels of one: pass `list(waveforms)`, "
+            "or `[waveform]`."
+        )
+    if not isinstance(audio, (list, tuple)) or _has_rate(audio) or (audio and is_number(audio[0])):
+        return [audio]
+    return list(audio)
+
+
+def _has_rate(audio: Any) -> bool:
+    return isinstance(audio, tuple) and len(audio) == 2 and isinstance(audio[1], Integral) and not is_number(audio[0])
+
+
+def to_waveform(audio: Any, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
+    """Bring one waveform to mono.
+
+    Args:
+        audio: a float array or tensor `(samples,)`, `(channels, samples)` or `(samples, channels)`, or a list of
+            floats, at `sampling_rate`; or `{"array": ..., "sampling_rate": ...}`, as data sets have it, or a tuple
+            `(array, sampling_rate)`, which is resampled. Channels are averaged.
+        sampling_rate (`int`): in Hz, of what is returned.
+    Raises:
+        TypeError: something else, or integers.
+        ValueError: another shape, or a rate that it cannot be resampled from.
+    """
+    if isinstance(audio, Mapping) and {"array", "sampling_rate"} <= audio.keys():
+        if not is_number(audio["sampling_rate"]):
+            raise TypeError(f"`sampling_rate` must be a number, got {audio['sampling_rate']!r}.")
+        audio = (audio["array"], int(audio["sampling_rate"]))
+    if _has_rate(audio):
+        waveform, rate = audio[0], int(audio[1])
+        if rate < 1:
+            raise ValueError(f"`sampling_rate` must be at least 1 Hz, got {rate}.")
+        if rate == sampling_rate:
+            return to_waveform(waveform, sampling_rate)
+        if sampling_rate != SAMPLING_RATE:
+            raise ValueError(f"The sound has {rate} Hz, the feature extractor reads {sampling_rate} Hz: resample it.")
+        return resample(to_waveform(waveform, rate)[None], rate)
+    if isinstance(audio, (list, tuple)) and all(map(is_number, audio)):
+        audio = np.asarray(audio, dtype=None if audio else np.float64)
+    if isinstance(audio, torch.Tensor):
+        audio = audio.detach().cpu()
+        audio = audio.float() if audio.dtype == torch.bfloat16 else audio  # NumPy has none
+    if not isinstance(audio, np.ndarray) and not isinstance(audio, torch.Tensor):
+        raise TypeError(
+            "A waveform must be an array or a list of floats, {'array': ..., 'sampling_rate': ...} or a tuple "
+            f"(array, sampling_rate), got {type(audio).__name__}."
+        )
+    waveform = np.asarray(audio)
+    if not np.issubdtype(waveform.dtype, np.floating):
+        raise TypeError(f"A waveform must be floats in [-1, 1], got {waveform.dtype}. Divide 16-bit by 2**15.")
+    if waveform.ndim == 2 and 0 in waveform.shape:
+        return waveform.reshape(0)
+    if waveform.ndim == 2 and min(waveform.shape) <= _MAX_CHANNELS:
+        channels_first = waveform if waveform.shape[0] <= waveform.shape[1] else waveform.T
+        return resample(channels_first, SAMPLING_RATE)  # which only averages at this rate
+    if waveform.ndim != 1:
+        raise ValueError(
+            f"A waveform must have the shape (samples,) or (channels, samples) with at most {_MAX_CHANNELS} channels, "
+            f"got {waveform.shape}."
+        )
+    return waveform
+
+
+def check_sampling_rate(stated: int | None, expected: int) -> None:
+    """Refuse waveforms of another rate than the feature extractor's.
+
+    Raises:
+        ValueError: another rate.
+    """
+    if stated is not None and stated != expected:
+        raise ValueError(
+            f"`sampling_rate={stated}`, but the feature extractor reads {expected} Hz. Resample the waveforms, or "
+            "pass each as a tuple `(waveform, sampling_rate)`."
+        )
 
 
 @lru_cache
@@ -72,22 +169,33 @@ def kaldi_fbank(
     return mel.clamp(min=torch.finfo(torch.float32).eps).log().float()
 
 
-class ScalarFeatureExtractor(FeatureExtractionMixin):
+# What transformers lets one choose and is fixed here.
+_FIXED = {"padding_value": 0.0, "return_attention_mask": False}
+
+
+class ScalarFeatureExtractor(Settings, FeatureExtractionMixin):
     """Turn waveforms into `input_features`: normalised filter banks, padded and cut into segments.
 
+    Transformers' `feature_size` is taken for `num_mel_bins`; another `padding_value` than zero is refused.
+
     Args:
-        num_mel_bins (`int`): 64 as in VAST; the original BEATs has 128.
+        num_mel_bins (`int`): 64 by default, as in VAST; the original BEATs has 128.
         sampling_rate (`int`): in Hz.
         segment_length (`int`): windows of 10 ms in a segment.
         num_segments (`int`): segments per clip, chosen from all of them as frames are (`frame_indices`).
         mean (`float`), std (`float`): values become `(x - mean) / (2 * std)`; padding is zero after that.
+    Raises:
+        TypeError: a name that no setting has.
+        ValueError: a value out of its range, or two that contradict each other.
     """
 
     model_input_names = ["input_features"]
+    other_names = ("feature_size", *_FIXED)
+    padding_value = _FIXED["padding_value"]
 
     def __init__(
         self,
-        num_mel_bins: int = 64,
+        num_mel_bins: int | None = None,
         sampling_rate: int = SAMPLING_RATE,
         segment_length: int = 1024,
         num_segments: int = 1,
@@ -95,8 +203,8 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
         std: float = 6.55582,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        self.num_mel_bins = num_mel_bins
+        super().__init__(**self.known_only(kwargs))
+        self.num_mel_bins = self.translate({"num_mel_bins": num_mel_bins} | kwargs).get("num_mel_bins", 64)
         self.sampling_rate = sampling_rate
         self.segment_length = segment_length
         self.num_segments = num_segments
@@ -105,6 +213,26 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)!r}.")
         self.mean = mean
         self.std = std
+
+    @classmethod
+    def translate(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Turn transformers' names into arguments of `__init__`.
+
+        Raises:
+            ValueError: they contradict each other, or ask for what is not done here.
+        """
+        own = {name: value for name, value in settings.items() if value is not None}
+        for name in own.keys() & _FIXED:
+            if (value := own.pop(name)) != _FIXED[name]:
+                raise ValueError(f"`{name}` can only be {_FIXED[name]!r} here, got {value!r}.")
+        if (size := own.pop("feature_size", None)) is not None:
+            agree(own, "num_mel_bins", size, f"`feature_size={size!r}`")
+        return own
+
+    @property
+    def feature_size(self) -> int:
+        """Transformers' name of `num_mel_bins`."""
+        return self.num_mel_bins
 
     @property
     def min_samples(self) -> int:
@@ -170,21 +298,44 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
 
     def __call__(
         self,
-        waveforms: np.ndarray | torch.Tensor | list[np.ndarray | torch.Tensor],
+        waveforms: Any,
         training: bool = False,
         generator: torch.Generator | None = None,
         return_tensors: str | None = "pt",
+        sampling_rate: int | None = None,
+        padding: Any = True,
+        **kwargs: Any,
     ) -> BatchFeature:
         """Process one waveform or a list of waveforms, see `process_waveform`.
 
+        Args:
+            waveforms: what [`to_waveform`] takes, or a list of such.
+            training (`bool`), generator (`torch.Generator`): see `process_waveform`.
+            return_tensors (`str`, *optional*): `"pt"`, `"np"`, or `None` for a list with an array per clip.
+            sampling_rate (`int`, *optional*): of the waveforms, checked against the extractor's.
+            padding: of no consequence: segments have one length.
         Returns:
             `BatchFeature` with `input_features` of shape `(clips, num_segments, segment_length, num_mel_bins)`.
+        Raises:
+            TypeError: samples that are not floating-point numbers, or an unknown keyword.
+            ValueError: another shape or sampling rate, or too short.
         """
-        waveforms = waveforms if isinstance(waveforms, (list, tuple)) else [waveforms]
+        refuse_unknown(kwargs, ("training", "generator", "return_tensors", "sampling_rate", "padding"), "an argument")
+        check_sampling_rate(sampling_rate, self.sampling_rate)
+        waveforms = [to_waveform(waveform, self.sampling_rate) for waveform in list_waveforms(waveforms)]
+        if not waveforms:
+            raise ValueError("The list of waveforms is empty: pass at least one.")
         features = torch.stack([self.process_waveform(waveform, training, generator) for waveform in waveforms])
-        return BatchFeature({"input_features": features}, tensor_type=return_tensors)
+        return to_batch({"input_features": features}, return_tensors)
 
 
 ScalarFeatureExtractor.register_for_auto_class("AutoFeatureExtractor")
 
-__all__ = ["ScalarFeatureExtractor", "kaldi_fbank"]
+__all__ = [
+    "ScalarFeatureExtractor",
+    "check_sampling_rate",
+    "is_number",
+    "kaldi_fbank",
+    "list_waveforms",
+    "to_waveform",
+]

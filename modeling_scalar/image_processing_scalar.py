@@ -4,7 +4,8 @@ The paper's images are resized bilinearly without antialiasing; that is the defa
 were trained on.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,75 @@ from transformers.feature_extraction_utils import BatchFeature
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.processing_utils import ImagesKwargs
 
+from .arguments_scalar import Settings, agree, to_batch
 from .decoding_scalar import to_tensor
 
 RESIZE_MODES = ("squash", "crop")
+_BILINEAR = 2  # PIL.Image.Resampling.BILINEAR
 
 
-class ScalarImagesKwargs(ImagesKwargs, total=False):
-    """The settings that `from_pretrained` may override."""
+def is_picture(item: Any) -> bool:
+    """Whether this is one picture: Pillow's, or an array or tensor of three axes."""
+    return hasattr(item, "getbands") or (isinstance(item, (np.ndarray, torch.Tensor)) and item.ndim == 3)
+
+
+def to_frames(frames: Any) -> np.ndarray:
+    """Bring the pictures of one clip to one layout.
+
+    Args:
+        frames: an array or tensor of shape `(frames, height, width, 3)` or `(frames, 3, height, width)`, one picture,
+            or a list of pictures of one size. Pillow's are converted to RGB.
+    Returns:
+        uint8 `np.ndarray` of shape `(frames, height, width, 3)`.
+    Raises:
+        TypeError: something else, or numbers that are not uint8.
+        ValueError: another shape, or pictures of several sizes.
+    """
+    if is_picture(frames):
+        frames = [frames]
+    if isinstance(frames, (list, tuple)):
+        strange = [type(picture).__name__ for picture in frames if not is_picture(picture)]
+        if strange or not frames:
+            raise TypeError(f"A clip must be a list of pictures or one array, got {strange or 'an empty list'}.")
+        arrays = [_channels_last(picture) for picture in frames]
+        if len(sizes := {array.shape[:2] for array in arrays}) > 1:
+            raise ValueError(f"The pictures of a clip must have one size, got (height, width) in {sorted(sizes)}.")
+        return np.stack(arrays)
+    return _channels_last(frames, ndim=4)
+
+
+def _channels_last(item: Any, ndim: int = 3) -> np.ndarray:
+    if hasattr(item, "getbands"):
+        item = item.convert("RGB")
+    if isinstance(item, torch.Tensor):
+        check_uint8(item)
+        item = item.detach().cpu()
+    array = np.asarray(item)
+    check_uint8(array)
+    if array.ndim != ndim or 3 not in (array.shape[-1], array.shape[-3]) or 0 in array.shape:
+        one = "" if ndim == 3 else "frames, "
+        raise ValueError(
+            f"{'A picture' if ndim == 3 else 'Frames of a clip'} must have the shape ({one}height, width, 3) or "
+            f"({one}3, height, width), got {array.shape}."
+        )
+    return array if array.shape[-1] == 3 else np.moveaxis(array, -3, -1)
+
+
+def check_uint8(frames: np.ndarray | torch.Tensor) -> None:
+    """Refuse pixels of another type: what their range is can only be guessed.
+
+    Raises:
+        TypeError: not uint8.
+    """
+    if frames.dtype not in (np.uint8, torch.uint8):
+        raise TypeError(
+            f"Frames must be uint8 RGB in 0..255, got {frames.dtype}. If they are floats in [0, 1], convert them: "
+            "`(frames * 255).round()` as uint8."
+        )
+
+
+class ScalarImageProcessorKwargs(ImagesKwargs, total=False):
+    """The settings that `from_pretrained`, or a call, may override."""
 
     image_size: int
     resize_mode: str
@@ -29,13 +92,43 @@ class ScalarImagesKwargs(ImagesKwargs, total=False):
     train_flip: bool
 
 
-class ScalarImageProcessor(BaseImageProcessor):
+# What transformers lets one choose and is fixed here; `None` is no choice.
+_FIXED = {
+    "do_resize": True,
+    "do_convert_rgb": True,
+    "default_to_square": True,
+    "resample": _BILINEAR,
+    "do_pad": False,
+    "pad_size": None,
+    "data_format": "channels_first",
+    "input_data_format": None,
+    "device": "cpu",
+    "disable_grouping": None,
+    "image_seq_length": None,
+}
+
+
+def _square(name: str, size: Any) -> int:
+    sides = size
+    if isinstance(size, Mapping):
+        sides = [size[side] for side in ("height", "width")] if set(size) == {"height", "width"} else []
+    sides = set(sides) if isinstance(sides, (list, tuple)) else {sides}
+    if len(sides) != 1 or not all(isinstance(side, Integral) for side in sides):
+        raise ValueError(f"`{name}` must be a square, as {{'height': 224, 'width': 224}} or 224, got {size!r}.")
+    return int(sides.pop())
+
+
+class ScalarImageProcessor(Settings, BaseImageProcessor):
     """Turn the uint8 frames of clips into normalised, square `pixel_values_videos`.
 
+    Transformers' names of the settings are taken as well: `size` and `crop_size` if they are squares,
+    `size={"shortest_edge": 224}` and `do_center_crop=True` for `resize_mode="crop"`. What they would ask for and is
+    not done here (`do_resize=False`, padding, other interpolations) is refused.
+
     Args:
-        image_size (`int`): side of the output.
-        resize_mode (`str`): `"squash"` resizes both sides to `image_size`; `"crop"` resizes the short side and crops
-            the centre (MSR-VTT and pretraining).
+        image_size (`int`): side of the output, 224 by default.
+        resize_mode (`str`): `"squash"`, the default, resizes both sides to `image_size`; `"crop"` resizes the short
+            side and crops the centre (MSR-VTT and pretraining).
         antialias (`bool`): bilinear with antialiasing on uint8, several times faster. Off: bilinear without
             antialiasing on floats, the paper's.
         image_mean (`list[float]`), image_std (`list[float]`): per channel, of values in [0, 1]; CLIP's.
@@ -44,37 +137,90 @@ class ScalarImageProcessor(BaseImageProcessor):
             ten times, then the centre square is taken: always so for pictures wider than 5:4. `None`: resize as at
             test time.
         train_flip (`bool`): in training, flip half of the clips horizontally.
+        do_rescale (`bool`), rescale_factor (`float`): multiply 0..255 by this first, 1/255 by default.
+        do_normalize (`bool`): subtract the mean and divide by the deviation.
+    Raises:
+        TypeError: a name that no setting has.
+        ValueError: a value out of its range, or two that contradict each other.
     """
 
-    valid_kwargs = ScalarImagesKwargs
+    valid_kwargs = ScalarImageProcessorKwargs
     model_input_names = ["pixel_values_videos"]
-    train_crop_scale = (0.8, 1.0)  # saving keeps a setting of None only where the class has another default
+    other_names = ("size", "crop_size", "do_center_crop", *_FIXED)
+    # Saving keeps a setting of None only where the class has another default, and these only where they are not it.
+    train_crop_scale = (0.8, 1.0)
+    do_rescale = True
+    rescale_factor = 1 / 255
+    do_normalize = True
+    do_resize = True
 
     def __init__(
         self,
-        image_size: int = 224,
-        resize_mode: str = "squash",
+        image_size: int | None = None,
+        resize_mode: str | None = None,
         antialias: bool = False,
-        image_mean: Sequence[float] = (0.48145466, 0.4578275, 0.40821073),
-        image_std: Sequence[float] = (0.26862954, 0.26130258, 0.27577711),
+        image_mean: float | Sequence[float] = (0.48145466, 0.4578275, 0.40821073),
+        image_std: float | Sequence[float] = (0.26862954, 0.26130258, 0.27577711),
         train_crop_scale: Sequence[float] | None = (0.8, 1.0),
         train_flip: bool = True,
+        do_rescale: bool = True,
+        rescale_factor: float = 1 / 255,
+        do_normalize: bool = True,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
+        super().__init__(**self.known_only(kwargs))
+        own = self.translate({"image_size": image_size, "resize_mode": resize_mode} | kwargs)
+        image_size, resize_mode = own.get("image_size", 224), own.get("resize_mode", "squash")
         if resize_mode not in RESIZE_MODES:
             raise ValueError(f"`resize_mode` must be one of {RESIZE_MODES}, got {resize_mode!r}.")
-        if image_size < 1:
-            raise ValueError(f"`image_size` must be at least 1, got {image_size!r}.")
+        if not isinstance(image_size, Integral) or image_size < 1:
+            raise ValueError(f"`image_size` must be a whole number, at least 1, got {image_size!r}.")
         if train_crop_scale is not None and not 0 < train_crop_scale[0] <= train_crop_scale[1] <= 1:
             raise ValueError(f"`train_crop_scale` must be an ascending pair in (0, 1], got {train_crop_scale!r}.")
         self.image_size = image_size
         self.resize_mode = resize_mode
         self.antialias = antialias
-        self.image_mean = list(image_mean)
-        self.image_std = list(image_std)
+        for name, values in (("image_mean", image_mean), ("image_std", image_std)):
+            values = [values] * 3 if isinstance(values, (int, float)) else list(values)
+            if len(values) != 3 or (name == "image_std" and 0 in values):
+                raise ValueError(f"`{name}` must be three numbers, of red, green and blue, got {values}.")
+            setattr(self, name, values)
         self.train_crop_scale = None if train_crop_scale is None else list(train_crop_scale)
         self.train_flip = train_flip
+        for name, value in (("do_rescale", do_rescale), ("rescale_factor", rescale_factor)):
+            if value != getattr(type(self), name):
+                setattr(self, name, value)
+        if not do_normalize:
+            self.do_normalize = do_normalize
+
+    @classmethod
+    def translate(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Turn transformers' names into arguments of `__init__`.
+
+        Raises:
+            ValueError: they contradict each other, or ask for what is not done here.
+        """
+        own = {name: value for name, value in settings.items() if value is not None or name == "train_crop_scale"}
+        for name in own.keys() & _FIXED:
+            value = own.pop(name)
+            if (str(value) if name == "device" else value) != _FIXED[name]:
+                only = "cannot be chosen" if _FIXED[name] is None else f"can only be {_FIXED[name]!r}"
+                raise ValueError(f"`{name}` {only} here, got {value!r}.")
+        if (crop := own.pop("do_center_crop", None)) is not None:
+            agree(own, "resize_mode", "crop" if crop else "squash", f"`do_center_crop={crop}`")
+        for name in ("size", "crop_size"):
+            if (size := own.pop(name, None)) is None:
+                continue
+            if name == "size" and isinstance(size, Mapping) and set(size) == {"shortest_edge"}:
+                agree(own, "resize_mode", "crop", f"`size={dict(size)}`")
+                size = size["shortest_edge"]
+            agree(own, "image_size", _square(name, size), f"`{name}={size!r}`")
+        return own
+
+    @property
+    def size(self) -> dict[str, int]:
+        """The output's size, as transformers writes it."""
+        return {"height": self.image_size, "width": self.image_size}
 
     def _resize(self, frames: torch.Tensor, height: int, width: int) -> torch.Tensor:
         if tuple(frames.shape[-2:]) == (height, width):
@@ -116,7 +262,8 @@ class ScalarImageProcessor(BaseImageProcessor):
         """Resize and normalise the frames of one clip; in training crop and flip all of them alike.
 
         Args:
-            frames (uint8 array or tensor of shape `(frames, height, width, 3)` or `(frames, 3, height, width)`): RGB.
+            frames (uint8 array or tensor of shape `(frames, height, width, 3)` or `(frames, 3, height, width)`, or a
+                list of pictures): RGB, see [`to_frames`].
             training (`bool`): augment.
             generator (`torch.Generator`): required in training.
         Returns:
@@ -125,9 +272,8 @@ class ScalarImageProcessor(BaseImageProcessor):
             TypeError: frames that are not uint8.
             ValueError: another shape, or `training` without a generator.
         """
-        frames = to_tensor(frames)
-        if frames.dtype != torch.uint8:
-            raise TypeError(f"Frames must be uint8 RGB in 0..255, got {frames.dtype}.")
+        frames = to_tensor(frames if isinstance(frames, (np.ndarray, torch.Tensor)) else to_frames(frames))
+        check_uint8(frames)
         if frames.ndim != 4 or 3 not in (frames.shape[1], frames.shape[3]) or 0 in frames.shape:
             raise ValueError(
                 "Frames of a clip must have the shape (frames, height, width, 3) or (frames, 3, height, width), "
@@ -157,7 +303,9 @@ class ScalarImageProcessor(BaseImageProcessor):
                 frames = frames[..., top : top + side, left : left + side]
                 frames = self._resize(frames, self.image_size, self.image_size)
             frames = frames.flip(-1) if flips else frames
-            return ((frames / 255 - mean) / std).contiguous()
+            if self.do_rescale:  # to divide is to round less
+                frames = frames / 255 if self.rescale_factor == 1 / 255 else frames * self.rescale_factor
+            return ((frames - mean) / std if self.do_normalize else frames).contiguous()
 
         return process
 
@@ -179,21 +327,45 @@ class ScalarImageProcessor(BaseImageProcessor):
 
     def preprocess(
         self,
-        images: np.ndarray | torch.Tensor | list[np.ndarray | torch.Tensor],
+        images: Any,
         training: bool = False,
         generator: torch.Generator | None = None,
         return_tensors: str | None = "pt",
+        **kwargs: Any,
     ) -> BatchFeature:
         """Process one clip or a list of clips with equally many frames, see `process_frames`.
 
+        Args:
+            images: one clip `(frames, height, width, 3)` or `(frames, 3, height, width)`, a batch of five axes, or a
+                list of clips. A picture is a clip of one frame: so are the pictures of a list; the frames of a clip
+                in a list are a list of lists.
+            training (`bool`), generator (`torch.Generator`): see `process_frames`.
+            return_tensors (`str`, *optional*): `"pt"`, `"np"`, or `None` for a list with an array per clip.
+            **kwargs: settings for this call.
         Returns:
             `BatchFeature` with `pixel_values_videos` of shape `(clips, frames, 3, image_size, image_size)`.
+        Raises:
+            TypeError: frames that are not uint8, or a name that no setting has.
+            ValueError: another shape, clips with different numbers of frames, or `training` without a generator.
         """
-        clips = images if isinstance(images, (list, tuple)) else [images]
-        pixel_values = torch.stack([self.process_frames(clip, training, generator) for clip in clips])
-        return BatchFeature({"pixel_values_videos": pixel_values}, tensor_type=return_tensors)
+        processor = self.replace(**kwargs)
+        several = isinstance(images, (list, tuple)) or getattr(images, "ndim", None) == 5
+        clips = [to_frames(clip) if is_picture(clip) else clip for clip in (images if several else [images])]
+        rows = [processor.process_frames(clip, training, generator) for clip in clips]
+        if not rows:
+            raise ValueError("The list of clips is empty: pass at least one clip.")
+        if len({len(row) for row in rows}) != 1:
+            raise ValueError(f"Clips of a batch must have equally many frames, got {[len(row) for row in rows]}.")
+        return to_batch({"pixel_values_videos": torch.stack(rows)}, return_tensors)
 
 
 ScalarImageProcessor.register_for_auto_class("AutoImageProcessor")
 
-__all__ = ["RESIZE_MODES", "ScalarImageProcessor"]
+__all__ = [
+    "RESIZE_MODES",
+    "ScalarImageProcessor",
+    "ScalarImageProcessorKwargs",
+    "check_uint8",
+    "is_picture",
+    "to_frames",
+]

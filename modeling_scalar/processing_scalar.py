@@ -4,19 +4,23 @@ What a clip has is decided here, once: a modality that a file lacks is absent in
 and no clip is dropped; the zeros in the row of an absent modality are transport only.
 """
 
+import copy
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
 from transformers.feature_extraction_utils import BatchFeature, FeatureExtractionMixin
 from transformers.image_processing_utils import BaseImageProcessor
+from transformers.processing_utils import ProcessingKwargs, TextKwargs
 from transformers.utils import logging
 
+from .arguments_scalar import refuse_slips, refuse_unknown, tensor_type, to_batch
 from .configuration_scalar import MODALITIES
 from .decoding_scalar import (
     frame_indices,
@@ -27,6 +31,8 @@ from .decoding_scalar import (
     read_subtitle,
     read_subtitle_track,
 )
+from .feature_extraction_scalar import check_sampling_rate, is_number, list_waveforms, to_waveform
+from .image_processing_scalar import ScalarImageProcessorKwargs, is_picture, to_frames
 from .media_scalar import SAMPLING_RATE, Limits, MediaError, find_sidecar, resample
 
 logger = logging.get_logger(__name__)
@@ -97,15 +103,46 @@ def _is_path(item: Any) -> bool:
     return isinstance(item, (str, os.PathLike))
 
 
+def _list_videos(videos: Any) -> list:
+    """Tell one clip from a list of them: five axes are clips, and so is a list unless all in it are pictures."""
+    if getattr(videos, "ndim", None) == 5:
+        return list(videos)
+    one = not isinstance(videos, (list, tuple)) or (videos and all(map(is_picture, videos)))
+    return [videos] if one else list(videos)
+
+
+def _list_images(images: Any) -> list:
+    """Tell one picture from a list of them: four axes are pictures, each a clip of one frame."""
+    if getattr(images, "ndim", None) == 4:
+        return list(images)
+    return list(images) if isinstance(images, (list, tuple)) else [images]
+
+
+def _unnested(item: Any) -> Any:
+    """What a list around it holds: transformers may have a list per sample, empty if the sample has nothing."""
+    while isinstance(item, (list, tuple)) and len(item) < 2:
+        if item and (is_picture(item[0]) or is_number(item[0])):
+            break
+        item = item[0] if item else None
+    return item
+
+
 def _take_frames(video: Any, num_frames: int | None, training: bool, generator: torch.Generator | None):
+    if is_picture(video):
+        video = [video]
     if isinstance(video, (np.ndarray, torch.Tensor)):
+        if video.ndim != 4:
+            return to_frames(video)  # which says so
         available, take = len(video), video.__getitem__
+    elif isinstance(video, (list, tuple)) and all(map(is_picture, video)):
+        available, take = len(video), lambda indices: [video[index] for index in indices]
     elif hasattr(video, "get_frames_at"):  # torchcodec.decoders.VideoDecoder
         available, take = len(video), lambda indices: video.get_frames_at(indices=indices).data
     else:
+        kinds = sorted({type(item).__name__ for item in video}) if isinstance(video, (list, tuple)) else []
         raise TypeError(
-            "A video must be a path, uint8 frames, a decoder with `get_frames_at(indices=...)` and a length, or None, "
-            f"got {type(video).__name__}."
+            "A video must be a path, uint8 frames, a list of pictures, a decoder with `get_frames_at(indices=...)` "
+            f"and a length, or None, got {type(video).__name__}{' of ' if kinds else ''}{', '.join(kinds)}."
         )
     if available == 0:
         return None
@@ -117,18 +154,12 @@ def _take_frames(video: Any, num_frames: int | None, training: bool, generator: 
         frames = take(indices)
     except RuntimeError as error:  # torchcodec's class for every decoding failure
         raise MediaError(f"{video!r}: the frames {indices} do not decode ({error}).") from error
-    frames = np.asarray(frames)
-    if frames.ndim != 4 or 3 not in (frames.shape[1], frames.shape[3]):
-        raise ValueError(
-            "Frames of a clip must have the shape (frames, height, width, 3) or (frames, 3, height, width), "
-            f"got {frames.shape}."
-        )
-    return frames if frames.shape[3] == 3 else np.moveaxis(frames, 1, 3)
+    return to_frames(frames)
 
 
-def _take_waveform(audio: Any) -> np.ndarray | None:
-    if isinstance(audio, (np.ndarray, torch.Tensor)):
-        return np.asarray(audio)
+def _take_waveform(audio: Any, sampling_rate: int) -> np.ndarray | None:
+    if isinstance(audio, (np.ndarray, torch.Tensor, list, tuple, Mapping)):
+        return to_waveform(audio, sampling_rate)
     if hasattr(audio, "get_all_samples"):  # torchcodec.decoders.AudioDecoder
         try:
             samples = audio.get_all_samples()
@@ -160,13 +191,11 @@ def _read_text(subtitle: Any, video: Any, limits: Limits) -> str | None:
 
 
 def _one_per_clip(name: str, items: Any, num_clips: int) -> list:
-    if not isinstance(items, (list, tuple)):
-        if items is None or items is FROM_VIDEO:
-            return [items] * num_clips
-        items = [items]
+    if items is None or items is FROM_VIDEO:
+        return [items] * num_clips
     if len(items) != num_clips:
         raise ValueError(f"`{name}` must have one entry per clip: expected {num_clips}, got {len(items)}.")
-    return list(items)
+    return items
 
 
 def _one_generator_per_clip(generator: Any, num_clips: int) -> list[torch.Generator | None]:
@@ -175,6 +204,43 @@ def _one_generator_per_clip(generator: Any, num_clips: int) -> list[torch.Genera
     if len(generator) != num_clips:
         raise ValueError(f"`generator` must be one, or one per clip: expected {num_clips}, got {len(generator)}.")
     return list(generator)
+
+
+class ScalarVideosKwargs(ScalarImageProcessorKwargs, total=False):
+    """What may be said of the frames of clips; `video_metadata` is not needed: frames are chosen by their number."""
+
+    do_sample_frames: bool
+    video_metadata: Any
+
+
+class ScalarAudioKwargs(TypedDict, total=False):
+    """What may be said of sound; `padding` is of no consequence: segments have one length."""
+
+    sampling_rate: int | None
+    padding: Any
+    return_tensors: Any
+
+
+class ScalarProcessorKwargs(ProcessingKwargs, total=False):
+    """The keyword groups of a call."""
+
+    text_kwargs: TextKwargs
+    images_kwargs: ScalarImageProcessorKwargs
+    videos_kwargs: ScalarVideosKwargs
+    audio_kwargs: ScalarAudioKwargs
+
+
+_GROUPS = {
+    name: set(ScalarProcessorKwargs.__annotations__[name].__annotations__)
+    for name in ("text_kwargs", "images_kwargs", "videos_kwargs", "audio_kwargs")
+}
+_ARGUMENTS = {
+    *("text", "images", "videos", "audio", "subtitles", "clips", "training", "generator", "on_error"),
+    *_GROUPS,
+    "common_kwargs",
+}
+# Texts hold no placeholders here, so that there is nothing to tell of them.
+_OF_PLACEHOLDERS = {"return_mm_token_type_ids", "return_text_replacement_offsets", "sanitize_control_tokens"}
 
 
 class ScalarProcessor(ProcessorMixin):
@@ -191,6 +257,8 @@ class ScalarProcessor(ProcessorMixin):
         limits ([`Limits`]): what reading a file may take, set by whoever reads: it belongs to the machine and is not
             saved, `processor.limits = Limits(memory=2**31)`.
     """
+
+    valid_processor_kwargs = ScalarProcessorKwargs
 
     def __init__(
         self,
@@ -222,6 +290,12 @@ class ScalarProcessor(ProcessorMixin):
             return BaseImageProcessor
         return super().check_argument_for_proper_class(argument_name, argument)
 
+    @staticmethod
+    def validate_init_kwargs(processor_config: Mapping[str, Any], valid_kwargs: Iterable[str]) -> tuple[dict, dict]:
+        """As in `ProcessorMixin`, which leaves what it does not know to others, but a slip of the pen is refused."""
+        refuse_slips(processor_config, valid_kwargs, "a setting of ScalarProcessor")
+        return ProcessorMixin.validate_init_kwargs(processor_config, valid_kwargs)
+
     @property
     def model_input_names(self) -> list[str]:
         """The keys that a call can return."""
@@ -250,11 +324,11 @@ class ScalarProcessor(ProcessorMixin):
         """Read what one clip has. A clip with nothing left is returned as it is; a call of the processor refuses it.
 
         Args:
-            video: a path, uint8 frames, a torchcodec `VideoDecoder` (or anything with a length and
-                `get_frames_at(indices=...).data`), or `None`.
-            audio: a path, a waveform `(samples,)` at 16 kHz, a torchcodec `AudioDecoder` built without
-                `num_channels` (or anything with `get_all_samples()`), `None`, or `FROM_VIDEO`: the track of the video
-                file, where `video` is a path.
+            video: a path, uint8 frames (see [`to_frames`]), a torchcodec `VideoDecoder` (or anything with a length
+                and `get_frames_at(indices=...).data`), or `None`. A picture is a clip of one frame.
+            audio: a path, a waveform at 16 kHz or with its rate (see [`to_waveform`]), a torchcodec `AudioDecoder`
+                built without `num_channels` (or anything with `get_all_samples()`), `None`, or `FROM_VIDEO`: the
+                track of the video file, where `video` is a path.
             subtitle: a text, the path of an `.srt` or `.vtt` file, `None`, or `FROM_VIDEO`: the file beside the video
                 (`find_sidecar`), else the first text track inside, where `video` is a path.
             num_frames (`int`, *optional*): default the setting for `training`; `"all"` keeps all frames, from which a
@@ -282,6 +356,7 @@ class ScalarProcessor(ProcessorMixin):
             if processed:
                 raise ValueError('`num_frames="all"` keeps frames to choose from later: they cannot be processed yet.')
             num_frames = None
+        video, audio = _unnested(video), _unnested(audio)
         if audio is FROM_VIDEO:
             audio = video if _is_path(video) else None
         clip = Clip(path=next((os.fspath(item) for item in (video, audio) if _is_path(item)), None))
@@ -330,8 +405,10 @@ class ScalarProcessor(ProcessorMixin):
                 if parts:
                     clip.input_features, clip.num_samples = extractor.process_parts(parts), num_samples
         else:
-            waveform = read_audio(audio, self.limits) if _is_path(audio) else _take_waveform(audio)
-            if waveform is not None and waveform.ndim == 1:
+            waveform = (
+                read_audio(audio, self.limits) if _is_path(audio) else _take_waveform(audio, extractor.sampling_rate)
+            )
+            if waveform is not None:
                 num_samples = len(waveform)
             if num_samples is None or num_samples >= extractor.min_samples:
                 clip.waveform = waveform
@@ -358,28 +435,38 @@ class ScalarProcessor(ProcessorMixin):
     def __call__(
         self,
         text: str | Sequence[str] | None = None,
-        clips: Sequence[Clip] | Clip | None = None,
+        images: Any = None,
         videos: Any = None,
-        audios: Any = FROM_VIDEO,
+        audio: Any = FROM_VIDEO,
+        *,
         subtitles: Any = FROM_VIDEO,
+        clips: Sequence[Clip] | Clip | None = None,
         training: bool = False,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         on_error: str = "raise",
-        return_tensors: str | None = "pt",
+        **kwargs: Unpack[ScalarProcessorKwargs],
     ) -> BatchFeature:
         """Prepare captions, clips, or both.
 
         Args:
             text (`str` or `list[str]`, *optional*): captions.
-            clips (`list[Clip]`, *optional*): what `read_clip` returned. With more or fewer frames than the setting,
-                frames are chosen here by the same rule.
-            videos, audios, subtitles (*optional*): instead of `clips`: an item or a list with one per clip, as
-                `read_clip` takes them. `None` alone means that no clip has the modality.
+            videos, audio, subtitles (*optional*): an item or a list with one per clip, as `read_clip` takes them.
+                `None` alone means that no clip has the modality. A list of pictures is one clip, and so are frames
+                of four axes; five axes are a batch of clips. A list of numbers is one waveform.
+            images (*optional*): in place of `videos`, for clips of one frame: a picture, a list, or a batch of four
+                axes. A list in the list is a clip of several.
+            clips (`list[Clip]`, *optional*): what `read_clip` returned, in place of all these. With more or fewer
+                frames than the setting, frames are chosen here by the same rule.
             training (`bool`): `num_train_frames` frames, and random frames, crops, flips and audio segments.
             generator (`torch.Generator`, or a list with one per clip): source of all randomness, required in training.
                 With one per clip, what is drawn for a clip does not depend on the others in the batch.
             on_error (`str`): see `read_clip`.
-            return_tensors (`str`): `"pt"` or `"np"`.
+            **kwargs: as for all processors of transformers, alone or in their groups. `text_kwargs` (`padding`,
+                `truncation`, `max_length`, ...) go to the tokenizer of captions, in place of padding to the longest
+                and cutting at `max_text_length`; subtitles keep their own. `images_kwargs` and `videos_kwargs` are
+                settings of the image processor for this call; `do_sample_frames=False` keeps all frames of a clip.
+                `audio_kwargs`: `sampling_rate` of the waveforms, which must be the feature extractor's.
+                `return_tensors`: `"pt"`, the default, `"np"`, or `None` for lists, with an array per clip.
         Returns:
             `BatchFeature` with, for captions, `input_ids` and `attention_mask`; for clips `modality_mask`
             `(batch, 3)`, bool, in the order of `MODALITIES`, and, where at least one clip has the modality,
@@ -387,6 +474,7 @@ class ScalarProcessor(ProcessorMixin):
             `(batch, segments, time, mel)`, `subtitle_input_ids` and `subtitle_attention_mask` `(batch, tokens)`.
             Rows of absent modalities hold zeros and padding.
         Raises:
+            TypeError: a keyword that does not exist, by its nearest name, or an item of another kind.
             ValueError: a clip without any modality, or arguments that do not fit together.
             MediaError: a stream cannot be decoded and `on_error="raise"`.
 
@@ -398,58 +486,127 @@ class ScalarProcessor(ProcessorMixin):
         """
         if training and generator is None:
             raise ValueError("`training=True` draws at random: pass a seeded `generator=torch.Generator()`.")
-        streams_given = any(
-            isinstance(item, (list, tuple)) or not (item is None or item is FROM_VIDEO)
-            for item in (videos, audios, subtitles)
-        )
+        text_options, frame_options, return_tensors = self._options(kwargs)
+        if images is not None:
+            if videos is not None:
+                raise ValueError(
+                    "`images` and `videos` are both the pictures of clips: pass one of them. A picture among `videos` "
+                    "is a clip of one frame."
+                )
+            videos = _list_images(images)
+        elif videos is not None:
+            videos = _list_videos(videos)
+        if audio is not None and audio is not FROM_VIDEO:
+            audio = list_waveforms(audio)
+        if subtitles is not None and subtitles is not FROM_VIDEO:
+            subtitles = list(subtitles) if isinstance(subtitles, (list, tuple)) else [subtitles]
+        streams_given = any(not (items is None or items is FROM_VIDEO) for items in (videos, audio, subtitles))
         if clips is not None and streams_given:
-            raise ValueError("Pass either `clips` or `videos`, `audios` and `subtitles`, not both.")
+            raise ValueError("Pass either `clips` or `videos`, `audio` and `subtitles`, not both.")
         if text is None and clips is None and not streams_given:
-            raise ValueError("Nothing to process: pass `text`, `clips`, or `videos`, `audios` or `subtitles`.")
+            raise ValueError(
+                "Nothing to process: pass `text`, `clips`, or `images`, `videos`, `audio` or `subtitles`."
+            )
         data = {}
         if text is not None:
-            data |= self._tokenize([text] if isinstance(text, str) else list(text), self.max_text_length)
+            data |= self._tokenize_captions(text, text_options, return_tensors)
+        num_frames = self.num_train_frames if training else self.num_frames
+        if not frame_options.pop("do_sample_frames", True):
+            num_frames = None  # all of each clip
+        reader = self
+        if frame_options:
+            reader = copy.copy(self)
+            reader.image_processor = self.image_processor.replace(**frame_options)
         if streams_given:
-            clips = self._read_clips(videos, audios, subtitles, training, generator, on_error)
+            clips = reader._read_clips(videos, audio, subtitles, training, generator, on_error, num_frames)
         if clips is not None:
             clips = list(clips) if isinstance(clips, (list, tuple)) else [clips]
-            data |= self._process_clips(clips, training, generator)
-        return BatchFeature(data, tensor_type=return_tensors)
+            if frame_options and not streams_given and any(clip.pixel_values is not None for clip in clips):
+                raise ValueError(f"Clips read with `processed=True` cannot be given other {sorted(frame_options)}.")
+            data |= reader._process_clips(clips, num_frames, training, generator)
+        return to_batch(data, return_tensors)
 
-    def _read_clips(self, videos, audios, subtitles, training, generator, on_error) -> list[Clip]:
-        lengths = [len(items) for items in (videos, audios, subtitles) if isinstance(items, (list, tuple))]
-        num_clips = lengths[0] if lengths else 1
-        rows = zip(
-            _one_per_clip("videos", videos, num_clips),
-            _one_per_clip("audios", audios, num_clips),
-            _one_per_clip("subtitles", subtitles, num_clips),
-            strict=True,
+    def _options(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str | None]:
+        """What the keywords of a call say of captions, of frames, and of the kind of tensors."""
+        for name in given:
+            if name in ("num_frames", "num_train_frames", "max_text_length", "max_subtitle_length", "presence"):
+                raise TypeError(
+                    f"`{name}` is a setting of the processor, not of a call: set `processor.{name}`, or pass it to "
+                    "`from_pretrained`."
+                )
+        known = set().union(*_GROUPS.values())
+        common = dict(given.pop("common_kwargs", None) or {})
+        refuse_unknown(given, known | _ARGUMENTS | _OF_PLACEHOLDERS, "an argument of the processor", _ARGUMENTS)
+        refuse_unknown(common, known, "one of `common_kwargs`")
+        for group, names in _GROUPS.items():
+            own = given.get(group) or {}
+            if not isinstance(own, Mapping):
+                raise TypeError(f"`{group}` must be a dictionary, got {type(own).__name__}.")
+            refuse_unknown(own, names, f"one of `{group}`")
+            shared = {name: value for name, value in common.items() if name in names and name not in given}
+            given[group] = shared | own
+        asked = [group["return_tensors"] for group in (given, *map(given.get, _GROUPS)) if "return_tensors" in group]
+        asked = {tensor_type(kind) for kind in asked}
+        if len(asked) > 1:
+            raise ValueError(f"A batch has one kind of tensors: `return_tensors` must agree, got {asked}.")
+        tokenizer_settings = getattr(self.tokenizer, "init_kwargs", {})
+        try:
+            groups = self._merge_kwargs(self.valid_processor_kwargs, tokenizer_init_kwargs=tokenizer_settings, **given)
+        except StrictDataclassError as error:  # a value of the wrong type, which it names
+            raise ValueError(" ".join(str(error).split())) from error
+        check_sampling_rate(groups["audio_kwargs"].get("sampling_rate"), self.feature_extractor.sampling_rate)
+        for name in _OF_PLACEHOLDERS:
+            if groups.get(name) or groups["text_kwargs"].pop(name, None):
+                raise ValueError(f"`{name}` is about placeholders in texts, which this processor does not have.")
+        texts, images, videos = (
+            {name: value for name, value in groups[group].items() if value is not None and name != "return_tensors"}
+            for group in ("text_kwargs", "images_kwargs", "videos_kwargs")
         )
+        videos.pop("video_metadata", None)
+        for name in images.keys() & videos.keys():
+            if images[name] != videos[name]:
+                raise ValueError(f"`images_kwargs` and `videos_kwargs` disagree about `{name}`; pass one of them.")
+        return texts, images | videos, asked.pop() if asked else "pt"
+
+    def _read_clips(self, videos, audio, subtitles, training, generator, on_error, num_frames) -> list[Clip]:
+        streams = {"videos": videos, "audio": audio, "subtitles": subtitles}
+        num_clips = next(len(items) for items in streams.values() if isinstance(items, list))
+        rows = zip(*(_one_per_clip(name, items, num_clips) for name, items in streams.items()), strict=True)
         generators = _one_generator_per_clip(generator, num_clips)
-        # a generator that clips share is drawn from for the frames of all before the crop of the first
-        processed = not (training and isinstance(generator, torch.Generator) and num_clips > 1)
+        options = {"training": training, "on_error": on_error}
+        if num_frames is None:
+            options |= {"num_frames": "all", "processed": False}
+        else:
+            # a generator that clips share is drawn from for the frames of all before the crop of the first
+            options["processed"] = not (training and isinstance(generator, torch.Generator) and num_clips > 1)
         return [
-            self.read_clip(*row, training=training, generator=generator, on_error=on_error, processed=processed)
+            self.read_clip(*row, generator=generator, **options)
             for row, generator in zip(rows, generators, strict=True)
         ]
 
-    def _tokenize(self, texts: list[str], max_length: int) -> dict[str, torch.Tensor]:
+    def _tokenize_captions(self, text: Any, options: dict[str, Any], return_tensors: str | None) -> Mapping[str, Any]:
+        if not isinstance(text, (str, Iterable)):
+            raise TypeError(f"`text` must be a string or a list of strings, got {type(text).__name__}.")
+        texts = [text] if isinstance(text, str) else list(text)
+        strange = {type(item).__name__ for item in texts if not isinstance(item, str)}
+        if strange and not options.get("is_split_into_words"):
+            raise TypeError(
+                f"`text` must be a string or a list of strings, got a list of {', '.join(sorted(strange))}."
+            )
+        return self._tokenize(texts, {"max_length": self.max_text_length} | options, return_tensors)
+
+    def _tokenize(self, texts: list, options: dict[str, Any], return_tensors: str | None = "pt") -> Mapping[str, Any]:
         if not texts:
             raise ValueError("`text` is an empty list: pass at least one caption, or None.")
-        tokens = self.tokenizer(
-            texts,
-            padding="longest",
-            truncation=True,
-            max_length=max_length,
-            return_token_type_ids=False,
-            return_tensors="pt",
-        )
-        return {"input_ids": tokens["input_ids"], "attention_mask": tokens["attention_mask"]}
+        default = {"padding": "longest", "truncation": True, "return_token_type_ids": False}
+        return dict(self.tokenizer(texts, **(default | options), return_tensors=return_tensors))
 
     def _has_subtitle(self, clip: Clip) -> bool:
         return clip.subtitle is not None and (self.presence == "vast" or bool(clip.subtitle.strip()))
 
-    def _process_clips(self, clips: list[Clip], training, generator) -> dict[str, torch.Tensor]:
+    def _process_clips(
+        self, clips: list[Clip], num_frames: int | None, training: bool, generator: Any
+    ) -> dict[str, torch.Tensor]:
         if not clips:
             raise ValueError("The list of clips is empty: pass at least one clip.")
         modality_mask = torch.tensor(
@@ -462,7 +619,6 @@ class ScalarProcessor(ProcessorMixin):
                 f"Every clip needs at least one of {MODALITIES}; these have none: {names}. Leave them out.{problems}"
             )
         has_video, has_audio, has_subtitle = modality_mask.unbind(dim=1)
-        num_frames = self.num_train_frames if training else self.num_frames
         generators = _one_generator_per_clip(generator, len(clips))
         data = {"modality_mask": modality_mask}
         if has_video.any():
@@ -471,6 +627,10 @@ class ScalarProcessor(ProcessorMixin):
                 for clip, generator in zip(clips, generators, strict=True)
                 if clip.has_video
             ]
+            if len({len(row) for row in rows}) > 1:
+                raise ValueError(
+                    f"With `do_sample_frames=False` clips must have equally many frames, got {[len(r) for r in rows]}."
+                )
             data["pixel_values_videos"] = _scatter(has_video, rows)
         if has_audio.any():
             rows = [
@@ -483,21 +643,21 @@ class ScalarProcessor(ProcessorMixin):
             data["input_features"] = _scatter(has_audio, rows)
         if has_subtitle.any():
             texts = [c.subtitle for c in clips if self._has_subtitle(c)]
-            tokens = self._tokenize(texts, self.max_subtitle_length)
+            tokens = self._tokenize(texts, {"max_length": self.max_subtitle_length})
             data["subtitle_input_ids"] = _scatter(has_subtitle, tokens["input_ids"], self.tokenizer.pad_token_id)
             data["subtitle_attention_mask"] = _scatter(has_subtitle, tokens["attention_mask"])
         return data
 
-    def _process_frames(self, clip: Clip, num_frames: int, training: bool, generator) -> torch.Tensor:
+    def _process_frames(self, clip: Clip, num_frames: int | None, training: bool, generator) -> torch.Tensor:
         if clip.pixel_values is not None:
-            if len(clip.pixel_values) != num_frames:
+            if num_frames not in (None, len(clip.pixel_values)):
                 raise ValueError(
                     f"{clip.path}: {len(clip.pixel_values)} frames were read with `processed=True`, {num_frames} are "
                     "needed. Read the clip in the mode of this call, or raw."
                 )
             return clip.pixel_values
         frames = clip.frames
-        if len(frames) != num_frames:
+        if num_frames not in (None, len(frames)):
             frames = frames[frame_indices(len(frames), num_frames, training, generator)]
         return self.image_processor.process_frames(frames, training, generator)
 
@@ -514,4 +674,4 @@ def _scatter(present: torch.Tensor, rows: Sequence[torch.Tensor], fill: float = 
 
 ScalarProcessor.register_for_auto_class("AutoProcessor")
 
-__all__ = ["FROM_VIDEO", "PRESENCES", "Clip", "ScalarProcessor"]
+__all__ = ["FROM_VIDEO", "PRESENCES", "Clip", "ScalarProcessor", "ScalarProcessorKwargs"]

@@ -15,6 +15,7 @@ from tests.hub_cards.evidence.test_runs import EMISSIONS, RECIPE, TRAINING, writ
 CODE = {
     *("aggregation_scalar.py", "baseline_scores_scalar.py", "configuration_scalar.py", "pairs_scalar.py"),
     *(
+        "arguments_scalar.py",
         "decoding_scalar.py",
         "feature_extraction_scalar.py",
         "image_processing_scalar.py",

@@ -48,7 +48,7 @@ frames = torch.randint(0, 256, (6, 48, 64, 3), generator=generator, dtype=torch.
 sound = 0.1 * torch.randn(16_000, generator=generator)
 INPUTS = dict(
     text=["a low bell", "a red star, while somebody talks about tigers"],
-    videos=[frames, None], audios=[None, sound], subtitles=["tigers sleep all day", "and so do we"],
+    videos=[frames, None], audio=[None, sound], subtitles=["tigers sleep all day", "and so do we"],
 )
 """
 

@@ -149,7 +149,7 @@ def test_a_score_that_some_clips_do_not_have_is_not_praised_for_incomplete_clips
     assert f"a clip without {needed} has no score and ranks last" in body
     assert "whichever of them" not in body and "computed from the embeddings" not in body
     assert (
-        '"videos": [frames, frames.flip(-1)]' in body and '"audios": [tone, tone]' in body
+        '"videos": [frames, frames.flip(-1)]' in body and '"audio": [tone, tone]' in body
     )  # or the snippet shows -inf
     write_json(CONFIG | {"aggregation": "gram"}, folder / "config.json")
     body = write_card(folder, adapter_card(folder, "user/adapter", Details())).text

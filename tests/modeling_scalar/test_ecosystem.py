@@ -1,10 +1,13 @@
 """What libraries do with any model of transformers, each against the scores of the plain model."""
 
+import numpy as np
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload
 from peft import AutoPeftModelForFeatureExtraction, LoraConfig, get_peft_model
-from transformers import AutoModel, BitsAndBytesConfig, TorchAoConfig, pipeline
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
+from transformers import AutoModel, AutoProcessor, BitsAndBytesConfig, TorchAoConfig, pipeline
 
 from modeling_scalar import ScalarModel
 from tests.conftest import make_batch, make_tiny_config
@@ -169,3 +172,61 @@ def test_the_feature_extraction_pipeline_gives_the_embedding_of_a_text(tiny_mode
         expected = tiny_model(**tokens).text_embeds
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(expected, tiny_model.embed_text(tokens["input_ids"], tokens["attention_mask"]).detach())
+
+
+def test_the_feature_extraction_pipeline_loads_a_folder(tiny_model_dir):
+    extract = pipeline("feature-extraction", model=str(tiny_model_dir))
+    model = AutoModel.from_pretrained(tiny_model_dir).eval()
+    tokens = extract.tokenizer("a red circle", return_tensors="pt")
+    found = torch.tensor(extract("a red circle"))
+    torch.testing.assert_close(found, model.embed_text(tokens["input_ids"], tokens["attention_mask"]).detach())
+
+
+@pytest.fixture(scope="module")
+def media():
+    random = np.random.default_rng(0)
+    return {
+        "text": ["a red circle", "the dog barks"],
+        "audio": list(random.standard_normal((2, 16_000), dtype=np.float32) * 0.1),
+        "video": list(random.integers(0, 256, (2, 8, 40, 48, 3), dtype=np.uint8)),
+        "image": list(random.integers(0, 256, (2, 40, 48, 3), dtype=np.uint8)),
+    }
+
+
+@torch.no_grad()
+def embedded(folder, media):
+    """What the plain model and processor make of texts, sounds, videos and pictures."""
+    model, processor = AutoModel.from_pretrained(folder).eval(), AutoProcessor.from_pretrained(folder)
+    tokens = processor(text=media["text"])
+    frames, pictures = processor(videos=media["video"]), processor(images=media["image"])
+    return {
+        "text": model.embed_text(tokens["input_ids"], tokens["attention_mask"]),
+        "audio": model.embed_audio(processor(audio=media["audio"])["input_features"]),
+        "video": model.embed_video(frames["pixel_values_videos"]),
+        "image": model.embed_video(pictures["pixel_values_videos"]),
+    }
+
+
+def encoded(sentences, media, name):
+    return sentences.encode([{name: item} for item in media[name]], convert_to_tensor=True)
+
+
+def test_sentence_transformers_encodes_texts_and_sounds_of_a_folder(tiny_model_dir, media):
+    sentences = SentenceTransformer(str(tiny_model_dir), device="cpu")
+    expected = embedded(tiny_model_dir, media)
+    for name in ("text", "audio"):
+        assert torch.equal(encoded(sentences, media, name), expected[name])
+    assert torch.equal(sentences.encode(media["text"], convert_to_tensor=True), expected["text"])
+
+
+def test_sentence_transformers_encodes_videos_and_pictures_if_told_how(tiny_model_dir, media, tmp_path):
+    methods = {"text": "text", "audio": "audio", "video": "video", "image": "video"}
+    modalities = {
+        name: {"method": f"get_{tower}_features", "method_output_name": "pooler_output"}
+        for name, tower in methods.items()
+    }
+    module = Transformer(str(tiny_model_dir), modality_config=modalities, module_output_name="sentence_embedding")
+    SentenceTransformer(modules=[module], device="cpu").save_pretrained(str(tmp_path))
+    sentences, expected = SentenceTransformer(str(tmp_path), device="cpu"), embedded(tiny_model_dir, media)
+    for name in methods:
+        assert torch.equal(encoded(sentences, media, name), expected[name])

@@ -195,3 +195,44 @@ def test_settings_survive_saving(tmp_path):
     assert {name: getattr(loaded, name) for name in settings} == settings
     saved = json.loads((tmp_path / "preprocessor_config.json").read_text())
     assert settings.keys() <= saved.keys() and not any(isinstance(value, list) for value in saved.values())
+
+
+def test_transformers_name_of_the_mel_bins_is_taken(tmp_path):
+    extractor = ScalarFeatureExtractor(feature_size=32)
+    assert extractor.num_mel_bins == extractor.feature_size == 32 and extractor.padding_value == 0.0
+    assert extractor.to_dict() == ScalarFeatureExtractor(num_mel_bins=32).to_dict()  # so is the saved file
+    ScalarFeatureExtractor().save_pretrained(tmp_path)
+    assert ScalarFeatureExtractor.from_pretrained(tmp_path, feature_size=32).num_mel_bins == 32
+    with pytest.raises(ValueError, match="`feature_size=32` means `num_mel_bins=32`, which contradicts"):
+        ScalarFeatureExtractor(feature_size=32, num_mel_bins=64)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"padding_value": 1.0}, ValueError, "`padding_value` can only be 0.0 here, got 1.0"),
+        ({"return_attention_mask": True}, ValueError, "`return_attention_mask` can only be False"),
+        ({"num_mel_bin": 3}, TypeError, "Did you mean `num_mel_bins`"),
+        ({"hop_length": 160}, TypeError, "`hop_length` is not a setting of ScalarFeatureExtractor. Known are: "),
+    ],
+)
+def test_settings_that_do_not_hold_here_are_refused(settings, error, message):
+    with pytest.raises(error, match=message):
+        ScalarFeatureExtractor(**settings)
+
+
+def test_a_call_checks_its_keywords_and_the_sampling_rate():
+    extractor, waveform = ScalarFeatureExtractor(segment_length=16), noise(2000).numpy()
+    expected = extractor([waveform])["input_features"]
+    assert torch.equal(extractor(waveform, sampling_rate=16_000, padding=True)["input_features"], expected)
+    assert torch.equal(extractor(waveform.tolist())["input_features"], expected)
+    lists = extractor(waveform, return_tensors=None)["input_features"]
+    assert type(lists) is list and np.array_equal(lists[0], expected[0].numpy())
+    with pytest.raises(ValueError, match="`sampling_rate=8000`, but the feature extractor reads 16000 Hz"):
+        extractor(waveform, sampling_rate=8000)
+    with pytest.raises(TypeError, match="`sample_rate` is not an argument. Did you mean `sampling_rate`"):
+        extractor(waveform, sample_rate=8000)
+    with pytest.raises(ValueError, match="has 44100 Hz, the feature extractor reads 8000 Hz"):
+        ScalarFeatureExtractor(sampling_rate=8000)((waveform, 44_100))
+    with pytest.raises(ValueError, match="empty"):
+        extractor([])

@@ -1,6 +1,7 @@
 import math
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 
@@ -203,3 +204,109 @@ def test_settings_survive_saving(tmp_path):
     loaded = ScalarImageProcessor.from_pretrained(tmp_path)
     assert {name: getattr(loaded, name) for name in settings} == settings
     assert ScalarImageProcessor.from_pretrained(tmp_path, image_size=48).image_size == 48
+
+
+@pytest.mark.parametrize(
+    ("settings", "image_size", "resize_mode"),
+    [
+        ({"size": {"height": 64, "width": 64}}, 64, "squash"),
+        ({"size": 64}, 64, "squash"),
+        ({"size": (64, 64), "resize_mode": "crop"}, 64, "crop"),
+        ({"size": {"shortest_edge": 64}}, 64, "crop"),
+        (
+            {"size": {"shortest_edge": 64}, "do_center_crop": True, "crop_size": {"height": 64, "width": 64}},
+            64,
+            "crop",
+        ),
+        ({"size": {"height": 64, "width": 64}, "image_size": 64, "do_resize": True, "resample": 2}, 64, "squash"),
+        ({"do_center_crop": False, "do_convert_rgb": True, "size": None}, 224, "squash"),
+    ],
+)
+def test_names_of_transformers_mean_what_they_say(settings, image_size, resize_mode, tmp_path):
+    processor = ScalarImageProcessor(**settings)
+    assert (processor.image_size, processor.resize_mode) == (image_size, resize_mode)
+    assert processor.size == {"height": image_size, "width": image_size}
+    frames = random_frames()
+    own = ScalarImageProcessor(image_size=image_size, resize_mode=resize_mode)
+    assert torch.equal(processor.process_frames(frames), own.process_frames(frames))
+    assert processor.to_dict() == own.to_dict()  # so that the saved file is the same
+    ScalarImageProcessor(image_size=7, resize_mode="squash").save_pretrained(tmp_path)
+    if "size" in settings and settings["size"] is not None:
+        loaded = ScalarImageProcessor.from_pretrained(tmp_path, **settings)
+        assert (loaded.image_size, loaded.resize_mode) == (image_size, resize_mode)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"size": {"height": 64, "width": 32}}, "`size` must be a square, .* got .*'width': 32"),
+        ({"size": {"longest_edge": 64}}, "`size` must be a square"),
+        ({"size": "64"}, "`size` must be a square, .* got '64'"),
+        ({"image_size": 64.5}, "`image_size` must be a whole number, at least 1, got 64.5"),
+        ({"size": 64, "image_size": 32}, "`size=64` means `image_size=64`, which contradicts `image_size=32`"),
+        ({"size": {"shortest_edge": 64}, "crop_size": 32}, "`crop_size=32` means .* contradicts `image_size=64`"),
+        ({"size": {"shortest_edge": 64}, "resize_mode": "squash"}, "`resize_mode='crop'`, which contradicts"),
+        ({"do_center_crop": True, "resize_mode": "squash"}, "contradicts `resize_mode='squash'`"),
+        ({"do_resize": False}, "`do_resize` can only be True here, got False"),
+        ({"resample": 3}, "`resample` can only be 2"),
+        ({"do_pad": True}, "`do_pad` can only be False"),
+        ({"do_convert_rgb": False}, "`do_convert_rgb` can only be True"),
+        ({"input_data_format": "channels_last"}, "`input_data_format` cannot be chosen"),
+        ({"image_mean": [0.5]}, "`image_mean` must be three numbers"),
+        ({"image_std": [0.5, 0.5, 0]}, "`image_std` must be three numbers"),
+    ],
+)
+def test_sizes_and_settings_that_do_not_hold_here_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        ScalarImageProcessor(**settings)
+    with pytest.raises(ValueError, match=message):
+        ScalarImageProcessor()(random_frames(), **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "compute"),
+    [
+        ({"do_normalize": False}, lambda frames: frames / 255),
+        ({"do_normalize": False, "do_rescale": False}, lambda frames: frames),
+        ({"do_normalize": False, "rescale_factor": 0.5}, lambda frames: frames * 0.5),
+        ({"image_mean": 0.5, "image_std": 0.25, "rescale_factor": -1.0}, lambda frames: (-frames - 0.5) / 0.25),
+    ],
+)
+def test_rescaling_and_normalising_can_be_changed_and_are_saved(settings, compute, tmp_path):
+    frames = random_frames(height=8, width=8)
+    expected = compute(channels_first(frames))
+    processor = ScalarImageProcessor(image_size=8, **settings)
+    processor.save_pretrained(tmp_path)
+    torch.testing.assert_close(processor.process_frames(frames), expected)
+    torch.testing.assert_close(ScalarImageProcessor.from_pretrained(tmp_path).process_frames(frames), expected)
+    plain = ScalarImageProcessor(image_size=8)
+    torch.testing.assert_close(plain(frames, **settings)["pixel_values_videos"][0], expected)
+    assert not {"do_normalize", "do_rescale", "rescale_factor"} & plain.to_dict().keys()  # as files were before
+
+
+def test_a_misspelt_setting_is_refused_by_the_nearest_name(tmp_path):
+    ScalarImageProcessor().save_pretrained(tmp_path)
+    for build in (ScalarImageProcessor, lambda **slip: ScalarImageProcessor.from_pretrained(tmp_path, **slip)):
+        with pytest.raises(TypeError, match="`imagesize` is not a setting.*Did you mean `image_size`"):
+            build(imagesize=3)
+    with pytest.raises(TypeError, match="`colour` is not a setting of ScalarImageProcessor. Known are: antialias"):
+        ScalarImageProcessor(colour="red")
+    loaded, rest = ScalarImageProcessor.from_pretrained(tmp_path, size=8, colour="red", return_unused_kwargs=True)
+    assert loaded.image_size == 8 and rest["colour"] == "red" and "size" not in rest  # transformers' own promise
+
+
+def test_pictures_of_any_mode_and_size_are_processed_one_by_one():
+    pictures = [PIL.Image.fromarray(frame) for frame in (*random_frames(2), *random_frames(1, 20, 10))]
+    processor = ScalarImageProcessor(image_size=8)
+    batch = processor(pictures)["pixel_values_videos"]
+    expected = [processor.process_frames(np.asarray(picture)[None]) for picture in pictures]
+    assert batch.shape == (3, 1, 3, 8, 8) and torch.equal(batch, torch.stack(expected))
+    grey, see_through = pictures[0].convert("L"), pictures[0].convert("RGBA")
+    assert torch.equal(processor(grey)["pixel_values_videos"], processor(grey.convert("RGB"))["pixel_values_videos"])
+    assert torch.equal(processor(see_through)["pixel_values_videos"], batch[:1])
+    nested = processor([pictures[:2]])["pixel_values_videos"]
+    assert torch.equal(nested[0], batch[:2, 0])
+    five = np.stack([random_frames(3, seed=1), random_frames(3, seed=2)])
+    assert torch.equal(*(processor(clips)["pixel_values_videos"] for clips in (five, list(five))))
+    with pytest.raises(ValueError, match=r"equally many frames, got \[2, 1\]"):
+        processor([pictures[:2], pictures[:1]])

@@ -7,9 +7,11 @@ from fractions import Fraction
 
 import av
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 from transformers import AutoProcessor, BertTokenizer
+from transformers.video_utils import VideoMetadata
 
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.decoding_scalar import frame_indices, read_audio, read_frames
@@ -210,7 +212,7 @@ def test_a_decoder_that_fails_is_a_media_error(processor):
         ({"video": 3}, TypeError, "A video must be"),
         ({"video": None, "audio": 3}, TypeError, "An audio must be"),
         ({"video": None, "subtitle": 3}, TypeError, "A subtitle must be"),
-        ({"video": np.zeros((3, 8, 8), np.uint8)}, ValueError, r"\(8, 8, 8\)"),
+        ({"video": np.zeros((4, 8, 8), np.uint8)}, ValueError, r"\(4, 8, 8\)"),
         ({"video": None, "on_error": "ignore"}, ValueError, "'raise' or 'missing'"),
         ({"video": None, "training": True}, ValueError, "generator"),
     ],
@@ -254,7 +256,7 @@ def test_rows_of_absent_modalities_hold_zeros_and_padding(processor, files):
 
 def test_a_modality_that_no_clip_has_has_no_key(processor, files):
     assert set(processor(videos=[files / "silent.mp4"])) == {"pixel_values_videos", "modality_mask"}
-    assert set(processor(audios=[random_waveform()])) == {"input_features", "modality_mask"}
+    assert set(processor(audio=[random_waveform()])) == {"input_features", "modality_mask"}
     assert set(processor(subtitles=["a dog"])) == {"subtitle_input_ids", "subtitle_attention_mask", "modality_mask"}
     assert set(processor(text="a dog")) == {"input_ids", "attention_mask"}
 
@@ -272,7 +274,7 @@ def test_clips_read_before_give_the_same_batch(processor, files):
 
 def test_frames_waveforms_and_texts_are_accepted_as_they_are(processor):
     frames, waveform = random_frames(20), random_waveform()
-    batch = processor(videos=[frames], audios=[waveform], subtitles=["a dog"])
+    batch = processor(videos=[frames], audio=[waveform], subtitles=["a dog"])
     assert batch["modality_mask"].tolist() == [[True, True, True]]
     chosen = frames[frame_indices(20, 8)]
     assert torch.equal(batch["pixel_values_videos"][0], processor.image_processor.process_frames(chosen))
@@ -291,7 +293,7 @@ def test_three_frames_are_repeated_to_eight(processor):
 def test_a_list_can_mix_kinds_and_absences(processor, files):
     batch = processor(
         videos=[None, random_frames(), files / "both.mp4", files / "both.mp4"],
-        audios=[random_waveform(), None, FROM_VIDEO, None],
+        audio=[random_waveform(), None, FROM_VIDEO, None],
         subtitles=[None, "a dog", None, FROM_VIDEO],
     )
     assert batch["modality_mask"].tolist() == [
@@ -337,7 +339,7 @@ def test_a_broken_clip_does_not_change_its_neighbours(processor, files):
 
 def test_training_is_a_function_of_the_generator(files):
     processor = make_processor(num_segments=2)
-    arguments = {"videos": [files / "both.mp4", random_frames(30)], "audios": [FROM_VIDEO, random_waveform(90_000)]}
+    arguments = {"videos": [files / "both.mp4", random_frames(30)], "audio": [FROM_VIDEO, random_waveform(90_000)]}
     first, second, third = (
         processor(**arguments, training=True, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
     )
@@ -363,7 +365,7 @@ def test_the_global_generators_are_left_alone(processor, files):
         ({"videos": []}, "empty"),
         ({"clips": [Clip(subtitle="a")], "videos": [None]}, "not both"),
         ({"videos": [None, None], "subtitles": ["a"]}, "`subtitles` must have one entry per clip: expected 2, got 1"),
-        ({"videos": [None], "audios": [None, None]}, "`audios` must have one entry per clip: expected 1, got 2"),
+        ({"videos": [None], "audio": [None, None]}, "`audio` must have one entry per clip: expected 1, got 2"),
         ({"text": "a", "training": True}, "generator"),
     ],
 )
@@ -375,6 +377,293 @@ def test_arguments_that_do_not_fit_together_are_refused(processor, arguments, me
 def test_numpy_tensors_can_be_asked_for(processor):
     batch = processor(videos=[random_frames()], return_tensors="np")
     assert isinstance(batch["pixel_values_videos"], np.ndarray) and batch["modality_mask"].dtype == np.bool_
+
+
+def test_lists_can_be_asked_for(processor):
+    arguments = {"text": ["a dog", "hello"], "videos": [random_frames()] * 2, "audio": [random_waveform(), None]}
+    tensors, lists = processor(**arguments), processor(**arguments, return_tensors=None)
+    assert lists["input_ids"] == tensors["input_ids"].tolist() and type(lists["input_ids"][0][0]) is int
+    assert lists["modality_mask"] == [[True, True, False], [True, False, False]]
+    for name in ("pixel_values_videos", "input_features"):
+        assert type(lists[name]) is list and type(lists[name][0]) is np.ndarray
+        np.testing.assert_array_equal(np.stack(lists[name]), tensors[name].numpy())
+
+
+@pytest.mark.parametrize("kind", ["tf", "jax", "torch"])
+def test_other_kinds_of_tensors_are_refused(processor, kind):
+    for part in (processor, processor.image_processor, processor.feature_extractor):
+        given = {"text": "a dog"} if part is processor else {}
+        inputs = {processor.image_processor: [random_frames()], processor.feature_extractor: [random_waveform()]}
+        with pytest.raises(ValueError, match=f"'pt' .* 'np' .* None .* got '{kind}'"):
+            part(*([] if given else [inputs[part]]), **given, return_tensors=kind)
+
+
+# ---------------------------------------------------------------- as transformers' users hold them
+
+
+def as_pictures(frames):
+    return [PIL.Image.fromarray(frame) for frame in frames]
+
+
+def channels_first(frames):
+    return np.ascontiguousarray(np.moveaxis(frames, -1, -3))
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        list,
+        tuple,
+        as_pictures,
+        channels_first,
+        torch.from_numpy,
+        lambda frames: list(channels_first(frames)),
+        lambda frames: list(torch.from_numpy(frames)),
+        lambda frames: [as_pictures(frames)],
+        lambda frames: [[frames]],
+        lambda frames: [list(frames)],
+        lambda frames: frames[None],
+        lambda frames: torch.from_numpy(channels_first(frames[None])),
+    ],
+)
+def test_a_clip_is_the_same_however_its_frames_are_held(processor, hold):
+    frames = random_frames(20)
+    expected = processor(videos=[frames])
+    batch = processor(videos=hold(frames))
+    assert torch.equal(batch["pixel_values_videos"], expected["pixel_values_videos"])
+    assert batch["modality_mask"].tolist() == [[True, False, False]]
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda clips: clips,
+        tuple,
+        np.stack,
+        lambda clips: torch.from_numpy(channels_first(np.stack(clips))),
+        lambda clips: [as_pictures(clip) for clip in clips],
+        lambda clips: [list(clips[0]), channels_first(clips[1])],
+        lambda clips: [[clip] for clip in clips],
+    ],
+)
+def test_a_batch_is_the_same_however_its_clips_are_held(processor, hold):
+    clips = [random_frames(seed=1), random_frames(seed=2)]
+    expected = [processor(videos=[clip])["pixel_values_videos"][0] for clip in clips]
+    assert torch.equal(processor(videos=hold(clips))["pixel_values_videos"], torch.stack(expected))
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        list,
+        as_pictures,
+        lambda pictures: pictures,
+        channels_first,
+        lambda pictures: [[picture] for picture in pictures],
+        lambda pictures: torch.from_numpy(pictures),
+        lambda pictures: list(pictures[:, None]),
+    ],
+)
+def test_a_picture_is_a_clip_of_one_frame(processor, hold):
+    pictures = random_frames(3)
+    expected = processor(videos=list(pictures[:, None]))
+    batch = processor(images=hold(pictures))
+    assert torch.equal(batch["pixel_values_videos"], expected["pixel_values_videos"])
+    one = processor(images=hold(pictures)[0])
+    assert torch.equal(one["pixel_values_videos"], expected["pixel_values_videos"][:1])
+    assert (expected["pixel_values_videos"] == expected["pixel_values_videos"][:, :1]).all()
+
+
+def test_pictures_and_files_of_nothing_lie_side_by_side(processor, files):
+    batch = processor(images=[random_frames(1)[0], [], None], audio=[None, files / "sound.m4a", [random_waveform()]])
+    assert batch["modality_mask"].tolist() == [[True, False, False], [False, True, False], [False, True, False]]
+    nested = processor(videos=[[files / "both.mp4"]])
+    assert torch.equal(nested["input_features"], processor(videos=files / "both.mp4")["input_features"])
+
+
+def test_frames_of_pictures_are_chosen_and_drawn_as_those_of_arrays(processor):
+    frames = random_frames(30)
+    for training in ({}, {"training": True}):
+        batches = []
+        for video in (frames, as_pictures(frames)):
+            options = training | ({"generator": torch.Generator().manual_seed(3)} if training else {})
+            batches.append(processor(videos=[video], **options)["pixel_values_videos"])
+        assert torch.equal(*batches)
+
+
+def test_only_the_chosen_pictures_are_converted(processor):
+    converted = []
+
+    class Picture:
+        getbands = None
+
+        def __init__(self, index):
+            self.index = index
+
+        def convert(self, mode):
+            converted.append((self.index, mode))
+            return random_frames(1)[0]
+
+    processor(videos=[Picture(index) for index in range(30)])
+    assert converted == [(index, "RGB") for index in frame_indices(30, 8)]
+
+
+def test_video_metadata_is_accepted_since_frames_are_chosen_by_their_number(processor):
+    frames, metadata = random_frames(20), VideoMetadata(total_num_frames=20, fps=30.0)
+    expected = processor(videos=[frames])["pixel_values_videos"]
+    for options in ({"video_metadata": [metadata]}, {"videos_kwargs": {"video_metadata": [dict(metadata)]}}):
+        assert torch.equal(processor(videos=[frames], **options)["pixel_values_videos"], expected)
+
+
+def test_without_sampling_all_frames_are_kept(processor):
+    frames = random_frames(11)
+    for arguments in ({"videos": [frames]}, {"clips": [processor.read_clip(frames, num_frames="all")]}):
+        batch = processor(**arguments, do_sample_frames=False)
+        assert torch.equal(batch["pixel_values_videos"][0], processor.image_processor.process_frames(frames))
+    with pytest.raises(ValueError, match=r"equally many frames, got \[11, 8\]"):
+        processor(videos=[frames, random_frames()], do_sample_frames=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"videos": random_frames() / 255}, TypeError, "uint8 RGB in 0..255, got float64.*floats in"),
+        ({"videos": list(random_frames() / 255)}, TypeError, "uint8 RGB in 0..255, got float64"),
+        ({"videos": torch.zeros(8, 3, 8, 8)}, TypeError, "uint8 RGB in 0..255, got (torch.)?float32"),
+        ({"videos": [random_frames()[0], random_frames()[0][:-1]]}, ValueError, r"one size.*\(19, 24\), \(20, 24\)"),
+        ({"videos": [[random_frames(), random_frames()]]}, TypeError, "A video must be .* got list of ndarray"),
+        ({"videos": [["a.mp4", "b.mp4"]]}, TypeError, "A video must be .* got list of str"),
+        ({"videos": np.zeros((8, 8), np.uint8)}, ValueError, r"\(frames, height, width, 3\).*got \(8, 8\)"),
+        ({"images": np.zeros((9, 8), np.uint8)}, ValueError, r"got \(9, 8\)"),
+        ({"videos": random_frames(), "images_kwargs": [1]}, TypeError, "`images_kwargs` must be a dictionary"),
+        ({"audio": (random_waveform(), 0)}, ValueError, "`sampling_rate` must be at least 1 Hz, got 0"),
+        ({"audio": {"array": np.zeros(8000), "sampling_rate": None}}, TypeError, "`sampling_rate` must be a number"),
+        ({"images": [np.zeros((8, 8, 4), np.uint8)]}, ValueError, r"\(height, width, 3\).*got \(8, 8, 4\)"),
+        ({"images": random_frames(), "videos": random_frames()}, ValueError, "`images` and `videos` are both"),
+        ({"audio": np.zeros((3, 8000), np.float32)}, ValueError, r"\(3, 8000\) may be several waveforms or the chan"),
+        ({"audio": [np.zeros((9, 8000), np.float32)]}, ValueError, r"at most 8 channels, got \(9, 8000\)"),
+        ({"audio": [np.zeros(8000, np.int16)]}, TypeError, "floats in .*, got int16"),
+        ({"audio": [0] * 8000}, TypeError, "floats in .*, got int64"),
+        ({"audio": [[random_waveform(), random_waveform(9)]]}, TypeError, "A waveform must be an array or a list of"),
+        ({"audio": random_waveform(), "sampling_rate": 44_100}, ValueError, "`sampling_rate=44100`.*16000 Hz"),
+        ({"audio": [None], "audio_kwargs": {"sampling_rate": 8_000}}, ValueError, "`sampling_rate=8000`.*16000 Hz"),
+        ({"text": as_pictures(random_frames(1))}, TypeError, "`text` must be .* got a list of Image"),
+        ({"text": 3}, TypeError, "`text` must be .* got int"),
+        ({"text": ["a", None]}, TypeError, "`text` must be .* got a list of NoneType"),
+    ],
+)
+def test_other_inputs_are_refused_in_a_sentence(processor, arguments, error, message):
+    with pytest.raises(error, match=message):
+        processor(**arguments)
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        list,
+        np.ndarray.tolist,
+        lambda waveforms: [torch.from_numpy(waveform) for waveform in waveforms],
+        lambda waveforms: [waveform[None] for waveform in waveforms],
+        lambda waveforms: [np.stack([waveform, waveform]) for waveform in waveforms],
+        lambda waveforms: [np.stack([waveform, waveform], axis=1) for waveform in waveforms],
+        lambda waveforms: [[waveform] for waveform in waveforms],
+        lambda waveforms: [{"array": waveform, "sampling_rate": 16_000, "path": None} for waveform in waveforms],
+        lambda waveforms: [(waveform, 16_000) for waveform in waveforms],
+        lambda waveforms: tuple(waveforms),
+    ],
+)
+def test_sound_is_the_same_however_it_is_held(processor, hold):
+    waveforms = np.stack([random_waveform(seed=1), random_waveform(seed=2)])
+    expected = processor(audio=list(waveforms))["input_features"]
+    assert torch.equal(processor(audio=hold(waveforms), sampling_rate=16_000)["input_features"], expected)
+    one = hold(waveforms)[0]
+    if getattr(one, "ndim", 1) == 1 or 1 in one.shape:  # the channels of one, or several: only a list can tell
+        assert torch.equal(processor(audio=one)["input_features"], expected[:1])
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 2)])
+def test_sound_without_samples_is_absent_and_noted(processor, shape):
+    clip = processor.read_clip(random_frames(), audio=np.zeros(shape, np.float32))
+    assert not clip.has_audio and "0 samples" in clip.problems[0]
+
+
+def test_channels_are_averaged(processor):
+    left, right = random_waveform(seed=1), random_waveform(seed=2)
+    found = processor(audio=[np.stack([left, right])])["input_features"]
+    assert torch.equal(found, processor(audio=[(left + right) / 2])["input_features"])
+
+
+def test_sound_that_says_its_rate_is_resampled(processor):
+    waveform = random_waveform(44_100)
+    expected = processor(audio=[AudioDecoder(waveform[None], 44_100)])["input_features"]
+    for audio in ((waveform, 44_100), {"array": np.stack([waveform] * 2), "sampling_rate": 44_100}):
+        assert torch.equal(processor(audio=audio)["input_features"], expected)
+    assert not torch.equal(processor(audio=waveform)["input_features"], expected)
+
+
+def test_keywords_of_texts_reach_the_tokenizer_of_captions_alone(processor):
+    arguments = {"text": ["a dog barks loudly hello world"], "subtitles": ["a dog barks loudly hello world"]}
+    assert processor(**arguments)["input_ids"].shape == (1, 8)
+    for options in (
+        {"max_length": 4},
+        {"text_kwargs": {"max_length": 4}},
+        {"common_kwargs": {"max_length": 4, "return_tensors": "pt", "padding": True}},
+        {"max_length": 4, "common_kwargs": {"max_length": 5}},
+        {"max_length": 4, "padding": "max_length", "truncation": True},
+    ):
+        batch = processor(**arguments, **options)
+        assert batch["input_ids"].shape == (1, 4) and batch["subtitle_input_ids"].shape == (1, 8)
+    ragged = processor(text=["a dog", "a"], padding=False, return_tensors=None, add_special_tokens=False)
+    assert [len(row) for row in ragged["input_ids"]] == [2, 1]
+    assert "token_type_ids" in processor(text="a", return_token_type_ids=True)
+
+
+def test_a_setting_of_the_image_processor_can_be_given_for_one_call(processor):
+    frames = random_frames()
+    own = ScalarImageProcessor(image_size=12, resize_mode="crop").process_frames(frames)
+    size = {"shortest_edge": 12}
+    for options in ({"size": size}, {"images_kwargs": {"size": size}}, {"videos_kwargs": {"size": size}}):
+        batch = processor(videos=[frames], **options)
+        assert torch.equal(batch["pixel_values_videos"][0], own)
+    assert processor(videos=[frames])["pixel_values_videos"].shape[-1] == 16
+    with pytest.raises(ValueError, match="disagree about `size`"):
+        processor(videos=[frames], images_kwargs={"size": 12}, videos_kwargs={"size": 14})
+    clip = processor.read_clip(frames, processed=True)
+    with pytest.raises(ValueError, match=r"processed=True.*\['size'\]"):
+        processor(clips=[clip], size=12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"audios": [None]}, "`audios` is not an argument of the processor. Did you mean `audio`?"),
+        ({"subtitle": "a"}, "Did you mean `subtitles`"),
+        ({"trainings": True}, "Did you mean `training`"),
+        ({"paddings": True}, "Did you mean `padding`"),
+        ({"image_kwargs": {}}, "Did you mean `images_kwargs`"),
+        ({"text_kwargs": {"maxlength": 3}}, "`maxlength` is not one of `text_kwargs`. Did you mean `max_length`"),
+        ({"images_kwargs": {"imagesize": 3}}, "Did you mean `image_size`"),
+        ({"audio_kwargs": {"max_length": 3}}, "`max_length` is not one of `audio_kwargs`. Known are: padding"),
+        ({"common_kwargs": {"returns_tensors": "pt"}}, "Did you mean `return_tensors`"),
+        ({"colour": "red"}, "`colour` is not an argument of the processor. Known are: audio, .*videos_kwargs.$"),
+        ({"num_frames": 3}, "`num_frames` is a setting of the processor"),
+    ],
+)
+def test_unknown_keywords_are_refused_by_the_nearest_name(processor, arguments, message):
+    with pytest.raises(TypeError, match=message):
+        processor(text="a dog", **arguments)
+
+
+def test_keywords_that_contradict_each_other_or_make_no_sense_are_refused(processor):
+    for options, message in (
+        ({"max_length": 3, "text_kwargs": {"max_length": 4}}, "passed two times"),
+        ({"text_kwargs": {"return_tensors": "pt"}, "audio_kwargs": {"return_tensors": "np"}}, "one kind of tensors"),
+        ({"return_mm_token_type_ids": True}, "placeholders"),
+        ({"image_size": "big"}, "'image_size'.*'big'"),
+        ({"padding": "most"}, "most is not a valid PaddingStrategy"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            processor(text="a dog", **options)
 
 
 @pytest.mark.parametrize(
@@ -412,7 +701,7 @@ def test_settings_survive_saving(tmp_path):
     assert loaded.image_processor.to_dict() == saved.image_processor.to_dict()
     assert loaded.feature_extractor.to_dict() == saved.feature_extractor.to_dict()
     assert loaded.feature_extractor.num_segments == 2 and loaded.image_processor.image_size == 16
-    arguments = {"text": ["a dog barks"], "videos": [random_frames(9)], "audios": [random_waveform()]}
+    arguments = {"text": ["a dog barks"], "videos": [random_frames(9)], "audio": [random_waveform()]}
     for name, value in loaded(**arguments).items():
         assert torch.equal(value, saved(**arguments)[name])
 
@@ -421,6 +710,35 @@ def test_a_setting_can_be_replaced_on_loading(tmp_path):
     make_processor().save_pretrained(tmp_path)
     loaded = AutoProcessor.from_pretrained(tmp_path, num_frames=5, presence="vast")
     assert (loaded.num_frames, loaded.presence, loaded.num_train_frames) == (5, "vast", 2)
+
+
+@pytest.mark.parametrize(
+    ("slip", "near"), [("num_frame", "num_frames"), ("imagesize", "image_size"), ("num_mel_bin", "num_mel_bins")]
+)
+def test_a_misspelt_setting_is_refused_on_loading(tmp_path, slip, near):
+    make_processor().save_pretrained(tmp_path)
+    with pytest.raises(TypeError, match=f"`{slip}` is not a setting of Scalar.*Did you mean `{near}`"):
+        AutoProcessor.from_pretrained(tmp_path, **{slip: 3})
+    path = tmp_path / "processor_config.json"
+    config = json.loads(path.read_text())
+    part = {"num_frames": config, "image_size": config["image_processor"], "num_mel_bins": config["feature_extractor"]}
+    part[near][slip] = 3
+    path.write_text(json.dumps(config))
+    with pytest.raises(TypeError, match=f"Did you mean `{near}`"):
+        AutoProcessor.from_pretrained(tmp_path)
+
+
+def test_transformers_names_reach_the_parts_on_loading(tmp_path):
+    make_processor().save_pretrained(tmp_path)
+    loaded = AutoProcessor.from_pretrained(tmp_path, size={"shortest_edge": 12}, feature_size=32)
+    assert (loaded.image_processor.image_size, loaded.image_processor.resize_mode) == (12, "crop")
+    assert loaded.feature_extractor.num_mel_bins == 32
+
+
+def test_what_only_the_tokenizer_knows_is_left_to_it(tmp_path):
+    make_processor().save_pretrained(tmp_path)
+    loaded = AutoProcessor.from_pretrained(tmp_path, padding_side="left", model_max_length=9, num_frames=3)
+    assert (loaded.tokenizer.padding_side, loaded.tokenizer.model_max_length, loaded.num_frames) == ("left", 9, 3)
 
 
 REMOTE = """
