@@ -378,6 +378,7 @@ def test_training_reads_hostile_files_and_goes_on(few, tmp_path):
         "on_error": "missing",
         "max_steps": 1,
         "per_device_train_batch_size": len(FEW),
+        "global_batch_size": len(FEW),
         "dataloader_num_workers": 0,
         "use_cpu": "true",
         "fp16": "false",

@@ -80,7 +80,7 @@ def test_ctrl_c_leaves_a_checkpoint_to_resume_from(line):
     os.killpg(process.pid, signal.SIGINT)
     output = process.stdout.read()  # until the training process, too, has closed it
     process.wait(timeout=120)
-    assert "continue with --resume_from_checkpoint last" in output, output[-2000:]
+    assert "Continue with `--resume_from_checkpoint last`" in output, output[-2000:]
     checkpoints = list((folder / "stopped").glob("checkpoint-*"))
     assert len(checkpoints) == 1
     step = json.loads((checkpoints[0] / "trainer_state.json").read_text())["global_step"]

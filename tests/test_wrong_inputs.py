@@ -216,7 +216,8 @@ def test_ctrl_c_while_libraries_load_is_told_in_a_word(valid, tmp_path):
     ]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=valid, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        time.sleep(1.5)
+        while "torch" not in Path(f"/proc/{process.pid}/maps").read_text():
+            time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130

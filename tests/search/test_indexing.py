@@ -337,7 +337,7 @@ def test_a_folder_without_weights_has_no_fingerprint(tmp_path):
 
 @pytest.mark.parametrize("model", ["/no/such/folder", "./typo", "a/b/c"])
 def test_a_missing_model_folder_is_not_asked_of_the_hub(model):
-    with pytest.raises(ValueError, match="There is no model folder"):
+    with pytest.raises(FileNotFoundError, match="There is no model folder"):
         model_folder(model)
 
 

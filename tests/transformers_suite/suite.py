@@ -4,7 +4,7 @@ Wheels do not hold them; the source distribution does. `python tests/transformer
 the environment's folder. Modules that the distribution lacks, and that no test here needs, are empty.
 """
 
-import importlib
+import importlib.util
 import subprocess
 import sys
 import tarfile
@@ -25,6 +25,11 @@ _ABSENT = {
     },
     "fetch_hub_objects_for_ci": {"url_to_local_path": lambda url: url},
 }
+
+
+def is_here() -> bool:
+    """Whether the mixins can be imported: `make suite` fetches them and what they need."""
+    return FOLDER.is_dir() and importlib.util.find_spec("parameterized") is not None
 
 
 def fetch() -> Path:

@@ -7,9 +7,9 @@ from transformers import BertConfig, CLIPVisionConfig
 from modeling_scalar import BeatsConfig, ScalarConfig, ScalarModel
 from modeling_scalar.modeling_beats import BeatsModel
 from tests.conftest import make_batch, make_tiny_config
-from tests.transformers_suite.suite import FOLDER, load
+from tests.transformers_suite.suite import is_here, load
 
-if not FOLDER.is_dir():
+if not is_here():
     pytest.skip("the mixins are not here; `make suite` fetches them", allow_module_level=True)
 pytestmark = pytest.mark.suite
 common = load("test_modeling_common")

@@ -5,9 +5,9 @@ import pytest
 from transformers import BatchFeature, BertTokenizer
 
 from modeling_scalar import ScalarFeatureExtractor, ScalarImageProcessor, ScalarProcessor
-from tests.transformers_suite.suite import FOLDER, load
+from tests.transformers_suite.suite import is_here, load
 
-if not FOLDER.is_dir():
+if not is_here():
     pytest.skip("the mixins are not here; `make suite` fetches them", allow_module_level=True)
 pytestmark = pytest.mark.suite
 images = load("test_image_processing_common")
