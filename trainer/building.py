@@ -111,7 +111,7 @@ def _check_known(given: dict[str, Any], default: Any) -> None:
     unknown = sorted(set(given) - set(default.to_dict()))
     if unknown:
         near = difflib.get_close_matches(unknown[0], default.to_dict(), n=1)
-        raise ValueError(f"it has no field `{unknown[0]}`" + (f"; did you mean `{near[0]}`?" if near else ""))
+        raise ValueError(f"it has no field `{unknown[0]}`" + (f", but `{near[0]}`" if near else ""))
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def _described(path: Path, section: str) -> Iterator[None]:
     # Libraries do not check these values in one place, so what a wrong one raises has no common class.
     except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
         reason = f"the field {error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
-        raise ValueError(f"`{section}` in {path} describes nothing that can be built: {reason}.") from error
+        raise ValueError(f"`{section}` in {path} describes nothing that can be built: {reason.rstrip('.?')}.") from error
     except StrictDataclassError as error:
         raise ValueError(f"`{section}` in {path} has a wrong value: {' '.join(str(error).split())}.") from error
 
