@@ -779,7 +779,7 @@ _MODELS = [
         ),
         (
             "pictures of no pixel",
-            "cannot be loaded: `image_size` must be at least 1, got 0.",
+            "cannot be loaded: `image_size` must be a whole number, at least 1, got 0.",
             {_PROCESSOR: Fields({"image_processor.image_size": 0})},
         ),
         (

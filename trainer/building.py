@@ -122,7 +122,8 @@ def _described(path: Path, section: str) -> Iterator[None]:
     # Libraries do not check these values in one place, so what a wrong one raises has no common class.
     except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
         reason = f"the field {error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
-        raise ValueError(f"`{section}` in {path} describes nothing that can be built: {reason.rstrip('.?')}.") from error
+        reason = reason.rstrip(".?")
+        raise ValueError(f"`{section}` in {path} describes nothing that can be built: {reason}.") from error
     except StrictDataclassError as error:
         raise ValueError(f"`{section}` in {path} has a wrong value: {' '.join(str(error).split())}.") from error
 

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -26,15 +27,21 @@ VERSION = 1  # of the drawing and rendering: a change of either is a different b
 
 @contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Start processes that do not hear Ctrl-C, which a terminal sends to all: this process hears it and ends them."""
-    if not hasattr(signal, "pthread_sigmask"):
+    """Start processes that do not hear Ctrl-C, which a terminal sends to all: this process ends them, a little later.
+
+    A handler, not a mask of signals: the system may hand a signal to another thread, whose mask is open.
+    """
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    heard = []
+    earlier = signal.signal(signal.SIGINT, lambda *_: heard.append(True))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
+        signal.signal(signal.SIGINT, earlier)
+    if heard:
+        raise KeyboardInterrupt
 
 
 def _render_all(clips: Sequence[MiniatureClip], folder: Path, num_proc: int) -> None:

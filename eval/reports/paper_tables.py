@@ -387,7 +387,7 @@ def latent_table(results: Results) -> Table:
 
     def measure(*path: str) -> Measure:
         def find(run: Run) -> float | None:
-            found = run["latent"]
+            found = run.get("latent")
             for name in path:
                 found = (found or {}).get(name)
             return found

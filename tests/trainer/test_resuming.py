@@ -85,7 +85,13 @@ RUNS = {
         "eval_dataset": [0],
         "logging_steps": 2,
     },
-    "evaluated by epochs": {"max_steps": 4, "score": [1, 3, 2, 0], "eval_strategy": "epoch", "eval_dataset": [0]},
+    "evaluated by epochs": {
+        "max_steps": 4,
+        "score": [1, 3, 2, 0],
+        "eval_strategy": "epoch",
+        "eval_dataset": [0],
+        "logging_steps": 3,
+    },
 }
 
 

@@ -1,8 +1,10 @@
 """Two runs of `eval embed` started at once, random kills and a reader: the same bytes, never half of them."""
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -110,15 +112,19 @@ def test_two_runs_and_random_kills_give_the_bytes_of_an_unbroken_run(tiny_model_
     data = generate(tmp_path / "data", num_train=1, num_test=NUM_CLIPS, num_proc=1)
     (tmp_path / "out").mkdir()
     arguments = [tmp_path / "out", tiny_model_dir, data, seconds, NUM_CLIPS]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *map(str, arguments)],
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=seconds + 240,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    kills, rounds = (int(part.split()[0]) for part in done.stdout.splitlines()[-1].split(", "))
-    assert kills >= 2 and rounds >= 1 and "refused" in done.stdout and done.stdout.count("read\n") == rounds
-    print(done.stdout.splitlines()[-1])
+    printed = tmp_path / "printed"
+    with printed.open("w") as file:  # a pipe would be open as long as any child of it lives
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *map(str, arguments)],
+            cwd=ROOT, env=ENVIRONMENT, stdout=file, stderr=file, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = process.wait(seconds + 240)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    lines = printed.read_text().splitlines()
+    assert code == 0, "\n".join(lines[-60:])
+    kills, rounds = (int(part.split()[0]) for part in lines[-1].split(", "))
+    assert kills >= 2 and rounds >= 1 and "refused" in lines and lines.count("read") == rounds
+    print(lines[-1])
