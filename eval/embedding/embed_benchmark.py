@@ -170,17 +170,26 @@ def _prepare(output: Path, parts: Path, plan: dict[str, Any], held: ExitStack) -
         _prepare_parts(output, parts, plan, held)  # another run has finished, and removed the parts, meanwhile
 
 
+def _check_parts(parts: Path) -> None:
+    """Raise a ValueError if a folder holds anything but parts; clear away a plan that a killed run half wrote."""
+    for path in parts.glob(f".{_PLAN}.[0-9]*"):
+        path.unlink(missing_ok=True)
+    if {path.name for path in parts.iterdir()} - {_LOCK} and not (parts / _PLAN).is_file():
+        raise ValueError(f"{parts} is needed for unfinished embeddings, but holds something else. Remove it.")
+
+
 def _prepare_parts(output: Path, parts: Path, plan: dict[str, Any], held: ExitStack) -> None:
     if _is_finished(output, plan):
         return
     check_place(output)
     parts.mkdir(parents=True, exist_ok=True)
-    if not (parts / _PLAN).is_file() and {path.name for path in parts.iterdir()} - {_LOCK}:
-        raise ValueError(f"{parts} is needed for unfinished embeddings, but holds something else. Remove it.")
+    if not (parts / _LOCK).exists():  # where it is, another run may begin or end at this moment
+        _check_parts(parts)
     message = f"Another run embeds into {parts} at this moment. Wait until it has finished, or end its processes."
     held.enter_context(locked(parts / _LOCK, message))
     if _is_finished(output, plan):  # by a run that held the lock until now
         return
+    _check_parts(parts)
     forget_failure(parts)
     plan = plan | {"versions": versions()}
     if (parts / _PLAN).is_file():
