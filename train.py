@@ -24,7 +24,7 @@ from eval.benchmarks import load_benchmark
 from modeling_scalar import MODALITIES, Limits, ScalarModel, ScalarProcessor, load_model
 from trainer.building import build_new
 from trainer.callbacks import AtBegin, StopOnInterrupt
-from trainer.checkpoints import describe_failed_save
+from trainer.checkpoints import describe_failed_save, is_of_ended_worker
 from trainer.data import ClipDataset, ScalarDataCollator
 from trainer.distributed import check_launched
 from trainer.features import FeatureCollator, FeatureDataset
@@ -117,7 +117,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
     try:
         seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
     except RuntimeError as error:  # of a data worker that was ended by the same signal, or by the system
-        if not str(error).startswith("DataLoader worker"):
+        if not is_of_ended_worker(error):
             raise
         if interrupt.interrupted:
             return False

@@ -317,7 +317,12 @@ def describe_failed_save(output_dir: str | Path, what: str, partial: Path | None
     """
     try:
         yield
-    except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have errors of their own
+    except BaseException as error:
+        # torch and safetensors have errors of their own; that a data worker was ended may be told at any moment.
+        if not isinstance(error, OSError | RuntimeError | SafetensorError) or is_of_ended_worker(error):
+            if partial is not None:
+                shutil.rmtree(partial, ignore_errors=True)
+            raise
         full = ""
         if Path(output_dir).is_dir() and shutil.disk_usage(output_dir).free < 2**20:  # before anything is removed
             full = "the disk is full; free some space, then resume. It said: "
@@ -327,10 +332,11 @@ def describe_failed_save(output_dir: str | Path, what: str, partial: Path | None
         there = f"The last complete checkpoint is {kept}" if kept else "There is no complete checkpoint"
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise OSError(f"{Path(output_dir) / what} could not be written: {full}{reason}. {there}.") from error
-    except BaseException:
-        if partial is not None:
-            shutil.rmtree(partial, ignore_errors=True)
-        raise
+
+
+def is_of_ended_worker(error: BaseException) -> bool:
+    """Whether an error tells that a data worker was ended from outside: PyTorch raises it wherever the process is."""
+    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")
 
 
 __all__ = [
@@ -341,6 +347,7 @@ __all__ = [
     "describe_failed_save",
     "finish_checkpoint",
     "is_complete",
+    "is_of_ended_worker",
     "last_checkpoint",
     "remove_old",
     "rng_file",

@@ -239,9 +239,11 @@ def test_a_failed_save_leaves_nothing_half_written_and_names_what_is_left(tmp_pa
     assert is_complete(kept) and [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
 
 
-def test_other_errors_pass_unchanged(tmp_path):
+@pytest.mark.parametrize("error", [KeyError("a"), RuntimeError("DataLoader worker (pid 7) is killed by a signal.")])
+def test_other_errors_pass_unchanged(tmp_path, error):
     partial = unfinished_checkpoint(tmp_path, 4)
     partial.mkdir()
-    with pytest.raises(KeyError), describe_failed_save(tmp_path, "checkpoint-4", partial):
-        raise KeyError("a")
+    with pytest.raises(type(error)) as raised, describe_failed_save(tmp_path, "checkpoint-4", partial):
+        raise error
+    assert raised.value is error
     assert not partial.exists()
