@@ -65,7 +65,7 @@ demo: $(RUN)/results/results.json $(RUN)/gallery/gallery.json ## from videos to 
 study: $(BACKBONE)/model.safetensors $(TARGETS) $(OTHER)/miniature.json ## the paper's tables in miniature, about an hour
 	$(BIN)/python -m trainer.study
 
-test: $(INSTALLED) ## the default test suite, six minutes on two cores
+test: $(INSTALLED) ## the default test suite, eight minutes on two cores
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto
 
 test-fast: $(INSTALLED) ## without the tests that start Python again or train for long, two minutes

@@ -221,6 +221,7 @@ def test_a_clip_that_cannot_be_read_is_named(line, tmp_path, workers):
     assert run(*arguments, "--dataloader_num_workers", workers, "--on_error", "missing")
 
 
+@pytest.mark.slow  # tests/trainer/test_killed.py does it with smaller runs, and more often
 def test_a_killed_run_resumes_to_the_same_adapter_byte_for_byte(line, tmp_path):
     """Training from files; the moments at which a run can be killed are in tests/trainer/test_killed.py."""
     steps = 40
