@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from commands.errors import Commands, run_command, show
+from commands.options import Limit
 
 # Heavy imports stay inside the commands, so that `--help` answers at once.
 app = typer.Typer(
@@ -37,13 +38,6 @@ _OnMissing = Annotated[
 ]
 _OnError = Annotated[
     Literal["raise", "missing"], typer.Option(help="Stop at what cannot be read, or count it as absent.")
-]
-_Limit = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="What reading one stream may take: memory=2GiB, time=120 (seconds), pixels=70e6, duration=86400 "
-        "(seconds). Repeat for several."
-    ),
 ]
 
 
@@ -83,7 +77,7 @@ def audit(
     output: Annotated[Path | None, typer.Option(help="JSON file for everything that is found.")] = None,
     decode: Annotated[bool, typer.Option(help="Read every stream, not only the header of each file.")] = True,
     num_workers: Annotated[int, typer.Option(min=1, help="Clips read at once.")] = 2,
-    limit: _Limit = None,
+    limit: Limit = None,
 ) -> None:
     """Inspect a benchmark before anything runs; exit code 1 if a file is missing, unreadable or empty."""
     from eval.benchmarks import load_split
@@ -125,7 +119,7 @@ def embed(
     on_error: _OnError = "raise",
     num_workers: Annotated[int, typer.Option(min=1, help="Threads of each process that read clips ahead.")] = 2,
     dtype: Annotated[Literal["float32", "float16"], typer.Option(help="Precision of the vectors.")] = "float16",
-    limit: _Limit = None,
+    limit: Limit = None,
 ) -> None:
     """Embed a benchmark once, for `run --embeddings`: accelerate launch -m eval embed ...
 
@@ -210,7 +204,7 @@ def run(
     on_error: _OnError = "raise",
     num_workers: Annotated[int, typer.Option(min=1, help="Threads that read clips ahead.")] = 2,
     device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
-    limit: _Limit = None,
+    limit: Limit = None,
 ) -> None:
     """Evaluate a model on a benchmark, or embeddings: print the table, write a report and all that repeats it."""
     from eval.reports.report import format_table

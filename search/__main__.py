@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from commands.errors import Commands, run_command, say, show
+from commands.options import Limit
 
 if TYPE_CHECKING:
     from gallery.gallery import Hit
@@ -110,13 +111,7 @@ def index(
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Precision of a new gallery.")] = "float16",
     num_workers: Annotated[int, typer.Option(min=1, help="Threads that read batches ahead.")] = 2,
     prune: Annotated[bool, typer.Option("--prune", help="Remove clips whose file is gone from disk.")] = False,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What reading one stream may take: memory=2GiB, time=120 (seconds), pixels=70e6, duration=86400 "
-            "(seconds). Repeat for several."
-        ),
-    ] = None,
+    limit: Limit = None,
 ) -> None:
     """Embed new and changed files into a gallery; the rest of the gallery is kept."""
     from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery

@@ -26,6 +26,7 @@ import typer
 from tqdm.auto import tqdm
 
 from commands.errors import say, user_errors
+from commands.options import Limit
 from gallery.embedding import in_background
 from gallery.files import naming, read_json, write_json
 from modeling_scalar import ScalarModel, ScalarProcessor
@@ -314,13 +315,7 @@ def main(
         bool, typer.Option("--states/--no-states", help="Keep the towers' tokens, which matching needs.")
     ] = True,
     batch_size: Annotated[int, typer.Option(help="Clips per forward pass.")] = 32,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What reading one stream may take: memory=2GiB, time=120 (seconds), pixels=70e6, duration=86400 "
-            "(seconds). Repeat for several."
-        ),
-    ] = None,
+    limit: Limit = None,
     on_error: Annotated[
         Literal["raise", "missing"], typer.Option(help="Stop at a stream that cannot be read, or count it as absent.")
     ] = "raise",
