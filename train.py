@@ -116,12 +116,12 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
             logger.info(line)
     try:
         seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
-    except RuntimeError as error:  # of a data worker that was ended by the same signal, or by the system
+    except (RuntimeError, ConnectionError, EOFError) as error:  # of a data worker that was ended from outside
         if not is_of_ended_worker(error):
             raise
         if interrupt.interrupted:
             return False
-        raise OSError(f"{error} Lower `dataloader_num_workers` if memory is short.") from error
+        raise OSError(f"A data worker was ended ({error}). Lower `dataloader_num_workers` if memory is short.") from error
     if interrupt.interrupted:
         return False
     with describe_failed_save(args.output_dir, ""):

@@ -335,8 +335,13 @@ def describe_failed_save(output_dir: str | Path, what: str, partial: Path | None
 
 
 def is_of_ended_worker(error: BaseException) -> bool:
-    """Whether an error tells that a data worker was ended from outside: PyTorch raises it wherever the process is."""
-    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")
+    """
+    Whether an error tells that a data worker was ended from outside.
+
+    PyTorch raises a RuntimeError of it wherever the process is; a batch that is just being fetched breaks off first.
+    """
+    told = isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")
+    return told or isinstance(error, ConnectionError | EOFError)
 
 
 __all__ = [

@@ -80,9 +80,10 @@ def _check_objective(objective: Objective) -> None:
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:
-    """Let a data worker go on after Ctrl-C, which comes to it too: the step that is finished may need its batch."""
+    """Let a data worker go on after a signal that comes to it too: the step that is finished may need its batch."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the handler of the process it was forked from
+    # A second one ends it, as PyTorch asks of a worker that does not end by itself.
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.signal(number, signal.SIG_DFL))
 
 
 class ScalarTrainer(Trainer):

@@ -155,6 +155,31 @@ def test_a_signal_ends_a_run_with_130_and_without_a_traceback(commands, tiny_run
         assert unbroken.code == 0 and outcome(folder)[:3] == outcome(tmp_path / "unbroken")[:3]
 
 
+def workers_of(running):
+    """The processes that a training has forked, oldest first."""
+    path = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+
+@pytest.mark.slow
+def test_a_data_worker_that_the_system_ends_is_told_in_one_sentence(commands, tiny_run, tmp_path):
+    """As for want of memory, at any moment; what was saved is whole. One that has done its work is not missed."""
+    codes = []
+    for draw in range(8):
+        folder = tmp_path / f"run-{draw}"
+        running = commands.start(*tiny_run.command(folder, *CONSTANT, *WORKERS, steps=21))
+        wait_until(lambda folder=folder: (folder / "checkpoint-2").exists(), running)
+        time.sleep(0.02 * draw)
+        os.kill(workers_of(running)[-1], signal.SIGKILL)
+        ended = running.wait(60)
+        codes.append(ended.code)
+        assert is_complete(last_checkpoint(folder)) and not list(folder.glob(".*.unfinished"))
+        if ended.code:
+            assert ended.code == 1 and "Traceback" not in ended.stderr, ended.stderr
+            assert "A data worker was ended" in ended.stderr.splitlines()[-1], ended.stderr
+    assert 1 in codes
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("left", [0.3, 1.5, 2.5, 3.5, 4.1])
 def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_space(commands, tiny_run, tmp_path, left):
