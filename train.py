@@ -121,7 +121,8 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
             raise
         if interrupt.interrupted:
             return False
-        raise OSError(f"A data worker was ended ({error}). Lower `dataloader_num_workers` if memory is short.") from error
+        message = f"A data worker was ended ({error}). Lower `dataloader_num_workers` if memory is short."
+        raise OSError(message) from error
     if interrupt.interrupted:
         return False
     with describe_failed_save(args.output_dir, ""):
