@@ -93,6 +93,8 @@ class ScalarConfig(PreTrainedConfig):
         query_temperature (`float`): temperature of the query-conditioned weights, tau_w of SCALAR Eq. 2; positive.
         num_frame_embeddings, num_segment_embeddings (`int`): learned positions of frames and of audio segments among
             the condition tokens; other counts are interpolated (nearest).
+        condition_on (`list[str]`): the modalities that the cross-encoder reads, in training and in the second stage.
+            The paper's reads picture and sound; a model of one's own may read the subtitle too.
         mask_condition_padding (`bool`): hide the padding of subtitles from the cross-encoder. Off: the query attends
             to padded subtitle tokens too, as the original VAST network does.
         condition_layer_norm_eps (`float`): epsilon of the layer norms of condition tokens and match head.
@@ -129,6 +131,7 @@ class ScalarConfig(PreTrainedConfig):
     query_temperature: float | int = 0.1
     num_frame_embeddings: int = 2
     num_segment_embeddings: int = 1
+    condition_on: list[str] | tuple[str, ...] = ("video", "audio")
     mask_condition_padding: bool = True
     condition_layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
@@ -139,6 +142,7 @@ class ScalarConfig(PreTrainedConfig):
         # transformers applies a spec's `init_kwargs` only where the whole sub-config is missing. A partial dict
         # without a `model_type` means "the default tower, these fields changed" and must keep them: a text tower
         # that lost `is_causal=False` would embed every caption alike.
+        self.condition_on = list(self.condition_on)
         for key, spec in self.sub_configs_defaults.items():
             sub_config = getattr(self, key)
             if isinstance(sub_config, dict) and "model_type" not in sub_config:
@@ -160,6 +164,10 @@ class ScalarConfig(PreTrainedConfig):
             raise ValueError(
                 f"`aggregation={self.aggregation!r}` needs `has_concat_heads=True`: convert the checkpoint with "
                 "`--concat-heads`."
+            )
+        if not self.condition_on or list(self.condition_on) != [n for n in MODALITIES if n in self.condition_on]:
+            raise ValueError(
+                f"`condition_on` must be some of {MODALITIES}, each once and in this order, got {self.condition_on!r}."
             )
         for name in ("projection_dim", "num_frame_embeddings", "num_segment_embeddings"):
             if getattr(self, name) < 1:

@@ -54,3 +54,10 @@ def test_a_score_by_concatenation_heads_needs_them():
     with pytest.raises(Exception, match="--concat-heads"):
         ScalarConfig(aggregation="concat_head")
     assert ScalarConfig(aggregation="concat_head", has_concat_heads=True).aggregation == "concat_head"
+
+
+@pytest.mark.parametrize("wrong", [[], ["audio", "video"], ["video", "video"], ["picture"]])
+def test_what_the_cross_encoder_reads_is_checked(wrong):
+    with pytest.raises(Exception, match="`condition_on` must be some of"):
+        ScalarConfig(condition_on=wrong)
+    assert ScalarConfig().condition_on == ["video", "audio"]
