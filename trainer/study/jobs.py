@@ -1,0 +1,141 @@
+"""Long work as tasks of several commands, a few at a time; what is done already is read from the files they leave."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+_POLL_SECONDS = 0.2
+_PATIENCE_SECONDS = 120  # for a training to save a checkpoint after Ctrl-C
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A command, and the file that it writes last: it is done once this file is there."""
+
+    name: str
+    command: tuple[str, ...]
+    ends_with: Path
+
+
+@dataclass(frozen=True)
+class Task:
+    """Commands that follow each other, with their logs in a folder."""
+
+    name: str
+    folder: Path
+    stages: tuple[Stage, ...]
+
+    @property
+    def next(self) -> Stage | None:
+        """What is to be done next; None if everything is done."""
+        return next((stage for stage in self.stages if not stage.ends_with.is_file()), None)
+
+
+def error_line(log: str) -> str:
+    """Find the line of a log that says why a process failed: its last error, else its last line."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    # The launcher adds an error of its own about the error of the training.
+    errors = [line for line in lines if re.match(r"(?i:error): |[\w.]+(Error|Exception|Interrupt)\b", line)]
+    errors = [line for line in errors if not line.startswith("subprocess.CalledProcessError")]
+    return re.sub(r"^(?i:error): ", "", (errors or lines or ["nothing was logged"])[-1])
+
+
+class _Process:
+    """One stage of a task and its log; in a group of its own, so that it can be stopped whole."""
+
+    def __init__(self, task: Task):
+        self.stage, self.started = task.next, time.monotonic()
+        self.log = task.folder / f"{self.stage.name}.log"
+        task.folder.mkdir(parents=True, exist_ok=True)
+        self._before = self.log.stat().st_size if self.log.is_file() else 0
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.stage.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},  # one core per process
+                start_new_session=True,
+            )
+
+    def failure(self) -> str:
+        with self.log.open("rb") as log:
+            log.seek(self._before)
+            return f"{error_line(log.read().decode(errors='replace'))} ({self.log})"
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to the whole group; return whether any of it is left."""
+        self.process.poll()
+        try:
+            os.killpg(self.process.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def _stop(processes: Sequence[_Process]) -> None:
+    """Interrupt processes as Ctrl-C does, wait for their checkpoints, and end what does not end."""
+    for process in processes:
+        process.signal(signal.SIGINT)
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    try:
+        # The launcher ends at once, the training below it only after its checkpoint: wait for both.
+        while time.monotonic() < deadline and any([process.signal(0) for process in processes]):
+            time.sleep(_POLL_SECONDS)
+    finally:  # also when Ctrl-C comes again
+        for process in processes:
+            process.signal(signal.SIGKILL)
+            process.process.wait()
+
+
+def execute(tasks: Sequence[Task], jobs: int, description: str = "tasks") -> dict[Task, str]:
+    """
+    Do what is left of each task, several at a time. A task that fails does not stop the others.
+
+    Args:
+        tasks (`Sequence[Task]`): finished ones are skipped.
+        jobs (`int`): processes at a time.
+        description (`str`): for the progress bar.
+
+    Returns:
+        `dict` of the tasks that failed to the line that says why.
+    """
+    waiting = deque(task for task in tasks if task.next is not None)
+    running: dict[Task, _Process] = {}
+    failures: dict[Task, str] = {}
+    with tqdm(total=len(tasks), initial=len(tasks) - len(waiting), desc=description, unit="task") as bar:
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    task = waiting.popleft()
+                    running[task] = _Process(task)
+                    bar.set_postfix_str(", ".join(f"{job.stage.name} {task.name}" for task, job in running.items()))
+                time.sleep(_POLL_SECONDS)
+                for task, job in list(running.items()):
+                    code = job.process.poll()
+                    if code is None:
+                        continue
+                    del running[task]
+                    if code or task.next == job.stage:  # the file that ends a stage is not there
+                        failures[task] = job.failure()
+                        bar.write(f"{task.name}: {job.stage.name} failed: {failures[task]}")
+                    else:
+                        bar.write(f"{task.name}: {job.stage.name} took {time.monotonic() - job.started:.0f} s")
+                        if task.next is None:
+                            bar.update()
+                        else:
+                            waiting.appendleft(task)
+        finally:
+            _stop(list(running.values()))
+    return failures
+
+
+__all__ = ["Stage", "Task", "error_line", "execute"]

