@@ -52,9 +52,14 @@ def _columns(given: list[str] | None) -> dict[str, str] | None:
 @app.command()
 def miniature(
     output: Annotated[Path, typer.Option(help="Folder to write the benchmark to.")],
-    num_train: Annotated[int, typer.Option(min=1, help="Clips to train on.")] = 1500,
-    num_test: Annotated[int, typer.Option(min=1, help="Clips to test on.")] = 300,
+    num_train: Annotated[int, typer.Option(min=0, help="Clips to train on.")] = 1500,
+    num_validation: Annotated[int, typer.Option(min=0, help="Clips to choose settings with.")] = 300,
+    num_test: Annotated[int, typer.Option(min=0, help="Clips to test on.")] = 300,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the clips.")] = 0,
+    shared: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Probability that modalities of a clip agree in a factor; 0: independent."),
+    ] = 0.6,
     num_proc: Annotated[
         int | None, typer.Option(min=1, help="Processes that write clips; by default one per CPU.")
     ] = None,
@@ -62,7 +67,15 @@ def miniature(
     """Generate the miniature benchmark: short clips whose captions need picture, sound or speech."""
     from eval.miniature import generate
 
-    folder = generate(output, num_train=num_train, num_test=num_test, seed=seed, num_proc=num_proc)
+    folder = generate(
+        output,
+        num_train=num_train,
+        num_validation=num_validation,
+        num_test=num_test,
+        seed=seed,
+        shared=shared,
+        num_proc=num_proc,
+    )
     show(f"The miniature benchmark is in {folder}.")
 
 

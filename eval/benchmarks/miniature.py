@@ -10,12 +10,21 @@ from datasets import Dataset
 
 from eval.benchmarks.columns import FEATURES, dataset_from_rows
 from eval.benchmarks.definition import Benchmark
-from eval.miniature import SPLITS, VOCABULARY
+from eval.miniature import SPLITS, VOCABULARY, check_version
 from gallery.files import read_json
 
 LABELS = {timbre: f"the sound of a {words[0]}" for timbre, words in VOCABULARY["audio"]["timbre"].items()}
 
-_MANIFEST = ("version", "seed", "num_train", "num_test", "sha256")
+_MANIFEST = {
+    "version": int,
+    "seed": int,
+    "shared": float,
+    "num_train": int,
+    "num_validation": int,
+    "num_test": int,
+    "sha256": dict,
+}
+_COLUMNS = (*FEATURES, "kind", "about", "attributes")
 
 
 def _read_rows(folder: Path, split: str) -> list[dict]:
@@ -31,11 +40,15 @@ def _read_rows(folder: Path, split: str) -> list[dict]:
     if hashlib.sha256(content).hexdigest() != manifest["sha256"].get(f"{split}.jsonl"):
         raise ValueError(
             f"{folder / f'{split}.jsonl'} is not the file that miniature.json describes. Remove the "
-            f"folder and make it again: `python -m eval miniature --output {folder} "
-            f"--num-train {manifest['num_train']} --num-test {manifest['num_test']} --seed {manifest['seed']}`."
+            f"folder and make it again: `python -m eval miniature --output {folder} {_options(manifest)}`."
+        )
+    if not content:
+        raise ValueError(
+            f"{folder} has no clips of the split {split!r}: it was made with {_options(manifest)}. "
+            f"Make a set with --num-{split} of at least 1 in another folder, or ask for another split."
         )
     rows = [json.loads(line) for line in content.splitlines()]
-    if not all(isinstance(row, dict) and row.keys() >= {*FEATURES, "about", "attributes"} for row in rows):
+    if not all(isinstance(row, dict) and row.keys() >= set(_COLUMNS) for row in rows):
         raise ValueError(f"{folder / f'{split}.jsonl'} does not hold clips of a miniature benchmark. Make it again.")
     return rows
 
@@ -43,10 +56,18 @@ def _read_rows(folder: Path, split: str) -> list[dict]:
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / "miniature.json"
     manifest = read_json(path)
-    lacking = [name for name in _MANIFEST if not isinstance(manifest.get(name), dict if name == "sha256" else int)]
+    if isinstance(manifest.get("version"), int):
+        check_version(manifest, folder)
+    lacking = [name for name, kind in _MANIFEST.items() if not isinstance(manifest.get(name), kind)]
     if lacking:
         raise ValueError(f"{path} is not the manifest of a miniature benchmark: it lacks {lacking}. Make it again.")
     return manifest
+
+
+def _options(manifest: dict[str, Any]) -> str:
+    """The options of the command that made a set."""
+    names = ("num_train", "num_validation", "num_test", "seed", "shared")
+    return " ".join(f"--{name.replace('_', '-')} {manifest[name]}" for name in names)
 
 
 def load_miniature(
@@ -56,13 +77,13 @@ def load_miniature(
 
     Args:
         folder (`str` or `os.PathLike`): what `python -m eval miniature --output` wrote.
-        split (`str`, defaults to "test"): "train" or "test".
+        split (`str`, defaults to "test"): "train", "validation" or "test".
         on_missing (`str`, defaults to "raise"): or "leave_out": clips whose file is not there.
     Returns:
         `Dataset` with the columns of `FEATURES`, and the ids left out; paths are absolute, `None` stands for a track
         the clip lacks.
     Raises:
-        ValueError: the split is unknown, or the annotation was changed after it was made.
+        ValueError: the split is unknown or empty, another version made it, or the annotation was changed.
         FileNotFoundError: the folder is missing or unfinished, or lacks the file of a clip.
     """
     folder = Path(folder)
@@ -89,13 +110,14 @@ def load_miniature_classes(
 
 
 def describe_miniature(folder: str | os.PathLike) -> dict[str, Any]:
-    """Return what the annotation was made from: the generator's version, seed, counts and the files' SHA-256."""
+    """Return what the annotation was made from: the generator's version, its settings and the files' SHA-256."""
     manifest = _read_manifest(Path(folder))
     return {name: manifest[name] for name in _MANIFEST}
 
 
 def load_about(folder: str | os.PathLike, split: str = "test") -> list[list[str]]:
-    """Return, for each row of `load_miniature`, the one or two modalities that its caption speaks of."""
+    """Return, for each row of `load_miniature`, the modalities that its caption speaks of: those it
+    mentions, and those that express what it names without saying where."""
     return [row["about"] for row in _read_rows(Path(folder), split)]
 
 

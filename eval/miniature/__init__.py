@@ -1,25 +1,39 @@
-"""The miniature benchmark: small real video files whose captions speak of one or two modalities only.
+"""The miniature benchmark: small real video files whose modalities overlap in part, as those of real videos do.
 
-What a clip shows, sounds like and says are drawn independently, so the modality that answers a query depends on the
-query, as in the benchmarks of the paper; some clips lack a track. Nothing here is in the paper. A set is a function of
-its seed and its two counts: `draw_split` decides what every clip is, `render` writes one file.
+The modalities of a clip can express its subject, its tempo and its scene together. How often they do is a parameter; at
+0 they are independent. Captions speak of one modality, of several, or of what is shared, whichever modality has it, so
+the modality that answers a query depends on the query; some clips lack a track. Nothing here is in the paper. A set is a
+function of its settings: `draw_split` decides what every clip is, `render` writes one file.
 """
 
-from eval.miniature.clips import ABSENT_SHARES, SPLITS, MiniatureClip, draw_clip, draw_split, recall_ceiling
-from eval.miniature.generation import VERSION, generate
+from eval.miniature.clips import (
+    ABSENT_SHARES,
+    KINDS,
+    SPLITS,
+    MiniatureClip,
+    draw_clip,
+    draw_split,
+    expressed_value,
+    recall_ceiling,
+)
+from eval.miniature.generation import VERSION, check_version, generate
 from eval.miniature.rendering import draw_frames, draw_waveform, render
-from eval.miniature.vocabulary import VOCABULARY
+from eval.miniature.vocabulary import FACTORS, VOCABULARY
 
 __all__ = [
     "ABSENT_SHARES",
+    "FACTORS",
+    "KINDS",
     "SPLITS",
     "VERSION",
     "VOCABULARY",
     "MiniatureClip",
+    "check_version",
     "draw_clip",
     "draw_frames",
     "draw_split",
     "draw_waveform",
+    "expressed_value",
     "generate",
     "recall_ceiling",
     "render",

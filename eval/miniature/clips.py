@@ -1,16 +1,30 @@
 """What each clip of the miniature benchmark is and what its caption says, drawn from the seed alone."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 
 import numpy as np
 
-from eval.miniature.vocabulary import ALONE, PAIRS, SUBTITLES, VOCABULARY
+from eval.miniature.vocabulary import ALONE, CONCEPTS, FACTORS, PAIRS, SHARED, SUBTITLES, TRIPLES, VOCABULARY
 
-SPLITS = ("train", "test")
+SPLITS = ("train", "validation", "test")
+
+# About one modality, about two or three, or naming what several modalities express together.
+KINDS = ("single", "several", "shared")
 
 # Share of the clips without this track. No clip lacks two, so that something is always left to retrieve by.
 ABSENT_SHARES = {"video": 0.05, "audio": 0.15, "subtitle": 0.20}
+
+# A caption says as much as is true of one clip in 2^12, if its modalities have so much to say.
+_BITS = 12.0
+
+Attributes = dict[str, dict[str, str]]
+"""Modality → attribute → value."""
+
+_Name = tuple[str, str]  # a modality and one of its attributes
 
 
 @dataclass(frozen=True)
@@ -18,11 +32,15 @@ class MiniatureClip:
     """What one clip is, before it is rendered.
 
     Args:
-        split (`str`): "train" or "test".
+        split (`str`): one of `SPLITS`.
         index (`int`): number of the clip in its split.
         key (`tuple[int, ...]`): seed of the clip's own generator.
         attributes (`dict[str, dict[str, str]]`): modality → attribute → value, for the modalities the clip has.
-        mentions (`dict[str, list[str]]`): one or two modalities → attributes of them that the caption speaks of.
+        shared (`dict[str, str]`): factor → its value, for the factors that two or three modalities of the clip were
+            made to express together.
+        kind (`str`): one of `KINDS`.
+        mentions (`dict[str, list[str]]`): modality → attributes of it that the caption speaks of.
+        concepts (`dict[str, str]`): those of `shared` that the caption names without saying which modality has them.
         caption (`str`): the query to which this clip is relevant.
         subtitle (`str` or `None`): what is said, `None` for a clip without subtitle track.
     """
@@ -30,8 +48,11 @@ class MiniatureClip:
     split: str
     index: int
     key: tuple[int, ...]
-    attributes: dict[str, dict[str, str]]
+    attributes: Attributes
+    shared: dict[str, str]
+    kind: str
     mentions: dict[str, list[str]]
+    concepts: dict[str, str]
     caption: str
     subtitle: str | None
 
@@ -39,6 +60,16 @@ class MiniatureClip:
     def path(self) -> str:
         """File of the clip, relative to the folder of the set."""
         return f"{self.split}/{self.index:06d}.mp4"
+
+    @property
+    def about(self) -> list[str]:
+        """Modalities that the caption speaks of: it mentions them, or they express a concept that it names."""
+        return [
+            modality
+            for modality, values in self.attributes.items()
+            if modality in self.mentions
+            or any(expressed_value(factor, modality, values) == value for factor, value in self.concepts.items())
+        ]
 
     def row(self) -> dict[str, object]:
         """Return the clip's line of the annotation file; `None` stands for a track the clip lacks."""
@@ -48,18 +79,56 @@ class MiniatureClip:
             "video_path": self.path if "video" in self.attributes else None,
             "audio_path": self.path if "audio" in self.attributes else None,
             "subtitle": self.subtitle,
-            "about": list(self.mentions),
+            "kind": self.kind,
+            "about": self.about,
             "mentions": self.mentions,
+            "concepts": self.concepts,
             "attributes": self.attributes,
+            "shared": self.shared,
         }
 
+    @cached_property
+    def facts(self) -> frozenset[tuple[str, ...]]:
+        """What is true of the clip: its attributes, and the factors' values that any of its modalities expresses."""
+        facts = {(m, name, value) for m, values in self.attributes.items() for name, value in values.items()}
+        expressed = {(f, expressed_value(f, m, values)) for m, values in self.attributes.items() for f in FACTORS}
+        return frozenset(facts | expressed)
+
+    @cached_property
+    def claims(self) -> frozenset[tuple[str, ...]]:
+        """What the caption says, in the terms of `facts`."""
+        said = {(m, name, self.attributes[m][name]) for m, names in self.mentions.items() for name in names}
+        return frozenset(said | set(self.concepts.items()))
+
     def satisfies(self, query: "MiniatureClip") -> bool:
-        """Return whether everything that the caption of `query` mentions is true of this clip."""
-        return all(
-            modality in self.attributes
-            and all(self.attributes[modality][name] == query.attributes[modality][name] for name in names)
-            for modality, names in query.mentions.items()
-        )
+        """Return whether everything that the caption of `query` says is true of this clip.
+
+        A concept is true of a clip if any modality that it has expresses it.
+        """
+        return query.claims <= self.facts
+
+
+def expressed_value(factor: str, modality: str, values: dict[str, str]) -> str | None:
+    """Return which value of a factor a modality with these attributes expresses; `None` if it expresses none."""
+    return _EXPRESSED.get((factor, modality), {}).get(tuple(values[name] for name in _names(factor, modality)))
+
+
+def _names(factor: str, modality: str) -> tuple[str, ...]:
+    """The attributes of a modality that express a factor, none if it has no part in it."""
+    return tuple(next(iter(FACTORS[factor].values())).get(modality, ()))
+
+
+# Factor and modality → values of its attributes → what they express.
+_EXPRESSED = {
+    (factor, modality): {
+        combination: value for value, options in values.items() for combination in product(*options[modality].values())
+    }
+    for factor, values in FACTORS.items()
+    for modality in next(iter(values.values()))
+}
+
+
+# Wording -------------------------------------------------------------------------------------------------------------
 
 
 def _choice(rng: np.random.Generator, values: Sequence[str]) -> str:
@@ -71,7 +140,8 @@ def _with_article(phrase: str) -> str:
 
 
 def _video_phrase(words: dict[str, str], rng: np.random.Generator) -> str:
-    thing = _with_article(" ".join(words[name] for name in ("colour", "shape") if name in words))
+    nouns = (words[name] for name in ("size", "colour") if name in words)
+    thing = _with_article(" ".join([*nouns, words.get("shape", "shape")]))
     if "motion" in words:
         thing += f" {words['motion']}"
     ground = " ".join(words[name] for name in ("pattern", "ground") if name in words)
@@ -82,78 +152,201 @@ def _video_phrase(words: dict[str, str], rng: np.random.Generator) -> str:
 
 
 def _audio_phrase(words: dict[str, str], rng: np.random.Generator) -> str:
-    tone = _with_article(" ".join(words[name] for name in ("pitch", "timbre") if name in words))
-    return " ".join([tone, *(words[name] for name in ("rhythm", "backing") if name in words)])
+    pitch = [words["pitch"]] if "pitch" in words else []
+    tone = _with_article(" ".join([*pitch, words.get("timbre", "sound")]))
+    return " ".join([tone, *(words[name] for name in ("rhythm", "backing", "entry") if name in words)])
 
 
 def _subtitle_phrase(words: dict[str, str], rng: np.random.Generator) -> str:
     phrase = f"{words.get('speaker', 'someone')} {_choice(rng, ('talking', 'speaking', 'chatting'))}"
     if "topic" in words:
         phrase += f" about {words['topic']}"
-    return f"{phrase} on {words['weekday']}" if "weekday" in words else phrase
+    if "weekday" in words:
+        phrase += f" on {words['weekday']}"
+    return f"{phrase} {words['place']}" if "place" in words else phrase
 
 
 _PHRASES = {"video": _video_phrase, "audio": _audio_phrase, "subtitle": _subtitle_phrase}
-# What a caption may leave out, one at a time. A caption of one modality leaves something out less often, and never
-# the speaker or the topic: a few hundred clips could not be told apart by the rest.
-_OMISSIBLE = {
-    "video": ("shape", "colour", "ground", "pattern", "motion"),
-    "audio": ("pitch", "timbre", "rhythm", "backing"),
-    "subtitle": ("speaker", "topic", "weekday"),
-}
-_OMISSIBLE_ALONE = {**_OMISSIBLE, "subtitle": ("weekday",)}
-_NOUNS = {"shape": "shape", "timbre": "sound"}  # what stands for an omitted noun
 
 
-def _draw_caption(attributes: dict[str, dict[str, str]], rng: np.random.Generator) -> tuple[str, dict[str, list[str]]]:
-    """Draw which modalities the caption speaks of, what it leaves out, and its wording."""
-    num_about = 1 + int(rng.integers(2))
-    about = [list(attributes)[i] for i in rng.permutation(len(attributes))[:num_about]]
-    omissible, omit_rate = (_OMISSIBLE_ALONE, 0.2) if num_about == 1 else (_OMISSIBLE, 0.5)
-    mentions, phrases = {}, []
-    for modality in about:
-        omitted = _choice(rng, omissible[modality]) if rng.random() < omit_rate else None
-        mentions[modality] = [name for name in attributes[modality] if name != omitted]
-        words = {
-            name: _choice(rng, VOCABULARY[modality][name][attributes[modality][name]]) for name in mentions[modality]
-        }
-        if omitted in _NOUNS:
-            words[omitted] = _NOUNS[omitted]
-        phrases.append(_PHRASES[modality](words, rng))
-    template = _choice(rng, PAIRS if num_about == 2 else ALONE[about[0]])
-    return template.format(*phrases), {modality: mentions[modality] for modality in attributes if modality in mentions}
+def _phrase(modality: str, names: list[str], attributes: Attributes, rng: np.random.Generator) -> str:
+    words = {name: _choice(rng, VOCABULARY[modality][name][attributes[modality][name]]) for name in names}
+    return _PHRASES[modality](words, rng)
 
 
-def draw_clip(seed: int, split: str, index: int, absent: str | None = None, attempt: int = 0) -> MiniatureClip:
-    """Draw what one clip shows, sounds like and says, and its caption.
+def _concept_phrase(concepts: dict[str, str], rng: np.random.Generator) -> str:
+    words = {factor: _choice(rng, CONCEPTS[factor][value]) for factor, value in concepts.items()}
+    return " ".join([words.get("subject", "something"), *(words[f] for f in ("tempo", "scene") if f in words)])
 
-    Args:
-        seed (`int`): of the whole set, not negative.
-        split (`str`): "train" or "test".
-        index (`int`): number of the clip in its split.
-        absent (`str`, *optional*): the modality the clip lacks.
-        attempt (`int`, defaults to 0): another value gives another, independent clip.
+
+# What a caption speaks of --------------------------------------------------------------------------------------------
+
+
+_FACTOR_OF = {(modality, name): factor for factor, modality in _EXPRESSED for name in _names(factor, modality)}
+
+
+def _bits(names: Sequence[_Name], concepts: dict[str, str], shared: dict[str, str]) -> float:
+    """Count how much it says to mention attributes and to name concepts, in bits.
+
+    What is shared is said once, however many modalities say it. A clip can express as many values of a factor as it
+    has modalities, so a concept says less than an attribute.
     """
-    rng = np.random.default_rng((seed, SPLITS.index(split), 1, index, attempt))
+    bits, told = 0.0, {factor: dict.fromkeys(VOCABULARY, 0.0) for factor in shared}
+    for factor in concepts:
+        modalities = FACTORS[factor][concepts[factor]]
+        bits += math.log2(len(FACTORS[factor]) / len(modalities))
+    for modality, name in names:
+        factor = _FACTOR_OF.get((modality, name))
+        if factor in concepts:
+            bits += math.log2(len(FACTORS[factor][concepts[factor]][modality][name]))
+        elif factor in shared:
+            told[factor][modality] += math.log2(len(VOCABULARY[modality][name]))
+        else:
+            bits += math.log2(len(VOCABULARY[modality][name]))
+    return bits + sum(max(of_modality.values()) for of_modality in told.values())
+
+
+def _enough(
+    names: Sequence[_Name],
+    said: list[_Name],
+    concepts: dict[str, str],
+    shared: dict[str, str],
+    rng: np.random.Generator,
+) -> list[_Name]:
+    """Add attributes in random order to those that are `said`, until there is enough of them."""
+    said = list(said)
+    for place in rng.permutation(len(names)):
+        if _bits(said, concepts, shared) >= _BITS:
+            break
+        said.append(names[place])
+    return said
+
+
+def _grouped(names: Sequence[_Name], attributes: Attributes) -> dict[str, list[str]]:
+    """Attributes as mentions, in the order of the vocabulary."""
+    mentions = {m: [name for name in values if (m, name) in names] for m, values in attributes.items()}
+    return {modality: found for modality, found in mentions.items() if found}
+
+
+def _draw_mentions(
+    attributes: Attributes, shared: dict[str, str], num_about: int, rng: np.random.Generator
+) -> dict[str, list[str]]:
+    """Draw what a caption says of some modalities: at least one attribute of each."""
+    about = [list(attributes)[i] for i in rng.permutation(len(attributes))[:num_about]]
+    first = [(modality, _choice(rng, list(attributes[modality]))) for modality in about]
+    others = [(modality, name) for modality in about for name in attributes[modality] if (modality, name) not in first]
+    return _grouped(_enough(others, first, {}, shared, rng), attributes)
+
+
+def _own_names(attributes: Attributes, modality: str, concepts: dict[str, str]) -> list[_Name]:
+    """The attributes of a modality that the concepts do not tell."""
+    told = {
+        name
+        for factor, value in concepts.items()
+        for name, values in FACTORS[factor][value].get(modality, {}).items()
+        if len(values) == 1
+    }
+    return [(modality, name) for name in attributes[modality] if name not in told]
+
+
+def _draw_shared(
+    attributes: Attributes, shared: dict[str, str], rng: np.random.Generator
+) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Draw the concepts that a caption names, and what it adds of one modality's own.
+
+    It names all that is shared, unless no modality has enough left to add: then one concept less, and so on.
+    """
+    concepts = {factor: shared[factor] for factor in (list(shared)[i] for i in rng.permutation(len(shared)))}
+    modalities = [list(attributes)[i] for i in rng.permutation(len(attributes))]
+    while True:
+        possible = {modality: _own_names(attributes, modality, concepts) for modality in modalities}
+        bits = {modality: _bits(names, concepts, shared) for modality, names in possible.items()}
+        own = next((m for m in modalities if bits[m] >= _BITS), max(modalities, key=bits.__getitem__))
+        if bits[own] >= _BITS or len(concepts) == 1:
+            break
+        concepts.popitem()
+    mentions = _grouped(_enough(possible[own], [], concepts, shared, rng), attributes)
+    return {factor: concepts[factor] for factor in FACTORS if factor in concepts}, mentions
+
+
+def _draw_caption(
+    attributes: Attributes, shared: dict[str, str], rng: np.random.Generator
+) -> tuple[str, dict[str, list[str]], dict[str, str], str]:
+    """Draw the kind of a caption, what it says, and its wording: kind, mentions, concepts and text."""
+    kind = _choice(rng, KINDS)
+    if kind == "shared" and not shared:
+        kind = _choice(rng, KINDS[:2])
+    if kind == "shared":
+        concepts, mentions = _draw_shared(attributes, shared, rng)
+        templates, phrases = SHARED, [_concept_phrase(concepts, rng)]
+    else:
+        num_about = 1 if kind == "single" else 2 + int(rng.integers(len(attributes) - 1))
+        concepts, mentions, phrases = {}, _draw_mentions(attributes, shared, num_about, rng), []
+        templates = {1: ALONE[next(iter(mentions))], 2: PAIRS, 3: TRIPLES}[num_about]
+    modalities = list(mentions)
+    for place in rng.permutation(len(modalities)):
+        phrases.append(_phrase(modalities[place], mentions[modalities[place]], attributes, rng))
+    return kind, mentions, concepts, _choice(rng, templates).format(*phrases)
+
+
+# Clips ---------------------------------------------------------------------------------------------------------------
+
+
+def _draw_attributes(shared: float, rng: np.random.Generator) -> tuple[Attributes, dict[str, str]]:
+    """Draw every modality by itself; then, for the factors that are shared, make all of them say the same thing."""
     attributes = {
         modality: {name: _choice(rng, list(values)) for name, values in names.items()}
         for modality, names in VOCABULARY.items()
     }
-    subtitle = _choice(rng, SUBTITLES).format(**attributes["subtitle"])
+    together = {}
+    for factor, values in FACTORS.items():
+        if rng.random() >= shared:
+            continue
+        together[factor] = _choice(rng, list(values))
+        for modality, options in values[together[factor]].items():
+            attributes[modality] |= {name: _choice(rng, allowed) for name, allowed in options.items()}
+    return attributes, together
+
+
+def draw_clip(
+    seed: int, split: str, index: int, absent: str | None = None, attempt: int = 0, *, shared: float = 0.6
+) -> MiniatureClip:
+    """Draw what one clip shows, sounds like and says, and its caption.
+
+    Args:
+        seed (`int`): of the whole set, not negative.
+        split (`str`): one of `SPLITS`.
+        index (`int`): number of the clip in its split.
+        absent (`str`, *optional*): the modality the clip lacks.
+        attempt (`int`, defaults to 0): another value gives another, independent clip.
+        shared (`float`, defaults to 0.6): for each factor, the probability that all modalities say the same of it.
+    """
+    rng = np.random.default_rng((seed, SPLITS.index(split), 1, index, attempt))
+    attributes, together = _draw_attributes(shared, rng)
+    places = attributes["subtitle"] | {"place": VOCABULARY["subtitle"]["place"][attributes["subtitle"]["place"]][0]}
+    subtitle = _choice(rng, SUBTITLES).format(**places)
     attributes.pop(absent, None)
-    caption, mentions = _draw_caption(attributes, rng)
+    together = {
+        factor: value
+        for factor, value in together.items()
+        if sum(modality in attributes for modality in FACTORS[factor][value]) >= 2
+    }
+    kind, mentions, concepts, caption = _draw_caption(attributes, together, rng)
     return MiniatureClip(
         split=split,
         index=index,
         key=(seed, SPLITS.index(split), 2, index, attempt),
         attributes=attributes,
+        shared=together,
+        kind=kind,
         mentions=mentions,
+        concepts=concepts,
         caption=caption,
         subtitle=subtitle if absent != "subtitle" else None,
     )
 
 
-def draw_split(seed: int, split: str, count: int) -> list[MiniatureClip]:
+def draw_split(seed: int, split: str, count: int, *, shared: float = 0.6) -> list[MiniatureClip]:
     """Draw the clips of one split: captions are unique in it, and `ABSENT_SHARES` hold to the nearest clip."""
     absent = [modality for modality, share in ABSENT_SHARES.items() for _ in range(round(share * count))]
     absent += [None] * (count - len(absent))
@@ -161,21 +354,42 @@ def draw_split(seed: int, split: str, count: int) -> list[MiniatureClip]:
     clips, captions = [], set()
     for index in range(count):
         attempt = 0
-        clip = draw_clip(seed, split, index, absent[order[index]])
+        clip = draw_clip(seed, split, index, absent[order[index]], shared=shared)
         while clip.caption in captions:
             attempt += 1
-            clip = draw_clip(seed, split, index, absent[order[index]], attempt)
+            clip = draw_clip(seed, split, index, absent[order[index]], attempt, shared=shared)
         captions.add(clip.caption)
         clips.append(clip)
     return clips
 
 
-def recall_ceiling(clips: Sequence[MiniatureClip]) -> float:
+def recall_ceiling(clips: Sequence[MiniatureClip], kind: str | None = None) -> float | None:
     """Return the R@1, in [0, 1], expected of a perfect model that breaks ties at random.
 
     A caption that is true of n clips contributes 1 / n.
+
+    Args:
+        clips (`Sequence[MiniatureClip]`): the gallery.
+        kind (`str`, *optional*): average over the captions of this kind alone; `None` is returned if there are none.
     """
-    return float(np.mean([1 / sum(clip.satisfies(query) for clip in clips) for query in clips]))
+    clips_of: dict[tuple[str, ...], np.ndarray] = {}
+    for number, clip in enumerate(clips):
+        for fact in clip.facts:
+            clips_of.setdefault(fact, np.zeros(len(clips), dtype=bool))[number] = True
+    queries = [clip for clip in clips if kind in (None, clip.kind)]
+    if not queries:
+        return None
+    matches = [np.logical_and.reduce([clips_of[claim] for claim in query.claims]).sum() for query in queries]
+    return float(np.mean([1 / count for count in matches]))
 
 
-__all__ = ["ABSENT_SHARES", "SPLITS", "MiniatureClip", "draw_clip", "draw_split", "recall_ceiling"]
+__all__ = [
+    "ABSENT_SHARES",
+    "KINDS",
+    "SPLITS",
+    "MiniatureClip",
+    "draw_clip",
+    "draw_split",
+    "expressed_value",
+    "recall_ceiling",
+]

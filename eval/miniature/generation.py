@@ -12,17 +12,18 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
-from eval.miniature.clips import SPLITS, MiniatureClip, draw_split, recall_ceiling
+from eval.miniature.clips import KINDS, SPLITS, MiniatureClip, draw_split, recall_ceiling
 from eval.miniature.rendering import render
-from eval.miniature.vocabulary import VOCABULARY
+from eval.miniature.vocabulary import FACTORS, VOCABULARY
 from gallery.files import read_json
 
 logger = logging.getLogger(__name__)
 
-VERSION = 1  # of the drawing and rendering: a change of either is a different benchmark
+VERSION = 2  # of the drawing and rendering: a change of either is a different benchmark
 
 
 @contextmanager
@@ -74,11 +75,22 @@ def _write_annotation(path: Path, clips: Sequence[MiniatureClip]) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _is_finished(output: Path, settings: dict[str, int]) -> bool:
+def check_version(manifest: dict[str, Any], folder: Path) -> None:
+    """Raise a ValueError if a manifest is that of another version of the miniature benchmark."""
+    version = manifest.get("version")
+    if version != VERSION:
+        raise ValueError(
+            f"{folder} was made by version {version} of the miniature benchmark, and this is version {VERSION}. Remove "
+            f"it and make it again: `python -m eval miniature --output {folder}`."
+        )
+
+
+def _is_finished(output: Path, settings: dict[str, int | float]) -> bool:
     """Whether `output` holds this very set; a ValueError if it holds anything else."""
     manifest_path = output / "miniature.json"
     if manifest_path.exists():
         manifest = read_json(manifest_path)
+        check_version(manifest, output)
         found = {name: manifest.get(name) for name in settings}
         if found != settings:
             raise ValueError(
@@ -91,26 +103,38 @@ def _is_finished(output: Path, settings: dict[str, int]) -> bool:
     return False
 
 
-def _manifest(settings: dict[str, int], clips: dict[str, list[MiniatureClip]], hashes: dict[str, str]) -> dict:
+def _manifest(
+    settings: dict[str, int | float], clips: dict[str, list[MiniatureClip]], hashes: dict[str, str]
+) -> dict[str, Any]:
     return {
         **settings,
         "absent": {
             split: {modality: sum(modality not in clip.attributes for clip in drawn) for modality in VOCABULARY}
             for split, drawn in clips.items()
         },
-        "test_recall_at_1_ceiling": recall_ceiling(clips["test"]),
+        "kinds": {
+            split: {kind: sum(c.kind == kind for c in drawn) for kind in KINDS} for split, drawn in clips.items()
+        },
+        "recall_at_1_ceilings": {
+            split: {"all": recall_ceiling(drawn)} | {kind: recall_ceiling(drawn, kind) for kind in KINDS}
+            for split, drawn in clips.items()
+        },
         "vocabulary": {
             modality: {name: list(values) for name, values in names.items()} for modality, names in VOCABULARY.items()
         },
+        "factors": FACTORS,
         "sha256": hashes,
     }
 
 
 def generate(
     output: str | os.PathLike,
+    *,
     num_train: int = 1500,
+    num_validation: int = 300,
     num_test: int = 300,
     seed: int = 0,
+    shared: float = 0.6,
     num_proc: int | None = None,
 ) -> Path:
     """Write the miniature benchmark into a folder.
@@ -120,25 +144,29 @@ def generate(
 
     Args:
         output (`str` or `os.PathLike`): the folder to make.
-        num_train (`int`, defaults to 1500): clips of the split "train".
-        num_test (`int`, defaults to 300): clips of the split "test".
-        seed (`int`, defaults to 0): not negative. The same seed and counts give the same set.
+        num_train (`int`, defaults to 1500), num_validation (`int`, defaults to 300), num_test (`int`, defaults to 300):
+            clips of each split. A split may be empty, but not all of them.
+        seed (`int`, defaults to 0): not negative. The same settings give the same set.
+        shared (`float`, defaults to 0.6): in [0, 1]: for each factor of a clip (its subject, its tempo, its scene), the
+            probability that all its modalities say the same of it. At 0 they are independent.
         num_proc (`int`, *optional*): processes; one per CPU if not given. The set does not depend on it.
     Returns:
-        `Path`: the folder, with `train/`, `test/`, `train.jsonl`, `test.jsonl` and `miniature.json`.
+        `Path`: the folder, with `<split>/` and `<split>.jsonl` for each split, and `miniature.json`.
     Raises:
         ValueError: a number is out of range, or the folder holds anything but this set.
     """
-    if num_train < 1 or num_test < 1 or seed < 0:
+    counts = {"num_train": num_train, "num_validation": num_validation, "num_test": num_test}
+    if min(*counts.values(), seed) < 0 or not any(counts.values()):
         raise ValueError(
-            "`num_train` and `num_test` must be at least 1 and `seed` at least 0, "
-            f"got {num_train!r}, {num_test!r} and {seed!r}."
+            f"`seed` and the counts of clips must be at least 0, and one count at least 1; got {seed!r} and {counts}."
         )
+    if not 0 <= shared <= 1:
+        raise ValueError(f"`shared` must be a probability in [0, 1], got {shared!r}.")
     num_proc = num_proc if num_proc is not None else os.cpu_count() or 1
     if num_proc < 1:
         raise ValueError(f"`num_proc` must be at least 1, got {num_proc!r}.")
     output = Path(output).absolute()
-    settings = {"version": VERSION, "seed": seed, "num_train": num_train, "num_test": num_test}
+    settings = {"version": VERSION, "seed": seed, "shared": float(shared), **counts}
     if _is_finished(output, settings):
         return output
 
@@ -146,7 +174,7 @@ def generate(
     if partial.exists():
         logger.warning("Removing %s, left by an interrupted run.", partial)
         shutil.rmtree(partial)
-    clips = {split: draw_split(seed, split, settings[f"num_{split}"]) for split in SPLITS}
+    clips = {split: draw_split(seed, split, counts[f"num_{split}"], shared=shared) for split in SPLITS}
     for split in SPLITS:
         (partial / split).mkdir(parents=True)
     _render_all([clip for split in SPLITS for clip in clips[split]], partial, num_proc)
@@ -156,4 +184,4 @@ def generate(
     return output
 
 
-__all__ = ["VERSION", "generate"]
+__all__ = ["VERSION", "check_version", "generate"]

@@ -8,7 +8,7 @@ import numpy as np
 from av.subtitles.subtitle import SubtitleSet
 
 from eval.miniature.clips import MiniatureClip
-from eval.miniature.vocabulary import COLOURS, GROUNDS, PITCHES
+from eval.miniature.vocabulary import COLOURS, ENTRIES, GROUNDS, PITCHES
 
 FRAME_SIZE = 64
 FRAME_RATE = 10
@@ -49,6 +49,7 @@ def draw_frames(attributes: dict[str, str], rng: np.random.Generator) -> np.ndar
     grid = np.arange(FRAME_SIZE) + 0.5
     centre = FRAME_SIZE / 2 + rng.uniform(-2, 2, size=2)
     radius, phase = rng.uniform(16, 18), rng.uniform(0, 2 * np.pi)
+    radius *= 0.6 if attributes["size"] == "small" else 1
     shade = rng.uniform(-8, 8, size=3)
     offset, sign = rng.uniform(0, 12), rng.choice([-1, 1])
     first, second = (np.array(colour, dtype=float) for colour in GROUNDS[attributes["ground"]])
@@ -103,13 +104,15 @@ def draw_waveform(attributes: dict[str, str], rng: np.random.Generator) -> np.nd
     time = np.arange(NUM_SAMPLES) / SAMPLE_RATE
     duration = NUM_SAMPLES / SAMPLE_RATE
     rhythm = attributes["rhythm"]
-    glide = {"rising": 1, "falling": -1}.get(rhythm, 0)  # octaves over the clip
-    frequency = PITCHES[attributes["pitch"]] * rng.uniform(0.95, 1.05) * 2 ** (glide * (time / duration - 0.5))
+    since = time - ENTRIES[attributes["entry"]] * duration
+    heard = duration - ENTRIES[attributes["entry"]] * duration
+    glide = {"rising": 1, "falling": -1}.get(rhythm, 0)  # octaves while it is heard
+    frequency = PITCHES[attributes["pitch"]] * rng.uniform(0.95, 1.05) * 2 ** (glide * (since / heard - 0.5))
     phase = 2 * np.pi * np.cumsum(frequency) / SAMPLE_RATE
-    period = {"slow": duration / 3, "quick": duration / 12}.get(rhythm, duration)
-    age = time % period
-    tone = _tone(attributes["timbre"], phase, frequency, age, rng)
-    length = period if period == duration else 0.6 * period
+    period = {"slow": duration / 3, "quick": duration / 12}.get(rhythm, heard)
+    age = since % period
+    tone = _tone(attributes["timbre"], phase, frequency, age, rng) * (since >= 0)
+    length = period if period == heard else 0.6 * period
     tone = tone * np.clip(np.minimum(age, length - age) / 0.005, 0, 1)  # no clicks at either end
     wave = 0.5 * tone / np.abs(tone).max()
     if attributes["backing"] == "hum":

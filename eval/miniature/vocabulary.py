@@ -1,4 +1,9 @@
-"""What a clip of the miniature benchmark can show, sound like and say, and the words that captions have for it."""
+"""What a clip of the miniature benchmark can show, sound like and say, and the words that captions have for it.
+
+`VOCABULARY` is what a modality has by itself; `FACTORS` is what several modalities can express together.
+"""
+
+from itertools import product
 
 COLOURS = {
     "red": (225, 25, 30),
@@ -19,12 +24,24 @@ GROUNDS = {
 }
 # Fundamentals in Hz; a glide of half an octave either way leaves them apart.
 PITCHES = {"deep": 150, "low": 350, "high": 800, "shrill": 1800}
+# Share of the clip before the sound comes in.
+ENTRIES = {"prompt": 0.0, "delayed": 0.25, "late": 0.5}
+# Places as captions and subtitles put them.
+PLACES = {
+    "desert": ("in the desert", "in a desert"),
+    "factory": ("at the factory", "in a factory"),
+    "railway": ("at the railway", "beside a railway"),
+    "campfire": ("at the campfire", "around a campfire"),
+    "parade": ("at the parade", "during a parade"),
+    "forest": ("in the forest", "in a forest"),
+}
 
 # Modality, attribute, value and the ways a caption may put it. The keys of the values are what a row records.
 VOCABULARY = {
     "video": {
         "shape": {name: (name,) for name in ("circle", "square", "triangle", "star", "cross", "ring")},
         "colour": {name: (name,) for name in COLOURS},
+        "size": {"small": ("small", "little"), "large": ("large", "big")},
         "ground": {name: (name,) for name in GROUNDS},
         "pattern": {"plain": ("plain", "smooth"), "striped": ("striped", "banded")},
         "motion": {
@@ -60,6 +77,11 @@ VOCABULARY = {
             "drum": ("over a drum", "with drumming behind it"),
             "birds": ("among birdsong", "with birds behind it"),
         },
+        "entry": {
+            "prompt": ("from the very start", "that starts right away"),
+            "delayed": ("after a moment", "that starts a little late"),
+            "late": ("only near the end", "that starts very late"),
+        },
     },
     "subtitle": {
         "speaker": {
@@ -77,23 +99,97 @@ VOCABULARY = {
             ).split()
         },
         "weekday": {name: (name,) for name in "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()},
+        "place": PLACES,
     },
 }
 
+_COLOUR_PAIRS = tuple(zip(tuple(COLOURS)[::2], tuple(COLOURS)[1::2], strict=True))
+_TEMPI = {
+    "calm": ("still", "steady"),
+    "leisurely": ("bounce", "slow"),
+    "hurried": ("blink", "quick"),
+    "swelling": ("grow", "rising"),
+    "gliding": ("slide", "falling"),
+}
+_SCENES = {
+    "desert": ("brown", "plain", "alone"),
+    "factory": ("grey", "striped", "hum"),
+    "railway": ("black", "striped", "whistle"),
+    "campfire": ("black", "plain", "crackle"),
+    "parade": ("white", "striped", "drum"),
+    "forest": ("brown", "striped", "birds"),
+}
+# Factor, value, modality, attribute and the values of it that express the factor's value. Only a colour has two: which
+# of them it is stays the picture's own. White and grey plain grounds belong to no scene.
+FACTORS: dict[str, dict[str, dict[str, dict[str, tuple[str, ...]]]]] = {
+    "subject": {
+        topic: {
+            "video": {"shape": (shape,), "colour": pair},
+            "audio": {"pitch": (pitch,), "timbre": (timbre,)},
+            "subtitle": {"topic": (topic,)},
+        }
+        for topic, (shape, pair), (pitch, timbre) in zip(
+            VOCABULARY["subtitle"]["topic"],
+            product(VOCABULARY["video"]["shape"], _COLOUR_PAIRS),
+            product(VOCABULARY["audio"]["pitch"], VOCABULARY["audio"]["timbre"]),  # no shape has one timbre alone
+            strict=True,
+        )
+    },
+    "tempo": {
+        tempo: {"video": {"motion": (motion,)}, "audio": {"rhythm": (rhythm,)}}
+        for tempo, (motion, rhythm) in _TEMPI.items()
+    },
+    "scene": {
+        scene: {
+            "video": {"ground": (ground,), "pattern": (pattern,)},
+            "audio": {"backing": (backing,)},
+            "subtitle": {"place": (scene,)},
+        }
+        for scene, (ground, pattern, backing) in _SCENES.items()
+    },
+}
+# The words for a factor's value, which fit whatever modality expresses it.
+CONCEPTS = {
+    "subject": VOCABULARY["subtitle"]["topic"],
+    "tempo": {
+        "calm": ("calmly", "at rest"),
+        "leisurely": ("unhurriedly", "at a leisurely pace"),
+        "hurried": ("hurriedly", "in a rush"),
+        "swelling": ("swelling", "ever stronger"),
+        "gliding": ("gliding", "drifting along"),
+    },
+    "scene": PLACES,
+}
+
 SUBTITLES = (
-    "Hello, I am {speaker}, and this {weekday} we talk about {topic}.",
-    "It is {weekday}. My name is {speaker} and I love {topic}.",
-    "{speaker} here! Let me tell you everything about {topic} this {weekday}.",
-    "Welcome to the {weekday} show on {topic}, with your host {speaker}.",
-    "Today is {weekday}, so {topic} it is, says {speaker}.",
-    "Good evening, this is {speaker} with news of {topic} for {weekday}.",
+    "Hello, I am {speaker}, and this {weekday} we talk about {topic} {place}.",
+    "It is {weekday} {place}. My name is {speaker} and I love {topic}.",
+    "{speaker} here {place}! Let me tell you everything about {topic} this {weekday}.",
+    "Welcome to the {weekday} show on {topic}, live {place}, with your host {speaker}.",
+    "Today is {weekday}, so {topic} it is, says {speaker} {place}.",
+    "Good evening, this is {speaker} {place} with news of {topic} for {weekday}.",
 )
 
-PAIRS = ("{0}, while there is {1}", "{0}, together with {1}", "{0} and {1}", "there is {0}, and also {1}")
 ALONE = {
     "video": ("{0}", "the picture shows {0}", "one sees {0}"),
     "audio": ("{0}", "the sound of {0}", "one hears {0}"),
     "subtitle": ("{0}", "a clip of {0}", "one listens to {0}"),
 }
+PAIRS = ("{0}, while there is {1}", "{0}, together with {1}", "{0} and {1}", "there is {0}, and also {1}")
+TRIPLES = ("{0}, {1} and {2}", "{0} with {1} and {2}", "there is {0}, then {1}, and also {2}")
+SHARED = ("{0}, with {1}", "{0} and {1}", "a clip of {0} with {1}", "{1}, and {0}")
 
-__all__ = ["ALONE", "COLOURS", "GROUNDS", "PAIRS", "PITCHES", "SUBTITLES", "VOCABULARY"]
+__all__ = [
+    "ALONE",
+    "COLOURS",
+    "CONCEPTS",
+    "ENTRIES",
+    "FACTORS",
+    "GROUNDS",
+    "PAIRS",
+    "PITCHES",
+    "SHARED",
+    "SUBTITLES",
+    "TRIPLES",
+    "VOCABULARY",
+]
