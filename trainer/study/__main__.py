@@ -53,10 +53,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _study(options: argparse.Namespace) -> dict[str, str]:
     """Do what is left; return the names of what failed and why."""
-    from eval.miniature import SHARED
-
     from .jobs import execute
-    from .runs import Clips, Run, check_overlay
+    from .runs import SHARED, Clips, Run, check_overlay
     from .tuning import settings_of, tune
 
     recipe = check_overlay(options.overlay)
@@ -109,11 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failures = {} if options.report_only else _study(options)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("The same command continues.") from None
-    from eval.miniature import SHARED
-
     from .report import report
 
-    print(report(options.output, SHARED))
+    print(report(options.output))
     for name, why in failures.items():
         say(f"Error: {name}: {why}")
     return 1 if failures else 0

@@ -13,6 +13,7 @@ from eval.reports.result_files import R1, label_name, load_results
 from eval.reports.tables import Cell, Row, Table, markdown, write_csv
 from gallery.files import read_json
 
+from .runs import SHARED
 from .tuning import GRID
 
 _SHOWN_RATES = (0.0, 0.5)
@@ -121,13 +122,12 @@ def plot_sharing(sharing: dict[str, dict[float, dict[float, list[float]]]], path
     figure.savefig(path, dpi=150)
 
 
-def report(output: Path, main_shared: float) -> str:
+def report(output: Path) -> str:
     """
     Write the tables and figures of what is evaluated into `report`.
 
     Args:
         output (`Path`): folder of the study.
-        main_shared (`float`): how much the modalities of the clips of its main runs share.
 
     Returns:
         `str`: the tables.
@@ -140,7 +140,7 @@ def report(output: Path, main_shared: float) -> str:
     levels = {float(path.name): path for path in (output / "sharing").glob("*") if path.is_dir()}
     sharing = _sharing(levels)
     if sharing:
-        main = _sharing({main_shared: output / "runs"})
+        main = _sharing({SHARED: output / "runs"})
         for variant in sharing:
             sharing[variant] |= main.get(variant, {})
         tables.append(sharing_table(sharing))

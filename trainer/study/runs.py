@@ -30,6 +30,9 @@ RECIPES = {
 ABLATIONS = ("no_masked_views", "no_cross_arity", "no_semantic", "no_uniformity")
 """Variants that differ from SCALAR by one term, and have its settings in everything else."""
 
+SHARED = 0.6
+"""How much the modalities of the clips share that settings are chosen on and every variant is trained on."""
+
 VIEWS = 8
 """Draws of frames and segments stored for each training clip; longer trainings use them again."""
 
@@ -176,4 +179,4 @@ def check_overlay(overlay: Path) -> dict[str, Any]:
     return recipe
 
 
-__all__ = ["ABLATIONS", "RECIPES", "VIEWS", "Clips", "Run", "check_overlay", "recipe_of", "with_schedule"]
+__all__ = ["ABLATIONS", "RECIPES", "SHARED", "VIEWS", "Clips", "Run", "check_overlay", "recipe_of", "with_schedule"]
