@@ -48,9 +48,9 @@ def _build_model(
     revision = None
     if run.new_model is not None:
         texts = [text for row in rows for text in (row["caption"], row["subtitle"]) if text]
-        model, processor = build_new(run.new_model, texts)
+        model, processor = build_new(run.new_model, texts, **run.model_changes)
     else:
-        changes = {} if run.aggregation is None else {"aggregation": run.aggregation}
+        changes = run.model_changes
         if args.learnable_temperature:
             changes["has_logit_scale"] = True
         model, processor = load_model(run.model, dtype=torch.float32, **changes)

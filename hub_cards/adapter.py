@@ -156,8 +156,9 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     base, revision = adapter["base_model_name_or_path"], adapter.get("revision")
     _check_base(base, revision)
     card = ModelCardData(library_name="peft", base_model=base, base_model_relation="adapter", **data)
-    # If the run changed how the base scores, only the adapter's own configuration says so.
-    is_changed = variables["recipe"] is None or variables["recipe"].get("aggregation") is not None
+    # If the run changed how the base scores or what it reads, only the adapter's own configuration says so.
+    changes = ("aggregation", "condition_on")
+    is_changed = variables["recipe"] is None or any(variables["recipe"].get(name) is not None for name in changes)
     added = [part for part in ("logit_scale", "hyperbolic") if part in counts]
     return render(
         KIND.name,

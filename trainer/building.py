@@ -53,7 +53,7 @@ def learn_vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
     return {token: index for index, token in enumerate((tokens + words)[:size])}
 
 
-def build_new(description: str | Path, texts: Iterable[str]) -> tuple[ScalarModel, ScalarProcessor]:
+def build_new(description: str | Path, texts: Iterable[str], **changes: Any) -> tuple[ScalarModel, ScalarProcessor]:
     """
     Build a model with random weights, and a processor whose vocabulary is learned from `texts`.
 
@@ -61,6 +61,7 @@ def build_new(description: str | Path, texts: Iterable[str]) -> tuple[ScalarMode
         description (`str` or `Path`): YAML with the sections `model` (fields of [`ScalarConfig`]), `image_processor`,
             `feature_extractor`, `processor` (their settings), and `vocab_size`.
         texts (iterable of `str`): captions and subtitles.
+        **changes: fields of [`ScalarConfig`] that win over those of the description.
 
     Returns:
         The model and the processor.
@@ -93,7 +94,7 @@ def build_new(description: str | Path, texts: Iterable[str]) -> tuple[ScalarMode
         config = dict(sections["model"])
         config["text_config"] = config["text_config"] | {"vocab_size": len(tokenizer)}
         _check_known(config, ScalarConfig())
-        config = ScalarConfig(**config)
+        config = ScalarConfig(**config | changes)
         for name in config.sub_configs:
             _check_known(sections["model"].get(name, {}), type(getattr(config, name))())
         if config.vision_config.image_size != image_processor.image_size:

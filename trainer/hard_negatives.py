@@ -36,6 +36,7 @@ def choose_pairs(
     condition_mask: torch.Tensor,
     draws: torch.Tensor,
     temperature: float | torch.Tensor,
+    paired: bool = False,
 ) -> MatchingPairs:
     """
     Choose matched pairs, texts with a wrong clip, and wrong texts with a clip, among the rows of all processes.
@@ -48,6 +49,7 @@ def choose_pairs(
         condition_mask (`torch.BoolTensor` of shape `(b, condition tokens)`): what there is to read of its clips.
         draws (`torch.Tensor` of shape `(b, 2)`): uniform numbers in [0, 1), for the wrong clip and the wrong text.
         temperature (`float` or a scalar `torch.Tensor`): see [`draw_negatives`].
+        paired (`bool`): draw by C~ of Eq. 5, in which each clip is aggregated once, for its own text, in place of C.
 
     Returns:
         [`MatchingPairs`] of this process: at most `3 * b`.
@@ -59,10 +61,12 @@ def choose_pairs(
     readable = condition_mask.any(dim=1)  # (B,)
     own = torch.arange(len(batch.texts), device=readable.device) + rows.offset
     draws = draws.to(readable.device)
-    # With a graph, where there is one: the batch keeps both matrices for the objective.
-    wrong_clips = draw_negatives(batch.text_to_clip, readable, draws[:, 0], rows.offset, temperature)
+    # With a graph, where there is one: the batch keeps the matrices for the objective.
+    of_texts = batch.text_to_paired_clip if paired else batch.text_to_clip
+    wrong_clips = draw_negatives(of_texts, readable, draws[:, 0], rows.offset, temperature)
     anyone = torch.ones_like(readable)
-    wrong_texts = draw_negatives(batch.clip_to_text, anyone, draws[:, 1], rows.offset, temperature)
+    of_clips = batch.paired_clip_to_text if paired else batch.clip_to_text
+    wrong_texts = draw_negatives(of_clips, anyone, draws[:, 1], rows.offset, temperature)
     texts, clips = torch.cat([own, own, wrong_texts]), torch.cat([own, wrong_clips, own])
     is_match = torch.arange(len(texts), device=own.device) < len(own)
     keep = (texts >= 0) & (clips >= 0)

@@ -10,6 +10,7 @@ from modeling_scalar import ScalarModel
 
 from .data import ClipDataset
 from .features import FeatureDataset, digest, processor_settings, settings_of, tensors_sha256
+from .semantic_targets import SemanticTargets
 from .training_args import ScalarTrainingArguments
 
 # Those of the optimizer are restored from a checkpoint: another value here would have no effect.
@@ -29,7 +30,10 @@ _FIELDS = (
     "matching_weight",
     "full_view_probability",
     "full_view_decay_steps",
+    "min_view_modalities",
+    "negatives_from",
     "learning_rate",
+    "lora_learning_rate",
     "lr_scheduler_type",
     "warmup_steps",
     "weight_decay",
@@ -75,6 +79,7 @@ def describe_identity(
     scalar_model: ScalarModel,
     dataset: torch.utils.data.Dataset,
     processor: Any,
+    semantic_targets: Any = None,
 ) -> dict[str, Any]:
     """
     Describe what makes a run, for its checkpoints.
@@ -85,6 +90,7 @@ def describe_identity(
         scalar_model ([`ScalarModel`]): the model in it.
         dataset: of the examples.
         processor ([`ScalarProcessor`], *optional*): of the run.
+        semantic_targets ([`SemanticTargets`], *optional*): of the training captions.
 
     Returns:
         `dict` of what JSON can hold: fields, number of processes and examples, and SHA-256 of what is larger.
@@ -104,6 +110,9 @@ def describe_identity(
         identity["use of stored features"] = features is not None
         if features is not None:
             identity["views of stored features"] = [features[name] for name in ("seed", "views", "dtype")]
+    if isinstance(semantic_targets, SemanticTargets):
+        kept = {"neighbors": semantic_targets.neighbors, "cosines": semantic_targets.cosines}
+        identity["semantic targets"] = tensors_sha256(kept)
     if processor is not None:
         identity["processor"] = digest(processor_settings(processor))
     return identity

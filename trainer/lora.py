@@ -22,9 +22,7 @@ _QUERY_VALUE = r"\..*\.(query|value|q_proj|v_proj)"
 _ADAPTED_TOWERS = {"paper": "text_model", "all_towers": "(text|vision|audio)_model"}
 
 _EMBEDDING_HEADS = ["text_projection", "video_projection", "audio_projection", "subtitle_projection"]
-# The matching loss conditions on video and audio only, so the subtitle's condition encoder is never trained.
-_MATCHING_HEADS = ["match_head", "video_condition", "audio_condition"]
-_NEVER_REACHED = "subtitle_condition"
+_CONDITION_HEADS = {name: f"{name}_condition" for name in MODALITIES}
 _TOWERS = {"video": "vision_model", "audio": "audio_model"}
 
 
@@ -32,13 +30,13 @@ def _unreached(
     model: ScalarModel, matching: bool, learnable_temperature: bool, modalities: Sequence[str]
 ) -> list[str]:
     """Name the modules that the objective does not reach, by whole parts of their parameters' names."""
-    modules = [_NEVER_REACHED]
-    matching = matching and model.config.has_cross_attention
-    if not matching:
-        modules += [*_MATCHING_HEADS, "crossattention"]
+    matched = model.config.condition_on if matching and model.config.has_cross_attention else ()
+    modules = [head for name, head in _CONDITION_HEADS.items() if name not in matched]
+    if not matched:
+        modules += ["match_head", "crossattention"]
     for name in (name for name in MODALITIES if name not in modalities):
         modules.append(f"{name}_projection")
-        if name in _TOWERS and not matching:  # which reads them too; the text tower reads the queries in any case
+        if name in _TOWERS and name not in matched:  # the text tower reads the queries in any case
             modules.append(_TOWERS[name])
     if not learnable_temperature:
         modules += ["logit_scale"]
@@ -62,7 +60,8 @@ def apply_adapters(
     Args:
         model ([`ScalarModel`]): the base; it is changed in place.
         recipe (`str`): `"paper"`, `"all_towers"` or `"full"`, see [`RECIPES`].
-        matching (`bool`): whether the cross-encoder is trained; it needs a text tower with cross-attention.
+        matching (`bool`): whether the cross-encoder is trained; it needs a text tower with cross-attention. What it
+            reads is the model's `condition_on`.
         learnable_temperature (`bool`): whether the contrastive temperature is; the model must hold one.
         r (`int`), lora_alpha (`int`), lora_dropout (`float`): LoRA rank, scale and dropout (Table S1: 8, 16, 0.0).
             Unused by `"full"`.
@@ -88,7 +87,7 @@ def apply_adapters(
         for name, parameter in model.named_parameters():
             parameter.requires_grad = not set(unreached) & set(name.split("."))
         return model
-    heads = [*_EMBEDDING_HEADS, *_MATCHING_HEADS, "hyperbolic", "logit_scale"]
+    heads = [*_EMBEDDING_HEADS, "match_head", *_CONDITION_HEADS.values(), "hyperbolic", "logit_scale"]
     left_out = r"(?!.*\.crossattention\.)" if "crossattention" in unreached else ""
     left_out += "".join(rf"(?!{tower}\.)" for tower in _TOWERS.values() if tower in unreached)
     config = LoraConfig(
@@ -102,6 +101,11 @@ def apply_adapters(
     return get_peft_model(model, config, revision=revision)
 
 
+def lora_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Return the trainable matrices of LoRA; what is trained beside them are heads."""
+    return [value for name, value in model.named_parameters() if value.requires_grad and ".lora_" in name]
+
+
 def count_parameters(model: torch.nn.Module, trainable: bool = True) -> dict[str, int]:
     """Count trainable, or frozen, parameters by top-level module of [`ScalarModel`], adapters under their tower."""
     counts: dict[str, int] = {}
@@ -112,4 +116,4 @@ def count_parameters(model: torch.nn.Module, trainable: bool = True) -> dict[str
     return counts
 
 
-__all__ = ["RECIPES", "apply_adapters", "count_parameters"]
+__all__ = ["RECIPES", "apply_adapters", "count_parameters", "lora_parameters"]

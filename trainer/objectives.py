@@ -40,7 +40,8 @@ class Batch:
         rows ([`RowLayout`]): which rows lie where; b of the B rows lie here.
         texts (`torch.Tensor` of shape `(b, dim)`), modalities (`(b, 3, dim)`), mask (`(b, 3)`): complete views.
         reduced_mask (`(b, 3)`): what is left of each clip in its reduced view.
-        score_options (`dict`): how the model scores, keyword arguments of `retrieval_scores`.
+        score_options (`dict`): how the model scores, keyword arguments of `retrieval_scores`. What is said of
+            centroids below needs its `method` and `query_temperature`.
         affinities (`torch.Tensor` of shape `(B, B)`, *optional*): S* of the captions, 0 where unknown.
         temperature (`torch.Tensor`, *optional*): the learned contrastive temperature, if there is one.
     """
@@ -81,10 +82,37 @@ class Batch:
             return self.text_to_clip.T
         return retrieval_scores(self.all_texts, self.modalities, self.reduced_mask, **self.score_options).T
 
+    @cached_property
+    def centroids(self) -> torch.Tensor:
+        """This process's reduced clips, each aggregated for its own text, `(b, dim)`; of a score with weights."""
+        temperature = centroid_temperature(self.score_options["method"], self.score_options["query_temperature"])
+        return paired_centroids(self.texts, self.modalities, self.reduced_mask, temperature)
 
-def centroid_temperature(config: ScalarConfig) -> float:
-    """Return tau_w of the centroids: infinite where query conditioning is off and all weights are equal."""
-    return float("inf") if METHODS[config.aggregation].weights == "equal" else config.query_temperature
+    @cached_property
+    def all_centroids(self) -> torch.Tensor:
+        """`(B, dim)`."""
+        return self.rows.gather(self.centroids)
+
+    @cached_property
+    def text_to_paired_clip(self) -> torch.Tensor:
+        """C~ of Eq. 5: this process's texts against all centroids, `(b, B)`."""
+        return self._cosines(self.texts, self.all_centroids)
+
+    @cached_property
+    def paired_clip_to_text(self) -> torch.Tensor:
+        """C~ transposed: this process's centroids against all texts, `(b, B)`."""
+        if len(self.rows.counts) == 1:
+            return self.text_to_paired_clip.T
+        return self._cosines(self.centroids, self.all_texts)
+
+    def _cosines(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device_type=rows.device.type, enabled=False):  # as all scores
+            return rows.to(self.centroids.dtype) @ columns.to(self.centroids.dtype).T
+
+
+def centroid_temperature(method: str, query_temperature: float) -> float:
+    """Return tau_w of the centroids of a score: infinite where conditioning is off and all weights are equal."""
+    return float("inf") if METHODS[method].weights == "equal" else query_temperature
 
 
 class Objective(nn.Module):
@@ -155,9 +183,9 @@ class ScalarObjective(Objective):
             )
         self.args = args
         self.uses_semantics = args.semantic_weight > 0
-        self.query_temperature = centroid_temperature(config)
+        query_temperature = centroid_temperature(config.aggregation, config.query_temperature)
         self.alignment = AlignmentLoss(args.temperature, args.contrastive_label_smoothing)
-        self.cross_arity = CrossArityLoss(self.query_temperature)
+        self.cross_arity = CrossArityLoss(query_temperature)
         self.semantic = SemanticLoss(args.temperature, args.semantic_temperature, args.calibration_weight)
         self.uniformity = UniformityLoss(args.uniformity_scale)
 
@@ -173,16 +201,14 @@ class ScalarObjective(Objective):
             terms["mask"] = (args.cross_arity_weight, loss)
         if step < args.loss_warmup_steps or not (args.semantic_weight or args.uniformity_weight):
             return terms
-        centroids = paired_centroids(batch.texts, batch.modalities, batch.reduced_mask, self.query_temperature)
-        all_centroids = rows.gather(centroids)
         if args.semantic_weight:
-            scores = batch.texts.to(centroids.dtype) @ all_centroids.T  # (b, B): C~ of Eq. 5
+            scores = batch.text_to_paired_clip
             affinities = batch.affinities.to(scores)
             num_observed = (affinities > 0).sum() / len(rows.counts)
             loss = self.semantic(scores, affinities[rows.local], rows.mean, num_observed, batch.temperature)
             terms["sem"] = (args.semantic_weight, loss)
         if args.uniformity_weight:
-            terms["unif"] = (args.uniformity_weight, self.uniformity(all_centroids))
+            terms["unif"] = (args.uniformity_weight, self.uniformity(batch.all_centroids))
         return terms
 
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
 
-from modeling_scalar import Limits
+from modeling_scalar import MODALITIES, Limits
 from modeling_scalar.aggregation_scalar import METHODS, check_method
 from modeling_scalar.loading_scalar import load_plugins
 
@@ -33,6 +33,13 @@ class RunArguments:
         default=None,
         metadata={
             "help": f"How the model scores, one of {tuple(METHODS)} or a plugin's; by default as its config says."
+        },
+    )
+    condition_on: str | None = field(
+        default=None,
+        metadata={
+            "help": f"What the cross-encoder reads, some of {','.join(MODALITIES)}; by default as the model's config "
+            "says, for a new one video,audio as in the paper."
         },
     )
     plugin: str | None = field(
@@ -79,9 +86,24 @@ class RunArguments:
             raise ValueError("`features` were made by a model; they cannot train a `new_model`.")
         if self.global_batch_size is not None and self.global_batch_size < 1:
             raise ValueError(f"`global_batch_size` must be at least 1, got {self.global_batch_size}.")
+        if self.condition_on is not None:
+            names = self.condition_on.split(",")
+            if names != [name for name in MODALITIES if name in names]:
+                raise ValueError(
+                    f"`condition_on` must be some of {','.join(MODALITIES)}, each once and in this order, got "
+                    f"{self.condition_on!r}."
+                )
         Limits.parse(self.limits.split(",") if self.limits else [])
         if self.on_error not in ("raise", "missing"):
             raise ValueError(f"`on_error` must be 'raise' or 'missing', got {self.on_error!r}.")
+
+    @property
+    def model_changes(self) -> dict[str, Any]:
+        """The fields of the model's configuration that the run sets."""
+        changes: dict[str, Any] = {} if self.aggregation is None else {"aggregation": self.aggregation}
+        if self.condition_on is not None:
+            changes["condition_on"] = self.condition_on.split(",")
+        return changes
 
     def check_batch(self, training: ScalarTrainingArguments) -> None:
         """Raise a ValueError unless as many clips will see each other as `global_batch_size` says."""

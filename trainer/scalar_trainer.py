@@ -20,7 +20,6 @@ from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_NAME
 
 from eval.embedding.embed_dataset import embed_dataset
 from eval.protocol.first_stage import evaluate_embeddings
-from eval.protocol.matching import MATCHING_MODALITIES
 from gallery.files import read_json, write_json
 from modeling_scalar import ScalarModel, ScalarOutput
 from modeling_scalar.aggregation_scalar import METHODS, paired_weights
@@ -42,6 +41,7 @@ from .distributed import RowLayout, average_gradients, rank, world_size
 from .grad_cache import BatchInParts
 from .hard_negatives import MatchingPairs, choose_pairs
 from .identity import describe_identity, free_fields
+from .lora import lora_parameters
 from .losses import MatchingLoss
 from .objectives import OBJECTIVES, Batch, Objective, Terms, centroid_temperature
 from .semantic_targets import SemanticTargets
@@ -132,6 +132,11 @@ class ScalarTrainer(Trainer):
                 "The objective needs `semantic_targets`: make them with `python -m trainer.semantic_targets`, or set "
                 "`semantic_weight` to 0 if they are for L_sem."
             )
+        if args.negatives_from == "paired" and not METHODS[config.aggregation].has_weights:
+            raise ValueError(
+                "`negatives_from: paired` draws by centroids, which the score "
+                f"{config.aggregation!r} does not have. Draw from 'scores'."
+            )
         super().__init__(model, args, **kwargs)
         self.semantic_targets = semantic_targets
         self.scalar_model, self.scalar_config = without_adapter(model), config
@@ -141,7 +146,7 @@ class ScalarTrainer(Trainer):
         if args.compile_towers:
             for tower in (self.scalar_model.vision_model, self.scalar_model.audio_model, self.scalar_model.text_model):
                 tower.compile()
-        self.gradient_audit = GradientAudit(MODALITIES)
+        self.gradient_audit = GradientAudit(MODALITIES, config.condition_on)
         self.add_callback(self.gradient_audit)
         self.add_callback(SeedOfRank())
         self.add_callback(SaveAfterEpoch())
@@ -178,6 +183,29 @@ class ScalarTrainer(Trainer):
             prefetch_factor=args.dataloader_prefetch_factor,
             worker_init_fn=_leave_signals_to_the_trainer,
         )
+
+    # Optimizer ----------------------------------------------------------------------------------------------------
+
+    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
+        """Create the optimizer; with `lora_learning_rate` the LoRA matrices have groups of their own."""
+        rate = self.args.lora_learning_rate
+        if self.optimizer is not None or rate is None:
+            return super().create_optimizer(model)
+        optimizer = super().create_optimizer(model)
+        adapted = {id(parameter) for parameter in lora_parameters(self.model if model is None else model)}
+        moved = 0
+        for group in list(optimizer.param_groups):
+            matrices = [parameter for parameter in group["params"] if id(parameter) in adapted]
+            if matrices:  # all else, such as the weight decay, is that of the group they come from
+                group["params"] = [parameter for parameter in group["params"] if id(parameter) not in adapted]
+                optimizer.add_param_group({**group, "params": matrices, "lr": rate})
+                moved += len(matrices)
+        if not moved or moved != len(adapted):
+            raise ValueError(
+                f"`lora_learning_rate` needs an optimizer that trains LoRA matrices: of {len(adapted)} in the model "
+                f"{self.args.optim.value!r} knows {moved}. Choose another `optim` or adapter, or leave the rate out."
+            )
+        return optimizer
 
     # One step -----------------------------------------------------------------------------------------------------
 
@@ -217,7 +245,9 @@ class ScalarTrainer(Trainer):
             texts=output.text_embeds,
             modalities=output.modality_embeds,
             mask=output.modality_mask,
-            reduced_mask=reduced_views(output.modality_mask, self._full_probability, step.draws[:, :2]),
+            reduced_mask=reduced_views(
+                output.modality_mask, self._full_probability, step.draws[:, :2], self.args.min_view_modalities
+            ),
             score_options=self.scalar_model.score_options(),
             affinities=affinities,
             temperature=output.temperature if self.args.learnable_temperature else None,
@@ -226,7 +256,8 @@ class ScalarTrainer(Trainer):
     def _choose_pairs(self, batch: Batch, step: _Step, condition_mask: torch.Tensor) -> MatchingPairs:
         temperature = self.args.temperature if batch.temperature is None else batch.temperature.detach()
         tokens = step.inputs["input_ids"], step.inputs["attention_mask"]
-        return choose_pairs(batch, *tokens, condition_mask, step.draws[:, 2:], temperature)
+        paired = self.args.negatives_from == "paired"
+        return choose_pairs(batch, *tokens, condition_mask, step.draws[:, 2:], temperature, paired)
 
     def _total(self, batch: Batch, terms: Terms) -> torch.Tensor:
         """The weighted sum of all terms, which are remembered for the log."""
@@ -255,7 +286,7 @@ class ScalarTrainer(Trainer):
         output = model(
             **step.inputs,
             select_pairs=select_pairs if self.matches else None,
-            condition_on=MATCHING_MODALITIES,
+            condition_on=tuple(self.scalar_config.condition_on),
             return_scores=False,
         )
         if batch is None:
@@ -283,7 +314,8 @@ class ScalarTrainer(Trainer):
         """Do what [`compute_loss`] and its backward pass do, a few clips at a time; see `trainer.grad_cache`."""
         step = self._start_step(inputs)
         model = self.accelerator.unwrap_model(self.model_wrapped)
-        size, condition_on = self.args.mini_batch_size, MATCHING_MODALITIES if self.matches else None
+        size, condition_on = self.args.mini_batch_size, tuple(self.scalar_config.condition_on)
+        condition_on = condition_on if self.matches else None
         parts = BatchInParts(model, self.scalar_model, size, self.accelerator.autocast, condition_on)
         whole = parts.forward(step.inputs)
         if self.args.learnable_temperature:
@@ -346,7 +378,7 @@ class ScalarTrainer(Trainer):
         parts = {f"loss_{name}": loss for name, loss in losses.items()}
         parts["p_full"] = total.new_tensor(self._full_probability)
         if METHODS[self.scalar_config.aggregation].has_weights:
-            temperature = centroid_temperature(self.scalar_config)
+            temperature = centroid_temperature(self.scalar_config.aggregation, self.scalar_config.query_temperature)
             weights = paired_weights(batch.texts, batch.modalities, batch.mask, temperature)
             parts |= {f"weight_{name}": weights[:, i].mean() for i, name in enumerate(MODALITIES)}
             parts["weight_entropy"] = torch.special.entr(weights).sum(1).mean()
@@ -373,6 +405,8 @@ class ScalarTrainer(Trainer):
                 logs["peak_memory_gib"] = torch.cuda.max_memory_allocated(self.args.device) / 2**30
             self._parts, self._num_parts = {}, {}
             self._clips_since_log, self._time_of_log = 0, now
+        if "learning_rate" in logs and self.args.lora_learning_rate is not None:
+            logs["lora_learning_rate"] = float(self.optimizer.param_groups[-1]["lr"])  # added last
         if "train_loss" in logs:  # of all steps, also of those before a resumed run
             logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 1)
         super().log(logs, start_time)
@@ -409,7 +443,12 @@ class ScalarTrainer(Trainer):
         """What makes this run; its checkpoints carry it. Made once: it reads all frozen weights."""
         if self._identity is None:
             self._identity = describe_identity(
-                self.args, self.model, self.scalar_model, self.train_dataset, self.processing_class
+                self.args,
+                self.model,
+                self.scalar_model,
+                self.train_dataset,
+                self.processing_class,
+                self.semantic_targets,
             )
         return self._identity
 

@@ -181,6 +181,7 @@ def make_semantic_targets(
     device: str | torch.device | None = None,
     metadata: dict[str, str] | None = None,
     progress: bool = True,
+    include_self: bool = False,
 ) -> None:
     """
     Write the file that [`SemanticTargets`] reads; an earlier one is replaced once the new one is whole.
@@ -194,6 +195,8 @@ def make_semantic_targets(
             `clip_of_row` of shape `(rows,)` and, as metadata, what it was made from.
         encoder, batch_size, device, progress: as in [`embed_captions`].
         num_neighbors (`int`): neighbours kept per clip; the affinity to any other clip counts as unknown.
+        include_self (`bool`): count the clip as one of its own neighbours, so that one fewer other clip is kept. Its
+            affinity to itself, the diagonal of S*, is 1 in any case.
         metadata (`dict` of `str`, *optional*): more to note in the file, such as the name of the data set.
 
     Raises:
@@ -217,7 +220,7 @@ def make_semantic_targets(
     if device is None:
         device = default_device()
     embeds = _clip_embeds(embed_captions(captions, encoder, batch_size, device, progress), clip_of_row)
-    neighbors, cosines = nearest_neighbors(embeds.to(device), num_neighbors, progress=progress)
+    neighbors, cosines = nearest_neighbors(embeds.to(device), num_neighbors - include_self, progress=progress)
     description = (metadata or {}) | {
         "encoder": encoder,
         "num_neighbors": str(num_neighbors),
@@ -225,6 +228,8 @@ def make_semantic_targets(
         "rows_sha256": rows_checksum(video_ids, captions),
         "versions": json.dumps({name: version(name) for name in _PACKAGES}),
     }
+    if include_self:
+        description["include_self"] = "true"
     temporary = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         tensors = {"neighbors": neighbors, "cosines": cosines, "clip_of_row": clip_of_row}
@@ -354,6 +359,9 @@ def main(
         typer.Option(help=f"Folder or Hub name of a sentence encoder, or {OFFLINE_ENCODER}, which needs no network."),
     ] = "sentence-transformers/all-mpnet-base-v2",
     neighbors: Annotated[int, typer.Option(help="Neighbours kept per clip.")] = 64,
+    include_self: Annotated[
+        bool, typer.Option("--include-self", help="Count a clip as its own neighbour: one fewer other is kept.")
+    ] = False,
     batch_size: Annotated[int, typer.Option(help="Captions per forward pass.")] = 64,
     device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
 ) -> None:
@@ -363,10 +371,11 @@ def main(
 
         rows = load_benchmark(benchmark, root, split)
         names = {"benchmark": benchmark, "split": split}
-        make_semantic_targets(rows, output, encoder, neighbors, batch_size, device, names)
+        make_semantic_targets(rows, output, encoder, neighbors, batch_size, device, names, include_self=include_self)
         targets = SemanticTargets(output)
         num_clips, num_neighbors = targets.neighbors.shape
-        typer.echo(f"{num_neighbors} neighbours of each of {num_clips} clips are in {output}.")
+        others = "others as " if include_self else ""
+        typer.echo(f"{num_neighbors} {others}neighbours of each of {num_clips} clips are in {output}.")
 
 
 __all__ = [

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 # Modules that only a modality's clips reach, by parts of their names.
 _OF_MODALITY = {"video": ("video_", "vision_"), "audio": ("audio_",), "subtitle": ("subtitle_",)}
-_OF_MATCHING = ("match_head", "crossattention")
+_OF_MATCHING = ("match_head", "crossattention")  # which reads what the model's `condition_on` says
 
 
 def _listed(counts: dict[str, int]) -> str:
@@ -65,10 +65,11 @@ class GradientAudit(TrainerCallback):
 
     Args:
         modalities (`Sequence[str]`): names, in the order of the masks.
+        condition_on (`Sequence[str]`): those that the cross-encoder reads.
     """
 
-    def __init__(self, modalities: Sequence[str]):
-        self.modalities = modalities
+    def __init__(self, modalities: Sequence[str], condition_on: Sequence[str]):
+        self.modalities, self.condition_on = modalities, condition_on
         self._waiting: set[str] = set()
         self._present: torch.Tensor | None = None
 
@@ -105,8 +106,8 @@ class GradientAudit(TrainerCallback):
         self._waiting -= reached
         absent = [name for name, there in zip(self.modalities, self._present.tolist(), strict=True) if not there]
         excused = [part for name in absent for part in _OF_MODALITY[name]]
-        if {"video", "audio"} <= set(absent):
-            excused += _OF_MATCHING  # which reads nothing else
+        if set(self.condition_on) <= set(absent):
+            excused += _OF_MATCHING
         lost = sorted(name for name in self._waiting if not any(part in name for part in excused))
         if lost:
             raise ValueError(

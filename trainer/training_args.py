@@ -9,6 +9,8 @@ from transformers import TrainingArguments
 from .lora import RECIPES
 from .objectives import OBJECTIVES
 
+NEGATIVES = ("scores", "paired")
+"""Where hard negatives are drawn from: C of Eq. 5, as in the paper, or C~."""
 RANGES = {
     "temperature": "(0, inf)",
     "contrastive_label_smoothing": "[0, 1)",
@@ -22,9 +24,11 @@ RANGES = {
     "matching_weight": "[0, inf)",
     "full_view_probability": "[0, 1]",
     "full_view_decay_steps": "[0, 1e9]",
+    "min_view_modalities": "[1, 2]",
     "mini_batch_size": "[1, 1e9]",
     "eval_gallery_batch_size": "[1, 1e9]",
     "learning_rate": "[0, inf)",
+    "lora_learning_rate": "[0, inf)",
     "weight_decay": "[0, inf)",
     "adam_beta1": "[0, 1)",
     "adam_beta2": "[0, 1)",
@@ -116,6 +120,16 @@ class ScalarTrainingArguments(TrainingArguments):
         default=0.5, metadata={"help": "Value to which p_full falls, in [0, 1]; 1 turns reduced views off."}
     )
     full_view_decay_steps: int = field(default=2000, metadata={"help": "Steps over which p_full falls from 1."})
+    min_view_modalities: int = field(
+        default=2, metadata={"help": "How many modalities a reduced view keeps at least: 2, or 1."}
+    )
+    negatives_from: str = field(
+        default="scores",
+        metadata={
+            "help": "Scores that the wrong clips and texts of matching are drawn by. 'scores': those of the model, C "
+            "of Eq. 5. 'paired': C~, in which each clip is aggregated once, for its own text."
+        },
+    )
     mini_batch_size: int | None = field(
         default=None,
         metadata={
@@ -134,6 +148,10 @@ class ScalarTrainingArguments(TrainingArguments):
 
     # Defaults of transformers that the paper changes.
     learning_rate: float = field(default=2e-5, metadata={"help": "Peak learning rate."})
+    lora_learning_rate: float | None = field(
+        default=None,
+        metadata={"help": "Peak learning rate of the LoRA matrices; by default `learning_rate`, which heads keep."},
+    )
     weight_decay: float = field(default=0.01, metadata={"help": "Of AdamW."})
     adam_beta2: float = field(default=0.98, metadata={"help": "Of AdamW."})
     max_grad_norm: float = field(default=2.0, metadata={"help": "Gradient clipping."})
@@ -162,6 +180,13 @@ class ScalarTrainingArguments(TrainingArguments):
             raise ValueError(f"`objective` must be one of {tuple(OBJECTIVES)}, got {self.objective!r}.")
         if self.adapter not in RECIPES:
             raise ValueError(f"`adapter` must be one of {RECIPES}, got {self.adapter!r}.")
+        if self.negatives_from not in NEGATIVES:
+            raise ValueError(f"`negatives_from` must be one of {NEGATIVES}, got {self.negatives_from!r}.")
+        if self.lora_learning_rate is not None and self.adapter == "full":
+            raise ValueError(
+                "`lora_learning_rate` is the rate of LoRA matrices, of which the adapter 'full' has none. Leave it "
+                "out, or choose the adapter 'paper' or 'all_towers'."
+            )
         if self.learnable_temperature and self.uses_semantics and self.calibration_weight:
             raise ValueError(
                 "`learnable_temperature` cannot go with the calibration of L_sem: calibration fixes the scale of the "
@@ -193,4 +218,4 @@ class ScalarTrainingArguments(TrainingArguments):
         return self.matching_weight > 0
 
 
-__all__ = ["RANGES", "ScalarTrainingArguments"]
+__all__ = ["NEGATIVES", "RANGES", "ScalarTrainingArguments"]

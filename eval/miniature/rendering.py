@@ -1,5 +1,6 @@
 """From what a clip of the miniature benchmark is to its frames, its sound and its file."""
 
+import math
 from fractions import Fraction
 from pathlib import Path
 
@@ -76,6 +77,14 @@ def draw_frames(attributes: dict[str, str], rng: np.random.Generator) -> np.ndar
     return np.clip(np.round(frames), 0, 255).astype(np.uint8)
 
 
+def _harmonics(fundamental: np.ndarray, highest: float) -> np.ndarray:
+    """Return the imaginary part of the sum of z^k / k for k up to `highest` and 30, by Horner's rule."""
+    total = np.zeros_like(fundamental)
+    for k in range(min(30, math.ceil(highest) - 1), 0, -1):
+        total = (total + 1 / k) * fundamental
+    return total.imag
+
+
 def _tone(timbre: str, phase: np.ndarray, frequency: np.ndarray, age: np.ndarray, rng: np.random.Generator):
     """Return the bare tone: `phase` in radians, `age` the seconds since the last stroke."""
     if timbre == "flute":
@@ -86,16 +95,13 @@ def _tone(timbre: str, phase: np.ndarray, frequency: np.ndarray, age: np.ndarray
     if timbre == "noise":
         ratios = 2 ** rng.uniform(-0.3, 0.3, size=40)
         return sum(np.sin(ratio * phase + start) for ratio, start in zip(ratios, rng.uniform(0, 6.3, 40), strict=True))
+    highest = 0.95 * SAMPLE_RATE / 2 / frequency.max()  # of the audible partials, over the fundamental
     if timbre == "bell":
-        partials = {1.0: 1.0, 2.76: 0.8, 5.4: 0.6}
-    else:
-        partials = {float(k): 1 / k for k in range(1, 31)}
-    audible = {ratio: level for ratio, level in partials.items() if ratio * frequency.max() < 0.95 * SAMPLE_RATE / 2}
-    if timbre == "buzz":
-        return sum(level * np.sin(ratio * phase) for ratio, level in audible.items())
-    if timbre == "bell":
+        audible = {ratio: level for ratio, level in {1.0: 1.0, 2.76: 0.8, 5.4: 0.6}.items() if ratio < highest}
         return np.exp(-age / 0.5) * sum(level * np.sin(ratio * phase) for ratio, level in audible.items())
-    string = sum(level * np.sin(ratio * phase) * np.exp(-age * ratio / 0.15) for ratio, level in audible.items())
+    if timbre == "buzz":
+        return _harmonics(np.exp(1j * phase), highest)
+    string = _harmonics(np.exp(1j * phase - age / 0.15), highest)  # the higher, the sooner it dies away
     return string + 1.5 * rng.standard_normal(NUM_SAMPLES) * np.exp(-age / 0.006)  # the pick on the string
 
 
@@ -152,7 +158,8 @@ def render(clip: MiniatureClip, folder: Path) -> None:
             video.pix_fmt = "yuv420p"
             video.thread_count = 1
         if "audio" in clip.attributes:
-            audio = container.add_stream("aac", rate=SAMPLE_RATE, layout="mono")
+            # FFmpeg's "fast" coder takes about half the time, and is nearer to these short tones than its default.
+            audio = container.add_stream("aac", rate=SAMPLE_RATE, layout="mono", options={"aac_coder": "fast"})
             audio.bit_rate = 32_000
         if clip.subtitle is not None:
             text = container.add_stream("mov_text")

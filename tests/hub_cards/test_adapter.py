@@ -118,7 +118,9 @@ def test_a_warning_about_what_only_the_adapter_holds_is_explained(tmp_path):
     assert "Weights of `logit_scale` are reported as missing in the base: they are the adapter's own." in body
 
 
-@pytest.mark.parametrize("recipe", [None, RECIPE | {"aggregation": "gram"}])
+@pytest.mark.parametrize(
+    "recipe", [None, RECIPE | {"aggregation": "gram"}, RECIPE | {"condition_on": "video,audio,subtitle"}]
+)
 def test_an_adapter_that_may_score_otherwise_than_its_base_is_loaded_with_its_own_configuration(tmp_path, recipe):
     folder = make_adapter(tmp_path)
     (folder / "recipe.json").unlink()

@@ -55,9 +55,9 @@ def model():
     return make_model()
 
 
-def make_model(seed=0, recipe="paper"):
+def make_model(seed=0, recipe="paper", **config):
     torch.manual_seed(seed)
-    return apply_adapters(ScalarModel(make_tiny_config()), recipe)
+    return apply_adapters(ScalarModel(make_tiny_config(**config)), recipe)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def training_step(model, batch):
+def training_step(model, batch, condition_on=MATCHED):
     """Embeddings, condition states and gradients of one step with matching."""
     batch = {name: value for name, value in batch.items() if name != "clip_index"}
 
@@ -83,7 +83,7 @@ def training_step(model, batch):
         return *texts, output.condition_states[readable], output.condition_mask[readable]
 
     model.zero_grad()
-    output = model(**batch, select_pairs=select_pairs, condition_on=MATCHED)
+    output = model(**batch, select_pairs=select_pairs, condition_on=condition_on)
     (output.scores.diagonal().sum() + output.match_logits[:, 1].sum()).backward()
     gradients = {name: x.grad for name, x in model.named_parameters() if x.grad is not None}
     tensors = {name: output[name] for name in ("modality_embeds", "condition_states", "match_logits", "scores")}
@@ -111,6 +111,29 @@ def test_a_step_from_features_is_the_step_from_files(model, rows, tiny_processor
         # gradients are sums over texts and pairs: relative to their size
         scale = max(1.0, value.abs().max().item())
         torch.testing.assert_close(tensors[name], value, atol=tolerance * scale, rtol=0, msg=name)
+
+
+def test_a_subtitle_that_the_cross_encoder_reads_is_encoded_in_each_step(rows, tiny_processor, folders):
+    """Its tokens are the text tower's, which is trained: what is stored is of the frozen towers alone."""
+    every = ("video", "audio", "subtitle")
+    model = make_model(condition_on=every)
+    from_features = FeatureDataset(folders / "float32", rows, model, tiny_processor, SEED)
+    assert not any("subtitle" in name for name in from_features.description["arrays"])
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.1)
+    batch = FeatureCollator(tiny_processor)([from_features[i] for i in range(10)])
+    from_files = ClipDataset(rows, tiny_processor, SEED)
+    expected_batch = ScalarDataCollator(tiny_processor)([from_files[i] for i in range(10)])
+    tensors, _ = training_step(model, batch, every)
+    expected, mask = training_step(model, expected_batch, every)
+    assert mask[:, 2].any() and tensors.keys() == expected.keys()
+    head = next(name for name in expected if "subtitle_condition" in name and "weight" in name)
+    assert expected[head].abs().max() > 1e-4
+    for name, value in expected.items():
+        scale = max(1.0, value.abs().max().item())
+        torch.testing.assert_close(tensors[name], value, atol=1e-6 * scale, rtol=0, msg=name)
 
 
 def test_views_differ_and_come_in_turn(model, rows, tiny_processor, folders):

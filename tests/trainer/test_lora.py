@@ -3,9 +3,9 @@
 import pytest
 import torch
 from peft import AutoPeftModelForFeatureExtraction, PeftModel
-from transformers import AutoModel
+from transformers import AutoConfig, AutoModel
 
-from modeling_scalar import MODALITIES, ScalarConfig, ScalarModel
+from modeling_scalar import MODALITIES, ScalarConfig, ScalarModel, load_model
 from tests.conftest import make_batch, make_tiny_config
 from trainer.lora import RECIPES, apply_adapters, count_parameters
 
@@ -32,6 +32,27 @@ def test_the_paper_recipe_trains_the_heads_and_the_text_tower_only():
         "video_condition": 1_083_648 + 3 * 768,  # two frame embeddings and the type embedding
         "audio_condition": 592_128 + 2 * 768,
     }
+
+
+SUBTITLE_CONDITION = 768 * 768 + 768 + 2 * 768 + 768  # projection, its bias, layer norm, type embedding
+
+
+@pytest.mark.parametrize(
+    ("recipe", "count"), [("paper", 4_763_650), ("all_towers", 6_860_802), ("full", 1_242_890_226)]
+)
+def test_reading_the_subtitle_adds_its_condition_encoder(recipe, count):
+    with torch.device("meta"):
+        model = apply_adapters(ScalarModel(ScalarConfig(condition_on=MODALITIES)), recipe)
+    counts = count_parameters(model)
+    assert counts["subtitle_condition"] == SUBTITLE_CONDITION == 592_896
+    assert sum(counts.values()) == count + SUBTITLE_CONDITION
+
+
+def test_what_the_cross_encoder_does_not_read_is_not_trained_for_it():
+    config = make_tiny_config(condition_on=["video"], aggregation="video")
+    counts = count_parameters(apply_adapters(ScalarModel(config), "all_towers"))
+    heads = {"text_projection", "video_projection", "match_head", "video_condition"}
+    assert set(counts) == heads | {"text_model", "vision_model"}
 
 
 def adapted_modules(recipe):
@@ -88,6 +109,30 @@ def test_a_saved_adapter_gives_the_same_scores_loaded_merged_and_by_auto_classes
         assert type(loaded[-1]) is ScalarModel
         for other in loaded:
             torch.testing.assert_close(other.eval()(**batch).scores, expected, atol=1e-5, rtol=0)
+
+
+def test_an_adapter_reads_what_it_was_trained_to_read_and_its_base_does_not(tiny_model_dir, tmp_path):
+    base, processor = load_model(tiny_model_dir, condition_on=MODALITIES)
+    model = apply_adapters(base, "paper")
+    head = base.subtitle_condition.modules_to_save.default
+    states = torch.randn(2, 1, 3, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        head.projection.weight += 0.1 * torch.randn(32, 32, generator=torch.Generator().manual_seed(1))
+        expected = head(states)
+        assert (ScalarModel.from_pretrained(tiny_model_dir).subtitle_condition(states) - expected).abs().max() > 0.1
+    model.save_pretrained(tmp_path)
+    base.config.save_pretrained(tmp_path)  # as ScalarTrainer does
+    processor.save_pretrained(tmp_path)
+    plain = ScalarModel.from_pretrained(tiny_model_dir, config=AutoConfig.from_pretrained(tmp_path))
+    loaded = [
+        load_model(tmp_path)[0],
+        ScalarModel.from_pretrained(tmp_path),
+        PeftModel.from_pretrained(plain, tmp_path).get_base_model(),  # as the card of such an adapter says
+    ]
+    for other in loaded:
+        assert other.config.condition_on == list(MODALITIES)
+        assert torch.equal(other.subtitle_condition(states), expected)
+    assert load_model(tiny_model_dir)[0].config.condition_on == ["video", "audio"]
 
 
 def test_heads_and_towers_that_an_objective_does_not_reach_are_not_trained():

@@ -43,6 +43,7 @@ def test_the_defaults_are_the_papers(tmp_path):
     assert (args.semantic_weight, args.calibration_weight, args.semantic_temperature) == (1.0, 1.0, 0.5)
     assert (args.uniformity_weight, args.uniformity_scale, args.loss_warmup_steps) == (0.1, 2.0, 500)
     assert not args.learnable_temperature
+    assert (args.lora_learning_rate, args.min_view_modalities, args.negatives_from) == (None, 2, "scores")
     assert (args.learning_rate, args.weight_decay, args.adam_beta1, args.adam_beta2) == (2e-5, 0.01, 0.9, 0.98)
     assert (args.max_grad_norm, args.num_train_epochs, args.warmup_steps, args.seed) == (2.0, 5, 0.1, 50)
     assert args.lr_scheduler_type == "linear"
@@ -71,6 +72,27 @@ def test_the_defaults_are_the_papers(tmp_path):
         ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nmini_batch_size: 0\n", "mini_batch_size"),
         ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\ntorch_compile: true\n", "compile_towers"),
         ("new_model: a\nbenchmark: b\nroot: d\noutput_dir: o\nfeatures: f\n", "features"),
+        (
+            "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nmin_view_modalities: 3\n",
+            r"`min_view_modalities` must be in \[1, 2\], got 3",
+        ),
+        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nnegatives_from: c\n", "`negatives_from` must be one of"),
+        (
+            "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nlora_learning_rate: -1\n",
+            "`lora_learning_rate` must be in",
+        ),
+        (
+            "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nadapter: full\nlora_learning_rate: 1e-6\n",
+            "of which the adapter 'full' has none",
+        ),
+        (
+            "model: a\nbenchmark: b\nroot: d\noutput_dir: o\ncondition_on: [audio, video]\n",
+            "`condition_on` must be some of video,audio,subtitle",
+        ),
+        (
+            "model: a\nbenchmark: b\nroot: d\noutput_dir: o\ncondition_on: picture\n",
+            "`condition_on` must be some of video,audio,subtitle",
+        ),
     ],
 )
 def test_a_bad_recipe_is_refused_by_field(tmp_path, text, message):
@@ -119,3 +141,22 @@ def test_later_recipes_win_over_earlier_ones_and_trackers_may_be_a_list(tmp_path
     _, args = parse_arguments([str(first), str(second)])
     assert (args.seed, args.objective, args.report_to) == (2, "contrastive", ["tensorboard", "trackio"])
     assert parse_arguments([str(second), str(first)])[1].seed == 1
+
+
+def test_the_public_codes_recipe_differs_from_the_papers_in_its_readings_alone():
+    papers, public = (read_recipe(ROOT / "recipes" / f"{name}.yaml") for name in ("scalar", "public_code"))
+    changed = {name for name, value in public.items() if papers.get(name) != value}
+    assert changed == {
+        *("semantic_targets", "output_dir", "lora_learning_rate", "min_view_modalities", "negatives_from")
+    }
+    run, args = parse_arguments([str(ROOT / "recipes" / "public_code.yaml"), "--use_cpu", "true", "--fp16", "false"])
+    assert args.lora_learning_rate == pytest.approx(args.learning_rate / 10)
+    assert (args.min_view_modalities, args.negatives_from) == (1, "paired")
+    assert run.model_changes == {}
+
+
+@pytest.mark.parametrize("written", ["[video, audio, subtitle]", "video,audio,subtitle"])
+def test_what_the_cross_encoder_reads_is_a_list_or_a_text(tmp_path, written):
+    text = "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nuse_cpu: true\naggregation: uniform\n"
+    run, _ = parse_arguments([str(write(tmp_path, "r.yaml", text + f"condition_on: {written}\n"))])
+    assert run.model_changes == {"aggregation": "uniform", "condition_on": ["video", "audio", "subtitle"]}

@@ -75,6 +75,7 @@ RUNS = {
         "gradient_accumulation_steps": 2,
         "logging_steps": 3,
     },
+    "at two rates": {"max_steps": 5, "lora_learning_rate": 1e-4, "logging_steps": 2},
     "the best of all": {
         "max_steps": 5,
         "score": [1, 3, 2, 0, 1],
@@ -96,7 +97,7 @@ RUNS = {
 
 
 # What the others would find too is left to the slow ones.
-QUICK = ("logged by epochs", "the best of all")
+QUICK = ("logged by epochs", "at two rates", "the best of all")
 
 
 @pytest.mark.parametrize(
@@ -135,6 +136,9 @@ def test_a_checkpoint_of_another_run_is_refused(checkpoint, tmp_path, unless_fas
     refused = {
         "seed": {"seed": 1},
         "learning_rate": {"learning_rate": 2e-3},
+        "lora_learning_rate": {"lora_learning_rate": 1e-3},
+        "min_view_modalities": {"min_view_modalities": 1},
+        "negatives_from": {"negatives_from": "paired"},
         "per_device_train_batch_size": {"per_device_train_batch_size": 2},
         "lr_scheduler_type": {"lr_scheduler_type": "cosine"},
         "matching_weight": {"matching_weight": 0.2},

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from modeling_scalar import Clip, ScalarModel
+from modeling_scalar import MODALITIES, Clip, ScalarModel
 from modeling_scalar.aggregation_scalar import METHODS, register_method
 from tests.conftest import make_batch, make_tiny_config
 from trainer.callbacks import StopOnInterrupt
@@ -66,6 +66,7 @@ def make_trainer(
     eval_dataset=None,
     given_objective=None,
     semantic_targets=AFFINITIES,
+    condition_on=("video", "audio"),
     **changes,
 ):
     torch.manual_seed(0)
@@ -84,7 +85,8 @@ def make_trainer(
     args = ScalarTrainingArguments(**fields | changes)
     if model is None:
         learnable = args.learnable_temperature
-        model = ScalarModel(make_tiny_config(aggregation=aggregation, has_logit_scale=learnable))
+        config = {"aggregation": aggregation, "has_logit_scale": learnable, "condition_on": condition_on}
+        model = ScalarModel(make_tiny_config(**config))
         model = apply_adapters(model, args.adapter, args.uses_matching, learnable)
     dtype = torch.float64 if double else torch.float32
     model = model.to(dtype)
@@ -185,6 +187,92 @@ def test_clips_without_anything_to_read_are_left_out_of_matching(tmp_path):
     batch["modality_mask"] = torch.tensor([[0, 0, 1]] * 4).bool()
     assert trainer.compute_loss(trainer.model, batch).isfinite()
     assert trainer._parts["loss_dam"].isfinite()
+
+
+def test_a_clip_with_nothing_but_a_subtitle_is_matched_where_that_is_read(tmp_path):
+    for condition_on, expected in ((("video", "audio"), 0), (MODALITIES, 12)):
+        trainer = make_trainer(tmp_path, condition_on=condition_on)
+        batch = collate(trainer)
+        batch["modality_mask"] = torch.tensor([[0, 0, 1]] * 4).bool()
+        chosen = []
+        choose = trainer._choose_pairs
+        trainer._choose_pairs = lambda *a, choose=choose, chosen=chosen: chosen.append(choose(*a)) or chosen[-1]
+        trainer.compute_loss(trainer.model, batch)
+        assert chosen[0].num_pairs == expected
+        assert (trainer._parts["loss_dam"] > 0) == (expected > 0)
+
+
+def lora_names(trainer):
+    return {name for name, p in trainer.model.named_parameters() if p.requires_grad and ".lora_" in name}
+
+
+def test_lora_has_a_rate_of_its_own_and_keeps_its_weight_decay(tmp_path):
+    def settings(**options):
+        trainer = make_trainer(tmp_path, weight_decay=0.3, **options)
+        names = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
+        groups = [(names[id(p)], g) for g in trainer.create_optimizer().param_groups for p in g["params"]]
+        assert len({name for name, _ in groups}) == len(groups)  # each once
+        return trainer, {name: (group["lr"], group["weight_decay"]) for name, group in groups}
+
+    plain, expected = settings()
+    trainer, found = settings(lora_learning_rate=2e-5)
+    assert found.keys() == expected.keys() and {decay for _, decay in found.values()} == {0.0, 0.3}
+    assert lora_names(trainer) and {rate for rate, _ in expected.values()} == {1e-3}
+    for name, (rate, decay) in found.items():
+        assert decay == expected[name][1] and rate == (2e-5 if name in lora_names(trainer) else 1e-3), name
+
+
+def weights_after(folder, **options):
+    trainer = make_trainer(folder, max_steps=3, logging_steps=1, warmup_steps=0, **options)
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
+    trainer.train()
+    return trainer, before, {name: p.detach() for name, p in trainer.model.named_parameters() if p.requires_grad}
+
+
+@pytest.mark.parametrize(("rate", "of_lora"), [(1e-3, 0.0), (0.0, 1e-3)])
+def test_a_rate_of_zero_leaves_lora_or_all_else_as_it_was(tmp_path, rate, of_lora):
+    trainer, before, after = weights_after(tmp_path, learning_rate=rate, lora_learning_rate=of_lora)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    lora = lora_names(trainer)
+    assert changed == (lora if of_lora else set(before) - lora)
+
+
+def test_both_rates_follow_the_schedule_and_are_logged(tmp_path):
+    trainer, _, weights = weights_after(tmp_path, lora_learning_rate=1e-4)
+    entries = [entry for entry in trainer.state.log_history if "loss" in entry]
+    rates = [(entry["learning_rate"], entry["lora_learning_rate"]) for entry in entries]
+    assert [rate for rate, _ in rates] == pytest.approx([1e-3, 1e-3 * 2 / 3, 1e-3 / 3])
+    assert [lora for _, lora in rates] == pytest.approx([rate / 10 for rate, _ in rates])
+    plain, _, expected = weights_after(tmp_path)
+    assert not any("lora_learning_rate" in entry for entry in plain.state.log_history)
+    _, _, same = weights_after(tmp_path, lora_learning_rate=1e-3)
+    assert all(torch.equal(same[name], value) for name, value in expected.items())
+    assert not all(torch.equal(weights[name], value) for name, value in expected.items())
+
+
+def test_a_rate_of_lora_without_lora_is_refused(tmp_path):
+    model = apply_adapters(ScalarModel(make_tiny_config()), "full")
+    with pytest.raises(ValueError, match="needs an optimizer that trains LoRA matrices: of 0 in the model"):
+        make_trainer(tmp_path, model=model, lora_learning_rate=1e-4).create_optimizer()
+
+
+def test_a_view_may_be_left_with_one_modality_where_the_run_says_so(tmp_path):
+    views = {"full_view_probability": 0.0, "full_view_decay_steps": 0}
+    for least in (2, 1):
+        trainer = make_trainer(tmp_path, min_view_modalities=least, **views)
+        batch = collate(trainer)
+        batch["modality_mask"][:, 1] = False
+        seen = []
+        trainer.objective.register_forward_pre_hook(lambda module, inputs, seen=seen: seen.append(inputs[0]))
+        trainer.compute_loss(trainer.model, batch)
+        assert (seen[0].reduced_mask.sum(1) == least).all()
+
+
+@pytest.mark.parametrize("aggregation", ["gram", "triangle", "audio"])
+def test_negatives_by_centroids_need_a_score_of_centroids(tmp_path, aggregation):
+    options = {"objective": "contrastive", "aggregation": aggregation}
+    with pytest.raises(ValueError, match=f"which the score '{aggregation}' does not have. Draw from 'scores'"):
+        make_trainer(tmp_path, negatives_from="paired", **options)
 
 
 @pytest.mark.parametrize(
@@ -337,6 +425,9 @@ for options in json.loads(sys.argv[2]):
         "parts": {name: mean(value) for name, value in trainer._parts.items() if name.startswith("loss")},
         "gradients": {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None},
     })
+    if options.get("optim") == "sgd":  # whose step is that of the gradient; AdamW's first has the size of the rate
+        trainer.create_optimizer().step()
+        results[-1]["weights"] = {name: p.detach() for name, p in trainer.model.named_parameters() if p.requires_grad}
 if rank == 0:
     torch.save(results, sys.argv[4])
 """
@@ -361,6 +452,7 @@ def assert_equal_steps(one, other):
 
 
 WHOLE = {"align", "mask", "sem", "unif", "dam"}
+RATES = {"optim": "sgd", "learning_rate": 1.0, "lora_learning_rate": 0.1}
 BASELINE = {"rows": 9, "objective": "contrastive", "learnable_temperature": True}
 STEPS = {
     "even": ({"rows": 8}, WHOLE),
@@ -373,6 +465,9 @@ STEPS = {
     "pathway": (BASELINE | {"aggregation": "audio"}, {"align", "dam"}),
     "plugin": (BASELINE | {"aggregation": "sound"}, {"align", "dam"}),
     "plugin in parts": (BASELINE | {"aggregation": "sound", "mini_batch_size": 2}, {"align", "dam"}),
+    "public code": ({"rows": 9, "min_view_modalities": 1, "negatives_from": "paired"} | RATES, WHOLE),
+    "subtitle read": ({"rows": 9, "condition_on": ["video", "audio", "subtitle"]}, WHOLE),
+    "subtitle read in parts": ({"rows": 9, "condition_on": list(MODALITIES), "mini_batch_size": 2}, WHOLE),
 }
 
 
@@ -414,6 +509,16 @@ def test_parts_of_a_batch_on_two_processes_have_the_gradient_of_the_whole_on_one
     one, two = steps_of_one_and_two_processes
     assert_equal_steps(one["ragged"], two["ragged in parts"])
     assert_equal_steps(one["plugin"], two["plugin in parts"])
+    assert_equal_steps(one["subtitle read"], two["subtitle read in parts"])
+    assert any("subtitle_condition" in name for name in one["subtitle read"]["gradients"])
+
+
+@pytest.mark.distributed
+def test_two_processes_take_the_step_of_one_at_two_rates(steps_of_one_and_two_processes):
+    one, two = (results["public code"]["weights"] for results in steps_of_one_and_two_processes)
+    assert one.keys() == two.keys() and any(".lora_" in name for name in one)
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, atol=1e-9, rtol=1e-7, msg=name)
 
 
 @pytest.mark.parametrize("adapter", ["paper", "all_towers", "full"])

@@ -249,6 +249,28 @@ def test_a_batch_is_a_part_of_the_whole_matrix(make_targets, num_neighbors, temp
         assert ((found > 0).numpy() == (part > 0)).all()
 
 
+@pytest.mark.parametrize("num_neighbors", [1, 2, 6, 100])
+def test_a_clip_counted_as_its_own_neighbor_leaves_room_for_one_other_less(make_targets, num_neighbors):
+    """Against a loop over the nearest of all clips, the clip itself among them."""
+    embeds = random_unit(30)
+    video_ids = [f"clip{i}" for i in range(30)]
+    targets = make_targets(embeds, video_ids, num_neighbors, include_self=True)
+    expected = np.zeros((30, 30))
+    vectors = np.asarray(embeds, dtype=np.float64)
+    for i in range(30):
+        cosines = [float(vectors[i] @ vectors[j]) for j in range(30)]
+        for j in sorted(range(30), key=lambda j: -cosines[j])[:num_neighbors]:
+            expected[i, j] = ((cosines[j] + 1) / 2) ** 2
+    found = targets.affinities(torch.arange(30), torch.arange(30)).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5)  # float32 sums
+    assert ((found > 0) == (expected > 0)).all() and (found.diagonal() == 1).all()
+    assert ((found > 0).sum(1) == min(num_neighbors, 30)).all()
+    others = make_targets(embeds, video_ids, num_neighbors)  # the paper's reading: so many others, and itself
+    known = others.affinities(torch.arange(30), torch.arange(30)) > 0
+    assert (known.sum(1) == min(num_neighbors + 1, 30)).all()
+    assert targets.metadata["include_self"] == "true" and "include_self" not in others.metadata
+
+
 def test_captions_of_one_clip_have_affinity_exactly_one(make_targets):
     targets = make_targets(random_unit(4), ["a", "b", "a", "c"], num_neighbors=1)
     index = torch.arange(4)
@@ -398,6 +420,9 @@ def test_the_command_writes_the_targets_of_a_benchmark(tmp_path):
     targets = SemanticTargets(output)
     targets.check(rows)
     assert targets.neighbors.shape == (10, 4) and targets.metadata["split"] == "train"
+    code, out, _ = run(*where, "--encoder", OFFLINE_ENCODER, "--neighbors", 4, "--device", "cpu", "--include-self")
+    assert code == 0 and out.startswith("3 others as neighbours of each of 10 clips are in")
+    assert torch.equal(SemanticTargets(output).neighbors, targets.neighbors[:, :3])
 
 
 @pytest.mark.parametrize(

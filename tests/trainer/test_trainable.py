@@ -78,6 +78,23 @@ def test_a_temperature_that_is_not_there_cannot_be_learned(tiny_model):
         apply_adapters(tiny_model, "paper", learnable_temperature=True)
 
 
+@pytest.mark.parametrize("condition_on", [["subtitle"], ["audio", "subtitle"], ["video", "audio", "subtitle"]])
+def test_what_the_cross_encoder_reads_is_trained_with_it(tmp_path, condition_on):
+    trainer = make_trainer(tmp_path, condition_on=condition_on, adapter="full", max_steps=2)
+    trainable = set(count_parameters(trainer.model))
+    for name in ("video", "audio", "subtitle"):
+        assert (f"{name}_condition" in trainable) == (name in condition_on)
+    trainer.train()  # passes the audit
+    assert trainer.state.global_step == 2
+
+
+def test_matching_by_subtitles_is_waited_for_while_there_are_none(tmp_path, caplog):
+    mask = torch.tensor([[True, True, False]]).repeat(8, 1)
+    trainer = make_trainer(tmp_path, mask=mask, condition_on=["subtitle"], max_steps=1)
+    trainer.train()
+    assert trainer.state.global_step == 1 and "match_head" in caplog.text
+
+
 def test_matching_is_waited_for_while_there_is_nothing_to_read(tmp_path, caplog):
     """Clips with nothing but a subtitle train neither the cross-encoder nor its head: no mistake of the run."""
     mask = torch.tensor([[False, False, True]]).repeat(8, 1)

@@ -44,3 +44,17 @@ def test_the_largest_draw_still_hides_a_present_modality():
     mask = torch.ones(1, 3, dtype=torch.bool)
     largest = torch.tensor([[0.9, 1 - 2**-24]])
     assert reduced_views(mask, 0.0, largest).tolist() == [[True, True, False]]
+
+
+def test_with_one_as_the_least_a_clip_of_two_modalities_may_lose_either():
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0], [0, 0, 1]]).bool().repeat(3000, 1)
+    draws = uniform(len(mask), 0)
+    lost = mask & ~reduced_views(mask, 0.5, draws, min_modalities=1)
+    assert (lost[2::3] == 0).all()  # nothing is left of a clip that loses all
+    for rows, num_present in ((lost[0::3], 3), (lost[1::3], 2)):
+        counts = rows.sum(1)
+        assert set(counts.tolist()) == {0, 1} and abs(counts.float().mean().item() - 0.5) < 0.04
+        shares = rows.float().sum(0)[:num_present] / counts.sum()
+        torch.testing.assert_close(shares, torch.full((num_present,), 1 / num_present), atol=0.05, rtol=0)
+    # What clips of three lose is what they lose under the paper's rule.
+    assert torch.equal(lost[0::3], (mask & ~reduced_views(mask, 0.5, draws))[0::3])

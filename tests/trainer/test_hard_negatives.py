@@ -1,0 +1,88 @@
+"""Which pairs are matched: from which scores the wrong clips and texts are drawn."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from trainer.distributed import RowLayout
+from trainer.hard_negatives import choose_pairs
+from trainer.losses import draw_negatives
+from trainer.objectives import Batch
+
+SIZE, DIM, TAU_W = 6, 8, 0.1
+
+
+def make_batch(method="scalar"):
+    generator = torch.Generator().manual_seed(0)
+    texts = normalize(torch.randn(SIZE, DIM, generator=generator, dtype=torch.float64), dim=-1)
+    modalities = normalize(torch.randn(SIZE, 3, DIM, generator=generator, dtype=torch.float64), dim=-1)
+    mask = torch.ones(SIZE, 3, dtype=torch.bool)
+    reduced = mask.clone()
+    reduced[0, 1] = reduced[3, 0] = reduced[4, 2] = False
+    options = {"method": method, "query_temperature": TAU_W}
+    return Batch(RowLayout((SIZE,), 0), texts, modalities, mask, reduced, options)
+
+
+def centroid(query, modalities, present, method):
+    """mu_M(z) of Eq. 2, by a loop."""
+    names = [m for m in range(3) if present[m]]
+    logits = [sum(a * b for a, b in zip(query, modalities[m], strict=True)) / TAU_W for m in names]
+    weights = [1.0 if method == "uniform" else math.exp(logit) for logit in logits]
+    total = [sum(w * modalities[m][d] for w, m in zip(weights, names, strict=True)) for d in range(DIM)]
+    norm = math.sqrt(sum(value * value for value in total))
+    return [value / norm for value in total]
+
+
+def loop(batch, paired, method):
+    """C of Eq. 5, or C~: entry (i, j) is the cosine of text i and clip j, aggregated for text i, or for text j."""
+    texts, modalities, masks = batch.texts.tolist(), batch.modalities.tolist(), batch.reduced_mask.tolist()
+    return torch.tensor(
+        [
+            [
+                sum(
+                    a * b
+                    for a, b in zip(
+                        texts[i], centroid(texts[j if paired else i], modalities[j], masks[j], method), strict=True
+                    )
+                )
+                for j in range(SIZE)
+            ]
+            for i in range(SIZE)
+        ],
+        dtype=torch.float64,
+    )
+
+
+@pytest.mark.parametrize("method", ["scalar", "uniform"])
+def test_both_matrices_are_those_of_the_loop_in_both_directions(method):
+    batch = make_batch(method)
+    for rows, columns, paired in (
+        (batch.text_to_clip, batch.clip_to_text, False),
+        (batch.text_to_paired_clip, batch.paired_clip_to_text, True),
+    ):
+        expected = loop(batch, paired, method)
+        torch.testing.assert_close(rows, expected, atol=1e-12, rtol=0)
+        torch.testing.assert_close(columns, expected.T, atol=1e-12, rtol=0)
+    same = torch.allclose(batch.text_to_clip, batch.text_to_paired_clip)
+    assert same == (method == "uniform")  # without query conditioning they are one
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_negatives_are_drawn_by_the_matrix_that_is_asked_for(paired):
+    batch, tokens = make_batch(), torch.ones(SIZE, 2, dtype=torch.long)
+    scores, anyone = loop(batch, paired, "scalar"), torch.ones(SIZE, dtype=torch.bool)
+    others = loop(batch, not paired, "scalar")
+    differ = 0
+    for seed in range(40):
+        draws = torch.rand(SIZE, 2, generator=torch.Generator().manual_seed(seed))
+        ids = torch.arange(SIZE)[:, None].expand(-1, 2)
+        pairs = choose_pairs(batch, ids, tokens, torch.ones(SIZE, 1, dtype=torch.bool), draws, 0.07, paired)
+        wrong_clips = draw_negatives(scores, anyone, draws[:, 0])
+        wrong_texts = draw_negatives(scores.T, anyone, draws[:, 1])
+        assert torch.equal(pairs.clips, torch.cat([torch.arange(SIZE), wrong_clips, torch.arange(SIZE)]))
+        assert torch.equal(pairs.input_ids[:, 0], torch.cat([torch.arange(SIZE)] * 2 + [wrong_texts]))
+        differ += (draw_negatives(others, anyone, draws[:, 0]) != wrong_clips).sum().item()
+        differ += (draw_negatives(others.T, anyone, draws[:, 1]) != wrong_texts).sum().item()
+    assert differ > 10  # the other matrix would draw others
