@@ -48,7 +48,10 @@ def test_stages_follow_each_other_and_finished_ones_are_left_alone(tmp_path):
 
 def test_no_more_tasks_at_a_time_than_jobs(tmp_path):
     log = tmp_path / "log"
-    script = "import time\nopen({log!r}, 'a').write('+')\ntime.sleep(0.5)\nopen({log!r}, 'a').write('-')\nopen({end!r}, 'w')"
+    script = (
+        "import time\nopen({log!r}, 'a').write('+')\ntime.sleep(0.5)\nopen({log!r}, 'a').write('-')\n"
+        "open({end!r}, 'w')"
+    )
     tasks = []
     for number in range(4):
         folder = tmp_path / str(number)
