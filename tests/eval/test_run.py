@@ -47,7 +47,7 @@ def make_embeddings(**changes):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return generate(tmp_path_factory.mktemp("run") / "data", num_train=3, num_test=14, num_proc=1)
+    return generate(tmp_path_factory.mktemp("run") / "data", num_train=3, num_validation=0, num_test=14, num_proc=1)
 
 
 @pytest.fixture(scope="module")

@@ -232,7 +232,7 @@ def test_the_study_without_its_test_clips_says_how_to_make_them(tmp_path):
 @pytest.fixture
 def evaluated(tmp_path, tiny_model_dir):
     """A study whose one run is trained already, evaluated by the command itself."""
-    root = generate(tmp_path / "data", num_train=2, num_test=4, seed=4, num_proc=1)
+    root = generate(tmp_path / "data", num_train=2, num_validation=0, num_test=4, seed=4, num_proc=1)
     (run,) = plan(tmp_path / "study", ["gram"], [51])
     shutil.copytree(tiny_model_dir, run.folder)
     config = json.loads((run.folder / "config.json").read_text())

@@ -41,7 +41,9 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return generate(tmp_path_factory.mktemp("embed") / "data", num_train=1, num_test=NUM_CLIPS, num_proc=1)
+    return generate(
+        tmp_path_factory.mktemp("embed") / "data", num_train=1, num_validation=0, num_test=NUM_CLIPS, num_proc=1
+    )
 
 
 @pytest.fixture
