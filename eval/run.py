@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks import Split, configure_processor, describe_benchmark, load_split
-from eval.benchmarks.columns import KIND
 from eval.benchmarks.rows import query_kinds
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import Embeddings, load_embeddings
@@ -193,6 +192,7 @@ def _embed(config: RunConfig, source: _Source, gallery: Gallery | None) -> Embed
         left_out=split.left_out,
         device=str(model.device),
         on_error=config.on_error,
+        **query_kinds(split.dataset, split.task),
     )
     if gallery is None:
         embeddings = embed_dataset(model, processor, split.dataset, task=split.task, **config.reading())
@@ -205,8 +205,8 @@ def _embed(config: RunConfig, source: _Source, gallery: Gallery | None) -> Embed
     return embeddings
 
 
-def _prepare(config: RunConfig) -> tuple[Embeddings, _Source | None, dict[str, str | None]]:
-    """Return the embeddings, read or made and saved, what measures the second stage, if it is, and queries' kinds."""
+def _prepare(config: RunConfig) -> tuple[Embeddings, _Source | None]:
+    """Return the embeddings, read or made and saved, and what measures the second stage, if it is measured."""
     Path(config.output).mkdir(parents=True, exist_ok=True)
     given, gallery, path = None, None, config.embeddings_path
     if path is not None and config.model_path is not None and is_gallery(path):
@@ -217,8 +217,11 @@ def _prepare(config: RunConfig) -> tuple[Embeddings, _Source | None, dict[str, s
         given = load_embeddings(path, config.normalize)
     source = None if config.model_path is None else _open_source(config)
     reranker = _reranker(config, source)
-    kinds = {} if source is None else query_kinds(source.split.dataset, source.split.task)
-    return _embed(config, source, gallery) if given is None else given, reranker, kinds
+    if given is None:
+        return _embed(config, source, gallery), reranker
+    if source is not None:
+        given.metadata = query_kinds(source.split.dataset, source.split.task) | given.metadata
+    return given, reranker
 
 
 # From embeddings to metrics ------------------------------------------------------------------------------------------
@@ -232,7 +235,7 @@ def _score_options(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _first_stage(
-    config: RunConfig, embeddings: Embeddings, kinds: Mapping[str, str | None], score: Mapping[str, Any]
+    config: RunConfig, embeddings: Embeddings, score: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, list]]:
     """The metrics of the first stage, and the table of queries."""
     options = {name: value for name, value in score.items() if name != "method"}
@@ -248,8 +251,9 @@ def _first_stage(
     best = max(pathways(), key=lambda name: queries[f"rank_{name}"].count(1))
     compared = [name for name in _COMPARED if name in methods]
     measured["differences"] = recall_differences(queries, score["method"], [*compared, best])
-    if any(query in kinds for query in embeddings.query_ids):
-        queries[KIND] = [kinds.get(query) for query in embeddings.query_ids]
+    kinds = embeddings.kinds()
+    if any(kinds):
+        queries["kind"] = kinds
         measured["kinds"] = recalls_by_kind(queries, methods)
     return measured, queries
 
@@ -277,12 +281,12 @@ def _default_label(model: str, seed: int | None) -> str:
 
 
 def _measure(
-    config: RunConfig, embeddings: Embeddings, reranker: _Source | None, kinds: Mapping[str, str | None]
+    config: RunConfig, embeddings: Embeddings, reranker: _Source | None
 ) -> tuple[dict[str, Any], dict[str, list]]:
     """Return the content of `results.json` and the table of queries."""
     described = embeddings.metadata
     score = _score_options(described)
-    first, queries = _first_stage(config, embeddings, kinds, score)
+    first, queries = _first_stage(config, embeddings, score)
     second = [] if reranker is None else _second_stage(config, reranker, embeddings, score)
     name = Path(config.embeddings_path or config.model_path).stem  # of what does not say what it is
     model = described.get("model", name)
@@ -301,7 +305,7 @@ def _measure(
         "gallery": embeddings.manifest(),
         "left_out": described.get("left_out", []),
         "problems": embeddings.problems,
-        "embedded": described,
+        "embedded": {name: value for name, value in described.items() if name != "kinds"},  # those are in the table
         "versions": versions(),
         "source": source_state(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -341,8 +345,8 @@ def run(config: RunConfig) -> dict[str, Any]:
     Raises:
         ValueError: a step cannot be done; FileNotFoundError: a file is not there.
     """
-    embeddings, reranker, kinds = _prepare(config)
-    results, queries = _measure(config, embeddings, reranker, kinds)
+    embeddings, reranker = _prepare(config)
+    results, queries = _measure(config, embeddings, reranker)
     _write(Path(config.output), results, queries, embeddings)
     return results
 

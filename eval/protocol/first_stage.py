@@ -376,7 +376,7 @@ def recalls_by_kind(table: dict[str, list], methods: Sequence[str]) -> list[dict
     Measure text-to-video R@1 with nothing masked for each kind of query by itself, in the gallery of all clips.
 
     Args:
-        table (`dict`): of [`query_table`], and its column `kind`; a query whose kind is `None` counts in none.
+        table (`dict`): of [`query_table`], with a column `kind`; a query whose kind is `None` counts in none.
         methods (`Sequence[str]`): measured methods.
 
     Returns:

@@ -93,9 +93,9 @@ def scores_missing_table(results: Results) -> Table:
 def kinds_table(results: Results) -> Table:
     """Every score on the same embeddings, nothing masked, by the kind of the caption; empty if none has a kind."""
     counts: dict[str, dict[str, int]] = {}
-    for benchmark, labels in results.runs.items():
-        for entry in first_run(labels)["retrieval"].get("kinds", []):
-            counts.setdefault(entry["kind"], {})[benchmark_name(benchmark)] = entry["num_queries"]
+    for run in results.all_runs():
+        for entry in run["retrieval"].get("kinds", []):
+            counts.setdefault(entry["kind"], {})[benchmark_name(run["benchmark"])] = entry["num_queries"]
 
     def columns_of(method: str) -> list[Column]:
         return [measured(kind, recall_of_kind(kind, method)) for kind in counts]

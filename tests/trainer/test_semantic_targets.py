@@ -407,7 +407,7 @@ def test_the_command_writes_the_targets_of_a_benchmark(tmp_path):
     ("changes", "message"),
     [
         ({"--root": "nowhere"}, "not a finished miniature benchmark"),
-        ({"--split": "validation"}, "`split` of miniature must be one of"),
+        ({"--split": "val"}, "`split` of miniature must be one of"),
         ({"--neighbors": 0}, "must be at least 1"),
         ({"--encoder": "./no/such/encoder"}, "encoder"),
     ],
