@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks import Split, configure_processor, describe_benchmark, load_split
+from eval.benchmarks.rows import query_kinds
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import Embeddings, load_embeddings
 from eval.embedding.query_gallery import query_gallery
@@ -25,6 +26,7 @@ from eval.protocol.first_stage import (
     pathways,
     query_table,
     recall_differences,
+    recalls_by_kind,
     subset_ladder,
 )
 from eval.protocol.latent import has_classes, latent_space
@@ -190,6 +192,7 @@ def _embed(config: RunConfig, source: _Source, gallery: Gallery | None) -> Embed
         left_out=split.left_out,
         device=str(model.device),
         on_error=config.on_error,
+        **query_kinds(split.dataset, split.task),
     )
     if gallery is None:
         embeddings = embed_dataset(model, processor, split.dataset, task=split.task, **config.reading())
@@ -214,7 +217,11 @@ def _prepare(config: RunConfig) -> tuple[Embeddings, _Source | None]:
         given = load_embeddings(path, config.normalize)
     source = None if config.model_path is None else _open_source(config)
     reranker = _reranker(config, source)
-    return _embed(config, source, gallery) if given is None else given, reranker
+    if given is None:
+        return _embed(config, source, gallery), reranker
+    if source is not None:
+        given.metadata = query_kinds(source.split.dataset, source.split.task) | given.metadata
+    return given, reranker
 
 
 # From embeddings to metrics ------------------------------------------------------------------------------------------
@@ -244,6 +251,10 @@ def _first_stage(
     best = max(pathways(), key=lambda name: queries[f"rank_{name}"].count(1))
     compared = [name for name in _COMPARED if name in methods]
     measured["differences"] = recall_differences(queries, score["method"], [*compared, best])
+    kinds = embeddings.kinds()
+    if any(kinds):
+        queries["kind"] = kinds
+        measured["kinds"] = recalls_by_kind(queries, methods)
     return measured, queries
 
 
@@ -294,7 +305,7 @@ def _measure(
         "gallery": embeddings.manifest(),
         "left_out": described.get("left_out", []),
         "problems": embeddings.problems,
-        "embedded": described,
+        "embedded": {name: value for name, value in described.items() if name != "kinds"},  # those are in the table
         "versions": versions(),
         "source": source_state(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -113,6 +113,7 @@ _RESULT = {
         "ladder?": [
             {"modalities": [_name], "num_unscorable_clips": count, "text_to_video_recall_at_1": {...: _metric}}
         ],
+        "kinds?": [{"kind": _name, "num_queries": _size, "text_to_video_recall_at_1": {...: _metric}}],
         "differences?": [
             {
                 "method": _text,

@@ -29,7 +29,8 @@ def command(*arguments):
 def line(tmp_path_factory):
     """A miniature set of a few clips, a backbone and an adapter, each made by its command."""
     folder = tmp_path_factory.mktemp("line")
-    command("-m", "eval", "miniature", "--output", folder / "data", "--num-train", 24, "--num-test", 12)
+    counts = ("--num-train", 24, "--num-validation", 0, "--num-test", 12)
+    command("-m", "eval", "miniature", "--output", folder / "data", *counts)
     common = ("--root", folder / "data", "--per_device_train_batch_size", "8", "--use_cpu", "true")
     backbone = (*LAUNCH, "train.py", "recipes/miniature_backbone.yaml", *common, "--max_steps", "4")
     command(*backbone, "--output_dir", folder / "backbone")

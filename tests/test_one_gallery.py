@@ -33,7 +33,9 @@ def run(app, *arguments):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return generate(tmp_path_factory.mktemp("one") / "data", num_train=1, num_test=NUM_CLIPS, num_proc=1)
+    return generate(
+        tmp_path_factory.mktemp("one") / "data", num_train=1, num_validation=0, num_test=NUM_CLIPS, num_proc=1
+    )
 
 
 def scores_of(embeddings):

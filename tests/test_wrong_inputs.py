@@ -57,7 +57,7 @@ def valid(tmp_path_factory, tiny_model_dir, tiny_processor, commands) -> Path:
     tiny_processor.save_pretrained(folder / "adapter")
     base.config.save_pretrained(folder / "adapter")
     make(folder / "adapter" / "adapter_config.json", Fields({"base_model_name_or_path": "model"}))
-    generate(folder / "data", num_train=2, num_test=3, num_proc=1)
+    generate(folder / "data", num_train=2, num_validation=0, num_test=3, num_proc=1)
     _make_embeddings().save(folder / "embeddings")
     for argv in (
         "-m search index data/test --model model --output gallery",
@@ -179,7 +179,7 @@ def is_running(group: int) -> bool:
     [
         "-m search index data/test data/train --model model --output out --batch-size 1",
         "-m eval run --model model --benchmark miniature --root data --output out",
-        "-m eval miniature --output out --num-train 90 --num-test 90 --num-proc 2",
+        "-m eval miniature --output out --num-train 90 --num-validation 0 --num-test 90 --num-proc 2",
     ],
 )
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_ctrl_c_while_libraries_load_is_told_in_a_word(valid, tmp_path):
 @pytest.mark.parametrize(
     "argv",
     [
-        "-m eval miniature --num-train 9 --num-test 9 --num-proc 1 --output",
+        "-m eval miniature --num-train 9 --num-validation 0 --num-test 9 --num-proc 1 --output",
         "-m eval run --embeddings embeddings --rate 0 --output",
         "-m eval report results --output",
         "-m hub_cards push-model model user/name --dry-run --output",

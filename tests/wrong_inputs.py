@@ -274,7 +274,7 @@ _USAGE = [
         "should be greater than or equal to 1",
     ),
     ("a set without clips", "-m eval miniature --output out --num-test 0", "greater than or equal to 1"),
-    ("a set with fewer than no clips", "-m eval miniature --output out --num-train -1", "greater than or equal to 1"),
+    ("a set with fewer than no clips", "-m eval miniature --output out --num-train -1", "greater than or equal to 0"),
     ("a set without processes", "-m eval miniature --output out --num-proc 0", "greater than or equal to 1"),
     ("a set with a seed below 0", "-m eval miniature --output out --seed -1", "greater than or equal to 0"),
     ("a report of nothing", "-m eval report --output out", "Missing argument 'results'"),
@@ -1413,13 +1413,13 @@ _EVALS = [
     ),
     (
         "a set in a file",
-        "-m eval miniature --output file --num-train 1 --num-test 1",
+        "-m eval miniature --output file --num-train 1 --num-validation 0 --num-test 1",
         "exists and is not a miniature benchmark. Choose another folder or",
         {"file": "mine"},
     ),
     (
         "a set in a folder of something else",
-        "-m eval miniature --output model --num-train 1 --num-test 1",
+        "-m eval miniature --output model --num-train 1 --num-validation 0 --num-test 1",
         "exists and is not a miniature benchmark. Choose another folder or",
     ),
     (

@@ -18,10 +18,13 @@ FEATURES = Features(
     }
 )
 
+KIND = "kind"
+"""A column that a benchmark may have beside those of `FEATURES`: of what kind the row's caption is, if of any."""
+
 
 def make_dataset(rows: Sequence[Mapping[str, str | None]]) -> Dataset:
     """
-    Build a data set with the columns of `FEATURES`.
+    Build a data set with the columns of `FEATURES`, and that of `KIND` if the rows have it.
 
     Raises:
         ValueError: there are no rows, or a text holds half a character, which JSON can write but nothing can store.
@@ -29,7 +32,8 @@ def make_dataset(rows: Sequence[Mapping[str, str | None]]) -> Dataset:
     if not rows:
         raise ValueError("The annotation lists no clip of this split. Give the annotation of another split.")
     try:
-        return Dataset.from_list(list(rows), features=FEATURES)
+        features = Features({**FEATURES, KIND: Value("string")}) if KIND in rows[0] else FEATURES
+        return Dataset.from_list(list(rows), features=features)
     except UnicodeEncodeError as error:
         raise ValueError(
             f"The text {error.object!r:.200} of the annotation is not Unicode. Restore the file."
@@ -42,19 +46,19 @@ def dataset_from_rows(
     """Build the data set of a benchmark whose annotation names files, with absolute paths.
 
     Args:
-        rows (`Sequence[Mapping]`): each with at least the columns of `FEATURES`; paths are relative to `root`. Rows of
-            the same `video_id` name the same files.
+        rows (`Sequence[Mapping]`): each with at least the columns of `FEATURES`, and all or none with that of `KIND`;
+            paths are relative to `root`. Rows of the same `video_id` name the same files.
         root (`Path`): folder of the media files.
         on_missing (`str`): "raise", or "leave_out": the clips whose files are not all there.
     Returns:
-        `Dataset` with exactly the columns of `FEATURES`, in the order of `rows`, and the ids left out.
+        `Dataset` with exactly these columns, in the order of `rows`, and the ids left out.
     Raises:
         FileNotFoundError: a file is not there, or a row has neither a file nor a subtitle; the message names the first
             clips concerned.
     """
     root, resolved, lost = root.absolute(), [], {}
     for row in rows:
-        row = {name: row[name] for name in FEATURES}
+        row = {name: row[name] for name in (*FEATURES, KIND) if name in FEATURES or name in row}
         named = {name: str(root / row[name]) for name in ("video_path", "audio_path") if row[name] is not None}
         absent = [path for path in dict.fromkeys(named.values()) if not Path(path).is_file()]
         if absent or not (named or row["subtitle"]):
@@ -65,4 +69,4 @@ def dataset_from_rows(
     return make_dataset([row for row in resolved if row["video_id"] not in lost]), list(lost)
 
 
-__all__ = ["FEATURES", "dataset_from_rows", "make_dataset"]
+__all__ = ["FEATURES", "KIND", "dataset_from_rows", "make_dataset"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from eval.benchmarks.columns import FEATURES, dataset_from_rows
+from eval.benchmarks.columns import FEATURES, KIND, dataset_from_rows
 from eval.benchmarks.definition import Benchmark
 from eval.miniature import SPLITS, VOCABULARY, check_version
 from gallery.files import read_json
@@ -24,7 +24,7 @@ _MANIFEST = {
     "num_test": int,
     "sha256": dict,
 }
-_COLUMNS = (*FEATURES, "kind", "about", "attributes")
+_COLUMNS = {*FEATURES, KIND, "about", "attributes"}
 
 
 def _read_rows(folder: Path, split: str) -> list[dict]:
@@ -48,7 +48,7 @@ def _read_rows(folder: Path, split: str) -> list[dict]:
             f"Make a set with --num-{split} of at least 1 in another folder, or ask for another split."
         )
     rows = [json.loads(line) for line in content.splitlines()]
-    if not all(isinstance(row, dict) and row.keys() >= set(_COLUMNS) for row in rows):
+    if not all(isinstance(row, dict) and row.keys() >= _COLUMNS for row in rows):
         raise ValueError(f"{folder / f'{split}.jsonl'} does not hold clips of a miniature benchmark. Make it again.")
     return rows
 
@@ -80,8 +80,8 @@ def load_miniature(
         split (`str`, defaults to "test"): "train", "validation" or "test".
         on_missing (`str`, defaults to "raise"): or "leave_out": clips whose file is not there.
     Returns:
-        `Dataset` with the columns of `FEATURES`, and the ids left out; paths are absolute, `None` stands for a track
-        the clip lacks.
+        `Dataset` with the columns of `FEATURES` and the kind of each caption (one of `eval.miniature.KINDS`), and the
+        ids left out; paths are absolute, `None` stands for a track the clip lacks.
     Raises:
         ValueError: the split is unknown or empty, another version made it, or the annotation was changed.
         FileNotFoundError: the folder is missing or unfinished, or lacks the file of a clip.
@@ -98,11 +98,11 @@ def load_miniature_classes(
     There are six classes, the timbres of `eval.miniature.VOCABULARY`. A clip without sound belongs to none of them and
     is not part of this benchmark.
 
-    Args, Returns and Raises: as [`load_miniature`]; the captions are values of `LABELS`.
+    Args, Returns and Raises: as [`load_miniature`]; the captions are values of `LABELS`, and of no kind.
     """
     folder = Path(folder)
     rows = [
-        row | {"caption": LABELS[row["attributes"]["audio"]["timbre"]]}
+        {name: row[name] for name in FEATURES} | {"caption": LABELS[row["attributes"]["audio"]["timbre"]]}
         for row in _read_rows(folder, split)
         if "audio" in row["attributes"]
     ]

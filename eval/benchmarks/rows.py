@@ -4,7 +4,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from eval.benchmarks.columns import FEATURES
+from eval.benchmarks.columns import FEATURES, KIND
 
 TASKS = ("retrieval", "classification")
 """What captions are: each a query for its clip, or class labels, which many clips share."""
@@ -66,4 +66,21 @@ def group_rows(
     return list(clips.values()), list(captions.values()), list(captions), pairs
 
 
-__all__ = ["TASKS", "group_rows"]
+def query_kinds(dataset: Dataset, task: str = "retrieval") -> dict[str, dict[str, str | None]]:
+    """
+    Tell of what kind each query is, as the metadata of embeddings hold it.
+
+    Args:
+        dataset (`datasets.Dataset`), task (`str`): of [`group_rows`].
+
+    Returns:
+        `dict`: `kinds`, from the identifiers of queries to kinds; empty if the benchmark tells no kinds apart, or its
+        queries are class labels.
+    """
+    if KIND not in dataset.column_names or task == "classification":
+        return {}
+    _, _, query_ids, _ = group_rows(dataset, task)  # a query per row, in their order
+    return {"kinds": dict(zip(query_ids, dataset[KIND][:], strict=True))}
+
+
+__all__ = ["TASKS", "group_rows", "query_kinds"]

@@ -19,7 +19,7 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks import configure_processor, describe_benchmark, load_split
-from eval.benchmarks.rows import group_rows
+from eval.benchmarks.rows import group_rows, query_kinds
 from eval.embedding.embed_dataset import read_rows
 from eval.embedding.embeddings import write_embeddings
 from gallery.columns import clip_table, precision_of, query_table
@@ -292,6 +292,7 @@ def embed_benchmark(
                     num_processes=state.num_processes,
                     on_error=on_error,
                     plan=plan,
+                    **query_kinds(loaded.dataset, loaded.task),
                 )
                 write_embeddings(output, clips.read(), queries.read(), metadata)
                 _remove(parts)

@@ -152,6 +152,18 @@ class Embeddings:
         """Return what identifies the gallery: [`~gallery.provenance.gallery_manifest`]."""
         return gallery_manifest(self.clip_ids, self.modality_mask)
 
+    def kinds(self) -> list[str | None]:
+        """
+        Return of what kind each query is, as `kinds` in the metadata tells; `None` for those that it does not name.
+
+        Raises:
+            ValueError: it does not map identifiers of queries to names.
+        """
+        told = self.metadata.get("kinds") or {}
+        if not isinstance(told, dict) or not all(isinstance(kind, str | None) for kind in told.values()):
+            raise ValueError(f"`kinds` in the metadata must map identifiers of queries to names, got {told!r:.200}.")
+        return [told.get(query) for query in self.query_ids]
+
     def save(self, folder: str | os.PathLike, dtype: str | None = None) -> None:
         """
         Write a gallery with queries, whole or not at all.

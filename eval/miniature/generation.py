@@ -147,8 +147,8 @@ def generate(
         num_train (`int`, defaults to 1500), num_validation (`int`, defaults to 300), num_test (`int`, defaults to
             300): clips of each split. A split may be empty, but not all of them.
         seed (`int`, defaults to 0): not negative. The same settings give the same set.
-        shared (`float`, defaults to 0.6): in [0, 1]: for each factor of a clip (subject, tempo, scene), the probability that
-            all its modalities say the same of it. At 0 they are independent.
+        shared (`float`, defaults to 0.6): in [0, 1]: how probable it is, for each factor of a clip (subject, tempo,
+            scene), that all its modalities say the same of it. At 0 they are independent.
         num_proc (`int`, *optional*): processes; one per CPU if not given. The set does not depend on it.
     Returns:
         `Path`: the folder, with `<split>/` and `<split>.jsonl` for each split, and `miniature.json`.

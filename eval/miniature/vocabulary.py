@@ -153,7 +153,7 @@ CONCEPTS = {
     "subject": VOCABULARY["subtitle"]["topic"],
     "tempo": {
         "calm": ("calmly", "at rest"),
-        "leisurely": ("unhurriedly", "at a leisurely pace"),
+        "leisurely": ("without haste", "at a leisurely pace"),
         "hurried": ("hurriedly", "in a rush"),
         "swelling": ("swelling", "ever stronger"),
         "gliding": ("gliding", "drifting along"),

@@ -371,6 +371,26 @@ def recall_differences(
     ]
 
 
+def recalls_by_kind(table: dict[str, list], methods: Sequence[str]) -> list[dict[str, Any]]:
+    """
+    Measure text-to-video R@1 with nothing masked for each kind of query by itself, in the gallery of all clips.
+
+    Args:
+        table (`dict`): of [`query_table`], with a column `kind`; a query whose kind is `None` counts in none.
+        methods (`Sequence[str]`): measured methods.
+
+    Returns:
+        `list[dict]`, sorted by kind: `kind`, `num_queries` and `text_to_video_recall_at_1`, a `dict` from method to
+        percent.
+    """
+    found = []
+    for kind in sorted({kind for kind in table["kind"] if kind is not None}):
+        rows = [row for row, name in enumerate(table["kind"]) if name == kind]
+        recalls = {name: 100 * sum(table[f"rank_{name}"][row] == 1 for row in rows) / len(rows) for name in methods}
+        found.append({"kind": kind, "num_queries": len(rows), "text_to_video_recall_at_1": recalls})
+    return found
+
+
 __all__ = [
     "LADDER",
     "RATES",
@@ -382,6 +402,7 @@ __all__ = [
     "query_table",
     "rank_pairs",
     "recall_differences",
+    "recalls_by_kind",
     "relevant_weights",
     "subset_ladder",
 ]

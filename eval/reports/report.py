@@ -32,6 +32,7 @@ from eval.reports.result_files import Results, Run, benchmark_name, first_run, g
 from eval.reports.score_tables import (
     differences_table,
     galleries_table,
+    kinds_table,
     scores_missing_table,
     scores_table,
     weights_table,
@@ -63,6 +64,7 @@ def _tables(results: Results) -> list[Table]:
         sign_table(retrieval),
         *(scores_table(results, direction) for direction in DIRECTIONS),
         scores_missing_table(results),
+        kinds_table(results),
         weights_table(results),
         differences_table(results),
         latent_table(results),
@@ -169,7 +171,7 @@ def format_table(results: Run) -> str:
     several_rates = len(results["retrieval"]["rates"]) > 1
     tables = [scores_table(one, direction) for direction in DIRECTIONS]
     tables += [scores_missing_table(one)] if several_rates else []
-    tables += [weights_table(one), differences_table(one)]
+    tables += [kinds_table(one), weights_table(one), differences_table(one)]
     tables = [table.without(("benchmark", "label", "n", "seed")) for table in tables]
     staged = [retrieval_table(one)] if results["two_stage"] else []
     staged += [two_stage_missing_table(one, policy) for policy in POLICIES]

@@ -254,6 +254,16 @@ def ladder_step(modalities: tuple[str, ...]) -> Measure:
     return measure
 
 
+def recall_of_kind(kind: str, method: str) -> Measure:
+    """Measure text-to-video R@1 of a method over the queries of one kind."""
+
+    def measure(run: Run) -> float | None:
+        kinds = (entry for entry in run["retrieval"].get("kinds", []) if entry["kind"] == kind)
+        return next((entry[R1].get(method) for entry in kinds), None)
+
+    return measure
+
+
 def values(seeds: Seeds, measure: Measure) -> dict[int | None, float]:
     """Return a measure of every seed that has it."""
     return {seed: value for seed, run in seeds.items() if (value := measure(run)) is not None}
@@ -291,6 +301,7 @@ __all__ = [
     "load_results",
     "percent",
     "rate_entry",
+    "recall_of_kind",
     "two_stage",
     "values",
 ]

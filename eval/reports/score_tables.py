@@ -14,6 +14,7 @@ from eval.reports.result_files import (
     label_name,
     percent,
     rate_entry,
+    recall_of_kind,
 )
 from eval.reports.tables import Cell, Table
 from modeling_scalar.aggregation_scalar import method_title
@@ -89,6 +90,27 @@ def scores_missing_table(results: Results) -> Table:
     return _scores_table(results, "scores_missing", "Every score under missing modalities", note, columns_of)
 
 
+def kinds_table(results: Results) -> Table:
+    """Every score on the same embeddings, nothing masked, by the kind of the caption; empty if none has a kind."""
+    counts: dict[str, dict[str, int]] = {}
+    for run in results.all_runs():
+        for entry in run["retrieval"].get("kinds", []):
+            counts.setdefault(entry["kind"], {})[benchmark_name(run["benchmark"])] = entry["num_queries"]
+
+    def columns_of(method: str) -> list[Column]:
+        return [measured(kind, recall_of_kind(kind, method)) for kind in counts]
+
+    sizes = "; ".join(
+        f"{kind} {', '.join(f'{count} of {benchmark}' for benchmark, count in found.items())}"
+        for kind, found in counts.items()
+    )
+    note = (
+        f"Text-to-video R@1, first stage, nothing masked, in the gallery of all clips; captions: {sizes}. * strongest "
+        "single pathway, all captions; (own) the score that the model was trained for."
+    )
+    return _scores_table(results, "kinds", "R@1 by kind of caption", note, columns_of)
+
+
 def _of_modality(rate: float, field: str, modality: str) -> Measure:
     return lambda run: rate_entry(run, rate).get(field, {}).get(modality)
 
@@ -156,6 +178,7 @@ def galleries_table(results: Results) -> Table:
 __all__ = [
     "differences_table",
     "galleries_table",
+    "kinds_table",
     "scores_missing_table",
     "scores_table",
     "weights_table",

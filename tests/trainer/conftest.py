@@ -35,7 +35,7 @@ class TinyRun:
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory) -> TinyRun:
     folder = tmp_path_factory.mktemp("tiny-run")
-    generate(folder / "data", num_train=12, num_test=3, num_proc=1)
+    generate(folder / "data", num_train=12, num_validation=0, num_test=3, num_proc=1)
     rows = load_benchmark("miniature", folder / "data", "train")
     tokenizer = BertTokenizer(vocab=learn_vocabulary(rows["caption"], 300))
     extractor, images = ScalarFeatureExtractor(segment_length=64), ScalarImageProcessor(image_size=32)

@@ -30,7 +30,7 @@ MATCHED = ("video", "audio")
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("miniature")
-    generate(folder, num_train=10, num_test=1, seed=3, num_proc=1)
+    generate(folder, num_train=10, num_validation=0, num_test=1, seed=3, num_proc=1)
     return folder
 
 

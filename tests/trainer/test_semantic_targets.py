@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from transformers import BertConfig, BertModel, BertTokenizer
 from typer.testing import CliRunner
 
+from eval.miniature import VERSION
 from trainer import semantic_targets
 from trainer.semantic_targets import (
     OFFLINE_ENCODER,
@@ -398,10 +399,12 @@ def test_rows_and_numbers_are_checked_before_the_encoder_is_loaded(tmp_path, cap
 
 
 def write_benchmark(folder: Path, rows: Dataset) -> Path:
-    absent = {"video_path": None, "audio_path": None, "subtitle": "said", "about": [], "attributes": {}}
+    absent = {"video_path": None, "audio_path": None, "subtitle": "said"}
+    absent |= {"kind": "single", "about": [], "attributes": {}}
     content = "".join(json.dumps(row | absent) + "\n" for row in rows).encode()
     (folder / "train.jsonl").write_bytes(content)
-    manifest = {"version": 1, "seed": 0, "num_train": len(rows), "num_test": 1}
+    manifest = {"version": VERSION, "seed": 0, "shared": 0.6}
+    manifest |= {"num_train": len(rows), "num_validation": 0, "num_test": 1}
     manifest["sha256"] = {"train.jsonl": hashlib.sha256(content).hexdigest()}
     (folder / "miniature.json").write_text(json.dumps(manifest))
     return folder
@@ -429,7 +432,7 @@ def test_the_command_writes_the_targets_of_a_benchmark(tmp_path):
     ("changes", "message"),
     [
         ({"--root": "nowhere"}, "not a finished miniature benchmark"),
-        ({"--split": "validation"}, "`split` of miniature must be one of"),
+        ({"--split": "val"}, "`split` of miniature must be one of"),
         ({"--neighbors": 0}, "must be at least 1"),
         ({"--encoder": "./no/such/encoder"}, "encoder"),
     ],

@@ -18,7 +18,9 @@ from eval.miniature import generate
 
 @pytest.fixture(scope="module")
 def miniature(tmp_path_factory):
-    return generate(tmp_path_factory.mktemp("audit") / "set", num_train=1, num_test=24, seed=1, num_proc=1)
+    return generate(
+        tmp_path_factory.mktemp("audit") / "set", num_train=1, num_validation=0, num_test=24, seed=1, num_proc=1
+    )
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,11 @@
 """Loading the miniature benchmark, and benchmarks by name."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+from datasets import Value
 
 from eval.benchmarks import FEATURES, load_about, load_benchmark, load_split
 from eval.benchmarks.miniature import LABELS
@@ -12,7 +14,8 @@ from eval.miniature import draw_split, generate
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return generate(tmp_path_factory.mktemp("miniature") / "set", num_train=6, num_test=12, seed=1, num_proc=1)
+    counts = {"num_train": 0, "num_validation": 6, "num_test": 12}
+    return generate(tmp_path_factory.mktemp("miniature") / "set", **counts, seed=1, num_proc=1)
 
 
 @pytest.fixture
@@ -20,14 +23,15 @@ def copy(folder, tmp_path):
     return Path(shutil.copytree(folder, tmp_path / "copy"))
 
 
-@pytest.mark.parametrize(("split", "count"), [("train", 6), ("test", 12)])
-def test_the_data_set_has_the_fixed_columns_and_every_row(folder, split, count):
+@pytest.mark.parametrize(("split", "count"), [("validation", 6), ("test", 12)])
+def test_the_data_set_has_the_fixed_columns_the_kind_and_every_row(folder, split, count):
     dataset = load_benchmark("miniature", folder, split)
-    assert dataset.features == FEATURES
-    assert dataset.column_names == ["video_id", "caption", "video_path", "audio_path", "subtitle"]
+    assert dataset.features == {**FEATURES, "kind": Value("string")}
+    assert dataset.column_names == ["video_id", "caption", "video_path", "audio_path", "subtitle", "kind"]
     clips = draw_split(1, split, count)
     assert dataset["caption"][:] == [clip.caption for clip in clips]
     assert dataset["subtitle"][:] == [clip.subtitle for clip in clips]
+    assert dataset["kind"][:] == [clip.kind for clip in clips]
 
 
 def test_paths_are_absolute_and_absent_tracks_are_none(folder, monkeypatch):
@@ -48,11 +52,11 @@ def test_every_clip_with_sound_has_one_of_six_labels(folder):
     assert loaded.dataset["caption"][:] == [LABELS[clip.attributes["audio"]["timbre"]] for clip in clips]
     assert len(LABELS) == len(set(LABELS.values())) == 6 and LABELS["bell"] == "the sound of a bell"
     rows = load_benchmark("miniature", folder).filter(lambda row: row["audio_path"] is not None)
-    assert rows.remove_columns("caption")[:] == loaded.dataset.remove_columns("caption")[:]
+    assert rows.remove_columns(["caption", "kind"])[:] == loaded.dataset.remove_columns("caption")[:]
 
 
 def test_what_captions_speak_of_comes_in_the_order_of_the_rows(folder):
-    assert load_about(folder) == [list(clip.mentions) for clip in draw_split(1, "test", 12)]
+    assert load_about(folder) == [clip.about for clip in draw_split(1, "test", 12)]
 
 
 def test_an_unknown_name_lists_the_known_ones(folder):
@@ -61,8 +65,20 @@ def test_an_unknown_name_lists_the_known_ones(folder):
 
 
 def test_an_unknown_split_lists_the_known_ones(folder):
-    with pytest.raises(ValueError, match=r"\('train', 'test'\), got 'validation'"):
-        load_benchmark("miniature", folder, "validation")
+    with pytest.raises(ValueError, match=r"\('train', 'validation', 'test'\), got 'val'"):
+        load_benchmark("miniature", folder, "val")
+
+
+def test_an_empty_split_is_answered_with_how_the_set_was_made(folder):
+    with pytest.raises(ValueError, match="no clips of the split 'train': .* --num-train 0 --num-validation 6 "):
+        load_benchmark("miniature", folder, "train")
+
+
+def test_a_set_of_an_earlier_version_is_answered_with_the_command_that_makes_it_anew(copy):
+    manifest = json.loads((copy / "miniature.json").read_text())
+    (copy / "miniature.json").write_text(json.dumps({**manifest, "version": 1}))
+    with pytest.raises(ValueError, match="made by version 1 .*: `python -m eval miniature --output"):
+        load_benchmark("miniature", copy)
 
 
 def test_a_missing_folder_is_answered_with_the_command_that_makes_it(tmp_path):
@@ -83,7 +99,7 @@ def test_a_lost_file_is_named(copy):
         load_benchmark("miniature", copy)
     loaded = load_split("miniature", copy, on_missing="leave_out")
     assert loaded.left_out == ["mini_test_000003"] and len(loaded.dataset) == 11
-    assert len(load_benchmark("miniature", copy, "train")) == 6
+    assert len(load_benchmark("miniature", copy, "validation")) == 6
 
 
 def test_a_changed_annotation_is_refused(copy):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from datasets import Dataset, Value, load_from_disk
 
-from eval.benchmarks import Split, configure_processor, load_split
+from eval.benchmarks import Split, configure_processor, load_benchmark, load_split
 from eval.embedding import embed_benchmark as module
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.embedding.embed_dataset import embed_dataset
@@ -41,7 +41,9 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return generate(tmp_path_factory.mktemp("embed") / "data", num_train=1, num_test=NUM_CLIPS, num_proc=1)
+    return generate(
+        tmp_path_factory.mktemp("embed") / "data", num_train=1, num_validation=0, num_test=NUM_CLIPS, num_proc=1
+    )
 
 
 @pytest.fixture
@@ -84,13 +86,14 @@ def test_store_holds_what_embedding_in_memory_gives(embed, reference, tmp_path):
     assert gallery.facts()["gallery_sha256"] == reference.manifest()["sha256"]
 
 
-def test_metadata_tells_where_the_embeddings_come_from(embed, tiny_model_dir, tmp_path):
+def test_metadata_tells_where_the_embeddings_come_from(embed, data, tiny_model_dir, tmp_path):
     metadata = embed(tmp_path / "store", on_error="missing").metadata
     assert metadata["model"] == str(tiny_model_dir) and metadata["benchmark"] == "miniature"
     assert metadata["split"] == "test" and metadata["task"] == "retrieval" and metadata["on_error"] == "missing"
     assert metadata["score_options"] == {"method": "scalar", "query_temperature": 0.1}
     assert metadata["fingerprint"] == model_fingerprint(tiny_model_dir)
     assert metadata["left_out"] == [] and metadata["training"] is None
+    assert metadata["kinds"] == {f"{row['video_id']}#0": row["kind"] for row in load_benchmark("miniature", data)}
     assert metadata["versions"]["torch"] == torch.__version__ and metadata["benchmark_description"]["seed"] == 0
 
 

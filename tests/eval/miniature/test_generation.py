@@ -8,16 +8,18 @@ import av
 import numpy as np
 import pytest
 
-from eval.miniature import draw_frames, draw_split, generate, generation
+from eval.miniature import KINDS, VERSION, draw_frames, draw_split, generate, generation, recall_ceiling
 from eval.miniature.rendering import NUM_FRAMES, NUM_SAMPLES
 from modeling_scalar.configuration_scalar import MODALITIES
 
-COUNTS = {"train": 24, "test": 12}
+COUNTS = {"train": 24, "validation": 0, "test": 12}
+SETTINGS = {f"num_{split}": count for split, count in COUNTS.items()} | {"seed": 3, "shared": 0.5}
+SMALL = {"num_train": 6, "num_validation": 0, "num_test": 3, "num_proc": 1}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return generate(tmp_path_factory.mktemp("miniature") / "set", COUNTS["train"], COUNTS["test"], seed=3, num_proc=2)
+    return generate(tmp_path_factory.mktemp("miniature") / "set", **SETTINGS, num_proc=2)
 
 
 def decoded(path):
@@ -63,8 +65,8 @@ def test_files_hold_the_promised_tracks(folder):
 
 
 def test_the_set_does_not_depend_on_the_number_of_processes(folder, tmp_path):
-    again = generate(tmp_path / "set", COUNTS["train"], COUNTS["test"], seed=3, num_proc=1)
-    for name in ("train.jsonl", "test.jsonl", "miniature.json"):
+    again = generate(tmp_path / "set", **SETTINGS, num_proc=1)
+    for name in ("train.jsonl", "validation.jsonl", "test.jsonl", "miniature.json"):
         assert (again / name).read_bytes() == (folder / name).read_bytes()
     for row in read_rows(folder, "test"):
         path = row["video_path"] or row["audio_path"]
@@ -75,18 +77,24 @@ def test_the_set_does_not_depend_on_the_number_of_processes(folder, tmp_path):
 
 def test_the_manifest_describes_the_set(folder):
     manifest = json.loads((folder / "miniature.json").read_text())
-    assert (manifest["seed"], manifest["num_train"], manifest["num_test"]) == (3, 24, 12)
-    for split in COUNTS:
+    assert {name: manifest[name] for name in SETTINGS} == SETTINGS and manifest["version"] == VERSION == 2
+    for split, count in COUNTS.items():
+        clips = draw_split(3, split, count, shared=0.5)
+        assert manifest["recall_at_1_ceilings"][split] == {
+            "all": recall_ceiling(clips),
+            **{kind: recall_ceiling(clips, kind) for kind in KINDS},
+        }
         content = (folder / f"{split}.jsonl").read_bytes()
         assert manifest["sha256"][f"{split}.jsonl"] == hashlib.sha256(content).hexdigest()
         rows = read_rows(folder, split)
+        assert manifest["kinds"][split] == {kind: sum(row["kind"] == kind for row in rows) for kind in KINDS}
         for modality, column in zip(MODALITIES, ("video_path", "audio_path", "subtitle"), strict=True):
             assert manifest["absent"][split][modality] == sum(row[column] is None for row in rows)
 
 
 def test_a_finished_set_is_returned_at_once(folder, monkeypatch):
     monkeypatch.setattr(generation, "render", lambda *_: pytest.fail("rendered again"))
-    assert generate(folder, COUNTS["train"], COUNTS["test"], seed=3, num_proc=1) == folder
+    assert generate(folder, **SETTINGS, num_proc=1) == folder
 
 
 def test_an_interrupted_run_does_not_look_finished_and_is_made_anew(tmp_path, monkeypatch):
@@ -100,38 +108,74 @@ def test_an_interrupted_run_does_not_look_finished_and_is_made_anew(tmp_path, mo
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(generation, "render", interrupted)
-        generate(tmp_path / "set", 6, 3, num_proc=1)
+        generate(tmp_path / "set", **SMALL)
     assert rendered and not (tmp_path / "set").exists()
     partial = tmp_path / "set.partial"
     (partial / "train" / "999999.mp4").write_bytes(b"")  # as if of another, larger set
-    generate(tmp_path / "set", 6, 3, num_proc=1)
+    generate(tmp_path / "set", **SMALL)
     assert len(list((tmp_path / "set" / "train").iterdir())) == 6
     assert not partial.exists()
 
 
-def test_other_settings_are_refused(folder):
-    with pytest.raises(ValueError, match=r"'num_test': 12.*'num_test': 13"):
-        generate(folder, COUNTS["train"], 13, seed=3)
+@pytest.mark.parametrize(("name", "value"), [("num_test", 13), ("num_validation", 1), ("seed", 4), ("shared", 0.6)])
+def test_other_settings_are_refused(folder, name, value):
+    with pytest.raises(ValueError, match=rf"'{name}': {SETTINGS[name]}.*'{name}': {value}"):
+        generate(folder, **SETTINGS | {name: value})
+
+
+def test_a_set_of_an_earlier_version_is_refused(tmp_path):
+    (tmp_path / "miniature.json").write_text('{"version": 1, "seed": 0, "num_train": 6, "num_test": 3}')
+    with pytest.raises(ValueError, match="was made by version 1 .* make it again: `python -m eval miniature"):
+        generate(tmp_path, **SMALL)
+    assert list(tmp_path.iterdir()) == [tmp_path / "miniature.json"]
+
+
+def test_a_split_can_be_empty_but_not_all_of_them(tmp_path):
+    generate(tmp_path / "set", num_train=2, num_validation=0, num_test=0, num_proc=1)
+    assert len(read_rows(tmp_path / "set", "train")) == 2 and read_rows(tmp_path / "set", "test") == []
+    with pytest.raises(ValueError, match="one count at least 1"):
+        generate(tmp_path / "none", num_train=0, num_validation=0, num_test=0)
+
+
+def test_rows_say_what_their_captions_mention(folder):
+    rows = {row["video_id"]: row for row in read_rows(folder, "train")}
+    for clip in draw_split(3, "train", COUNTS["train"], shared=0.5):
+        row = rows[clip.row()["video_id"]]
+        said = {(m, name, row["attributes"][m][name]) for m, names in row["mentions"].items() for name in names}
+        assert said | set(row["concepts"].items()) == clip.claims
+        assert (row["kind"], row["about"], row["shared"]) == (clip.kind, clip.about, clip.shared)
+    assert {row["kind"] for row in rows.values()} == set(KINDS)
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="is not a miniature benchmark"):
-        generate(tmp_path, 6, 3)
+        generate(tmp_path, **SMALL)
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize(
-    "settings", [{"num_train": 0}, {"num_test": 0}, {"seed": -1}, {"num_proc": 0}], ids=lambda s: next(iter(s))
+    "settings",
+    [
+        {"num_train": -1},
+        {"num_validation": -1},
+        {"num_test": -1},
+        {"seed": -1},
+        {"num_proc": 0},
+        {"shared": -0.1},
+        {"shared": 1.1},
+        {"shared": float("nan")},
+    ],
+    ids=str,
 )
 def test_numbers_out_of_range_are_refused(settings, tmp_path):
-    with pytest.raises(ValueError, match="must be at least"):
+    with pytest.raises(ValueError, match=r"must be (at least|a probability)"):
         generate(tmp_path / "set", **settings)
     assert not (tmp_path / "set.partial").exists()
 
 
 def test_rendered_frames_are_close_to_the_drawn_ones(folder):
-    clip = next(clip for clip in draw_split(3, "test", COUNTS["test"]) if "video" in clip.attributes)
+    clip = next(clip for clip in draw_split(3, "test", COUNTS["test"], shared=0.5) if "video" in clip.attributes)
     drawn = draw_frames(clip.attributes["video"], np.random.default_rng(clip.key))
     frames = np.stack(decoded(folder / clip.path)[0])
     assert np.abs(frames.astype(float) - drawn).mean() < 12  # lossy codec, colours at half resolution

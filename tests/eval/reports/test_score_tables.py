@@ -37,6 +37,27 @@ def test_a_score_that_one_seed_alone_measured_has_a_row_with_its_number_of_seeds
     assert {row[3]: row[2] for row in table.rows}["uniform centroid"] == "2"
 
 
+def test_recall_by_kind_of_caption_has_a_column_for_each_kind(tmp_path):
+    runs = [make_run("scalar", 50), make_run("scalar", 51), make_run("gram", 50, method="gram")]
+    for shift, run in enumerate(runs[:2]):
+        run["retrieval"]["kinds"] = [
+            {
+                "kind": kind,
+                "num_queries": count,
+                "text_to_video_recall_at_1": {"scalar": recall + shift, "audio": recall},
+            }
+            for kind, count, recall in (("several", 700, 20.0), ("single", 300, 40.0))
+        ]
+    table = score_tables.kinds_table(load_results([save(tmp_path / "some", *runs)]))
+    assert [heading for _, heading in table.columns[4:]] == ["several", "single"]
+    assert [[str(cell) for cell in row[3:]] for row in table.rows] == [
+        ["SCALAR (own)", "20.5 ± 0.7", "40.5 ± 0.7"],
+        ["audio *", "20.0 ± 0.0", "40.0 ± 0.0"],
+    ]
+    assert "several 700 of miniature; single 300 of miniature" in table.note
+    assert score_tables.kinds_table(load_results([save(tmp_path / "none", make_run("scalar"))])).blocks == []
+
+
 def test_weights_differences_and_latent_numbers_are_laid_out(tmp_path):
     latent = {"num_classes": 8, "text_centroid_cosine": 0.444, "silhouette": {"video": 0.2, "audio": 0.199}}
     found = load_results([save(tmp_path, make_run("scalar", benchmark="vggsound", latent=latent))])

@@ -1,0 +1,81 @@
+"""`python -m trainer.halve RUN OUTPUT`: a trained model in half precision, small enough to be kept beside its recipe.
+
+Its configuration says float32, so that it is loaded, and computes, in full precision. Beside the weights lie the fields of
+the run and its log, which tell whether the recipe still leads there.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
+
+from commands.errors import say, user_errors
+from gallery.files import read_json, sha256_of, write_json
+from modeling_scalar import load_model
+
+from .checkpoints import last_checkpoint
+from .folder import RECIPE
+from .record import RECORD
+
+LOG = "log.json"
+"""The terms of the loss, step by step, and the SHA-256 of the weights."""
+
+_KEPT = (RECIPE, RECORD)
+_LOCAL = ("output_dir", "logging_dir")
+_TERMS = ("step", "epoch", "loss")
+
+
+def halve(run: Path, output: Path) -> None:
+    """
+    Write the model of a run that has ended, in half precision.
+
+    Args:
+        run (`Path`): folder of a training of all weights.
+        output (`Path`): folder for the model; what it holds of these files is replaced.
+
+    Raises:
+        ValueError: the run has not ended, trained an adapter, or a weight does not fit into half precision.
+    """
+    if not (run / RECIPE).is_file() or not (run / CONFIG_NAME).is_file():
+        raise ValueError(f"{run} is not the folder of a training of all weights that has ended.")
+    model, processor = load_model(run, dtype=torch.float32)
+    half = {name: tensor.half() for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+    infinite = [name for name, tensor in half.items() if not tensor.isfinite().all()]
+    if infinite:
+        raise ValueError(f"These weights of {run} do not fit into half precision: {infinite[:5]}.")
+    model.half().save_pretrained(output)
+    processor.save_pretrained(output)
+    config = read_json(output / CONFIG_NAME)
+    write_json(_in_full(config), output / CONFIG_NAME)
+    for name in _KEPT:
+        content = {key: value for key, value in read_json(run / name).items() if key not in _LOCAL}
+        write_json(content, output / name)
+    history = read_json(last_checkpoint(run) / "trainer_state.json")["log_history"]
+    log = [{name: value for name, value in entry.items() if name.startswith(_TERMS)} for entry in history]
+    write_json({"sha256": sha256_of(output / SAFE_WEIGHTS_NAME), "log": log}, output / LOG)
+
+
+def _in_full(config: dict) -> dict:
+    """Say float32 wherever a configuration says float16, in those of its towers too."""
+    text = json.dumps(config).replace('"dtype": "float16"', '"dtype": "float32"')
+    return json.loads(text)
+
+
+def main(
+    run: Annotated[Path, typer.Argument(help="Folder of a training of all weights.")],
+    output: Annotated[Path, typer.Argument(help="Folder for the model in half precision.")],
+) -> None:
+    """Keep a trained model in half precision, with its recipe and its log."""
+    with user_errors():
+        halve(run, output)
+        size = (output / SAFE_WEIGHTS_NAME).stat().st_size
+        say(f"{size / 1e6:.1f} MB of weights are in {output}.")
+
+
+__all__ = ["LOG", "halve"]
+
+if __name__ == "__main__":
+    typer.run(main)
