@@ -207,6 +207,11 @@ class ScalarTrainer(Trainer):
             )
         return optimizer
 
+    def _get_learning_rate(self) -> float:
+        # Called before the schedule goes on: both rates in a log are those of the step.
+        self._lora_rate = float(self.optimizer.param_groups[-1]["lr"])  # a group that was added last, if any was
+        return super()._get_learning_rate()
+
     # One step -----------------------------------------------------------------------------------------------------
 
     def _start_step(self, inputs: dict[str, Any]) -> _Step:
@@ -406,7 +411,7 @@ class ScalarTrainer(Trainer):
             self._parts, self._num_parts = {}, {}
             self._clips_since_log, self._time_of_log = 0, now
         if "learning_rate" in logs and self.args.lora_learning_rate is not None:
-            logs["lora_learning_rate"] = float(self.optimizer.param_groups[-1]["lr"])  # added last
+            logs["lora_learning_rate"] = self._lora_rate
         if "train_loss" in logs:  # of all steps, also of those before a resumed run
             logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 1)
         super().log(logs, start_time)

@@ -66,7 +66,7 @@ RUNS = {
     "steps in the middle of an epoch": {"max_steps": 5, "logging_steps": 2},
     "steps at the end of an epoch": {"max_steps": 6, "logging_steps": 4},
     "one and a half epochs": {"max_steps": -1, "num_train_epochs": 1.5, "logging_steps": 2},
-    "logged by epochs": {"max_steps": 5, "logging_strategy": "epoch"},
+    "logged by epochs, at two rates": {"max_steps": 5, "logging_strategy": "epoch", "lora_learning_rate": 1e-4},
     "accumulated": {"max_steps": 5, "gradient_accumulation_steps": 2, "logging_steps": 2},
     "in parts": {"max_steps": 4, "mini_batch_size": 3, "logging_steps": 3},
     "in parts and accumulated": {
@@ -75,7 +75,6 @@ RUNS = {
         "gradient_accumulation_steps": 2,
         "logging_steps": 3,
     },
-    "at two rates": {"max_steps": 5, "lora_learning_rate": 1e-4, "logging_steps": 2},
     "the best of all": {
         "max_steps": 5,
         "score": [1, 3, 2, 0, 1],
@@ -97,7 +96,7 @@ RUNS = {
 
 
 # What the others would find too is left to the slow ones.
-QUICK = ("logged by epochs", "at two rates", "the best of all")
+QUICK = ("logged by epochs, at two rates", "the best of all")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from transformers import BertConfig, BertModel, BertTokenizer
 from typer.testing import CliRunner
 
 from eval.miniature import VERSION
+from tests.trainer.test_scalar_trainer import make_trainer
 from trainer import semantic_targets
 from trainer.semantic_targets import (
     OFFLINE_ENCODER,
@@ -270,6 +271,15 @@ def test_a_clip_counted_as_its_own_neighbor_leaves_room_for_one_other_less(make_
     known = others.affinities(torch.arange(30), torch.arange(30)) > 0
     assert (known.sum(1) == min(num_neighbors + 1, 30)).all()
     assert targets.metadata["include_self"] == "true" and "include_self" not in others.metadata
+
+
+def test_a_run_with_other_targets_is_another_run(make_targets, tmp_path):
+    def identity(**options):
+        targets = make_targets(random_unit(8), [f"clip{i}" for i in range(8)], 3, **options)
+        return make_trainer(tmp_path, semantic_targets=targets).identity
+
+    first, same, other = identity(), identity(), identity(include_self=True)
+    assert first == same and {name for name in first if first[name] != other[name]} == {"semantic targets"}
 
 
 def test_captions_of_one_clip_have_affinity_exactly_one(make_targets):
