@@ -158,7 +158,7 @@ class RunConfig:
             )
         if self.fusion_split is not None and self.annotations is not None:
             raise ValueError(
-                "An annotation file holds one split: give the weight of the fusion in place of a split to choose it on."
+                "An annotation file holds one split: give the weight of the fusion, not a split to choose it on."
             )
 
     @property

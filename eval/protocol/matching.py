@@ -51,8 +51,8 @@ def check_policies(policies: Sequence[str], condition_on: Sequence[str]) -> None
         raise ValueError(f"`policies` must be some of {POLICIES}, got {list(policies)}.")
     if not set(policies) <= set(measurable_policies(condition_on)):
         raise ValueError(
-            "The policy 'zeros' is not defined for a cross-encoder that reads subtitles, as an absent one has no number "
-            "of tokens to be zero: measure the policy 'absent' alone."
+            "The policy 'zeros' is not defined for a cross-encoder that reads subtitles, as an absent subtitle has no "
+            "number of tokens that could be zero: measure the policy 'absent' alone."
         )
 
 

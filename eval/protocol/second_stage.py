@@ -2,9 +2,9 @@
 
 Captions rank clips and clips rank captions. Beyond the first candidates the ranks of the first stage stand. A pair
 whose clip the cross-encoder cannot read, because it has nothing that the cross-encoder is made for, keeps its
-first-stage place, and the others are reordered among the places that remain, by one of two rules: by the match alone, as
-in the paper, or by the first-stage score plus a weight times the match logit, which the paper does not have. Ties of
-either stage count against the method, as in `eval.metrics.retrieval.ranking`.
+first-stage place, and the others are reordered among the places that remain, by one of two rules: by the match alone,
+as in the paper, or by the first-stage score plus a weight times the match logit, which the paper does not have. Ties
+of either stage count against the method, as in `eval.metrics.retrieval.ranking`.
 
 The candidates at a depth are the first of those at a larger one, so every depth, rule and weight is measured from one
 reading of the clips in which each pair is scored once.
@@ -385,8 +385,8 @@ class TwoStage:
         Tell whether the match separates what the first stage leaves to it; not in the paper.
 
         Returns:
-            `dict`: `auc`, the share of comparisons of a matched and a hard pair in which the matched one has the higher
-            match logit, ties counted half; `num_matched_pairs`, captions with each clip they describe;
+            `dict`: `auc`, the share of comparisons of a matched and a hard pair in which the matched one has the
+            higher match logit, ties counted half; `num_matched_pairs`, captions with each clip they describe;
             `num_hard_pairs`, captions with the other clips among their first candidates (text to video only);
             `method`, `policy`, `depth`. Pairs that the cross-encoder cannot read are in neither number. With the
             model's own score, nothing masked and the first policy; `None` if these were not measured, or there is no

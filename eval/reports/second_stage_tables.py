@@ -1,4 +1,4 @@
-"""What was measured of the second stage beside the paper's tables: every rule and depth, and what the match separates."""
+"""The second stage beside the paper's tables: every rule and depth, and what the match separates."""
 
 from eval.reports.label_tables import KEYS, count, is_measured, measured
 from eval.reports.result_files import Results, benchmark_name, first_stage, label_name, percent, two_stage
@@ -39,8 +39,8 @@ def second_stage_table(results: Results) -> Table:
     columns = [*KEYS, ("", "rule"), ("", "depth"), ("", "masked is")]
     columns += [(direction, percent(rate)) for direction in _DIRECTIONS for rate in rates]
     note = (
-        "R@1 of each label's own score; columns: clips that lose one modality. match: the first candidates reordered by "
-        "the cross-encoder alone; fused: by first-stage score + weight * match logit."
+        "R@1 of each label's own score; columns: clips that lose one modality. match: the first candidates reordered "
+        "by the cross-encoder alone; fused: by first-stage score + weight * match logit."
     )
     return Table("second_stage", "Second stage by rule and depth", note, columns, blocks, len(KEYS) + 3)
 
