@@ -1,11 +1,14 @@
 """The second stage beside the paper's tables: every rule and depth, and what the match separates."""
 
+from functools import partial
+from itertools import product
+
 from eval.reports.label_tables import KEYS, count, is_measured, measured
 from eval.reports.result_files import Results, benchmark_name, first_stage, label_name, percent, two_stage
 from eval.reports.tables import Cell, Table
 
 _RULES = ("match", "fused")
-_DIRECTIONS = {"T→V R@1": "text_to_video_recall_at_1", "V→T R@1": "video_to_text_recall_at_1"}
+_DIRECTIONS = {"T→V": "text_to_video_recall_at_1", "V→T": "video_to_text_recall_at_1"}
 
 
 def second_stage_table(results: Results) -> Table:
@@ -14,15 +17,9 @@ def second_stage_table(results: Results) -> Table:
     rates = sorted({entry["rate"] for entry in entries})
     policies = list(dict.fromkeys(entry["policy"] for entry in entries))
     depths = sorted({entry["depth"] for entry in entries})
-    kinds = [("first stage", "", "", lambda metric, rate: first_stage(metric, rate))]
-    for rule in _RULES:
-        for depth in depths:
-            for policy in policies:
-
-                def measure(metric, rate, policy=policy, rule=rule, depth=depth):
-                    return two_stage(metric, rate, policy, rule, depth)
-
-                kinds.append((rule, str(depth), policy, measure))
+    kinds = [("first stage", "", "", first_stage)]
+    for rule, depth, policy in product(_RULES, depths, policies):
+        kinds.append((rule, str(depth), policy, partial(two_stage, policy=policy, rule=rule, depth=depth)))
     blocks = []
     for benchmark, labels in results.runs.items():
         for label, seeds in labels.items():
@@ -40,7 +37,7 @@ def second_stage_table(results: Results) -> Table:
     columns += [(direction, percent(rate)) for direction in _DIRECTIONS for rate in rates]
     note = (
         "R@1 of each label's own score; columns: clips that lose one modality. match: the first candidates reordered "
-        "by the cross-encoder alone; fused: by first-stage score + weight * match logit."
+        "by the cross-encoder alone; fused: by first-stage score + weight * match logit, which is not in the paper."
     )
     return Table("second_stage", "Second stage by rule and depth", note, columns, blocks, len(KEYS) + 3)
 

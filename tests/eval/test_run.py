@@ -186,7 +186,7 @@ def test_a_run_says_what_the_match_separates(fused, whole, data, tiny_model_dir)
     assert results["two_stage_diagnostic"] == fused["two_stage_diagnostic"] == pytest.approx(expected)
     assert expected["num_matched_pairs"] > 0 and results["two_stage_fusion"] is None
     text = format_table(fused)
-    assert "fused" in text and "fused" not in format_table(results)
+    assert "| fused " in text and "| fused " not in format_table(results)
     assert f"{expected['auc']:.3f}" in text and f"{fused['two_stage_fusion']['weight']:.3f}" in text
 
 
