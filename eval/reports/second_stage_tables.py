@@ -15,7 +15,7 @@ def second_stage_table(results: Results) -> Table:
     """Both directions after the second stage by each rule, at each depth and under each mask."""
     entries = [entry for run in results.all_runs() for entry in run["two_stage"]]
     rates = sorted({entry["rate"] for entry in entries})
-    policies = list(dict.fromkeys(entry["policy"] for entry in entries))
+    policies = sorted({entry["policy"] for entry in entries})
     depths = sorted({entry["depth"] for entry in entries})
     kinds = [("first stage", "", "", first_stage)]
     for rule, depth, policy in product(_RULES, depths, policies):
