@@ -208,11 +208,23 @@ def run(
     two_stage: Annotated[
         bool | None, typer.Option(help="Measure the second stage; by default if a model and clips are given.")
     ] = None,
-    depth: Annotated[int, typer.Option(min=1, help="Clips or captions that the second stage reorders.")] = 50,
+    depth: Annotated[
+        list[int], typer.Option(min=1, help="Clips or captions that the second stage reorders. Repeat for several.")
+    ] = (50,),
     policy: Annotated[
-        list[str],
-        typer.Option(help="What the second stage reads of a masked modality: absent, no token; zeros, zero states."),
-    ] = ("absent", "zeros"),
+        list[str] | None,
+        typer.Option(
+            help="What the second stage reads of a masked modality: absent, no token; zeros, zero states. By default "
+            "both, absent alone if it reads subtitles. Repeat for both."
+        ),
+    ] = None,
+    fusion_split: Annotated[
+        str | None,
+        typer.Option(
+            help="Also order by first-stage score + weight * match logit, the weight chosen on this other split."
+        ),
+    ] = None,
+    fusion_weight: Annotated[float | None, typer.Option(help="The same, with this weight.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Clips or captions per forward pass.")] = 32,
     on_error: _OnError = "raise",
     num_workers: Annotated[int, typer.Option(min=1, help="Threads that read clips ahead.")] = 2,
@@ -242,8 +254,10 @@ def run(
         device=device,
         label=label,
         two_stage=two_stage,
-        depth=depth,
+        depths=depth,
         policies=policy,
+        fusion_split=fusion_split,
+        fusion_weight=fusion_weight,
         normalize=normalize,
         num_workers=num_workers,
         captions=captions,

@@ -30,9 +30,9 @@ from eval.protocol.first_stage import (
     subset_ladder,
 )
 from eval.protocol.latent import has_classes, latent_space
-from eval.protocol.matching import POLICIES
+from eval.protocol.matching import check_policies, measurable_policies
 from eval.protocol.missing import check_rate
-from eval.protocol.second_stage import check_depth, evaluate_two_stage
+from eval.protocol.second_stage import TwoStage, check_depth, check_weight
 from eval.reports.figures import plot_results
 from eval.reports.latent_figure import plot_latent
 from eval.reports.report import format_table, write_report
@@ -73,8 +73,13 @@ class RunConfig:
             seed.
         two_stage (`bool`, *optional*): whether to measure the second stage; by default if the model has one and there
             are clips to read.
-        depth (`int`), policies (`Sequence[str]`): of the second stage, see
-            [`~eval.protocol.second_stage.evaluate_two_stage`].
+        depths (`Sequence[int]`): of the second stage. Each pair is read once, at the largest.
+        policies (`Sequence[str]`, *optional*): of the second stage, see
+            [`~eval.protocol.second_stage.TwoStage`]; by default all that are defined for what the model reads.
+        fusion_split (`str`, *optional*): another split of the benchmark, on which the weight of a match logit is
+            chosen, to measure the rule `"fused"` beside `"match"`; see
+            [`~eval.protocol.second_stage.TwoStage.choose_weight`].
+        fusion_weight (`float`, *optional*): this weight, in place of one that is chosen.
         normalize (`bool`): give unit norm to embeddings that do not have it.
         captions (`str`, *optional*), annotations (`str` or `os.PathLike`, *optional*), on_missing (`str`), columns
             (`Mapping`, *optional*): how the benchmark is read, see [`~eval.benchmarks.load_split`].
@@ -99,8 +104,10 @@ class RunConfig:
     device: str | None = None
     label: str | None = None
     two_stage: bool | None = None
-    depth: int = 50
-    policies: Sequence[str] = POLICIES
+    depths: Sequence[int] = (50,)
+    policies: Sequence[str] | None = None
+    fusion_split: str | None = None
+    fusion_weight: float | None = None
     normalize: bool = False
     num_workers: int = 2
     progress: bool = True
@@ -126,11 +133,40 @@ class RunConfig:
             check_methods(self.methods)
         for rate in self.rates:
             check_rate(rate)
-        check_depth(self.depth)
+        if not self.depths:
+            raise ValueError("`depths` must hold at least one number of candidates, got none.")
+        for depth in self.depths:
+            check_depth(depth)
+        self._check_fusion()
         device_of_name(self.device)
         check_reading(self.batch_size, self.on_error, self.num_workers)
-        if not self.policies or not set(self.policies) <= set(POLICIES):
-            raise ValueError(f"`policies` must be some of {POLICIES}, got {list(self.policies)}.")
+        if self.policies is not None:
+            check_policies(self.policies, ())
+
+    def _check_fusion(self) -> None:
+        if not self.is_fused:
+            return
+        if self.model_path is None or self.two_stage is False:
+            raise ValueError(
+                "Fusion is a rule of the second stage: measure it, with a model, a benchmark and its root."
+            )
+        if self.fusion_weight is not None:
+            check_weight(self.fusion_weight)
+            if self.fusion_split is not None:
+                raise ValueError("Give either the weight of the fusion or the split on which it is chosen, not both.")
+        if self.fusion_split == self.split:
+            raise ValueError(
+                f"The weight of the fusion must be chosen on another split than the {self.split!r} that is reported."
+            )
+        if self.fusion_split is not None and self.annotations is not None:
+            raise ValueError(
+                "An annotation file holds one split: give the weight of the fusion, not a split to choose it on."
+            )
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the second stage is measured by the fused rule too."""
+        return self.fusion_split is not None or self.fusion_weight is not None
 
     def benchmark_settings(self) -> dict[str, Any]:
         """Return how the benchmark is read: keyword arguments of [`~eval.benchmarks.load_split`]."""
@@ -152,30 +188,62 @@ class RunConfig:
 
 @dataclass
 class _Source:
-    """A model with its processor, and the clips it reads."""
+    """A model with its processor, the clips it reads, and those that the weight of the fusion is chosen on, if any."""
 
     model: PreTrainedModel
     processor: ProcessorMixin
     split: Split
+    fusion_split: Split | None = None
+
+
+def _files(split: Split) -> dict[tuple[str | None, str | None], str]:
+    """Picture and sound of each clip that has any, and its identifier."""
+    columns = (split.dataset[name] for name in ("video_path", "audio_path", "video_id"))
+    return {(video, audio): name for video, audio, name in zip(*columns, strict=True) if video or audio}
+
+
+def _check_apart(config: RunConfig, reported: Split, other: Split) -> None:
+    ours, theirs = _files(reported), _files(other)
+    shared = [name for files, name in ours.items() if files in theirs]
+    if shared:
+        raise ValueError(
+            f"The weight of the fusion must be chosen on other clips than those that are reported, but the splits "
+            f"{config.fusion_split!r} and {config.split!r} share {len(shared)}, such as {shared[0]!r}."
+        )
 
 
 def _open_source(config: RunConfig) -> _Source:
-    split = load_split(config.benchmark, config.root, config.split, **config.benchmark_settings())  # fails the soonest
+    def load(name: str) -> Split:
+        return load_split(config.benchmark, config.root, name, **config.benchmark_settings())
+
+    split = load(config.split)  # fails the soonest
+    fusion_split = None if config.fusion_split is None else load(config.fusion_split)
+    if fusion_split is not None:
+        _check_apart(config, split, fusion_split)
     model, processor = load_model(config.model_path)
     model.to(device_of_name(config.device))
     processor.limits = config.limits or processor.limits
-    return _Source(model, configure_processor(processor, split.processing), split)
+    return _Source(model, configure_processor(processor, split.processing), split, fusion_split)
+
+
+def _policies(config: RunConfig, source: _Source) -> Sequence[str]:
+    if config.policies is None:
+        return measurable_policies(source.model.config.condition_on)
+    return config.policies
 
 
 def _reranker(config: RunConfig, source: _Source | None) -> _Source | None:
     """What measures the second stage, if it is measured."""
     possible = source is not None and source.model.config.has_cross_attention
-    if config.two_stage and not possible:
+    if (config.two_stage or config.is_fused) and not possible:
         raise ValueError(
             "The second stage reads clips with a cross-encoder: give a model whose text tower has cross-attention, a "
             "benchmark and its root, even beside embeddings."
         )
-    return source if possible and config.two_stage is not False else None
+    if not possible or config.two_stage is False:
+        return None
+    check_policies(_policies(config, source), source.model.config.condition_on)
+    return source
 
 
 def _embed(config: RunConfig, source: _Source, gallery: Gallery | None) -> Embeddings:
@@ -258,21 +326,40 @@ def _first_stage(
     return measured, queries
 
 
+def _fusion(config: RunConfig, reranker: _Source, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The weight of a match logit, and how it was chosen: on the other split, with nothing masked."""
+    if reranker.fusion_split is None:
+        return None if config.fusion_weight is None else {"split": None, "weight": config.fusion_weight}
+    model, processor, split = reranker.model, reranker.processor, reranker.fusion_split
+    embeddings = embed_dataset(model, processor, split.dataset, task=split.task, **config.reading())
+    policies = _policies(config, reranker)[:1]
+    chosen = TwoStage(model, processor, split.dataset, embeddings, policies=policies, **options).choose_weight()
+    return {"split": config.fusion_split, "num_clips": len(embeddings.clip_ids)} | chosen
+
+
 def _second_stage(
-    config: RunConfig, reranker: _Source, embeddings: Embeddings, score: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    return evaluate_two_stage(
+    config: RunConfig, reranker: _Source | None, embeddings: Embeddings, score: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the results hold of the second stage."""
+    if reranker is None:
+        return {"two_stage": [], "two_stage_fusion": None, "two_stage_diagnostic": None}
+    options = {"depth": max(config.depths), "score_options": dict(score), **config.reading()}
+    fusion = _fusion(config, reranker, options)
+    stages = TwoStage(
         reranker.model,
         reranker.processor,
         reranker.split.dataset,
         embeddings,
-        depth=config.depth,
         rates=config.rates,
         mask_seed=config.mask_seed,
-        policies=config.policies,
-        score_options=dict(score),
-        **config.reading(),
+        policies=_policies(config, reranker),
+        **options,
     )
+    return {
+        "two_stage": stages.metrics(config.depths, None if fusion is None else fusion["weight"]),
+        "two_stage_fusion": fusion,
+        "two_stage_diagnostic": stages.diagnostic(),
+    }
 
 
 def _default_label(model: str, seed: int | None) -> str:
@@ -287,7 +374,7 @@ def _measure(
     described = embeddings.metadata
     score = _score_options(described)
     first, queries = _first_stage(config, embeddings, score)
-    second = [] if reranker is None else _second_stage(config, reranker, embeddings, score)
+    second = _second_stage(config, reranker, embeddings, score)
     name = Path(config.embeddings_path or config.model_path).stem  # of what does not say what it is
     model = described.get("model", name)
     seed = (described.get("training") or {}).get("seed")
@@ -300,7 +387,7 @@ def _measure(
         "task": described.get("task", "classification" if has_classes(embeddings) else "retrieval"),
         "score": score,
         "retrieval": first,
-        "two_stage": second,
+        **second,
         "latent": latent_space(embeddings),
         "gallery": embeddings.manifest(),
         "left_out": described.get("left_out", []),

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +59,14 @@ def _temperature(value: Any) -> bool:
 
 
 def _second_stage_entry(value: Any) -> bool:
-    known = {"depth": count, "policy": _text, "method": _text, "rate": _rate}
+    known = {"depth": count, "policy": _text, "method": _text, "rate": _rate, "rule": _text, "weight": number}
     return (
         isinstance(value, dict)
         and all(
             known.get(name, _metric if name.startswith(("text_to_video", "video_to_text")) else lambda _: True)(found)
             for name, found in value.items()
         )
-        and known.keys() <= value.keys()
+        and {"depth", "policy", "method", "rate"} <= value.keys()
     )
 
 
@@ -126,6 +126,18 @@ _RESULT = {
         ],
     },
     "two_stage": [_second_stage_entry],
+    "two_stage_fusion?": (None, {"weight": number, "split?": (None, _text)}),
+    "two_stage_diagnostic?": (
+        None,
+        {
+            "auc": _rate,
+            "num_matched_pairs": count,
+            "num_hard_pairs": count,
+            "depth": count,
+            "policy": _text,
+            "method": _text,
+        },
+    ),
     "latent?": (
         None,
         {"num_classes?": _metric, "text_centroid_cosine?": _metric, "silhouette?": (None, {...: _metric})},
@@ -182,4 +194,25 @@ def check_result(content: Mapping[str, Any], path: Path) -> None:
         raise ValueError(f"{path} is not a result of `python -m eval run`: {problem}. Evaluate again.")
 
 
-__all__ = ["check_result", "count", "number"]
+def second_stage(
+    entries: Sequence[Mapping[str, Any]], rule: str = "match", depth: int | None = None
+) -> list[Mapping[str, Any]]:
+    """
+    Choose what was measured of the second stage by one rule at one depth.
+
+    Args:
+        entries (`Sequence[Mapping]`): `two_stage` of a result; one without a rule is by the match.
+        rule (`str`): "match", the paper's, or "fused".
+        depth (`int`, *optional*): by default 50, the paper's, or the largest if that was not measured.
+
+    Returns:
+        `list[Mapping]`: of every method, policy and rate.
+    """
+    found = [entry for entry in entries if entry.get("rule", "match") == rule]
+    depths = {entry["depth"] for entry in found}
+    if depth is None:
+        depth = 50 if 50 in depths else max(depths, default=None)
+    return [entry for entry in found if entry["depth"] == depth]
+
+
+__all__ = ["check_result", "count", "number", "second_stage"]

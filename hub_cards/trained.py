@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from gallery.files import read_json, write_json
+from gallery.result_schema import second_stage
 from modeling_scalar import ScalarModel
 from modeling_scalar.aggregation_scalar import METHODS, method_title, scorable_clips
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -225,7 +226,7 @@ def _evaluation(folder: Path, result: Result) -> dict[str, Any]:
         "complete": complete_table(result),
         "masked": masked_table(result),
         "policies": {policy: POLICY_NAMES.get(policy, policy) for policy in result.policies},
-        "depth": max((entry["depth"] for entry in result.content["two_stage"]), default=None),
+        "depth": next((entry["depth"] for entry in second_stage(result.content["two_stage"])), None),
         "findings": findings(result),
         "is_miniature": result.content["benchmark"] in _MINIATURE,
         "file": (path / "results.json").as_posix(),

@@ -847,7 +847,7 @@ class ScalarModel(ScalarPreTrainedModel):
         condition_states: torch.Tensor,
         condition_mask: torch.Tensor,
     ) -> torch.Tensor:
-        """Return the two logits behind [`match`], `(batch, 2)`, with the same arguments; for training."""
+        """Return the two logits of each pair, `(batch, 2)`, with the arguments of [`match`]; for training."""
         self._require_cross_attention()
         lengths = {len(x) for x in (input_ids, attention_mask, condition_states, condition_mask)}
         if len(lengths) > 1:
@@ -886,13 +886,14 @@ class ScalarModel(ScalarPreTrainedModel):
                 (`torch.BoolTensor` of shape `(batch, tokens)`): the clip of each pair, from [`get_condition_states`].
 
         Returns:
-            `torch.FloatTensor` of shape `(batch,)`: the probability that the text describes the clip.
+            `torch.FloatTensor` of shape `(batch,)`: the match logit, the log-odds that the text describes the clip;
+            its sigmoid is the probability. Pairs whose probabilities all round to 1 still have an order.
 
         Raises:
             ValueError: the text tower has no cross-attention, sizes differ, or a row has no condition token.
         """
-        logits = self.match_logits(input_ids, attention_mask, condition_states, condition_mask)
-        return logits.float().softmax(dim=-1)[:, 1]
+        logits = self.match_logits(input_ids, attention_mask, condition_states, condition_mask).float()
+        return logits[:, 1] - logits[:, 0]
 
     # Forward ------------------------------------------------------------------------------------------------------
 

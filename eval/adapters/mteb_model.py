@@ -27,7 +27,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.embedding.embed_dataset import read_rows
-from eval.protocol.matching import clip_views, match_probabilities
+from eval.protocol.matching import clip_views, match_logits
 from eval.protocol.second_stage import first_candidates, two_stage_scores
 from gallery.columns import listed
 from gallery.embedding import check_reading, embed_captions, embed_clips
@@ -236,8 +236,8 @@ class ScalarSearch:
         for block, scores in self._blocks(asked, top_ranked):
             allowed = scores > -torch.inf
             if found is not None:
-                candidates, probabilities = (values[block] for values in found)
-                scores = two_stage_scores(scores, _UNKNOWN, candidates, probabilities)
+                candidates, logits = (values[block] for values in found)
+                scores = two_stage_scores(scores, _UNKNOWN, candidates, logits)
             scores = scores.masked_fill(~allowed, -torch.inf)
             best = scores.topk(min(top_k, scores.shape[1]), dim=1)
             for query_id, values, columns in zip(asked.ids[block], best.values, best.indices, strict=True):
@@ -326,7 +326,7 @@ class ScalarSearch:
         )
 
     def _rerank(self, asked: _Texts | _Gallery, top_ranked: dict | None, encode_kwargs: dict[str, Any]):
-        """Candidates and their match probabilities, (queries, candidates) each."""
+        """Candidates and their match logits, (queries, candidates) each."""
         chosen, known = [], []
         for _, scores in self._blocks(asked, top_ranked):
             chosen.append(first_candidates(scores, _UNKNOWN, self.rerank_depth))
@@ -337,8 +337,8 @@ class ScalarSearch:
             texts, gallery, text_rows, clip_rows = asked, self._corpus, rows, candidates
         else:
             texts, gallery, text_rows, clip_rows = self._corpus, asked, candidates, rows
-        views = clip_views(gallery.mask)[clip_rows].where(known, 0)
-        probabilities = match_probabilities(
+        views = clip_views(gallery.mask, self.model.config.condition_on)[clip_rows].where(known, 0)
+        logits = match_logits(
             self.model,
             self.processor,
             gallery.clips,
@@ -349,7 +349,7 @@ class ScalarSearch:
             progress=encode_kwargs.get("show_progress_bar", True),
             num_workers=self.num_workers,
         )
-        return candidates, probabilities.view_as(candidates)
+        return candidates, logits.view_as(candidates)
 
 
 __all__ = ["ScalarSearch"]

@@ -1,6 +1,6 @@
-"""Match probabilities: how likely a caption describes a clip, by the cross-encoder (SCALAR, "Inference").
+"""Match logits: the log-odds that a caption describes a clip, by the cross-encoder (SCALAR, "Inference").
 
-A match probability depends on the caption, the clip and what of it is shown, and on nothing else. So all methods,
+A match logit depends on the caption, the clip and what of it is shown, and on nothing else. So all methods,
 masking rates, policies and directions are served by one reading of the files, in which each pair is scored once. Clips
 come in batches, and all pairs of a batch are scored before the next one is read: condition tokens of a whole gallery
 would be 7 MB per clip at full size, and are never held.
@@ -19,23 +19,50 @@ from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.processing_scalar import Clip
 
 MATCHING_MODALITIES = ("video", "audio")
-"""What the cross-encoder reads, in training and here; the baselines that share the backbone do the same."""
+"""What the paper's cross-encoder reads."""
 
 POLICIES = ("absent", "zeros")
 """What the cross-encoder reads of a modality that is masked or missing: no tokens, or those of zero states."""
 
 _INPUTS = {"video": "pixel_values_videos", "audio": "input_features"}
-# A view is a number: bit i says whether MATCHING_MODALITIES[i] is shown, the bit above them that the others are zeros.
-_COMPLETE = 2 ** len(MATCHING_MODALITIES) - 1
-_NUM_VIEWS = 2 * (_COMPLETE + 1)
+_SUBTITLES = ("subtitle_input_ids", "subtitle_attention_mask")
+# A view is a number: bit i says whether MODALITIES[i] is shown, the bit above them that zeros stand for what else the
+# cross-encoder reads.
+_WITH_ZEROS = 2 ** len(MODALITIES)
+_NUM_VIEWS = 2 * _WITH_ZEROS
 
 
-def clip_views(modality_mask: torch.Tensor, policy: str = "absent") -> torch.LongTensor:
+def measurable_policies(condition_on: Sequence[str]) -> tuple[str, ...]:
+    """
+    Return the policies that are defined for what a cross-encoder reads.
+
+    Zero states need a number of tokens. Every clip has as many of picture and sound; subtitles have one each, and an
+    absent one has none, so that `"zeros"` is not defined where they are read.
+
+    Args:
+        condition_on (`Sequence[str]`): `condition_on` of the model's configuration.
+    """
+    return POLICIES[:1] if "subtitle" in condition_on else POLICIES
+
+
+def check_policies(policies: Sequence[str], condition_on: Sequence[str]) -> None:
+    """Raise a ValueError unless every policy is known, and defined for what the cross-encoder reads."""
+    if not policies or not set(policies) <= set(POLICIES):
+        raise ValueError(f"`policies` must be some of {POLICIES}, got {list(policies)}.")
+    if not set(policies) <= set(measurable_policies(condition_on)):
+        raise ValueError(
+            "The policy 'zeros' is not defined for a cross-encoder that reads subtitles, as an absent subtitle has no "
+            "number of tokens that could be zero: measure the policy 'absent' alone."
+        )
+
+
+def clip_views(modality_mask: torch.Tensor, condition_on: Sequence[str], policy: str = "absent") -> torch.LongTensor:
     """
     Number what the cross-encoder is shown of each clip.
 
     Args:
         modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what of each clip may be shown.
+        condition_on (`Sequence[str]`): what the cross-encoder reads, of the model's configuration.
         policy (`str`): one of [`POLICIES`]; see
             [`~eval.protocol.second_stage.evaluate_two_stage`].
 
@@ -43,23 +70,28 @@ def clip_views(modality_mask: torch.Tensor, policy: str = "absent") -> torch.Lon
         `torch.LongTensor` of shape `(clips,)`: equal where the same is shown in the same way, 0 where nothing is.
 
     Raises:
-        ValueError: the policy is unknown.
+        ValueError: the policy is unknown, or not defined for what is read.
     """
-    if policy not in POLICIES:
-        raise ValueError(f"A policy must be one of {POLICIES}, got {policy!r}.")
-    shown = modality_mask[:, [MODALITIES.index(name) for name in MATCHING_MODALITIES]]
-    views = (shown.long() << torch.arange(shown.shape[1], device=shown.device)).sum(dim=1)
-    return views if policy == "absent" else torch.where(views == _COMPLETE, views, views + _COMPLETE + 1)
+    check_policies([policy], condition_on)
+    read = torch.tensor([name in condition_on for name in MODALITIES], device=modality_mask.device)
+    shown = modality_mask & read
+    views = (shown.long() << torch.arange(len(MODALITIES), device=shown.device)).sum(dim=1)
+    return views if policy == "absent" else torch.where((shown == read).all(dim=1), views, views + _WITH_ZEROS)
 
 
 def _is_shown(views: torch.Tensor) -> torch.BoolTensor:
-    """Which of `MATCHING_MODALITIES` each view shows, (..., 2)."""
-    return (views[..., None] >> torch.arange(len(MATCHING_MODALITIES))).bitwise_and(1).bool()
+    """Which of `MODALITIES` each view shows, (..., 3)."""
+    return (views[..., None] >> torch.arange(len(MODALITIES))).bitwise_and(1).bool()
 
 
 def _tower_features(model: PreTrainedModel, batch: BatchFeature, modality_mask: torch.Tensor) -> dict:
     inputs = {name: batch[name] for name in _INPUTS.values() if name in batch}
     return model.get_tower_features(**inputs, modality_mask=modality_mask) if inputs else {}
+
+
+def _clip_inputs(model: PreTrainedModel, batch: BatchFeature, modality_mask: torch.Tensor) -> dict:
+    """What condition tokens are made of: the outputs of the towers, computed once, and the subtitles."""
+    return _tower_features(model, batch, modality_mask) | {name: batch[name] for name in _SUBTITLES if name in batch}
 
 
 def _blank_features(model: PreTrainedModel, processor: ProcessorMixin) -> dict[str, torch.Tensor]:
@@ -71,16 +103,16 @@ def _blank_features(model: PreTrainedModel, processor: ProcessorMixin) -> dict[s
 
 
 def _condition_states(
-    model: PreTrainedModel, features: dict, blank: dict, rows: torch.Tensor, view: int
+    model: PreTrainedModel, clips: dict, blank: dict, rows: torch.Tensor, view: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Condition tokens of some clips of a batch, all in the same view, and their mask."""
     inputs = {}
-    for name, shown in zip(MATCHING_MODALITIES, _is_shown(torch.tensor(view)).tolist(), strict=True):
-        for key in (f"{name}_pooled", f"{name}_states"):
-            if shown:
-                inputs[key] = features[key][rows]
-            elif view > _COMPLETE:
-                inputs[key] = blank[key].expand(len(rows), *blank[key].shape[1:])
+    for name, shown in zip(MODALITIES, _is_shown(torch.tensor(view)).tolist(), strict=True):
+        keys = _SUBTITLES if name == "subtitle" else (f"{name}_pooled", f"{name}_states")
+        if shown:
+            inputs |= {key: clips[key][rows] for key in keys}
+        elif view >= _WITH_ZEROS and name in model.config.condition_on:
+            inputs |= {key: blank[key].expand(len(rows), *blank[key].shape[1:]) for key in keys}
     return model.get_condition_states(**inputs)
 
 
@@ -92,37 +124,37 @@ def _match_pairs(
     clips: torch.Tensor,
     size: int,
 ) -> torch.FloatTensor:
-    """Match probability of each pair of a caption (row of `text`) and a clip (row of `conditions`), on the CPU."""
+    """Match logit of each pair of a caption (row of `text`) and a clip (row of `conditions`), on the CPU."""
     states, token_mask = conditions
-    probabilities = []
+    logits = []
     for caption, clip in zip(captions.split(size), clips.to(states.device).split(size), strict=True):
         words = text["attention_mask"][caption].any(dim=0)  # no longer than the longest caption of these pairs
         ids, attention_mask = (
             text[name][caption][:, words].to(states.device) for name in ("input_ids", "attention_mask")
         )
-        probabilities.append(model.match(ids, attention_mask, states[clip], token_mask[clip]).float().cpu())
-    return torch.cat(probabilities)
+        logits.append(model.match(ids, attention_mask, states[clip], token_mask[clip]).cpu())
+    return torch.cat(logits)
 
 
 def _match_batch(
-    model: PreTrainedModel, text: BatchFeature, features: dict, blank: dict, requests: torch.Tensor, size: int
+    model: PreTrainedModel, text: BatchFeature, clips: dict, blank: dict, requests: torch.Tensor, size: int
 ) -> torch.FloatTensor:
-    """Match probabilities of a batch of clips; the second column of `requests` is a row of the batch."""
-    captions, clips, views = requests.unbind(dim=1)
-    probabilities = torch.empty(len(requests))
+    """Match logits of a batch of clips; the second column of `requests` is a row of the batch."""
+    captions, rows, views = requests.unbind(dim=1)
+    logits = torch.empty(len(requests))
     for view in views.unique().tolist():
         chosen = views == view
-        shown, position = clips[chosen].unique(return_inverse=True)
-        conditions = _condition_states(model, features, blank, shown.to(model.device), view)
-        probabilities[chosen] = _match_pairs(model, text, conditions, captions[chosen], position, size)
-    return probabilities
+        shown, position = rows[chosen].unique(return_inverse=True)
+        conditions = _condition_states(model, clips, blank, shown.to(model.device), view)
+        logits[chosen] = _match_pairs(model, text, conditions, captions[chosen], position, size)
+    return logits
 
 
 def _needed(views: torch.Tensor, rows: torch.Tensor, batch: BatchFeature, names: list[str]) -> torch.BoolTensor:
     """What of each clip of a batch some view shows, (clips, 3); the towers need not read the rest."""
     needed = torch.zeros(len(names), len(MODALITIES), dtype=torch.bool)
-    for name, shown in zip(MATCHING_MODALITIES, _is_shown(views).unbind(dim=1), strict=True):
-        needed[rows[shown], MODALITIES.index(name)] = True
+    for index, shown in enumerate(_is_shown(views).unbind(dim=1)):
+        needed[rows[shown], index] = True
     lost = (needed & ~batch["modality_mask"].cpu()).nonzero().tolist()
     if lost:
         raise ValueError(
@@ -133,7 +165,7 @@ def _needed(views: torch.Tensor, rows: torch.Tensor, batch: BatchFeature, names:
 
 
 @torch.no_grad()
-def match_probabilities(
+def match_logits(
     model: PreTrainedModel,
     processor: ProcessorMixin,
     clips: Sequence[dict[str, Any]],
@@ -160,7 +192,7 @@ def match_probabilities(
         pair_batch_size (`int`): pairs per forward pass. Likewise.
 
     Returns:
-        `torch.FloatTensor` of shape `(requests,)` on the CPU: the probability of a match; NaN where nothing is shown.
+        `torch.FloatTensor` of shape `(requests,)` on the CPU: the log-odds of a match; NaN where nothing is shown.
 
     Raises:
         ValueError: `requests` names a caption or clip that is not there or shows what a clip does not have, the model
@@ -177,16 +209,16 @@ def match_probabilities(
     if device is not None:
         model.to(device)
     text = processor(text=captions)  # before threads use the tokenizer
-    probabilities = torch.full((len(requests),), torch.nan)
+    logits = torch.full((len(requests),), torch.nan)
     pending = requests[:, 2].nonzero().flatten()
     pending = pending[requests[pending, 1].argsort(stable=True)]  # those of a batch of clips lie side by side
     if not len(pending):
-        return probabilities
+        return logits
     wanted, counts = requests[pending, 1].unique(return_counts=True)
     was_training = model.training
     model.eval()
     try:
-        blank = _blank_features(model, processor) if (requests[:, 2] > _COMPLETE).any() else {}
+        blank = _blank_features(model, processor) if (requests[:, 2] >= _WITH_ZEROS).any() else {}
         with tqdm(total=len(pending), desc="pairs", unit="pair", disable=not progress) as bar:
             batches = read_rows(processor, [clips[i] for i in wanted.tolist()], batch_size, on_error, num_workers)
             for read, rows, sizes in zip(batches, wanted.split(batch_size), counts.split(batch_size), strict=True):
@@ -195,13 +227,13 @@ def match_probabilities(
                 names = [clips[i]["video_id"] for i in rows.tolist()]
                 local = torch.arange(len(rows)).repeat_interleave(sizes)
                 needed = _needed(requests[here, 2], local, batch, names)
-                features = _tower_features(model, batch.to(model.device), needed.to(model.device))
+                inputs = _clip_inputs(model, batch.to(model.device), needed.to(model.device))
                 asked = torch.stack([requests[here, 0], local, requests[here, 2]], dim=1)
-                probabilities[here] = _match_batch(model, text, features, blank, asked, pair_batch_size)
+                logits[here] = _match_batch(model, text, inputs, blank, asked, pair_batch_size)
                 bar.update(len(here))
     finally:
         model.train(was_training)
-    return probabilities
+    return logits
 
 
-__all__ = ["MATCHING_MODALITIES", "POLICIES", "clip_views", "match_probabilities"]
+__all__ = ["MATCHING_MODALITIES", "POLICIES", "check_policies", "clip_views", "match_logits", "measurable_policies"]

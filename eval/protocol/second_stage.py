@@ -1,13 +1,18 @@
 """The second stage: the cross-encoder reorders the first candidates (SCALAR, "Inference" and Tables S2 and S4).
 
 Captions rank clips and clips rank captions. Beyond the first candidates the ranks of the first stage stand. A pair
-whose clip the cross-encoder cannot read, because it has nothing but a subtitle, keeps its first-stage place, and the
-others are reordered among the places that remain. Ties of either stage count against the method, as in
-`eval.metrics.retrieval.ranking`.
+whose clip the cross-encoder cannot read, because it has nothing that the cross-encoder is made for, keeps its
+first-stage place, and the others are reordered among the places that remain, by one of two rules: by the match alone,
+as in the paper, or by the first-stage score plus a weight times the match logit, which the paper does not have. Ties
+of either stage count against the method, as in `eval.metrics.retrieval.ranking`.
+
+The candidates at a depth are the first of those at a larger one, so every depth, rule and weight is measured from one
+reading of the clips in which each pair is scored once.
 
 Shape letters: Q captions, V clips, N rows that rank something, C what they rank, K candidates of each row.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,9 +23,13 @@ from transformers import PreTrainedModel, ProcessorMixin
 from eval.benchmarks.rows import group_rows
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
-from eval.protocol.matching import clip_views, match_probabilities
+from eval.protocol.matching import check_policies, clip_views, match_logits
 from eval.protocol.missing import mask_modalities
+from eval.protocol.statistics import area_under_curve
 from modeling_scalar.aggregation_scalar import DIRECTIONS, retrieval_scores
+
+FUSION_WEIGHTS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""What the weight of a match logit is chosen from: at 0 the first stage stands, at 10 a cosine hardly counts."""
 
 # Ranks after two stages ----------------------------------------------------------------------------------------------
 
@@ -43,6 +52,12 @@ def check_depth(depth: int) -> None:
         raise ValueError(f"`depth` must be at least 1, got {depth}.")
 
 
+def check_weight(weight: float) -> None:
+    """Raise a ValueError unless a match logit can be weighted by this."""
+    if not 0 <= weight < math.inf:
+        raise ValueError(f"The weight of a match logit must be a finite number from 0, got {weight}.")
+
+
 def first_candidates(scores: torch.Tensor, pairs: torch.Tensor, depth: int = 50) -> torch.LongTensor:
     """
     Choose what the second stage reorders.
@@ -60,8 +75,23 @@ def first_candidates(scores: torch.Tensor, pairs: torch.Tensor, depth: int = 50)
     return _sort_rows(scores, _is_relevant(scores, pairs).byte())[:, :depth].contiguous()
 
 
+def fused_values(scores: torch.Tensor, logits: torch.Tensor, weight: float) -> torch.DoubleTensor:
+    """
+    Add the weighted match logit to the first-stage score; not in the paper.
+
+    Args:
+        scores (`torch.Tensor` of shape `(rows, candidates)`): of the first stage; -inf where it is undefined.
+        logits (`torch.Tensor` of the same shape): of a match, NaN where the cross-encoder cannot read the clip.
+        weight (`float`): of the logits, from 0. At 0 the order is that of the first stage.
+
+    Returns:
+        `torch.DoubleTensor` of the same shape: NaN where the cross-encoder cannot read the clip.
+    """
+    return scores.double() + weight * logits.double()
+
+
 def two_stage_scores(
-    scores: torch.Tensor, pairs: torch.Tensor, candidates: torch.Tensor, probabilities: torch.Tensor
+    scores: torch.Tensor, pairs: torch.Tensor, candidates: torch.Tensor, values: torch.Tensor
 ) -> torch.DoubleTensor:
     """
     Return scores in the order that the second stage leaves.
@@ -70,22 +100,22 @@ def two_stage_scores(
         scores (`torch.Tensor` of shape `(rows, columns)`), pairs (`torch.LongTensor` of shape `(pairs, 2)`): of the
             first stage, as in [`first_candidates`].
         candidates (`torch.LongTensor` of shape `(rows, candidates)`): what [`first_candidates`] chose.
-        probabilities (`torch.FloatTensor` of shape `(rows, candidates)`): of a match, NaN where the cross-encoder
-            cannot read the clip.
+        values (`torch.FloatTensor` of shape `(rows, candidates)`): what they are reordered by, match logits or
+            [`fused_values`]; NaN where the cross-encoder cannot read the clip.
 
     Returns:
         `torch.DoubleTensor` of shape `(rows, columns)`: the candidates above all others and no two of them equal, all
-        others with their first-stage scores. Of equal probabilities the irrelevant ones come first. Where the first
+        others with their first-stage scores. Of equal values the irrelevant ones come first. Where the first
         stage left places open between equals, a relevant candidate has the last, and of the irrelevant ones those that
         cannot be read have the first.
 
     Raises:
         ValueError: shapes do not match, or the candidates are not the first by `scores`.
     """
-    if candidates.shape != probabilities.shape or candidates.ndim != 2 or len(candidates) != len(scores):
+    if candidates.shape != values.shape or candidates.ndim != 2 or len(candidates) != len(scores):
         raise ValueError(
-            f"Expected `candidates` and `probabilities` (rows, candidates) of the rows of `scores` "
-            f"{tuple(scores.shape)}, got {tuple(candidates.shape)} and {tuple(probabilities.shape)}."
+            f"Expected `candidates` and `values` (rows, candidates) of the rows of `scores` "
+            f"{tuple(scores.shape)}, got {tuple(candidates.shape)} and {tuple(values.shape)}."
         )
     others = scores.scatter(1, candidates, -torch.inf)
     repeated = (candidates.sort(dim=1).values.diff(dim=1) == 0).any(dim=1)
@@ -95,13 +125,13 @@ def two_stage_scores(
             f"`candidates` must be the first of each row by `scores`; those of the rows "
             f"{misplaced.nonzero().flatten().tolist()[:10]} are not."
         )
-    relevant, readable = _is_relevant(scores, pairs).gather(1, candidates), ~probabilities.isnan()
+    relevant, readable = _is_relevant(scores, pairs).gather(1, candidates), ~values.isnan()
     order = _sort_rows(scores.gather(1, candidates), 2 * relevant.byte() + (readable & ~relevant))
-    candidates, probabilities, relevant, readable = (
-        values.gather(1, order) for values in (candidates, probabilities, relevant, readable)
+    candidates, values, relevant, readable = (
+        found.gather(1, order) for found in (candidates, values, relevant, readable)
     )
     # The readable ones, best first, take the places that readable ones held; the others keep theirs.
-    order = _sort_rows(probabilities.nan_to_num(nan=-torch.inf), (relevant & readable).byte())
+    order = _sort_rows(values.nan_to_num(nan=-torch.inf), (relevant & readable).byte())
     held = (~readable).byte().argsort(dim=1, stable=True)
     places = torch.empty_like(order).scatter_(1, order, held)  # (N, K), from 0
     final = scores.double()
@@ -152,40 +182,41 @@ class _FirstStage:
             pairs = torch.stack([torch.searchsorted(rows, pairs[:, 0].contiguous()), pairs[:, 1]], dim=1)
             yield block, scores if self.direction == "text_to_video" else scores.T, pairs
 
-    def requests(self, policy: str) -> torch.LongTensor:
-        """Caption, clip and view of each candidate, (N, K, 3)."""
+    def requests(self, views: torch.Tensor) -> torch.LongTensor:
+        """Caption, clip and view of each candidate, (N, K, 3), where each clip is shown as `views` says."""
         rows = self.rows[:, None].expand_as(self.candidates)
         captions, clips = (rows, self.candidates) if self.direction == "text_to_video" else (self.candidates, rows)
-        return torch.stack([captions, clips, clip_views(self.modality_mask, policy)[clips]], dim=-1)
+        return torch.stack([captions, clips, views[clips]], dim=-1)
 
-    def metrics(self, probabilities: torch.Tensor) -> dict[str, float]:
-        ranks, rows = [], []
+    def metrics(self, logits: torch.Tensor, orders: Sequence[tuple[int, float | None]]) -> list[dict[str, float]]:
+        """The metrics of each order: a depth, and the weight of a match logit, or None to go by the match alone."""
+        ranks: list[list[torch.Tensor]] = [[] for _ in orders]
+        rows = []
         for block, scores, pairs in self._blocks():
-            final = two_stage_scores(scores, pairs, self.candidates[block], probabilities[block])
-            ranks.append(relevant_ranks(final, pairs))
             rows.append(pairs[:, 0] + block.start)
-        metrics = retrieval_metrics(torch.cat(ranks), torch.cat(rows))
-        del metrics["num_queries"]
-        return {f"{self.direction}_{name}": value for name, value in metrics.items()}
+            for found, (depth, weight) in zip(ranks, orders, strict=True):
+                candidates, values = self.candidates[block, :depth], logits[block, :depth]
+                if weight is not None:
+                    values = fused_values(scores.gather(1, candidates), values, weight)
+                found.append(relevant_ranks(two_stage_scores(scores, pairs, candidates, values), pairs))
+        results = []
+        for found in ranks:
+            metrics = retrieval_metrics(torch.cat(found), torch.cat(rows))
+            del metrics["num_queries"]
+            results.append({f"{self.direction}_{name}": value for name, value in metrics.items()})
+        return results
+
+    def is_relevant(self) -> torch.BoolTensor:
+        """Which candidates are relevant, (N, K)."""
+        pairs = torch.stack([torch.searchsorted(self.rows, self.pairs[:, 0].contiguous()), self.pairs[:, 1]], dim=1)
+        num_columns = 1 + max(self.candidates.max().item(), pairs[:, 1].max().item())
+        keys = self.candidates + num_columns * torch.arange(len(self.rows))[:, None]
+        return torch.isin(keys, pairs[:, 0] * num_columns + pairs[:, 1])
 
 
-@torch.no_grad()
-def evaluate_two_stage(
-    model: PreTrainedModel,
-    processor: ProcessorMixin,
-    dataset: Dataset,
-    embeddings: Embeddings,
-    depth: int = 50,
-    rates: Sequence[float] = (0.0,),
-    mask_seed: int = 0,
-    policies: Sequence[str] = ("absent",),
-    methods: Sequence[str] | None = None,
-    block_size: int = 256,
-    score_options: dict[str, Any] | None = None,
-    **options: Any,
-) -> list[dict[str, Any]]:
+class TwoStage:
     """
-    Measure retrieval after both stages, in both directions (SCALAR Tables S2 and S4).
+    Both stages of retrieval, in both directions (SCALAR Tables S2 and S4): candidates, and their match logits.
 
     A mask hides a modality from both stages. The first never sees it, whatever the policy. For the second the paper
     says that "a masked modality is written as zeros in the common trunk, matching what a loader produces for an absent
@@ -193,64 +224,216 @@ def evaluate_two_stage(
     through the projection of the condition tokens and receive their position and type: the cross-encoder then reads as
     many tokens of every clip, and those of zero states are the same for all. This is the policy `"zeros"`, and what is
     missing in the files counts as masked. With `"absent"` it reads no token of what is not there. At rate 0 the two
-    differ only for clips without picture or sound.
+    differ only for clips without picture or sound. Where the cross-encoder reads subtitles too, which have no fixed
+    number of tokens, there is `"absent"` alone.
 
     Args:
         model, processor, dataset: the cross-encoder and the clips it reads.
         embeddings ([`Embeddings`]): of the same data set: for the first stage, and for which
             caption describes which clip.
-        depth (`int`): how many clips of each caption, and captions of each clip, are reordered.
+        depth (`int`): how many clips of each caption, and captions of each clip, are reordered at most.
         rates (`Sequence[float]`), mask_seed (`int`): missing-modality masks, the same for both stages.
         policies (`Sequence[str]`): some of [`~eval.protocol.matching.POLICIES`].
         methods (`Sequence[str]`, *optional*): first stages, names known to `retrieval_scores`; by default the one in
             `score_options`.
         block_size (`int`): rows scored at once in the first stage. Changes memory, not results.
         score_options (`dict`, *optional*): keyword arguments of `retrieval_scores`; by default those of the model.
-        options: of [`~eval.protocol.matching.match_probabilities`].
-
-    Returns:
-        `list[dict]`, one per method, policy and rate, in this order: `depth`, `policy`, `method`, `rate`, `mask_seed`,
-        `num_unread_pairs` (candidates of both directions that kept their place because the cross-encoder reads
-        nothing of the clip) and the `text_to_video_*` and `video_to_text_*` metrics.
+        options: of [`~eval.protocol.matching.match_logits`].
 
     Raises:
         ValueError: the embeddings are not those of the data set, a method or policy is unknown, a rate is out of its
-            range, or as in [`~eval.protocol.matching.match_probabilities`].
+            range, or as in [`~eval.protocol.matching.match_logits`].
     """
-    clips, captions, *_ = group_rows(dataset)
-    if embeddings.clip_ids != [clip["video_id"] for clip in clips] or set(embeddings.captions) != set(captions):
-        raise ValueError("`embeddings` must be those of `dataset`: their clips or captions differ.")
-    if not rates or not policies:
-        raise ValueError(f"Expected at least one rate and one policy, got {rates} and {policies}.")
-    if block_size < 1:
-        raise ValueError(f"`block_size` must be at least 1, got {block_size}.")
-    embeddings.check_finite()
-    score_options = dict(model.score_options() if score_options is None else score_options)
-    own_method = score_options.pop("method", "scalar")
-    methods = (own_method,) if methods is None else methods
-    stages = {}
-    for rate in rates:
-        mask = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, rate, mask_seed)
-        for method in methods:
-            arguments = depth, block_size, score_options | {"method": method}
-            stages[method, rate] = [_FirstStage(embeddings, mask, direction, *arguments) for direction in DIRECTIONS]
 
-    settings = [(method, policy, rate) for method in methods for policy in policies for rate in rates]
-    requests = [stage.requests(policy) for method, policy, rate in settings for stage in stages[method, rate]]
-    unique, places = torch.cat([request.flatten(0, 1) for request in requests]).unique(dim=0, return_inverse=True)
-    found = match_probabilities(model, processor, clips, embeddings.captions, unique, **options)
-    probabilities = iter(found[places].split([request.shape[:2].numel() for request in requests]))
+    @torch.no_grad()
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        processor: ProcessorMixin,
+        dataset: Dataset,
+        embeddings: Embeddings,
+        depth: int = 50,
+        rates: Sequence[float] = (0.0,),
+        mask_seed: int = 0,
+        policies: Sequence[str] = ("absent",),
+        methods: Sequence[str] | None = None,
+        block_size: int = 256,
+        score_options: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        clips, captions, *_ = group_rows(dataset)
+        if embeddings.clip_ids != [clip["video_id"] for clip in clips] or set(embeddings.captions) != set(captions):
+            raise ValueError("`embeddings` must be those of `dataset`: their clips or captions differ.")
+        if not rates:
+            raise ValueError(f"Expected at least one rate, got {rates}.")
+        condition_on = model.config.condition_on
+        check_policies(policies, condition_on)
+        if block_size < 1:
+            raise ValueError(f"`block_size` must be at least 1, got {block_size}.")
+        embeddings.check_finite()
+        self.depth, self.mask_seed = depth, mask_seed
+        score_options = dict(model.score_options() if score_options is None else score_options)
+        self.own_method = score_options.pop("method", "scalar")
+        methods = (self.own_method,) if methods is None else methods
+        masks = {r: mask_modalities(embeddings.clip_ids, embeddings.modality_mask, r, mask_seed) for r in rates}
+        stages = {}
+        for rate, mask in masks.items():
+            for method in methods:
+                arguments = depth, block_size, score_options | {"method": method}
+                stages[method, rate] = [_FirstStage(embeddings, mask, d, *arguments) for d in DIRECTIONS]
 
-    results = []
-    for method, policy, rate in settings:
-        result = {"depth": depth, "policy": policy, "method": method, "rate": rate, "mask_seed": mask_seed}
-        result["num_unread_pairs"] = 0
-        for stage in stages[method, rate]:
-            matched = next(probabilities).view_as(stage.candidates)
-            result["num_unread_pairs"] += matched.isnan().sum().item()
-            result |= stage.metrics(matched)
-        results.append(result)
-    return results
+        views = {(p, r): clip_views(mask, condition_on, p) for p in policies for r, mask in masks.items()}
+        self.settings = [(method, policy, rate) for method in methods for policy in policies for rate in rates]
+        requests = [s.requests(views[p, r]) for m, p, r in self.settings for s in stages[m, r]]
+        self._matched_setting = (self.own_method, policies[0], 0.0)
+        if self._matched_setting in self.settings:
+            pairs = embeddings.pairs
+            requests.append(torch.cat([pairs, views[policies[0], 0.0][pairs[:, 1:]]], dim=1)[:, None])
+        unique, places = torch.cat([r.flatten(0, 1) for r in requests]).unique(dim=0, return_inverse=True)
+        logits = match_logits(model, processor, clips, embeddings.captions, unique, **options)
+        sizes = [request.shape[:2] for request in requests]
+        parts = logits[places].split([size.numel() for size in sizes])
+        found = iter([part.view(size) for part, size in zip(parts, sizes, strict=True)])
+        self._found = {(m, p, r): [(stage, next(found)) for stage in stages[m, r]] for m, p, r in self.settings}
+        self._matched = next(found, None)
+
+    def metrics(self, depths: Sequence[int] | None = None, weight: float | None = None) -> list[dict[str, Any]]:
+        """
+        Measure retrieval after both stages.
+
+        Args:
+            depths (`Sequence[int]`, *optional*): how many candidates are reordered, none of them more than were read;
+                by default that number.
+            weight (`float`, *optional*): of the match logit, to measure the rule `"fused"` beside `"match"`.
+
+        Returns:
+            `list[dict]`, one per method, policy, rate, rule and depth, in this order: `depth`, `rule`, `policy`,
+            `method`, `rate`, `mask_seed`, `num_unread_pairs` (candidates of both directions that kept their place
+            because the cross-encoder reads nothing of the clip), with `"fused"` the `weight`, and the
+            `text_to_video_*` and `video_to_text_*` metrics.
+
+        Raises:
+            ValueError: a depth or the weight is out of its range.
+        """
+        depths = (self.depth,) if depths is None else tuple(sorted(set(depths)))
+        for depth in depths:
+            check_depth(depth)
+        if not depths or depths[-1] > self.depth:
+            raise ValueError(f"Expected depths up to the {self.depth} that were read, got {list(depths)}.")
+        rules: dict[str, float | None] = {"match": None}
+        if weight is not None:
+            check_weight(weight)
+            rules["fused"] = weight
+        orders = [(rule, depth) for rule in rules for depth in depths]
+        results = []
+        for method, policy, rate in self.settings:
+            found = self._found[method, policy, rate]
+            measured = [stage.metrics(logits, [(d, rules[rule]) for rule, d in orders]) for stage, logits in found]
+            for (rule, depth), *directions in zip(orders, *measured, strict=True):
+                result = {"depth": depth, "rule": rule, "policy": policy, "method": method, "rate": rate}
+                result["mask_seed"] = self.mask_seed
+                result["num_unread_pairs"] = sum(logits[:, :depth].isnan().sum().item() for _, logits in found)
+                if rule == "fused":
+                    result["weight"] = weight
+                for metrics in directions:
+                    result |= metrics
+                results.append(result)
+        return results
+
+    def choose_weight(self, grid: Sequence[float] = FUSION_WEIGHTS) -> dict[str, Any]:
+        """
+        Choose the weight of the match logit with which these clips are retrieved best.
+
+        Best is the highest mean of text-to-video and video-to-text R@1 with the model's own score, nothing masked and
+        the first policy, at the largest depth. Of equally good weights the smallest is taken. The choice is made for
+        other clips than these: metrics of these would flatter it.
+
+        Args:
+            grid (`Sequence[float]`): weights, ascending.
+
+        Returns:
+            `dict`: `weight`, `depth`, `policy`, `method`, and `grid` with `curve`, the mean R@1 of each weight.
+
+        Raises:
+            ValueError: nothing was measured with the own score and nothing masked, or a weight is out of its range.
+        """
+        if self._matched_setting not in self.settings:
+            raise ValueError("A weight is chosen with the model's own score and nothing masked: measure these too.")
+        for weight in grid:
+            check_weight(weight)
+        orders = [(self.depth, weight) for weight in grid]
+        measured = [stage.metrics(logits, orders) for stage, logits in self._found[self._matched_setting]]
+        recalls = [
+            [metrics[f"{direction}_recall_at_1"] for metrics in found]
+            for direction, found in zip(DIRECTIONS, measured, strict=True)
+        ]
+        # Rounded, so that sums of other numbers of found queries tie where they are equal.
+        curve = [round(sum(found) / len(found), 9) for found in zip(*recalls, strict=True)]
+        method, policy, _ = self._matched_setting
+        best = grid[curve.index(max(curve))]
+        return {
+            "weight": best,
+            "depth": self.depth,
+            "policy": policy,
+            "method": method,
+            "grid": list(grid),
+            "curve": curve,
+        }
+
+    def diagnostic(self) -> dict[str, Any] | None:
+        """
+        Tell whether the match separates what the first stage leaves to it; not in the paper.
+
+        Returns:
+            `dict`: `auc`, the share of comparisons of a matched and a hard pair in which the matched one has the
+            higher match logit, ties counted half; `num_matched_pairs`, captions with each clip they describe;
+            `num_hard_pairs`, captions with the other clips among their first candidates (text to video only);
+            `method`, `policy`, `depth`. Pairs that the cross-encoder cannot read are in neither number. With the
+            model's own score, nothing masked and the first policy; `None` if these were not measured, or there is no
+            pair of a kind.
+        """
+        if self._matched_setting not in self.settings:
+            return None
+        stage, logits = self._found[self._matched_setting][0]
+        matched, hard = self._matched.flatten(), logits[~stage.is_relevant()]
+        matched, hard = (found[~found.isnan()] for found in (matched, hard))
+        if not len(matched) or not len(hard):
+            return None
+        method, policy, _ = self._matched_setting
+        return {
+            "auc": area_under_curve(matched.numpy(), hard.numpy()),
+            "num_matched_pairs": len(matched),
+            "num_hard_pairs": len(hard),
+            "direction": stage.direction,
+            "method": method,
+            "policy": policy,
+            "depth": self.depth,
+        }
 
 
-__all__ = ["check_depth", "evaluate_two_stage", "first_candidates", "two_stage_scores"]
+def evaluate_two_stage(
+    model: PreTrainedModel,
+    processor: ProcessorMixin,
+    dataset: Dataset,
+    embeddings: Embeddings,
+    depths: Sequence[int] = (50,),
+    weight: float | None = None,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """Read what [`TwoStage`] describes, and return its metrics at these depths; `options` are its other arguments."""
+    if not depths:
+        raise ValueError("Expected at least one depth, got none.")
+    stages = TwoStage(model, processor, dataset, embeddings, max(depths), **options)
+    return stages.metrics(depths, weight)
+
+
+__all__ = [
+    "FUSION_WEIGHTS",
+    "TwoStage",
+    "check_depth",
+    "check_weight",
+    "evaluate_two_stage",
+    "first_candidates",
+    "fused_values",
+    "two_stage_scores",
+]

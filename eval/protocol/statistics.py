@@ -131,6 +131,24 @@ def paired_bootstrap(
     return {"difference": difference, "low": low, "high": high, "confidence": confidence}
 
 
+def area_under_curve(positives: Sequence[float], negatives: Sequence[float]) -> float:
+    """
+    Return the area under the ROC curve: how often a positive value lies above a negative one, ties counted half.
+
+    Args:
+        positives (`Sequence[float]`), negatives (`Sequence[float]`): finite, at least one of each.
+
+    Returns:
+        `float`: between 0 and 1; 0.5 if the values tell nothing.
+
+    Raises:
+        ValueError: there are no values of a kind, or one is not finite.
+    """
+    positives, negatives = _finite("positives", positives), np.sort(_finite("negatives", negatives))
+    below, up_to = (np.searchsorted(negatives, positives, side) for side in ("left", "right"))
+    return float((below + up_to).sum() / (2 * len(positives) * len(negatives)))
+
+
 def _finite(name: str, values: Sequence[float]) -> np.ndarray:
     values = np.asarray(values, dtype=np.float64)
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
@@ -143,4 +161,4 @@ def _check_confidence(confidence: float) -> None:
         raise ValueError(f"`confidence` must lie between 0 and 1, got {confidence}.")
 
 
-__all__ = ["paired_bootstrap", "seed_interval", "sign_test", "t_interval"]
+__all__ = ["area_under_curve", "paired_bootstrap", "seed_interval", "sign_test", "t_interval"]

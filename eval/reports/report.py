@@ -37,6 +37,7 @@ from eval.reports.score_tables import (
     scores_table,
     weights_table,
 )
+from eval.reports.second_stage_tables import second_stage_table, separation_table
 from eval.reports.tables import Table, latex, markdown, write_csv
 
 _READING = (
@@ -58,6 +59,8 @@ def _tables(results: Results) -> list[Table]:
         gain_missing_table(retrieval),
         ablation_table(retrieval),
         *(two_stage_missing_table(retrieval, policy) for policy in POLICIES),
+        second_stage_table(results),
+        separation_table(results),
         ladder_table(retrieval),
         classification_table(classification),
         seeds_table(retrieval),
@@ -175,6 +178,7 @@ def format_table(results: Run) -> str:
     tables = [table.without(("benchmark", "label", "n", "seed")) for table in tables]
     staged = [retrieval_table(one)] if results["two_stage"] else []
     staged += [two_stage_missing_table(one, policy) for policy in POLICIES]
+    staged += [second_stage_table(one), separation_table(one)]
     tables += [table.without(("benchmark", "n")) for table in (*staged, ladder_table(one), latent_table(one))]
     lines = [f"{benchmark_name(results['benchmark'])} {results['split']}: {label_name(label)}"]
     lines[0] += "" if seed is None else f", seed {seed}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from eval.reports import paper
 from gallery.files import read_json
-from gallery.result_schema import check_result
+from gallery.result_schema import check_result, second_stage
 
 Run = Mapping[str, Any]
 """Content of a `results.json`."""
@@ -113,7 +113,7 @@ def _protocol(run: Run) -> dict[str, Any]:
         "mask seed": retrieval["mask_seed"],
         "tie rule": retrieval["tie_rule"],
         # A run without a second stage can stand beside one that has it.
-        "depth of the second stage": sorted({entry["depth"] for entry in run["two_stage"]}) or None,
+        "depth of the second stage": next((entry["depth"] for entry in second_stage(run["two_stage"])), None),
     }
 
 
@@ -234,12 +234,18 @@ def gain(rate: float = 0.0, method: str | None = None) -> Measure:
     return lambda run: rate_entry(run, rate).get("aggregation_gain", {}).get(method or run["score"]["method"])
 
 
-def two_stage(metric: str = R1, rate: float = 0.0, policy: str = "absent") -> Measure:
-    """Measure the score that the model was trained for, its first candidates reordered by the cross-encoder."""
+def two_stage(
+    metric: str = R1, rate: float = 0.0, policy: str = "absent", rule: str = "match", depth: int | None = None
+) -> Measure:
+    """Measure the score that the model was trained for, its first candidates reordered by the cross-encoder.
+
+    By default as the paper does: by the match alone, 50 of them, or the largest number that was measured.
+    """
 
     def measure(run: Run) -> float | None:
         wanted = {"rate": rate, "policy": policy, "method": run["score"]["method"]}
-        return next((entry.get(metric) for entry in run["two_stage"] if wanted.items() <= entry.items()), None)
+        entries = second_stage(run["two_stage"], rule, depth)
+        return next((entry.get(metric) for entry in entries if wanted.items() <= entry.items()), None)
 
     return measure
 

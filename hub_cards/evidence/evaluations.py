@@ -14,7 +14,7 @@ from typing import Any
 from huggingface_hub import EvalResult
 
 from gallery.files import read_json
-from gallery.result_schema import check_result
+from gallery.result_schema import check_result, second_stage
 from modeling_scalar.aggregation_scalar import method_title
 from modeling_scalar.configuration_scalar import MODALITIES
 
@@ -63,9 +63,12 @@ class Result:
 
     @property
     def policies(self) -> Mapping[str, Mapping[float, Mapping[str, Any]]]:
-        """What was measured in the second stage with the model's own score, by policy and masking rate."""
+        """What was measured after reordering as in the paper, by the match alone, of the model's own score.
+
+        By policy and masking rate, at the depth 50 or else the largest.
+        """
         found: dict[str, dict[float, Mapping[str, Any]]] = {}
-        for entry in self.content["two_stage"]:
+        for entry in second_stage(self.content["two_stage"]):
             if entry["method"] == self.method:
                 found.setdefault(entry["policy"], {})[entry["rate"]] = entry
         return found

@@ -19,11 +19,12 @@ from eval.embedding.embeddings import Embeddings
 from eval.miniature import generate
 from eval.protocol.first_stage import RATES, evaluate_embeddings
 from eval.protocol.matching import POLICIES
-from eval.protocol.second_stage import evaluate_two_stage
+from eval.protocol.second_stage import FUSION_WEIGHTS, TwoStage, evaluate_two_stage
 from eval.reports.report import format_table
 from eval.run import RunConfig, run
-from modeling_scalar import load_model
+from modeling_scalar import ScalarModel, load_model
 from modeling_scalar.aggregation_scalar import METHODS, register_method
+from tests.conftest import make_tiny_config
 
 
 def make_embeddings(**changes):
@@ -45,6 +46,9 @@ def make_embeddings(**changes):
     return Embeddings(**parts | changes)
 
 
+MODEL = {"model_path": "m", "benchmark": "miniature", "root": "r"}
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return generate(tmp_path_factory.mktemp("run") / "data", num_train=3, num_validation=0, num_test=14, num_proc=1)
@@ -55,7 +59,9 @@ def whole(data, tiny_model_dir, tmp_path_factory):
     """One evaluation with everything, and the folder it wrote."""
     folder = tmp_path_factory.mktemp("whole")
     results = run(
-        RunConfig(folder, str(tiny_model_dir), "miniature", data, batch_size=4, label="tiny", depth=5, progress=False)
+        RunConfig(
+            folder, str(tiny_model_dir), "miniature", data, batch_size=4, label="tiny", depths=(5,), progress=False
+        )
     )
     return folder, results
 
@@ -127,7 +133,7 @@ def test_both_stages_are_measured_under_every_mask_and_policy(whole, data, tiny_
     folder, results = whole
     model, processor = load_model(tiny_model_dir)
     dataset, embeddings = load_benchmark("miniature", data), Embeddings.load(folder / "embeddings")
-    options = {"depth": 5, "rates": RATES, "policies": POLICIES, "progress": False}
+    options = {"depths": (5,), "rates": RATES, "policies": POLICIES, "progress": False}
     expected = evaluate_two_stage(model, processor, dataset, embeddings, **options)
     assert len(expected) == 10
     assert results["two_stage"] == [pytest.approx(entry) for entry in expected]
@@ -165,13 +171,115 @@ def test_embeddings_and_the_model_give_the_second_stage_without_embedding_again(
             **source,
             embeddings_path=folder / "embeddings",
             rates=(0.5,),
-            depth=5,
+            depths=(5,),
             policies=("absent",),
             progress=False,
         )
     )
     expected = [entry for entry in first["two_stage"] if entry["rate"] == 0.5 and entry["policy"] == "absent"]
     assert again["two_stage"] == [pytest.approx(entry) for entry in expected]
+
+
+@pytest.fixture(scope="module")
+def fused(whole, data, tiny_model_dir, tmp_path_factory):
+    """The second stage by both rules at two depths, the weight chosen on the clips to train on."""
+    folder, _ = whole
+    return run(
+        RunConfig(
+            tmp_path_factory.mktemp("fused"),
+            str(tiny_model_dir),
+            "miniature",
+            data,
+            embeddings_path=folder / "embeddings",
+            rates=(0.0, 0.9),
+            depths=(2, 5),
+            fusion_split="train",
+            progress=False,
+        )
+    )
+
+
+def test_the_weight_of_the_fusion_is_chosen_on_the_other_split(fused, whole, data, tiny_model_dir):
+    model, processor = load_model(tiny_model_dir)
+    chosen = {}
+    for split in ("train", "test"):
+        dataset = load_benchmark("miniature", data, split)
+        embeddings = embed_dataset(model, processor, dataset, progress=False)
+        chosen[split] = TwoStage(model, processor, dataset, embeddings, 5, progress=False).choose_weight()
+    assert fused["two_stage_fusion"] == {"split": "train", "num_clips": 3} | chosen["train"]
+    assert chosen["train"]["curve"] != chosen["test"]["curve"]  # or this would hold for a choice on the test split
+    assert fused["two_stage_fusion"]["grid"] == list(FUSION_WEIGHTS) == chosen["test"]["grid"]
+
+    dataset, embeddings = load_benchmark("miniature", data), Embeddings.load(whole[0] / "embeddings")
+    options = {"rates": (0.0, 0.9), "policies": POLICIES, "progress": False}
+    weight = chosen["train"]["weight"]
+    expected = evaluate_two_stage(model, processor, dataset, embeddings, (2, 5), weight, **options)
+    assert fused["two_stage"] == [pytest.approx(entry) for entry in expected]
+    assert {(entry["rule"], entry["depth"]) for entry in expected} == {
+        (r, d) for r in ("match", "fused") for d in (2, 5)
+    }
+
+
+def test_a_run_says_what_the_match_separates(fused, whole, data, tiny_model_dir):
+    _, results = whole
+    model, processor = load_model(tiny_model_dir)
+    dataset, embeddings = load_benchmark("miniature", data), Embeddings.load(whole[0] / "embeddings")
+    expected = TwoStage(model, processor, dataset, embeddings, 5, progress=False).diagnostic()
+    assert results["two_stage_diagnostic"] == fused["two_stage_diagnostic"] == pytest.approx(expected)
+    assert expected["num_matched_pairs"] > 0 and results["two_stage_fusion"] is None
+    text = format_table(fused)
+    assert "| fused " in text and "| fused " not in format_table(results)
+    assert f"{expected['auc']:.3f}" in text and f"{fused['two_stage_fusion']['weight']:.3f}" in text
+
+
+def test_a_given_weight_is_used_as_it_is(whole, data, tiny_model_dir, tmp_path):
+    folder, first = whole
+    command = ["run", "--model", str(tiny_model_dir), "--benchmark", "miniature", "--root", str(data)]
+    command += [
+        "--embeddings",
+        str(folder / "embeddings"),
+        "--output",
+        str(tmp_path),
+        "--rate",
+        "0",
+        "--method",
+        "video",
+    ]
+    done = CliRunner().invoke(app, [*command, "--depth", "5", "--depth", "2", "--fusion-weight", "0"])
+    assert done.exit_code == 0, done.output
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["two_stage_fusion"] == {"split": None, "weight": 0.0}
+    plain = first["retrieval"]["rates"][0]["methods"]["scalar"]
+    for entry in results["two_stage"]:
+        if entry["rule"] == "fused":  # with no weight the first stage stands
+            assert {name: entry[name] for name in entry if "_to_" in name} == pytest.approx(
+                {name: value for name, value in plain.items() if "_to_" in name}
+            )
+    assert [entry["depth"] for entry in results["two_stage"]] == [2, 5] * 4
+    assert "fused" in done.output and "given" in done.output
+
+
+def test_splits_that_share_clips_are_no_choice(data, tiny_model_dir, tmp_path, monkeypatch):
+    test = load_split("miniature", data)
+    monkeypatch.setattr("eval.run.load_split", lambda *arguments, **options: test)
+    config = RunConfig(tmp_path, str(tiny_model_dir), "miniature", data, fusion_split="train")
+    with pytest.raises(ValueError, match="'train' and 'test' share 14, such as '"):
+        run(config)
+
+
+@pytest.mark.parametrize(("policies", "message"), [(("zeros",), "'zeros' is not defined"), (None, None)])
+def test_a_model_that_reads_subtitles_is_measured_without_zeros(data, tmp_path, policies, message, tiny_processor):
+    model = ScalarModel(make_tiny_config(condition_on=["video", "audio", "subtitle"]))
+    model.save_pretrained(tmp_path / "model")
+    tiny_processor.save_pretrained(tmp_path / "model")
+    source = str(tmp_path / "model"), "miniature", data
+    config = RunConfig(tmp_path / "out", *source, policies=policies, rates=(0.0,), depths=(2,), progress=False)
+    if message is None:
+        assert [entry["policy"] for entry in run(config)["two_stage"]] == ["absent"]
+        return
+    with pytest.raises(ValueError, match=message):
+        run(config)
+    assert not list((tmp_path / "out").iterdir())  # before anything is embedded
 
 
 def test_the_models_own_score_is_measured_with_what_it_learned(tmp_path):
@@ -278,7 +386,16 @@ def test_a_score_of_ones_own_gets_a_column_in_every_table(tmp_path, monkeypatch)
         ),
         ({"model_path": "m", "benchmark": "miniature", "root": "r", "rates": (0, 50)}, "between 0 and 1"),
         ({"embeddings_path": "e", "methods": ("scalar", "clip")}, r"`methods` must be among .*, got \['clip'\]"),
-        ({"embeddings_path": "e", "depth": 0}, "`depth` must be at least 1"),
+        ({"embeddings_path": "e", "depths": (5, 0)}, "`depth` must be at least 1"),
+        ({"embeddings_path": "e", "depths": ()}, "`depths` must hold at least one"),
+        ({"embeddings_path": "e", "fusion_weight": 0.1}, "Fusion is a rule of the second stage"),
+        (MODEL | {"fusion_split": "validation", "two_stage": False}, "Fusion is a rule of the second stage"),
+        (MODEL | {"fusion_split": "validation", "fusion_weight": 0.1}, "either the weight of the fusion or the split"),
+        (MODEL | {"fusion_split": "test"}, "chosen on another split than the 'test' that is reported"),
+        (MODEL | {"fusion_split": "val", "split": "val"}, "chosen on another split than the 'val'"),
+        (MODEL | {"fusion_split": "val", "annotations": "a.json"}, "An annotation file holds one split"),
+        (MODEL | {"fusion_weight": -1.0}, "must be a finite number from 0, got -1.0"),
+        (MODEL | {"fusion_weight": float("nan")}, "must be a finite number from 0, got nan"),
         ({"embeddings_path": "e", "policies": ()}, "`policies` must be some of"),
     ],
 )
@@ -294,7 +411,7 @@ def test_result_files_hold_the_configuration_as_text(tmp_path):
     )
     arguments = config.arguments()
     assert json.loads(json.dumps(arguments)) == arguments
-    assert list(arguments)[-1] == "settings" and len(arguments) == 20
+    assert list(arguments)[-1] == "settings" and len(arguments) == 22
     settings = {"captions": "all", "annotations": None, "on_missing": "raise", "columns": {"caption": "x"}}
     expected = {"output": str(tmp_path), "root": "clips.csv", "rates": [0, 0.5], "methods": None, "settings": settings}
     assert {name: arguments[name] for name in expected} == expected
@@ -324,6 +441,8 @@ def test_command_prints_the_table_and_repeats_rates(tmp_path):
         (["--model", "m"], "belong together"),
         (["--model", "m", "--benchmark", "unknown", "--root", "r"], "unknown"),
         (["--model", "m", "--benchmark", "miniature", "--root", "r", "--policy", "none"], "`policies` must be"),
+        (["--model", "m", "--benchmark", "miniature", "--root", "r", "--fusion-split", "test"], "on another split"),
+        (["--embeddings", "e", "--fusion-weight", "0.1"], "Fusion is a rule of the second stage"),
         (["--plugin", "no_such_module"], "no_such_module"),
     ],
 )

@@ -74,7 +74,7 @@ def compute_outputs(model, inputs):
             if len(name) > 1:  # the original shows padded subtitle tokens to the query
                 pairs = [(texts[0][i : i + 1].expand(6, -1), texts[1][i : i + 1].expand(6, -1)) for i in range(6)]
                 scores = [model.match(*pair, states, torch.ones_like(mask)) for pair in pairs]
-                result[f"match_probability_{name}"] = torch.stack(scores)
+                result[f"match_probability_{name}"] = torch.stack(scores).sigmoid()
                 embeds = torch.stack([result[f"feat_{letter}"] for letter in name], dim=1)[None].expand(6, -1, -1, -1)
                 stacked = torch.cat([result["feat_t"][:, None, None].expand(-1, 6, -1, -1), embeds], dim=2)
                 result[f"volume_t{name}"] = (stacked @ stacked.mT).det().abs().sqrt()

@@ -205,7 +205,7 @@ def test_two_stages_are_those_of_our_protocol(model, tiny_processor, sides, embe
     search = ScalarSearch(model, tiny_processor, "tests/tiny", rerank_depth=depth)
     scores = run_mteb(search, "t2va", captions, clips, relevant)
     silent = replace(embeddings, modality_mask=embeddings.modality_mask & torch.tensor([True, True, False]))
-    (ours,) = evaluate_two_stage(model, tiny_processor, benchmark, silent, depth=depth, progress=False)
+    (ours,) = evaluate_two_stage(model, tiny_processor, benchmark, silent, depths=(depth,), progress=False)
     ours = {name.removeprefix("text_to_video_"): value for name, value in ours.items()}
     check(scores, ours)
     first = our_metrics(embeddings, model.score_options(), ("video", "audio"))

@@ -13,9 +13,19 @@ def processor(tiny_processor):
     return MemoryProcessor(tiny_processor)
 
 
-@pytest.fixture
-def model():
+def _make_model(**config):
     torch.manual_seed(1)
-    model = ScalarModel(make_tiny_config(initializer_range=0.3)).eval()
+    model = ScalarModel(make_tiny_config(initializer_range=0.3, **config)).eval()
     torch.nn.init.normal_(model.match_head.classifier.weight)
     return model
+
+
+@pytest.fixture
+def model():
+    return _make_model()
+
+
+@pytest.fixture
+def subtitle_model():
+    """A model whose cross-encoder reads subtitles too."""
+    return _make_model(condition_on=["video", "audio", "subtitle"])

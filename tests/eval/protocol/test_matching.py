@@ -1,23 +1,28 @@
-"""Match probabilities against single pairs, and what is read for them."""
+"""Match logits against single pairs, and what is read for them."""
 
+import math
 from itertools import product
 
 import pytest
 import torch
 
-from eval.protocol.matching import POLICIES, clip_views, match_probabilities
+from eval.protocol.matching import POLICIES, clip_views, match_logits, measurable_policies
 from modeling_scalar import ScalarModel
+from modeling_scalar.configuration_scalar import MODALITIES
 from tests.conftest import make_tiny_config
 from tests.eval.protocol.slow_matching import CLOSE, PairByPair, make_clips, make_rows
 
+PAPER = ("video", "audio")
 
-def every_request(rows, policies=POLICIES):
+
+def every_request(rows, condition_on=PAPER):
     """All captions with all clips, in each view that what the clips have allows, and what is expected to be shown."""
     requests, shown = [], []
-    present = torch.tensor([[row["video_path"] is not None, row["audio_path"] is not None] for row in rows])
-    for policy, mask in product(policies, product([False, True], repeat=2)):
+    present = torch.tensor([[row[f"{n}_path"] is not None for n in PAPER] + [bool(row["subtitle"])] for row in rows])
+    masks = product(*([False, True] if name in condition_on else [True] for name in MODALITIES))
+    for policy, mask in product(measurable_policies(condition_on), masks):
         visible = torch.tensor(mask) & present
-        views = clip_views(torch.cat([visible, torch.ones(len(rows), 1, dtype=torch.bool)], dim=1), policy)
+        views = clip_views(visible, condition_on, policy)
         for caption, clip in product(range(len(rows)), repeat=2):
             requests.append([caption, clip, views[clip].item()])
             shown.append((visible[clip].tolist(), policy))
@@ -26,11 +31,11 @@ def every_request(rows, policies=POLICIES):
 
 def match(model, processor, rows, requests, **options):
     captions = [row["caption"] for row in rows]
-    return match_probabilities(model, processor, make_clips(rows), captions, requests, progress=False, **options)
+    return match_logits(model, processor, make_clips(rows), captions, requests, progress=False, **options)
 
 
 @pytest.mark.parametrize(("batch_size", "pair_batch_size"), [(1, 1), (2, 3), (3, 100), (100, 7)])
-def test_probabilities_are_those_of_single_pairs_whatever_the_batches(model, processor, batch_size, pair_batch_size):
+def test_logits_are_those_of_single_pairs_whatever_the_batches(model, processor, batch_size, pair_batch_size):
     rows = make_rows()
     requests, shown = every_request(rows)
     requests, order = (
@@ -45,7 +50,7 @@ def test_probabilities_are_those_of_single_pairs_whatever_the_batches(model, pro
         ]
     )
     readable = expected[~expected.isnan()]
-    assert readable.min() < 0.4 and readable.max() > 0.6 and expected.isnan().any()
+    assert readable.min() < -0.4 and readable.max() > 0.4 and expected.isnan().any()
     found = match(model, processor, rows, requests[order], batch_size=batch_size, pair_batch_size=pair_batch_size)
     torch.testing.assert_close(found, expected[order], equal_nan=True, **CLOSE)
     # What is shown matters, and so does whether what is hidden leaves zeros.
@@ -53,13 +58,59 @@ def test_probabilities_are_those_of_single_pairs_whatever_the_batches(model, pro
     assert len(spread[:, 0].nan_to_num(2).mul(1e5).round().unique()) == 7  # both policies show a complete clip alike
 
 
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_what_the_configuration_names_is_read_and_an_absent_subtitle_is_no_token(
+    subtitle_model, processor, batch_size
+):
+    rows = make_rows()
+    requests, shown = every_request(rows, MODALITIES)
+    pair_by_pair = PairByPair(subtitle_model, processor, rows)
+    expected = [
+        pair_by_pair(rows[caption]["caption"], clip, *what)
+        for (caption, clip, _), what in zip(requests.tolist(), shown, strict=True)
+    ]
+    found = match(subtitle_model, processor, rows, requests, batch_size=batch_size, pair_batch_size=5 * batch_size)
+    torch.testing.assert_close(found, torch.tensor(expected), equal_nan=True, **CLOSE)
+    # Masked and missing are one; what is shown matters; a subtitle alone is enough to read.
+    by_view = found.view(8, 7, 7)  # views, captions, clips
+    assert torch.equal(by_view[7, :, 4], by_view[6, :, 4])  # this clip has no subtitle
+    assert not torch.allclose(by_view[7, :, 0], by_view[6, :, 0], atol=1e-3)
+    assert by_view[0].isnan().all() and not by_view[7].isnan().any()
+
+
+@pytest.mark.parametrize("condition_on", [("audio",), ("subtitle",), ("video", "subtitle")])
+def test_what_the_configuration_does_not_name_is_not_read(model, processor, condition_on):
+    model.config.condition_on = list(condition_on)
+    rows = make_rows()
+    requests, shown = every_request(rows, condition_on)
+    pair_by_pair = PairByPair(model, processor, rows)
+    expected = [
+        pair_by_pair(rows[caption]["caption"], clip, *what)
+        for (caption, clip, _), what in zip(requests.tolist(), shown, strict=True)
+    ]
+    assert any(math.isnan(value) for value in expected)
+    found = match(model, processor, rows, requests)
+    torch.testing.assert_close(found, torch.tensor(expected), equal_nan=True, **CLOSE)
+
+
+def test_logits_of_certain_pairs_keep_an_order(model, processor):
+    torch.nn.init.normal_(model.match_head.classifier.weight, std=100)
+    requests = torch.tensor([[caption, clip, 3] for caption in range(7) for clip in (0, 4)])
+    found = match(model, processor, make_rows(), requests)
+    certain = found[found > 20]
+    assert len(certain) > 1 and len(certain.sigmoid().unique()) == 1 and len(certain.unique()) == len(certain)
+
+
 def test_a_view_is_what_is_shown_and_how():
     mask = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 1], [0, 1, 0], [0, 0, 1]]).bool()
-    absent, zeros = (clip_views(mask, policy) for policy in POLICIES)
+    absent, zeros = (clip_views(mask, PAPER, policy) for policy in POLICIES)
     assert absent[0] == absent[1] == zeros[0] == zeros[1]  # complete: nothing to hide or to fill
     assert absent[4] == 0 and len({*absent.tolist(), *zeros.tolist()}) == 7
-    with pytest.raises(ValueError, match="policy must be one of.*'mean'"):
-        clip_views(mask, "mean")
+    assert len(set(clip_views(mask, MODALITIES).tolist())) == 5
+    with pytest.raises(ValueError, match="`policies` must be some of.*'mean'"):
+        clip_views(mask, PAPER, "mean")
+    with pytest.raises(ValueError, match="'zeros' is not defined for a cross-encoder that reads subtitles"):
+        clip_views(mask, MODALITIES, "zeros")
 
 
 def test_only_what_is_asked_for_is_read_and_no_more_at_once_than_a_batch(model, processor, monkeypatch):
@@ -101,7 +152,7 @@ def test_the_model_keeps_its_mode(model, processor):
         ([7, 0, 1], {}, "7 captions"),
         ([0, 7, 1], {}, "7 clips"),
         ([0, -1, 1], {}, "7 clips"),
-        ([0, 0, 8], {}, "8 views"),
+        ([0, 0, 16], {}, "16 views"),
         ([0, 0], {}, "requests, 3"),
         ([0, 0, 1], {"pair_batch_size": 0}, "at least 1"),
         ([0, 1, 3], {}, r"lack what the embeddings say.*'clip1 \(audio\)'"),

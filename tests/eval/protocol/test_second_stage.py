@@ -12,7 +12,14 @@ from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import relevant_ranks
 from eval.protocol.matching import POLICIES
 from eval.protocol.missing import mask_modalities
-from eval.protocol.second_stage import evaluate_two_stage, first_candidates, two_stage_scores
+from eval.protocol.second_stage import (
+    FUSION_WEIGHTS,
+    TwoStage,
+    evaluate_two_stage,
+    first_candidates,
+    fused_values,
+    two_stage_scores,
+)
 from modeling_scalar.aggregation_scalar import retrieval_scores
 from tests.eval.protocol.slow_matching import (
     CAPTIONS,
@@ -25,14 +32,20 @@ from tests.eval.protocol.slow_matching import (
 OPTIONS = {"method": "scalar", "query_temperature": 0.1}
 
 
-def two_stage_ranks(scores, pairs, candidates, probabilities):
-    return relevant_ranks(two_stage_scores(scores, pairs, candidates, probabilities), pairs)
+def two_stage_ranks(scores, pairs, candidates, logits, weight=None):
+    values = logits if weight is None else fused_values(scores.gather(1, candidates), logits, weight)
+    return relevant_ranks(two_stage_scores(scores, pairs, candidates, values), pairs)
 
 
-def worst_rank(scores, candidates, probabilities, target):
+def slow_value(score, logit, weight=None):
+    """What a candidate is reordered by, in float64; NaN where nothing could be read."""
+    return logit if weight is None or math.isnan(logit) else score + weight * logit
+
+
+def worst_rank(scores, candidates, values, target):
     """The worst place of the target over every order that the ties of both stages allow, by trying them all."""
     clips, depth = range(len(scores)), len(candidates)
-    chance = dict(zip(candidates, probabilities, strict=True))
+    chance = dict(zip(candidates, values, strict=True))
     worst = 0
     for order in permutations(clips):
         if any(scores[a] < scores[b] for a, b in zip(order, order[1:], strict=False)):
@@ -58,43 +71,76 @@ def random_stage(shape, generator):
     return scores
 
 
-def random_probabilities(candidates, generator):
-    probabilities = torch.randint(0, 3, candidates.shape, generator=generator) / 2
-    probabilities[torch.rand(candidates.shape, generator=generator) < 0.25] = torch.nan
-    return probabilities
+def random_logits(candidates, generator):
+    logits = torch.randint(-1, 2, candidates.shape, generator=generator) / 2
+    logits[torch.rand(candidates.shape, generator=generator) < 0.25] = torch.nan
+    return logits
 
 
+# With 2 a step of a logit is a step of a score: sums tie where neither of their parts does.
+@pytest.mark.parametrize("weight", [None, 0.0, 0.3, 2.0])
 @pytest.mark.parametrize("depth", [1, 2, 3, 5])
-def test_ranks_are_the_worst_that_ties_allow(depth):
+def test_ranks_are_the_worst_that_ties_allow(depth, weight):
     generator = torch.Generator().manual_seed(depth)
     scores = random_stage((40, 5), generator)
     pairs = torch.stack([torch.arange(40), torch.randint(0, 5, (40,), generator=generator)], dim=1)
     candidates = first_candidates(scores, pairs, depth)
     assert candidates.shape == (40, depth)
-    probabilities = random_probabilities(candidates, generator)
-    found = two_stage_ranks(scores, pairs, candidates, probabilities)
-    expected = [
-        worst_rank(*row)
-        for row in zip(scores.tolist(), candidates.tolist(), probabilities.tolist(), pairs[:, 1].tolist(), strict=True)
-    ]
+    logits = random_logits(candidates, generator)
+    found = two_stage_ranks(scores, pairs, candidates, logits, weight)
+    expected = []
+    rows = scores.tolist(), candidates.tolist(), logits.tolist(), pairs[:, 1].tolist()
+    for row, columns, matched, target in zip(*rows, strict=True):
+        values = [slow_value(row[column], logit, weight) for column, logit in zip(columns, matched, strict=True)]
+        expected.append(worst_rank(row, columns, values, target))
     assert found.tolist() == expected
-    assert (found != relevant_ranks(scores, pairs)).any() or depth == 1
+    assert (found != relevant_ranks(scores, pairs)).any() or depth == 1 or weight == 0
 
 
-def slow_order(scores, relevant, depth, probability):
+@pytest.mark.parametrize("depth", [1, 4, 7])
+def test_a_match_of_no_weight_leaves_the_first_stage_and_one_of_all_weight_leaves_nothing_of_it(depth):
+    generator = torch.Generator().manual_seed(depth)
+    scores = random_stage((60, 7), generator)
+    relevant = torch.rand(60, 7, generator=generator) < 0.4
+    relevant[~relevant.any(dim=1), 3] = True
+    pairs = relevant.nonzero()
+    candidates = first_candidates(scores, pairs, depth)
+    found = two_stage_ranks(scores, pairs, candidates, random_logits(candidates, generator), 0.0)
+    first = relevant_ranks(scores, pairs)
+    for row in range(60):  # relevant columns of a row have the same places; which has which may differ between equals
+        of_row = pairs[:, 0] == row
+        assert sorted(found[of_row].tolist()) == sorted(first[of_row].tolist())
+
+    # Undefined scores stay last whatever the match says, and of equal matches the score decides: neither is here.
+    scores = torch.randn(60, 7, generator=generator)
+    candidates = first_candidates(scores, pairs, depth)
+    logits = torch.randn(candidates.shape, generator=generator)
+    logits[torch.rand(candidates.shape, generator=generator) < 0.25] = torch.nan
+    match = two_stage_ranks(scores, pairs, candidates, logits)
+    assert torch.equal(two_stage_ranks(scores, pairs, candidates, logits, 1e9), match)
+    assert depth == 1 or not torch.equal(two_stage_ranks(scores, pairs, candidates, logits, 0.3), match)
+
+
+def test_of_equal_sums_the_relevant_clip_comes_last_and_undefined_scores_stay_last():
+    scores, pairs = torch.tensor([[2.0, 1, -torch.inf]]), torch.tensor([[0, 0]])
+    candidates = first_candidates(scores, pairs, 3)
+    assert two_stage_ranks(scores, pairs, candidates, torch.tensor([[0.0, 2, 9]]), 0.5).tolist() == [2]
+    assert two_stage_ranks(scores, pairs, candidates, torch.tensor([[0.0, 1.9, 9]]), 0.5).tolist() == [1]
+    assert two_stage_ranks(scores, pairs, candidates, torch.tensor([[0.0, 1.9, 9]])).tolist() == [3]
+
+
+def slow_order(scores, relevant, depth, value):
     """The columns of one row after both stages, best first, by lists; what is relevant comes last among equals."""
     columns = sorted(range(len(scores)), key=lambda c: (-scores[c], c in relevant, c))
     first, rest = columns[:depth], columns[depth:]
 
     def tie(c):
-        return 2 if c in relevant else 0 if math.isnan(probability(c)) else 1
+        return 2 if c in relevant else 0 if math.isnan(value(c)) else 1
 
     first = sorted(first, key=lambda c: (-scores[c], tie(c)))
-    readable = sorted(
-        (c for c in first if not math.isnan(probability(c))), key=lambda c: (-probability(c), c in relevant)
-    )
+    readable = sorted((c for c in first if not math.isnan(value(c))), key=lambda c: (-value(c), c in relevant))
     readable = iter(readable)
-    return [c if math.isnan(probability(c)) else next(readable) for c in first] + rest
+    return [c if math.isnan(value(c)) else next(readable) for c in first] + rest
 
 
 @pytest.mark.parametrize("depth", [1, 4, 7, 50])
@@ -106,10 +152,10 @@ def test_several_relevant_candidates_each_have_a_rank(depth):
     pairs = relevant.nonzero()
     assert relevant.sum(dim=1).max() > 3
     candidates = first_candidates(scores, pairs, depth)
-    probabilities = random_probabilities(candidates, generator)
-    ranks = two_stage_ranks(scores, pairs, candidates, probabilities)
+    logits = random_logits(candidates, generator)
+    ranks = two_stage_ranks(scores, pairs, candidates, logits)
     for row in range(60):
-        chance = dict(zip(candidates[row].tolist(), probabilities[row].tolist(), strict=True))
+        chance = dict(zip(candidates[row].tolist(), logits[row].tolist(), strict=True))
         columns = relevant[row].nonzero().flatten().tolist()
         order = slow_order(scores[row].tolist(), columns, depth, chance.get)
         expected = sorted(order.index(column) + 1 for column in columns)
@@ -120,15 +166,15 @@ def test_ranks_beyond_the_candidates_are_those_of_the_first_stage():
     scores = torch.arange(10.0).flip(0).expand(10, -1)
     pairs = torch.arange(10)[:, None].expand(-1, 2)
     candidates = first_candidates(scores, pairs, 4)
-    probabilities = torch.tensor([0.1, 0.2, 0.3, 0.4]).expand(10, -1)
-    assert two_stage_ranks(scores, pairs, candidates, probabilities).tolist() == [4, 3, 2, 1, 5, 6, 7, 8, 9, 10]
+    logits = torch.tensor([-2.0, -1, 0, 1]).expand(10, -1)
+    assert two_stage_ranks(scores, pairs, candidates, logits).tolist() == [4, 3, 2, 1, 5, 6, 7, 8, 9, 10]
 
 
 def test_an_unreadable_clip_keeps_its_place_and_the_others_share_the_rest():
     scores, pairs = torch.tensor([[5.0, 4, 3, 2, 1]]).expand(5, -1), torch.arange(5)[:, None].expand(-1, 2)
     candidates = torch.arange(4).expand(5, -1)
-    probabilities = torch.tensor([0.1, torch.nan, 0.9, 0.5]).expand(5, -1)
-    assert two_stage_ranks(scores, pairs, candidates, probabilities).tolist() == [4, 2, 1, 3, 5]
+    logits = torch.tensor([-1, torch.nan, 2, 0]).expand(5, -1)
+    assert two_stage_ranks(scores, pairs, candidates, logits).tolist() == [4, 2, 1, 3, 5]
 
 
 def test_of_equal_scores_the_relevant_clip_is_the_last_candidate():
@@ -151,9 +197,9 @@ def test_scores_of_any_size_keep_their_order():
     [([[1, 2]], "first of each row"), ([[0, 0]], "first of each row"), ([[0]], "got"), ([[0, 1], [0, 1]], "got")],
 )
 def test_candidates_of_other_scores_are_refused(candidates, message):
-    scores, probabilities = torch.tensor([[3.0, 2, 1]]), torch.full((1, 2), 0.5)
+    scores, logits = torch.tensor([[3.0, 2, 1]]), torch.full((1, 2), 0.5)
     with pytest.raises(ValueError, match=message):
-        two_stage_scores(scores, torch.tensor([[0, 0]]), torch.tensor(candidates), probabilities)
+        two_stage_scores(scores, torch.tensor([[0, 0]]), torch.tensor(candidates), logits)
 
 
 def slow_metrics(orders, relevant_rows):
@@ -174,14 +220,15 @@ def slow_metrics(orders, relevant_rows):
     }
 
 
-def slow_two_stage(pair_by_pair, embeddings, depth, rate, policy, score_options):
-    """Both directions from the match of every single pair."""
+def slow_two_stage(pair_by_pair, embeddings, depth, rate, policy, score_options, weight=None):
+    """Both directions from the match of every single pair, alone or added to the score with a weight."""
     mask = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, rate)
     scores = retrieval_scores(embeddings.text_embeds, embeddings.modality_embeds, mask, **score_options)
     pairs, result, unread = embeddings.pairs.tolist(), {}, 0
 
-    def probability(query, clip):
-        return pair_by_pair(embeddings.captions[query], clip, mask[clip, :2].tolist(), policy)
+    def matched(query, clip):
+        logit = pair_by_pair(embeddings.captions[query], clip, mask[clip].tolist(), policy)
+        return slow_value(scores[query, clip].item(), logit, weight)
 
     for direction in ("text_to_video", "video_to_text"):
         by_text = direction == "text_to_video"
@@ -194,7 +241,7 @@ def slow_two_stage(pair_by_pair, embeddings, depth, rate, policy, score_options)
             values = (scores if by_text else scores.T)[row].tolist()
 
             def chance(column, row=row, by_text=by_text):
-                return probability(row, column) if by_text else probability(column, row)
+                return matched(row, column) if by_text else matched(column, row)
 
             orders.append(slow_order(values, columns, depth, chance))
             unread += sum(
@@ -235,7 +282,15 @@ def test_evaluation_is_the_slow_loop_over_everything_and_reads_each_clip_once(mo
     processor.read.clear()
     settings = {"methods": ("scalar", "video"), "policies": POLICIES, "rates": (0.0, 0.5, 0.9)}
     found = evaluate_two_stage(
-        model, processor, make_dataset(rows), embeddings, depth, **settings, block_size=3, batch_size=2, progress=False
+        model,
+        processor,
+        make_dataset(rows),
+        embeddings,
+        [depth],
+        **settings,
+        block_size=3,
+        batch_size=2,
+        progress=False,
     )
     wanted = [str(row["video_path"] or row["audio_path"] or row["subtitle"]) for row in make_rows()]
     assert sorted(processor.read) == sorted(set(processor.read)) and set(processor.read) <= set(wanted)
@@ -247,7 +302,7 @@ def test_evaluation_is_the_slow_loop_over_everything_and_reads_each_clip_once(mo
         method, policy, rate = row["method"], row["policy"], row["rate"]
         options = {"method": method, "query_temperature": 0.1}
         expected = slow_two_stage(pair_by_pair, embeddings, depth, rate, policy, options)
-        expected |= {"depth": depth, "policy": policy, "method": method, "rate": rate, "mask_seed": 0}
+        expected |= {"depth": depth, "rule": "match", "policy": policy, "method": method, "rate": rate, "mask_seed": 0}
         assert row == pytest.approx(expected, abs=1e-9), (method, policy, rate)
     # The settings are told apart by the metrics, or the comparison would show little.
     assert len({tuple(row[name] for name in row if "rank" in name or "precision" in name) for row in found}) > 3
@@ -267,7 +322,7 @@ def test_a_mask_of_nothing_is_no_mask_to_the_last_bit_and_policies_agree_on_comp
 
 def test_sizes_of_batches_and_blocks_change_nothing(model, processor):
     rows, embeddings = make_set(model, processor, "captions")
-    options = {"depth": 4, "rates": (0.0, 0.9), "policies": POLICIES, "progress": False}
+    options = {"depths": (2, 4), "weight": 0.3, "rates": (0.0, 0.9), "policies": POLICIES, "progress": False}
     results = [
         evaluate_two_stage(model, processor, make_dataset(rows), embeddings, **options, **sizes)
         for sizes in ({}, {"block_size": 1, "batch_size": 1, "pair_batch_size": 1}, {"block_size": 4, "batch_size": 3})
@@ -295,7 +350,7 @@ def test_order_of_the_clips_changes_nothing(model, processor):
     for rows in (make_rows(), make_rows()[::-1]):
         dataset = make_dataset(rows)
         embeddings = embed_dataset(model, processor, dataset, progress=False)
-        options = {"depth": 4, "score_options": OPTIONS, "progress": False, "batch_size": 2}
+        options = {"depths": (4,), "score_options": OPTIONS, "progress": False, "batch_size": 2}
         results += evaluate_two_stage(model, processor, dataset, embeddings, **options)
     numbers = [{name: value for name, value in result.items() if not isinstance(value, str)} for result in results]
     assert numbers[0] == pytest.approx(numbers[1]) and numbers[0]["text_to_video_mean_rank"] > 1
@@ -304,7 +359,7 @@ def test_order_of_the_clips_changes_nothing(model, processor):
 def test_a_clip_without_a_caption_ranks_nothing_but_is_ranked(model, processor):
     rows, embeddings = make_set(model, processor, "labels")
     embeddings.pairs = embeddings.pairs[:5]
-    (found,) = evaluate_two_stage(model, processor, make_dataset(rows), embeddings, depth=4, progress=False)
+    (found,) = evaluate_two_stage(model, processor, make_dataset(rows), embeddings, depths=(4,), progress=False)
     expected = slow_two_stage(PairByPair(model, processor, rows), embeddings, 4, 0.0, "absent", OPTIONS)
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-9)
 
@@ -312,12 +367,16 @@ def test_a_clip_without_a_caption_ranks_nothing_but_is_ranked(model, processor):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"policies": ("mean",)}, "policy must be one of"),
-        ({"policies": ()}, "at least one rate and one policy"),
-        ({"rates": ()}, "at least one rate and one policy"),
+        ({"policies": ("mean",)}, "`policies` must be some of"),
+        ({"policies": ()}, "`policies` must be some of"),
+        ({"rates": ()}, "at least one rate"),
         ({"rates": (1.5,)}, "between 0 and 1"),
         ({"methods": ("median",)}, "method.*median"),
-        ({"depth": 0}, "depth"),
+        ({"depths": (0,)}, "`depth` must be at least 1"),
+        ({"depths": (0, 5)}, "`depth` must be at least 1"),
+        ({"depths": ()}, "at least one depth"),
+        ({"weight": -0.1}, "finite number from 0, got -0.1"),
+        ({"weight": math.nan}, "finite number from 0, got nan"),
         ({"block_size": 0}, "block_size"),
     ],
 )
@@ -333,3 +392,125 @@ def test_embeddings_of_other_clips_are_refused(model, processor):
     for rows in (make_rows()[:5], make_rows(captions=CAPTIONS[::-1][:6] + ["music"])):
         with pytest.raises(ValueError, match="those of `dataset`"):
             evaluate_two_stage(model, processor, make_dataset(rows), embeddings, score_options=OPTIONS)
+
+
+# Several depths, the fused rule, and what is known of the match -----------------------------------------------------
+
+
+def without(entry, *names):
+    return {name: value for name, value in entry.items() if name not in names}
+
+
+def test_every_depth_and_rule_is_the_slow_loop_and_no_pair_is_read_twice(model, processor, monkeypatch):
+    rows, embeddings = make_set(model, processor, "captions")
+    matched = []
+    match = model.match
+    monkeypatch.setattr(model, "match", lambda ids, *rest: matched.append(len(ids)) or match(ids, *rest))
+    settings = {"methods": ("scalar", "video"), "policies": POLICIES, "rates": (0.0, 0.9)}
+    arguments = model, processor, make_dataset(rows), embeddings
+    found = evaluate_two_stage(*arguments, (5, 2), 0.3, **settings, progress=False)
+    orders = list(product(("match", "fused"), (2, 5)))
+    expected_order = [(*setting, *order) for setting in product(*settings.values()) for order in orders]
+    assert [tuple(row[n] for n in ("method", "policy", "rate", "rule", "depth")) for row in found] == expected_order
+    num_pairs = sum(matched)
+    matched.clear()
+    evaluate_two_stage(*arguments, (5,), **settings, progress=False)
+    assert sum(matched) == num_pairs > 0
+
+    pair_by_pair = PairByPair(model, processor, rows)
+    for row in found:
+        options = {"method": row["method"], "query_temperature": 0.1}
+        weight = 0.3 if row["rule"] == "fused" else None
+        assert row.get("weight") == weight
+        expected = slow_two_stage(pair_by_pair, embeddings, row["depth"], row["rate"], row["policy"], options, weight)
+        assert without(row, "depth", "rule", "policy", "method", "rate", "mask_seed", "weight") == pytest.approx(
+            expected
+        )
+    by_order = [
+        [without(row, "rule", "weight") for row in found if row["rule"] == rule] for rule in ("match", "fused")
+    ]
+    assert by_order[0] != by_order[1]
+
+
+def test_results_at_a_depth_do_not_depend_on_the_other_depths(model, processor):
+    rows, embeddings = make_set(model, processor, "captions")
+    arguments = model, processor, make_dataset(rows), embeddings
+    options = {"weight": 0.1, "rates": (0.0, 0.9), "policies": POLICIES, "progress": False}
+    together = evaluate_two_stage(*arguments, (3, 50), **options)
+    for depth in (3, 50):
+        alone = evaluate_two_stage(*arguments, (depth,), **options)
+        assert alone == [row for row in together if row["depth"] == depth]
+    assert without(together[0], "depth") != without(together[1], "depth")
+
+
+def test_depths_beyond_what_was_read_are_refused(model, processor):
+    dataset = make_dataset(make_rows())
+    embeddings = embed_dataset(model, processor, dataset, progress=False)
+    stages = TwoStage(model, processor, dataset, embeddings, 3, progress=False)
+    assert [row["depth"] for row in stages.metrics()] == [3]
+    for depths in ((3, 4), ()):
+        with pytest.raises(ValueError, match="depths up to the 3 that were read"):
+            stages.metrics(depths)
+
+
+def test_a_model_that_reads_subtitles_reranks_clips_that_have_nothing_else(subtitle_model, processor):
+    rows, embeddings = make_set(subtitle_model, processor, "captions")
+    arguments = subtitle_model, processor, make_dataset(rows), embeddings
+    found = evaluate_two_stage(*arguments, (5,), rates=(0.0, 0.9), progress=False)
+    pair_by_pair = PairByPair(subtitle_model, processor, rows)
+    for row in found:
+        expected = slow_two_stage(pair_by_pair, embeddings, 5, row["rate"], "absent", OPTIONS)
+        assert {name: row[name] for name in expected} == pytest.approx(expected) and row["num_unread_pairs"] == 0
+    with pytest.raises(ValueError, match="'zeros' is not defined for a cross-encoder that reads subtitles"):
+        evaluate_two_stage(*arguments, policies=POLICIES, progress=False)
+
+
+def test_the_weight_is_the_smallest_of_the_best_in_both_directions(model, processor):
+    rows, embeddings = make_set(model, processor, "captions")
+    stages = TwoStage(model, processor, make_dataset(rows), embeddings, 5, rates=(0.9, 0.0), progress=False)
+    chosen = stages.choose_weight()
+    pair_by_pair, curve = PairByPair(model, processor, rows), []
+    for weight in FUSION_WEIGHTS:
+        metrics = slow_two_stage(pair_by_pair, embeddings, 5, 0.0, "absent", OPTIONS, weight)
+        curve.append((metrics["text_to_video_recall_at_1"] + metrics["video_to_text_recall_at_1"]) / 2)
+    assert chosen["grid"] == list(FUSION_WEIGHTS) and chosen["curve"] == pytest.approx(curve)
+    best = max(round(value, 6) for value in curve)
+    weights = [weight for weight, value in zip(FUSION_WEIGHTS, curve, strict=True) if round(value, 6) == best]
+    assert chosen["weight"] == min(weights) > 0 and len(set(curve)) > 1
+    assert (chosen["depth"], chosen["policy"], chosen["method"]) == (5, "absent", "scalar")
+    flat = stages.choose_weight((0.0, 1e-9, 2e-9))
+    assert flat["weight"] == 0 and len(set(flat["curve"])) == 1
+    with pytest.raises(ValueError, match="finite number from 0, got inf"):
+        stages.choose_weight((0.0, math.inf))
+    masked = TwoStage(model, processor, make_dataset(rows), embeddings, 5, rates=(0.9,), progress=False)
+    with pytest.raises(ValueError, match="nothing masked"):
+        masked.choose_weight()
+    assert masked.diagnostic() is None
+
+
+@pytest.mark.parametrize("kind", ["captions", "labels"])
+@pytest.mark.parametrize("depth", [2, 50])
+def test_the_diagnostic_compares_every_matched_pair_with_every_hard_one(model, processor, kind, depth):
+    rows, embeddings = make_set(model, processor, kind)
+    stages = TwoStage(model, processor, make_dataset(rows), embeddings, depth, rates=(0.5, 0.0), progress=False)
+    found = stages.diagnostic()
+    scores = retrieval_scores(embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, **OPTIONS)
+    pair_by_pair, mask = PairByPair(model, processor, rows), embeddings.modality_mask
+    relevant = set(map(tuple, embeddings.pairs.tolist()))
+    matched, hard = [], []
+    for query, caption in enumerate(embeddings.captions):
+        columns = scores[query].tolist()
+        first = sorted(range(len(columns)), key=lambda c: (-columns[c], (query, c) in relevant, c))[:depth]
+        for clip in range(len(columns)):
+            logit = pair_by_pair(caption, clip, mask[clip].tolist(), "absent")
+            if math.isnan(logit):
+                continue
+            if (query, clip) in relevant:
+                matched.append(logit)
+            elif clip in first:
+                hard.append(logit)
+    wins = sum((a > b) + (a == b) / 2 for a, b in product(matched, hard))
+    assert found["auc"] == pytest.approx(wins / (len(matched) * len(hard)), abs=1e-9)
+    assert (found["num_matched_pairs"], found["num_hard_pairs"]) == (len(matched), len(hard))
+    assert (found["direction"], found["policy"], found["depth"]) == ("text_to_video", "absent", depth)
+    assert 0 < found["auc"] < 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from eval.protocol.statistics import paired_bootstrap, seed_interval, sign_test, t_interval
+from eval.protocol.statistics import area_under_curve, paired_bootstrap, seed_interval, sign_test, t_interval
 
 
 def table(shared_dir, label):
@@ -182,3 +182,19 @@ def test_bootstrap_of_a_large_benchmark_takes_seconds_not_minutes():
     started = time.perf_counter()
     paired_bootstrap(hits(0.45, 5000, 0), hits(0.42, 5000, 1))
     assert time.perf_counter() - started < 10
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_area_under_the_curve_is_the_share_of_comparisons_won_with_ties_as_halves(seed):
+    numbers = np.random.default_rng(seed)
+    positives, negatives = (numbers.integers(0, 5, size).tolist() for size in (30, 40))
+    wins = sum((a > b) + (a == b) / 2 for a in positives for b in negatives)
+    assert any(a == b for a in positives for b in negatives)
+    assert area_under_curve(positives, negatives) == pytest.approx(wins / 1200, abs=1e-15)
+    assert area_under_curve([1, 2], [0]) == 1 and area_under_curve([1, 2], [3.0]) == 0
+
+
+@pytest.mark.parametrize("values", [([], [1.0]), ([1.0], []), ([float("nan")], [1.0])])
+def test_an_area_under_the_curve_needs_values_of_both_kinds(values):
+    with pytest.raises(ValueError, match="finite numbers, not empty"):
+        area_under_curve(*values)

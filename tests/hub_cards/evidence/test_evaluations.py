@@ -277,6 +277,23 @@ def test_the_second_stage_of_another_score_is_not_the_models(make_result):
     assert set(result.policies["absent"]) == {0.0}
 
 
+@pytest.mark.parametrize(("depths", "expected"), [((5, 50, 100), 50), ((5, 20), 20), ((100, 70), 100)])
+def test_the_second_stage_of_a_card_is_the_match_at_the_papers_depth_or_the_largest(make_result, depths, expected):
+    def change(content):
+        content["two_stage"] = [
+            entry | {"rule": rule, "depth": depth} | make_metrics(depth + 0.5 if rule == "match" else 99.0)
+            for rule in ("match", "fused")
+            for depth in depths
+            for entry in content["two_stage"]
+        ]
+
+    result = make_result(change)
+    entry = result.policies["absent"][0.0]
+    assert (entry["depth"], entry[R1]) == (expected, expected + 0.5)
+    found = [metric for metric in eval_results([result]) if metric.metric_args["stage"] == 2]
+    assert found and {metric.metric_args["depth"] for metric in found} == {expected}
+
+
 def test_any_name_becomes_an_identifier():
     assert identifier("MSR-VTT 1k--A") == "MSR-VTT-1k-A"
     assert identifier("../..") == "unnamed"
