@@ -137,7 +137,12 @@ def test_a_result_with_any_field_spoilt_is_a_sentence_or_harmless(valid, tmp_pat
     for methods in (rate["methods"], rate["aggregation_gain"]):  # all of them are alike
         for name in list(methods)[2:]:
             del methods[name]
-    content["two_stage"] = [{"depth": 5, "policy": "absent", "method": "scalar", "rate": 0.0, R1: 50.0}]
+    content["two_stage"] = [
+        {"depth": 5, "policy": "absent", "method": "scalar", "rate": 0.0, "rule": "match", R1: 50.0}
+    ]
+    content["two_stage_fusion"] = {"weight": 0.1, "split": "validation"}
+    pairs = {"num_matched_pairs": 9, "num_hard_pairs": 99}
+    content["two_stage_diagnostic"] = {"auc": 0.7, "depth": 5, "policy": "absent", "method": "scalar"} | pairs
     content["gallery"]["ids"], content["gallery"]["presence"] = ["a"], [[1, 1, 1]]
     path, refused, changes = tmp_path / "results.json", 0, list(spoilt(content))
     assert len(changes) > 1000

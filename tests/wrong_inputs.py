@@ -1330,6 +1330,13 @@ _EVALS = [
     ),
     ("an unknown policy", f"{_MODEL} --policy ones", "`policies` must be some of ('absent', 'zeros'), got ['ones']."),
     (
+        "a fusion chosen on what is reported",
+        f"{_MODEL} --fusion-split test",
+        "must be chosen on another split than the",
+    ),
+    ("a split that is not there to choose on", f"{_MODEL} --fusion-split val", "`split` of miniature must be one of"),
+    ("a negative weight of the fusion", f"{_MODEL} --fusion-weight -1", "must be a finite number from 0, got -1.0"),
+    (
         "a second stage without a model",
         f"{_RUN} --two-stage",
         "The second stage reads clips with a cross-encoder: give a model whose",
