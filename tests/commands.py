@@ -101,6 +101,7 @@ class Commands:
         message = json.loads(line)
         if "started" in message:
             self._started = message["started"]
+            self._results.pop(self._started, None)  # of an earlier process with the same number
         else:
             self._results[message["pid"]] = (message["code"], message["peak"])
         return True

@@ -170,7 +170,9 @@ def test_a_data_worker_that_the_system_ends_is_told_in_one_sentence(commands, ti
         running = commands.start(*tiny_run.command(folder, *CONSTANT, *WORKERS, steps=21))
         wait_until(lambda folder=folder: (folder / "checkpoint-2").exists(), running)
         time.sleep(0.02 * draw)
-        os.kill(workers_of(running)[-1], signal.SIGKILL)
+        wait_until(lambda running=running: workers_of(running), running)  # between two epochs there is none
+        for worker in workers_of(running)[-1:]:
+            os.kill(worker, signal.SIGKILL)
         ended = running.wait(60)
         codes.append(ended.code)
         assert is_complete(last_checkpoint(folder)) and not list(folder.glob(".*.unfinished"))
