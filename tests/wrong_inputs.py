@@ -273,7 +273,8 @@ _USAGE = [
         "-m eval audit --benchmark miniature --root data --num-workers 0",
         "should be greater than or equal to 1",
     ),
-    ("a set without clips", "-m eval miniature --output out --num-test 0", "greater than or equal to 1"),
+    ("a set that shares too much", "-m eval miniature --output out --shared 1.5", "less than or equal to 1"),
+    ("a set that shares no number", "-m eval miniature --output out --shared nan", "less than or equal to 1"),
     ("a set with fewer than no clips", "-m eval miniature --output out --num-train -1", "greater than or equal to 0"),
     ("a set without processes", "-m eval miniature --output out --num-proc 0", "greater than or equal to 1"),
     ("a set with a seed below 0", "-m eval miniature --output out --seed -1", "greater than or equal to 0"),
@@ -2069,6 +2070,22 @@ _BENCHMARKS = [
         _MODEL,
         "data/miniature.json is not the manifest of a miniature benchmark: it",
         {"data/miniature.json": Fields({"seed": GONE})},
+    ),
+    (
+        "a set without clips",
+        "-m eval miniature --output out --num-train 0 --num-validation 0 --num-test 0",
+        "must be at least 0, and one count at least 1; got 0 and",
+    ),
+    (
+        "a split without clips",
+        "-m eval audit --benchmark miniature --root data --split validation",
+        "data has no clips of the split 'validation': it was made with --num-train",
+    ),
+    (
+        "a set of an earlier version",
+        _MODEL,
+        "data was made by version 1 of the miniature benchmark, and this is",
+        {"data/miniature.json": Fields({"version": 1, "shared": GONE})},
     ),
     (
         "an annotation that was changed",
