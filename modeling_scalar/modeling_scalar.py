@@ -6,10 +6,8 @@ audio towers give can be computed once and passed in place of pixels and filter 
 """
 
 import json
-import math
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -31,9 +29,18 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from .aggregation_scalar import METHODS, query_weights, retrieval_scores
+from .aggregation_scalar import METHODS
 from .configuration_scalar import CONCATENATIONS, MODALITIES, ScalarConfig
 from .modeling_beats import OUTPUT_FLAGS, BeatsModel
+from .retrieval_scalar import (
+    Rows,
+    ScalarHyperbolicMix,
+    ScalarLogitScale,
+    ScalarOutput,
+    ScalarRetrievalModel,
+    check_mask,
+    unit,
+)
 
 # Towers that `AutoModel` does not know by their own configuration.
 _TOWERS = {
@@ -52,9 +59,6 @@ _INPUTS = {
     "audio": ("input_features", "audio_pooled"),
     "subtitle": ("subtitle_input_ids",),
 }
-
-
-_TEMPERATURE = 0.07  # contrastive, of Table S1, where a model holds no learned one
 
 
 class ScalarClipInputs(TypedDict, total=False):
@@ -79,59 +83,6 @@ class ScalarClipInputs(TypedDict, total=False):
     video_states: torch.Tensor | None
     audio_pooled: torch.Tensor | None
     audio_states: torch.Tensor | None
-
-
-@dataclass
-class ScalarOutput(ModelOutput):
-    """
-    Output of [`ScalarModel`]. A field that was not asked for is None.
-
-    Args:
-        loss (`torch.FloatTensor` of shape `()`): the symmetric InfoNCE of the scores, if text i describes clip i.
-        logits_per_text (`torch.FloatTensor` of shape `(queries, clips)`), logits_per_video (its transpose): the
-            scores over the contrastive temperature.
-        text_embeds (`torch.FloatTensor` of shape `(queries, dim)`): unit norm.
-        video_embeds, audio_embeds, subtitle_embeds (`torch.FloatTensor` of shape `(clips, dim)`): the three parts of
-            `modality_embeds`.
-        modality_embeds (`torch.FloatTensor` of shape `(clips, 3, dim)`): unit norm, zero where absent.
-        modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): which modalities each clip has.
-        scores (`torch.FloatTensor` of shape `(queries, clips)`): the aggregated score, in [-1, 1].
-        match_logits (`torch.FloatTensor` of shape `(pairs, 2)`): logits of the cross-encoder for the pairs chosen by
-            `select_pairs`; class 1 is "this text describes this clip".
-        condition_states (`torch.FloatTensor` of shape `(clips, tokens, hidden)`), condition_mask (`torch.BoolTensor`
-            of shape `(clips, tokens)`): what the cross-encoder reads of each clip, if pairs were chosen.
-        temperature (`torch.FloatTensor` of shape `()`): the learned contrastive temperature, if the model holds one.
-        score_parameters (`tuple` of `torch.FloatTensor` of shape `()`): the learned mix and curvature of
-            `"hypergram"`. Learned scalars are part of the output because data-parallel wrappers follow the graph from
-            it to find which parameters were used.
-        text_model_output, vision_model_output, audio_model_output, subtitle_model_output (`ModelOutput`): what the
-            towers gave, if `output_hidden_states` or `output_attentions` asks for more than embeddings: one row per
-            query, frame, segment and subtitle of the clips that have the modality.
-    """
-
-    loss: torch.FloatTensor | None = None
-    logits_per_text: torch.FloatTensor | None = None
-    logits_per_video: torch.FloatTensor | None = None
-    text_embeds: torch.FloatTensor | None = None
-    video_embeds: torch.FloatTensor | None = None
-    audio_embeds: torch.FloatTensor | None = None
-    subtitle_embeds: torch.FloatTensor | None = None
-    modality_embeds: torch.FloatTensor | None = None
-    modality_mask: torch.BoolTensor | None = None
-    scores: torch.FloatTensor | None = None
-    match_logits: torch.FloatTensor | None = None
-    condition_states: torch.FloatTensor | None = None
-    condition_mask: torch.BoolTensor | None = None
-    temperature: torch.FloatTensor | None = None
-    score_parameters: tuple[torch.FloatTensor, torch.FloatTensor] | None = None
-    text_model_output: ModelOutput | None = None
-    vision_model_output: ModelOutput | None = None
-    audio_model_output: ModelOutput | None = None
-    subtitle_model_output: ModelOutput | None = None
-
-    def to_tuple(self) -> tuple[Any, ...]:
-        """Return all fields that are not None, the outputs of towers as tuples too."""
-        return tuple(value.to_tuple() if isinstance(value, ModelOutput) else value for value in self.values())
 
 
 class ScalarFusedProjection(nn.Module):
@@ -207,45 +158,8 @@ class ScalarMatchHead(nn.Module):
         return self.classifier(self.layer_norm(self.activation(self.dense(hidden_states))))
 
 
-class ScalarLogitScale(nn.Module):
-    """A learned contrastive temperature, kept as the logarithm of its inverse as CLIP does.
-
-    A module, not a bare parameter, because an adapter can only train and save modules.
-
-    Args:
-        initial_temperature (`float`): where training starts.
-    """
-
-    def __init__(self, initial_temperature: float = 0.07):
-        super().__init__()
-        self.initial_value = math.log(1 / initial_temperature)
-        self.log_scale = nn.Parameter(torch.tensor(self.initial_value))
-
-    def forward(self) -> torch.Tensor:
-        """Return the temperature, at least 0.01: CLIP's greatest scale is 100. At that floor it has no gradient."""
-        return torch.exp(-self.log_scale).clamp(min=0.01)
-
-
-class ScalarHyperbolicMix(nn.Module):
-    """The two learned scalars of `"hypergram"`: the share of the Euclidean volume, and the curvature of the other."""
-
-    initial_mix = 0.51
-
-    def __init__(self):
-        super().__init__()
-        self.mix_logit = nn.Parameter(torch.tensor(math.log(self.initial_mix / (1 - self.initial_mix))))
-        self.log_curvature = nn.Parameter(torch.tensor(0.0))
-
-    def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the mix, in (0, 1), and the curvature, positive."""
-        return torch.sigmoid(self.mix_logit), torch.exp(self.log_curvature)
-
-
-class ScalarPreTrainedModel(PreTrainedModel):
+class ScalarPreTrainedModel(ScalarRetrievalModel):
     config_class = ScalarConfig
-    base_model_prefix = "scalar"
-    main_input_name = "input_ids"
-    supports_gradient_checkpointing = True
     # It has no attention of its own: each tower takes the choice, or refuses it by its name.
     _supports_sdpa = True
     _supports_flash_attn = True
@@ -259,11 +173,6 @@ class ScalarPreTrainedModel(PreTrainedModel):
             initialization.normal_(module.type_embedding, mean=0.0, std=self.config.initializer_range)
             if module.position_embedding is not None:
                 initialization.normal_(module.position_embedding, mean=0.0, std=self.config.initializer_range)
-        elif isinstance(module, ScalarLogitScale):
-            initialization.constant_(module.log_scale, module.initial_value)
-        elif isinstance(module, ScalarHyperbolicMix):
-            initialization.constant_(module.mix_logit, math.log(module.initial_mix / (1 - module.initial_mix)))
-            initialization.zeros_(module.log_curvature)
 
 
 def _build_tower(config: PreTrainedConfig, pooling: str) -> PreTrainedModel:
@@ -346,10 +255,7 @@ class ScalarModel(ScalarPreTrainedModel):
             self.audio_condition = ScalarConditionEncoder(audio_size, text_size, config.num_segment_embeddings, eps)
             self.subtitle_condition = ScalarConditionEncoder(text_size, text_size, 0, eps)
             self.match_head = ScalarMatchHead(text_size, eps)
-        if config.has_logit_scale:
-            self.logit_scale = ScalarLogitScale()
-        if METHODS[config.aggregation].uses_hyperbolic_mix:
-            self.hyperbolic = ScalarHyperbolicMix()
+        self.add_score_modules()
         self.post_init()
 
     def train(self, mode: bool = True) -> "ScalarModel":
@@ -559,10 +465,6 @@ class ScalarModel(ScalarPreTrainedModel):
         output.last_hidden_state = states.flatten(1, 2)
         return _with_embedding(output, self.audio_projection(pooled))
 
-    def embed_text(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Embed queries: `(batch, projection_dim)`, unit norm, in float32 at least. See [`get_text_features`]."""
-        return self.get_text_features(input_ids, attention_mask, return_dict=True).pooler_output
-
     def embed_subtitle(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """Embed subtitles: `(batch, projection_dim)`, unit norm, in float32 at least."""
         return self.get_subtitle_features(input_ids, attention_mask, return_dict=True).pooler_output
@@ -586,7 +488,7 @@ class ScalarModel(ScalarPreTrainedModel):
         pooled = _pool(output, pooling).unflatten(0, value.shape[:2]).mean(dim=1)  # (rows, hidden)
         return pooled, _tokens(output).unflatten(0, value.shape[:2]), output  # (rows, positions, tokens, hidden)
 
-    def _tower_stage(self, name: str, inputs: dict[str, torch.Tensor | None], rows: "_Rows", **flags):
+    def _tower_stage(self, name: str, inputs: dict[str, torch.Tensor | None], rows: Rows, **flags):
         """Return vectors, tokens, the mask of tokens, if any, and the tower's output of the rows that have it."""
         if name == "subtitle":
             token_mask = rows.take(inputs["subtitle_attention_mask"], 1)
@@ -606,7 +508,7 @@ class ScalarModel(ScalarPreTrainedModel):
         for index, name in enumerate(MODALITIES):
             if all(inputs.get(key) is None for key in _INPUTS[name]):
                 continue
-            rows = _Rows(modality_mask[:, index])
+            rows = Rows(modality_mask[:, index])
             if rows:
                 yield name, rows, *self._tower_stage(name, inputs, rows, **flags)
 
@@ -663,7 +565,7 @@ class ScalarModel(ScalarPreTrainedModel):
         dtype, size = torch.promote_types(self.dtype, torch.float32), (len(modality_mask), self.config.projection_dim)
         embeds, conditions, outputs = {}, {}, {}
         for name, rows, pooled, states, token_mask, output in self._run_towers(inputs, modality_mask, **flags):
-            embeds[name] = rows.spread(_unit(getattr(self, f"{name}_projection")(pooled)))
+            embeds[name] = rows.spread(unit(getattr(self, f"{name}_projection")(pooled)))
             outputs[name] = output
             if name in condition_on:
                 conditions[name] = (rows, *self._condition_tokens(name, states, token_mask))
@@ -705,13 +607,7 @@ class ScalarModel(ScalarPreTrainedModel):
         first = next(value for value in inputs.values() if value is not None)
         batch_size, device = len(first), first.device
         has_input = torch.tensor([name in given for name in MODALITIES], device=device).expand(batch_size, -1)
-        if modality_mask is None:
-            modality_mask = has_input.clone()
-        elif modality_mask.shape != (batch_size, len(MODALITIES)) or modality_mask.dtype != torch.bool:
-            raise ValueError(
-                f"`modality_mask` must be a bool tensor of shape {(batch_size, len(MODALITIES))}, got "
-                f"{modality_mask.dtype} {tuple(modality_mask.shape)}."
-            )
+        modality_mask = has_input.clone() if modality_mask is None else check_mask(modality_mask, batch_size)
         if torch.compiler.is_compiling():  # a graph cannot look at what it is given
             return modality_mask & has_input
         if is_complete and (modality_mask & ~has_input).any():
@@ -780,10 +676,10 @@ class ScalarModel(ScalarPreTrainedModel):
         dtype, size = torch.promote_types(self.dtype, torch.float32), (len(modality_mask), self.config.projection_dim)
         columns = [torch.zeros(size, dtype=dtype, device=modality_mask.device) for _ in CONCATENATIONS]
         for index, (names, projection) in enumerate(zip(CONCATENATIONS, self.concat_projections, strict=True)):
-            rows = _Rows(modality_mask[:, [MODALITIES.index(name) for name in names]].all(dim=1))
+            rows = Rows(modality_mask[:, [MODALITIES.index(name) for name in names]].all(dim=1))
             if rows and all(name in pooled for name in names):
                 joined = torch.cat([rows.take(pooled[name]) for name in names], dim=1)
-                columns[index] = rows.spread(_unit(projection(joined))).to(columns[index])
+                columns[index] = rows.spread(unit(projection(joined))).to(columns[index])
         return torch.stack(columns, dim=1)
 
     # Matching -----------------------------------------------------------------------------------------------------
@@ -897,72 +793,6 @@ class ScalarModel(ScalarPreTrainedModel):
 
     # Forward ------------------------------------------------------------------------------------------------------
 
-    def score_options(self) -> dict[str, Any]:
-        """
-        Return how this model scores, as keyword arguments of [`~modeling_scalar.aggregation_scalar.retrieval_scores`].
-
-        Returns:
-            `dict`: `method` and `query_temperature`; for `"hypergram"` also its learned scalars `hyperbolic_mix` and
-            `curvature`, with their gradient.
-        """
-        options = {"method": self.config.aggregation, "query_temperature": self.config.query_temperature}
-        if METHODS[self.config.aggregation].uses_hyperbolic_mix:
-            options["hyperbolic_mix"], options["curvature"] = self.hyperbolic()
-        return options
-
-    def compute_scores(
-        self,
-        text_embeds: torch.Tensor,
-        modality_embeds: torch.Tensor,
-        modality_mask: torch.Tensor,
-        query_temperature: float | None = None,
-        concat_embeds: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """
-        Score embeddings that were made before, as this model scores: every query against every clip.
-
-        Args:
-            text_embeds (`torch.Tensor` of shape `(queries, dim)`), modality_embeds (`torch.Tensor` of shape `(clips,
-                3, dim)`), modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): as `forward` gives them.
-            query_temperature (`float`, *optional*): of the query's weights, above 0; the configuration's by default.
-            concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`, *optional*): of [`get_concat_features`], for
-                the aggregation `"concat_head"`.
-
-        Returns:
-            `torch.Tensor` of shape `(queries, clips)`, higher is better; `-inf` where the score is not defined.
-
-        Raises:
-            ValueError: as in [`~modeling_scalar.aggregation_scalar.retrieval_scores`].
-        """
-        options = self.score_options()
-        if query_temperature is not None:
-            options["query_temperature"] = query_temperature
-        return retrieval_scores(text_embeds, modality_embeds, modality_mask, concat_embeds=concat_embeds, **options)
-
-    def compute_weights(
-        self,
-        text_embeds: torch.Tensor,
-        modality_embeds: torch.Tensor,
-        modality_mask: torch.Tensor,
-        query_temperature: float | None = None,
-    ) -> torch.Tensor:
-        """
-        Compute the weight of each modality of each clip for each query, SCALAR Eq. 2: why a clip matched.
-
-        They are those of the aggregation `"scalar"`, whatever this model's own is.
-
-        Args:
-            text_embeds, modality_embeds, modality_mask, query_temperature: as in [`compute_scores`].
-
-        Returns:
-            `torch.Tensor` of shape `(queries, clips, 3)`, non-negative, summing to 1, exactly 0 where absent.
-
-        Raises:
-            ValueError: as in [`~modeling_scalar.aggregation_scalar.query_weights`].
-        """
-        temperature = self.config.query_temperature if query_temperature is None else query_temperature
-        return query_weights(text_embeds, modality_embeds, modality_mask, temperature)
-
     @can_return_tuple
     def forward(
         self,
@@ -1029,11 +859,7 @@ class ScalarModel(ScalarPreTrainedModel):
         has_clips = any(value is not None for value in inputs.values())
         if input_ids is None and not has_clips:
             raise ValueError("Nothing to embed: give `input_ids`, or the inputs of at least one modality, or both.")
-        output = ScalarOutput()
-        if self.config.has_logit_scale:
-            output.temperature = self.logit_scale()
-        if METHODS[self.config.aggregation].uses_hyperbolic_mix:
-            output.score_parameters = self.hyperbolic()
+        output = self.new_output()
         if input_ids is not None:
             text_flags = flags if token_type_ids is None else flags | {"token_type_ids": token_type_ids}
             text_output = self.get_text_features(input_ids, attention_mask, return_dict=True, **text_flags)
@@ -1055,14 +881,7 @@ class ScalarModel(ScalarPreTrainedModel):
                 concat_embeds = None
                 if METHODS[self.config.aggregation].uses_concat_heads:  # the towers run again: a score for evaluation
                     concat_embeds = self.get_concat_features(modality_mask=modality_mask, **inputs)
-                output.scores = self.compute_scores(
-                    output.text_embeds, output.modality_embeds, output.modality_mask, concat_embeds=concat_embeds
-                )
-                temperature = _TEMPERATURE if output.temperature is None else output.temperature
-                output.logits_per_text = output.scores / temperature
-                output.logits_per_video = output.logits_per_text.T
-                if return_loss and output.scores.shape[0] == output.scores.shape[1]:
-                    output.loss = _info_nce(output.logits_per_text)
+                self.score_output(output, return_loss, concat_embeds)
             if select_pairs is not None:
                 output.condition_states, output.condition_mask = self._join_conditions(
                     conditions, len(output.modality_embeds), output.modality_embeds.device
@@ -1071,59 +890,14 @@ class ScalarModel(ScalarPreTrainedModel):
         return output
 
 
-class _Rows:
-    """The rows of a batch that have a modality, and no others: they alone are computed.
-
-    Where a graph is traced, whose shapes may not depend on data, all rows are computed, with zeros for what is absent,
-    and masked after that.
-    """
-
-    def __init__(self, present: torch.Tensor):
-        self.present = present  # (batch,)
-        self.index = None if torch.compiler.is_compiling() else present.nonzero().flatten()
-
-    def __bool__(self) -> bool:
-        return self.index is None or len(self.index) > 0
-
-    def _masked(self, values: torch.Tensor, fill: float) -> torch.Tensor:
-        return torch.where(self.present.view(-1, *[1] * (values.ndim - 1)), values, fill)
-
-    def take(self, values: torch.Tensor, fill: float = 0) -> torch.Tensor:
-        """Select these rows; in a traced graph keep all, with `fill` in the others."""
-        if self.index is None:
-            return self._masked(values, fill)
-        # Selecting every row would copy the largest tensor of the step for nothing.
-        return values if len(self.index) == len(values) else values[self.index]
-
-    def spread(self, values: torch.Tensor) -> torch.Tensor:
-        """Put the values of these rows in their places, zeros elsewhere."""
-        if self.index is None:
-            return self._masked(values, 0)
-        size = len(self.present)
-        if len(self.index) == size:
-            return values
-        return values.new_zeros(size, *values.shape[1:]).index_put((self.index.to(values.device),), values)
-
-
 def _with_embedding(output: ModelOutput, projected: torch.Tensor) -> BaseModelOutputWithPooling:
     """The output of a tower, with the embedding as its `pooler_output`."""
     return BaseModelOutputWithPooling(
         last_hidden_state=_tokens(output),
-        pooler_output=_unit(projected),
+        pooler_output=unit(projected),
         hidden_states=output.get("hidden_states"),
         attentions=output.get("attentions"),
     )
-
-
-def _info_nce(logits: torch.Tensor) -> torch.Tensor:
-    """The mean cross-entropy of the rows and of the columns, each of which belongs to its own number."""
-    target = torch.arange(len(logits), device=logits.device)
-    return (nn.functional.cross_entropy(logits, target) + nn.functional.cross_entropy(logits.T, target)) / 2
-
-
-def _unit(embeds: torch.Tensor) -> torch.Tensor:
-    # In float32 at least, also for half-precision weights: a rounded norm is not a unit norm.
-    return nn.functional.normalize(embeds.to(torch.promote_types(embeds.dtype, torch.float32)), dim=-1)
 
 
 __all__ = [

@@ -1,0 +1,296 @@
+"""What every SCALAR model shares, whatever makes its embeddings: how they are scored, and what a call returns.
+
+[`ScalarModel`] has a tower for each modality, [`ScalarJointModel`] one encoder for all of them. Whoever searches,
+evaluates or trains needs what stands here and no more.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, initialization
+from transformers.utils import ModelOutput
+
+from .aggregation_scalar import METHODS, query_weights, retrieval_scores
+from .configuration_scalar import MODALITIES
+
+_TEMPERATURE = 0.07  # contrastive, of Table S1, where a model holds no learned one
+
+
+@dataclass
+class ScalarOutput(ModelOutput):
+    """
+    Output of [`ScalarModel`]. A field that was not asked for is None.
+
+    Args:
+        loss (`torch.FloatTensor` of shape `()`): the symmetric InfoNCE of the scores, if text i describes clip i.
+        logits_per_text (`torch.FloatTensor` of shape `(queries, clips)`), logits_per_video (its transpose): the
+            scores over the contrastive temperature.
+        text_embeds (`torch.FloatTensor` of shape `(queries, dim)`): unit norm.
+        video_embeds, audio_embeds, subtitle_embeds (`torch.FloatTensor` of shape `(clips, dim)`): the three parts of
+            `modality_embeds`.
+        modality_embeds (`torch.FloatTensor` of shape `(clips, 3, dim)`): unit norm, zero where absent.
+        modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): which modalities each clip has.
+        scores (`torch.FloatTensor` of shape `(queries, clips)`): the aggregated score, in [-1, 1].
+        match_logits (`torch.FloatTensor` of shape `(pairs, 2)`): logits of the cross-encoder for the pairs chosen by
+            `select_pairs`; class 1 is "this text describes this clip".
+        condition_states (`torch.FloatTensor` of shape `(clips, tokens, hidden)`), condition_mask (`torch.BoolTensor`
+            of shape `(clips, tokens)`): what the cross-encoder reads of each clip, if pairs were chosen.
+        temperature (`torch.FloatTensor` of shape `()`): the learned contrastive temperature, if the model holds one.
+        score_parameters (`tuple` of `torch.FloatTensor` of shape `()`): the learned mix and curvature of
+            `"hypergram"`. Learned scalars are part of the output because data-parallel wrappers follow the graph from
+            it to find which parameters were used.
+        text_model_output, vision_model_output, audio_model_output, subtitle_model_output (`ModelOutput`): what the
+            towers gave, if `output_hidden_states` or `output_attentions` asks for more than embeddings: one row per
+            query, frame, segment and subtitle of the clips that have the modality.
+    """
+
+    loss: torch.FloatTensor | None = None
+    logits_per_text: torch.FloatTensor | None = None
+    logits_per_video: torch.FloatTensor | None = None
+    text_embeds: torch.FloatTensor | None = None
+    video_embeds: torch.FloatTensor | None = None
+    audio_embeds: torch.FloatTensor | None = None
+    subtitle_embeds: torch.FloatTensor | None = None
+    modality_embeds: torch.FloatTensor | None = None
+    modality_mask: torch.BoolTensor | None = None
+    scores: torch.FloatTensor | None = None
+    match_logits: torch.FloatTensor | None = None
+    condition_states: torch.FloatTensor | None = None
+    condition_mask: torch.BoolTensor | None = None
+    temperature: torch.FloatTensor | None = None
+    score_parameters: tuple[torch.FloatTensor, torch.FloatTensor] | None = None
+    text_model_output: ModelOutput | None = None
+    vision_model_output: ModelOutput | None = None
+    audio_model_output: ModelOutput | None = None
+    subtitle_model_output: ModelOutput | None = None
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        """Return all fields that are not None, the outputs of towers as tuples too."""
+        return tuple(value.to_tuple() if isinstance(value, ModelOutput) else value for value in self.values())
+
+
+class ScalarLogitScale(nn.Module):
+    """A learned contrastive temperature, kept as the logarithm of its inverse as CLIP does.
+
+    A module, not a bare parameter, because an adapter can only train and save modules.
+
+    Args:
+        initial_temperature (`float`): where training starts.
+    """
+
+    def __init__(self, initial_temperature: float = 0.07):
+        super().__init__()
+        self.initial_value = math.log(1 / initial_temperature)
+        self.log_scale = nn.Parameter(torch.tensor(self.initial_value))
+
+    def forward(self) -> torch.Tensor:
+        """Return the temperature, at least 0.01: CLIP's greatest scale is 100. At that floor it has no gradient."""
+        return torch.exp(-self.log_scale).clamp(min=0.01)
+
+
+class ScalarHyperbolicMix(nn.Module):
+    """The two learned scalars of `"hypergram"`: the share of the Euclidean volume, and the curvature of the other."""
+
+    initial_mix = 0.51
+
+    def __init__(self):
+        super().__init__()
+        self.mix_logit = nn.Parameter(torch.tensor(math.log(self.initial_mix / (1 - self.initial_mix))))
+        self.log_curvature = nn.Parameter(torch.tensor(0.0))
+
+    def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mix, in (0, 1), and the curvature, positive."""
+        return torch.sigmoid(self.mix_logit), torch.exp(self.log_curvature)
+
+
+class ScalarRetrievalModel(PreTrainedModel):
+    """Base of models that embed queries and clips and score them; made of a configuration that says how.
+
+    A subclass calls `add_score_modules` in its `__init__`, and has `get_text_features` and `get_modality_features`.
+    """
+
+    base_model_prefix = "scalar"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module):
+        super()._init_weights(module)
+        if isinstance(module, ScalarLogitScale):
+            initialization.constant_(module.log_scale, module.initial_value)
+        elif isinstance(module, ScalarHyperbolicMix):
+            initialization.constant_(module.mix_logit, math.log(module.initial_mix / (1 - module.initial_mix)))
+            initialization.zeros_(module.log_curvature)
+
+    def add_score_modules(self) -> None:
+        """Add the learned scalars that the configuration asks for."""
+        if self.config.has_logit_scale:
+            self.logit_scale = ScalarLogitScale()
+        if METHODS[self.config.aggregation].uses_hyperbolic_mix:
+            self.hyperbolic = ScalarHyperbolicMix()
+
+    def embed_text(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Embed queries: `(batch, projection_dim)`, unit norm, in float32 at least. See `get_text_features`."""
+        return self.get_text_features(input_ids, attention_mask, return_dict=True).pooler_output
+
+    def score_options(self) -> dict[str, Any]:
+        """
+        Return how this model scores, as keyword arguments of [`~modeling_scalar.aggregation_scalar.retrieval_scores`].
+
+        Returns:
+            `dict`: `method` and `query_temperature`; for `"hypergram"` also its learned scalars `hyperbolic_mix` and
+            `curvature`, with their gradient.
+        """
+        options = {"method": self.config.aggregation, "query_temperature": self.config.query_temperature}
+        if METHODS[self.config.aggregation].uses_hyperbolic_mix:
+            options["hyperbolic_mix"], options["curvature"] = self.hyperbolic()
+        return options
+
+    def compute_scores(
+        self,
+        text_embeds: torch.Tensor,
+        modality_embeds: torch.Tensor,
+        modality_mask: torch.Tensor,
+        query_temperature: float | None = None,
+        concat_embeds: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """
+        Score embeddings that were made before, as this model scores: every query against every clip.
+
+        Args:
+            text_embeds (`torch.Tensor` of shape `(queries, dim)`), modality_embeds (`torch.Tensor` of shape `(clips,
+                3, dim)`), modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): as `forward` gives them.
+            query_temperature (`float`, *optional*): of the query's weights, above 0; the configuration's by default.
+            concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`, *optional*): of [`get_concat_features`], for
+                the aggregation `"concat_head"`.
+
+        Returns:
+            `torch.Tensor` of shape `(queries, clips)`, higher is better; `-inf` where the score is not defined.
+
+        Raises:
+            ValueError: as in [`~modeling_scalar.aggregation_scalar.retrieval_scores`].
+        """
+        options = self.score_options()
+        if query_temperature is not None:
+            options["query_temperature"] = query_temperature
+        return retrieval_scores(text_embeds, modality_embeds, modality_mask, concat_embeds=concat_embeds, **options)
+
+    def compute_weights(
+        self,
+        text_embeds: torch.Tensor,
+        modality_embeds: torch.Tensor,
+        modality_mask: torch.Tensor,
+        query_temperature: float | None = None,
+    ) -> torch.Tensor:
+        """
+        Compute the weight of each modality of each clip for each query, SCALAR Eq. 2: why a clip matched.
+
+        They are those of the aggregation `"scalar"`, whatever this model's own is.
+
+        Args:
+            text_embeds, modality_embeds, modality_mask, query_temperature: as in [`compute_scores`].
+
+        Returns:
+            `torch.Tensor` of shape `(queries, clips, 3)`, non-negative, summing to 1, exactly 0 where absent.
+
+        Raises:
+            ValueError: as in [`~modeling_scalar.aggregation_scalar.query_weights`].
+        """
+        temperature = self.config.query_temperature if query_temperature is None else query_temperature
+        return query_weights(text_embeds, modality_embeds, modality_mask, temperature)
+
+    def new_output(self) -> ScalarOutput:
+        """Return an output that holds the learned scalars alone."""
+        output = ScalarOutput()
+        if self.config.has_logit_scale:
+            output.temperature = self.logit_scale()
+        if METHODS[self.config.aggregation].uses_hyperbolic_mix:
+            output.score_parameters = self.hyperbolic()
+        return output
+
+    def score_output(
+        self, output: ScalarOutput, return_loss: bool = True, concat_embeds: torch.Tensor | None = None
+    ) -> None:
+        """Add the scores of the embeddings in an output, and the loss if there are as many texts as clips."""
+        output.scores = self.compute_scores(
+            output.text_embeds, output.modality_embeds, output.modality_mask, concat_embeds=concat_embeds
+        )
+        temperature = _TEMPERATURE if output.temperature is None else output.temperature
+        output.logits_per_text = output.scores / temperature
+        output.logits_per_video = output.logits_per_text.T
+        if return_loss and output.scores.shape[0] == output.scores.shape[1]:
+            output.loss = info_nce(output.logits_per_text)
+
+
+def check_mask(modality_mask: torch.Tensor, batch_size: int) -> torch.Tensor:
+    """Return the mask of a batch of clips as it is.
+
+    Raises:
+        ValueError: it has another shape than `(batch, 3)`, or is not bool.
+    """
+    if modality_mask.shape != (batch_size, len(MODALITIES)) or modality_mask.dtype != torch.bool:
+        raise ValueError(
+            f"`modality_mask` must be a bool tensor of shape {(batch_size, len(MODALITIES))}, got "
+            f"{modality_mask.dtype} {tuple(modality_mask.shape)}."
+        )
+    return modality_mask
+
+
+class Rows:
+    """The rows of a batch that have a modality, and no others: they alone are computed.
+
+    Where a graph is traced, whose shapes may not depend on data, all rows are computed, with zeros for what is absent,
+    and masked after that.
+    """
+
+    def __init__(self, present: torch.Tensor):
+        self.present = present  # (batch,)
+        self.index = None if torch.compiler.is_compiling() else present.nonzero().flatten()
+
+    def __bool__(self) -> bool:
+        return self.index is None or len(self.index) > 0
+
+    def _masked(self, values: torch.Tensor, fill: float) -> torch.Tensor:
+        return torch.where(self.present.view(-1, *[1] * (values.ndim - 1)), values, fill)
+
+    def take(self, values: torch.Tensor, fill: float = 0) -> torch.Tensor:
+        """Select these rows; in a traced graph keep all, with `fill` in the others."""
+        if self.index is None:
+            return self._masked(values, fill)
+        # Selecting every row would copy the largest tensor of the step for nothing.
+        return values if len(self.index) == len(values) else values[self.index]
+
+    def spread(self, values: torch.Tensor) -> torch.Tensor:
+        """Put the values of these rows in their places, zeros elsewhere."""
+        if self.index is None:
+            return self._masked(values, 0)
+        size = len(self.present)
+        if len(self.index) == size:
+            return values
+        return values.new_zeros(size, *values.shape[1:]).index_put((self.index.to(values.device),), values)
+
+
+def info_nce(logits: torch.Tensor) -> torch.Tensor:
+    """The mean cross-entropy of the rows and of the columns, each of which belongs to its own number."""
+    target = torch.arange(len(logits), device=logits.device)
+    return (nn.functional.cross_entropy(logits, target) + nn.functional.cross_entropy(logits.T, target)) / 2
+
+
+def unit(embeds: torch.Tensor) -> torch.Tensor:
+    # In float32 at least, also for half-precision weights: a rounded norm is not a unit norm.
+    return nn.functional.normalize(embeds.to(torch.promote_types(embeds.dtype, torch.float32)), dim=-1)
+
+
+__all__ = [
+    "Rows",
+    "ScalarHyperbolicMix",
+    "ScalarLogitScale",
+    "ScalarOutput",
+    "ScalarRetrievalModel",
+    "check_mask",
+    "info_nce",
+    "unit",
+]
