@@ -32,6 +32,7 @@ from transformers.utils.generic import can_return_tuple
 from .aggregation_scalar import METHODS
 from .configuration_scalar import CONCATENATIONS, MODALITIES, ScalarConfig
 from .modeling_beats import OUTPUT_FLAGS, BeatsModel
+from .package_scalar import in_package
 from .retrieval_scalar import (
     Rows,
     ScalarHyperbolicMix,
@@ -333,6 +334,27 @@ class ScalarModel(ScalarPreTrainedModel):
         for name, tower in towers.items():
             setattr(model, f"{name}_model", _adapt_tower(tower, getattr(config, f"{name}_pooling")))
         return model.to(model.dtype).eval()
+
+    @staticmethod
+    def from_joint_encoder(name_or_path: str | os.PathLike, **options: Any) -> ScalarRetrievalModel:
+        """
+        Make a model of one public encoder of texts, pictures and sound, in place of three towers. No training needed.
+
+        Args:
+            name_or_path (`str`): `"google/embeddinggemma-2"`, or any multimodal SentenceTransformer; a Hub id or a
+                folder.
+            **options: `modalities`, by default all (the parts that the others need are not loaded); `dtype`, by
+                default that of the checkpoint; `revision` of the Hub; and fields of [`ScalarJointConfig`],
+                `projection_dim=256` say.
+
+        Returns:
+            [`ScalarJointModel`] in evaluation mode, with the calls of [`ScalarModel`]; its processor is made by
+            [`ScalarProcessor.from_joint_encoder`].
+
+        Raises:
+            ValueError: it is no joint encoder, or cannot compute in `dtype`.
+        """
+        return in_package("joint_encoders_scalar").model_from_joint_encoder(name_or_path, **options)
 
     @staticmethod
     def _load_tower(tower: str | PreTrainedModel, name: str) -> PreTrainedModel:

@@ -34,6 +34,7 @@ from .decoding_scalar import (
 from .feature_extraction_scalar import check_sampling_rate, is_number, list_waveforms, to_waveform
 from .image_processing_scalar import ScalarImageProcessorKwargs, is_picture, to_frames
 from .media_scalar import SAMPLING_RATE, Limits, MediaError, find_sidecar, resample
+from .package_scalar import in_package
 
 logger = logging.get_logger(__name__)
 
@@ -65,7 +66,7 @@ class Clip:
         path (`str`, *optional*): where it came from.
         pixel_values (`torch.FloatTensor` of shape `(frames, 3, height, width)`, *optional*): in place of `frames`.
         input_features (`torch.FloatTensor` of shape `(segments, time, mel)`, *optional*): in place of `waveform`.
-        num_samples (`int`, *optional*): of the sound that `input_features` were made of.
+        num_samples (`int`, *optional*): of the whole sound, if what is held is made of it or a part of it.
     """
 
     frames: np.ndarray | None = None
@@ -95,11 +96,14 @@ class Clip:
     @property
     def duration(self) -> float | None:
         """Seconds of sound."""
-        num_samples = self.num_samples if self.waveform is None else len(self.waveform)
+        num_samples = self.num_samples
+        if num_samples is None and self.waveform is not None:
+            num_samples = len(self.waveform)
         return None if num_samples is None else num_samples / SAMPLING_RATE
 
 
-def _is_path(item: Any) -> bool:
+def is_path(item: Any) -> bool:
+    """Whether this names a file."""
     return isinstance(item, (str, os.PathLike))
 
 
@@ -157,7 +161,8 @@ def _take_frames(video: Any, num_frames: int | None, training: bool, generator: 
     return to_frames(frames)
 
 
-def _take_waveform(audio: Any, sampling_rate: int) -> np.ndarray | None:
+def take_waveform(audio: Any, sampling_rate: int) -> np.ndarray | None:
+    """Take the sound of what is not a file; see `ScalarProcessor.read_clip`."""
     if isinstance(audio, (np.ndarray, torch.Tensor, list, tuple, Mapping)):
         return to_waveform(audio, sampling_rate)
     if hasattr(audio, "get_all_samples"):  # torchcodec.decoders.AudioDecoder
@@ -174,7 +179,7 @@ def _take_waveform(audio: Any, sampling_rate: int) -> np.ndarray | None:
 
 def _read_text(subtitle: Any, video: Any, limits: Limits) -> str | None:
     if subtitle is FROM_VIDEO:
-        if not _is_path(video):
+        if not is_path(video):
             return None
         sidecar = find_sidecar(video)
         return read_subtitle_track(video, limits) if sidecar is None else read_subtitle(sidecar, limits)
@@ -198,7 +203,8 @@ def _one_per_clip(name: str, items: Any, num_clips: int) -> list:
     return items
 
 
-def _one_generator_per_clip(generator: Any, num_clips: int) -> list[torch.Generator | None]:
+def one_generator_per_clip(generator: Any, num_clips: int) -> list[torch.Generator | None]:
+    """Give each clip its generator; one alone belongs to all."""
     if generator is None or isinstance(generator, torch.Generator):
         return [generator] * num_clips
     if len(generator) != num_clips:
@@ -284,6 +290,21 @@ class ScalarProcessor(ProcessorMixin):
         super().__init__(image_processor, feature_extractor, tokenizer)
         self.limits = Limits()
 
+    @staticmethod
+    def from_joint_encoder(name_or_path: str | os.PathLike, **options: Any) -> "ScalarProcessor":
+        """
+        Make the processor beside [`ScalarModel.from_joint_encoder`].
+
+        Args:
+            name_or_path (`str`): as there.
+            **options: `modalities` as there, `revision`, and settings: `num_frames=16`, or a prompt in place of the
+                encoder's own, say.
+
+        Returns:
+            `ScalarJointProcessor`, with the calls of this class.
+        """
+        return in_package("joint_encoders_scalar").processor_from_joint_encoder(name_or_path, **options)
+
     def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> type:
         """As in `ProcessorMixin`, but without Pillow too: its class of image processors is a placeholder there."""
         if argument_name == "image_processor" and isinstance(argument, BaseImageProcessor):
@@ -358,8 +379,8 @@ class ScalarProcessor(ProcessorMixin):
             num_frames = None
         video, audio = _unnested(video), _unnested(audio)
         if audio is FROM_VIDEO:
-            audio = video if _is_path(video) else None
-        clip = Clip(path=next((os.fspath(item) for item in (video, audio) if _is_path(item)), None))
+            audio = video if is_path(video) else None
+        clip = Clip(path=next((os.fspath(item) for item in (video, audio) if is_path(item)), None))
 
         def read(reader: Callable, item: Any, *arguments: Any) -> None:
             if item is None:
@@ -380,7 +401,7 @@ class ScalarProcessor(ProcessorMixin):
         self, clip: Clip, video: Any, num_frames: int | None, training, generator, processed: bool
     ) -> None:
         options = {"training": training, "generator": generator}
-        if not _is_path(video):
+        if not is_path(video):
             clip.frames = _take_frames(video, num_frames, **options)
             if processed and clip.frames is not None:
                 clip.pixel_values, clip.frames = self.image_processor.process_frames(clip.frames, **options), None
@@ -393,7 +414,7 @@ class ScalarProcessor(ProcessorMixin):
 
     def _read_audio(self, clip: Clip, audio: Any, training, generator, processed: bool) -> None:
         extractor, num_samples = self.feature_extractor, None
-        if _is_path(audio) and processed:
+        if is_path(audio) and processed:
 
             def choose(available: int) -> list[tuple[int, int]]:
                 return (
@@ -406,7 +427,7 @@ class ScalarProcessor(ProcessorMixin):
                     clip.input_features, clip.num_samples = extractor.process_parts(parts), num_samples
         else:
             waveform = (
-                read_audio(audio, self.limits) if _is_path(audio) else _take_waveform(audio, extractor.sampling_rate)
+                read_audio(audio, self.limits) if is_path(audio) else take_waveform(audio, extractor.sampling_rate)
             )
             if waveform is not None:
                 num_samples = len(waveform)
@@ -415,11 +436,14 @@ class ScalarProcessor(ProcessorMixin):
                 if processed and waveform is not None:
                     clip.input_features = extractor.process_waveform(waveform, training, generator)
                     clip.waveform, clip.num_samples = None, num_samples
-        if num_samples is not None and num_samples < extractor.min_samples:
+        self._note_if_short(clip, num_samples, extractor.min_samples)
+
+    def _note_if_short(self, clip: Clip, num_samples: int | None, least: int) -> None:
+        if num_samples is not None and num_samples < least:
             self._note(
                 clip,
-                f"{clip.path or 'waveform'}: audio of {num_samples} samples, shorter than one 25 ms window "
-                f"({extractor.min_samples}): counts as absent.",
+                f"{clip.path or 'waveform'}: audio of {num_samples} samples, shorter than one "
+                f"{1000 * least / SAMPLING_RATE:g} ms window ({least}): counts as absent.",
             )
 
     def _read_subtitle(self, clip: Clip, subtitle: Any, video: Any) -> None:
@@ -572,7 +596,7 @@ class ScalarProcessor(ProcessorMixin):
         streams = {"videos": videos, "audio": audio, "subtitles": subtitles}
         num_clips = next(len(items) for items in streams.values() if isinstance(items, list))
         rows = zip(*(_one_per_clip(name, items, num_clips) for name, items in streams.items()), strict=True)
-        generators = _one_generator_per_clip(generator, num_clips)
+        generators = one_generator_per_clip(generator, num_clips)
         options = {"training": training, "on_error": on_error}
         if num_frames is None:
             options |= {"num_frames": "all", "processed": False}
@@ -604,34 +628,33 @@ class ScalarProcessor(ProcessorMixin):
     def _has_subtitle(self, clip: Clip) -> bool:
         return clip.subtitle is not None and (self.presence == "vast" or bool(clip.subtitle.strip()))
 
-    def _process_clips(
-        self, clips: list[Clip], num_frames: int | None, training: bool, generator: Any
-    ) -> dict[str, torch.Tensor]:
+    def _presence_of(self, clips: list[Clip]) -> torch.Tensor:
+        """Which modalities each clip has, (batch, 3)."""
         if not clips:
             raise ValueError("The list of clips is empty: pass at least one clip.")
-        modality_mask = torch.tensor(
-            [[clip.has_video, clip.has_audio, self._has_subtitle(clip)] for clip in clips]
-        )  # (batch, 3)
+        modality_mask = torch.tensor([self._has(clip) for clip in clips])
         if empty := (~modality_mask.any(dim=1)).nonzero().flatten().tolist():
             names = ", ".join(f"{row} ({clips[row].path or 'no path'})" for row in empty)
             problems = "".join(f"\n  {problem}" for row in empty for problem in clips[row].problems)
             raise ValueError(
                 f"Every clip needs at least one of {MODALITIES}; these have none: {names}. Leave them out.{problems}"
             )
+        return modality_mask
+
+    def _has(self, clip: Clip) -> list[bool]:
+        """Whether a clip has video, audio and subtitle."""
+        return [clip.has_video, clip.has_audio, self._has_subtitle(clip)]
+
+    def _process_clips(
+        self, clips: list[Clip], num_frames: int | None, training: bool, generator: Any
+    ) -> dict[str, torch.Tensor]:
+        modality_mask = self._presence_of(clips)
         has_video, has_audio, has_subtitle = modality_mask.unbind(dim=1)
-        generators = _one_generator_per_clip(generator, len(clips))
+        generators = one_generator_per_clip(generator, len(clips))
         data = {"modality_mask": modality_mask}
         if has_video.any():
-            rows = [
-                self._process_frames(clip, num_frames, training, generator)
-                for clip, generator in zip(clips, generators, strict=True)
-                if clip.has_video
-            ]
-            if len({len(row) for row in rows}) > 1:
-                raise ValueError(
-                    f"With `do_sample_frames=False` clips must have equally many frames, got {[len(r) for r in rows]}."
-                )
-            data["pixel_values_videos"] = _scatter(has_video, rows)
+            rows = self._process_videos_of(clips, has_video, num_frames, training, generators)
+            data["pixel_values_videos"] = scatter(has_video, rows)
         if has_audio.any():
             rows = [
                 self.feature_extractor.process_waveform(clip.waveform, training, generator)
@@ -640,13 +663,27 @@ class ScalarProcessor(ProcessorMixin):
                 for clip, generator in zip(clips, generators, strict=True)
                 if clip.has_audio
             ]
-            data["input_features"] = _scatter(has_audio, rows)
+            data["input_features"] = scatter(has_audio, rows)
         if has_subtitle.any():
             texts = [c.subtitle for c in clips if self._has_subtitle(c)]
             tokens = self._tokenize(texts, {"max_length": self.max_subtitle_length})
-            data["subtitle_input_ids"] = _scatter(has_subtitle, tokens["input_ids"], self.tokenizer.pad_token_id)
-            data["subtitle_attention_mask"] = _scatter(has_subtitle, tokens["attention_mask"])
+            data["subtitle_input_ids"] = scatter(has_subtitle, tokens["input_ids"], self.tokenizer.pad_token_id)
+            data["subtitle_attention_mask"] = scatter(has_subtitle, tokens["attention_mask"])
         return data
+
+    def _process_videos_of(
+        self, clips: list[Clip], has_video: torch.Tensor, num_frames: int | None, training: bool, generators: list
+    ) -> list[torch.Tensor]:
+        rows = [
+            self._process_frames(clip, num_frames, training, generator)
+            for clip, generator, here in zip(clips, generators, has_video.tolist(), strict=True)
+            if here
+        ]
+        if len({len(row) for row in rows}) > 1:
+            raise ValueError(
+                f"With `do_sample_frames=False` clips must have equally many frames, got {[len(r) for r in rows]}."
+            )
+        return rows
 
     def _process_frames(self, clip: Clip, num_frames: int | None, training: bool, generator) -> torch.Tensor:
         if clip.pixel_values is not None:
@@ -662,7 +699,7 @@ class ScalarProcessor(ProcessorMixin):
         return self.image_processor.process_frames(frames, training, generator)
 
 
-def _scatter(present: torch.Tensor, rows: Sequence[torch.Tensor], fill: float = 0) -> torch.Tensor:
+def scatter(present: torch.Tensor, rows: Sequence[torch.Tensor], fill: float = 0) -> torch.Tensor:
     """Put the rows of present clips in their places of the batch, `fill` elsewhere."""
     rows = rows if isinstance(rows, torch.Tensor) else torch.stack(rows)
     if bool(present.all()):
@@ -674,4 +711,14 @@ def _scatter(present: torch.Tensor, rows: Sequence[torch.Tensor], fill: float = 
 
 ScalarProcessor.register_for_auto_class("AutoProcessor")
 
-__all__ = ["FROM_VIDEO", "PRESENCES", "Clip", "ScalarProcessor", "ScalarProcessorKwargs"]
+__all__ = [
+    "FROM_VIDEO",
+    "PRESENCES",
+    "Clip",
+    "ScalarProcessor",
+    "ScalarProcessorKwargs",
+    "is_path",
+    "one_generator_per_clip",
+    "scatter",
+    "take_waveform",
+]

@@ -1,0 +1,117 @@
+"""Configuration of a model on one joint encoder, and what is known of the families of such encoders."""
+
+from dataclasses import dataclass
+
+from huggingface_hub.dataclasses import strict
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.configuration_utils import SubConfigSpec
+
+from .configuration_scalar import MODALITIES
+
+
+@dataclass(frozen=True)
+class JointFamily:
+    """
+    What has to be known of a kind of joint encoder that transformers does not say in one way for all.
+
+    Args:
+        towers (`dict`): the part of the configuration that each modality alone needs; without it the modality is left
+            out, and nothing of it is loaded.
+        width (`tuple` of `str`): where the configuration states the dimension of the tokens that are pooled.
+        has_float16 (`bool`): whether half precision of 16 bits has the range that its activations need.
+    """
+
+    towers: dict[str, str]
+    width: tuple[str, ...]
+    has_float16: bool = True
+
+
+FAMILIES = {
+    "embedding_gemma2": JointFamily(
+        towers={"video": "vision_config", "audio": "audio_config"},
+        width=("text_config", "embedding_dim"),
+        has_float16=False,
+    ),
+}
+"""The families that [`ScalarJointModel`] computes, by the `model_type` of the encoder."""
+
+
+@strict
+class ScalarJointConfig(PreTrainedConfig):
+    """Configuration of [`ScalarJointModel`]: one encoder of texts, pictures and sound, and how clips are scored.
+
+    Args:
+        backbone_config (`PreTrainedConfig` or `dict`, *optional*): of the encoder, one of [`FAMILIES`]. `None` for
+            encoders that another library holds (`ScalarSentenceModel`).
+        modalities (`list[str]`): what is embedded of a clip; the rest is absent, whatever a clip has.
+        projection_dim (`int`): dimension D of the shared space: the encoder's, or fewer of its first components
+            (Matryoshka), which only some encoders are trained for.
+        aggregation (`str`), query_temperature (`float`), has_logit_scale (`bool`): as in [`ScalarConfig`].
+        initializer_range (`float`): standard deviation of what is newly initialised.
+    """
+
+    model_type = "scalar_joint"
+    sub_configs_defaults = {
+        "backbone_config": SubConfigSpec(config_class=AutoConfig, model_type="embedding_gemma2", optional=True)
+    }
+
+    backbone_config: dict | PreTrainedConfig | None = None
+    modalities: list[str] | tuple[str, ...] = MODALITIES
+    projection_dim: int = 768
+    aggregation: str = "scalar"
+    query_temperature: float | int = 0.1
+    has_logit_scale: bool = False
+    initializer_range: float = 0.02
+
+    # What only the model with three towers may have; whoever scores or embeds asks both kinds.
+    has_concat_heads = False
+    has_cross_attention = False
+    condition_on = ()
+
+    def __post_init__(self, **kwargs):
+        self.modalities = list(self.modalities)
+        super().__post_init__(**kwargs)
+
+    def validate_joint(self) -> None:
+        """Check the relations between fields on which the model relies."""
+        from .aggregation_scalar import METHODS  # which needs this file's sibling
+        from .pairs_scalar import check_temperature
+
+        check_temperature(self.query_temperature)
+        if self.aggregation not in METHODS or METHODS[self.aggregation].uses_concat_heads:
+            known = tuple(name for name, method in METHODS.items() if not method.uses_concat_heads)
+            raise ValueError(f"`aggregation` must be one of {known}, got {self.aggregation!r}.")
+        if not self.modalities or list(self.modalities) != [n for n in MODALITIES if n in self.modalities]:
+            raise ValueError(
+                f"`modalities` must be some of {MODALITIES}, each once and in this order, got {self.modalities!r}."
+            )
+        if self.backbone_config is None:
+            return
+        family = FAMILIES.get(self.backbone_config.model_type)
+        if family is None:
+            raise ValueError(
+                f"`backbone_config` must be of a family of joint encoders {tuple(FAMILIES)}, got "
+                f"{self.backbone_config.model_type!r}."
+            )
+        lacking = [
+            name
+            for name, tower in family.towers.items()
+            if name in self.modalities and getattr(self.backbone_config, tower) is None
+        ]
+        if lacking:
+            raise ValueError(f"`modalities` names {lacking}, but `backbone_config` has no tower for them.")
+        if not 1 <= self.projection_dim <= (width := encoder_width(self.backbone_config)):
+            raise ValueError(
+                f"`projection_dim` must be from 1 to the encoder's own dimension {width}, got {self.projection_dim}."
+            )
+
+
+def encoder_width(backbone_config: PreTrainedConfig) -> int:
+    """Return the dimension of an encoder's embeddings."""
+    value = backbone_config
+    for name in FAMILIES[backbone_config.model_type].width:
+        value = getattr(value, name)
+    return value
+
+
+__all__ = ["FAMILIES", "JointFamily", "ScalarJointConfig", "encoder_width"]

@@ -1,0 +1,188 @@
+"""Frames to patches of a joint encoder, with torch alone: the encoder's own processor needs torchvision.
+
+What is computed is what that one computes: each frame keeps its proportions and is as large as its budget of soft
+tokens allows, resized bicubically with antialiasing on uint8.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from transformers.image_processing_utils import BaseImageProcessor
+
+from .arguments_scalar import Settings
+from .decoding_scalar import to_tensor
+from .image_processing_scalar import check_uint8, to_frames
+
+_BICUBIC = 3  # PIL.Image.Resampling.BICUBIC
+
+
+def patch_grid(height: int, width: int, max_patches: int, patch_size: int, pooling: int) -> tuple[int, int]:
+    """Choose how many patches a picture has, down and across.
+
+    Args:
+        height (`int`), width (`int`): of the picture, in pixels.
+        max_patches (`int`): budget.
+        patch_size (`int`): side of a patch, in pixels.
+        pooling (`int`): side of the square of patches that becomes one soft token: both counts are multiples of it.
+    Returns:
+        `tuple[int, int]`: the largest counts in about the proportions of the picture; a side that would be nothing is
+        one square, the other at most as many as the budget has.
+    """
+    factor = math.sqrt(max_patches * patch_size**2 / (height * width))
+    step = pooling * patch_size
+    rows, columns = math.floor(factor * height / step), math.floor(factor * width / step)
+    if not rows and not columns:
+        raise ValueError(f"A budget of {max_patches} patches holds no square of {pooling} by {pooling}.")
+    most = max_patches // pooling**2
+    if not rows:
+        rows, columns = 1, min(width // height, most)
+    elif not columns:
+        rows, columns = min(height // width, most), 1
+    return rows * pooling, columns * pooling
+
+
+class ScalarPatchImageProcessor(Settings, BaseImageProcessor):
+    """Resize and normalise the frames of clips, and cut them into patches.
+
+    Args:
+        max_soft_tokens (`int`): budget of a frame; it has at most `pooling_kernel_size ** 2` times as many patches.
+        patch_size (`int`), pooling_kernel_size (`int`): as the encoder has them.
+        image_mean, image_std (`list[float]`): per channel, of values in [0, 1].
+        rescale_factor (`float`): multiply 0..255 by this first.
+    Raises:
+        TypeError: a name that no setting has.
+        ValueError: a value out of its range.
+    """
+
+    model_input_names = ["pixel_values_videos", "video_position_ids"]
+
+    def __init__(
+        self,
+        max_soft_tokens: int = 70,
+        patch_size: int = 16,
+        pooling_kernel_size: int = 3,
+        image_mean: Sequence[float] = (0.0, 0.0, 0.0),
+        image_std: Sequence[float] = (1.0, 1.0, 1.0),
+        rescale_factor: float = 1 / 255,
+        **kwargs: Any,
+    ):
+        super().__init__(**self.known_only(kwargs))
+        for name, value in (
+            ("max_soft_tokens", max_soft_tokens),
+            ("patch_size", patch_size),
+            ("pooling_kernel_size", pooling_kernel_size),
+        ):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"`{name}` must be a whole number, at least 1, got {value!r}.")
+            setattr(self, name, value)
+        for name, values in (("image_mean", image_mean), ("image_std", image_std)):
+            values = list(values)
+            if len(values) != 3 or (name == "image_std" and 0 in values):
+                raise ValueError(f"`{name}` must be three numbers, of red, green and blue, got {values}.")
+            setattr(self, name, values)
+        self.rescale_factor = rescale_factor
+
+    @classmethod
+    def from_encoder(cls, settings: Mapping[str, Any]) -> "ScalarPatchImageProcessor":
+        """Take over the settings of an encoder's own video processor.
+
+        Raises:
+            ValueError: it does something else with pictures than what is done here.
+        """
+        expected = {"do_resize": True, "do_rescale": True, "do_normalize": True, "resample": _BICUBIC}
+        wrong = {name: settings[name] for name, value in expected.items() if settings.get(name, value) != value}
+        if wrong or settings.get("add_timestamps"):
+            wrong |= {"add_timestamps": True} if settings.get("add_timestamps") else {}
+            raise ValueError(f"Frames cannot be prepared as the encoder's video processor does, with {wrong}.")
+        known = cls.setting_names() - {"kwargs"}
+        return cls(**{name: value for name, value in settings.items() if name in known and value is not None})
+
+    @property
+    def max_patches(self) -> int:
+        """Patches of a frame, padding included."""
+        return self.max_soft_tokens * self.pooling_kernel_size**2
+
+    def _draw(self, height: int, width: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What happens to each frame of a clip of this size."""
+        grid = patch_grid(height, width, self.max_patches, self.patch_size, self.pooling_kernel_size)
+        size = tuple(count * self.patch_size for count in grid)
+        # The factor goes into mean and deviation, as where it is fused: a quotient is rounded once.
+        scale = 1.0 / self.rescale_factor
+        mean, std = (torch.tensor(values).view(3, 1, 1) * scale for values in (self.image_mean, self.image_std))
+
+        def process(frames: torch.Tensor) -> torch.Tensor:
+            if tuple(frames.shape[-2:]) != size:
+                frames = F.interpolate(frames, size, mode="bicubic", antialias=True, align_corners=False)
+            return (frames.float() - mean) / std
+
+        return process
+
+    def process_frames(
+        self,
+        frames: np.ndarray | torch.Tensor,
+        training: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> torch.Tensor:
+        """Resize and normalise the frames of one clip; nothing is drawn, in training either.
+
+        Args:
+            frames (uint8 array or tensor of shape `(frames, height, width, 3)` or `(frames, 3, height, width)`): RGB.
+        Returns:
+            `torch.FloatTensor` of shape `(frames, 3, height, width)`, in the size that `to_patches` cuts.
+        Raises:
+            TypeError: frames that are not uint8.
+            ValueError: another shape.
+        """
+        frames = to_tensor(frames if isinstance(frames, (np.ndarray, torch.Tensor)) else to_frames(frames))
+        check_uint8(frames)
+        if frames.ndim != 4 or 3 not in (frames.shape[1], frames.shape[3]) or 0 in frames.shape:
+            raise ValueError(
+                "Frames of a clip must have the shape (frames, height, width, 3) or (frames, 3, height, width), "
+                f"got {tuple(frames.shape)}."
+            )
+        if frames.shape[3] == 3:
+            frames = frames.permute(0, 3, 1, 2)  # (frames, 3, height, width)
+        return self._draw(*frames.shape[-2:])(frames)
+
+    def prepare(
+        self, training: bool = False, generator: torch.Generator | None = None
+    ) -> Callable[[int, int], Callable[[np.ndarray], torch.Tensor]]:
+        """Process the frames of a clip one at a time, as they are decoded; see [`~decoding_scalar.prepare_frames`]."""
+
+        def start(height: int, width: int) -> Callable[[np.ndarray], torch.Tensor]:
+            process = self._draw(height, width)
+            return lambda frame: process(to_tensor(frame).permute(2, 0, 1)[None])[0]
+
+        return start
+
+    def num_soft_tokens(self, frames: torch.Tensor) -> int:
+        """How many soft tokens the encoder makes of each of these processed frames."""
+        height, width = frames.shape[-2:]
+        return height * width // (self.patch_size * self.pooling_kernel_size) ** 2
+
+    def to_patches(self, frames: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cut processed frames into patches.
+
+        Args:
+            frames (`torch.FloatTensor` of shape `(frames, 3, height, width)`): of `process_frames`.
+        Returns:
+            The patches `(frames, max_patches, values)`, zero where there are fewer, and their places across and down
+            `(frames, max_patches, 2)`, -1 there.
+        """
+        side, num_frames = self.patch_size, len(frames)
+        patches = F.unfold(frames, side, stride=side)  # (frames, 3 * side * side, patches), channels outermost
+        patches = patches.unflatten(1, (3, -1)).permute(0, 3, 2, 1).flatten(2)  # channels innermost
+        height, width = (size // side for size in frames.shape[-2:])
+        places = torch.cartesian_prod(torch.arange(height), torch.arange(width)).flip(1)  # (patches, 2)
+        padding = self.max_patches - len(places)
+        patches = F.pad(patches, (0, 0, 0, padding))
+        return patches, F.pad(places, (0, 0, 0, padding), value=-1).expand(num_frames, -1, -1)
+
+
+ScalarPatchImageProcessor.register_for_auto_class("AutoImageProcessor")
+
+__all__ = ["ScalarPatchImageProcessor", "patch_grid"]

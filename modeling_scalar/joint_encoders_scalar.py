@@ -1,0 +1,245 @@
+"""From a public joint encoder, by name, to a model and its processor. For programs; remote code does not need it.
+
+What its publisher says of prompts, pooling and frames is read from the files, not guessed: those of transformers, and
+those of Sentence Transformers beside them.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoTokenizer, PreTrainedConfig
+from transformers.utils import FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME
+
+from .checking_scalar import file_of, place_of, read_object
+from .configuration_joint_scalar import FAMILIES, ScalarJointConfig, encoder_width
+from .configuration_scalar import MODALITIES
+from .image_processing_joint_scalar import ScalarPatchImageProcessor
+from .modeling_joint_scalar import JointEncoderModel, ScalarJointModel
+from .processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor
+
+_SENTINEL = "\ue000"  # stands for a text while a template is rendered
+_PROMPT_NAMES = {"query_prompt": ("query",), "document_prompt": ("document", "passage", "corpus")}
+
+
+@dataclass
+class Encoder:
+    """
+    What the files of a joint encoder say.
+
+    Args:
+        name (`str`): an absolute folder or a Hub id.
+        revision (`str`, *optional*): of the Hub.
+        config (`PreTrainedConfig`, *optional*): of transformers, if it is of one of [`FAMILIES`] and pooled as those
+            are; else Sentence Transformers has to compute it.
+        prompts (`dict`): `query_prompt` and `document_prompt`, where Sentence Transformers puts one.
+    """
+
+    name: str
+    revision: str | None = None
+    config: PreTrainedConfig | None = None
+    prompts: dict[str, str] = field(default_factory=dict)
+
+
+def _is_plain(encoder: Encoder, path: Path) -> bool:
+    """Whether Sentence Transformers takes the mean of the encoder's tokens and nothing else."""
+    try:
+        modules = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from error
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        return False
+    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or modules[0].get("path"):
+        return False
+    path = file_of(encoder.name, f"{modules[1].get('path')}/config.json", encoder.revision)
+    pooling = {} if path is None else read_object(path)
+    modes = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on]
+    mode = pooling.get("pooling_mode", modes or "mean")
+    return mode in ("mean", ["mean"], ["pooling_mode_mean_tokens"]) and pooling.get("include_prompt", True)
+
+
+def look_at(name_or_path: str | os.PathLike, revision: str | None = None) -> Encoder | None:
+    """
+    Read the files of a joint encoder; no code of them runs, and no weight is read.
+
+    Args:
+        name_or_path (`str`): a folder or a Hub id.
+        revision (`str`, *optional*): of the Hub.
+
+    Returns:
+        [`Encoder`], `None` if it is neither of a known family nor a SentenceTransformer.
+
+    Raises:
+        ValueError: there is no such folder, or a file is damaged.
+    """
+    encoder = Encoder(place_of(name_or_path), revision)
+    files = {
+        name: file_of(encoder.name, name, revision)
+        for name in ("config.json", "modules.json", "config_sentence_transformers.json")
+    }
+    config = {} if files["config.json"] is None else read_object(files["config.json"])
+    is_known = config.get("model_type") in FAMILIES
+    if not is_known and files["modules.json"] is None:
+        return None
+    if files["config_sentence_transformers.json"] is not None:
+        content = read_object(files["config_sentence_transformers.json"])
+        prompts, default = content.get("prompts") or {}, content.get("default_prompt_name")
+        for setting, names in _PROMPT_NAMES.items():
+            found = next((prompts[name] for name in (*names, default) if prompts.get(name)), None)
+            if found is not None:
+                encoder.prompts[setting] = found
+    if is_known and (files["modules.json"] is None or _is_plain(encoder, files["modules.json"])):
+        encoder.config = AutoConfig.from_pretrained(encoder.name, revision=revision or "main", trust_remote_code=False)
+    return encoder
+
+
+def _known(name_or_path: str | os.PathLike, revision: str | None) -> Encoder:
+    encoder = look_at(name_or_path, revision)
+    if encoder is None:
+        raise ValueError(
+            f"{name_or_path} is no joint encoder: expected a model of {' or '.join(FAMILIES)}, or a folder of "
+            "Sentence Transformers, which has a modules.json."
+        )
+    return encoder
+
+
+def _check_modalities(modalities: Iterable[str]) -> list[str]:
+    modalities = list(modalities)
+    if not modalities or (unknown := [name for name in modalities if name not in MODALITIES]):
+        raise ValueError(f"`modalities` must be some of {MODALITIES}, got {unknown if modalities else modalities}.")
+    return [name for name in MODALITIES if name in modalities]
+
+
+def model_from_joint_encoder(
+    name_or_path: str | os.PathLike,
+    modalities: Sequence[str] = MODALITIES,
+    dtype: torch.dtype | None = None,
+    revision: str | None = None,
+    **config_kwargs: Any,
+) -> JointEncoderModel:
+    """
+    Make a model of a joint encoder; see [`ScalarModel.from_joint_encoder`].
+
+    Raises:
+        ValueError: it is no joint encoder, lacks weights, or cannot compute in `dtype`.
+    """
+    encoder, modalities = _known(name_or_path, revision), _check_modalities(modalities)
+    if encoder.config is None:
+        from .sentence_scalar import ScalarSentenceModel
+
+        return ScalarSentenceModel.from_folder(encoder.name, modalities, dtype, revision, **config_kwargs)
+    config, family = encoder.config, FAMILIES[encoder.config.model_type]
+    if dtype == torch.float16 and not family.has_float16:
+        raise ValueError(f"{encoder.name} gives NaN in float16. Load it in bfloat16 or float32.")
+    without = [tower for name, tower in family.towers.items() if name not in modalities]
+    for tower in without:
+        setattr(config, tower, None)
+    options = {} if dtype is None else {"dtype": dtype}
+    backbone, info = AutoModel.from_pretrained(
+        encoder.name,
+        config=config,
+        revision=revision or "main",
+        use_safetensors=True,
+        output_loading_info=True,
+        trust_remote_code=False,
+        **options,
+    )
+    if info["missing_keys"]:
+        raise ValueError(
+            f"{encoder.name} lacks {len(info['missing_keys'])} weights of its model, such as "
+            f"{sorted(info['missing_keys'])[:3]}. Download it again."
+        )
+    fields = {"projection_dim": encoder_width(config), "modalities": modalities} | config_kwargs
+    return ScalarJointModel(ScalarJointConfig(backbone_config=config, **fields), backbone=backbone).eval()
+
+
+# Processors ---------------------------------------------------------------------------------------------------------
+
+
+def _settings_of(encoder: Encoder, part: str, files: tuple[str, ...]) -> dict[str, Any]:
+    """The saved settings of a part of a processor, in the one file of today or in one of its own."""
+    path = file_of(encoder.name, PROCESSOR_NAME, encoder.revision)
+    content = {} if path is None else read_object(path)
+    if isinstance(content.get(part), dict):
+        return content[part]
+    for name in files:
+        if (path := file_of(encoder.name, name, encoder.revision)) is not None:
+            return read_object(path)
+    return {}
+
+
+def _rendered(tokenizer: Any, prompt: str | None, content: dict[str, str], mark: str) -> str:
+    messages = [{"role": "system", "content": [{"type": "text", "text": prompt}]}] if prompt else []
+    text = tokenizer.apply_chat_template([*messages, {"role": "user", "content": [content]}], tokenize=False)
+    if text.count(mark) != 1:
+        raise ValueError(f"The chat template must show {mark!r} once, got {text!r}. Give the prompts yourself.")
+    return text.replace(mark, "{}")
+
+
+def _prompts(encoder: Encoder, tokenizer: Any) -> dict[str, Any]:
+    """What Sentence Transformers puts around texts and media: by the chat template if there is one, else prompts
+    before texts, and none before media."""
+    if getattr(tokenizer, "chat_template", None) is None:
+        return dict(encoder.prompts)
+    prompts = {
+        name: _rendered(tokenizer, encoder.prompts.get(name), {"type": "text", "text": _SENTINEL}, _SENTINEL)
+        for name in _PROMPT_NAMES
+    }
+    media = {
+        _rendered(tokenizer, encoder.prompts.get("document_prompt"), {"type": kind}, mark)
+        for kind, mark in (("video", VIDEO_TOKEN), ("audio", tokenizer.audio_token))
+    }
+    if len(media) > 1:
+        raise ValueError(
+            f"The chat template of {encoder.name} treats video and audio differently: {sorted(media)}. Give the "
+            "prompts yourself."
+        )
+    prompts["media_prompt"] = media.pop()
+    first = tokenizer.bos_token or _SENTINEL
+    return prompts | {"add_special_tokens": not all(prompt.startswith(first) for prompt in prompts.values())}
+
+
+def processor_from_joint_encoder(
+    name_or_path: str | os.PathLike,
+    modalities: Sequence[str] = MODALITIES,
+    revision: str | None = None,
+    **settings: Any,
+) -> Any:
+    """
+    Make the processor of a joint encoder; see [`ScalarProcessor.from_joint_encoder`].
+
+    Raises:
+        ValueError: it is no joint encoder, or a setting is out of its range.
+    """
+    encoder, modalities = _known(name_or_path, revision), _check_modalities(modalities)
+    if encoder.config is None:
+        from .sentence_scalar import ScalarSentenceProcessor
+
+        return ScalarSentenceProcessor(modalities=modalities, **settings)
+    options = {"revision": revision or "main", "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(encoder.name, **options)
+    if VIDEO_TOKEN not in tokenizer.get_vocab():
+        tokenizer.add_special_tokens({"additional_special_tokens": [VIDEO_TOKEN]})
+    for token, field_name in ((VIDEO_TOKEN, "video_token_id"), (tokenizer.audio_token, "audio_token_id")):
+        got, expected = tokenizer.convert_tokens_to_ids(token), getattr(encoder.config, field_name)
+        if got != expected:
+            raise ValueError(
+                f"{token!r} has the number {got} in the tokenizer of {encoder.name}, but its model takes {expected} "
+                "for it. Download both again."
+            )
+    extractor = AutoFeatureExtractor.from_pretrained(encoder.name, **options)
+    frames = _settings_of(encoder, "video_processor", (VIDEO_PROCESSOR_NAME, FEATURE_EXTRACTOR_NAME))
+    longest = min(8192, tokenizer.model_max_length)
+    own = {"max_length": longest, "max_text_length": longest, "max_subtitle_length": longest}
+    if not settings.keys() >= {"query_prompt", "document_prompt", "media_prompt"}:
+        own |= _prompts(encoder, tokenizer)
+    settings = own | {"modalities": modalities} | settings
+    return ScalarJointProcessor(ScalarPatchImageProcessor.from_encoder(frames), extractor, tokenizer, **settings)
+
+
+__all__ = ["Encoder", "look_at", "model_from_joint_encoder", "processor_from_joint_encoder"]

@@ -1,0 +1,250 @@
+"""Clips and captions to the tensors of `ScalarJointModel`.
+
+Reading is that of [`ScalarProcessor`]: the same files, limits, frames and subtitles. What differs is what is made of
+it: each modality becomes a sequence of its own, of a prompt and of placeholders that the encoder fills.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+from transformers.feature_extraction_utils import FeatureExtractionMixin
+from transformers.image_processing_utils import BaseImageProcessor
+from transformers.utils import logging
+
+from .configuration_scalar import MODALITIES
+from .decoding_scalar import read_audio, read_audio_parts
+from .media_scalar import SAMPLING_RATE
+from .processing_scalar import Clip, ScalarProcessor, is_path, one_generator_per_clip, scatter, take_waveform
+
+logger = logging.get_logger(__name__)
+
+_MIN_SAMPLES = SAMPLING_RATE * 30 // 1000  # the encoder has no token for less, and fails
+VIDEO_TOKEN = "<|video|>"
+"""The encoder's own processor names it so, whatever its tokenizer says."""
+
+
+def with_prompt(prompt: str, content: str) -> str:
+    """Put a content where a prompt has its `{}`, else behind it."""
+    before, _, behind = prompt.partition("{}")
+    return before + content + behind
+
+
+class ScalarJointProcessor(ScalarProcessor):
+    """Read clips and turn them, and captions, into the inputs of `ScalarJointModel`.
+
+    Args:
+        image_processor (`ScalarPatchImageProcessor`), feature_extractor (`Gemma4AudioFeatureExtractor`), tokenizer:
+            the parts; the last two are the encoder's own.
+        num_frames (`int`), num_train_frames (`int`): frames of a clip at test time and in training.
+        max_length (`int`): tokens that the encoder reads at once, whatever they stand for.
+        max_text_length (`int`), max_subtitle_length (`int`): tokens of a text, with its prompt; longer ones are cut.
+        max_audio_seconds (`float`): what the encoder hears; of a longer sound the rest is left out, which is said.
+        query_prompt (`str`), document_prompt (`str`), media_prompt (`str`): what stands around a query, a subtitle,
+            and frames or sound. With `{}` in place of the content, or else before it.
+        add_special_tokens (`bool`): let the tokenizer add its own. Off where the prompts hold them.
+        modalities (`list[str]`): what is made of a clip; the rest is not read.
+
+    Attributes:
+        limits ([`Limits`]): what reading a file may take, as in [`ScalarProcessor`].
+    """
+
+    def __init__(
+        self,
+        image_processor: BaseImageProcessor,
+        feature_extractor: FeatureExtractionMixin,
+        tokenizer: PreTrainedTokenizerBase,
+        num_frames: int = 8,
+        num_train_frames: int = 8,
+        max_length: int = 8192,
+        max_text_length: int = 8192,
+        max_subtitle_length: int = 8192,
+        max_audio_seconds: float = 30,
+        query_prompt: str = "",
+        document_prompt: str = "",
+        media_prompt: str = "",
+        add_special_tokens: bool = True,
+        modalities: Iterable[str] = MODALITIES,
+    ):
+        self.max_length = max_length
+        self.max_audio_seconds = max_audio_seconds
+        self.query_prompt, self.document_prompt, self.media_prompt = query_prompt, document_prompt, media_prompt
+        self.add_special_tokens = add_special_tokens
+        self.modalities = list(modalities)
+        if unknown := [name for name in self.modalities if name not in MODALITIES]:
+            raise ValueError(f"`modalities` must be some of {MODALITIES}, got {unknown}.")
+        if max_audio_seconds * SAMPLING_RATE < _MIN_SAMPLES:
+            raise ValueError(f"`max_audio_seconds` must be at least 0.03, got {max_audio_seconds!r}.")
+        for name, value in (("max_text_length", max_text_length), ("max_subtitle_length", max_subtitle_length)):
+            if value > max_length:
+                raise ValueError(f"`{name}` must be at most `max_length`, {max_length}, got {value}.")
+        super().__init__(
+            image_processor,
+            feature_extractor,
+            tokenizer,
+            num_frames=num_frames,
+            num_train_frames=num_train_frames,
+            max_text_length=max_text_length,
+            max_subtitle_length=max_subtitle_length,
+        )
+        self._has_told_of_cut = False
+
+    @property
+    def model_input_names(self) -> list[str]:
+        """The keys that a call can return."""
+        return [
+            "input_ids",
+            "attention_mask",
+            "pixel_values_videos",
+            "video_position_ids",
+            "video_input_ids",
+            "video_attention_mask",
+            "input_features",
+            "input_features_mask",
+            "audio_input_ids",
+            "audio_attention_mask",
+            "subtitle_input_ids",
+            "subtitle_attention_mask",
+            "modality_mask",
+        ]
+
+    @property
+    def max_samples(self) -> int:
+        """Samples of a sound that the encoder hears."""
+        return int(self.max_audio_seconds * SAMPLING_RATE)
+
+    # Reading ------------------------------------------------------------------------------------------------------
+
+    def read_clip(self, video: Any, *arguments: Any, **options: Any) -> Clip:
+        """Read what one clip has and the encoder takes; see [`ScalarProcessor.read_clip`]."""
+        clip = super().read_clip(video, *arguments, **options)
+        if clip.is_empty and not clip.problems and len(self.modalities) < len(MODALITIES):
+            self._note(clip, f"{clip.path or 'clip'}: it has nothing of what this encoder takes, {self.modalities}.")
+        return clip
+
+    def _read_video(self, clip: Clip, *arguments: Any) -> None:
+        if "video" in self.modalities:
+            super()._read_video(clip, *arguments)
+
+    def _read_subtitle(self, clip: Clip, *arguments: Any) -> None:
+        if "subtitle" in self.modalities:
+            super()._read_subtitle(clip, *arguments)
+
+    def _read_audio(self, clip: Clip, audio: Any, training, generator, processed: bool) -> None:
+        if "audio" not in self.modalities:
+            return
+        num_samples = None
+        if is_path(audio) and processed:
+
+            def choose(available: int) -> list[tuple[int, int]]:
+                return [(0, min(available, self.max_samples))] if available >= _MIN_SAMPLES else []
+
+            if (read := read_audio_parts(audio, choose, generator, self.limits)) is not None:
+                parts, num_samples = read
+                if parts:
+                    clip.waveform, clip.num_samples = parts[0], num_samples
+        else:
+            waveform = read_audio(audio, self.limits) if is_path(audio) else take_waveform(audio, SAMPLING_RATE)
+            num_samples = None if waveform is None else len(waveform)
+            if waveform is not None and num_samples >= _MIN_SAMPLES:
+                clip.waveform = np.asarray(waveform, np.float32)
+        if num_samples is not None and num_samples > self.max_samples:
+            self._tell_of_cut(clip, num_samples)
+        self._note_if_short(clip, num_samples, _MIN_SAMPLES)
+
+    def _tell_of_cut(self, clip: Clip, num_samples: int) -> None:
+        if not self._has_told_of_cut:
+            self._has_told_of_cut = True
+            name = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in clip.path or "waveform")
+            logger.warning(
+                f"{name}: the encoder hears the first {self.max_audio_seconds:g} s of sound, the rest of its "
+                f"{num_samples / SAMPLING_RATE:.0f} s is left out. That is said once, and holds for every longer clip."
+            )
+
+    # Texts --------------------------------------------------------------------------------------------------------
+
+    def _tokenize_captions(self, text: Any, options: dict[str, Any], return_tensors: str | None) -> Mapping[str, Any]:
+        if options.get("is_split_into_words"):
+            raise ValueError("`is_split_into_words` cannot be combined with the prompt of queries: join the words.")
+        if isinstance(text, str):
+            text = [text]
+        if isinstance(text, Iterable):
+            text = [with_prompt(self.query_prompt, item) if isinstance(item, str) else item for item in text]
+        return super()._tokenize_captions(text, options, return_tensors)
+
+    def _tokenize(self, texts: list, options: dict[str, Any], return_tensors: str | None = "pt") -> Mapping[str, Any]:
+        return super()._tokenize(texts, {"add_special_tokens": self.add_special_tokens} | options, return_tensors)
+
+    # Clips --------------------------------------------------------------------------------------------------------
+
+    def _has(self, clip: Clip) -> list[bool]:
+        has = dict(zip(MODALITIES, super()._has(clip), strict=True))
+        has["audio"] = clip.waveform is not None and len(clip.waveform) >= _MIN_SAMPLES
+        return [has[name] and name in self.modalities for name in MODALITIES]
+
+    def _process_clips(
+        self, clips: list[Clip], num_frames: int | None, training: bool, generator: Any
+    ) -> dict[str, torch.Tensor]:
+        modality_mask = self._presence_of(clips)
+        data = {"modality_mask": modality_mask}
+        here = {
+            name: [clip for clip, is_here in zip(clips, column.tolist(), strict=True) if is_here]
+            for name, column in zip(MODALITIES, modality_mask.unbind(dim=1), strict=True)
+        }
+        has_video, has_audio, has_subtitle = modality_mask.unbind(dim=1)
+        if here["video"]:
+            generators = one_generator_per_clip(generator, len(clips))
+            rows = self._process_videos_of(clips, has_video, num_frames, training, generators)
+            patches, places = zip(*map(self.image_processor.to_patches, rows), strict=True)
+            data["pixel_values_videos"] = scatter(has_video, patches)
+            data["video_position_ids"] = scatter(has_video, places, -1)
+            counts = [(len(row), self.image_processor.num_soft_tokens(row)) for row in rows]
+            data |= self._sequences("video", has_video, here["video"], map(self._video_placeholder, counts))
+        if here["audio"]:
+            sounds = [clip.waveform[: self.max_samples] for clip in here["audio"]]
+            features = self.feature_extractor(sounds, max_length=self.max_samples, return_tensors="pt")
+            mask = features["input_features_mask"].bool()
+            data["input_features"] = scatter(has_audio, features["input_features"])
+            data["input_features_mask"] = scatter(has_audio, mask)
+            counts = mask[:, ::4].sum(dim=1).tolist()  # two convolutions, each with every second place
+            data |= self._sequences("audio", has_audio, here["audio"], map(self._audio_placeholder, counts))
+        if here["subtitle"]:
+            texts = [with_prompt(self.document_prompt, clip.subtitle) for clip in here["subtitle"]]
+            tokens = self._tokenize(texts, {"max_length": self.max_subtitle_length})
+            data |= self._rows("subtitle", has_subtitle, tokens)
+        return data
+
+    def _video_placeholder(self, counts: tuple[int, int]) -> str:
+        num_frames, num_tokens = counts
+        return num_frames * f"{self.tokenizer.boi_token}{VIDEO_TOKEN * num_tokens}{self.tokenizer.eoi_token}"
+
+    def _audio_placeholder(self, num_tokens: int) -> str:
+        return f"{self.tokenizer.boa_token}{self.tokenizer.audio_token * num_tokens}{self.tokenizer.eoa_token}"
+
+    def _sequences(
+        self, name: str, present: torch.Tensor, clips: list[Clip], placeholders: Iterable[str]
+    ) -> dict[str, torch.Tensor]:
+        texts = [with_prompt(self.media_prompt, placeholder) for placeholder in placeholders]
+        tokens = self._tokenize(texts, {"truncation": False})
+        lengths = tokens["attention_mask"].sum(dim=1).tolist()
+        for clip, length in zip(clips, lengths, strict=True):
+            if length > self.max_length:
+                less = "`num_frames`" if name == "video" else "`max_audio_seconds`"
+                raise ValueError(
+                    f"{clip.path or 'A clip'}: its {name} takes {length} tokens, but the encoder reads "
+                    f"{self.max_length} at once. Set {less} lower."
+                )
+        return self._rows(name, present, tokens)
+
+    def _rows(self, name: str, present: torch.Tensor, tokens: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {
+            f"{name}_input_ids": scatter(present, tokens["input_ids"], self.tokenizer.pad_token_id),
+            f"{name}_attention_mask": scatter(present, tokens["attention_mask"]),
+        }
+
+
+ScalarJointProcessor.register_for_auto_class("AutoProcessor")
+
+__all__ = ["VIDEO_TOKEN", "ScalarJointProcessor", "with_prompt"]
