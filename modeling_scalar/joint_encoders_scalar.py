@@ -37,12 +37,18 @@ class Encoder:
         config (`PreTrainedConfig`, *optional*): of transformers, if it is of one of [`FAMILIES`] and pooled as those
             are; else Sentence Transformers has to compute it.
         prompts (`dict`): `query_prompt` and `document_prompt`, where Sentence Transformers puts one.
+        has_messages (`bool`): whether Sentence Transformers puts inputs into the chat template, if there is one.
+        max_length (`int`, *optional*): tokens that Sentence Transformers lets through.
+        processing (`dict`): what it tells the processor, by modality.
     """
 
     name: str
     revision: str | None = None
     config: PreTrainedConfig | None = None
     prompts: dict[str, str] = field(default_factory=dict)
+    has_messages: bool = True
+    max_length: int | None = None
+    processing: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def _is_plain(encoder: Encoder, path: Path) -> bool:
@@ -80,7 +86,7 @@ def look_at(name_or_path: str | os.PathLike, revision: str | None = None) -> Enc
     encoder = Encoder(place_of(name_or_path), revision)
     files = {
         name: file_of(encoder.name, name, revision)
-        for name in ("config.json", "modules.json", "config_sentence_transformers.json")
+        for name in ("config.json", "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json")
     }
     config = {} if files["config.json"] is None else read_object(files["config.json"])
     is_known = config.get("model_type") in FAMILIES
@@ -93,6 +99,11 @@ def look_at(name_or_path: str | os.PathLike, revision: str | None = None) -> Enc
             found = next((prompts[name] for name in (*names, default) if prompts.get(name)), None)
             if found is not None:
                 encoder.prompts[setting] = found
+    if files["modules.json"] is not None:
+        path = files["sentence_bert_config.json"]
+        content = {} if path is None else read_object(path)
+        encoder.has_messages = "message" in (content.get("modality_config") or {})
+        encoder.max_length, encoder.processing = content.get("max_seq_length"), content.get("processing_kwargs") or {}
     if is_known and (files["modules.json"] is None or _is_plain(encoder, files["modules.json"])):
         encoder.config = AutoConfig.from_pretrained(encoder.name, revision=revision or "main", trust_remote_code=False)
     return encoder
@@ -184,7 +195,7 @@ def _rendered(tokenizer: Any, prompt: str | None, content: dict[str, str], mark:
 def _prompts(encoder: Encoder, tokenizer: Any) -> dict[str, Any]:
     """What Sentence Transformers puts around texts and media: by the chat template if there is one, else prompts
     before texts, and none before media."""
-    if getattr(tokenizer, "chat_template", None) is None:
+    if not encoder.has_messages or getattr(tokenizer, "chat_template", None) is None:
         return dict(encoder.prompts)
     prompts = {
         name: _rendered(tokenizer, encoder.prompts.get(name), {"type": "text", "text": _SENTINEL}, _SENTINEL)
@@ -234,8 +245,11 @@ def processor_from_joint_encoder(
             )
     extractor = AutoFeatureExtractor.from_pretrained(encoder.name, **options)
     frames = _settings_of(encoder, "video_processor", (VIDEO_PROCESSOR_NAME, FEATURE_EXTRACTOR_NAME))
-    longest = min(8192, tokenizer.model_max_length)
+    frames |= encoder.processing.get("video", {})
+    longest = min(8192, tokenizer.model_max_length, encoder.max_length or 8192)
     own = {"max_length": longest, "max_text_length": longest, "max_subtitle_length": longest}
+    if (max_samples := encoder.processing.get("audio", {}).get("max_length")) is not None:
+        own["max_audio_seconds"] = max_samples / extractor.sampling_rate
     if not settings.keys() >= {"query_prompt", "document_prompt", "media_prompt"}:
         own |= _prompts(encoder, tokenizer)
     settings = own | {"modalities": modalities} | settings

@@ -12,6 +12,12 @@ QUERY_PROMPT = "task: search result | query: "
 DOCUMENT_PROMPT = "title: none | text: "
 
 
+# Content after content, without a mark of who says it; the prompt is what the system says.
+CHAT_TEMPLATE = """{{ bos_token }}{% for message in messages %}{% for part in message.content %}\
+{% if part.type == 'text' %}{{ part.text }}{% else %}{{ '<|' + part.type + '|>' }}{% endif %}\
+{% endfor %}{% endfor %}{{ eos_token }}"""
+
+
 def make_tokenizer() -> GemmaTokenizer:
     """One token a letter, and the special ones of the encoder."""
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
@@ -82,23 +88,30 @@ def make_config(tokenizer: GemmaTokenizer) -> EmbeddingGemma2Config:
     )  # fmt: skip
 
 
-def write_joint_encoder(folder: Path, **config_changes) -> Path:
+def write_joint_encoder(folder: Path, chat_template: str | None = None, max_soft_tokens: int = 70) -> Path:
     """Write an EmbeddingGemma 2 with the files of Sentence Transformers beside those of transformers."""
     tokenizer = make_tokenizer()
     config = make_config(tokenizer)
-    for name, value in config_changes.items():
-        setattr(config, name, value)
     torch.manual_seed(0)
     AutoModel.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     # The classes of pictures cannot be imported without torchvision: their settings are written as they write them.
+    frames = {"video_processor_type": "EmbeddingGemma2VideoProcessor", "max_soft_tokens": max_soft_tokens}
     processor = {
         "processor_class": "EmbeddingGemma2Processor",
         "feature_extractor": json.loads(Gemma4AudioFeatureExtractor().to_json_string()),
         "image_processor": {"image_processor_type": "Gemma4ImageProcessor"},
-        "video_processor": {"video_processor_type": "EmbeddingGemma2VideoProcessor", "max_soft_tokens": 70},
+        "video_processor": {
+            "video_processor_type": "EmbeddingGemma2VideoProcessor",
+            "max_soft_tokens": max_soft_tokens,
+        },
     }
     pooling = {"embedding_dimension": 24, "pooling_mode": "mean", "include_prompt": True}
+    forward = {"method": "forward", "method_output_name": "last_hidden_state"}
+    modalities = ["text", "image", "audio", "video"]
+    if chat_template is not None:
+        (folder / "chat_template.jinja").write_text(chat_template)
+        modalities.append("message")
     base = "sentence_transformers.base.modules"
     files = {
         "processor_config.json": processor,
@@ -111,6 +124,11 @@ def write_joint_encoder(folder: Path, **config_changes) -> Path:
             "prompts": {"query": QUERY_PROMPT, "document": DOCUMENT_PROMPT},
             "default_prompt_name": None,
             "similarity_fn_name": "cosine",
+        },
+        "sentence_bert_config.json": {
+            "transformer_task": "feature-extraction",
+            "modality_config": dict.fromkeys(modalities, forward),
+            "module_output_name": "token_embeddings",
         },
         "1_Pooling/config.json": pooling,
     }

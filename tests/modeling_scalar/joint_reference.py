@@ -1,0 +1,86 @@
+"""What Sentence Transformers and transformers make of a joint encoder, for the tests, in a process of its own.
+
+Their classes need torchvision, whose public wheel does not load beside a PyTorch for the CPU. What they call of it is
+one resizing and one normalisation: where it is absent, these two stand in for it.
+"""
+
+import importlib.util
+import sys
+from enum import Enum
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+
+def _resize(frames, size, interpolation=None, antialias=True):
+    import torch.nn.functional as F
+
+    assert interpolation == 3 and antialias and str(frames.dtype) == "torch.uint8"  # Pillow's number for bicubic
+    return F.interpolate(frames, list(size), mode="bicubic", align_corners=False, antialias=True)
+
+
+def _normalize(frames, mean, std, inplace=False):
+    import torch
+
+    mean, std = (torch.as_tensor(values, dtype=frames.dtype).view(-1, 1, 1) for values in (mean, std))
+    return (frames - mean) / std
+
+
+def stand_in() -> None:
+    """Give torchvision a place among the modules, before anything asks for it."""
+    modes = "NEAREST NEAREST_EXACT BILINEAR BICUBIC BOX HAMMING LANCZOS"
+    interpolation = Enum("InterpolationMode", [(name, name.lower().replace("_", "-")) for name in modes.split()])
+    modules = {}
+    for name in ("", ".io", ".transforms", ".transforms.functional", ".transforms.v2", ".transforms.v2.functional"):
+        module = modules[name] = ModuleType(f"torchvision{name}")
+        module.__spec__, module.__version__ = ModuleSpec(module.__name__, None), "0.28.0"
+        module.__path__, module.InterpolationMode = [], interpolation
+        sys.modules[module.__name__] = module
+    modules[""].io = modules[".io"]
+    modules[".transforms"].v2, modules[".transforms.v2"].functional = (
+        modules[".transforms.v2"],
+        modules[".transforms.v2.functional"],
+    )
+    modules[".transforms.functional"].pil_to_tensor = None
+    modules[".transforms.v2.functional"].grayscale_to_rgb = lambda frames: frames  # they have three channels
+    modules[".transforms.v2.functional"].resize = _resize
+    modules[".transforms.v2.functional"].normalize = _normalize
+
+
+def main(root: Path, folder: Path, output: Path) -> None:
+    """Write the embeddings of all streams, alone and in a batch, to `output`; one entry per kind of folder."""
+    if importlib.util.find_spec("torchvision") is None:
+        stand_in()
+    sys.path.insert(0, str(root))
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from transformers import AutoProcessor
+
+    from tests.joint_encoders import make_streams
+
+    frames, sounds, texts = make_streams()
+    videos = [torch.from_numpy(clip).permute(0, 3, 1, 2) for clip in frames]  # 4 axes of a tensor: channels second
+    audios = [{"array": sound, "sampling_rate": 16_000} for sound in sounds]
+    options = {"video": {"do_sample_frames": False}}
+    results = {}
+    for kind in sorted(path for path in folder.iterdir() if path.is_dir()):
+        model = SentenceTransformer(str(kind), device="cpu")
+        found = results[kind.name] = {"modalities": [str(modality) for modality in model.modalities]}
+        for batch_size in (1, 3):
+            shared = {"batch_size": batch_size, "convert_to_tensor": True}
+            found[batch_size] = {
+                "text": model.encode_query(texts, **shared),
+                "video": model.encode_document(videos, processing_kwargs=options, **shared),
+                "audio": model.encode_document(audios, **shared),
+                "subtitle": model.encode_document(texts, **shared),
+            }
+        found["short"] = model.encode_query(texts, truncate_dim=8, normalize_embeddings=True, convert_to_tensor=True)
+        processor = AutoProcessor.from_pretrained(kind)
+        found["patches"] = processor.video_processor(videos, do_sample_frames=False, return_tensors="pt")
+        found["patches"] = dict(found["patches"])
+        model.save(str(output.parent / f"saved-{kind.name}"))
+    torch.save(results, output)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
