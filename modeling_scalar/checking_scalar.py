@@ -164,9 +164,13 @@ def check_finite(model: nn.Module, where: str) -> None:
     Raises:
         ValueError: one is.
     """
+    bounds = {name for name, _ in model.named_buffers()}  # of values, which may be infinite: none
     for name, value in model.state_dict().items():
+        if not value.is_floating_point() or not value.numel():
+            continue
         # Both ends tell of every NaN, and `isfinite` would take thirty times as long.
-        if value.is_floating_point() and value.numel() and not torch.stack(value.aminmax()).isfinite().all():
+        ends = torch.stack(value.aminmax())
+        if not (~ends.isnan() if name in bounds else ends.isfinite()).all():
             raise ValueError(
                 f"The weight {name} of {where} holds numbers that are not finite: the training that made it failed, "
                 "or the file is damaged. Take an earlier checkpoint, or copy the file again."

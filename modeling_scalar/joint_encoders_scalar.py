@@ -15,7 +15,15 @@ import torch
 from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoTokenizer, PreTrainedConfig
 from transformers.utils import FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME
 
-from .checking_scalar import file_of, place_of, read_object
+from .checking_scalar import (
+    check_counts,
+    check_shapes,
+    file_of,
+    place_of,
+    read_object,
+    shapes_of,
+    weight_files,
+)
 from .configuration_joint_scalar import FAMILIES, ScalarJointConfig, encoder_width
 from .configuration_scalar import MODALITIES
 from .image_processing_joint_scalar import ScalarPatchImageProcessor
@@ -23,6 +31,8 @@ from .modeling_joint_scalar import JointEncoderModel, ScalarJointModel
 from .processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor
 
 _SENTINEL = "\ue000"  # stands for a text while a template is rendered
+# What a processor may make of one clip, far beyond what is sensible: more would fill the memory.
+_MOST_FRAMES, _MOST_SECONDS, _MOST_SOFT_TOKENS = 1024, 3600, 1120
 _PROMPT_NAMES = {"query_prompt": ("query",), "document_prompt": ("document", "passage", "corpus")}
 
 
@@ -140,6 +150,8 @@ def model_from_joint_encoder(
         ValueError: it is no joint encoder, lacks weights, or cannot compute in `dtype`.
     """
     encoder, modalities = _known(name_or_path, revision), _check_modalities(modalities)
+    if unknown := sorted(set(config_kwargs) - set(ScalarJointConfig().to_dict())):
+        raise ValueError(f"ScalarJointConfig has no fields {unknown}; check their spelling.")
     if encoder.config is None:
         from .sentence_scalar import ScalarSentenceModel
 
@@ -150,6 +162,10 @@ def model_from_joint_encoder(
     without = [tower for name, tower in family.towers.items() if name not in modalities]
     for tower in without:
         setattr(config, tower, None)
+    shapes = shapes_of(weight_files(encoder.name, "model", revision))
+    check_counts(config.to_dict(), len(shapes), f"the config.json of {encoder.name}")
+    with torch.device("meta"):
+        check_shapes(AutoModel.from_config(config), shapes, encoder.name)
     options = {} if dtype is None else {"dtype": dtype}
     backbone, info = AutoModel.from_pretrained(
         encoder.name,
@@ -229,8 +245,9 @@ def processor_from_joint_encoder(
     """
     encoder, modalities = _known(name_or_path, revision), _check_modalities(modalities)
     if encoder.config is None:
-        from .sentence_scalar import ScalarSentenceProcessor
+        from .sentence_scalar import ScalarSentenceProcessor, modalities_of
 
+        modalities = [name for name in modalities if name in modalities_of(encoder.name, revision)]
         return ScalarSentenceProcessor(modalities=modalities, **settings)
     options = {"revision": revision or "main", "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(encoder.name, **options)
@@ -256,4 +273,39 @@ def processor_from_joint_encoder(
     return ScalarJointProcessor(ScalarPatchImageProcessor.from_encoder(frames), extractor, tokenizer, **settings)
 
 
-__all__ = ["Encoder", "look_at", "model_from_joint_encoder", "processor_from_joint_encoder"]
+def check_joint_processor(processor: ScalarJointProcessor, config: ScalarJointConfig, name: str) -> None:
+    """
+    Check that a model can take what its processor makes.
+
+    Raises:
+        ValueError: it cannot; the message names the folder.
+    """
+    backbone, frames, wrong = config.backbone_config, processor.image_processor, []
+    largest, known = max(processor.tokenizer.get_vocab().values()), backbone.text_config.vocab_size
+    if largest >= known:
+        raise ValueError(
+            f"The tokenizer in {name} has {largest + 1} tokens, but the model knows {known}: it belongs to another "
+            "model. Copy the tokenizer that the model was saved with."
+        )
+    if "video" in config.modalities:
+        for side in ("patch_size", "pooling_kernel_size"):
+            if getattr(frames, side) != getattr(backbone.vision_config, side):
+                wrong.append(f"`{side}={getattr(frames, side)}`")
+    for part, setting, most in (
+        (processor, "num_frames", _MOST_FRAMES),
+        (processor, "max_length", backbone.text_config.max_position_embeddings),
+        (processor, "max_audio_seconds", _MOST_SECONDS),
+        (frames, "max_soft_tokens", _MOST_SOFT_TOKENS),
+    ):
+        if getattr(part, setting) > most:
+            wrong.append(f"`{setting}={getattr(part, setting)}`")
+    if set(processor.modalities) - set(config.modalities):
+        wrong.append(f"`modalities={processor.modalities}`")
+    if wrong:
+        raise ValueError(
+            f"The processor in {name} does not fit its model, with {', '.join(wrong)}. Copy the {PROCESSOR_NAME} that "
+            "the model was saved with."
+        )
+
+
+__all__ = ["Encoder", "check_joint_processor", "look_at", "model_from_joint_encoder", "processor_from_joint_encoder"]

@@ -32,10 +32,27 @@ from .checking_scalar import (
     shapes_of,
     weight_files,
 )
+from .configuration_joint_scalar import ScalarJointConfig
 from .configuration_scalar import ScalarConfig
+from .joint_encoders_scalar import (
+    check_joint_processor,
+    look_at,
+    model_from_joint_encoder,
+    processor_from_joint_encoder,
+)
+from .modeling_joint_scalar import ScalarJointModel
 from .modeling_scalar import ScalarModel
 from .pairs_scalar import METHODS, Pairs
+from .processing_joint_scalar import ScalarJointProcessor
 from .processing_scalar import ScalarProcessor
+from .retrieval_scalar import ScalarRetrievalModel
+
+# The kinds of saved models: a model and the processor saved beside it, by the `model_type` of the configuration.
+_KINDS = {
+    ScalarConfig.model_type: (ScalarModel, ScalarProcessor),
+    ScalarJointConfig.model_type: (ScalarJointModel, ScalarJointProcessor),
+}
+_PROCESSORS = {processor.__name__ for _, processor in _KINDS.values()}
 
 # Modules that a run may add to its base, by its configuration; nothing else may be missing in a base's weights.
 # Concatenation heads are not among them: no loss trains them, so new ones would stay random.
@@ -49,7 +66,19 @@ _PROCESSOR_FILES = (PROCESSOR_NAME, "tokenizer_config.json", "tokenizer.json", "
 _MOST = {"num_frames": 1024, "num_segments": 1024, "segment_length": 100_000, "image_size": 4096}
 # Vision towers that take pictures of one size.
 _FIXED_SIZE = ("blip_2_vision_model", "clip_vision_model", "siglip_vision_model")
-_CONFIGS = ("config.json", "processor_config.json", "tokenizer.json")
+_CONFIGS = (
+    "config.json",
+    "processor_config.json",
+    "tokenizer.json",
+    # of a joint encoder as its publisher has it
+    "1_Pooling/config.json",
+    "chat_template.jinja",
+    "config_sentence_transformers.json",
+    "modules.json",
+    "preprocessor_config.json",
+    "sentence_bert_config.json",
+    "video_preprocessor_config.json",
+)
 
 
 # What an adapter of ours asks of its base; layers that are copied, say, would be another network.
@@ -75,7 +104,7 @@ def _told_of(name: str, what: str) -> Iterator[None]:
 
 def load_config(
     name: str, overrides: dict[str, Any] | None = None, num_tensors: int | None = None, revision: str | None = None
-) -> ScalarConfig:
+) -> ScalarConfig | ScalarJointConfig:
     """
     Read the configuration of a model.
 
@@ -92,7 +121,7 @@ def load_config(
     if path is None:
         raise ValueError(f"{name} holds no {CONFIG_NAME}: it is not a saved model.")
     content = read_object(path)
-    if content.get("model_type") != ScalarConfig.model_type:
+    if content.get("model_type") not in _KINDS:
         raise ValueError(
             f"{path} must describe a ScalarModel, got a `model_type` of {content.get('model_type')!r:.200}."
         )
@@ -104,9 +133,9 @@ def load_config(
         return config
     unknown = sorted(set(overrides) - set(config.to_dict()))
     if unknown:
-        raise ValueError(f"ScalarConfig has no fields {unknown}; check their spelling.")
+        raise ValueError(f"{type(config).__name__} has no fields {unknown}; check their spelling.")
     # Built again, not set on the object: only construction checks the fields against each other.
-    return ScalarConfig.from_dict(config.to_dict() | overrides)
+    return type(config).from_dict(config.to_dict() | overrides)
 
 
 @contextmanager
@@ -121,12 +150,17 @@ def _without_report() -> Iterator[None]:
 
 
 def _load_weights(
-    name: str, config: ScalarConfig, shapes: dict[str, tuple[int, ...]], added: tuple[str, ...], options: dict
-) -> ScalarModel:
+    name: str,
+    config: ScalarConfig | ScalarJointConfig,
+    shapes: dict[str, tuple[int, ...]],
+    added: tuple[str, ...],
+    options: dict,
+) -> ScalarRetrievalModel:
+    kind, _ = _KINDS[config.model_type]
     with _told_of(name, "A model with the configuration of"), torch.device("meta"):
-        check_shapes(ScalarModel(config), shapes, name)
+        check_shapes(kind(config), shapes, name)
     with _without_report():
-        model, info = ScalarModel.from_pretrained(
+        model, info = kind.from_pretrained(
             name, config=config, use_safetensors=True, output_loading_info=True, **options
         )
     for keys, allowed, told in (
@@ -155,7 +189,7 @@ def load_processor(name: str) -> ScalarProcessor:
     found = {file: file_of(name, file) for file in _PROCESSOR_FILES}
     contents = {file: {} if path is None else read_object(path) for file, path in found.items()}
     described = contents[PROCESSOR_NAME].get("processor_class")
-    if described != ScalarProcessor.__name__:
+    if described not in _PROCESSORS:
         raise ValueError(
             f"{name} must hold a ScalarProcessor in its {PROCESSOR_NAME}, got {described!r:.200}. Save the model's "
             "processor beside it with `processor.save_pretrained`."
@@ -172,8 +206,16 @@ def load_processor(name: str) -> ScalarProcessor:
     return processor
 
 
-def _check_processor(processor: ScalarProcessor, config: ScalarConfig, name: str) -> None:
+def _check_processor(processor: ScalarProcessor, config: ScalarConfig | ScalarJointConfig, name: str) -> None:
     """Check that the model can take what its processor makes."""
+    _, expected = _KINDS[config.model_type]
+    if type(processor) is not expected:
+        raise ValueError(
+            f"The model in {name} takes what a {expected.__name__} makes, but beside it lies a "
+            f"{type(processor).__name__}. Copy the {PROCESSOR_NAME} that it was saved with."
+        )
+    if isinstance(config, ScalarJointConfig):
+        return check_joint_processor(processor, config, name)
     largest, known = max(processor.tokenizer.get_vocab().values()), config.text_config.vocab_size
     if largest >= known:
         raise ValueError(
@@ -230,7 +272,7 @@ def base_of(name: str, adapter: dict[str, Any]) -> tuple[str, str]:
     return base, revision
 
 
-def _load_adapter(model: ScalarModel, name: str, adapter: dict[str, Any]) -> None:
+def _load_adapter(model: ScalarRetrievalModel, name: str, adapter: dict[str, Any]) -> None:
     """Add the weights of an adapter to its base; all of them must find their place."""
     for field, allowed in _ADAPTER_FIELDS.items():
         if adapter.get(field) not in allowed:
@@ -345,8 +387,8 @@ def model_fingerprint(folder: str | os.PathLike) -> str:
     if not _glob(folder, _WEIGHTS):
         pickles = f", only the pickles {sorted(path.name for path in weights)}, which are not read" if weights else ""
         raise FileNotFoundError(f"{str(folder)!r} holds no model: no file like {', '.join(_WEIGHTS)}{pickles}.")
-    configs = [folder / name for name in _CONFIGS if (folder / name).is_file()]
-    parts: dict[str, Any] = {path.name: _sha256(path) for path in (*configs, *weights)}
+    files = [*(folder / name for name in _CONFIGS if (folder / name).is_file()), *weights]
+    parts: dict[str, Any] = {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
     adapter_config = folder / "adapter_config.json"
     if adapter_config.is_file():
         adapter = read_object(adapter_config)
@@ -359,9 +401,11 @@ def model_fingerprint(folder: str | os.PathLike) -> str:
 
 def load_model(
     name_or_path: str | os.PathLike, dtype: torch.dtype | None = None, **config_overrides: Any
-) -> tuple[ScalarModel, ScalarProcessor]:
+) -> tuple[ScalarRetrievalModel, ScalarProcessor]:
     """
     Load a model, or an adapter on its base, and its processor; no code of the folder runs.
+
+    A joint encoder is taken as its publisher has it; see [`ScalarModel.from_joint_encoder`].
 
     An adapter is trained with a configuration that may differ from its base's, in the aggregation say. Where it was
     saved with that configuration (a `config.json` beside `adapter_config.json`), the model has it; else the base's.
@@ -369,7 +413,7 @@ def load_model(
     Args:
         name_or_path (`str`): a folder or Hub id.
         dtype (`torch.dtype`, *optional*): of the weights; by default that of the checkpoint.
-        **config_overrides: fields of [`ScalarConfig`] to change, `aggregation="gram"` say. What they add to the model
+        **config_overrides: fields of the configuration to change, `aggregation="gram"` say. What they add to the model
             (a learned temperature, the learned scalars of `"hypergram"`) is newly initialised.
 
     Returns:
@@ -386,6 +430,10 @@ def load_model(
         adapter = None if adapter_config is None else read_object(adapter_config)
         # An adapter remembers where its base was loaded from; an absolute folder holds in any working directory.
         base, revision = (name, None) if adapter is None else base_of(name, adapter)
+        if adapter is None and look_at(name) is not None:
+            model = model_from_joint_encoder(name, **options, **config_overrides)
+            check_finite(model, name)
+            return model, processor_from_joint_encoder(name, modalities=model.config.modalities)
         shapes = shapes_of(weight_files(base, "model", revision))
         if adapter is None:
             source, added = (name, None), _ADDED_MODULES if config_overrides else ()

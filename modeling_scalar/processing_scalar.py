@@ -548,6 +548,9 @@ class ScalarProcessor(ProcessorMixin):
             if frame_options and not streams_given and any(clip.pixel_values is not None for clip in clips):
                 raise ValueError(f"Clips read with `processed=True` cannot be given other {sorted(frame_options)}.")
             data |= reader._process_clips(clips, num_frames, training, generator)
+        return self._batch_of(data, return_tensors)
+
+    def _batch_of(self, data: dict[str, Any], return_tensors: str | None) -> BatchFeature:
         return to_batch(data, return_tensors)
 
     def _options(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str | None]:

@@ -101,10 +101,7 @@ def write_joint_encoder(folder: Path, chat_template: str | None = None, max_soft
         "processor_class": "EmbeddingGemma2Processor",
         "feature_extractor": json.loads(Gemma4AudioFeatureExtractor().to_json_string()),
         "image_processor": {"image_processor_type": "Gemma4ImageProcessor"},
-        "video_processor": {
-            "video_processor_type": "EmbeddingGemma2VideoProcessor",
-            "max_soft_tokens": max_soft_tokens,
-        },
+        "video_processor": frames,
     }
     pooling = {"embedding_dimension": 24, "pooling_mode": "mean", "include_prompt": True}
     forward = {"method": "forward", "method_output_name": "last_hidden_state"}

@@ -25,8 +25,17 @@ READERS = {
     "feature_extraction_scalar.py",
     "image_processing_scalar.py",
     "processing_scalar.py",
+    "image_processing_joint_scalar.py",
+    "processing_joint_scalar.py",
 }
-LOCAL = {"checking_scalar.py", "convert_vast_to_hf.py", "loading_scalar.py", "__init__.py"}
+LOCAL = {
+    "checking_scalar.py",
+    "convert_vast_to_hf.py",
+    "joint_encoders_scalar.py",
+    "loading_scalar.py",
+    "sentence_scalar.py",
+    "__init__.py",
+}
 
 
 def imported(path: Path) -> list[tuple[int, str]]:

@@ -1,0 +1,284 @@
+"""SCALAR on any multimodal model of Sentence Transformers, which is asked what it supports and left to compute it.
+
+It prepares its own inputs, so what comes from the processor is what was decoded: frames, samples, and the bytes of
+texts. For programs: the library is imported here and nowhere else, and nothing of it travels with a saved model.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import ProcessorMixin
+from transformers.feature_extraction_utils import BatchFeature
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.utils import logging
+
+from .arguments_scalar import refuse_unknown
+from .checking_scalar import file_of
+from .configuration_joint_scalar import ScalarJointConfig
+from .configuration_scalar import MODALITIES
+from .decoding_scalar import frame_indices
+from .media_scalar import SAMPLING_RATE, Limits
+from .modeling_joint_scalar import JointEncoderModel
+from .processing_joint_scalar import ScalarJointProcessor
+from .processing_scalar import Clip
+from .retrieval_scalar import Rows, ScalarOutput
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+logger = logging.get_logger(__name__)
+
+_CALLED = {"video": "video", "audio": "audio", "subtitle": "text"}  # what Sentence Transformers calls a modality
+
+
+def _to_bytes(texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Texts as numbers that can be batched, `(texts, bytes)`, and which of them are there."""
+    rows = [torch.tensor(list(text.encode()), dtype=torch.long) for text in texts]
+    mask = [torch.ones(len(row), dtype=torch.long) for row in rows]
+    return pad_sequence(rows, batch_first=True), pad_sequence(mask, batch_first=True)
+
+
+def _to_texts(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[str]:
+    rows = zip(input_ids.cpu(), attention_mask.bool().cpu(), strict=True)
+    return [bytes(row[mask].tolist()).decode() for row, mask in rows]
+
+
+def supported_modalities(encoder: "SentenceTransformer", name: str, wanted: Iterable[str]) -> list[str]:
+    """Return what an encoder embeds of the modalities that are wanted; what it lacks is said.
+
+    Raises:
+        ValueError: it embeds no text, or nothing that is wanted.
+    """
+    if not encoder.supports("text"):
+        raise ValueError(
+            f"{name} does not embed texts, so nothing can be searched for: it takes {encoder.modalities}."
+        )
+    has = {modality: encoder.supports(called) for modality, called in _CALLED.items()}
+    extractor = getattr(encoder.processor, "feature_extractor", None)
+    if has["audio"] and getattr(extractor, "sampling_rate", SAMPLING_RATE) != SAMPLING_RATE:
+        logger.warning(f"{name} hears {extractor.sampling_rate} Hz; sound is read at {SAMPLING_RATE} Hz here.")
+        has["audio"] = False
+    if lacking := [modality for modality in wanted if not has[modality]]:
+        logger.warning(f"{name} does not take {', '.join(lacking)}: in every clip that is left out.")
+    found = [modality for modality in wanted if has[modality]]
+    if not found:
+        raise ValueError(f"{name} embeds none of {list(wanted)}: it takes {encoder.modalities}.")
+    return found
+
+
+class ScalarSentenceModel(JointEncoderModel):
+    """
+    Text-to-video retrieval with a multimodal SentenceTransformer, made by [`ScalarModel.from_joint_encoder`].
+
+    Queries and clips are embedded by its own `encode_query` and `encode_document`, with its own prompts and pooling,
+    without gradients. It is not saved: the folder that it came from is the model.
+
+    Args:
+        config ([`ScalarJointConfig`]): without a `backbone_config`.
+        encoder (`SentenceTransformer`): with its weights.
+    """
+
+    inputs_of = {
+        "video": ("video_frames",),
+        "audio": ("audio_waveforms",),
+        "subtitle": ("subtitle_input_ids", "subtitle_attention_mask"),
+    }
+
+    def __init__(self, config: ScalarJointConfig, encoder: "SentenceTransformer"):
+        super().__init__(config)
+        self.add_score_modules()
+        self.post_init()
+        self.encoder = encoder  # after what is initialised
+
+    @classmethod
+    def from_folder(
+        cls,
+        name: str,
+        modalities: Iterable[str] = MODALITIES,
+        dtype: torch.dtype | None = None,
+        revision: str | None = None,
+        **config_kwargs: Any,
+    ) -> "ScalarSentenceModel":
+        """
+        Load a SentenceTransformer; no code of its folder runs.
+
+        Args:
+            name (`str`): a folder or a Hub id.
+            modalities, dtype, revision, config_kwargs: as in [`ScalarModel.from_joint_encoder`].
+
+        Raises:
+            ImportError: Sentence Transformers is not installed.
+            ValueError: it embeds no text, or nothing that is wanted.
+        """
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError as error:
+            raise ImportError(
+                f"{name} is a model of Sentence Transformers: `pip install sentence-transformers`."
+            ) from error
+        options = {} if dtype is None else {"model_kwargs": {"dtype": dtype}}
+        encoder = SentenceTransformer(name, device="cpu", revision=revision, trust_remote_code=False, **options)
+        return cls.from_encoder(encoder, name, modalities, **config_kwargs)
+
+    @classmethod
+    def from_encoder(
+        cls,
+        encoder: "SentenceTransformer",
+        name: str = "The encoder",
+        modalities: Iterable[str] = MODALITIES,
+        **config_kwargs: Any,
+    ) -> "ScalarSentenceModel":
+        """Make a model of a SentenceTransformer that is loaded already; see `from_folder`."""
+        fields = {"projection_dim": encoder.get_embedding_dimension()} | config_kwargs
+        found = supported_modalities(encoder, name, modalities)
+        return cls(ScalarJointConfig(modalities=found, **fields), encoder).eval()
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: what Sentence Transformers computes is not saved as a model of its own."""
+        raise ValueError("A model on a SentenceTransformer is not saved. Keep the folder that it was made from.")
+
+    def take_rows(self, rows: Rows, values: Any) -> Any:
+        """Select the rows of clips that have a modality, of a tensor or a list."""
+        return rows.take(values) if isinstance(values, torch.Tensor) else [values[i] for i in rows.index.tolist()]
+
+    def _as_texts(self, texts: list[str]) -> list[Any]:
+        """Mark as text what the library would take for the address of a file, and open."""
+        from sentence_transformers.base.modality import infer_modality
+
+        return [text if infer_modality(text) == "text" else {"text": text} for text in texts]
+
+    def encode_texts(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
+        """Embed queries; see [`JointEncoderModel`]."""
+        texts = self._as_texts(_to_texts(inputs["input_ids"], inputs["attention_mask"]))
+        embeds = self.encoder.encode_query(texts, convert_to_tensor=True, show_progress_bar=False)
+        return BaseModelOutputWithPooling(pooler_output=embeds.clone())  # a tensor like any other
+
+    def encode_rows(self, name: str, inputs: Mapping[str, Any]) -> torch.Tensor:
+        """Embed one modality of clips that all have it; see [`JointEncoderModel`]."""
+        options = {"convert_to_tensor": True, "show_progress_bar": False}
+        if name == "subtitle":
+            items = self._as_texts(_to_texts(inputs["subtitle_input_ids"], inputs["subtitle_attention_mask"]))
+        elif name == "audio":
+            items = [{"array": waveform, "sampling_rate": SAMPLING_RATE} for waveform in inputs["audio_waveforms"]]
+        else:
+            items = [torch.from_numpy(frames).permute(0, 3, 1, 2) for frames in inputs["video_frames"]]
+            options["processing_kwargs"] = {"video": {"do_sample_frames": False}}  # they were chosen by the processor
+        return self.encoder.encode_document(items, **options).clone()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        video_frames: list[np.ndarray] | None = None,
+        audio_waveforms: list[np.ndarray] | None = None,
+        subtitle_input_ids: torch.Tensor | None = None,
+        subtitle_attention_mask: torch.Tensor | None = None,
+        modality_mask: torch.Tensor | None = None,
+        return_scores: bool = True,
+        return_loss: bool = True,
+        **kwargs: Any,
+    ) -> ScalarOutput:
+        """Embed queries and clips and score every query against every clip; see [`ScalarJointModel`].
+
+        Args:
+            video_frames (`list` of uint8 `np.ndarray` of shape `(frames, height, width, 3)`), audio_waveforms
+                (`list` of float32 `np.ndarray` of shape `(samples,)`): one per clip, whatever where it is absent.
+        """
+        inputs = {
+            "video_frames": video_frames,
+            "audio_waveforms": audio_waveforms,
+            "subtitle_input_ids": subtitle_input_ids,
+            "subtitle_attention_mask": subtitle_attention_mask,
+        }
+        return self._forward(input_ids, attention_mask, modality_mask, inputs, return_scores, return_loss, kwargs)
+
+
+def modalities_of(name: str, revision: str | None = None) -> list[str]:
+    """Return what the files of a SentenceTransformer say that it embeds; without a word of theirs, all."""
+    path = file_of(name, "sentence_bert_config.json", revision)
+    said = {} if path is None else json.loads(path.read_text("utf-8")).get("modality_config")
+    return [modality for modality, called in _CALLED.items() if not said or called in said]
+
+
+class ScalarSentenceProcessor(ScalarJointProcessor):
+    """Read clips and hand them, and captions, to `ScalarSentenceModel` as they are.
+
+    Args:
+        num_frames (`int`), num_train_frames (`int`): frames of a clip at test time and in training.
+        max_audio_seconds (`float`): of a longer sound the rest is left out, which is said.
+        modalities (`list[str]`): what is made of a clip; the rest is not read.
+    """
+
+    def __init__(
+        self,
+        num_frames: int = 8,
+        num_train_frames: int = 8,
+        max_audio_seconds: float = 30,
+        modalities: Iterable[str] = MODALITIES,
+    ):
+        self.num_frames, self.num_train_frames = num_frames, num_train_frames
+        self.max_audio_seconds, self.modalities = max_audio_seconds, list(modalities)
+        for setting in ("num_frames", "num_train_frames"):
+            if getattr(self, setting) < 1:
+                raise ValueError(f"`{setting}` must be at least 1, got {getattr(self, setting)!r}.")
+        self.presence = "honest"
+        ProcessorMixin.__init__(self)
+        self.limits, self._has_told_of_cut = Limits(), False
+
+    @property
+    def model_input_names(self) -> list[str]:
+        """The keys that a call can return."""
+        return ["input_ids", "attention_mask", *sum(ScalarSentenceModel.inputs_of.values(), ()), "modality_mask"]
+
+    def _read_video(self, clip: Clip, video: Any, num_frames, training, generator, processed: bool) -> None:
+        super()._read_video(clip, video, num_frames, training, generator, False)
+
+    def _options(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str | None]:
+        refuse_unknown(given, ("return_tensors",), "an argument of this processor")
+        return {}, {}, given.get("return_tensors", "pt")
+
+    def _tokenize_captions(self, text: Any, options: dict[str, Any], return_tensors: str | None) -> Mapping[str, Any]:
+        texts = [text] if isinstance(text, str) else list(text)
+        if not texts or not all(isinstance(item, str) for item in texts):
+            raise TypeError("`text` must be a string or a list of strings, at least one.")
+        return dict(zip(("input_ids", "attention_mask"), _to_bytes(texts), strict=True))
+
+    def _process_clips(
+        self, clips: list[Clip], num_frames: int | None, training: bool, generator: Any
+    ) -> dict[str, Any]:
+        modality_mask = self._presence_of(clips)
+        has_video, has_audio, has_subtitle = modality_mask.unbind(dim=1)
+        data: dict[str, Any] = {"modality_mask": modality_mask}
+        if has_video.any():
+            data["video_frames"] = [
+                self._chosen(clip.frames, num_frames, training, generator) if here else None
+                for clip, here in zip(clips, has_video.tolist(), strict=True)
+            ]
+        if has_audio.any():
+            data["audio_waveforms"] = [
+                clip.waveform[: self.max_samples] if here else None
+                for clip, here in zip(clips, has_audio.tolist(), strict=True)
+            ]
+        if has_subtitle.any():
+            here = zip(clips, has_subtitle.tolist(), strict=True)
+            texts = _to_bytes([clip.subtitle if is_here else "" for clip, is_here in here])
+            data |= dict(zip(ScalarSentenceModel.inputs_of["subtitle"], texts, strict=True))
+        return data
+
+    @staticmethod
+    def _chosen(frames: np.ndarray, num_frames: int | None, training: bool, generator: Any) -> np.ndarray:
+        if num_frames in (None, len(frames)):
+            return frames
+        return frames[frame_indices(len(frames), num_frames, training, generator)]
+
+    def _batch_of(self, data: dict[str, Any], return_tensors: str | None) -> BatchFeature:
+        if return_tensors != "pt":
+            raise ValueError(f"`return_tensors` can only be 'pt' here, got {return_tensors!r}.")
+        return BatchFeature(data)
+
+
+__all__ = ["ScalarSentenceModel", "ScalarSentenceProcessor", "modalities_of", "supported_modalities"]
