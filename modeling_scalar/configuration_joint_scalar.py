@@ -18,11 +18,15 @@ class JointFamily:
         towers (`dict`): the part of the configuration that each modality alone needs; without it the modality is left
             out, and nothing of it is loaded.
         width (`tuple` of `str`): where the configuration states the dimension of the tokens that are pooled.
+        adapted (`dict`): what an adapter changes by default, the query and value projections, as patterns of the
+            names of modules below the encoder: of the trunk, which all modalities share (`"trunk"`), and of the parts
+            of single modalities.
         has_float16 (`bool`): whether half precision of 16 bits has the range that its activations need.
     """
 
     towers: dict[str, str]
     width: tuple[str, ...]
+    adapted: dict[str, str]
     has_float16: bool = True
 
 
@@ -30,6 +34,12 @@ FAMILIES = {
     "embedding_gemma2": JointFamily(
         towers={"video": "vision_config", "audio": "audio_config"},
         width=("text_config", "embedding_dim"),
+        adapted={
+            "trunk": r"language_model\.layers\.\d+\.self_attn\.(q|v)_proj",
+            # The layers of the towers clip their values, and hold the linear one that can be adapted.
+            "video": r"vision_tower\.encoder\.layers\.\d+\.self_attn\.(q|v)_proj\.linear",
+            "audio": r"audio_tower\.layers\.\d+\.self_attn\.(q|v)_proj\.linear",
+        },
         has_float16=False,
     ),
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoTokenizer, PreTrainedConfig
+from transformers import CONFIG_MAPPING, AutoConfig, AutoFeatureExtractor, AutoModel, AutoTokenizer
 from transformers.utils import FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME
 
 from .checking_scalar import (
@@ -44,8 +44,8 @@ class Encoder:
     Args:
         name (`str`): an absolute folder or a Hub id.
         revision (`str`, *optional*): of the Hub.
-        config (`PreTrainedConfig`, *optional*): of transformers, if it is of one of [`FAMILIES`] and pooled as those
-            are; else Sentence Transformers has to compute it.
+        settings (`dict`, *optional*): its config.json, if it is of one of [`FAMILIES`] and pooled as those are; else
+            Sentence Transformers has to compute it.
         prompts (`dict`): `query_prompt` and `document_prompt`, where Sentence Transformers puts one.
         has_messages (`bool`): whether Sentence Transformers puts inputs into the chat template, if there is one.
         max_length (`int`, *optional*): tokens that Sentence Transformers lets through.
@@ -54,7 +54,7 @@ class Encoder:
 
     name: str
     revision: str | None = None
-    config: PreTrainedConfig | None = None
+    settings: dict[str, Any] | None = None
     prompts: dict[str, str] = field(default_factory=dict)
     has_messages: bool = True
     max_length: int | None = None
@@ -115,7 +115,7 @@ def look_at(name_or_path: str | os.PathLike, revision: str | None = None) -> Enc
         encoder.has_messages = "message" in (content.get("modality_config") or {})
         encoder.max_length, encoder.processing = content.get("max_seq_length"), content.get("processing_kwargs") or {}
     if is_known and (files["modules.json"] is None or _is_plain(encoder, files["modules.json"])):
-        encoder.config = AutoConfig.from_pretrained(encoder.name, revision=revision or "main", trust_remote_code=False)
+        encoder.settings = config
     return encoder
 
 
@@ -152,18 +152,18 @@ def model_from_joint_encoder(
     encoder, modalities = _known(name_or_path, revision), _check_modalities(modalities)
     if unknown := sorted(set(config_kwargs) - set(ScalarJointConfig().to_dict())):
         raise ValueError(f"ScalarJointConfig has no fields {unknown}; check their spelling.")
-    if encoder.config is None:
+    if encoder.settings is None:
         from .sentence_scalar import ScalarSentenceModel
 
         return ScalarSentenceModel.from_folder(encoder.name, modalities, dtype, revision, **config_kwargs)
-    config, family = encoder.config, FAMILIES[encoder.config.model_type]
+    family = FAMILIES[encoder.settings["model_type"]]
     if dtype == torch.float16 and not family.has_float16:
         raise ValueError(f"{encoder.name} gives NaN in float16. Load it in bfloat16 or float32.")
-    without = [tower for name, tower in family.towers.items() if name not in modalities]
-    for tower in without:
-        setattr(config, tower, None)
     shapes = shapes_of(weight_files(encoder.name, "model", revision))
-    check_counts(config.to_dict(), len(shapes), f"the config.json of {encoder.name}")
+    check_counts(encoder.settings, len(shapes), f"the config.json of {encoder.name}")
+    config = AutoConfig.from_pretrained(encoder.name, revision=revision or "main", trust_remote_code=False)
+    for tower in (tower for name, tower in family.towers.items() if name not in modalities):
+        setattr(config, tower, None)
     with torch.device("meta"):
         check_shapes(AutoModel.from_config(config), shapes, encoder.name)
     options = {} if dtype is None else {"dtype": dtype}
@@ -244,7 +244,7 @@ def processor_from_joint_encoder(
         ValueError: it is no joint encoder, or a setting is out of its range.
     """
     encoder, modalities = _known(name_or_path, revision), _check_modalities(modalities)
-    if encoder.config is None:
+    if encoder.settings is None:
         from .sentence_scalar import ScalarSentenceProcessor, modalities_of
 
         modalities = [name for name in modalities if name in modalities_of(encoder.name, revision)]
@@ -253,8 +253,10 @@ def processor_from_joint_encoder(
     tokenizer = AutoTokenizer.from_pretrained(encoder.name, **options)
     if VIDEO_TOKEN not in tokenizer.get_vocab():
         tokenizer.add_special_tokens({"additional_special_tokens": [VIDEO_TOKEN]})
-    for token, field_name in ((VIDEO_TOKEN, "video_token_id"), (tokenizer.audio_token, "audio_token_id")):
-        got, expected = tokenizer.convert_tokens_to_ids(token), getattr(encoder.config, field_name)
+    defaults = CONFIG_MAPPING[encoder.settings["model_type"]]
+    for token, number in ((VIDEO_TOKEN, "video_token_id"), (tokenizer.audio_token, "audio_token_id")):
+        got = tokenizer.convert_tokens_to_ids(token)
+        expected = encoder.settings.get(number, getattr(defaults, number))
         if got != expected:
             raise ValueError(
                 f"{token!r} has the number {got} in the tokenizer of {encoder.name}, but its model takes {expected} "

@@ -48,37 +48,56 @@ def stand_in() -> None:
 
 
 def main(root: Path, folder: Path, output: Path) -> None:
-    """Write the embeddings of all streams, alone and in a batch, to `output`; one entry per kind of folder."""
+    """Write to `output` what is made of the streams: by Sentence Transformers of each folder of an encoder, by the
+    code saved in the folder `remote`, and by our model on a SentenceTransformer."""
     if importlib.util.find_spec("torchvision") is None:
         stand_in()
-    sys.path.insert(0, str(root))
     import torch
-    from sentence_transformers import SentenceTransformer
-    from transformers import AutoProcessor
+    from transformers import AutoModel, AutoProcessor
 
+    torch.set_grad_enabled(False)
+    results = {}
+    remote = AutoModel.from_pretrained(folder / "remote", trust_remote_code=True)
+    processor = AutoProcessor.from_pretrained(folder / "remote", trust_remote_code=True)
+    batch = torch.load(folder / "batch.pt")
+    results["remote"] = {
+        "scores": remote(**batch).scores,
+        "query": remote.embed_text(**processor(text="a dog barks")),
+        "missing": sorted(set(remote.state_dict()) ^ set(torch.load(folder / "names.pt"))),
+        "is_remote": "modeling_scalar" not in sys.modules and type(remote).__module__.startswith("transformers_mod"),
+    }
+
+    sys.path.insert(0, str(root))
+    from sentence_transformers import SentenceTransformer
+
+    from modeling_scalar import Clip
+    from modeling_scalar.sentence_scalar import ScalarSentenceModel, ScalarSentenceProcessor
     from tests.joint_encoders import make_streams
 
     frames, sounds, texts = make_streams()
     videos = [torch.from_numpy(clip).permute(0, 3, 1, 2) for clip in frames]  # 4 axes of a tensor: channels second
     audios = [{"array": sound, "sampling_rate": 16_000} for sound in sounds]
     options = {"video": {"do_sample_frames": False}}
-    results = {}
-    for kind in sorted(path for path in folder.iterdir() if path.is_dir()):
-        model = SentenceTransformer(str(kind), device="cpu")
-        found = results[kind.name] = {"modalities": [str(modality) for modality in model.modalities]}
+    for name in ("plain", "chat"):
+        encoder = SentenceTransformer(str(folder / name), device="cpu")
+        found = results[name] = {}
         for batch_size in (1, 3):
             shared = {"batch_size": batch_size, "convert_to_tensor": True}
             found[batch_size] = {
-                "text": model.encode_query(texts, **shared),
-                "video": model.encode_document(videos, processing_kwargs=options, **shared),
-                "audio": model.encode_document(audios, **shared),
-                "subtitle": model.encode_document(texts, **shared),
+                "text": encoder.encode_query(texts, **shared),
+                "video": encoder.encode_document(videos, processing_kwargs=options, **shared),
+                "audio": encoder.encode_document(audios, **shared),
+                "subtitle": encoder.encode_document(texts, **shared),
             }
-        found["short"] = model.encode_query(texts, truncate_dim=8, normalize_embeddings=True, convert_to_tensor=True)
-        processor = AutoProcessor.from_pretrained(kind)
-        found["patches"] = processor.video_processor(videos, do_sample_frames=False, return_tensors="pt")
-        found["patches"] = dict(found["patches"])
-        model.save(str(output.parent / f"saved-{kind.name}"))
+        short = {"truncate_dim": 8, "normalize_embeddings": True, "convert_to_tensor": True}
+        found["short"] = encoder.encode_query(texts, **short)
+        found["patches"] = dict(encoder.processor.video_processor(videos, do_sample_frames=False, return_tensors="pt"))
+        clips = [Clip(*streams) for streams in zip(frames, sounds, texts, strict=True)]
+        clips[1].waveform = clips[2].subtitle = None
+        model, processor = ScalarSentenceModel.from_encoder(encoder), ScalarSentenceProcessor(num_frames=2)
+        made = model(**processor(text=texts, clips=clips).to(model.device, model.dtype))
+        found["ours"] = {"text": made.text_embeds, "clips": made.modality_embeds, "mask": made.modality_mask}
+        encoder.save(str(folder / f"{name}-saved"))
     torch.save(results, output)
 
 

@@ -1,0 +1,446 @@
+"""Models on joint encoders, against the libraries that such encoders are published for.
+
+The weights are random and tiny, the classes are the real ones. What Sentence Transformers makes of the same streams is
+computed in a process of its own (joint_reference.py).
+"""
+
+import json
+import logging
+import math
+import os
+import subprocess
+import sys
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import EmbeddingGemma2Config
+
+from modeling_scalar import (
+    MODALITIES,
+    Clip,
+    ScalarJointConfig,
+    ScalarJointModel,
+    ScalarJointProcessor,
+    ScalarModel,
+    ScalarPatchImageProcessor,
+    ScalarProcessor,
+    load_model,
+)
+from modeling_scalar.configuration_joint_scalar import FAMILIES
+from modeling_scalar.image_processing_joint_scalar import patch_grid
+from modeling_scalar.loading_scalar import model_fingerprint
+from tests.conftest import ROOT
+from tests.joint_encoders import CHAT_TEMPLATE, DOCUMENT_PROMPT, make_streams, write_joint_encoder
+
+# What the padding of a batch may change, and the order of sums in two processes: fifty times the last bit of a cosine.
+CLOSE = {"atol": 1e-6, "rtol": 0}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Two encoders as published, `plain` and with a chat template, and one saved as a model of ours, `remote`."""
+    root = tmp_path_factory.mktemp("joint")
+    write_joint_encoder(root / "plain")
+    write_joint_encoder(root / "chat", chat_template=CHAT_TEMPLATE, max_soft_tokens=140)
+    model, processor = load_model(root / "plain")
+    model.save_pretrained(root / "remote")
+    processor.save_pretrained(root / "remote")
+    return root
+
+
+@pytest.fixture(scope="module")
+def joint(folders):
+    """The plain encoder, and its processor with as many frames as the clips have."""
+    return ScalarModel.from_joint_encoder(folders / "plain"), processor_of(folders / "plain")
+
+
+def processor_of(folder, **settings):
+    return ScalarProcessor.from_joint_encoder(folder, **{"num_frames": 2} | settings)
+
+
+def make_clips(presence=((True,) * 3,) * 3) -> list[Clip]:
+    streams = zip(*make_streams(), strict=True)
+    return [
+        Clip(*(item if here else None for item, here in zip(items, row, strict=True)))
+        for items, row in zip(streams, presence, strict=True)
+    ]
+
+
+@torch.no_grad()
+def embed(model, processor, clips):
+    return model.get_modality_features(**processor(clips=clips))
+
+
+# The encoder's own library -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def reference(folders):
+    model, processor = load_model(folders / "remote")
+    processor.num_frames = 2
+    batch = processor(text=make_streams()[2], clips=make_clips())
+    torch.save(dict(batch), folders / "batch.pt")
+    torch.save(list(model.state_dict()), folders / "names.pt")
+    program, output = ROOT / "tests" / "modeling_scalar" / "joint_reference.py", folders / "reference.pt"
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(folders / "modules")}
+    done = subprocess.run(
+        [sys.executable, str(program), str(ROOT), str(folders), str(output)],
+        cwd=folders,
+        env={name: value for name, value in environment.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    with torch.no_grad():
+        ours = model(**batch).scores, model.embed_text(**processor(text="a dog barks"))
+    return torch.load(output) | {"ours": ours}
+
+
+@pytest.mark.parametrize("kind", ["plain", "chat"])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_each_vector_is_what_sentence_transformers_encodes(folders, reference, kind, batch_size):
+    model, processor = ScalarModel.from_joint_encoder(folders / kind), processor_of(folders / kind)
+    expected, texts, clips = reference[kind][batch_size], make_streams()[2], make_clips()
+    starts = range(0, 3, batch_size)
+    with torch.no_grad():
+        outputs = [model(**processor(text=texts[i : i + batch_size], clips=clips[i : i + batch_size])) for i in starts]
+    torch.testing.assert_close(torch.cat([output.text_embeds for output in outputs]), expected["text"], **CLOSE)
+    for name in MODALITIES:
+        got = torch.cat([output[f"{name}_embeds"] for output in outputs])
+        torch.testing.assert_close(got, expected[name], **CLOSE)
+    assert (expected["video"] - expected["audio"]).norm(dim=1).min() > 0.1  # or there would be nothing to tell apart
+
+
+def test_every_mix_of_missing_modalities_leaves_the_others_as_they_are(joint, reference):
+    expected = torch.stack([reference["plain"][1][name] for name in MODALITIES], dim=1)
+    mixes = [mix for mix in product((True, False), repeat=3) if any(mix)]
+    for first in range(len(mixes)):
+        presence = [mixes[(first + row) % len(mixes)] for row in range(3)]
+        embeds, mask = embed(*joint, make_clips(presence))
+        assert mask.tolist() == [list(row) for row in presence]
+        torch.testing.assert_close(embeds, expected * mask[..., None], **CLOSE)
+
+
+def test_fewer_dimensions_are_those_of_sentence_transformers(folders, joint, reference):
+    model = ScalarModel.from_joint_encoder(folders / "plain", projection_dim=8)
+    with torch.no_grad():
+        got = model.embed_text(**joint[1](text=make_streams()[2]))
+    torch.testing.assert_close(got, reference["plain"]["short"], **CLOSE)
+    assert embed(model, joint[1], make_clips())[0].shape == (3, 3, 8)
+
+
+@pytest.mark.parametrize("kind", ["plain", "chat"])
+def test_patches_are_those_of_the_encoders_own_processor(folders, reference, kind):
+    """The same bits; `chat` has twice the budget, and frames that are narrower than its squares allow are padded."""
+    processor, expected = processor_of(folders / kind), reference[kind]["patches"]
+    frames = make_streams()[0]
+    rows = [processor.image_processor.to_patches(processor.image_processor.process_frames(clip)) for clip in frames]
+    patches, places = (torch.cat(column) for column in zip(*rows, strict=True))
+    assert torch.equal(patches, expected["pixel_values_videos"]) and torch.equal(
+        places, expected["video_position_ids"]
+    )
+    assert (places == -1).any()
+
+
+@pytest.mark.parametrize("kind", ["plain", "chat"])
+def test_a_sentence_transformer_that_computes_itself_gives_its_own_vectors(reference, kind):
+    expected, ours = reference[kind][3], reference[kind]["ours"]
+    torch.testing.assert_close(ours["text"], expected["text"], **CLOSE)
+    assert ours["mask"].tolist() == [[True, True, True], [True, False, True], [True, True, False]]
+    by_name = torch.stack([expected[name] for name in MODALITIES], dim=1)
+    torch.testing.assert_close(ours["clips"], by_name * ours["mask"][..., None], **CLOSE)
+
+
+def test_a_folder_that_sentence_transformers_saved_is_the_same_encoder(folders, joint, reference):
+    assert reference  # it has saved the folder
+    again, processor = load_model(folders / "plain-saved")
+    processor.num_frames = 2
+    assert isinstance(again, ScalarJointModel) and processor.query_prompt == joint[1].query_prompt
+    torch.testing.assert_close(embed(again, processor, make_clips()), embed(*joint, make_clips()))
+
+
+# Saved and loaded ----------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_model_loads_as_remote_code_in_a_fresh_process(reference):
+    scores, query = reference["ours"]
+    assert reference["remote"]["is_remote"] and not reference["remote"]["missing"]
+    torch.testing.assert_close(reference["remote"]["scores"], scores, **CLOSE)
+    torch.testing.assert_close(reference["remote"]["query"], query, **CLOSE)
+
+
+def test_a_saved_folder_holds_the_joint_code_and_not_that_of_towers(folders):
+    files = {path.name for path in (folders / "remote").glob("*.py")}
+    assert {"modeling_joint_scalar.py", "processing_joint_scalar.py", "retrieval_scalar.py"} <= files
+    assert not {"modeling_scalar.py", "modeling_beats.py", "joint_encoders_scalar.py", "sentence_scalar.py"} & files
+
+
+def test_saving_keeps_every_setting(folders, tmp_path):
+    options = {"modalities": ("video", "subtitle")}
+    model = ScalarModel.from_joint_encoder(folders / "plain", **options, query_temperature=0.3, aggregation="gram")
+    processor = processor_of(folders / "plain", **options, media_prompt="a {} b", num_frames=3, max_audio_seconds=5)
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    again, beside = load_model(tmp_path)
+    assert again.config.to_diff_dict() == model.config.to_diff_dict()
+    assert (again.config.query_temperature, again.config.aggregation) == (0.3, "gram")
+    assert again.backbone.audio_tower is None and again.state_dict().keys() == model.state_dict().keys()
+    for name in ("media_prompt", "num_frames", "max_audio_seconds", "modalities", "query_prompt", "max_length"):
+        assert getattr(beside, name) == getattr(processor, name), name
+    torch.testing.assert_close(embed(again, beside, make_clips()), embed(model, processor, make_clips()))
+
+
+@pytest.mark.parametrize("modalities", [("video", "subtitle"), ("audio",), ("subtitle",)])
+def test_towers_that_are_not_needed_are_not_loaded(folders, joint, modalities):
+    model = ScalarModel.from_joint_encoder(folders / "plain", modalities=modalities)
+    parts = {name.split(".")[1] for name, _ in model.named_parameters()}
+    assert ("vision_tower" in parts) == ("video" in modalities) and ("audio_tower" in parts) == ("audio" in modalities)
+    embeds, mask = embed(model, processor_of(folders / "plain", modalities=modalities), make_clips())
+    assert mask.tolist() == [[name in modalities for name in MODALITIES]] * 3
+    torch.testing.assert_close(embeds, embed(*joint, make_clips())[0] * mask[..., None], **CLOSE)
+
+
+def test_a_change_of_prompts_changes_the_fingerprint(folders, tmp_path):
+    folder = write_joint_encoder(tmp_path / "encoder")
+    before = model_fingerprint(folder)
+    assert before == model_fingerprint(folders / "plain")
+    path = folder / "config_sentence_transformers.json"
+    path.write_text(path.read_text().replace("search result", "question answering"))
+    assert model_fingerprint(folder) != before
+
+
+# Presence ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_masked_modality_is_an_absent_one_whatever_it_holds(joint):
+    model, processor = joint
+    presence = ((True, False, True), (False, True, False), (True, True, False))
+    expected, mask = embed(model, processor, make_clips(presence))
+    batch = processor(clips=make_clips())
+    for index, name in enumerate(MODALITIES):
+        absent = ~mask[:, index]
+        for key in model.inputs_of[name]:
+            junk = float("nan") if batch[key].is_floating_point() else 1
+            batch[key] = batch[key].masked_fill(absent.view(-1, *[1] * (batch[key].ndim - 1)), junk)
+    batch["modality_mask"] = mask
+    with torch.no_grad():
+        embeds, same = model.get_modality_features(**batch)
+    assert torch.equal(same, mask)
+    torch.testing.assert_close(embeds, expected, **CLOSE)
+    assert not embeds[~mask].any()
+
+
+def test_sound_shorter_than_30_ms_is_absent_with_a_reason(joint):
+    _, processor = joint
+    for samples, is_there in ((479, False), (480, True)):
+        clip = processor.read_clip(make_streams()[0][0], audio=np.zeros(samples, np.float32))
+        assert clip.has_audio == is_there
+        assert any("30 ms" in problem for problem in clip.problems) != is_there
+        embeds, mask = embed(*joint, [clip])
+        assert mask.tolist() == [[True, is_there, False]] and embeds.isfinite().all()
+
+
+def test_sound_beyond_the_limit_is_left_out_and_said_once(folders, joint, caplog):
+    processor = processor_of(folders / "plain", max_audio_seconds=0.5)
+    logging.getLogger("transformers").propagate = True
+    sound = np.random.default_rng(1).uniform(-0.5, 0.5, 24_000).astype(np.float32)
+    with caplog.at_level(logging.WARNING):
+        long = [processor.read_clip(None, audio=sound) for _ in range(2)]
+    told = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert len(told) == 1 and "waveform" in told[0] and "0.5 s" in told[0]
+    assert long[0].duration == 1.5
+    torch.testing.assert_close(embed(joint[0], processor, long[:1]), embed(*joint, [Clip(waveform=sound[:8000])]))
+
+
+def test_a_clip_of_which_the_encoder_takes_nothing_says_so(folders):
+    processor = processor_of(folders / "plain", modalities=("video", "subtitle"))
+    clip = processor.read_clip(None, audio=make_streams()[1][0])
+    assert clip.is_empty and "nothing of what this encoder takes" in clip.problems[0]
+
+
+def test_more_tokens_than_the_encoder_reads_are_refused(folders):
+    processor = processor_of(folders / "plain", max_length=100, max_text_length=100, max_subtitle_length=100)
+    with pytest.raises(ValueError, match=r"its video takes \d+ tokens, but the encoder reads 100.*num_frames"):
+        processor(clips=make_clips())
+    assert processor(text=["a" * 200])["input_ids"].shape == (1, 100)  # a text is cut
+
+
+# Prompts -------------------------------------------------------------------------------------------------------------
+
+
+def test_prompts_are_those_of_the_folder_unless_given(folders, joint):
+    plain, chat = joint[1], processor_of(folders / "chat")
+    assert (plain.document_prompt, plain.media_prompt, plain.add_special_tokens) == (DOCUMENT_PROMPT, "", True)
+    assert (chat.media_prompt, chat.add_special_tokens) == (f"<bos>{DOCUMENT_PROMPT}{{}}<eos>", False)
+    own = processor_of(folders / "plain", media_prompt=DOCUMENT_PROMPT)
+    for name in ("video", "audio"):
+        key = f"{name}_input_ids"
+        got, expected = (batch(clips=make_clips()[:1])[key][0].tolist() for batch in (own, plain))
+        prompt = plain.tokenizer(DOCUMENT_PROMPT)["input_ids"]
+        prompt = (prompt[0] if isinstance(prompt[0], list) else prompt)[1:-1]  # without <bos> and <eos>
+        assert got == [expected[0], *prompt, *expected[1:]]
+
+
+# Scores --------------------------------------------------------------------------------------------------------------
+
+
+def test_scores_and_weights_are_the_papers(joint):
+    model, processor = joint
+    with torch.no_grad():
+        output = model(**processor(text=["a dog", "no"], clips=make_clips(((1, 1, 1), (1, 0, 1), (0, 1, 0)))))
+    weights = model.compute_weights(output.text_embeds, output.modality_embeds, output.modality_mask)
+    for query, clip in product(range(2), range(3)):
+        here = output.modality_mask[clip].nonzero().flatten().tolist()
+        text, vectors = output.text_embeds[query].double(), output.modality_embeds[clip].double()
+        cosines = {m: float(text @ vectors[m]) for m in here}
+        shares = {m: math.exp(cosines[m] / 0.1) for m in here}
+        w = {m: shares[m] / sum(shares.values()) for m in here}
+        centroid = sum(w[m] * vectors[m] for m in here)
+        assert output.scores[query, clip].item() == pytest.approx(float(text @ centroid / centroid.norm()), abs=1e-6)
+        assert weights[query, clip].tolist() == pytest.approx([w.get(m, 0.0) for m in range(3)], abs=1e-6)
+
+
+def test_a_call_returns_what_three_towers_return(joint):
+    model, processor = joint
+    batch = processor(text=make_streams()[2], clips=make_clips())
+    output = model(**batch)
+    assert output.scores.shape == (3, 3) and output.modality_embeds.shape == (3, 3, model.config.projection_dim)
+    target = torch.arange(3)
+    both = [torch.nn.functional.cross_entropy(scores / 0.07, target) for scores in (output.scores, output.scores.T)]
+    assert output.loss.item() == pytest.approx(sum(both).item() / 2, abs=1e-5)
+    output.loss.backward()
+    for part in ("language_model", "vision_tower", "audio_tower"):
+        assert any(p.grad is not None and p.grad.any() for p in getattr(model.backbone, part).parameters()), part
+    model.zero_grad()
+    with torch.no_grad():
+        more = model(**processor(text="a"), output_hidden_states=True)
+    assert more.text_model_output.hidden_states and more.scores is None
+    assert model.score_options() == {"method": "scalar", "query_temperature": 0.1}
+
+
+def test_the_inputs_are_checked(joint):
+    model, processor = joint
+    batch = processor(clips=make_clips())
+    with pytest.raises(ValueError, match="Nothing to embed"):
+        model()
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        model(**batch, pixel_values=1)
+    with pytest.raises(ValueError, match="inputs of the video lack.*video_position_ids"):
+        model.get_modality_features(pixel_values_videos=batch["pixel_values_videos"])
+    with pytest.raises(ValueError, match=r"marks \['audio', 'subtitle'\]"):
+        model.get_modality_features(
+            **{key: batch[key] for key in model.inputs_of["video"]}, modality_mask=batch["modality_mask"]
+        )
+
+
+# Sizes and limits ----------------------------------------------------------------------------------------------------
+
+
+def test_the_real_encoder_has_the_trainable_parameters_that_its_adapters_promise():
+    with torch.device("meta"):
+        config = EmbeddingGemma2Config(vision_config={}, audio_config={})
+        model = ScalarJointModel(ScalarJointConfig(backbone_config=config))
+    assert sum(parameter.numel() for parameter in model.parameters()) == 744_371_488
+    counts = {}
+    for part, pattern in FAMILIES["embedding_gemma2"].adapted.items():
+        adapted = get_peft_model(model, LoraConfig(r=8, target_modules=rf"backbone\.{pattern}"))
+        counts[part] = adapted.get_nb_trainable_parameters()[0]
+        model = adapted.unload()
+    assert counts == {"trunk": 524_288, "video": 393_216, "audio": 393_216}
+
+
+def test_patches_across_and_down_are_those_of_transformers():
+    from transformers.models.embedding_gemma2.processing_embedding_gemma2 import get_aspect_ratio_preserving_size
+
+    draw = np.random.default_rng(0)
+    sizes = [*draw.integers(1, 3000, (200, 2)).tolist(), [1, 5000], [5000, 1], [720, 1280], [48, 48], [1080, 1920]]
+    for (height, width), tokens in product(sizes, (70, 140, 1120)):
+        expected = get_aspect_ratio_preserving_size(height, width, 16, tokens * 9, 3)
+        assert tuple(16 * count for count in patch_grid(height, width, tokens * 9, 16, 3)) == expected
+
+
+def test_float16_is_refused_where_it_gives_nan(folders, joint):
+    with pytest.raises(ValueError, match="NaN in float16"):
+        ScalarModel.from_joint_encoder(folders / "plain", dtype=torch.float16)
+    model = ScalarModel.from_joint_encoder(folders / "plain", dtype=torch.bfloat16)
+    batch = joint[1](text="a", clips=make_clips()).to("cpu", torch.bfloat16)
+    with torch.no_grad():
+        embeds, _ = model.get_modality_features(**{k: v for k, v in batch.items() if k in _CLIP_INPUTS})
+    assert embeds.dtype == torch.float32
+    torch.testing.assert_close(embeds.norm(dim=-1), torch.ones(3, 3), **CLOSE)
+    with pytest.raises(ValueError, match="NaN in float16"):
+        model.half().embed_text(batch["input_ids"])
+
+
+_CLIP_INPUTS = {*sum(ScalarJointModel.inputs_of.values(), ()), "modality_mask"}
+
+
+def test_what_is_no_joint_encoder_is_refused(tiny_model_dir, folders, tmp_path):
+    with pytest.raises(ValueError, match="no joint encoder: expected a model of embedding_gemma2"):
+        ScalarModel.from_joint_encoder(tiny_model_dir)
+    with pytest.raises(ValueError, match=r"no fields \['heat'\]"):
+        ScalarModel.from_joint_encoder(folders / "plain", heat=1)
+    with pytest.raises(ValueError, match="`modalities` must be some of"):
+        ScalarModel.from_joint_encoder(folders / "plain", modalities=("picture",))
+
+
+@pytest.mark.parametrize(
+    "file, path, value, message",
+    [
+        ("config.json", ("text_config", "num_hidden_layers"), 10**6, "num_hidden_layers.*is 1000000"),
+        ("config.json", ("text_config", "hidden_size"), 32, "do not have the shapes"),
+        ("config.json", ("video_token_id",), 7, "has the number 83 .*takes 7"),
+        ("processor_config.json", ("video_processor", "add_timestamps"), True, "add_timestamps"),
+        ("modules.json", None, "{", "is not JSON"),
+    ],
+)
+def test_a_damaged_encoder_is_refused_by_name(tmp_path, file, path, value, message):
+    folder = write_joint_encoder(tmp_path / "encoder")
+    content = json.loads((folder / file).read_text())
+    if path is None:
+        (folder / file).write_text(value)
+    else:
+        inner = content
+        for name in path[:-1]:
+            inner = inner[name]
+        inner[path[-1]] = value
+        (folder / file).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=message):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"modalities": ["audio", "video"]}, "`modalities` must be some of"),
+        ({"projection_dim": 25}, "from 1 to the encoder's own dimension 24"),
+        ({"aggregation": "concat_head"}, "`aggregation` must be one of"),
+        ({"query_temperature": 0}, "temperature"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(joint, changes, message):
+    fields = joint[0].config.to_dict() | changes
+    with pytest.raises(Exception, match=message):
+        ScalarJointConfig.from_dict(fields)
+
+
+def test_a_processor_of_another_model_is_refused(folders, tmp_path, tiny_processor):
+    model, processor = load_model(folders / "remote")
+    model.save_pretrained(tmp_path)
+    tiny_processor.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="takes what a ScalarJointProcessor makes"):
+        load_model(tmp_path)
+    processor.image_processor = ScalarPatchImageProcessor(patch_size=8)
+    processor.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="does not fit its model, with `patch_size=8`"):
+        load_model(tmp_path)
+
+
+def test_the_parts_of_a_processor_are_of_the_classes_that_transformers_finds(folders):
+    _, processor = load_model(folders / "remote")
+    assert type(processor) is ScalarJointProcessor and type(processor.image_processor) is ScalarPatchImageProcessor
+    assert type(processor.feature_extractor).__name__ == "Gemma4AudioFeatureExtractor"
