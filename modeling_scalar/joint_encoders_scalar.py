@@ -99,7 +99,7 @@ def look_at(name_or_path: str | os.PathLike, revision: str | None = None) -> Enc
         for name in ("config.json", "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json")
     }
     config = {} if files["config.json"] is None else read_object(files["config.json"])
-    is_known = config.get("model_type") in FAMILIES
+    is_known = config.get("model_type") in list(FAMILIES)  # a list compares what a dictionary could not hold
     if not is_known and files["modules.json"] is None:
         return None
     if files["config_sentence_transformers.json"] is not None:

@@ -121,7 +121,7 @@ def load_config(
     if path is None:
         raise ValueError(f"{name} holds no {CONFIG_NAME}: it is not a saved model.")
     content = read_object(path)
-    if content.get("model_type") not in _KINDS:
+    if content.get("model_type") not in list(_KINDS):  # which compares what a dictionary could not hold
         raise ValueError(
             f"{path} must describe a ScalarModel, got a `model_type` of {content.get('model_type')!r:.200}."
         )
@@ -189,7 +189,7 @@ def load_processor(name: str) -> ScalarProcessor:
     found = {file: file_of(name, file) for file in _PROCESSOR_FILES}
     contents = {file: {} if path is None else read_object(path) for file, path in found.items()}
     described = contents[PROCESSOR_NAME].get("processor_class")
-    if described not in _PROCESSORS:
+    if described not in list(_PROCESSORS):
         raise ValueError(
             f"{name} must hold a ScalarProcessor in its {PROCESSOR_NAME}, got {described!r:.200}. Save the model's "
             "processor beside it with `processor.save_pretrained`."

@@ -22,7 +22,7 @@ CODE = {
         "media_scalar.py",
         "modeling_beats.py",
     ),
-    *("modeling_scalar.py", "processing_scalar.py"),
+    *("modeling_scalar.py", "package_scalar.py", "processing_scalar.py", "retrieval_scalar.py"),
 }
 PROCESSOR = {"processor_config.json", "tokenizer.json", "tokenizer_config.json"}
 CONFIG = {
