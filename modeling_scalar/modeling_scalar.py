@@ -5,10 +5,8 @@ modality, so what a masked row holds cannot change anything, and an absent modal
 audio towers give can be computed once and passed in place of pixels and filter banks (`get_tower_features`).
 """
 
-import json
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -272,28 +270,6 @@ class ScalarModel(ScalarPreTrainedModel):
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.text_model.set_input_embeddings(value)
-
-    @classmethod
-    def from_pretrained(
-        cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any
-    ) -> "ScalarModel":
-        """
-        Load a model as transformers does, or an adapter saved together with the configuration of its run.
-
-        transformers takes a local folder with both an `adapter_config.json` and a `config.json` for a whole model.
-        Without weights of a model in it, it is an adapter: the weights are its base's, the configuration is its own.
-        """
-        folder = Path(str(pretrained_model_name_or_path))
-        adapter_config = folder / "adapter_config.json"
-        if (
-            adapter_config.is_file()
-            and (folder / "config.json").is_file()
-            and not any(folder.glob("model*.safetensors"))
-        ):
-            pretrained_model_name_or_path = json.loads(adapter_config.read_text("utf-8"))["base_model_name_or_path"]
-            kwargs["config"] = kwargs.get("config") or cls.config_class.from_pretrained(folder)
-            kwargs["adapter_kwargs"] = {"_adapter_model_path": str(folder)}
-        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     @classmethod
     def from_encoders(

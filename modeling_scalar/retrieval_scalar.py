@@ -4,9 +4,12 @@
 evaluates or trains needs what stands here and no more.
 """
 
+import json
 import math
+import os
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -124,6 +127,26 @@ class ScalarRetrievalModel(PreTrainedModel):
         elif isinstance(module, ScalarHyperbolicMix):
             initialization.constant_(module.mix_logit, math.log(module.initial_mix / (1 - module.initial_mix)))
             initialization.zeros_(module.log_curvature)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any) -> Self:
+        """
+        Load a model as transformers does, or an adapter saved together with the configuration of its run.
+
+        transformers takes a local folder with both an `adapter_config.json` and a `config.json` for a whole model.
+        Without weights of a model in it, it is an adapter: the weights are its base's, the configuration is its own.
+        """
+        folder = Path(str(pretrained_model_name_or_path))
+        adapter_config = folder / "adapter_config.json"
+        if (
+            adapter_config.is_file()
+            and (folder / "config.json").is_file()
+            and not any(folder.glob("model*.safetensors"))
+        ):
+            pretrained_model_name_or_path = json.loads(adapter_config.read_text("utf-8"))["base_model_name_or_path"]
+            kwargs["config"] = kwargs.get("config") or cls.config_class.from_pretrained(folder)
+            kwargs["adapter_kwargs"] = {"_adapter_model_path": str(folder)}
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def add_score_modules(self) -> None:
         """Add the learned scalars that the configuration asks for."""
