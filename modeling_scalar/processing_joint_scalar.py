@@ -4,6 +4,7 @@ Reading is that of [`ScalarProcessor`]: the same files, limits, frames and subti
 it: each modality becomes a sequence of its own, of a prompt and of placeholders that the encoder fills.
 """
 
+import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -114,6 +115,15 @@ class ScalarJointProcessor(ScalarProcessor):
     def max_samples(self) -> int:
         """Samples of a sound that the encoder hears."""
         return int(self.max_audio_seconds * SAMPLING_RATE)
+
+    def with_protocol(self, processing: Mapping[str, Any]) -> "ScalarJointProcessor":
+        """Return one that follows the protocol of a benchmark where that concerns it: in the number of frames.
+
+        How large pictures are and how long texts may be is the encoder's.
+        """
+        configured = copy.copy(self)
+        configured.num_frames = processing.get("num_frames", self.num_frames)
+        return configured
 
     # Reading ------------------------------------------------------------------------------------------------------
 

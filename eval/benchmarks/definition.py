@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from datasets import Dataset
 
+from modeling_scalar.processing_joint_scalar import ScalarJointProcessor
 from modeling_scalar.processing_scalar import ScalarProcessor
 
 # Frames as in the paper's table of dataset statistics; lengths, audio slices and resizing as VAST evaluates. What a
@@ -79,6 +80,8 @@ def configure_processor(processor: ScalarProcessor, processing: Mapping[str, Any
     Raises:
         ValueError: a name is not a setting, or the value is out of its range.
     """
+    if isinstance(processor, ScalarJointProcessor):
+        return processor.with_protocol(processing)
     settings = _settings(processor)
     parts = {name: settings.pop(name) for name in ("image_processor", "feature_extractor")}
     tokenizer = settings.pop("tokenizer")
