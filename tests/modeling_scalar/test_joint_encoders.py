@@ -34,6 +34,7 @@ from modeling_scalar.image_processing_joint_scalar import patch_grid
 from modeling_scalar.loading_scalar import model_fingerprint
 from tests.conftest import ROOT
 from tests.joint_encoders import CHAT_TEMPLATE, DOCUMENT_PROMPT, make_streams, write_joint_encoder
+from tests.media_corpus import media
 
 # What the padding of a batch may change, and the order of sums in two processes: fifty times the last bit of a cosine.
 CLOSE = {"atol": 1e-6, "rtol": 0}
@@ -262,6 +263,24 @@ def test_a_clip_of_which_the_encoder_takes_nothing_says_so(folders):
     assert clip.is_empty and "nothing of what this encoder takes" in clip.problems[0]
 
 
+def test_a_file_gives_the_batch_of_its_decoded_streams(joint, tmp_path):
+    """Processed as it is decoded, whole, or handed over as arrays."""
+    _, processor = joint
+    path = tmp_path / "clip.mkv"
+    path.write_bytes(media("matroska", "mjpeg", "pcm_s16le", "subrip", size=(96, 64)))
+    raw = processor.read_clip(path)
+    clips = [
+        raw,
+        processor.read_clip(path, processed=True),
+        processor.read_clip(raw.frames, raw.waveform, raw.subtitle),
+    ]
+    assert clips[1].frames is None and clips[1].pixel_values.shape[0] == 2 and clips[1].duration == raw.duration
+    expected, *others = (processor(clips=[clip]) for clip in clips)
+    assert expected["modality_mask"].all()
+    for batch in others:
+        assert batch.keys() == expected.keys() and all(torch.equal(batch[key], expected[key]) for key in batch)
+
+
 def test_more_tokens_than_the_encoder_reads_are_refused(folders):
     processor = processor_of(folders / "plain", max_length=100, max_text_length=100, max_subtitle_length=100)
     with pytest.raises(ValueError, match=r"its video takes \d+ tokens, but the encoder reads 100.*num_frames"):
@@ -438,6 +457,23 @@ def test_a_processor_of_another_model_is_refused(folders, tmp_path, tiny_process
     processor.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="does not fit its model, with `patch_size=8`"):
         load_model(tmp_path)
+
+
+def test_an_adapter_of_a_joint_encoder_loads_on_its_base(folders, tmp_path):
+    base, processor = load_model(folders / "remote")
+    patterns = "|".join(rf"backbone\.{pattern}" for pattern in FAMILIES["embedding_gemma2"].adapted.values())
+    options = {"target_modules": patterns, "task_type": "FEATURE_EXTRACTION", "init_lora_weights": False}
+    adapted = get_peft_model(base, LoraConfig(r=2, **options)).eval()
+    adapted.save_pretrained(tmp_path)
+    base.config.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    again, beside = load_model(tmp_path)
+    beside.num_frames = 2
+    torch.testing.assert_close(
+        embed(again, beside, make_clips()), embed(adapted.base_model.model, beside, make_clips())
+    )
+    plain = embed(load_model(folders / "remote")[0], beside, make_clips())[0]
+    assert (embed(again, beside, make_clips())[0] - plain).norm(dim=-1).min() > 1e-3  # it changes every modality
 
 
 def test_the_parts_of_a_processor_are_of_the_classes_that_transformers_finds(folders):

@@ -1,0 +1,63 @@
+"""Search with a joint encoder as its publisher has it, without training or conversion."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gallery.gallery import Gallery
+from modeling_scalar import load_model
+from search.__main__ import app
+from tests.joint_encoders import write_joint_encoder
+from tests.media_corpus import media, tone, wav
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    write_joint_encoder(tmp_path / "encoder")
+    folder = tmp_path / "clips"
+    folder.mkdir()
+    (folder / "both.mkv").write_bytes(media("matroska", "mjpeg", "pcm_s16le", sampling_rate=44_100))
+    (folder / "both.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na dog barks\n")
+    (folder / "sound.wav").write_bytes(wav(tone(16_000)))
+    (folder / "click.wav").write_bytes(wav(tone(479)))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_files_are_indexed_and_found_by_a_joint_encoder(place):
+    told = run("index", "clips", "--model", "encoder", "--output", "gallery", "--dtype", "float32")
+    assert "2 new, 0 changed, 0 unchanged, 1 unreadable" in told and "30 ms" in told
+    gallery = Gallery.open(place / "gallery")
+    names = [name.rsplit("/")[-1] for name in gallery.clip_ids]
+    presence = dict(zip(names, gallery.modality_mask.tolist(), strict=True))
+    assert presence == {"both.mkv": [True, True, True], "sound.wav": [False, True, False]}
+
+    model, processor = load_model(place / "encoder")
+    clip = processor.read_clip(place / "clips" / "both.mkv")
+    assert clip.duration == pytest.approx(2, abs=0.05)  # of 44.1 kHz, in the encoder's 16
+    with torch.no_grad():
+        expected, _ = model.get_modality_features(**processor(clips=[clip]))
+        score = model(**processor(text="a dog", clips=[clip])).scores.item()
+    stored = gallery.modality_embeds()[names.index("both.mkv")]
+    torch.testing.assert_close(stored, expected[0], atol=1e-6, rtol=0)
+
+    (found,) = json.loads(run("query", "gallery", "a dog", "--json"))
+    hit = next(hit for hit in found["hits"] if hit["path"].endswith("both.mkv"))
+    assert hit["score"] == pytest.approx(score, abs=1e-5) and sum(hit["weights"].values()) == pytest.approx(1)
+    assert "2 unchanged" in run("index", "clips", "--model", "encoder", "--output", "gallery")
+
+
+def test_other_prompts_are_another_model_to_a_gallery(place):
+    run("index", "clips", "--model", "encoder", "--output", "gallery")
+    path = place / "encoder" / "config_sentence_transformers.json"
+    path.write_text(path.read_text().replace("search result", "fact checking"))
+    result = CliRunner().invoke(app, ["query", "gallery", "a dog"])
+    assert result.exit_code == 1 and "Embeddings of different models" in result.output, result.output
