@@ -74,6 +74,7 @@ def main(root: Path, folder: Path, output: Path) -> None:
     from modeling_scalar.sentence_scalar import ScalarSentenceModel, ScalarSentenceProcessor
     from tests.joint_encoders import make_streams
 
+    Path("cat.png").touch()
     frames, sounds, texts = make_streams()
     videos = [torch.from_numpy(clip).permute(0, 3, 1, 2) for clip in frames]  # 4 axes of a tensor: channels second
     audios = [{"array": sound, "sampling_rate": 16_000} for sound in sounds]
@@ -97,6 +98,7 @@ def main(root: Path, folder: Path, output: Path) -> None:
         model, processor = ScalarSentenceModel.from_encoder(encoder), ScalarSentenceProcessor(num_frames=2)
         made = model(**processor(text=texts, clips=clips).to(model.device, model.dtype))
         found["ours"] = {"text": made.text_embeds, "clips": made.modality_embeds, "mask": made.modality_mask}
+        found["ours"]["address"] = model.embed_text(**processor(text="cat.png"))
         encoder.save(str(folder / f"{name}-saved"))
     torch.save(results, output)
 

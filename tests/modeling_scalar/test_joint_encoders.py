@@ -32,6 +32,7 @@ from modeling_scalar import (
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.image_processing_joint_scalar import patch_grid
 from modeling_scalar.loading_scalar import model_fingerprint
+from modeling_scalar.sentence_scalar import ScalarSentenceModel, ScalarSentenceProcessor
 from tests.conftest import ROOT
 from tests.joint_encoders import CHAT_TEMPLATE, DOCUMENT_PROMPT, make_streams, write_joint_encoder
 from tests.media_corpus import media
@@ -154,6 +155,64 @@ def test_a_sentence_transformer_that_computes_itself_gives_its_own_vectors(refer
     assert ours["mask"].tolist() == [[True, True, True], [True, False, True], [True, True, False]]
     by_name = torch.stack([expected[name] for name in MODALITIES], dim=1)
     torch.testing.assert_close(ours["clips"], by_name * ours["mask"][..., None], **CLOSE)
+
+
+@pytest.mark.parametrize("kind", ["plain", "chat"])
+def test_a_query_that_names_a_file_is_a_text(folders, reference, kind):
+    model, processor = ScalarModel.from_joint_encoder(folders / kind), processor_of(folders / kind)
+    with torch.no_grad():
+        expected = model.embed_text(**processor(text="cat.png"))
+    torch.testing.assert_close(reference[kind]["ours"]["address"], expected, **CLOSE)
+
+
+class DeafEncoder(torch.nn.Module):
+    """In place of a SentenceTransformer that knows texts and videos: counts words, and averages colours."""
+
+    modalities, processor = ["text", "image", "video"], None
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def supports(self, modality):
+        return modality in self.modalities
+
+    def get_embedding_dimension(self):
+        return 3
+
+    def encode_query(self, inputs, **_):
+        return torch.tensor([[len(text.split()), 1.0, 0.0] for text in inputs])
+
+    def encode_document(self, inputs, **_):
+        if isinstance(inputs[0], str):
+            return self.encode_query(inputs)
+        return torch.stack([frames.float().mean(dim=(0, 2, 3)) for frames in inputs])
+
+
+def test_what_a_sentence_transformer_lacks_is_absent_and_said(caplog):
+    logging.getLogger("transformers").propagate = True
+    with caplog.at_level(logging.WARNING):
+        model = ScalarSentenceModel.from_encoder(DeafEncoder(), "deaf")
+    assert "deaf does not take audio" in caplog.text and model.config.modalities == ["video", "subtitle"]
+    processor = ScalarSentenceProcessor(num_frames=2, modalities=model.config.modalities)
+    embeds, mask = embed(model, processor, make_clips(((1, 1, 1), (1, 1, 0), (0, 1, 1))))
+    assert mask.tolist() == [[True, False, True], [True, False, False], [False, False, True]]
+    colours = torch.from_numpy(make_streams()[0][0].reshape(-1, 3)).double().mean(dim=0)
+    torch.testing.assert_close(embeds[0, 0].double(), colours / colours.norm(), **CLOSE)
+    torch.testing.assert_close(embeds[0, 2], torch.tensor([3.0, 1.0, 0.0]) / 10**0.5, **CLOSE)  # a dog barks
+    assert not embeds[~mask].any()
+    with pytest.raises(ValueError, match=r"embeds \['video', 'subtitle'\], got the inputs of \['audio'\]"):
+        embed(model, ScalarSentenceProcessor(num_frames=2), make_clips())
+    with pytest.raises(ValueError, match="is not saved"):
+        model.save_pretrained("nowhere")
+
+
+def test_an_encoder_of_pictures_alone_is_refused():
+    encoder = DeafEncoder()
+    for modalities, message in ((["image"], "does not embed texts"), (["text"], r"embeds none of \['video'\]")):
+        encoder.modalities = modalities
+        with pytest.raises(ValueError, match=message):
+            ScalarSentenceModel.from_encoder(encoder, "blind", ["video"])
 
 
 def test_a_folder_that_sentence_transformers_saved_is_the_same_encoder(folders, joint, reference):
@@ -289,6 +348,20 @@ def test_more_tokens_than_the_encoder_reads_are_refused(folders):
 
 
 # Prompts -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_chat_template_counts_only_where_sentence_transformers_uses_it(folders, tmp_path):
+    folder = write_joint_encoder(tmp_path / "encoder", chat_template=CHAT_TEMPLATE)
+    assert processor_of(folder).media_prompt == processor_of(folders / "chat").media_prompt
+    path = folder / "sentence_bert_config.json"
+    content = json.loads(path.read_text())
+    del content["modality_config"]["message"]
+    path.write_text(
+        json.dumps(content | {"max_seq_length": 2048, "processing_kwargs": {"video": {"max_soft_tokens": 280}}})
+    )
+    processor = processor_of(folder)
+    assert (processor.media_prompt, processor.add_special_tokens) == ("", True)
+    assert (processor.max_length, processor.image_processor.max_soft_tokens) == (2048, 280)
 
 
 def test_prompts_are_those_of_the_folder_unless_given(folders, joint):
