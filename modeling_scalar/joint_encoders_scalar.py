@@ -6,6 +6,7 @@ those of Sentence Transformers beside them.
 
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,11 @@ class Encoder:
     processing: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
+def _content(encoder: Encoder, file: str) -> dict[str, Any]:
+    path = file_of(encoder.name, file, encoder.revision)
+    return {} if path is None else read_object(path)
+
+
 def _is_plain(encoder: Encoder, path: Path) -> bool:
     """Whether Sentence Transformers takes the mean of the encoder's tokens and nothing else."""
     try:
@@ -72,8 +78,10 @@ def _is_plain(encoder: Encoder, path: Path) -> bool:
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or modules[0].get("path"):
         return False
-    path = file_of(encoder.name, f"{modules[1].get('path')}/config.json", encoder.revision)
-    pooling = {} if path is None else read_object(path)
+    place = str(modules[1].get("path"))
+    if not re.fullmatch(r"\w[\w.-]*", place):  # a folder beside the file, and nowhere else
+        return False
+    pooling = _content(encoder, f"{place}/config.json")
     modes = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on]
     mode = pooling.get("pooling_mode", modes or "mean")
     return mode in ("mean", ["mean"], ["pooling_mode_mean_tokens"]) and pooling.get("include_prompt", True)
@@ -94,27 +102,22 @@ def look_at(name_or_path: str | os.PathLike, revision: str | None = None) -> Enc
         ValueError: there is no such folder, or a file is damaged.
     """
     encoder = Encoder(place_of(name_or_path), revision)
-    files = {
-        name: file_of(encoder.name, name, revision)
-        for name in ("config.json", "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json")
-    }
-    config = {} if files["config.json"] is None else read_object(files["config.json"])
+    config_path, modules_path = (file_of(encoder.name, name, revision) for name in ("config.json", "modules.json"))
+    config = {} if config_path is None else read_object(config_path)
     is_known = config.get("model_type") in list(FAMILIES)  # a list compares what a dictionary could not hold
-    if not is_known and files["modules.json"] is None:
+    if not is_known and modules_path is None:
         return None
-    if files["config_sentence_transformers.json"] is not None:
-        content = read_object(files["config_sentence_transformers.json"])
-        prompts, default = content.get("prompts") or {}, content.get("default_prompt_name")
-        for setting, names in _PROMPT_NAMES.items():
-            found = next((prompts[name] for name in (*names, default) if prompts.get(name)), None)
-            if found is not None:
-                encoder.prompts[setting] = found
-    if files["modules.json"] is not None:
-        path = files["sentence_bert_config.json"]
-        content = {} if path is None else read_object(path)
+    content = _content(encoder, "config_sentence_transformers.json")
+    prompts, default = content.get("prompts") or {}, content.get("default_prompt_name")
+    for setting, names in _PROMPT_NAMES.items():
+        found = next((prompts[name] for name in (*names, default) if prompts.get(name)), None)
+        if found is not None:
+            encoder.prompts[setting] = found
+    if modules_path is not None:
+        content = _content(encoder, "sentence_bert_config.json")
         encoder.has_messages = "message" in (content.get("modality_config") or {})
         encoder.max_length, encoder.processing = content.get("max_seq_length"), content.get("processing_kwargs") or {}
-    if is_known and (files["modules.json"] is None or _is_plain(encoder, files["modules.json"])):
+    if is_known and (modules_path is None or _is_plain(encoder, modules_path)):
         encoder.settings = config
     return encoder
 
@@ -190,14 +193,10 @@ def model_from_joint_encoder(
 
 def _settings_of(encoder: Encoder, part: str, files: tuple[str, ...]) -> dict[str, Any]:
     """The saved settings of a part of a processor, in the one file of today or in one of its own."""
-    path = file_of(encoder.name, PROCESSOR_NAME, encoder.revision)
-    content = {} if path is None else read_object(path)
+    content = _content(encoder, PROCESSOR_NAME)
     if isinstance(content.get(part), dict):
         return content[part]
-    for name in files:
-        if (path := file_of(encoder.name, name, encoder.revision)) is not None:
-            return read_object(path)
-    return {}
+    return next(filter(None, (_content(encoder, file) for file in files)), {})
 
 
 def _rendered(tokenizer: Any, prompt: str | None, content: dict[str, str], mark: str) -> str:
