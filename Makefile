@@ -50,7 +50,7 @@ $(RUN)/adapter_model.safetensors: recipes/miniature.yaml $(BACKBONE)/model.safet
 
 $(RUN)/results/results.json: $(RUN)/adapter_model.safetensors
 	$(BIN)/python -m eval run --model $(RUN) --benchmark miniature --root $(DATA) --output $(RUN)/results \
-		--policy absent
+		--rate 0 --rate 0.5 --depth 10 --depth 50 --fusion-split validation
 
 $(RUN)/gallery/gallery.json: $(RUN)/adapter_model.safetensors
 	rm -rf $(RUN)/gallery

@@ -23,7 +23,7 @@ from gallery.files import read_json, write_json
 from gallery.result_schema import second_stage
 from modeling_scalar import ScalarModel
 from modeling_scalar.aggregation_scalar import METHODS, method_title, scorable_clips
-from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
 from modeling_scalar.loading_scalar import load_config, load_processor, weight_digests
 
 from .evidence.evaluations import (
@@ -318,6 +318,7 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
         "towers": [Markdown(code(tower["model_type"]) + _layers(tower)) for tower in towers.values()],
         "is_vast": tuple(tower["model_type"] for tower in towers.values()) == _VAST,
         "has_second_stage": bool(towers["text"].get("is_decoder") and towers["text"].get("add_cross_attention")),
+        "condition_on": [name for name in MODALITIES if name in config.get("condition_on", ScalarConfig.condition_on)],
         "recipe": recipe,
         "training": training,
         "training_time": None if training is None else _duration(training["seconds"]),

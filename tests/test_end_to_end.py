@@ -109,7 +109,8 @@ def test_evaluation_writes_one_json_with_everything(line):
     assert len(results["gallery"]["ids"]) == 12 and len(results["gallery"]["sha256"]) == 64
     assert results["embedded"]["training"]["seed"] == 50 and results["embedded"]["benchmark_description"]["seed"] == 0
     assert results["versions"]["torch"] and "commit" in results["source"]
-    assert [entry["policy"] for entry in results["two_stage"]] == ["absent"] * 5 + ["zeros"] * 5
+    # Its cross-encoder reads subtitles, of which an absent one has no number of tokens to be zeros.
+    assert [entry["policy"] for entry in results["two_stage"]] == ["absent"] * 5
     assert (folder / "results" / "results.png").stat().st_size > 5000
     assert "(Table S4" in (folder / "results" / "report" / "tables.md").read_text()
     assert (folder / "results" / "table.txt").read_text().strip() in run.stdout

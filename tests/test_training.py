@@ -135,16 +135,17 @@ def test_a_score_of_a_plugin_trains_where_some_clips_lack_what_it_needs(line, tm
 
 
 def test_what_the_cross_encoder_reads_is_trained_saved_and_loaded(line, tmp_path):
-    fields = ["--condition_on", "video,audio,subtitle", "--max_steps", "2", "--output_dir", tmp_path]
+    fields = ["--condition_on", "video,subtitle", "--max_steps", "2", "--output_dir", tmp_path]
     assert run(ROOT / "recipes" / "scalar.yaml", *overlay(line), *fields)
     (model, _), (base, _) = load_model(tmp_path), load_model(line / "backbone")
-    assert model.config.condition_on == ["video", "audio", "subtitle"]
-    assert base.config.condition_on == ["video", "audio"]
+    assert model.config.condition_on == ["video", "subtitle"]
+    assert base.config.condition_on == ["video", "audio", "subtitle"]
     states = torch.randn(1, 1, 3, base.config.text_config.hidden_size)
     assert (model.subtitle_condition(states) - base.subtitle_condition(states)).abs().max() > 1e-4
     trained = json.loads((tmp_path / "training.json").read_text())["trainable_parameters"]
     assert trained["subtitle_condition"] == sum(value.numel() for value in base.subtitle_condition.parameters())
-    assert json.loads((tmp_path / "recipe.json").read_text())["condition_on"] == "video,audio,subtitle"
+    assert "audio_condition" not in trained
+    assert json.loads((tmp_path / "recipe.json").read_text())["condition_on"] == "video,subtitle"
 
 
 def test_a_wrong_field_is_named(line, tmp_path):

@@ -1352,7 +1352,11 @@ _EVALS = [
         "-m eval run --model model --benchmark imagenet --root data --output out",
         "`name` must be one of ['activitynet', 'audiocaps', 'didemo'",
     ),
-    ("an unknown split", f"{_MODEL} --split validation", "`split` of miniature must be one of ('train', 'test'), got"),
+    (
+        "an unknown split",
+        f"{_MODEL} --split val",
+        "`split` of miniature must be one of ('train', 'validation', 'test')",
+    ),
     (
         "a setting that the benchmark lacks",
         f"{_MODEL} --captions all",

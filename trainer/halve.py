@@ -1,12 +1,11 @@
 """`python -m trainer.halve RUN OUTPUT`: a trained model in half precision, small enough to be kept beside its recipe.
 
 Its configuration says float32, so that it is loaded, and computes, in full precision. Beside the weights lie the
-fields of the run and its log, which tell whether the recipe still leads there.
+fields of the run and its log, which tell whether the recipe still leads there; no code, which this repository has.
 """
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -18,12 +17,10 @@ from modeling_scalar import load_model
 
 from .checkpoints import last_checkpoint
 from .folder import RECIPE
-from .record import RECORD
 
 LOG = "log.json"
 """The terms of the loss, step by step, and the SHA-256 of the weights."""
 
-_KEPT = (RECIPE, RECORD)
 _LOCAL = ("output_dir", "logging_dir")
 _TERMS = ("step", "epoch", "loss")
 
@@ -48,20 +45,23 @@ def halve(run: Path, output: Path) -> None:
         raise ValueError(f"These weights of {run} do not fit into half precision: {infinite[:5]}.")
     model.half().save_pretrained(output)
     processor.save_pretrained(output)
-    config = read_json(output / CONFIG_NAME)
-    write_json(_in_full(config), output / CONFIG_NAME)
-    for name in _KEPT:
-        content = {key: value for key, value in read_json(run / name).items() if key not in _LOCAL}
-        write_json(content, output / name)
+    for path in output.glob("*.py"):
+        path.unlink()
+    for path in output.glob("*config.json"):
+        write_json(_in_full(read_json(path)), path)
+    fields = {name: value for name, value in read_json(run / RECIPE).items() if name not in _LOCAL}
+    write_json(fields, output / RECIPE)
     history = read_json(last_checkpoint(run) / "trainer_state.json")["log_history"]
     log = [{name: value for name, value in entry.items() if name.startswith(_TERMS)} for entry in history]
     write_json({"sha256": sha256_of(output / SAFE_WEIGHTS_NAME), "log": log}, output / LOG)
 
 
-def _in_full(config: dict) -> dict:
-    """Say float32 wherever a configuration says float16, in those of its towers too."""
-    text = json.dumps(config).replace('"dtype": "float16"', '"dtype": "float32"')
-    return json.loads(text)
+def _in_full(config: Any) -> Any:
+    """Say float32 wherever a configuration says float16, in those of its towers too, and name no files of code."""
+    if not isinstance(config, dict):
+        return config
+    kept = {name: _in_full(value) for name, value in config.items() if name != "auto_map"}
+    return kept | {"dtype": "float32"} if kept.get("dtype") == "float16" else kept
 
 
 def main(

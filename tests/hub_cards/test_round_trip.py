@@ -76,7 +76,7 @@ def made(unless_fast, tmp_path_factory):
     for name, recipes in (("adapter", ["miniature"]), ("gram", ["gram", "miniature"])):
         options = ("--model", folder / "backbone", "--semantic_targets", targets, "--max_steps", "6")
         train_run(folder, recipes, folder / name, *options, "--loss_warmup_steps", "2")
-        settings = {"rates": (0.0, 0.5), "policies": ("absent",), "depth": 3, "progress": False}
+        settings = {"rates": (0.0, 0.5), "policies": ("absent",), "depths": (3,), "progress": False}
         evaluate(RunConfig(folder / name / "results", folder / name, "miniature", folder / "data", **settings))
     index([folder / "data" / "test"], model=str(folder / "adapter"), output=folder / "gallery")
     return folder

@@ -141,6 +141,15 @@ def test_limitations_are_those_of_the_model(tmp_path):
     assert "This model has other towers" in body and "**Scale of the training.**" in body
 
 
+def test_a_card_says_what_the_cross_encoder_reads(tmp_path):
+    folder = make_model(tmp_path)
+    assert "together with the video, audio of a clip" in write_card(folder, model_card(folder, "u/m", Details())).text
+    write_json(CONFIG | {"condition_on": ["audio", "subtitle", "<script>"]}, folder / "config.json")
+    assert (
+        "together with the audio, subtitle of a clip" in write_card(folder, model_card(folder, "u/m", Details())).text
+    )
+
+
 @pytest.mark.parametrize(("aggregation", "needed"), [("triangle", "video or audio"), ("subtitle", "subtitle")])
 def test_a_score_that_some_clips_do_not_have_is_not_praised_for_incomplete_clips(tmp_path, aggregation, needed):
     folder = make_adapter(tmp_path)

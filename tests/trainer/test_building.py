@@ -56,4 +56,5 @@ def test_a_bad_description_is_refused(tmp_path, text, message):
 def test_fields_of_a_run_win_over_the_description():
     described, _ = build_new(ROOT / "recipes" / "miniature_model.yaml", TEXTS)
     changed, _ = build_new(ROOT / "recipes" / "miniature_model.yaml", TEXTS, condition_on=["video", "subtitle"])
-    assert described.config.condition_on == ["video", "audio"] and changed.config.condition_on == ["video", "subtitle"]
+    assert described.config.condition_on == ["video", "audio", "subtitle"]
+    assert changed.config.condition_on == ["video", "subtitle"]

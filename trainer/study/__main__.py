@@ -16,7 +16,7 @@ from commands.errors import run_command, say
 
 _ROOT = Path(__file__).resolve().parents[2]
 _COUNTS = {"train": 1500, "validation": 500, "test": 1000}
-_FINAL = ("--policy", "absent", "--depth", "5", "--depth", "50", "--fusion-split", "validation")
+_FINAL = ("--depth", "5", "--depth", "50", "--fusion-split", "validation")
 _SHARING_EVALUATION = ("--no-two-stage",)
 _SHARING_VARIANTS = ("scalar", "no_masked_views", "scalar_uniform", "gram")
 _SHARING_SEEDS = 2
