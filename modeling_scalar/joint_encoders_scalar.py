@@ -7,13 +7,13 @@ those of Sentence Transformers beside them.
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import CONFIG_MAPPING, AutoConfig, AutoFeatureExtractor, AutoModel, AutoTokenizer
+from transformers import CONFIG_MAPPING, AutoConfig, AutoFeatureExtractor, AutoTokenizer
 from transformers.utils import FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME
 
 from .checking_scalar import (
@@ -167,25 +167,31 @@ def model_from_joint_encoder(
     config = AutoConfig.from_pretrained(encoder.name, revision=revision or "main", trust_remote_code=False)
     for tower in (tower for name, tower in family.towers.items() if name not in modalities):
         setattr(config, tower, None)
+    fields = {"projection_dim": encoder_width(config), "modalities": modalities} | config_kwargs
+    joint = ScalarJointConfig(backbone_config=config, **fields)
     with torch.device("meta"):
-        check_shapes(AutoModel.from_config(config), shapes, encoder.name)
-    options = {} if dtype is None else {"dtype": dtype}
-    backbone, info = AutoModel.from_pretrained(
+        check_shapes(ScalarJointModel(joint), in_backbone(shapes), encoder.name)
+    model, info = ScalarJointModel.from_pretrained(
         encoder.name,
-        config=config,
+        config=joint,
         revision=revision or "main",
         use_safetensors=True,
         output_loading_info=True,
-        trust_remote_code=False,
-        **options,
+        **({} if dtype is None else {"dtype": dtype}),
     )
-    if info["missing_keys"]:
+    missing = sorted(key for key in info["missing_keys"] if key.startswith("backbone."))
+    if missing:
         raise ValueError(
-            f"{encoder.name} lacks {len(info['missing_keys'])} weights of its model, such as "
-            f"{sorted(info['missing_keys'])[:3]}. Download it again."
+            f"{encoder.name} lacks {len(missing)} weights of its model, such as {missing[:3]}. Download it again."
         )
-    fields = {"projection_dim": encoder_width(config), "modalities": modalities} | config_kwargs
-    return ScalarJointModel(ScalarJointConfig(backbone_config=config, **fields), backbone=backbone).eval()
+    return model.eval()
+
+
+def in_backbone(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of weights by their names in [`ScalarJointModel`], be they one's own or a published encoder's."""
+    if any(name.startswith("backbone.") for name in shapes):
+        return dict(shapes)
+    return {f"backbone.{name}": shape for name, shape in shapes.items()}
 
 
 # Processors ---------------------------------------------------------------------------------------------------------
@@ -309,4 +315,11 @@ def check_joint_processor(processor: ScalarJointProcessor, config: ScalarJointCo
         )
 
 
-__all__ = ["Encoder", "check_joint_processor", "look_at", "model_from_joint_encoder", "processor_from_joint_encoder"]
+__all__ = [
+    "Encoder",
+    "check_joint_processor",
+    "in_backbone",
+    "look_at",
+    "model_from_joint_encoder",
+    "processor_from_joint_encoder",
+]

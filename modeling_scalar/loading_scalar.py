@@ -36,6 +36,7 @@ from .configuration_joint_scalar import ScalarJointConfig
 from .configuration_scalar import ScalarConfig
 from .joint_encoders_scalar import (
     check_joint_processor,
+    in_backbone,
     look_at,
     model_from_joint_encoder,
     processor_from_joint_encoder,
@@ -158,7 +159,7 @@ def _load_weights(
 ) -> ScalarRetrievalModel:
     kind, _ = _KINDS[config.model_type]
     with _told_of(name, "A model with the configuration of"), torch.device("meta"):
-        check_shapes(kind(config), shapes, name)
+        check_shapes(kind(config), in_backbone(shapes) if kind is ScalarJointModel else shapes, name)
     with _without_report():
         model, info = kind.from_pretrained(
             name, config=config, use_safetensors=True, output_loading_info=True, **options

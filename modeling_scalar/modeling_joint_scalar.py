@@ -14,11 +14,10 @@ and the cross-encoder would all have to be optional there, and saved models of t
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import TypedDict, Unpack
 
 import torch
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
@@ -225,18 +224,16 @@ class ScalarJointModel(JointEncoderModel):
 
     Args:
         config ([`ScalarJointConfig`]): the encoder and the aggregation.
-        backbone (`PreTrainedModel`, *optional*): the encoder with its weights; by default a new one.
     """
 
-    def __init__(self, config: ScalarJointConfig, backbone: PreTrainedModel | None = None):
+    # So that with a configuration of ours `from_pretrained` takes the weights of the encoder as they are published.
+    base_model_prefix = "backbone"
+
+    def __init__(self, config: ScalarJointConfig):
         super().__init__(config)
-        # On "meta" first, then replaced: what is initialised below would overwrite the weights that are given.
-        with nullcontext() if backbone is None else torch.device("meta"):
-            self.backbone = AutoModel.from_config(config.backbone_config)
+        self.backbone = AutoModel.from_config(config.backbone_config)
         self.add_score_modules()
         self.post_init()
-        if backbone is not None:
-            self.backbone = backbone
 
     def get_input_embeddings(self) -> torch.nn.Module:
         return self.backbone.get_input_embeddings()

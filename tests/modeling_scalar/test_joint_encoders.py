@@ -532,8 +532,10 @@ def test_a_processor_of_another_model_is_refused(folders, tmp_path, tiny_process
         load_model(tmp_path)
 
 
-def test_an_adapter_of_a_joint_encoder_loads_on_its_base(folders, tmp_path):
-    base, processor = load_model(folders / "remote")
+@pytest.mark.parametrize("kind", ["remote", "plain"])
+def test_an_adapter_of_a_joint_encoder_loads_on_its_base(folders, tmp_path, kind):
+    """Whether that was saved as a model of ours or is as published."""
+    base, processor = load_model(folders / kind, query_temperature=0.2)
     patterns = "|".join(rf"backbone\.{pattern}" for pattern in FAMILIES["embedding_gemma2"].adapted.values())
     options = {"target_modules": patterns, "task_type": "FEATURE_EXTRACTION", "init_lora_weights": False}
     adapted = get_peft_model(base, LoraConfig(r=2, **options)).eval()
@@ -542,6 +544,9 @@ def test_an_adapter_of_a_joint_encoder_loads_on_its_base(folders, tmp_path):
     processor.save_pretrained(tmp_path)
     again, beside = load_model(tmp_path)
     beside.num_frames = 2
+    assert again.config.query_temperature == 0.2
+    other = ScalarJointModel.from_pretrained(tmp_path).eval()  # as remote code does
+    torch.testing.assert_close(embed(other, beside, make_clips()), embed(again, beside, make_clips()))
     torch.testing.assert_close(
         embed(again, beside, make_clips()), embed(adapted.base_model.model, beside, make_clips())
     )
