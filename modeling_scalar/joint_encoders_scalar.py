@@ -188,7 +188,7 @@ def model_from_joint_encoder(
 
 
 def in_backbone(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of weights by their names in [`ScalarJointModel`], its own or those of an encoder as published."""
+    """Return shapes of weights by their names in [`ScalarJointModel`]: of one, or of an encoder as it is published."""
     if any(name.startswith("backbone.") for name in shapes):
         return dict(shapes)
     return {f"backbone.{name}": shape for name, shape in shapes.items()}
