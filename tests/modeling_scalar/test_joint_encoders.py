@@ -254,7 +254,9 @@ def test_saving_keeps_every_setting(folders, tmp_path):
     torch.testing.assert_close(embed(again, beside, make_clips()), embed(model, processor, make_clips()))
 
 
-@pytest.mark.parametrize("modalities", [("video", "subtitle"), ("audio",), ("subtitle",)])
+@pytest.mark.parametrize(
+    "modalities", [("video", "subtitle"), ("audio",), pytest.param(("subtitle",), marks=pytest.mark.slow)]
+)
 def test_towers_that_are_not_needed_are_not_loaded(folders, joint, modalities):
     model = ScalarModel.from_joint_encoder(folders / "plain", modalities=modalities)
     parts = {name.split(".")[1] for name, _ in model.named_parameters()}
@@ -532,7 +534,7 @@ def test_a_processor_of_another_model_is_refused(folders, tmp_path, tiny_process
         load_model(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["remote", "plain"])
+@pytest.mark.parametrize("kind", ["plain", pytest.param("remote", marks=pytest.mark.slow)])
 def test_an_adapter_of_a_joint_encoder_loads_on_its_base(folders, tmp_path, kind):
     """Whether that was saved as a model of ours or is as published."""
     base, processor = load_model(folders / kind, query_temperature=0.2)
