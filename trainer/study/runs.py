@@ -181,9 +181,14 @@ def with_schedule(settings: Mapping[str, Any], recipe: Mapping[str, Any]) -> dic
 def check_overlay(overlay: Path) -> dict[str, Any]:
     """Return the fields of SCALAR's recipe under the overlay; a ValueError unless they name what the study needs."""
     recipe = read_recipe(recipe_of("scalar")) | read_recipe(overlay)
-    for name in ("model", "root", "temperature", "learning_rate", "num_train_epochs", *_STEPS_OF_EPOCHS):
+    for name in ("model", "root"):
         if recipe.get(name) is None:
             raise ValueError(f"{overlay} must name `{name}`, as recipes/miniature.yaml does.")
+    for name in ("num_train_epochs", "temperature", "learning_rate", *_STEPS_OF_EPOCHS):
+        value = recipe.get(name)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            given = "nothing" if value is None else repr(value)
+            raise ValueError(f"{overlay} must give a number as `{name}`, as recipes/miniature.yaml does; got {given}.")
     if not Path(str(recipe["model"])).exists():
         raise FileNotFoundError(f"{overlay} names the backbone {recipe['model']}, which is not there.")
     return recipe
