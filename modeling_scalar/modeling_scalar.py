@@ -23,6 +23,7 @@ from transformers import (
     SiglipTextModel,
     initialization,
 )
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
@@ -362,7 +363,7 @@ class ScalarModel(ScalarPreTrainedModel):
 
     def _encode_text(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **kwargs) -> ModelOutput:
         if self.config.has_cross_attention:
-            kwargs["use_cache"] = False
+            kwargs["use_cache"] = "past_key_values" in kwargs
         return self.text_model(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
 
     def _token_mask(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
@@ -743,11 +744,14 @@ class ScalarModel(ScalarPreTrainedModel):
     ) -> torch.Tensor:
         """Return the two logits of each pair, `(batch, 2)`, with the arguments of [`match`]; for training."""
         self._require_cross_attention()
-        lengths = {len(x) for x in (input_ids, attention_mask, condition_states, condition_mask)}
+        one_clip = len(condition_states) == len(condition_mask) == 1 < len(input_ids)
+        lengths = {
+            len(x) for x in (input_ids, attention_mask, *(() if one_clip else (condition_states, condition_mask)))
+        }
         if len(lengths) > 1:
             raise ValueError(
-                f"Matching scores pairs: expected as many texts as condition rows, got {len(input_ids)} and "
-                f"{len(condition_states)}. Repeat rows to score several pairs."
+                f"Matching scores pairs: expected as many texts as condition rows, or one such row for all texts, got "
+                f"{len(input_ids)} and {len(condition_states)}. Repeat rows to score several pairs."
             )
         if not len(input_ids):
             return condition_states.new_zeros(0, 2)
@@ -756,13 +760,27 @@ class ScalarModel(ScalarPreTrainedModel):
         if empty:
             # sdpa would return zeros there and eager attention an average of nothing: never send an empty row.
             raise ValueError(f"`condition_mask` must have at least one True per row; rows {empty[:10]} have none.")
-        output = self._encode_text(
-            input_ids,
-            attention_mask,
-            encoder_hidden_states=condition_states,
-            encoder_attention_mask=condition_mask.to(attention_mask.dtype),
-        )
+        conditions = {
+            "encoder_hidden_states": condition_states,
+            "encoder_attention_mask": condition_mask.to(attention_mask.dtype),
+        }
+        if one_clip:
+            number = len(input_ids)
+            if not torch.is_grad_enabled() and not tracing:
+                conditions["past_key_values"] = self._read_clip(input_ids, number, **conditions)
+            for name in ("encoder_hidden_states", "encoder_attention_mask"):
+                conditions[name] = conditions[name].expand(number, *conditions[name].shape[1:])
+        output = self._encode_text(input_ids, attention_mask, **conditions)
         return self.match_head(_tokens(output)[:, 0])
+
+    def _read_clip(self, input_ids: torch.Tensor, number: int, **conditions: torch.Tensor) -> EncoderDecoderCache:
+        """Compute the keys and values of one clip's tokens once, for a number of texts: far more than any text has."""
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        word = input_ids[:1, :1]  # any text: keys and values depend on the clip alone
+        self.text_model(word, torch.ones_like(word), past_key_values=cache, use_cache=True, **conditions)
+        for layer in cache.cross_attention_cache.layers:
+            layer.keys, layer.values = (part.expand(number, -1, -1, -1) for part in (layer.keys, layer.values))
+        return EncoderDecoderCache(DynamicCache(), cache.cross_attention_cache)
 
     def match(
         self,
@@ -778,6 +796,8 @@ class ScalarModel(ScalarPreTrainedModel):
             input_ids, attention_mask (`torch.LongTensor` of shape `(batch, length)`): one query per pair.
             condition_states (`torch.FloatTensor` of shape `(batch, tokens, hidden)`), condition_mask
                 (`torch.BoolTensor` of shape `(batch, tokens)`): the clip of each pair, from [`get_condition_states`].
+                One row stands for all pairs: without gradients that clip is then read once, which saves most of the
+                work where a clip has more tokens than a query.
 
         Returns:
             `torch.FloatTensor` of shape `(batch,)`: the match logit, the log-odds that the text describes the clip;

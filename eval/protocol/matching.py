@@ -123,14 +123,17 @@ def _match_pairs(
 ) -> torch.FloatTensor:
     """Match logit of each pair of a caption (row of `text`) and a clip (row of `conditions`), on the CPU."""
     states, token_mask = conditions
-    logits = []
-    for caption, clip in zip(captions.split(size), clips.to(states.device).split(size), strict=True):
-        words = text["attention_mask"][caption].any(dim=0)  # no longer than the longest caption of these pairs
-        ids, attention_mask = (
-            text[name][caption][:, words].to(states.device) for name in ("input_ids", "attention_mask")
-        )
-        logits.append(model.match(ids, attention_mask, states[clip], token_mask[clip]).cpu())
-    return torch.cat(logits)
+    logits = torch.empty(len(clips))
+    for clip in range(len(states)):
+        for part in (clips == clip).nonzero().flatten().split(size):
+            words = text["attention_mask"][captions[part]].any(dim=0)  # no longer than the longest of these captions
+            ids, attention_mask = (
+                text[name][captions[part]][:, words].to(states.device) for name in ("input_ids", "attention_mask")
+            )
+            # One row of conditions: the clip is read once for all of its captions.
+            rows = slice(clip, clip + 1)
+            logits[part] = model.match(ids, attention_mask, states[rows], token_mask[rows]).cpu()
+    return logits
 
 
 def _match_batch(

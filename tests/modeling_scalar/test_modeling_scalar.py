@@ -201,6 +201,31 @@ def test_matching_reads_the_clip(tiny_model, batch):
     assert tiny_model.match(*text, states, mask).std() > 1e-4
 
 
+@pytest.mark.parametrize("gradients", [False, True])
+def test_one_clip_stands_for_many_texts(tiny_model, batch, gradients):
+    with torch.set_grad_enabled(gradients):
+        states, mask = tiny_model.get_condition_states(**clip_inputs(batch, slice(1, 2)))
+        text = batch["input_ids"], batch["attention_mask"]
+        number = len(batch["input_ids"])
+        repeated = tiny_model.match(*text, states.expand(number, -1, -1), mask.expand(number, -1))
+        torch.testing.assert_close(tiny_model.match(*text, states, mask), repeated, **CLOSE)
+    assert repeated.std() > 1e-4
+
+
+@torch.no_grad()
+def test_the_keys_of_one_clip_are_computed_once_for_all_texts(tiny_model, batch):
+    states, mask = tiny_model.get_condition_states(**clip_inputs(batch, slice(1, 2)))
+    rows = []
+    keys = [m for name, m in tiny_model.text_model.named_modules() if name.endswith("crossattention.self.key")]
+    handles = [key.register_forward_hook(lambda module, given, made: rows.append(len(made))) for key in keys]
+    try:
+        tiny_model.match(batch["input_ids"], batch["attention_mask"], states, mask)
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert rows == [1] * len(keys) and keys
+
+
 @torch.no_grad()
 def test_padding_of_subtitles_can_be_shown_to_the_query(batch):
     torch.manual_seed(0)

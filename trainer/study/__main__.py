@@ -6,9 +6,10 @@ What is left to do is read from the files of each run, so the same command conti
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from commands.errors import run_command, say
 
@@ -19,7 +20,7 @@ _COUNTS = {"train": 1500, "validation": 500, "test": 1000}
 _FINAL = ("--depth", "5", "--depth", "50", "--fusion-split", "validation")
 _SHARING_EVALUATION = ("--no-two-stage",)
 _SHARING_VARIANTS = ("scalar", "no_masked_views", "scalar_uniform", "gram")
-_SHARING_SEEDS = 2
+_FEW_SEEDS = 2
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -54,7 +55,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _study(options: argparse.Namespace) -> dict[str, str]:
     """Do what is left; return the names of what failed and why."""
     from .jobs import execute
-    from .runs import SHARED, Clips, Run, check_overlay
+    from .runs import SECOND_STAGES, SHARED, Clips, Run, check_overlay
     from .tuning import settings_of, tune
 
     recipe = check_overlay(options.overlay)
@@ -89,14 +90,32 @@ def _study(options: argparse.Namespace) -> dict[str, str]:
         [
             Run(variant, seed, output / "sharing" / f"{shared:g}" / f"{variant}-{seed}", clips[shared],
                 settings[variant], _SHARING_EVALUATION)
-            for seed in options.seeds[:_SHARING_SEEDS]
+            for seed in options.seeds[:_FEW_SEEDS]
             for shared in options.shared
             for variant in _SHARING_VARIANTS
             if variant in options.variants
         ],
         "sharing",
     )  # fmt: skip
+    if "scalar" in options.variants:
+        do(
+            [
+                make("scalar", seed, output / "second_stage" / f"{number}-{seed}", label=label,
+                     settings=_as_rates(settings["scalar"], fields))
+                for seed in options.seeds[:_FEW_SEEDS]
+                for number, (label, fields) in enumerate(SECOND_STAGES.items())
+            ],
+            "second stage",
+        )  # fmt: skip
     return failures
+
+
+def _as_rates(settings: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay fields over settings; the rate of LoRA is given as a share of the other."""
+    changed = dict(settings) | dict(fields)
+    if "lora_learning_rate" in fields:
+        changed["lora_learning_rate"] = fields["lora_learning_rate"] * settings["learning_rate"]
+    return changed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,10 +1,13 @@
 """The study's report: the paper's tables and figures, and what the study alone measures."""
 
+import math
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from safetensors import safe_open
 
 from eval.protocol.statistics import paired_bootstrap, seed_interval
 from eval.reports.figures import COLOURS
@@ -63,6 +66,59 @@ def paired_table(folder: Path, reference: str = "scalar") -> Table:
     )
     title = f"{label_name(reference)} minus each variant, over the same queries"
     return Table("paired", title, note, _columns("variant", "difference", "interval", "seeds"), [rows], 1)
+
+
+def second_stage_table(folders: Sequence[Path]) -> Table:
+    """What the second stage does after different trainings: both rules at the largest depth, and what it separates."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*/results/results.json")):
+            run = read_json(path)
+            if run["two_stage"] and "two_stage_diagnostic" in run:
+                rows.setdefault(run["label"], []).append(run)
+
+    def reranked(run: dict[str, Any], rule: str) -> float:
+        found = [entry for entry in run["two_stage"] if entry["rule"] == rule and entry["rate"] == 0]
+        return max(found, key=lambda entry: entry["depth"])[R1]
+
+    def first(run: dict[str, Any]) -> float:
+        return run["retrieval"]["rates"][0]["methods"][run["score"]["method"]][R1]
+
+    table = [
+        [
+            label_name(label),
+            *(Cell(tuple(measure(run) for run in runs)) for measure in
+              (first, lambda run: reranked(run, "match"), lambda run: reranked(run, "fused"))),
+            Cell(tuple(run["two_stage_diagnostic"]["auc"] for run in runs), digits=3),
+        ]
+        for label, runs in rows.items()
+    ]  # fmt: skip
+    note = (
+        "Test clips, text-to-video R@1, nothing masked: of the first stage, after the match has reordered its first "
+        "candidates, and fused; AUC of matched against hard pairs."
+    )
+    return Table("second_stage", "What the second stage depends on", note,
+                 _columns("training", "first stage", "match", "fused", "AUC"), [table], 1)  # fmt: skip
+
+
+def temperatures_table(folders: Sequence[Path]) -> Table:
+    """Where a learned contrastive temperature began and ended."""
+    found: dict[tuple[str, float], list[float]] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*/adapter_model.safetensors")):
+            recipe = read_json(path.parent / "recipe.json")
+            if not recipe["learnable_temperature"]:
+                continue
+            with safe_open(path, "pt") as weights:
+                (name,) = (key for key in weights.keys() if key.endswith("log_scale"))  # noqa: SIM118
+                end = math.exp(-weights.get_tensor(name).item())
+            label = path.parent.name.partition("-")[0]
+            found.setdefault((label, recipe["temperature"]), []).append(end)
+    rows = [[label_name(label), Cell((start,), digits=3), Cell(tuple(ends), digits=3)] for (label, start), ends in
+            sorted(found.items())]  # fmt: skip
+    note = "Its logarithm is the parameter; trials and runs alike."
+    columns = _columns("method", "tau at the start", "at the end")
+    return Table("temperatures", "Learned temperatures", note, columns, [rows], 1)
 
 
 def _sharing(folders: dict[float, Path]) -> dict[str, dict[float, dict[float, list[float]]]]:
@@ -137,6 +193,8 @@ def report(output: Path) -> str:
     tuning = output / "tuning" / "tuning.json"
     tables = [tuning_table(read_json(tuning))] if tuning.is_file() else []
     tables.append(paired_table(output / "runs"))
+    tables.append(second_stage_table([output / "runs", output / "second_stage"]))
+    tables.append(temperatures_table([output / "tuning", output / "runs"]))
     levels = {float(path.name): path for path in (output / "sharing").glob("*") if path.is_dir()}
     sharing = _sharing(levels)
     if sharing:
@@ -159,4 +217,12 @@ def report(output: Path) -> str:
     return text
 
 
-__all__ = ["paired_table", "plot_sharing", "report", "sharing_table", "tuning_table"]
+__all__ = [
+    "paired_table",
+    "plot_sharing",
+    "report",
+    "second_stage_table",
+    "sharing_table",
+    "temperatures_table",
+    "tuning_table",
+]

@@ -33,6 +33,13 @@ ABLATIONS = ("no_masked_views", "no_cross_arity", "no_semantic", "no_uniformity"
 SHARED = 0.6
 """How much the modalities of the clips share that settings are chosen on and every variant is trained on."""
 
+SECOND_STAGES = {
+    "SCALAR, reads no subtitle": {"condition_on": "video,audio"},
+    "SCALAR, five times the matching": {"matching_weight": 0.5},
+    "SCALAR, LoRA at a tenth of the rate": {"lora_learning_rate": 0.1},
+}
+"""What the second stage may depend on: names of rows, and fields of SCALAR's training; a learning rate is a share."""
+
 VIEWS = 8
 """Draws of frames and segments stored for each training clip; longer trainings use them again."""
 
@@ -113,6 +120,7 @@ class Run:
         clips ([`Clips`]): what it learns from and is measured on.
         settings (`Mapping`): fields of the training that are laid over its recipes.
         evaluation (`Sequence[str]`): options of `eval run`.
+        label (`str`, *optional*): name of its row in tables; by default the variant.
     """
 
     variant: str
@@ -121,6 +129,7 @@ class Run:
     clips: Clips
     settings: Mapping[str, Any]
     evaluation: Sequence[str] = ()
+    label: str | None = None
 
     @property
     def results(self) -> Path:
@@ -151,7 +160,8 @@ class Run:
 
     def evaluate_command(self) -> tuple[str, ...]:
         """Return the command that evaluates what was trained."""
-        command = [sys.executable, "-m", "eval", "run", "--model", str(self.folder), "--label", self.variant]
+        command = [sys.executable, "-m", "eval", "run", "--model", str(self.folder)]
+        command += ["--label", self.label or self.variant]
         command += ["--benchmark", "miniature", "--root", str(self.clips.root), "--output", str(self.results)]
         return (*command, "--num-workers", "1", *self.evaluation)
 
@@ -171,12 +181,28 @@ def with_schedule(settings: Mapping[str, Any], recipe: Mapping[str, Any]) -> dic
 def check_overlay(overlay: Path) -> dict[str, Any]:
     """Return the fields of SCALAR's recipe under the overlay; a ValueError unless they name what the study needs."""
     recipe = read_recipe(recipe_of("scalar")) | read_recipe(overlay)
-    for name in ("model", "root", "temperature", "learning_rate", "num_train_epochs", *_STEPS_OF_EPOCHS):
+    for name in ("model", "root"):
         if recipe.get(name) is None:
             raise ValueError(f"{overlay} must name `{name}`, as recipes/miniature.yaml does.")
+    for name in ("num_train_epochs", "temperature", "learning_rate", *_STEPS_OF_EPOCHS):
+        value = recipe.get(name)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            given = "nothing" if value is None else repr(value)
+            raise ValueError(f"{overlay} must give a number as `{name}`, as recipes/miniature.yaml does; got {given}.")
     if not Path(str(recipe["model"])).exists():
         raise FileNotFoundError(f"{overlay} names the backbone {recipe['model']}, which is not there.")
     return recipe
 
 
-__all__ = ["ABLATIONS", "RECIPES", "SHARED", "VIEWS", "Clips", "Run", "check_overlay", "recipe_of", "with_schedule"]
+__all__ = [
+    "ABLATIONS",
+    "RECIPES",
+    "SECOND_STAGES",
+    "SHARED",
+    "VIEWS",
+    "Clips",
+    "Run",
+    "check_overlay",
+    "recipe_of",
+    "with_schedule",
+]

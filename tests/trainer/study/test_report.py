@@ -1,15 +1,26 @@
 """The study's report: the paper's tables, and those of tuning, of paired differences, and of sharing."""
 
 import json
+import math
 import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from tests.eval.reports.made_runs import make_run
 from trainer.study.__main__ import main
-from trainer.study.report import paired_table, plot_sharing, report, sharing_table, tuning_table
+from trainer.study.report import (
+    paired_table,
+    plot_sharing,
+    report,
+    second_stage_table,
+    sharing_table,
+    temperatures_table,
+    tuning_table,
+)
 
 
 def save(folder, run, hits=()):
@@ -54,6 +65,34 @@ def test_sharing_has_a_column_for_each_degree_and_its_seeds(study, tmp_path):
     assert (study / "report" / "sharing.png").stat().st_size > 10_000 and "![sharing.png]" in table
     assert (study / "report" / "tables.md").read_text() == text and "| GRAM " in text
     assert {path.name for path in (study / "report").glob("*.csv")} >= {"sharing.csv", "paired.csv"}
+
+
+def reranked(rule, depth, recall, rate=0.0):
+    return {"rule": rule, "depth": depth, "rate": rate, "text_to_video_recall_at_1": recall}
+
+
+def test_the_second_stage_is_shown_at_its_largest_depth_with_nothing_masked(tmp_path):
+    entries = [
+        reranked("match", 5, 11.0), reranked("match", 50, 12.0), reranked("match", 50, 1.0, rate=0.5),
+        reranked("fused", 5, 13.0), reranked("fused", 50, 14.0),
+    ]  # fmt: skip
+    for seed, auc in ((50, 0.9), (51, 0.8)):
+        run = make_run("scalar", seed, joint=10.0, two_stage_diagnostic={"auc": auc}) | {"two_stage": entries}
+        save(tmp_path / "runs" / f"scalar-{seed}", run, [True])
+    save(tmp_path / "runs" / "gram-50", make_run("gram", method="gram") | {"two_stage": []}, [True])
+    (row,) = second_stage_table([tmp_path / "runs"]).rows
+    assert [str(cell) for cell in row] == ["SCALAR", "10.0 ± 0.0", "12.0 ± 0.0", "14.0 ± 0.0", "0.850 ± 0.071"]
+
+
+def test_a_learned_temperature_is_shown_from_its_start_to_its_end(tmp_path):
+    for name, learned in (("gram-0.3-0.003-8", True), ("gram-51", True), ("scalar-50", False)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "recipe.json").write_text(json.dumps({"learnable_temperature": learned, "temperature": 0.3}))
+        scale = {"base_model.model.logit_scale.log_scale": torch.tensor(math.log(4.0))} if learned else {}
+        save_file(scale | {"head": torch.ones(1)}, folder / "adapter_model.safetensors")
+    (row,) = temperatures_table([tmp_path]).rows
+    assert [str(cell) for cell in row] == ["GRAM", "0.300", "0.250 ± 0.000"]
 
 
 def test_a_variant_without_a_degree_has_a_dash_there(tmp_path):

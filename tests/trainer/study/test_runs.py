@@ -74,7 +74,7 @@ def test_an_overlay_must_name_what_the_study_changes(tmp_path):
     with pytest.raises(FileNotFoundError, match="backbone .*nowhere"):
         check_overlay(path)
     path.write_text(json.dumps({name: value for name, value in fields.items() if name != "full_view_decay_steps"}))
-    with pytest.raises(ValueError, match="must name `full_view_decay_steps`"):
+    with pytest.raises(ValueError, match="must give a number as `full_view_decay_steps`"):
         check_overlay(path)
 
 
