@@ -70,7 +70,13 @@ def test_every_recipe_is_listed():
     assert len(RECIPES) == 13 and {*LOSSES, *SCORES} <= set(RECIPES)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+# Of those that differ from another by a weight or by which towers have LoRA, the losses have tests of their own.
+_ALIKE = ("ablation_cross_arity", "ablation_masked_views", "ablation_semantic", "all_towers", "scalar_uniform")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in _ALIKE else ()) for name in RECIPES]
+)
 def test_every_recipe_trains_twenty_steps_and_saves(line, tmp_path, name):
     schedule = ["--max_steps", "20", "--loss_warmup_steps", "5", "--logging_steps", "5", "--save_steps", "20"]
     assert run(
