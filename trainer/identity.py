@@ -24,6 +24,7 @@ _FIELDS = (
     "semantic_weight",
     "calibration_weight",
     "semantic_temperature",
+    "direction_temperature",
     "uniformity_weight",
     "uniformity_scale",
     "loss_warmup_steps",

@@ -258,7 +258,7 @@ class PMRLObjective(Objective):
 
     def __init__(self, args: "ScalarTrainingArguments", config: ScalarConfig):
         super().__init__()
-        self.loss = PMRLLoss()
+        self.loss = PMRLLoss(direction_temperature=args.direction_temperature)
 
     def forward(self, batch: Batch, step: int) -> Terms:
         """Compute the term of this process's rows."""

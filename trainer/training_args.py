@@ -18,6 +18,7 @@ RANGES = {
     "semantic_weight": "[0, inf)",
     "calibration_weight": "[0, inf)",
     "semantic_temperature": "(0, inf)",
+    "direction_temperature": "(0, inf)",
     "uniformity_weight": "[0, inf)",
     "uniformity_scale": "(0, inf)",
     "loss_warmup_steps": "[0, 1e9]",
@@ -112,6 +113,9 @@ class ScalarTrainingArguments(TrainingArguments):
         default=1.0, metadata={"help": "Weight of the calibration inside L_sem; 0 skips it."}
     )
     semantic_temperature: float = field(default=0.5, metadata={"help": "tau* of the affinities; positive."})
+    direction_temperature: float = field(
+        default=0.1, metadata={"help": "Of PMRL's directions, which it compares in place of scores; positive."}
+    )
     uniformity_weight: float = field(default=0.1, metadata={"help": "Weight lambda of L_unif (Eq. 9); 0 skips it."})
     uniformity_scale: float = field(default=2.0, metadata={"help": "Scale of the exponent of L_unif; positive."})
     loss_warmup_steps: int = field(default=500, metadata={"help": "Steps before L_sem and L_unif join."})

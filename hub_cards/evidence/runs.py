@@ -77,7 +77,7 @@ _OF_OBJECTIVE = {
         "temperature": "contrastive temperature",
         "contrastive_label_smoothing": "label smoothing",
     },
-    "pmrl": {},
+    "pmrl": {"direction_temperature": "temperature of the directions"},
     "pathways": {"temperature": "contrastive temperature"},
 }
 

@@ -7,6 +7,8 @@ import torch
 from torch.nn.functional import normalize
 
 from trainer.losses.pmrl import PMRLLoss, leading_directions
+from trainer.objectives import PMRLObjective
+from trainer.training_args import ScalarTrainingArguments
 
 MASKS = [[1, 1, 1], [1, 0, 1], [0, 1, 0], [1, 1, 0], [0, 0, 0], [0, 1, 1]]
 
@@ -140,3 +142,9 @@ def test_vectors_that_agree_cost_only_the_contrast_and_orthogonal_ones_the_logar
 def test_temperatures_must_be_positive(name, value):
     with pytest.raises(ValueError, match=name):
         PMRLLoss(**{name: value})
+
+
+def test_the_temperature_of_the_directions_is_a_field_of_the_training(tmp_path):
+    args = ScalarTrainingArguments(output_dir=str(tmp_path), objective="pmrl", direction_temperature=0.4, use_cpu=True)
+    assert PMRLObjective(args, None).loss.direction_temperature == 0.4
+    assert ScalarTrainingArguments(output_dir=str(tmp_path), use_cpu=True).direction_temperature == 0.1  # PMRL's

@@ -133,6 +133,7 @@ NUMBERS = [
     *[("learning_rate", value) for value in ("inf", "nan", "-inf", "-1", "-1e-9")],
     *[("matching_weight", value) for value in ("nan", "inf", "-0.1")],
     *[("temperature", value) for value in ("0", "-1", "nan", "inf")],
+    ("direction_temperature", "0"),
     *[("semantic_temperature", value) for value in ("0", "nan")],
     *[("uniformity_scale", value) for value in ("0", "nan", "inf")],
     *[("contrastive_label_smoothing", value) for value in ("1", "-0.1", "nan")],

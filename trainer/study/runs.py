@@ -148,6 +148,7 @@ class Run:
             "semantic_targets": self.clips.targets,
             "model": self.clips.model,
             **self.settings,
+            **({"direction_temperature": self.settings["temperature"]} if self.variant == "pmrl" else {}),
             "seed": self.seed,
             "output_dir": self.folder,
             "report_to": "none",

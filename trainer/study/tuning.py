@@ -1,7 +1,8 @@
 """Equal chances: every method has the same small number of trials, judged on the validation split alone.
 
 Coordinate by coordinate: the contrastive temperature first, then the learning rate, then the number of epochs, each
-with the best of what came before. A trial is one training with one seed.
+with the best of what came before. A trial is one training with one seed. PMRL has no contrastive temperature: what is
+tuned is that of the directions, which it compares in place of scores.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -36,6 +36,7 @@ def test_a_training_has_its_recipe_its_settings_and_features_where_towers_are_fr
     assert command[script + 1 : script + 3] == (str(ROOT / "recipes" / f"{RECIPES[variant]}.yaml"), "overlay.yaml")
     fields = dict(zip(command[script + 3 :: 2], command[script + 4 :: 2], strict=True))
     assert fields["--seed"] == "51" and fields["--output_dir"] == str(tmp_path / "run")
+    assert fields.get("--direction_temperature") == ("0.25" if variant == "pmrl" else None)
     assert fields["--temperature"] == "0.25" and fields["--root"] == str(clips.root)
     assert fields["--semantic_targets"] == str(clips.targets) and fields["--model"] == clips.model
     trains_towers = read_recipe(recipe_of(variant)).get("adapter", "paper") != "paper"
