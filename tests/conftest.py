@@ -1,6 +1,7 @@
 """Fixtures: a tiny model of the paper's architecture, its processor, and the folder of reference material."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,10 @@ from modeling_scalar import (
     ScalarProcessor,
 )
 from tests.commands import Commands
+
+# What a shell starts in the background ignores Ctrl-C, and so would every command that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 # A worker that came to one of these last would keep the others waiting for it.
