@@ -1,4 +1,4 @@
-"""`python -m eval`: make the miniature benchmark, audit a benchmark, embed it, evaluate a model."""
+"""`python -m eval`: make the miniature benchmark, audit a benchmark, embed it, calibrate and evaluate a model."""
 
 import commands  # noqa: F401 # isort: skip (first, so that Ctrl-C is heard from here on)
 
@@ -268,6 +268,76 @@ def run(
     )
     results = run_evaluation(config)
     show(*format_table(results).split("\n"), "", f"All tables and figures are in {output / 'report'}.")
+
+
+@app.command()
+def calibrate(
+    output: Annotated[Path, typer.Option(help="Folder for calibration.json, and embeddings that have to be made.")],
+    embeddings: Annotated[
+        Path | None,
+        typer.Option(help="Embeddings with queries, or a gallery whose clips the benchmark or --subtitles is about."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Folder or Hub name of the model. With --write, a folder whose config.json is changed."),
+    ] = None,
+    benchmark: Annotated[str | None, typer.Option(help="Name of the benchmark, such as msrvtt.")] = None,
+    root: Annotated[
+        str | None, typer.Option(help="Folder of the benchmark; for `own` a file, or the name of a data set.")
+    ] = None,
+    split: _Split = "test",
+    captions: _Captions = None,
+    annotations: _Annotations = None,
+    column: _Column = None,
+    on_missing: _OnMissing = "raise",
+    normalize: Annotated[bool, typer.Option(help="Normalize embeddings that do not have unit norm.")] = False,
+    subtitles: Annotated[
+        bool, typer.Option("--subtitles", help="Without captions: subtitles are the queries, and are not searched.")
+    ] = False,
+    scale_offset: Annotated[
+        bool, typer.Option("--scale-offset", help="Also fit a scale and an offset of each modality's cosines.")
+    ] = False,
+    folds: Annotated[int, typer.Option(min=2, help="Parts of the clips; each is ranked by a fit to the others.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the folds and of the interval.")] = 0,
+    write: Annotated[
+        bool, typer.Option("--write", help="Keep a gain that is certain: in the model's folder and the gallery.")
+    ] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Clips or captions per forward pass.")] = 32,
+    on_error: _OnError = "raise",
+    num_workers: Annotated[int, typer.Option(min=1, help="Threads that read clips ahead.")] = 2,
+    device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
+    limit: Limit = None,
+) -> None:
+    """Fit how queries weigh modalities to clips of yours, and say whether it helps on clips held out."""
+    from eval.calibrate import CalibrateConfig, format_calibration
+    from eval.calibrate import calibrate as calibrate_model
+    from modeling_scalar import Limits
+
+    config = CalibrateConfig(
+        output,
+        model,
+        benchmark,
+        root,
+        split=split,
+        embeddings_path=embeddings,
+        normalize=normalize,
+        subtitles=subtitles,
+        scale_offset=scale_offset,
+        num_folds=folds,
+        seed=seed,
+        write=write,
+        captions=captions,
+        annotations=annotations,
+        on_missing=on_missing,
+        columns=_columns(column),
+        batch_size=batch_size,
+        on_error=on_error,
+        num_workers=num_workers,
+        device=device,
+        limits=Limits.parse(limit or []),
+    )
+    found, written = calibrate_model(config)
+    show(*format_calibration(found, config, written))
 
 
 @app.command()

@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,11 @@ from eval.reports.report import format_table, write_report
 from eval.reports.result_files import load_results
 from gallery.embedding import check_reading
 from gallery.files import write_json
-from gallery.gallery import Gallery, calibration_of, is_gallery
+from gallery.gallery import Gallery, is_gallery, score_options_of
 from gallery.provenance import describe, source_state, versions
 from modeling_scalar import Limits, load_model
 from modeling_scalar.aggregation_scalar import METHODS
 from modeling_scalar.loading_scalar import device_of_name
-from modeling_scalar.pairs_scalar import CALIBRATION
 
 _COMPARED = ("uniform", "gram")  # with the model's own score, beside the best pathway
 
@@ -296,15 +295,6 @@ def _prepare(config: RunConfig) -> tuple[Embeddings, _Source | None]:
 # From embeddings to metrics ------------------------------------------------------------------------------------------
 
 
-def _score_options(described: Mapping[str, Any]) -> dict[str, Any]:
-    """How the model scores, as its embeddings tell; by default the paper's way. JSON has an infinity as a string."""
-    options = {"query_temperature": described.get("query_temperature", 0.1)} | described.get("score_options", {})
-    method, calibration = options.pop("method", "scalar"), calibration_of(described)
-    return (
-        {"method": method} | {name: float(options[name]) for name in options if name not in CALIBRATION} | calibration
-    )
-
-
 def _first_stage(
     config: RunConfig, embeddings: Embeddings, score: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, list]]:
@@ -375,7 +365,7 @@ def _measure(
 ) -> tuple[dict[str, Any], dict[str, list]]:
     """Return the content of `results.json` and the table of queries."""
     described = embeddings.metadata
-    score = _score_options(described)
+    score = score_options_of(described)
     first, queries = _first_stage(config, embeddings, score)
     second = _second_stage(config, reranker, embeddings, score)
     name = Path(config.embeddings_path or config.model_path).stem  # of what does not say what it is
@@ -417,6 +407,11 @@ def _write(output: Path, results: Mapping[str, Any], queries: Mapping[str, list]
     write_report(load_results([output / "results.json"]), output / "report")
 
 
+def embeddings_of(config: RunConfig) -> Embeddings:
+    """Return what [`run`] would measure: embeddings that are given, or made and saved in the folder of the output."""
+    return _prepare(replace(config, two_stage=False))[0]
+
+
 def run(config: RunConfig) -> dict[str, Any]:
     """
     Evaluate a model on a benchmark, or embeddings, and write what came out.
@@ -441,4 +436,4 @@ def run(config: RunConfig) -> dict[str, Any]:
     return results
 
 
-__all__ = ["RunConfig", "run"]
+__all__ = ["RunConfig", "embeddings_of", "run"]

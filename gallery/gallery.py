@@ -214,6 +214,14 @@ def calibration_of(metadata: Mapping[str, Any]) -> dict[str, list[float]]:
     return {name: options[name] for name in CALIBRATION if options.get(name) is not None}
 
 
+def score_options_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a model scores, as the metadata of what it embedded tell: keyword arguments of `retrieval_scores`, by
+    default the paper's. JSON has an infinity as a string."""
+    told = {"query_temperature": metadata.get("query_temperature")} | (metadata.get("score_options") or {})
+    options = {"method": "scalar", "query_temperature": 0.1} | {k: v for k, v in told.items() if v is not None}
+    return {name: value if name in ("method", *CALIBRATION) else float(value) for name, value in options.items()}
+
+
 class Gallery:
     """
     Embedded clips as they were committed when this object was opened; a writer does not change them any more.
@@ -738,5 +746,6 @@ __all__ = [
     "check_metadata",
     "check_rows",
     "is_gallery",
+    "score_options_of",
     "verify_gallery",
 ]

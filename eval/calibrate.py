@@ -1,0 +1,318 @@
+"""`python -m eval calibrate`: how a model's queries should weigh modalities, fitted to clips that it is used on.
+
+Where the queries come from: the captions of a benchmark, of one's own table or of embeddings; or, where nothing is
+labelled, the clips' own subtitles, which are then hidden from what is searched.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eval.benchmarks import load_split
+from eval.embedding.embed_dataset import embed_texts
+from eval.embedding.embeddings import Embeddings
+from eval.protocol.calibration import MEASURES, Calibration, calibrate_embeddings
+from eval.run import RunConfig, embeddings_of
+from gallery.columns import listed
+from gallery.files import write_json
+from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery, score_options_of
+from gallery.provenance import model_folder
+from modeling_scalar import Limits, ScalarConfig, load_model
+from modeling_scalar.checking_scalar import read_object
+from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.decoding_scalar import read_subtitle, read_subtitle_track
+from modeling_scalar.loading_scalar import device_of_name, model_fingerprint
+from modeling_scalar.media_scalar import MediaError, find_sidecar
+
+_CONFIGS = {config.model_type: config for config in (ScalarConfig, ScalarJointConfig)}
+
+
+@dataclass(frozen=True)
+class CalibrateConfig:
+    """
+    What is calibrated, on what, and where the result goes.
+
+    Args:
+        output (`str` or `os.PathLike`): folder for `calibration.json`, and for embeddings that have to be made.
+        model_path, benchmark, root, split, embeddings_path, normalize, captions, annotations, on_missing, columns,
+            batch_size, on_error, num_workers, device, limits, progress: where queries and clips come from, as in
+            [`~eval.run.RunConfig`]. With embeddings that have queries, a model is only what the result is written to.
+        subtitles (`bool`): take the clips' subtitles as queries. Without a benchmark they are read from the files of a
+            gallery that `python -m search index` wrote, and a model embeds them: the gallery's own by default.
+        scale_offset (`bool`), num_folds (`int`), seed (`int`): of
+            [`~eval.protocol.calibration.calibrate_embeddings`].
+        write (`bool`): if the gain is above zero with all of its interval, write what was fitted into the model's
+            `config.json`, if a model is named, and into the metadata of the gallery that is given or made.
+
+    Raises:
+        ValueError: settings contradict each other, or the result could not be written where it should be.
+    """
+
+    output: str | os.PathLike
+    model_path: str | os.PathLike | None = None
+    benchmark: str | None = None
+    root: str | os.PathLike | None = None
+    _: KW_ONLY
+    split: str = "test"
+    embeddings_path: str | os.PathLike | None = None
+    normalize: bool = False
+    subtitles: bool = False
+    scale_offset: bool = False
+    num_folds: int = 5
+    seed: int = 0
+    write: bool = False
+    captions: str | None = None
+    annotations: str | os.PathLike | None = None
+    on_missing: str = "raise"
+    columns: Mapping[str, str] | None = None
+    batch_size: int = 32
+    on_error: str = "raise"
+    num_workers: int = 2
+    device: str | None = None
+    limits: Limits | None = None
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        self.run_config()
+        if self.subtitles and self.benchmark is None and not is_gallery(self.embeddings_path):
+            raise ValueError(
+                "Subtitles as queries are those of a gallery's files, or of a benchmark: give the gallery with "
+                "--embeddings, or a model, a benchmark and its root."
+            )
+        if self.subtitles and self.scale_offset and self.write:
+            raise ValueError(
+                "Subtitles as queries tell nothing of the cosines of subtitles, so scales and offsets that are fitted "
+                "to them would set the others against these blindly, and are not written. Leave out --write or "
+                "--scale-offset, or give captions."
+            )
+        if self.write:  # before hours of embedding, not after
+            if self.model_path is not None:
+                _read_config(self.model_path)
+            elif not (self.embeddings_path and is_gallery(self.embeddings_path)):
+                raise ValueError(
+                    "There is nothing to write to: give the folder of a model, or the gallery that is searched."
+                )
+            if self.embeddings_path and is_gallery(self.embeddings_path):
+                check_format(Path(self.embeddings_path))
+
+    def run_config(self) -> RunConfig:
+        """Return the run whose embeddings are the queries and clips."""
+        names = ("split", "embeddings_path", "normalize", "captions", "annotations", "on_missing", "columns")
+        names += ("batch_size", "on_error", "num_workers", "device", "limits", "progress")
+        model = None if self.benchmark is None and self.root is None and self.embeddings_path else self.model_path
+        return RunConfig(
+            self.output, model, self.benchmark, self.root, **{name: getattr(self, name) for name in names}
+        )
+
+
+# Queries and clips ---------------------------------------------------------------------------------------------------
+
+
+def _subtitles_of_files(gallery: Gallery, limits: Limits) -> dict[str, str]:
+    """The subtitle of each clip whose file is still there and has one that can be read."""
+    texts = {}
+    for name, has_subtitle in zip(gallery.clip_ids, gallery.modality_mask[:, -1].tolist(), strict=True):
+        if not has_subtitle or not os.path.isfile(name):
+            continue
+        sidecar = find_sidecar(name)
+        try:
+            found = read_subtitle_track(name, limits) if sidecar is None else read_subtitle(sidecar, limits)
+        except (MediaError, OSError):  # as when it was indexed, or damaged since; there are others
+            continue
+        texts[name] = (found or "").strip()
+    return texts
+
+
+def subtitle_queries(
+    clips: tuple[Sequence[str], torch.Tensor, torch.Tensor], texts: Mapping[str, str], embed: Any
+) -> Embeddings:
+    """
+    Make queries of subtitles, for the picture and sound of their clips.
+
+    Args:
+        clips: identifiers, `modality_embeds` `(clips, 3, dim)` and `modality_mask` `(clips, 3)`.
+        texts (`dict`): subtitles by identifier. Clips with the same one are described by one query.
+        embed (`Callable`): from texts to their vectors, as queries.
+
+    Returns:
+        [`Embeddings`] without subtitles; clips that have nothing else are left out.
+
+    Raises:
+        ValueError: no clip with a subtitle has picture or sound.
+    """
+    ids, embeds, mask = clips
+    mask = mask.clone()
+    mask[:, MODALITIES.index("subtitle")] = False
+    rows = mask.any(1).nonzero().flatten()
+    ids, embeds, mask = [ids[row] for row in rows.tolist()], embeds[rows], mask[rows]
+    described: dict[str, list[int]] = {}
+    for row, name in enumerate(ids):
+        if texts.get(name):
+            described.setdefault(texts[name], []).append(row)
+    if not described:
+        raise ValueError(f"None of {len(ids)} clips with picture or sound has a subtitle that can be read.")
+    captions = list(described)
+    return Embeddings(
+        text_embeds=embed(captions),
+        modality_embeds=embeds,
+        modality_mask=mask,
+        pairs=torch.tensor([[query, row] for query, text in enumerate(captions) for row in described[text]]),
+        clip_ids=ids,
+        query_ids=[ids[described[text][0]] for text in captions],
+        captions=captions,
+    )
+
+
+def _with_subtitles(config: CalibrateConfig) -> Embeddings:
+    gallery = None
+    if config.benchmark is None:
+        gallery = Gallery.open(config.embeddings_path)
+        model_path = config.model_path or gallery.model
+        if model_path is None:
+            raise ValueError(f"{config.embeddings_path} does not say which model made it. Name it with --model.")
+        gallery.check_model(str(model_path), model_fingerprint(model_folder(model_path)))
+        clips, metadata = (gallery.clip_ids, gallery.modality_embeds(), gallery.modality_mask), gallery.metadata
+        texts = _subtitles_of_files(gallery, config.limits or Limits())
+    else:
+        model_path, embeddings = config.model_path, embeddings_of(config.run_config())
+        clips, metadata = (
+            (embeddings.clip_ids, embeddings.modality_embeds, embeddings.modality_mask),
+            embeddings.metadata,
+        )
+        settings = config.run_config().benchmark_settings()
+        rows = load_split(config.benchmark, config.root, config.split, **settings).dataset
+        texts = {name: (text or "").strip() for name, text in zip(rows["video_id"], rows["subtitle"], strict=True)}
+    model, processor = load_model(model_path)
+    model.to(device_of_name(config.device))
+    found = subtitle_queries(
+        clips, texts, lambda captions: embed_texts(model, processor, captions, config.batch_size, config.progress)
+    )
+    found.metadata = dict(metadata)
+    return found
+
+
+# What is written -----------------------------------------------------------------------------------------------------
+
+
+def _read_config(model_path: str | os.PathLike) -> tuple[Path, dict[str, Any]]:
+    """The config.json of a local model of ours and its content; a ValueError says why there is none to write to."""
+    path = Path(model_path) / "config.json"
+    if not Path(model_path).is_dir():
+        raise ValueError(
+            f"{model_path} is no folder, and a model on the Hub is not changed. Save it first "
+            "(`model.save_pretrained` and `processor.save_pretrained`), or leave out --model: the gallery that is "
+            "given keeps the result then."
+        )
+    if not path.is_file():
+        raise ValueError(f"{path} is not there: an adapter without a configuration scores as its base. Name that.")
+    content = read_object(path)
+    if content.get("model_type") not in list(_CONFIGS):
+        raise ValueError(
+            f"{model_path} is an encoder as it is published, whose config.json says nothing of scores. Save it as a "
+            "model of its own (`ScalarModel.from_joint_encoder(...).save_pretrained`, and its processor), or leave "
+            "out --model: the gallery that is given keeps the result then."
+        )
+    return path, content
+
+
+def _write(config: CalibrateConfig, options: Mapping[str, Any]) -> list[str]:
+    """Write what was fitted; return what was written to."""
+    written, fingerprints = [], (None, None)
+    if config.model_path is not None:
+        path, content = _read_config(config.model_path)
+        content |= options
+        _CONFIGS[content["model_type"]].from_dict(dict(content))  # which checks it
+        before = model_fingerprint(config.model_path)
+        write_json(content, path)
+        fingerprints = before, model_fingerprint(config.model_path)
+        written.append(str(path))
+    made = Path(config.output) / "embeddings"
+    gallery = config.embeddings_path if config.embeddings_path is not None else made
+    if is_gallery(gallery):
+        with GalleryWriter(gallery) as writer:
+            described = {"method": "scalar"} | (writer.metadata.get("score_options") or {}) | options
+            changes = {"query_temperature": options["query_temperature"], "score_options": described}
+            if writer.metadata.get("fingerprint") == fingerprints[0] is not None:
+                changes["fingerprint"] = fingerprints[1]  # its vectors are those of the model as it is now
+            writer.metadata = writer.metadata | changes
+            writer.commit()
+        written.append(str(gallery))
+    return written
+
+
+def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
+    """
+    Fit how a model's queries weigh modalities, and write `calibration.json`, and the result where that is asked for.
+
+    Returns:
+        [`~eval.protocol.calibration.Calibration`], and the files and folders that the result was written to: none
+        unless `config.write`, and the gain is certain.
+
+    Raises:
+        ValueError: the model's score has no weights of queries, or a step cannot be done.
+        FileNotFoundError: a file is not there.
+    """
+    Path(config.output).mkdir(parents=True, exist_ok=True)
+    embeddings = _with_subtitles(config) if config.subtitles else embeddings_of(config.run_config())
+    before = score_options_of(embeddings.metadata)
+    if before["method"] != "scalar":
+        raise ValueError(
+            f"Only the score 'scalar' weighs modalities by the query; this model's is {before['method']!r}."
+        )
+    found = calibrate_embeddings(
+        embeddings,
+        before,
+        config.scale_offset,
+        config.num_folds,
+        config.seed,
+        fixed=("subtitle",) if config.subtitles else (),
+    )
+    written = _write(config, found.after) if config.write and found.is_better else []
+    report = asdict(found) | {
+        "is_better": found.is_better,
+        "queries": "subtitles" if config.subtitles else "captions",
+        "model": embeddings.metadata.get("model"),
+        "written": written,
+    }
+    write_json(report, Path(config.output) / "calibration.json")
+    return found, written
+
+
+def format_calibration(found: Calibration, config: CalibrateConfig, written: Sequence[str]) -> list[str]:
+    """Lay out what was found, and what follows from it, in lines."""
+    queries = "subtitles" if config.subtitles else "queries"
+    lines = [f"{found.num_queries} {queries}, {found.num_clips} clips, {len(found.folds)} folds", ""]
+    lines.append(f"{'held out, percent':18} {'before':>8} {'after':>8} {'gain':>8}  95 % interval")
+    for name, title in MEASURES.items():
+        m = found.measures[name]
+        gain = f"{m['difference']:+8.2f}  {m['low']:+.2f} to {m['high']:+.2f}"
+        lines.append(f"{title:18} {m['before']:8.2f} {m['after']:8.2f} {gain}")
+    temperatures = [fold["query_temperature"] for fold in found.folds]
+    spread = f"{min(temperatures):.3g} to {max(temperatures):.3g} in the folds"
+    before, after = (options["query_temperature"] for options in (found.before, found.after))
+    lines += ["", f"query temperature: {before:.4g} before, {after:.4g} fitted ({spread})"]
+    for name, neutral in (("modality_scale", 1.0), ("modality_offset", 0.0)):
+        if config.scale_offset:
+            numbers = zip(MODALITIES, found.after.get(name, [neutral] * len(MODALITIES)), strict=True)
+            lines.append(f"{name.replace('_', ' ')}: " + ", ".join(f"{key} {value:.4g}" for key, value in numbers))
+    if not found.is_better:
+        kept = " Nothing was written." if config.write else ""
+        lines += ["", f"The interval of the gain in MRR includes zero: keep what you have.{kept}"]
+    elif config.subtitles and config.scale_offset:
+        lines += ["", "Scales and offsets that are fitted to subtitles are not kept: the subtitle's own are unknown."]
+    elif written:
+        lines += [
+            "",
+            f"Written to {listed(list(written))}. Galleries of this model that were not given belong to it as it was.",
+        ]
+    else:
+        lines += ["", "The gain is above zero; --write keeps it."]
+    return lines
+
+
+__all__ = ["CalibrateConfig", "calibrate", "format_calibration", "subtitle_queries"]

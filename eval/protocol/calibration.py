@@ -1,0 +1,282 @@
+"""How a query should weigh modalities: its temperature, and the scale and offset of each modality's cosines.
+
+They are fitted to queries of which it is known what they describe, by the likelihood of the described clip among all:
+InfoNCE over scores, its contrastive temperature fitted too. Recall would be what counts, but is a staircase, and of a
+few hundred queries a search would pick the noise of single ranks. The likelihood sees every rank, and does not depend
+on the scores' own scale. What is gained is measured on clips that took no part in the fit.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from eval.embedding.embeddings import Embeddings
+from eval.metrics.retrieval.ranking import first_ranks
+from eval.protocol.first_stage import rank_pairs
+from eval.protocol.statistics import paired_bootstrap
+from modeling_scalar.aggregation_scalar import make_pairs
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.pairs_scalar import WEIGHING
+
+_AT_ONCE = 1024  # queries, and clips, that take part in one fit
+_STARTS = (0.03, 0.1, 0.5)  # of the query's temperature: the likelihood can have more than one hill
+_LEAST, _MOST = 0.005, 50.0  # temperatures beyond weigh like one modality alone, or all alike
+# Widths of the normal priors, together worth about one query: what the queries do not tell stays as it is by default.
+_LOG_TEMPERATURE, _LOG_SCALE, _OFFSET = 3.0, 1.0, 0.5
+_CONTRASTIVE = 0.05  # where its temperature starts
+_STEPS = 60
+_DIGITS = 4  # significant ones that are kept of what is fitted
+
+MEASURES = {"recall_at_1": "R@1", "mean_reciprocal_rank": "MRR"}
+"""What is compared, and what tables call it, in percent."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """
+    What was fitted, and what it gains on clips that took no part in the fit.
+
+    Args:
+        before, after (`dict`): keyword arguments of `retrieval_scores`, as they were and fitted to all queries.
+        folds (`list[dict]`): fitted without the clips of one fold each.
+        measures (`dict`): for each of [`MEASURES`] `before` and `after`, in percent and over held-out queries, and
+            `difference`, `low`, `high` and `confidence` of [`~eval.protocol.statistics.paired_bootstrap`], which draws
+            clips.
+        num_queries, num_clips (`int`): how many there were.
+    """
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+    folds: list[dict[str, Any]]
+    measures: dict[str, dict[str, float]]
+    num_queries: int
+    num_clips: int
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the interval of the gain in mean reciprocal rank lies above zero."""
+        return self.measures["mean_reciprocal_rank"]["low"] > 0
+
+
+# Fitting -------------------------------------------------------------------------------------------------------------
+
+
+class _Likelihood:
+    """
+    Minus the mean log-likelihood of what queries describe, with the priors, as a function of the parameters.
+
+    Parameters are the logarithms of the query's and of the contrastive temperature and, if they are fitted, of the
+    three scales, then the three offsets.
+    """
+
+    def __init__(self, embeddings: Embeddings, before: Mapping[str, Any], fixed: Sequence[str]):
+        self.free = torch.tensor([float(name not in fixed) for name in MODALITIES], dtype=torch.float64)
+        with torch.no_grad():
+            self.pairs = make_pairs(
+                embeddings.text_embeds.double(),
+                embeddings.modality_embeds.double(),
+                embeddings.modality_mask,
+                **before,
+            ).share()
+        self.is_match = torch.zeros(len(embeddings.query_ids), len(embeddings.clip_ids), dtype=torch.bool)
+        self.is_match[embeddings.pairs[:, 0], embeddings.pairs[:, 1]] = True
+
+    def options(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What of [`ScoreOptions`] the parameters stand for."""
+        found = {"query_temperature": parameters[0].clamp(math.log(_LEAST), math.log(_MOST)).exp()}
+        if len(parameters) > 2:
+            log_scale, offset = (self.free * part for part in parameters[2:].chunk(2))
+            found |= {"modality_scale": log_scale.exp(), "modality_offset": offset}
+        return found
+
+    def __call__(self, parameters: torch.Tensor) -> torch.Tensor:
+        logits = self.pairs.with_options(**self.options(parameters)).scores("scalar") * (-parameters[1]).exp()
+        described = logits.masked_fill(~self.is_match, -math.inf).logsumexp(1)
+        prior = (parameters[0] - math.log(0.1)).square() / _LOG_TEMPERATURE**2
+        if len(parameters) > 2:
+            log_scale, offset = parameters[2:].chunk(2)
+            prior = prior + log_scale.square().sum() / _LOG_SCALE**2 + offset.square().sum() / _OFFSET**2
+        return (logits.logsumexp(1) - described).mean() + prior / 2 / len(logits)
+
+    def minimum(self, start: torch.Tensor) -> tuple[float, torch.Tensor]:
+        """The lowest value that is found from a start, and where."""
+        parameters = start.clone().requires_grad_()
+        optimizer = torch.optim.LBFGS([parameters], max_iter=_STEPS, line_search_fn="strong_wolfe")
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            value = self(parameters)
+            value.backward()
+            return value
+
+        with torch.enable_grad():
+            optimizer.step(closure)
+        with torch.no_grad():
+            return self(parameters).item(), parameters.detach()
+
+
+def _sample(embeddings: Embeddings, queries: np.ndarray, clips: np.ndarray, generator: np.random.Generator):
+    """These queries and clips, as many as are fitted at once; what a query describes is always there."""
+    if len(queries) > _AT_ONCE:
+        queries = np.sort(generator.choice(queries, _AT_ONCE, replace=False))
+    pairs = embeddings.pairs[torch.isin(embeddings.pairs[:, 0], torch.from_numpy(queries))].numpy()
+    described = np.intersect1d(pairs[:, 1], clips)
+    others = np.setdiff1d(clips, described)
+    room = max(0, _AT_ONCE - len(described))
+    if len(others) > room:
+        others = generator.choice(others, room, replace=False)
+    clips = np.sort(np.concatenate([described, others]))
+    pairs = pairs[np.isin(pairs[:, 1], clips)]
+    places = np.stack([np.searchsorted(queries, pairs[:, 0]), np.searchsorted(clips, pairs[:, 1])], axis=1)
+    return _select(embeddings, queries, torch.from_numpy(places), clips)
+
+
+def _select(embeddings: Embeddings, queries: np.ndarray, pairs: torch.Tensor, clips: np.ndarray | None = None):
+    """Some queries, whose pairs are counted anew, and some clips."""
+    changes = {"modality_embeds": embeddings.modality_embeds, "modality_mask": embeddings.modality_mask}
+    clip_ids = embeddings.clip_ids
+    if clips is not None:
+        changes = {name: values[clips] for name, values in changes.items()}
+        clip_ids = [clip_ids[row] for row in clips]
+    return replace(
+        embeddings,
+        **changes,
+        text_embeds=embeddings.text_embeds[queries],
+        pairs=pairs,
+        clip_ids=clip_ids,
+        query_ids=[embeddings.query_ids[row] for row in queries],
+        captions=[embeddings.captions[row] for row in queries],
+        concat_embeds=None,
+    )
+
+
+def _rounded(value: torch.Tensor) -> Any:
+    numbers = [float(f"{number:.{_DIGITS}g}") for number in value.reshape(-1).tolist()]
+    return numbers if value.ndim else numbers[0]
+
+
+def fit(
+    embeddings: Embeddings, before: Mapping[str, Any], scale_offset: bool = False, fixed: Sequence[str] = ()
+) -> dict[str, Any]:
+    """
+    Fit the temperature of the query's weights, and by choice scale and offset of each modality, to all queries.
+
+    Args:
+        embeddings ([`Embeddings`]): queries, clips and pairs. All of them are scored at once.
+        before (`dict`): how they are scored now: `query_temperature`, and `modality_scale` and `modality_offset` if
+            there are any.
+        scale_offset (`bool`): fit these too, in place of those in `before`.
+        fixed (`Sequence[str]`): modalities of which scale and offset stay 1 and 0.
+
+    Returns:
+        `dict`: `before` with what was fitted. Scales and offsets of modalities that no clip has stay 1 and 0.
+    """
+    options = {name: before[name] for name in WEIGHING if name in before}
+    likelihood = _Likelihood(embeddings, options, fixed)
+    starts = (torch.tensor([tau, _CONTRASTIVE], dtype=torch.float64).log() for tau in _STARTS)
+    _, found = min(map(likelihood.minimum, starts), key=lambda minimum: minimum[0])
+    if scale_offset:
+        _, found = likelihood.minimum(torch.cat([found, found.new_zeros(2 * len(MODALITIES))]))
+    with torch.no_grad():
+        return options | {name: _rounded(value) for name, value in likelihood.options(found).items()}
+
+
+# Measuring -----------------------------------------------------------------------------------------------------------
+
+
+def _groups(embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray]:
+    """Which queries (Q,) and clips (V,) hang together by what describes what; clips without queries have group -1."""
+    queries, clips = embeddings.pairs.numpy().T
+    sizes = len(embeddings.query_ids), len(embeddings.clip_ids)
+    graph = coo_array((np.ones(len(queries)), (queries, clips + sizes[0])), shape=(sum(sizes), sum(sizes)))
+    labels = connected_components(graph, directed=False)[1]
+    of_queries, of_clips = labels[: sizes[0]], labels[sizes[0] :]
+    return of_queries, np.where(np.isin(of_clips, of_queries), of_clips, -1)
+
+
+def _values(embeddings: Embeddings, queries: np.ndarray, options: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The measures of some queries among all clips, in percent."""
+    chosen = torch.isin(embeddings.pairs[:, 0], torch.from_numpy(queries))
+    pairs = embeddings.pairs[chosen]
+    pairs = torch.stack([torch.searchsorted(torch.from_numpy(queries), pairs[:, 0].contiguous()), pairs[:, 1]], dim=1)
+    asked = _select(embeddings, queries, pairs)
+    (ranks,) = rank_pairs(asked, [embeddings.modality_mask], ["scalar"], ["text_to_video"], **options)
+    first = first_ranks(ranks["scalar"]["text_to_video"], pairs[:, 0]).double().numpy()
+    return {"recall_at_1": 100.0 * (first == 1), "mean_reciprocal_rank": 100.0 / first}
+
+
+def _by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """The mean of each group: captions of one clip are no independent queries."""
+    _, places, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    return np.bincount(places, values) / counts
+
+
+def calibrate_embeddings(
+    embeddings: Embeddings,
+    before: Mapping[str, Any],
+    scale_offset: bool = False,
+    num_folds: int = 5,
+    seed: int = 0,
+    fixed: Sequence[str] = (),
+) -> Calibration:
+    """
+    Fit how queries weigh modalities, and measure the gain by cross-fitting.
+
+    Clips are dealt into folds, together with all queries that describe them and whatever else these describe. Queries
+    of a fold are ranked among all clips by what was fitted to the queries and clips of the other folds; clips that
+    nothing describes are in every fit. What is fitted to all queries is the result.
+
+    Args:
+        embeddings ([`Embeddings`]), before (`dict`), scale_offset (`bool`), fixed (`Sequence[str]`): as in [`fit`].
+            Of more than 1,024 queries or clips each fit sees that many, drawn at random.
+        num_folds (`int`): from 2.
+        seed (`int`): of the folds, the draws and the interval.
+
+    Returns:
+        [`Calibration`].
+
+    Raises:
+        ValueError: there are fewer than two groups of clips for a fold, or an embedding that counts is not finite.
+    """
+    if num_folds < 2:
+        raise ValueError(f"`num_folds` must be at least 2, got {num_folds}.")
+    embeddings.check_finite()
+    of_queries, of_clips = _groups(embeddings)
+    names = np.unique(of_queries)
+    if len(names) < 2 * num_folds:
+        raise ValueError(
+            f"Calibration in {num_folds} folds needs at least {2 * num_folds} clips with queries of their own, got "
+            f"{len(names)}. Give more clips, or fewer folds."
+        )
+    generator = np.random.default_rng(seed)
+    fold_of = dict(zip(generator.permutation(names).tolist(), np.arange(len(names)) % num_folds, strict=True))
+    query_folds, clip_folds = (
+        np.array([fold_of.get(g, -1) for g in groups.tolist()]) for groups in (of_queries, of_clips)
+    )
+    before = {name: before[name] for name in WEIGHING if name in before}
+
+    def fitted(fold: int | None) -> dict[str, Any]:
+        queries, clips = np.flatnonzero(query_folds != fold), np.flatnonzero(clip_folds != fold)
+        return fit(_sample(embeddings, queries, clips, generator), before, scale_offset, fixed)
+
+    folds = [fitted(fold) for fold in range(num_folds)]
+    held_out = {name: np.empty(len(of_queries)) for name in MEASURES}
+    for fold, options in enumerate(folds):
+        queries = np.flatnonzero(query_folds == fold)
+        for name, values in _values(embeddings, queries, options).items():
+            held_out[name][queries] = values
+    measures = {}
+    for name, values in _values(embeddings, np.arange(len(of_queries)), before).items():
+        old, new = _by_group(values, of_queries), _by_group(held_out[name], of_queries)
+        means = {"before": float(old.mean()), "after": float(new.mean())}
+        measures[name] = means | paired_bootstrap(new, old, seed=seed)
+    return Calibration(before, fitted(None), folds, measures, len(of_queries), len(of_clips))
+
+
+__all__ = ["MEASURES", "Calibration", "calibrate_embeddings", "fit"]
