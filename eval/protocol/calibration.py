@@ -27,11 +27,11 @@ from modeling_scalar.pairs_scalar import WEIGHING
 _AT_ONCE = 1024  # queries, and clips, that take part in one fit
 _STARTS = (0.03, 0.1, 0.5)  # of the query's temperature: the likelihood can have more than one hill
 _LEAST, _MOST = 0.005, 50.0  # temperatures beyond weigh like one modality alone, or all alike
+_USUAL, _CONTRASTIVE = 0.1, 0.05  # temperatures of the weights and of the likelihood where nothing is known
 # Widths of the normal priors, together worth about one query: what the queries do not tell stays as it is by default.
 _LOG_TEMPERATURE, _LOG_SCALE, _OFFSET = 3.0, 1.0, 0.5
-_CONTRASTIVE = 0.05  # where its temperature starts
-_STEPS = 60
-_DIGITS = 4  # significant ones that are kept of what is fitted
+_STEPS, _FLAT = 60, 1e-5  # of the search: how many at most, and the slope at which it ends
+_DIGITS = 3  # significant ones that are kept of what is fitted
 
 MEASURES = {"recall_at_1": "R@1", "mean_reciprocal_rank": "MRR"}
 """What is compared, and what tables call it, in percent."""
@@ -96,9 +96,11 @@ class _Likelihood:
         return found
 
     def __call__(self, parameters: torch.Tensor) -> torch.Tensor:
-        logits = self.pairs.with_options(**self.options(parameters)).scores("scalar") * (-parameters[1]).exp()
+        contrastive = parameters[1].clamp(math.log(_LEAST), math.log(_MOST)).exp()
+        logits = self.pairs.with_options(**self.options(parameters)).scores("scalar") / contrastive
         described = logits.masked_fill(~self.is_match, -math.inf).logsumexp(1)
-        prior = (parameters[0] - math.log(0.1)).square() / _LOG_TEMPERATURE**2
+        usual = parameters.new_tensor([_USUAL, _CONTRASTIVE]).log()
+        prior = (parameters[:2] - usual).square().sum() / _LOG_TEMPERATURE**2
         if len(parameters) > 2:
             log_scale, offset = parameters[2:].chunk(2)
             prior = prior + log_scale.square().sum() / _LOG_SCALE**2 + offset.square().sum() / _OFFSET**2
@@ -107,7 +109,9 @@ class _Likelihood:
     def minimum(self, start: torch.Tensor) -> tuple[float, torch.Tensor]:
         """The lowest value that is found from a start, and where."""
         parameters = start.clone().requires_grad_()
-        optimizer = torch.optim.LBFGS([parameters], max_iter=_STEPS, line_search_fn="strong_wolfe")
+        optimizer = torch.optim.LBFGS(
+            [parameters], max_iter=_STEPS, tolerance_grad=_FLAT, line_search_fn="strong_wolfe"
+        )
 
         def closure() -> torch.Tensor:
             optimizer.zero_grad()
