@@ -17,7 +17,6 @@ from eval.embedding.embed_dataset import embed_texts
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.calibration import MEASURES, Calibration, calibrate_embeddings
 from eval.run import RunConfig, embeddings_of
-from gallery.columns import listed
 from gallery.files import write_json
 from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery, score_options_of
 from gallery.provenance import model_folder
@@ -308,7 +307,7 @@ def format_calibration(found: Calibration, config: CalibrateConfig, written: Seq
     elif written:
         lines += [
             "",
-            f"Written to {listed(list(written))}. Galleries of this model that were not given belong to it as it was.",
+            f"Written to {', '.join(written)}. Galleries of this model that were not given belong to it as it was.",
         ]
     else:
         lines += ["", "The gain is above zero; --write keeps it."]
