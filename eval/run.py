@@ -327,13 +327,13 @@ def _first_stage(
 
 
 def _fusion(config: RunConfig, reranker: _Source, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The weight of a match logit, and how it was chosen: on the other split, with nothing masked."""
+    """The weight of a match logit, and how it was chosen: on the other split, under the same masks."""
     if reranker.fusion_split is None:
         return None if config.fusion_weight is None else {"split": None, "weight": config.fusion_weight}
     model, processor, split = reranker.model, reranker.processor, reranker.fusion_split
     embeddings = embed_dataset(model, processor, split.dataset, task=split.task, **config.reading())
-    policies = _policies(config, reranker)[:1]
-    chosen = TwoStage(model, processor, split.dataset, embeddings, policies=policies, **options).choose_weight()
+    masks = {"rates": config.rates, "mask_seed": config.mask_seed, "policies": _policies(config, reranker)[:1]}
+    chosen = TwoStage(model, processor, split.dataset, embeddings, **masks, **options).choose_weight()
     return {"split": config.fusion_split, "num_clips": len(embeddings.clip_ids)} | chosen
 
 
