@@ -225,6 +225,14 @@ def run(
         ),
     ] = None,
     fusion_weight: Annotated[float | None, typer.Option(help="The same, with this weight.")] = None,
+    fused: Annotated[
+        bool,
+        typer.Option(
+            "--fused",
+            help="Also measure the vectors that a joint encoder itself fuses of several modalities; this reads the "
+            "clips again, and embeds them for each set of modalities that a mask leaves.",
+        ),
+    ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Clips or captions per forward pass.")] = 32,
     on_error: _OnError = "raise",
     num_workers: Annotated[int, typer.Option(min=1, help="Threads that read clips ahead.")] = 2,
@@ -251,6 +259,7 @@ def run(
         mask_seed=mask_seed,
         batch_size=batch_size,
         on_error=on_error,
+        fused=fused,
         device=device,
         label=label,
         two_stage=two_stage,

@@ -16,14 +16,17 @@ from transformers import PreTrainedModel, ProcessorMixin
 from eval.benchmarks import Split, configure_processor, describe_benchmark, load_split
 from eval.benchmarks.rows import query_kinds
 from eval.embedding.embed_dataset import embed_dataset
+from eval.embedding.embed_fused import check_fuses, embed_fused_dataset
 from eval.embedding.embeddings import Embeddings, load_embeddings
 from eval.embedding.query_gallery import query_gallery
 from eval.protocol.first_stage import (
+    FUSED,
     RATES,
     check_methods,
     evaluate_embeddings,
     measurable_methods,
     pathways,
+    protocol_masks,
     query_table,
     recall_differences,
     recalls_by_kind,
@@ -42,7 +45,6 @@ from gallery.files import write_json
 from gallery.gallery import Gallery, is_gallery
 from gallery.provenance import describe, source_state, versions
 from modeling_scalar import Limits, load_model
-from modeling_scalar.aggregation_scalar import METHODS
 from modeling_scalar.loading_scalar import device_of_name
 
 _COMPARED = ("uniform", "gram")  # with the model's own score, beside the best pathway
@@ -68,6 +70,8 @@ class RunConfig:
             [`~eval.protocol.first_stage.evaluate_embeddings`].
         batch_size (`int`), on_error (`str`), num_workers (`int`), progress (`bool`): see
             [`embed_dataset`].
+        fused (`bool`): also measure the vectors that a joint encoder fuses itself; they are embedded for each set of
+            modalities that the masks leave of a clip, see [`~eval.embedding.embed_fused.embed_fused_dataset`].
         device (`str`, *optional*): where the model runs; by default on the accelerator if there is one.
         label (`str`, *optional*): name of the row in tables; by default the name of the model's folder without its
             seed.
@@ -101,6 +105,7 @@ class RunConfig:
     mask_seed: int = 0
     batch_size: int = 32
     on_error: str = "raise"
+    fused: bool = False
     device: str | None = None
     label: str | None = None
     two_stage: bool | None = None
@@ -138,6 +143,8 @@ class RunConfig:
         for depth in self.depths:
             check_depth(depth)
         self._check_fusion()
+        if self.fused and self.model_path is None:
+            raise ValueError("Fused vectors are made from clips: give the model, the benchmark and its root too.")
         device_of_name(self.device)
         check_reading(self.batch_size, self.on_error, self.num_workers)
         if self.policies is not None:
@@ -285,10 +292,18 @@ def _prepare(config: RunConfig) -> tuple[Embeddings, _Source | None]:
         given = load_embeddings(path, config.normalize)
     source = None if config.model_path is None else _open_source(config)
     reranker = _reranker(config, source)
+    if config.fused:
+        check_fuses(source.model)
     if given is None:
-        return _embed(config, source, gallery), reranker
-    if source is not None:
+        given = _embed(config, source, gallery)
+    elif source is not None:
         given.metadata = query_kinds(source.split.dataset, source.split.task) | given.metadata
+    if config.fused:
+        masks = protocol_masks(given, config.rates, config.mask_seed)
+        model, processor, split = source.model, source.processor, source.split
+        given.fused_embeds = embed_fused_dataset(
+            model, processor, split.dataset, given, masks, task=split.task, **config.reading()
+        )
     return given, reranker
 
 
@@ -308,16 +323,17 @@ def _first_stage(
     """The metrics of the first stage, and the table of queries."""
     options = {name: value for name, value in score.items() if name != "method"}
     methods = measurable_methods(embeddings) if config.methods is None else config.methods
-    methods = tuple(dict.fromkeys((score["method"], *methods)))
+    fused = () if embeddings.fused_embeds is None else (FUSED,)
+    methods = tuple(dict.fromkeys((score["method"], *fused, *methods)))
     measured = evaluate_embeddings(
         embeddings, methods, config.rates, config.mask_seed, progress=config.progress, **options
     )
-    joint = [name for name in methods if not METHODS[name].is_pathway]
+    joint = [name for name in methods if name not in pathways()]
     measured["ladder"] = subset_ladder(embeddings, joint, **options) if joint else []
     methods = tuple(measured["rates"][0]["methods"])
     queries = query_table(embeddings, methods, **options)
     best = max(pathways(), key=lambda name: queries[f"rank_{name}"].count(1))
-    compared = [name for name in _COMPARED if name in methods]
+    compared = [name for name in (*fused, *_COMPARED) if name in methods]
     measured["differences"] = recall_differences(queries, score["method"], [*compared, best])
     kinds = embeddings.kinds()
     if any(kinds):

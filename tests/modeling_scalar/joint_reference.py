@@ -8,6 +8,7 @@ import importlib.util
 import sys
 from enum import Enum
 from importlib.machinery import ModuleSpec
+from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 
@@ -99,6 +100,15 @@ def main(root: Path, folder: Path, output: Path) -> None:
         made = model(**processor(text=texts, clips=clips).to(model.device, model.dtype))
         found["ours"] = {"text": made.text_embeds, "clips": made.modality_embeds, "mask": made.modality_mask}
         found["ours"]["address"] = model.embed_text(**processor(text="cat.png"))
+        if name == "chat":  # without a template the library fuses nothing
+            given = {"video": videos, "audio": audios, "text": texts}
+            for names in (names for size in (2, 3) for names in combinations(given, size)):
+                rows = [dict(zip(names, row, strict=True)) for row in zip(*(given[key] for key in names), strict=True)]
+                found["fused", names] = encoder.encode_document(rows, processing_kwargs=options, **shared)
+            mixes = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 0, 0]], dtype=torch.bool)
+            clips = [Clip(*streams) for streams in zip(frames, sounds, texts, strict=True)]
+            found["ours"]["fused"] = model.get_fused_features(**processor.fuse(clips, mixes))
+        found["can_fuse"] = model.can_fuse
         encoder.save(str(folder / f"{name}-saved"))
     torch.save(results, output)
 
