@@ -1,6 +1,7 @@
 """One evaluation: a model and a benchmark, or embeddings, in; one folder with everything that was measured out."""
 
 import json
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks import Split, configure_processor, describe_benchmark, load_split
@@ -45,7 +47,9 @@ from gallery.files import write_json
 from gallery.gallery import Gallery, is_gallery
 from gallery.provenance import describe, source_state, versions
 from modeling_scalar import Limits, load_model
-from modeling_scalar.loading_scalar import device_of_name
+from modeling_scalar.loading_scalar import device_of_name, said_of
+
+logger = logging.getLogger(__name__)
 
 _COMPARED = ("uniform", "gram")  # with the model's own score, beside the best pathway
 
@@ -73,6 +77,8 @@ class RunConfig:
         fused (`bool`): also measure the vectors that a joint encoder fuses itself; they are embedded for each set of
             modalities that the masks leave of a clip, see [`~eval.embedding.embed_fused.embed_fused_dataset`].
         device (`str`, *optional*): where the model runs; by default on the accelerator if there is one.
+        model_dtype (`str`, *optional*): `"bfloat16"`, `"float16"` or `"float32"`, in which the model computes; by
+            default [`~modeling_scalar.loading_scalar.default_dtype`].
         label (`str`, *optional*): name of the row in tables; by default the name of the model's folder without its
             seed.
         two_stage (`bool`, *optional*): whether to measure the second stage; by default if the model has one and there
@@ -107,6 +113,7 @@ class RunConfig:
     on_error: str = "raise"
     fused: bool = False
     device: str | None = None
+    model_dtype: str | None = None
     label: str | None = None
     two_stage: bool | None = None
     depths: Sequence[int] = (50,)
@@ -147,6 +154,8 @@ class RunConfig:
             raise ValueError("Fused vectors are made from clips: give the model, the benchmark and its root too.")
         device_of_name(self.device)
         check_reading(self.batch_size, self.on_error, self.num_workers)
+        if self.model_dtype not in (None, "bfloat16", "float16", "float32"):
+            raise ValueError(f"`model_dtype` must be bfloat16, float16 or float32, got {self.model_dtype!r}.")
         if self.policies is not None:
             check_policies(self.policies, ())
 
@@ -227,8 +236,9 @@ def _open_source(config: RunConfig) -> _Source:
     fusion_split = None if config.fusion_split is None else load(config.fusion_split)
     if fusion_split is not None:
         _check_apart(config, split, fusion_split)
-    model, processor = load_model(config.model_path)
-    model.to(device_of_name(config.device))
+    dtype = None if config.model_dtype is None else getattr(torch, config.model_dtype)
+    model, processor = load_model(config.model_path, dtype, device_of_name(config.device))
+    logger.info("%s: %s.", config.model_path, said_of(model))
     processor.limits = config.limits or processor.limits
     return _Source(model, configure_processor(processor, split.processing), split, fusion_split)
 
