@@ -225,6 +225,7 @@ def query(
     from gallery.provenance import model_folder
     from modeling_scalar import load_model
     from modeling_scalar.loading_scalar import device_of_name, model_fingerprint
+    from modeling_scalar.pairs_scalar import WEIGHING
 
     place = device_of_name(device)
     _check_queries(texts)
@@ -236,8 +237,8 @@ def query(
     opened.check_model(model, model_fingerprint(folder))
     network, processor = load_model(folder, _dtype_of(model_dtype), place)
     embeds = embed_captions(network, processor, texts)
-    options = network.score_options()
-    del options["query_temperature"]  # a gallery has its own
+    # A gallery has its own temperature, scale and offset of modalities.
+    options = {name: value for name, value in network.score_options().items() if name not in WEIGHING}
     learned = {name: value.item() for name, value in options.items() if name != "method"}
     results = opened.search(embeds, k, method=options["method"], **learned)
     for text in (text for text, hits in zip(texts, results, strict=True) if not hits):
@@ -273,6 +274,8 @@ def info(gallery: _Gallery) -> None:
         show(f"queries: {len(opened.queries)}")
     show(f"model: {opened.model or 'unknown'} (fingerprint {(opened.fingerprint or 'unknown')[:12]})")
     show(f"query temperature: {opened.query_temperature}")
+    for name, values in opened.calibration.items():
+        show(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")
     show(f"clips of which a stream could not be read: {len(opened.problems())}")
     show(f"unreadable files: {len(failed)}")
     for file in failed:
