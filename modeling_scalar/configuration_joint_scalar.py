@@ -57,6 +57,8 @@ class ScalarJointConfig(PreTrainedConfig):
         projection_dim (`int`): dimension D of the shared space: the encoder's, or fewer of its first components
             (Matryoshka), which only some encoders are trained for.
         aggregation (`str`), query_temperature (`float`), has_logit_scale (`bool`): as in [`ScalarConfig`].
+        has_heads (`bool`): hold a head for the texts and one for each modality, which turns the encoder's vectors. Until
+            it is trained it changes nothing.
         initializer_range (`float`): standard deviation of what is newly initialised.
     """
 
@@ -71,6 +73,7 @@ class ScalarJointConfig(PreTrainedConfig):
     aggregation: str = "scalar"
     query_temperature: float | int = 0.1
     has_logit_scale: bool = False
+    has_heads: bool = False
     initializer_range: float = 0.02
 
     # What only the model with three towers may have; whoever scores or embeds asks both kinds.
