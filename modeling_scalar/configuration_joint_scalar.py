@@ -57,8 +57,8 @@ class ScalarJointConfig(PreTrainedConfig):
         projection_dim (`int`): dimension D of the shared space: the encoder's, or fewer of its first components
             (Matryoshka), which only some encoders are trained for.
         aggregation (`str`), query_temperature (`float`), has_logit_scale (`bool`): as in [`ScalarConfig`].
-        has_heads (`bool`): hold a head for the texts and one for each modality, which turns the encoder's vectors. Until
-            it is trained it changes nothing.
+        has_heads (`bool`): hold a head for texts and one for each modality, which changes the encoder's vectors; not
+            before it is trained.
         initializer_range (`float`): standard deviation of what is newly initialised.
     """
 

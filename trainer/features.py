@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 DESCRIPTION = "features.json"
 """The file written last, which tells what the folder holds."""
 RAGGED = {"video_soft_tokens": 0, "video_input_ids": 0, "audio_soft_tokens": 1, "audio_input_ids": 1}
-"""Those of a joint encoder: a clip has as many tokens as its pictures are wide and its sound is long. An array holds the
+"""Those of a joint encoder: how many tokens a clip has depends on its pictures and its sound. An array holds the
 tokens of all clips, one view after the other; how many there are stands in an array of the same name and `LENGTHS`."""
 FEATURES = {"video_pooled": 0, "video_states": 0, "audio_pooled": 1, "audio_states": 1, **RAGGED}
 """The arrays of a folder, named as the arguments of the model, with the place of their modality in `MODALITIES`."""
@@ -129,7 +129,8 @@ class FeatureDataset(torch.utils.data.Dataset):
     Args:
         folder (`str`): what `python -m trainer.cache_features` wrote.
         rows (`datasets.Dataset`): the rows the features were computed from.
-        model ([`ScalarModel`], [`ScalarJointModel`] or its PEFT model): the model to train, its trainable parameters already chosen.
+        model ([`ScalarModel`], [`ScalarJointModel`] or its PEFT model): the model to train, its trainable parameters
+            already chosen.
         processor ([`ScalarProcessor`]): its processor.
         seed (`int`, *optional*): of the run. Views keep the seed they were drawn with; if it is another, that is
             logged.

@@ -22,8 +22,8 @@ RECIPES = ("paper", "all_towers", "full")
 """`"paper"`: LoRA in the text tower, which reads queries, subtitles and pairs (Table S1: 4,763,650 parameters).
 `"all_towers"`: LoRA in the vision and audio towers too (6,860,802). `"full"`: all parameters the objective reaches."""
 PARTS = ("trunk", "video", "audio", "heads")
-"""What an adapter of a joint encoder changes, one or several: LoRA in the trunk that all modalities share, or in the part
-of one of them, and the heads of [`ScalarJointConfig`], which need no gradient through the encoder."""
+"""What an adapter of a joint encoder changes, one or several: LoRA in the trunk that all modalities share, or in the
+tower of one of them, and the heads of [`ScalarJointConfig`], which need no gradient through the encoder."""
 
 # Query and value projections by the names that transformers' towers and BEATs give them. The fused projection of
 # EVA-CLIP is split into parts, so its key is left alone.

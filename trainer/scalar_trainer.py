@@ -106,7 +106,8 @@ def _leave_signals_to_the_trainer(worker: int) -> None:
 
 class ScalarTrainer(Trainer):
     """
-    Train a [`ScalarModel`], a [`ScalarJointModel`] or a PEFT model of one with the objective named in its arguments, or with one of your own.
+    Train a [`ScalarModel`], a [`ScalarJointModel`] or a PEFT model of one, with the objective named in its arguments
+    or with one of your own.
 
     Args:
         model ([`ScalarModel`], [`ScalarJointModel`] or `PeftModel`): with the trainable parameters already chosen
