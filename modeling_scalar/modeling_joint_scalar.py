@@ -80,11 +80,11 @@ class ScalarResidualHead(nn.Module):
 
     def __init__(self, dim: int):
         super().__init__()
-        self.change = nn.Linear(dim, dim, bias=False)
+        self.weight = nn.Parameter(torch.zeros(dim, dim))  # not in a layer, whose own initialisation is random
 
     def forward(self, embeds: torch.Tensor) -> torch.Tensor:
         with torch.autocast(device_type=embeds.device.type, enabled=False):  # in float32, as all vectors
-            return embeds + nn.functional.linear(embeds, self.change.weight.to(embeds.dtype))
+            return embeds + nn.functional.linear(embeds, self.weight.to(embeds.dtype))
 
 
 class JointEncoderModel(ScalarRetrievalModel):
@@ -114,7 +114,7 @@ class JointEncoderModel(ScalarRetrievalModel):
     def _init_weights(self, module: nn.Module):
         super()._init_weights(module)
         if isinstance(module, ScalarResidualHead):
-            initialization.zeros_(module.change.weight)
+            initialization.zeros_(module.weight)
 
     def add_score_modules(self) -> None:
         """Add what the configuration asks for beside the encoder: learned scalars, and heads."""
