@@ -25,8 +25,8 @@ def check_fuses(model: PreTrainedModel) -> None:
     """Raise a ValueError unless a model takes several modalities at once, and has no heads for single ones."""
     if not isinstance(model, JointEncoderModel) or not model.can_fuse or model.config.has_heads:
         raise ValueError(
-            "Fused vectors are those of a joint encoder that takes several modalities at once and has no trained heads, "
-            "which this model is not. Leave `--fused` away."
+            "Fused vectors are those of a joint encoder that takes several modalities at once and has no trained "
+            "heads, which this model is not. Leave `--fused` away."
         )
 
 
