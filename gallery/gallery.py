@@ -27,7 +27,7 @@ Shapes: Q queries, N clips, D dimensions, K hits.
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -457,13 +457,22 @@ class Gallery:
         self.check()
         return num_bytes
 
-    def copy(self, folder: str | os.PathLike, dtype: str | None = None) -> "Gallery":
+    def copy(
+        self,
+        folder: str | os.PathLike,
+        dtype: str | None = None,
+        project: Callable[[str, torch.Tensor], torch.Tensor] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> "Gallery":
         """
         Write all of it to a new folder in today's format, piece by piece.
 
         Args:
             folder (`str`): new or empty.
             dtype (`str`, *optional*): precision of the vectors there; by default that of this gallery.
+            project (`Callable`, *optional*): makes other vectors of these; called with `"text"` or a modality, and
+                with vectors of it `(rows, D)`.
+            metadata (`Mapping`, *optional*): by default that of this gallery.
 
         Raises:
             ValueError: the folder holds something, or a vector is not as it must be.
@@ -471,11 +480,16 @@ class Gallery:
         if self.clips is None:
             raise ValueError(f"{self.path} holds no clips.")
         with GalleryWriter(folder, dtype or self.dtype) as writer:
-            writer.metadata = self.metadata
+            writer.metadata = dict(self.metadata if metadata is None else metadata)
             for batch in self.clips.to_batches(_COPIED_ROWS):
-                writer.put_clips(*self._columns(pa.Table.from_batches([batch])))
+                clip_ids, embeds, mask, *others = self._columns(pa.Table.from_batches([batch]))
+                if project is not None:
+                    columns = [project(name, embeds[:, i]) for i, name in enumerate(MODALITIES)]
+                    embeds = torch.stack(columns, dim=1) * mask[..., None]
+                writer.put_clips(clip_ids, embeds, mask, *others)
             if self.queries is not None:
                 embeds = text_embeds_of(self.queries, self.dim, self.path)
+                embeds = embeds if project is None else project("text", embeds)
                 texts = (texts_of(self.queries, name, self.path) for name in ("query_id", "caption"))
                 described = lists_of(self.queries, "clip_ids", self.path)
                 writer.put_queries(query_table(*texts, embeds, described, writer.dtype))

@@ -58,6 +58,8 @@ class ScalarJointConfig(PreTrainedConfig):
             (Matryoshka), which only some encoders are trained for.
         aggregation (`str`), query_temperature (`float`), modality_scale, modality_offset (`list[float]`, *optional*),
             has_logit_scale (`bool`): as in [`ScalarConfig`].
+        has_heads (`bool`): hold a head for texts and one for each modality, which changes the encoder's vectors; not
+            before it is trained.
         initializer_range (`float`): standard deviation of what is newly initialised.
     """
 
@@ -74,6 +76,7 @@ class ScalarJointConfig(PreTrainedConfig):
     modality_scale: list[float | int] | tuple[float | int, ...] | None = None
     modality_offset: list[float | int] | tuple[float | int, ...] | None = None
     has_logit_scale: bool = False
+    has_heads: bool = False
     initializer_range: float = 0.02
 
     # What only the model with three towers may have; whoever scores or embeds asks both kinds.

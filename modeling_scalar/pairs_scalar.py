@@ -666,7 +666,8 @@ def register_method(name: str, title: str | None = None, **facts: Any) -> Callab
 
 def method_title(method: str) -> str:
     """Return what tables and cards call a score; the name itself if it is not registered here."""
-    return METHODS[method].title if method in METHODS else method
+    # What the encoder itself fuses is no function of the modalities' vectors, and so not registered.
+    return METHODS[method].title if method in METHODS else {"fused": "fused by the model"}.get(method, method)
 
 
 def scorable_clips(modality_mask: torch.Tensor, method: str) -> torch.Tensor:

@@ -57,6 +57,8 @@ class Embeddings:
         concat_embeds (`torch.FloatTensor` of shape `(clips, 3, dim)`, *optional*): what the concatenation heads give
             for each clip, in the order of `CONCATENATIONS`; zero where the clip lacks a modality of the head. Only
             some checkpoints have these heads.
+        fused_embeds (`dict`, *optional*): of joint encoders that fuse: what they make of all that a mix of modalities
+            leaves of a clip, by the row of the clip and the mix, three bools. In memory alone: not saved.
         problems (`list[str]`): what could not be read and counts as absent, each with the identifier of its clip.
         metadata (`dict`): where the embeddings come from; anything JSON can hold.
 
@@ -73,6 +75,7 @@ class Embeddings:
     query_ids: list[str]
     captions: list[str]
     concat_embeds: torch.Tensor | None = None
+    fused_embeds: dict[tuple[int, tuple[bool, ...]], torch.Tensor] | None = None
     problems: list[str] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
 
