@@ -13,7 +13,7 @@ from modeling_scalar import load_model
 from modeling_scalar.loading_scalar import default_device
 from search.__main__ import _DEFAULT_MODEL, app
 
-pytestmark = [pytest.mark.network, pytest.mark.slow]
+pytestmark = pytest.mark.network
 
 DESCRIPTIONS = {
     "video1.mp4": "a muscular light brown dog stands on dry ground",
