@@ -21,15 +21,20 @@ from transformers.utils import CONFIG_NAME, cached_file
 
 from commands.errors import run_command
 from eval.benchmarks import load_benchmark
-from modeling_scalar import MODALITIES, Limits, ScalarModel, ScalarProcessor, load_model
+from gallery.gallery import is_gallery
+from gallery.provenance import model_folder
+from modeling_scalar import MODALITIES, Limits, ScalarProcessor, load_model
+from modeling_scalar.loading_scalar import model_fingerprint
+from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from trainer.building import build_new
 from trainer.callbacks import AtBegin, StopOnInterrupt
 from trainer.checkpoints import describe_failed_save, is_of_ended_worker
 from trainer.data import ClipDataset, ScalarDataCollator
 from trainer.distributed import check_launched
+from trainer.embeddings import EmbeddingDataset, collate_embeddings
 from trainer.features import FeatureCollator, FeatureDataset
 from trainer.folder import find_start, forget_end, only_run, save_recipe
-from trainer.lora import apply_adapters
+from trainer.lora import apply_adapters, parts_of
 from trainer.objectives import OBJECTIVES
 from trainer.recipe import RunArguments, parse_arguments
 from trainer.record import save_record
@@ -44,7 +49,7 @@ _SECONDS_TO_TELL = 5.0
 
 def _build_model(
     run: RunArguments, args: ScalarTrainingArguments, rows: datasets.Dataset
-) -> tuple[PeftModel | ScalarModel, ScalarProcessor]:
+) -> tuple[PeftModel | ScalarRetrievalModel, ScalarProcessor]:
     revision = None
     if run.new_model is not None:
         texts = [text for row in rows for text in (row["caption"], row["subtitle"]) if text]
@@ -53,6 +58,8 @@ def _build_model(
         changes = run.model_changes
         if args.learnable_temperature:
             changes["has_logit_scale"] = True
+        if "heads" in parts_of(args.adapter):
+            changes["has_heads"] = True
         model, processor = load_model(run.model, dtype=torch.float32, **changes)
         if not Path(run.model).is_dir():  # the cache keeps each commit in a folder of its name
             revision = Path(cached_file(run.model, CONFIG_NAME, local_files_only=True)).parent.name
@@ -91,7 +98,11 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         targets = SemanticTargets(run.semantic_targets)
         targets.check(rows)
     model, processor = _build_model(run, args, rows)
-    if run.features is not None:
+    if run.features is not None and is_gallery(run.features):
+        fingerprint = model_fingerprint(model_folder(run.model))
+        dataset = EmbeddingDataset(run.features, rows, model, processor, run.model, fingerprint, not args.disable_tqdm)
+        collator = collate_embeddings
+    elif run.features is not None:
         dataset = FeatureDataset(run.features, rows, model, processor, args.seed)
         collator = FeatureCollator(processor)
     else:

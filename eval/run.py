@@ -44,10 +44,11 @@ from eval.reports.report import format_table, write_report
 from eval.reports.result_files import load_results
 from gallery.embedding import check_reading
 from gallery.files import write_json
-from gallery.gallery import Gallery, is_gallery
+from gallery.gallery import Gallery, calibration_of, is_gallery
 from gallery.provenance import describe, source_state, versions
 from modeling_scalar import Limits, load_model
 from modeling_scalar.loading_scalar import device_of_name, said_of
+from modeling_scalar.pairs_scalar import CALIBRATION
 
 logger = logging.getLogger(__name__)
 
@@ -323,8 +324,10 @@ def _prepare(config: RunConfig) -> tuple[Embeddings, _Source | None]:
 def _score_options(described: Mapping[str, Any]) -> dict[str, Any]:
     """How the model scores, as its embeddings tell; by default the paper's way. JSON has an infinity as a string."""
     options = {"query_temperature": described.get("query_temperature", 0.1)} | described.get("score_options", {})
-    method = options.pop("method", "scalar")
-    return {"method": method, **{name: float(value) for name, value in options.items()}}
+    method, calibration = options.pop("method", "scalar"), calibration_of(described)
+    return (
+        {"method": method} | {name: float(options[name]) for name in options if name not in CALIBRATION} | calibration
+    )
 
 
 def _first_stage(
@@ -353,13 +356,13 @@ def _first_stage(
 
 
 def _fusion(config: RunConfig, reranker: _Source, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The weight of a match logit, and how it was chosen: on the other split, with nothing masked."""
+    """The weight of a match logit, and how it was chosen: on the other split, under the same masks."""
     if reranker.fusion_split is None:
         return None if config.fusion_weight is None else {"split": None, "weight": config.fusion_weight}
     model, processor, split = reranker.model, reranker.processor, reranker.fusion_split
     embeddings = embed_dataset(model, processor, split.dataset, task=split.task, **config.reading())
-    policies = _policies(config, reranker)[:1]
-    chosen = TwoStage(model, processor, split.dataset, embeddings, policies=policies, **options).choose_weight()
+    masks = {"rates": config.rates, "mask_seed": config.mask_seed, "policies": _policies(config, reranker)[:1]}
+    chosen = TwoStage(model, processor, split.dataset, embeddings, **masks, **options).choose_weight()
     return {"split": config.fusion_split, "num_clips": len(embeddings.clip_ids)} | chosen
 
 

@@ -131,7 +131,10 @@ def embed_fused(model: PreTrainedModel, features: BatchFeature) -> torch.Tensor:
 
 @torch.no_grad()
 def embed_captions(model: PreTrainedModel, processor: ProcessorMixin, captions: Sequence[str]) -> torch.Tensor:
-    """Embed one batch of texts: `torch.FloatTensor` of shape `(batch, dim)`, unit norm, on the CPU."""
+    """Embed one batch of texts: `torch.FloatTensor` of shape `(batch, dim)`, unit norm, on the CPU.
+
+    `(batch, 3, dim)` by a model of which each modality meets a vector of its own.
+    """
     batch = processor(text=list(captions)).to(model.device)
     return _unit(model.embed_text(batch["input_ids"], batch["attention_mask"]))
 

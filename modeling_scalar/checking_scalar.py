@@ -177,11 +177,18 @@ def check_finite(model: nn.Module, where: str) -> None:
             )
 
 
+def part_of(parameter: str) -> str:
+    """Return the part of a model that a parameter, or a weight of an adapter, belongs to, by its name."""
+    names = parameter.removeprefix("base_model.model.").split(".")
+    return names[1] if names[0] == "backbone" else names[0]  # a joint encoder has parts of its own
+
+
 __all__ = [
     "check_counts",
     "check_finite",
     "check_shapes",
     "file_of",
+    "part_of",
     "place_of",
     "read_object",
     "shapes_of",

@@ -34,7 +34,7 @@ from .checking_scalar import (
     weight_files,
 )
 from .configuration_joint_scalar import ScalarJointConfig
-from .configuration_scalar import ScalarConfig
+from .configuration_scalar import MODALITIES, ScalarConfig
 from .joint_encoders_scalar import (
     check_joint_processor,
     in_backbone,
@@ -58,7 +58,8 @@ _PROCESSORS = {processor.__name__ for _, processor in _KINDS.values()}
 
 # Modules that a run may add to its base, by its configuration; nothing else may be missing in a base's weights.
 # Concatenation heads are not among them: no loss trains them, so new ones would stay random.
-_ADDED_MODULES = ("hyperbolic", "logit_scale")
+_HEADS = tuple(f"{name}_head" for name in ("text", *MODALITIES))  # of a joint encoder
+_ADDED_MODULES = ("hyperbolic", "logit_scale", *_HEADS)
 _WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors")
 _PICKLED_WEIGHTS = ("pytorch_model*.bin", "adapter_model*.bin")
 _OPTIONAL_MODULES = (*_ADDED_MODULES, "concat_projections")  # a configuration can leave them aside
@@ -486,7 +487,8 @@ def load_model(
         # An adapter remembers where its base was loaded from; an absolute folder holds in any working directory.
         base, revision = (name, None) if adapter is None else base_of(name, adapter)
         if adapter is None and look_at(name) is not None:
-            model = model_from_joint_encoder(name, **options, **config_overrides)
+            with _without_report():  # of what a run adds to the encoder; all else is checked
+                model = model_from_joint_encoder(name, **options, **config_overrides)
             check_finite(model, name)
             return model.to(device or "cpu"), processor_from_joint_encoder(name, modalities=model.config.modalities)
         shapes = shapes_of(weight_files(base, "model", revision))

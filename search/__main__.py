@@ -267,6 +267,7 @@ def query(
     from gallery.windows import SEGMENT, Place, place_of_clip
     from modeling_scalar import load_model
     from modeling_scalar.loading_scalar import device_of_name, model_fingerprint
+    from modeling_scalar.pairs_scalar import WEIGHING
 
     place = device_of_name(device)
     _check_queries(texts)
@@ -278,8 +279,8 @@ def query(
     opened.check_model(model, model_fingerprint(folder))
     network, processor = load_model(folder, _dtype_of(model_dtype), place)
     embeds = embed_captions(network, processor, texts)
-    options = network.score_options()
-    del options["query_temperature"]  # a gallery has its own
+    # A gallery has its own temperature, scale and offset of modalities.
+    options = {name: value for name, value in network.score_options().items() if name not in WEIGHING}
     learned = {name: value.item() for name, value in options.items() if name != "method"}
     has_windows = opened.metadata.get(SEGMENT) is not None
     place_of = place_of_clip if has_windows else Place
@@ -330,6 +331,8 @@ def info(gallery: _Gallery) -> None:
     show(f"query temperature: {opened.query_temperature}")
     if opened.metadata.get("segment") is not None:
         show(f"windows: {opened.metadata['segment']:g} s")
+    for name, values in opened.calibration.items():
+        show(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")
     show(f"clips of which a stream could not be read: {len(opened.problems())}")
     show(f"unreadable files: {len(failed)}")
     for file in failed:

@@ -9,6 +9,7 @@ on a full disk a write fails with an error, a mapped page ends the process.
 
 import copy
 import logging
+import math
 import os
 import shutil
 import sys
@@ -29,12 +30,14 @@ from commands.errors import say, user_errors
 from commands.options import Limit
 from gallery.embedding import in_background
 from gallery.files import naming, read_json, write_json
-from modeling_scalar import ScalarModel, ScalarProcessor
+from modeling_scalar import ScalarJointConfig, ScalarProcessor
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.loading_scalar import device_of_name
+from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
 from .data import ClipDataset, ScalarDataCollator
-from .features import DESCRIPTION, FEATURES, VERSION, checksums
+from .features import DESCRIPTION, FEATURES, LENGTHS, RAGGED, VERSION, checksums
+from .towers import towers_of
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +45,7 @@ _COMMAND = "python -m trainer.cache_features"
 _PROGRESS = "progress.json"
 _MOST_WORKERS = 1024
 _PACKAGES = ("torch", "transformers", "av")
+_TOKENS_PER_SECOND = 25  # of sound, in a joint encoder
 
 
 class _GrowingArray:
@@ -86,8 +90,14 @@ class _GrowingArray:
 
 
 @torch.no_grad()
-def _row_shapes(model: ScalarModel, processor: ScalarProcessor, with_states: bool) -> dict[str, tuple[int, ...]]:
-    """Shapes of the features of one clip, by asking the towers."""
+def _row_shapes(
+    model: ScalarRetrievalModel, processor: ScalarProcessor, with_states: bool
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of the features of one clip, by asking the towers; of a joint encoder those of one token."""
+    if isinstance(model.config, ScalarJointConfig):
+        names = [name for name, place in RAGGED.items() if MODALITIES[place] in model.config.modalities]
+        hidden = model.config.backbone_config.text_config.hidden_size
+        return {name: () if name.endswith("_input_ids") else (hidden,) for name in names}
     size, extractor = processor.image_processor.image_size, processor.feature_extractor
     features = model.get_tower_features(
         torch.zeros(1, processor.num_train_frames, 3, size, size, device=model.device),
@@ -95,6 +105,20 @@ def _row_shapes(model: ScalarModel, processor: ScalarProcessor, with_states: boo
         with_states=with_states,
     )
     return {name: tuple(features[name].shape[1:]) for name in FEATURES if name in features}
+
+
+def _row_bytes(
+    shapes: dict[str, tuple[int, ...]], dtypes: dict[str, str], views: int, processor: ScalarProcessor
+) -> dict[str, int]:
+    """How large the features of one clip are, of a joint encoder at most."""
+    sizes = {name: views * np.dtype(dtypes[name]).itemsize * int(np.prod(shape)) for name, shape in shapes.items()}
+    for name in sizes.keys() & RAGGED.keys():
+        if name.startswith("video"):
+            most = processor.num_train_frames * (processor.image_processor.max_soft_tokens + 2)
+        else:
+            most = math.ceil(processor.max_audio_seconds * _TOKENS_PER_SECOND) + 2
+        sizes[name] *= most
+    return sizes
 
 
 def _check_disk(folder: Path, rows: datasets.Dataset, row_bytes: dict[str, int], num_done: int) -> None:
@@ -134,26 +158,43 @@ def _read(
 
 
 @torch.no_grad()
-def _tower_features(model: ScalarModel, batch: dict[str, torch.Tensor], with_states: bool, dtype: str):
-    """Presence, and the features of the present rows, as arrays."""
-    names = ("pixel_values_videos", "input_features", "modality_mask")
+def _tower_features(model: ScalarRetrievalModel, batch: dict[str, torch.Tensor], with_states: bool, dtype: str):
+    """Presence, and the features of the present rows: an array each, of a joint encoder a list of one for each row."""
+    names = (*(name for tower in towers_of(model).values() for name in tower.inputs), "modality_mask")
     inputs = {name: batch[name].to(model.device) for name in names if name in batch}
     features = {}
     if len(inputs) > 1:  # else a batch of subtitles alone
         features = model.get_tower_features(**inputs, with_states=with_states)
     arrays = {}
     for name, value in features.items():
-        value = value[inputs["modality_mask"][:, FEATURES[name]]].to(getattr(torch, dtype))
+        present = batch["modality_mask"][:, FEATURES[name]]
+        value = value[present.to(value.device)].to(getattr(torch, dtype))
         if not value.isfinite().all():
             raise ValueError(f"Some `{name}` are not finite in {dtype}. Use float32, or check the model's weights.")
         arrays[name] = value.cpu().numpy()
+        if name in RAGGED:
+            arrays |= _rows_of_tokens(model, MODALITIES[FEATURES[name]], arrays[name], batch, present)
     return batch["modality_mask"].numpy(), arrays
+
+
+def _rows_of_tokens(
+    model: ScalarRetrievalModel, name: str, tokens: np.ndarray, batch: dict[str, torch.Tensor], present: torch.Tensor
+) -> dict[str, list[np.ndarray]]:
+    """The sequence of each clip without its padding, and as many soft tokens as that has placeholders."""
+    ids, masks = batch[f"{name}_input_ids"][present], batch[f"{name}_attention_mask"][present].bool()
+    sequences = [row[mask].numpy() for row, mask in zip(ids, masks, strict=True)]
+    placeholder = getattr(model.config.backbone_config, f"{name}_token_id")
+    counts = [int((sequence == placeholder).sum()) for sequence in sequences]
+    return {
+        f"{name}_soft_tokens": [row[:count] for row, count in zip(tokens, counts, strict=True)],
+        f"{name}_input_ids": sequences,
+    }
 
 
 def cache_features(
     folder: str | os.PathLike,
     rows: datasets.Dataset,
-    model: ScalarModel,
+    model: ScalarRetrievalModel,
     processor: ScalarProcessor,
     views: int = 1,
     seed: int = 50,
@@ -174,7 +215,7 @@ def cache_features(
     Args:
         folder (`str`): to write to; created if needed.
         rows (`datasets.Dataset`): the columns of a benchmark.
-        model ([`ScalarModel`]): put into evaluation mode, and run where it is.
+        model ([`ScalarModel`] or [`ScalarJointModel`]): put into evaluation mode, and run where it is.
         processor ([`ScalarProcessor`]): reads the files, in training mode.
         views (`int`): how often each clip is drawn.
         seed (`int`): of the draws.
@@ -226,15 +267,21 @@ def cache_features(
         raise ValueError(f"{folder / _PROGRESS} is damaged. Remove the folder and start again.")
 
     model.eval()
-    shapes = {name: (views, *shape) for name, shape in _row_shapes(model, processor, with_states).items()}
-    row_bytes = {name: np.dtype(dtype).itemsize * int(np.prod(shape)) for name, shape in shapes.items()}
-    _check_disk(folder, rows, row_bytes, start)
+    shapes = _row_shapes(model, processor, with_states)
+    dtypes = {name: "int32" if name.endswith("_input_ids") else dtype for name in shapes}
+    _check_disk(folder, rows, _row_bytes(shapes, dtypes, views, processor), start)
     presence = _GrowingArray(folder / "presence.npy", (len(MODALITIES),), "bool", start)
     counts = np.load(folder / "presence.npy", mmap_mode="r", allow_pickle=False).sum(axis=0) if start else (0, 0, 0)
-    arrays = {
-        name: _GrowingArray(folder / f"{name}.npy", shape, dtype, int(counts[FEATURES[name]]))
-        for name, shape in shapes.items()
-    }
+    arrays = {}
+    for name, shape in shapes.items():
+        num_clips = int(counts[FEATURES[name]])
+        if name not in RAGGED:
+            arrays[name] = _GrowingArray(folder / f"{name}.npy", (views, *shape), dtype, num_clips)
+            continue
+        path = folder / f"{name}{LENGTHS}.npy"
+        num_tokens = int(np.load(path, mmap_mode="r", allow_pickle=False)[:num_clips].sum()) if num_clips else 0
+        arrays[name + LENGTHS] = _GrowingArray(path, (views,), "int32", num_clips)
+        arrays[name] = _GrowingArray(folder / f"{name}.npy", shape, dtypes[name], num_tokens)
     dataset = ClipDataset(rows, processor, seed, on_error, keep_in_memory)
     try:
         with tqdm(
@@ -292,7 +339,12 @@ def _append(presence: _GrowingArray, arrays: dict[str, _GrowingArray], of_batch:
     presence.append(masks[0])
     for name, array in arrays.items():
         views = [features[name] for _, features in of_batch if name in features]
-        if views:
+        if name in RAGGED and views:
+            tokens = [view for clip in zip(*views, strict=True) for view in clip]
+            array.append(np.concatenate(tokens))
+            lengths = np.array([len(view) for view in tokens]).reshape(-1, len(views))
+            arrays[name + LENGTHS].append(lengths)  # (clips, views)
+        elif views:
             array.append(np.stack(views, axis=1))  # (clips, views, ...)
     for array in (*arrays.values(), presence):
         array.flush()

@@ -1,7 +1,8 @@
 """Training examples from the outputs of the frozen towers, which `python -m trainer.cache_features` stored.
 
-Under the paper's recipe the vision and audio towers are frozen, so most of a step computes what an earlier epoch has
-computed already. Read from a folder instead, the pooled vectors and tokens of the clips come memory-mapped.
+Where the vision and audio towers are frozen, most of a step computes what an earlier epoch has computed already. Read
+from a folder instead, it comes memory-mapped: of three towers the pooled vectors and tokens of the clips, of a joint
+encoder the soft tokens that its trunk reads, and the sequences they stand in.
 
 What is given up: training from files draws new frames, audio segments and crops of a clip in every epoch; a folder of
 features holds k such views, and epoch e sees view e modulo k. Dropout inside the frozen towers is off; the paper's
@@ -20,18 +21,26 @@ import datasets
 import numpy as np
 import torch
 from peft import PeftModel
+from torch.nn.utils.rnn import pad_sequence
 
 from eval.embedding.embed_dataset import read_row
 from gallery.files import read_json
-from modeling_scalar import Clip, ScalarModel, ScalarProcessor
+from modeling_scalar import Clip, ScalarJointConfig, ScalarJointProcessor, ScalarProcessor
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+
+from .towers import towers_of
 
 logger = logging.getLogger(__name__)
 
 DESCRIPTION = "features.json"
 """The file written last, which tells what the folder holds."""
-FEATURES = {"video_pooled": 0, "video_states": 0, "audio_pooled": 1, "audio_states": 1}
+RAGGED = {"video_soft_tokens": 0, "video_input_ids": 0, "audio_soft_tokens": 1, "audio_input_ids": 1}
+"""Those of a joint encoder: how many tokens a clip has depends on its pictures and its sound. An array holds the
+tokens of all clips, one view after the other; how many there are stands in an array of the same name and `LENGTHS`."""
+FEATURES = {"video_pooled": 0, "video_states": 0, "audio_pooled": 1, "audio_states": 1, **RAGGED}
 """The arrays of a folder, named as the arguments of the model, with the place of their modality in `MODALITIES`."""
+LENGTHS = "_lengths"
 VERSION = 1
 # Of a configuration, what does not change the function it describes.
 _NO_SETTING = {"architectures", "auto_map", "dtype", "transformers_version", "_name_or_path"}
@@ -44,8 +53,8 @@ _CHECKED = {
 
 
 def digest(content: Any) -> str:
-    """Return the SHA-256 of what JSON can hold."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    """Return the SHA-256 of what JSON can hold, and of arrays."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=np.ndarray.tolist).encode()).hexdigest()
 
 
 def tensors_sha256(tensors: dict[str, torch.Tensor], start: str = "") -> str:
@@ -57,14 +66,18 @@ def tensors_sha256(tensors: dict[str, torch.Tensor], start: str = "") -> str:
     return content.hexdigest()
 
 
-def _towers_sha256(model: ScalarModel) -> str:
+def _towers_sha256(model: ScalarRetrievalModel) -> str:
     config = model.config
-    settings = [config.vision_pooling, config.audio_pooling]
-    settings += [settings_of(part) for part in (config.vision_config, config.audio_config)]
+    if isinstance(config, ScalarJointConfig):
+        settings, config = [], config.backbone_config
+    else:
+        settings = [config.vision_pooling, config.audio_pooling]
+    settings += [part and settings_of(part) for part in (config.vision_config, config.audio_config)]
     towers = {
-        f"{tower}.{name}": value
-        for tower in ("vision_model", "audio_model")
-        for name, value in sorted(getattr(model, tower).state_dict().items())
+        f"{part}.{name}": value
+        for tower in towers_of(model).values()
+        for part, module in tower.parts(model).items()
+        for name, value in sorted(module.state_dict().items())
     }
     return tensors_sha256(towers, digest(settings))
 
@@ -76,7 +89,9 @@ def settings_of(part: Any) -> dict[str, Any]:
 
 def processor_settings(processor: ScalarProcessor) -> dict[str, Any]:
     """Return all settings of a processor but those of texts and of testing."""
-    return {
+    of_joint = ("modalities", "media_prompt", "add_special_tokens", "max_audio_seconds")
+    names = of_joint if isinstance(processor, ScalarJointProcessor) else ()
+    return {name: getattr(processor, name) for name in names} | {
         "image_processor": settings_of(processor.image_processor),
         "feature_extractor": settings_of(processor.feature_extractor),
         "num_train_frames": processor.num_train_frames,
@@ -92,7 +107,7 @@ def _rows_sha256(rows: datasets.Dataset) -> str:
     return digest([list(row) for row in zip(*columns, strict=True)])
 
 
-def checksums(model: ScalarModel, processor: ScalarProcessor, rows: datasets.Dataset) -> dict[str, str]:
+def checksums(model: ScalarRetrievalModel, processor: ScalarProcessor, rows: datasets.Dataset) -> dict[str, str]:
     """
     Return the SHA-256 of everything that features depend on besides the content of the files.
 
@@ -109,13 +124,13 @@ class FeatureDataset(torch.utils.data.Dataset):
     """
     Training examples read from a folder of features, in place of [`~trainer.data.ClipDataset`].
 
-    An example is `{"caption", "index"}` with what its clip has of `"video_pooled"`, `"video_states"`,
-    `"audio_pooled"`, `"audio_states"` and `"subtitle"`.
+    An example is `{"caption", "index", "presence"}` with what its clip has of [`FEATURES`], and `"subtitle"`.
 
     Args:
         folder (`str`): what `python -m trainer.cache_features` wrote.
         rows (`datasets.Dataset`): the rows the features were computed from.
-        model ([`ScalarModel`] or its PEFT model): the model to train, its trainable parameters already chosen.
+        model ([`ScalarModel`], [`ScalarJointModel`] or its PEFT model): the model to train, its trainable parameters
+            already chosen.
         processor ([`ScalarProcessor`]): its processor.
         seed (`int`, *optional*): of the run. Views keep the seed they were drawn with; if it is another, that is
             logged.
@@ -130,7 +145,7 @@ class FeatureDataset(torch.utils.data.Dataset):
         self,
         folder: str | os.PathLike,
         rows: datasets.Dataset,
-        model: ScalarModel | PeftModel,
+        model: ScalarRetrievalModel | PeftModel,
         processor: ScalarProcessor,
         seed: int | None = None,
     ):
@@ -142,11 +157,12 @@ class FeatureDataset(torch.utils.data.Dataset):
                 "if it is interrupted, the same command resumes."
             )
         model = model.get_base_model() if isinstance(model, PeftModel) else model
-        for tower in ("vision_model", "audio_model"):
-            if any(parameter.requires_grad for parameter in getattr(model, tower).parameters()):
+        for tower in towers_of(model).values():
+            if not tower.is_frozen(model):
+                frozen = "trunk" if isinstance(model.config, ScalarJointConfig) else "paper"
                 raise ValueError(
-                    f"The {tower} has trainable parameters, so its output changes in training. Use the adapter "
-                    "'paper', which freezes it, or train from the files."
+                    f"The {tower.modules[0]} has trainable parameters, so its output changes in training. Use the "
+                    f"adapter {frozen!r}, which freezes it, or train from the files."
                 )
         description = self.description
         now = checksums(model, processor, rows)
@@ -166,6 +182,9 @@ class FeatureDataset(torch.utils.data.Dataset):
         self._presence = _open(folder, "presence", description)[:]  # (rows, 3)
         self._places = self._presence.cumsum(axis=0) - 1  # (rows, 3): row of a clip among those with the modality
         self._arrays = {name: _open(folder, name, description) for name in description["arrays"] if name in FEATURES}
+        self._ends = {  # of the tokens of each view of each clip
+            name: np.cumsum(_open(folder, name + LENGTHS, description)[:]) for name in RAGGED if name in self._arrays
+        }
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the view; the Trainer calls this at the start of each epoch."""
@@ -176,16 +195,21 @@ class FeatureDataset(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         row, present = self.rows[index], self._presence[index]
-        example = {"caption": row["caption"], "index": index}
+        example = {"caption": row["caption"], "index": index, "presence": torch.from_numpy(present.copy())}
         for name, array in self._arrays.items():
             modality = FEATURES[name]
             if present[modality]:
-                features = array[self._places[index, modality], self.epoch % self.num_views]
+                place, view = self._places[index, modality], self.epoch % self.num_views
+                features = self._tokens(name, place * self.num_views + view) if name in RAGGED else array[place, view]
                 example[name] = torch.from_numpy(np.array(features))  # a copy: the map is read-only
         if present[MODALITIES.index("subtitle")]:
             text_alone = row | {"video_path": None, "audio_path": None}
             example["subtitle"] = read_row(self.processor, text_alone, self.on_error).subtitle
         return example
+
+    def _tokens(self, name: str, place: int) -> np.ndarray:
+        ends = self._ends[name]
+        return self._arrays[name][ends[place - 1] if place else 0 : ends[place]]
 
 
 def _read_description(folder: Path) -> dict[str, Any] | None:
@@ -227,7 +251,7 @@ def _open(folder: Path, name: str, description: dict[str, Any]) -> np.ndarray:
 @dataclass
 class FeatureCollator:
     """
-    Turn examples of [`FeatureDataset`] into the arguments of [`ScalarModel`], and `clip_index`.
+    Turn examples of [`FeatureDataset`] into the arguments of the model, and `clip_index`.
 
     As with the processor, rows of absent modalities are zeros and padding, and a key is left out where no clip of the
     batch has the modality.
@@ -238,8 +262,7 @@ class FeatureCollator:
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """Collate examples."""
         batch = dict(self.processor(text=[example["caption"] for example in examples]))
-        keys = ("video_pooled", "audio_pooled", "subtitle")
-        batch["modality_mask"] = torch.tensor([[key in example for key in keys] for example in examples])
+        batch["modality_mask"] = torch.stack([example["presence"] for example in examples])
         clips = [Clip(subtitle=example["subtitle"]) for example in examples if "subtitle" in example]
         if clips:
             tokens = self.processor(clips=clips)
@@ -251,9 +274,20 @@ class FeatureCollator:
                 batch[key] = _scatter(tokens[key], has_subtitle, fill)
         for name, modality in FEATURES.items():
             values = [example[name] for example in examples if name in example]
-            if values:
-                batch[name] = _scatter(torch.stack(values), batch["modality_mask"][:, modality], 0)
+            if not values:
+                continue
+            present = batch["modality_mask"][:, modality]
+            if name.endswith("_input_ids"):
+                fill, mask = self.processor.tokenizer.pad_token_id, name.replace("input_ids", "attention_mask")
+                batch[name] = _scatter(self._padded(values, fill).long(), present, fill)
+                batch[mask] = _scatter(self._padded([torch.ones_like(row) for row in values], 0).long(), present, 0)
+            else:
+                stacked = pad_sequence(values, batch_first=True) if name in RAGGED else torch.stack(values)
+                batch[name] = _scatter(stacked, present, 0)
         return batch | {"clip_index": torch.tensor([example["index"] for example in examples])}
+
+    def _padded(self, rows: list[torch.Tensor], fill: int) -> torch.Tensor:
+        return pad_sequence(rows, True, fill, self.processor.tokenizer.padding_side)
 
 
 def _scatter(values: torch.Tensor, present: torch.Tensor, fill: float) -> torch.Tensor:
@@ -265,6 +299,8 @@ def _scatter(values: torch.Tensor, present: torch.Tensor, fill: float) -> torch.
 __all__ = [
     "DESCRIPTION",
     "FEATURES",
+    "LENGTHS",
+    "RAGGED",
     "VERSION",
     "FeatureCollator",
     "FeatureDataset",

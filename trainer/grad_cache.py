@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from modeling_scalar import ScalarModel, ScalarOutput
+from modeling_scalar import ScalarOutput
+from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
-_TOWER_INPUTS = {"vision_model": "pixel_values_videos", "audio_model": "input_features"}
+from .towers import towers_of
 
 
 def split_inputs(inputs: dict[str, torch.Tensor], size: int) -> Iterator[dict[str, torch.Tensor]]:
@@ -41,12 +42,13 @@ class RandomState:
 
 
 @torch.no_grad()
-def with_tower_features(model: ScalarModel, inputs: dict[str, Any], with_states: bool) -> dict[str, Any]:
+def with_tower_features(model: ScalarRetrievalModel, inputs: dict[str, Any], with_states: bool) -> dict[str, Any]:
     """Replace the raw inputs of frozen towers by their outputs: computed once instead of twice."""
     frozen = {
         name: inputs[name]
-        for tower, name in _TOWER_INPUTS.items()
-        if name in inputs and not any(parameter.requires_grad for parameter in getattr(model, tower).parameters())
+        for tower in towers_of(model).values()
+        for name in tower.inputs
+        if name in inputs and tower.is_frozen(model)
     }
     if not frozen:
         return inputs
@@ -77,7 +79,7 @@ class BatchInParts:
 
     Args:
         model (`torch.nn.Module`): what is called, a PEFT model say.
-        scalar_model ([`ScalarModel`]): the model in it, whose frozen towers are asked once.
+        scalar_model ([`ScalarRetrievalModel`]): the model in it, whose frozen towers are asked once.
         size (`int`): rows of a part.
         autocast (`Callable`): a context manager, under which the model runs.
         condition_on (`tuple` of `str`, *optional*): modalities whose condition tokens are wanted, for matching.
@@ -86,7 +88,7 @@ class BatchInParts:
     def __init__(
         self,
         model: torch.nn.Module,
-        scalar_model: ScalarModel,
+        scalar_model: ScalarRetrievalModel,
         size: int,
         autocast: Callable[[], AbstractContextManager],
         condition_on: tuple[str, ...] | None = None,

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from modeling_scalar import ScalarModel
+from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
 from .data import ClipDataset
+from .embeddings import EmbeddingDataset
 from .features import FeatureDataset, digest, processor_settings, settings_of, tensors_sha256
 from .semantic_targets import SemanticTargets
 from .training_args import ScalarTrainingArguments
@@ -77,7 +78,7 @@ def _rows_sha256(rows: Any) -> str:
 def describe_identity(
     args: ScalarTrainingArguments,
     model: torch.nn.Module,
-    scalar_model: ScalarModel,
+    scalar_model: ScalarRetrievalModel,
     dataset: torch.utils.data.Dataset,
     processor: Any,
     semantic_targets: Any = None,
@@ -88,7 +89,7 @@ def describe_identity(
     Args:
         args ([`ScalarTrainingArguments`]): of the run.
         model (`torch.nn.Module`): what is trained, its trainable parameters already chosen.
-        scalar_model ([`ScalarModel`]): the model in it.
+        scalar_model ([`ScalarRetrievalModel`]): the model in it.
         dataset: of the examples.
         processor ([`ScalarProcessor`], *optional*): of the run.
         semantic_targets ([`SemanticTargets`], *optional*): of the training captions.
@@ -105,7 +106,9 @@ def describe_identity(
         "list of trained parameters": digest(trained),
         "frozen weights": tensors_sha256(frozen),
     }
-    if isinstance(dataset, ClipDataset | FeatureDataset):
+    if isinstance(dataset, EmbeddingDataset):
+        identity["stored vectors"] = dataset.sha256()
+    if isinstance(dataset, ClipDataset | EmbeddingDataset | FeatureDataset):
         identity["training clips and captions"] = _rows_sha256(dataset.rows)
         features = dataset.description if isinstance(dataset, FeatureDataset) else None
         identity["use of stored features"] = features is not None

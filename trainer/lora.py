@@ -1,4 +1,4 @@
-"""What is trained: the adapter recipes of the paper, and full fine-tuning.
+"""What is trained: the adapter recipes of the paper, the parts of a joint encoder, and full fine-tuning.
 
 The one pattern of LoRA targets and the one list of heads live here. Counts are exact and tested on the meta device.
 """
@@ -7,14 +7,23 @@ from collections.abc import Sequence
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.utils.constants import DUMMY_TARGET_MODULES
 
-from modeling_scalar import ScalarModel
+from modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
 from modeling_scalar.aggregation_scalar import METHODS
+from modeling_scalar.checking_scalar import part_of
+from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+
+from .towers import towers_of
 
 RECIPES = ("paper", "all_towers", "full")
 """`"paper"`: LoRA in the text tower, which reads queries, subtitles and pairs (Table S1: 4,763,650 parameters).
 `"all_towers"`: LoRA in the vision and audio towers too (6,860,802). `"full"`: all parameters the objective reaches."""
+PARTS = ("trunk", "video", "audio", "heads")
+"""What an adapter of a joint encoder changes, one or several: LoRA in the trunk that all modalities share, or in the
+tower of one of them, and the heads of [`ScalarJointConfig`], which need no gradient through the encoder."""
 
 # Query and value projections by the names that transformers' towers and BEATs give them. The fused projection of
 # EVA-CLIP is split into parts, so its key is left alone.
@@ -43,8 +52,71 @@ def _unreached(
     return modules
 
 
+def parts_of(recipe: str) -> tuple[str, ...]:
+    """
+    Return the parts of a joint encoder that a recipe names, such as `"trunk,heads"`; none if it is one of [`RECIPES`].
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if recipe in RECIPES:
+        return ()
+    parts = tuple(recipe.split(","))
+    if not set(parts) <= set(PARTS) or len(set(parts)) < len(parts):
+        raise ValueError(
+            f"`adapter` must be one of {RECIPES}, or for a joint encoder some of {PARTS}, each once and separated by "
+            f"commas, got {recipe!r}."
+        )
+    return parts
+
+
+def _targets(model: ScalarModel, recipe: str, unreached: Sequence[str]) -> tuple[str, list[str]]:
+    """The pattern of LoRA's targets, and the heads that are trained whole."""
+    heads = [*_EMBEDDING_HEADS, "match_head", *_CONDITION_HEADS.values(), "hyperbolic", "logit_scale"]
+    left_out = r"(?!.*\.crossattention\.)" if "crossattention" in unreached else ""
+    left_out += "".join(rf"(?!{tower}\.)" for tower in _TOWERS.values() if tower in unreached)
+    return (
+        left_out + _ADAPTED_TOWERS[recipe] + _QUERY_VALUE,
+        [name for name in heads if hasattr(model, name) and name not in unreached],
+    )
+
+
+def _joint_unreached(model: ScalarJointModel, learnable_temperature: bool, modalities: Sequence[str]) -> list[str]:
+    """Name the modules of a joint encoder that the objective does not reach."""
+    modules, towers = [] if learnable_temperature else ["logit_scale"], towers_of(model)
+    for name in (name for name in MODALITIES if name not in modalities):
+        modules.append(f"{name}_head")
+        if name in towers:
+            modules += [module.rpartition(".")[2] for module in towers[name].modules]
+    return modules
+
+
+def _joint_targets(
+    model: ScalarJointModel, parts: Sequence[str], unreached: Sequence[str], modalities: Sequence[str]
+) -> tuple[str, list[str]]:
+    """As [`_targets`], of a joint encoder."""
+    if not parts:
+        raise ValueError(
+            f"The adapters of three towers do not fit a joint encoder. Set `adapter` to some of {PARTS}, separated by "
+            "commas, or to 'full'."
+        )
+    if "heads" in parts and not model.config.has_heads:
+        raise ValueError("`adapter: heads` needs a model with heads: load it with `has_heads=True`.")
+    reached = [name for name in model.config.modalities if name in modalities]
+    lacking = [name for name in parts if name in MODALITIES and name not in reached]
+    if lacking:
+        raise ValueError(f"`adapter` names {lacking}, but of clips this model trains {reached} only. Leave them out.")
+    adapted = FAMILIES[model.config.backbone_config.model_type].adapted
+    patterns = [adapted[part] for part in parts if part != "heads"]
+    heads = [f"{name}_head" for name in ("text", *MODALITIES)] if "heads" in parts else []
+    return (
+        rf"backbone\.({'|'.join(patterns)})" if patterns else DUMMY_TARGET_MODULES,
+        [name for name in (*heads, "hyperbolic", "logit_scale") if hasattr(model, name) and name not in unreached],
+    )
+
+
 def apply_adapters(
-    model: ScalarModel,
+    model: ScalarRetrievalModel,
     recipe: str = "paper",
     matching: bool = True,
     learnable_temperature: bool = False,
@@ -53,13 +125,14 @@ def apply_adapters(
     lora_dropout: float = 0.0,
     revision: str | None = None,
     modalities: Sequence[str] | None = None,
-) -> PeftModel | ScalarModel:
+) -> PeftModel | ScalarRetrievalModel:
     """
     Make exactly the parameters of a recipe trainable that the objective reaches.
 
     Args:
-        model ([`ScalarModel`]): the base; it is changed in place.
-        recipe (`str`): `"paper"`, `"all_towers"` or `"full"`, see [`RECIPES`].
+        model ([`ScalarModel`] or [`ScalarJointModel`]): the base; it is changed in place.
+        recipe (`str`): `"paper"`, `"all_towers"` or `"full"`, see [`RECIPES`]; of a joint encoder `"full"`, or some of
+            [`PARTS`], separated by commas.
         matching (`bool`): whether the cross-encoder is trained; it needs a text tower with cross-attention. What it
             reads is the model's `condition_on`.
         learnable_temperature (`bool`): whether the contrastive temperature is; the model must hold one.
@@ -74,29 +147,35 @@ def apply_adapters(
         The PEFT model, or for `"full"` the model itself.
 
     Raises:
-        ValueError: the recipe is unknown, or there is no temperature to learn.
+        ValueError: the recipe is unknown or of another kind of model, or there is no temperature to learn.
     """
-    if recipe not in RECIPES:
-        raise ValueError(f"`recipe` must be one of {RECIPES}, got {recipe!r}.")
+    parts = parts_of(recipe)
     if learnable_temperature and not model.config.has_logit_scale:
         raise ValueError("`learnable_temperature` needs a model with a temperature: load it with `has_logit_scale`.")
     if modalities is None:
         modalities = METHODS[model.config.aggregation].reads
-    unreached = _unreached(model, matching, learnable_temperature, modalities)
+    is_joint = isinstance(model.config, ScalarJointConfig)
+    if is_joint:
+        unreached = _joint_unreached(model, learnable_temperature, modalities)
+    else:
+        unreached = _unreached(model, matching, learnable_temperature, modalities)
     if recipe == "full":
         for name, parameter in model.named_parameters():
             parameter.requires_grad = not set(unreached) & set(name.split("."))
         return model
-    heads = [*_EMBEDDING_HEADS, "match_head", *_CONDITION_HEADS.values(), "hyperbolic", "logit_scale"]
-    left_out = r"(?!.*\.crossattention\.)" if "crossattention" in unreached else ""
-    left_out += "".join(rf"(?!{tower}\.)" for tower in _TOWERS.values() if tower in unreached)
+    if is_joint:
+        targets, heads = _joint_targets(model, parts, unreached, modalities)
+    elif parts:
+        raise ValueError(f"`adapter: {recipe}` is of a joint encoder; of three towers it must be one of {RECIPES}.")
+    else:
+        targets, heads = _targets(model, recipe, unreached)
     config = LoraConfig(
         task_type="FEATURE_EXTRACTION",
         r=r,
         lora_alpha=lora_alpha,
         lora_dropout=lora_dropout,
-        target_modules=left_out + _ADAPTED_TOWERS[recipe] + _QUERY_VALUE,
-        modules_to_save=[name for name in heads if hasattr(model, name) and name not in unreached],
+        target_modules=targets,
+        modules_to_save=heads,
     )
     return get_peft_model(model, config, revision=revision)
 
@@ -107,13 +186,13 @@ def lora_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def count_parameters(model: torch.nn.Module, trainable: bool = True) -> dict[str, int]:
-    """Count trainable, or frozen, parameters by top-level module of [`ScalarModel`], adapters under their tower."""
+    """Count trainable, or frozen, parameters by [`part_of`] the model, adapters under their tower."""
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad == trainable:
-            part = name.removeprefix("base_model.model.").split(".")[0]
+            part = part_of(name)
             counts[part] = counts.get(part, 0) + parameter.numel()
     return counts
 
 
-__all__ = ["RECIPES", "apply_adapters", "count_parameters", "lora_parameters"]
+__all__ = ["PARTS", "RECIPES", "apply_adapters", "count_parameters", "lora_parameters", "parts_of"]

@@ -52,7 +52,8 @@ class RunArguments:
     features: str | None = field(
         default=None,
         metadata={
-            "help": "Folder of `python -m trainer.cache_features`: train from the stored outputs of the frozen towers."
+            "help": "Folder of `python -m trainer.cache_features`: train from the stored outputs of the frozen "
+            "towers. Or a gallery of the training clips: train heads from the stored vectors of a joint encoder."
         },
     )
     global_batch_size: int | None = field(

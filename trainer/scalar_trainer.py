@@ -1,5 +1,6 @@
 """The Trainer subclass: one forward pass, one gather, the terms of an objective, and retrieval as evaluation."""
 
+import os
 import shutil
 import signal
 import time
@@ -21,9 +22,11 @@ from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_NAME
 from eval.embedding.embed_dataset import embed_dataset
 from eval.protocol.first_stage import evaluate_embeddings
 from gallery.files import read_json, write_json
-from modeling_scalar import ScalarModel, ScalarOutput
+from modeling_scalar import ScalarJointConfig, ScalarOutput
 from modeling_scalar.aggregation_scalar import METHODS, paired_weights
+from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
 from .callbacks import AtBegin, EpochOfData, SaveAfterEpoch, SeedOfRank
 from .checkpoints import (
@@ -45,12 +48,13 @@ from .lora import lora_parameters
 from .losses import MatchingLoss
 from .objectives import OBJECTIVES, Batch, Objective, Terms, centroid_temperature
 from .semantic_targets import SemanticTargets
+from .towers import encoder_parts
 from .trainable import GradientAudit
 from .training_args import ScalarTrainingArguments
 from .views import full_view_probability, reduced_views
 
 
-def without_adapter(model: PeftModel | ScalarModel) -> ScalarModel:
+def without_adapter(model: PeftModel | ScalarRetrievalModel) -> ScalarRetrievalModel:
     """Return the SCALAR model itself; its layers stay adapted."""
     return model.get_base_model() if isinstance(model, PeftModel) else model
 
@@ -79,6 +83,20 @@ def _check_objective(objective: Objective) -> None:
         )
 
 
+def _check_joint(config: ScalarJointConfig, args: ScalarTrainingArguments) -> None:
+    if args.uses_matching:
+        raise ValueError(
+            "A joint encoder has no cross-encoder, so there is no matching to train. Set `matching_weight: 0`, as "
+            "recipes/joint.yaml does."
+        )
+    family = config.backbone_config.model_type
+    half = args.fp16 or os.environ.get("ACCELERATE_MIXED_PRECISION") == "fp16"  # which the launcher sets
+    if half and not FAMILIES[family].has_float16:
+        raise ValueError(
+            f"A {family!r} encoder gives NaN in float16. Train with `bf16: true`, or without mixed precision."
+        )
+
+
 def _leave_signals_to_the_trainer(worker: int) -> None:
     """Let a data worker go on after a signal that comes to it too: the step that is finished may need its batch."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -88,10 +106,11 @@ def _leave_signals_to_the_trainer(worker: int) -> None:
 
 class ScalarTrainer(Trainer):
     """
-    Train a [`ScalarModel`] or its PEFT model with the objective named in its arguments, or with one of your own.
+    Train a [`ScalarModel`], a [`ScalarJointModel`] or a PEFT model of one, with the objective named in its arguments
+    or with one of your own.
 
     Args:
-        model ([`ScalarModel`] or `PeftModel`): with the trainable parameters already chosen
+        model ([`ScalarModel`], [`ScalarJointModel`] or `PeftModel`): with the trainable parameters already chosen
             (`trainer.lora.apply_adapters`).
         args ([`ScalarTrainingArguments`]): of the run.
         train_dataset ([`ClipDataset`] or [`FeatureDataset`]), data_collator: the examples.
@@ -112,7 +131,7 @@ class ScalarTrainer(Trainer):
 
     def __init__(
         self,
-        model: PeftModel | ScalarModel,
+        model: PeftModel | ScalarRetrievalModel,
         args: ScalarTrainingArguments,
         semantic_targets: SemanticTargets | None = None,
         objective: Objective | None = None,
@@ -127,6 +146,8 @@ class ScalarTrainer(Trainer):
         if objective is None:
             objective = OBJECTIVES[args.objective](args, config)
         _check_objective(objective)
+        if isinstance(config, ScalarJointConfig):
+            _check_joint(config, args)
         if objective.uses_semantics and semantic_targets is None:
             raise ValueError(
                 "The objective needs `semantic_targets`: make them with `python -m trainer.semantic_targets`, or set "
@@ -144,7 +165,7 @@ class ScalarTrainer(Trainer):
         self.matching_loss = MatchingLoss()
         self.matches = args.uses_matching and self.scalar_config.has_cross_attention
         if args.compile_towers:
-            for tower in (self.scalar_model.vision_model, self.scalar_model.audio_model, self.scalar_model.text_model):
+            for tower in encoder_parts(self.scalar_model):
                 tower.compile()
         self.gradient_audit = GradientAudit(MODALITIES, config.condition_on)
         self.add_callback(self.gradient_audit)
@@ -221,7 +242,7 @@ class ScalarTrainer(Trainer):
         self._last_step = step
         inputs = dict(inputs)
         clip_index = inputs.pop("clip_index", None)
-        rows = self._row_layout(len(inputs["input_ids"]))
+        rows = self._row_layout(len(inputs["modality_mask"]))
         # They depend on seed, step, micro-step and place in the whole batch alone: a resumed run draws as an unbroken
         # one, two processes as one.
         generator = derived_generator(self.args.seed, step, self._micro_step)
@@ -288,12 +309,10 @@ class ScalarTrainer(Trainer):
             pairs = self._choose_pairs(batch, step, output.condition_mask)
             return pairs.input_ids, pairs.attention_mask, states[pairs.clips], pairs.condition_mask
 
-        output = model(
-            **step.inputs,
-            select_pairs=select_pairs if self.matches else None,
-            condition_on=tuple(self.scalar_config.condition_on),
-            return_scores=False,
-        )
+        matching = {}
+        if self.matches:
+            matching = {"select_pairs": select_pairs, "condition_on": tuple(self.scalar_config.condition_on)}
+        output = model(**step.inputs, **matching, return_scores=False)
         if batch is None:
             batch = self._batch(output, step)
         terms = self.objective(batch, self.state.global_step)

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from .lora import RECIPES
+from .lora import PARTS, RECIPES, parts_of
 from .objectives import OBJECTIVES
 
 NEGATIVES = ("scores", "paired")
@@ -101,7 +101,13 @@ class ScalarTrainingArguments(TrainingArguments):
             "matching, for a backbone."
         },
     )
-    adapter: str = field(default="paper", metadata={"help": f"What is trained, one of {RECIPES}."})
+    adapter: str = field(
+        default="paper",
+        metadata={
+            "help": f"What is trained, one of {RECIPES}; of a joint encoder 'full', or some of {PARTS}, separated by "
+            "commas."
+        },
+    )
     temperature: float = field(default=0.07, metadata={"help": "Contrastive temperature tau; positive."})
     learnable_temperature: bool = field(
         default=False, metadata={"help": "Learn tau, starting from `temperature`; not with calibration."}
@@ -182,14 +188,13 @@ class ScalarTrainingArguments(TrainingArguments):
         super().__post_init__()
         if self.objective not in OBJECTIVES:
             raise ValueError(f"`objective` must be one of {tuple(OBJECTIVES)}, got {self.objective!r}.")
-        if self.adapter not in RECIPES:
-            raise ValueError(f"`adapter` must be one of {RECIPES}, got {self.adapter!r}.")
+        parts = parts_of(self.adapter)
         if self.negatives_from not in NEGATIVES:
             raise ValueError(f"`negatives_from` must be one of {NEGATIVES}, got {self.negatives_from!r}.")
-        if self.lora_learning_rate is not None and self.adapter == "full":
+        if self.lora_learning_rate is not None and (self.adapter == "full" or parts == ("heads",)):
             raise ValueError(
-                "`lora_learning_rate` is the rate of LoRA matrices, of which the adapter 'full' has none. Leave it "
-                "out, or choose the adapter 'paper' or 'all_towers'."
+                f"`lora_learning_rate` is the rate of LoRA matrices, of which the adapter {self.adapter!r} has none. "
+                "Leave it out, or choose another adapter, such as 'paper' or 'all_towers'."
             )
         if self.learnable_temperature and self.uses_semantics and self.calibration_weight:
             raise ValueError(

@@ -22,11 +22,11 @@ Mix = tuple[bool, ...]
 
 
 def check_fuses(model: PreTrainedModel) -> None:
-    """Raise a ValueError unless a model takes several modalities at once."""
-    if not isinstance(model, JointEncoderModel) or not model.can_fuse:
+    """Raise a ValueError unless a model takes several modalities at once, and has no heads for single ones."""
+    if not isinstance(model, JointEncoderModel) or not model.can_fuse or model.config.has_heads:
         raise ValueError(
-            "Fused vectors are those of a joint encoder that takes several modalities at once, which this model does "
-            "not. Leave `--fused` away."
+            "Fused vectors are those of a joint encoder that takes several modalities at once and has no trained "
+            "heads, which this model is not. Leave `--fused` away."
         )
 
 

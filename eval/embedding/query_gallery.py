@@ -14,8 +14,8 @@ from gallery.columns import listed
 from gallery.gallery import Gallery
 
 
-def _row_in(known: dict[str, int], clip: dict[str, Any]) -> int | None:
-    """The row of a clip in a gallery, whose clips are named by the files they were read from or by the identifier."""
+def row_of(known: dict[str, int], clip: dict[str, Any]) -> int | None:
+    """Return the row of a clip in a gallery, whose clips are named by the files they were read from or identifiers."""
     paths = [os.path.realpath(path) for path in (clip["video_path"], clip["audio_path"]) if path is not None]
     return next((known[name] for name in (clip["video_id"], *paths) if name in known), None)
 
@@ -48,7 +48,7 @@ def query_gallery(
     """
     clips, captions, query_ids, pairs = group_rows(dataset, task)
     known = {name: row for row, name in enumerate(gallery.clip_ids)}
-    rows = [_row_in(known, clip) for clip in clips]
+    rows = [row_of(known, clip) for clip in clips]
     missing = [clip["video_id"] for clip, row in zip(clips, rows, strict=True) if row is None]
     if missing:
         raise ValueError(
@@ -74,4 +74,4 @@ def query_gallery(
     )
 
 
-__all__ = ["query_gallery"]
+__all__ = ["query_gallery", "row_of"]

@@ -7,7 +7,7 @@ and clips are computed once for all scores and masks; large galleries are scored
 Shape letters: Q queries, V clips, P pairs of a query and a clip that it describes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from eval.protocol.missing import mask_modalities
 from eval.protocol.statistics import paired_bootstrap
 from modeling_scalar.aggregation_scalar import DIRECTIONS, METHODS, make_pairs, paired_weights, scorable_clips
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.pairs_scalar import CALIBRATION
 
 RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
 """Masking rates of the paper's Table 3."""
@@ -36,9 +37,14 @@ _CHUNK = 4096  # relevant pairs whose weights are computed at once
 
 
 def measurable_methods(embeddings: Embeddings) -> tuple[str, ...]:
-    """Return the registered methods for which these embeddings have what is needed: `concat_head` needs its heads."""
-    has_heads = embeddings.concat_embeds is not None
-    names = [name for name, method in METHODS.items() if has_heads or not method.uses_concat_heads]
+    """Return the registered methods for which these embeddings have what is needed: `concat_head` needs its heads, and
+    only some take texts with a vector for each modality; after the first of them, what the encoder fuses."""
+    has_heads, has_one_text = embeddings.concat_embeds is not None, embeddings.text_embeds.ndim == 2
+    names = [
+        name
+        for name, method in METHODS.items()
+        if (has_heads or not method.uses_concat_heads) and (has_one_text or method.takes_text_per_modality)
+    ]
     return tuple(names if embeddings.fused_embeds is None else [names[0], FUSED, *names[1:]])
 
 
@@ -190,7 +196,7 @@ def rank_pairs(
 
 
 def relevant_weights(
-    embeddings: Embeddings, modality_mask: torch.Tensor, query_temperature: float = 0.1
+    embeddings: Embeddings, modality_mask: torch.Tensor, query_temperature: float = 0.1, **score_options: Any
 ) -> torch.FloatTensor:
     """
     Weigh the modalities of each clip for a query that describes it, SCALAR Eq. 2: which modality decided.
@@ -199,10 +205,12 @@ def relevant_weights(
         embeddings ([`Embeddings`]): queries, clips and pairs.
         modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what of each clip may be read.
         query_temperature (`float`): tau_w of Eq. 2.
+        score_options: of [`~modeling_scalar.aggregation_scalar.retrieval_scores`]; those that weights depend on count.
 
     Returns:
         `torch.FloatTensor` of shape `(pairs, 3)`: sums to 1, 0 where absent.
     """
+    calibration = {name: value for name, value in score_options.items() if name in CALIBRATION}
     return torch.cat(
         [
             paired_weights(
@@ -210,6 +218,7 @@ def relevant_weights(
                 embeddings.modality_embeds[clips],
                 modality_mask[clips],
                 query_temperature=query_temperature,
+                **calibration,
             )
             for queries, clips in (chunk.unbind(1) for chunk in embeddings.pairs.split(_CHUNK))
         ]
@@ -230,7 +239,7 @@ def _rate_entry(
     rate: float,
     modality_mask: torch.Tensor,
     ranks: dict[str, dict[str, torch.Tensor]],
-    query_temperature: float,
+    score_options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What was measured at one masking rate, as result files hold it."""
     methods = {
@@ -240,7 +249,7 @@ def _rate_entry(
     }
     recalls = {method: entry["text_to_video_recall_at_1"] for method, entry in methods.items()}
     best = max(pathways(), key=recalls.__getitem__)
-    weights = relevant_weights(embeddings, modality_mask, query_temperature)
+    weights = relevant_weights(embeddings, modality_mask, **score_options)
     decided = weights.argmax(1).bincount(minlength=len(MODALITIES))
     return {
         "rate": rate,
@@ -310,7 +319,7 @@ def evaluate_embeddings(
         "query_temperature": query_temperature,
         "tie_rule": TIE_RULE,
         "rates": [
-            _rate_entry(embeddings, float(rate), *measured, query_temperature)
+            _rate_entry(embeddings, float(rate), *measured, score_options)
             for rate, *measured in zip(rates, masks, ranks, strict=True)
         ],
     }
@@ -377,7 +386,7 @@ def query_table(
     first = torch.full((len(embeddings.query_ids),), len(queries)).scatter_reduce_(
         0, queries, torch.arange(len(queries)), "amin"
     )
-    weights = relevant_weights(embeddings, embeddings.modality_mask, query_temperature)[first]
+    weights = relevant_weights(embeddings, embeddings.modality_mask, **rank_options)[first]
     return {
         "query_id": embeddings.query_ids,
         "caption": embeddings.captions,

@@ -11,6 +11,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from gallery.files import read_json
+from modeling_scalar.checking_scalar import part_of
 
 from ..markdown import Markdown, code, text
 
@@ -254,13 +255,13 @@ def read_emissions(path: str | os.PathLike) -> Emissions | None:
 
 def count_parameters(files: Iterable[str | os.PathLike]) -> dict[str, int]:
     """
-    Count what safetensors files hold, by the top-level module of the model. Only their headers are read.
+    Count what safetensors files hold, by the part of the model. Only their headers are read.
 
     Args:
         files (`Iterable[str]`): the files of a model, or that of an adapter.
 
     Returns:
-        `dict`: number of elements by module, in the order of the names; adapters count with their tower.
+        `dict`: number of elements by part, in the order of the names; adapters count with their tower.
 
     Raises:
         ValueError: a file is not a safetensors file, or two of them hold the same name.
@@ -278,7 +279,7 @@ def count_parameters(files: Iterable[str | os.PathLike]) -> dict[str, int]:
         shapes |= found
     counts: dict[str, int] = {}
     for name in sorted(shapes):
-        part = name.removeprefix("base_model.model.").split(".")[0]
+        part = part_of(name)
         counts[part] = counts.get(part, 0) + math.prod(shapes[name])
     return counts
 

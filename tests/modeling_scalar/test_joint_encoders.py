@@ -289,6 +289,12 @@ def test_an_encoder_of_one_modality_at_a_time_has_no_fused_vector():
         fuse(model, processor, make_clips(), torch.tensor([[True, False, True]] * 3))
 
 
+def test_heads_of_single_modalities_leave_no_fused_vector(folders):
+    model, processor = load_model(folders / "plain", has_heads=True)
+    with pytest.raises(ValueError, match="made for vectors of single modalities"):
+        fuse(model, processor, make_clips(), torch.tensor([[True, False, True]] * 3))
+
+
 def test_a_mask_cannot_ask_for_what_a_clip_lacks(joint):
     clips = make_clips(((1, 0, 1), (1, 1, 1), (0, 1, 0)))
     for mask in (torch.ones(3, 3, dtype=torch.bool), torch.tensor([[True, False, True]] * 2 + [[False] * 3])):

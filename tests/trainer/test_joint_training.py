@@ -1,0 +1,469 @@
+"""Training on a joint encoder: its parts, gradient caching, stored soft tokens, heads from a gallery."""
+
+import itertools
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from transformers import EmbeddingGemma2Config
+
+from eval.benchmarks import load_benchmark
+from eval.embedding.embed_benchmark import embed_benchmark
+from eval.miniature import generate
+from gallery.gallery import Gallery
+from modeling_scalar import MODALITIES, ScalarJointConfig, ScalarJointModel, load_model
+from modeling_scalar.loading_scalar import model_fingerprint
+from tests.joint_encoders import write_joint_encoder
+from tests.trainer.test_resuming import finish, history
+from tests.trainer.test_scalar_trainer import AFFINITIES
+from trainer import cache_features as module
+from trainer.cache_features import cache_features
+from trainer.data import ClipDataset, ScalarDataCollator
+from trainer.embeddings import EmbeddingDataset, collate_embeddings
+from trainer.features import FeatureCollator, FeatureDataset
+from trainer.lora import apply_adapters, count_parameters
+from trainer.rehead import rehead
+from trainer.scalar_trainer import ScalarTrainer
+from trainer.training_args import ScalarTrainingArguments
+
+EVERY = "trunk,video,audio,heads"
+QUIET = {"seed": 0, "views": 2, "batch_size": 2, "progress": False, "num_workers": 1}
+# What the sums of another order and the padding of a batch may change.
+CLOSE = {"atol": 1e-6, "rtol": 1e-5}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A tiny encoder as it is published, and six short clips."""
+    folder = tmp_path_factory.mktemp("joint-training")
+    write_joint_encoder(folder / "encoder")
+    generate(folder / "data", num_train=6, num_validation=0, num_test=1, num_proc=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rows(place):
+    """Of the six clips one lacks frames, two sound and one both: it has a subtitle."""
+
+    def change(row, index):
+        if index in (2, 3):
+            row["video_path"] = None
+        if index in (3, 4):
+            row["audio_path"] = None
+        return row | {"subtitle": f"subtitle {index}" if index in (0, 1, 3) else None}
+
+    return load_benchmark("miniature", place / "data", "train").map(change, with_indices=True)
+
+
+def load(place, adapter="trunk", random=True, **changes):
+    """A model with this adapter, and its processor; `random` gives what starts at zero an effect."""
+    changes |= {"has_heads": True} if "heads" in adapter else {}
+    model, processor = load_model(place / "encoder", dtype=torch.float32, **changes)
+    processor.num_train_frames = 2
+    torch.manual_seed(0)
+    model = apply_adapters(model, adapter, matching=False)
+    if random:
+        generator = torch.Generator().manual_seed(5)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.requires_grad and parameter.abs().max() == 0:
+                    parameter.normal_(std=0.05, generator=generator)
+    return model, processor
+
+
+def trainer_of(folder, model, dataset, collator, semantic_targets=AFFINITIES, **changes):
+    fields = {
+        "output_dir": str(folder), "per_device_train_batch_size": 6, "max_steps": 1, "learning_rate": 1e-3, "seed": 0,
+        "use_cpu": True, "save_strategy": "no", "disable_tqdm": True, "report_to": [], "loss_warmup_steps": 0,
+        "full_view_probability": 0.3, "full_view_decay_steps": 0, "min_view_modalities": 1, "matching_weight": 0,
+        "warmup_steps": 0, "adapter": "trunk",
+    }  # fmt: skip
+    args = ScalarTrainingArguments(**fields | changes)
+    return ScalarTrainer(model, args, semantic_targets, train_dataset=dataset, data_collator=collator)
+
+
+def step(trainer, batch):
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.create_optimizer()
+    loss = trainer.training_step(trainer.model, batch)
+    named = {name: value.grad for name, value in trainer.model.named_parameters() if value.grad is not None}
+    assert max(value.abs().max() for value in named.values()) > 1e-3
+    return {"loss": loss, "gradients": named, "parts": dict(trainer._parts)}
+
+
+def assert_same_step(got, expected, tolerance=1e-4):
+    """Gradients are sums over many tokens, in another order: compared to the largest number of each."""
+    torch.testing.assert_close(got["loss"], expected["loss"], atol=0, rtol=tolerance)
+    assert got["gradients"].keys() == expected["gradients"].keys()
+    for name, value in expected["gradients"].items():
+        scale = value.abs().max().clamp(min=1e-3)
+        torch.testing.assert_close(got["gradients"][name] / scale, value / scale, atol=tolerance, rtol=0, msg=name)
+
+
+def from_files(rows, processor, epoch=0):
+    dataset = ClipDataset(rows, processor, QUIET["seed"])
+    dataset.set_epoch(epoch)
+    return ScalarDataCollator(processor)([dataset[index] for index in range(len(rows))])
+
+
+# What is trained ----------------------------------------------------------------------------------------------------
+
+
+def test_each_part_of_the_real_encoder_has_its_trainable_parameters():
+    config = ScalarJointConfig(
+        backbone_config=EmbeddingGemma2Config(vision_config={}, audio_config={}), has_heads=True
+    )
+
+    def counts(adapter):
+        with torch.device("meta"):
+            return count_parameters(apply_adapters(ScalarJointModel(config), adapter, matching=False))
+
+    trunk, towers = {"language_model": 524_288}, {"vision_tower": 393_216, "audio_tower": 393_216}
+    heads = {f"{name}_head": 768 * 768 for name in ("text", *MODALITIES)}
+    assert counts("trunk") == trunk
+    assert counts(EVERY) == trunk | towers | heads
+
+
+def test_what_the_objective_does_not_read_is_not_trained(place):
+    def counts(adapter, **options):
+        model, _ = load_model(place / "encoder", has_heads=True)
+        return count_parameters(apply_adapters(model, adapter, matching=False, **options))
+
+    assert set(counts("video,audio")) == {"vision_tower", "audio_tower"}
+    read = {"modalities": ("video", "subtitle")}
+    assert set(counts("trunk,heads", **read)) == {"language_model", "text_head", "video_head", "subtitle_head"}
+    with pytest.raises(ValueError, match=r"names \['audio'\], but of clips this model trains \['video', 'subtitle'\]"):
+        counts(EVERY, **read)
+
+
+def test_full_training_reaches_all_but_what_the_score_does_not_read(place):
+    model, _ = load_model(place / "encoder", aggregation="video", has_heads=True)
+    parts = set(count_parameters(apply_adapters(model, "full", matching=False)))
+    assert parts == {"language_model", "vision_tower", "embed_vision", "text_head", "video_head"}
+
+
+@pytest.mark.parametrize(
+    ("adapter", "message"),
+    [
+        ("paper", "The adapters of three towers do not fit a joint encoder"),
+        ("heads", "needs a model with heads"),
+        ("trunk,trunk", "some of .*, each once"),
+        ("trunk,towers", "some of .*, each once"),
+    ],
+)
+def test_adapters_that_do_not_fit_are_refused(place, adapter, message):
+    model, _ = load_model(place / "encoder")
+    with pytest.raises(ValueError, match=message):
+        apply_adapters(model, adapter, matching=False)
+
+
+def test_parts_of_a_joint_encoder_are_refused_for_three_towers(tiny_model):
+    with pytest.raises(ValueError, match="is of a joint encoder; of three towers it must be one of"):
+        apply_adapters(tiny_model, "trunk")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"matching_weight": 0.1}, "no cross-encoder, so there is no matching to train. Set `matching_weight: 0`"),
+        ({"fp16": True}, "gives NaN in float16. Train with `bf16: true`"),
+    ],
+)
+def test_what_a_joint_encoder_cannot_do_is_refused(place, rows, tmp_path, changes, message):
+    model, processor = load(place)
+    with pytest.raises(ValueError, match=message):
+        trainer_of(tmp_path, model, ClipDataset(rows, processor), ScalarDataCollator(processor), **changes)
+
+
+# One step -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adapter", ["trunk", EVERY])
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(place, rows, tmp_path, adapter):
+    """Of the trunk alone the towers run once; in every part they run twice."""
+
+    def result(**options):
+        model, processor = load(place, adapter)
+        collator = ScalarDataCollator(processor)
+        trainer = trainer_of(tmp_path, model, ClipDataset(rows, processor), collator, **options)
+        batch = from_files(rows, processor)
+        assert batch["modality_mask"].sum(dim=0).tolist() == [4, 3, 3]
+        return step(trainer, batch)
+
+    assert_same_step(result(mini_batch_size=4), result())
+
+
+@pytest.fixture(scope="module")
+def features(place, rows):
+    """Soft tokens of two views of each clip."""
+    model, processor = load(place)
+    for dtype in ("float32", "float16"):
+        cache_features(place / dtype, rows, model.get_base_model(), processor, dtype=dtype, **QUIET)
+    return place
+
+
+@pytest.mark.parametrize(("dtype", "tolerance", "epoch"), [("float32", 1e-4, 3), ("float16", 3e-2, 0)])
+def test_a_step_from_stored_soft_tokens_is_the_step_from_files(features, rows, tmp_path, dtype, tolerance, epoch):
+    results = []
+    for stored in (False, True):
+        model, processor = load(features)
+        dataset = FeatureDataset(features / dtype, rows, model, processor, QUIET["seed"])
+        dataset.set_epoch(epoch)
+        collator = FeatureCollator(processor)
+        batch = collator([dataset[index] for index in range(6)]) if stored else from_files(rows, processor, epoch % 2)
+        assert ("pixel_values_videos" in batch) != stored == ("video_soft_tokens" in batch)
+        results.append(step(trainer_of(tmp_path, model, dataset, collator), batch))
+    assert_same_step(*reversed(results), tolerance)
+    assert len(results[0]["gradients"]) == 8
+
+
+def test_views_of_a_clip_differ_and_come_in_turn(features, rows):
+    model, processor = load(features)
+    dataset = FeatureDataset(features / "float32", rows, model, processor)
+    seen = []
+    for epoch in range(3):
+        dataset.set_epoch(epoch)
+        seen.append(dataset[0]["video_soft_tokens"])
+    assert torch.equal(seen[0], seen[2]) and not torch.equal(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("calls", [3, pytest.param(4, marks=pytest.mark.slow)])
+def test_interrupted_storing_goes_on_to_the_same_bytes(features, rows, tmp_path, monkeypatch, calls):
+    compute, counter = module._tower_features, itertools.count()
+
+    def stop(*arguments):
+        if next(counter) == calls:
+            raise KeyboardInterrupt
+        return compute(*arguments)
+
+    model, processor = load(features)
+    arguments = tmp_path, rows, model.get_base_model(), processor
+    monkeypatch.setattr(module, "_tower_features", stop)
+    with pytest.raises(KeyboardInterrupt):
+        cache_features(*arguments, dtype="float16", **QUIET)
+    for path in tmp_path.glob("*.npy"):  # part of a batch that was being written
+        with open(path, "ab") as file:
+            file.write(b"part of a batch")
+    monkeypatch.setattr(module, "_tower_features", compute)
+    cache_features(*arguments, dtype="float16", **QUIET)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert "video_soft_tokens_lengths.npy" in names and "features.json" in names
+    assert {name: (tmp_path / name).read_bytes() for name in names} == {
+        path.name: path.read_bytes() for path in (features / "float16").iterdir()
+    }
+
+
+def test_only_the_tokens_that_there_are_take_space(features):
+    lengths = np.load(features / "float16" / "audio_soft_tokens_lengths.npy")
+    tokens = np.load(features / "float16" / "audio_soft_tokens.npy")
+    assert lengths.shape == (3, 2) and tokens.shape == (lengths.sum(), 16)
+
+
+def test_stored_soft_tokens_of_something_else_are_refused(features, rows):
+    model, processor = load(features)
+    processor.media_prompt = "title: "
+    with pytest.raises(ValueError, match="What differs: the settings of the image processor"):
+        FeatureDataset(features / "float16", rows, model, processor)
+    model, processor = load(features, "trunk,audio")
+    with pytest.raises(ValueError, match="audio_tower has trainable parameters.*adapter 'trunk', which freezes it"):
+        FeatureDataset(features / "float16", rows, model, processor)
+
+
+def test_soft_tokens_of_other_sequences_are_refused(features, rows):
+    model, processor = load(features)
+    dataset = FeatureDataset(features / "float32", rows, model, processor)
+    batch = FeatureCollator(processor)([dataset[0]])
+    batch["audio_soft_tokens"] = batch["audio_soft_tokens"][:, 1:]
+    del batch["clip_index"]
+    with pytest.raises(ValueError, match="the sequences have placeholders for"):
+        model(**batch)
+
+
+# Heads --------------------------------------------------------------------------------------------------------------
+
+
+def embeds_of(model, processor, rows):
+    batch = {name: value for name, value in from_files(rows, processor).items() if name != "clip_index"}
+    with torch.no_grad():
+        return model(**batch)
+
+
+def test_heads_change_nothing_before_they_are_trained_and_then_what_they_say(place, rows):
+    plain, processor = load(place, random=False)
+    expected = embeds_of(plain.get_base_model(), processor, rows)
+    untrained, _ = load(place, "heads", random=False)
+    got = embeds_of(untrained, processor, rows)
+    torch.testing.assert_close(got.modality_embeds, expected.modality_embeds, atol=1e-6, rtol=0)
+    torch.testing.assert_close(got.text_embeds, expected.text_embeds, atol=1e-6, rtol=0)
+    trained, _ = load(place, "heads")
+    got, base = embeds_of(trained, processor, rows), trained.get_base_model()
+    for clip, name in itertools.product(range(6), ("text", *MODALITIES)):
+        before, after = (x.text_embeds if name == "text" else x[f"{name}_embeds"] for x in (expected, got))
+        weight = getattr(base, f"{name}_head").modules_to_save.default.weight.detach().double()
+        vector = before[clip].double()
+        vector = vector + weight @ vector
+        if before[clip].abs().max() > 0:  # there
+            assert (after[clip] - before[clip]).abs().max() > 1e-2
+            vector = vector / vector.norm()
+        torch.testing.assert_close(after[clip].double(), vector, atol=1e-6, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def gallery(place):
+    return embed_benchmark(
+        place / "gallery", place / "encoder", "miniature", place / "data", "train", dtype="float32", progress=False
+    ).path
+
+
+def dataset_of(place, gallery, model, processor, rows=None):
+    rows = load_benchmark("miniature", place / "data", "train") if rows is None else rows
+    name = str(place / "encoder")
+    return EmbeddingDataset(gallery, rows, model, processor, name, model_fingerprint(name), progress=False)
+
+
+def test_a_step_from_a_gallery_is_the_step_through_the_encoder(place, gallery, tmp_path):
+    rows, results = load_benchmark("miniature", place / "data", "train"), []
+    for stored in (False, True):
+        model, processor = load(place, "heads", random=False)
+        dataset = dataset_of(place, gallery, model, processor)
+        batch = collate_embeddings([dataset[index] for index in range(6)])
+        if not stored:  # frames at test time, which nobody draws
+            clips = [processor.read_clip(row["video_path"], subtitle=row["subtitle"]) for row in rows]
+            batch = dict(processor(text=rows["caption"], clips=clips)) | {"clip_index": batch["clip_index"]}
+        results.append(step(trainer_of(tmp_path, model, dataset, collate_embeddings, adapter="heads"), batch))
+    assert_same_step(*reversed(results))
+    assert len(results[0]["gradients"]) == 4
+
+
+def test_captions_that_a_gallery_lacks_are_embedded(place, gallery):
+    model, processor = load(place, "heads", random=False)
+    rows = load_benchmark("miniature", place / "data", "train").map(
+        lambda row, index: row | ({"caption": "a new one"} if index == 4 else {}), with_indices=True
+    )
+    dataset = dataset_of(place, gallery, model, processor, rows)
+    with torch.no_grad():
+        expected = model.get_base_model().embed_text(**processor(text=rows["caption"]))
+    torch.testing.assert_close(torch.stack([dataset[i]["text_pooled"] for i in range(6)]), expected, **CLOSE)
+
+
+def test_a_gallery_that_does_not_fit_is_refused(place, gallery, tmp_path):
+    model, processor = load(place, "heads", random=False)
+    with pytest.raises(ValueError, match="Embeddings of different models cannot be compared"):
+        rows = load_benchmark("miniature", place / "data", "train")
+        EmbeddingDataset(gallery, rows, model, processor, "another", "0" * 64)
+    rows = load_benchmark("miniature", place / "data", "test")
+    with pytest.raises(ValueError, match="1 of the clips to train on are not in the gallery"):
+        dataset_of(place, gallery, model, processor, rows)
+    for adapter, message in (
+        ("trunk,heads", r"\['language_model'\] of the encoder are trained. Train `adapter: heads` from it"),
+        ("heads", "have gone through the heads of this model, which are trained already"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dataset_of(place, gallery, *load(place, adapter))
+
+
+@pytest.fixture(scope="module")
+def heads(place, gallery):
+    """A run from the gallery that has ended."""
+    model, processor = load(place, "heads", random=False)
+    dataset = dataset_of(place, gallery, model, processor)
+    trainer = trainer_of(
+        place / "heads", model, dataset, collate_embeddings, adapter="heads", max_steps=4, learning_rate=5e-2
+    )
+    trainer.train()
+    trainer.save_model()
+    processor.save_pretrained(place / "heads")
+    return place / "heads", [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def test_a_gallery_behind_heads_is_what_the_model_with_heads_embeds(place, gallery, heads, tmp_path):
+    changed = rehead(gallery, str(heads[0]), tmp_path / "changed")
+    anew = embed_benchmark(
+        tmp_path / "anew", heads[0], "miniature", place / "data", "train", dtype="float32", progress=False
+    )
+    before = Gallery.open(gallery)
+    assert changed.fingerprint == anew.fingerprint == model_fingerprint(heads[0]) != before.fingerprint
+    assert changed.clip_ids == anew.clip_ids and torch.equal(changed.modality_mask, anew.modality_mask)
+    torch.testing.assert_close(changed.modality_embeds(), anew.modality_embeds(), atol=1e-5, rtol=0)
+    assert (changed.modality_embeds() - before.modality_embeds()).abs().max() > 1e-2
+    embeds = [torch.tensor(one.queries.column("embedding").to_pylist()) for one in (changed, anew)]
+    torch.testing.assert_close(*embeds, atol=1e-5, rtol=0)
+    assert changed.metadata["weights"] == anew.metadata["weights"] and "plan" not in changed.metadata
+
+
+def test_only_heads_are_applied_to_a_gallery(place, gallery, heads, tmp_path):
+    with pytest.raises(ValueError, match="encoder holds no adapter; expected one of heads alone"):
+        rehead(gallery, str(place / "encoder"), tmp_path / "out")
+    made = rehead(gallery, str(heads[0]), tmp_path / "made")
+    with pytest.raises(ValueError, match="Embeddings of different models cannot be compared"):
+        rehead(made.path, str(heads[0]), tmp_path / "out")
+    model, processor = load(place, "trunk,heads")
+    model.save_pretrained(tmp_path / "both")
+    processor.save_pretrained(tmp_path / "both")
+    with pytest.raises(ValueError, match=r"an adapter that changes \['language_model'\] too"):
+        rehead(gallery, str(tmp_path / "both"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# Runs ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["soft tokens", pytest.param("vectors", marks=pytest.mark.slow)])
+def test_a_resumed_run_is_the_unbroken_run(features, gallery, rows, tmp_path, kind):
+    def run(folder):
+        if kind == "vectors":
+            model, processor = load(features, "heads", random=False)
+            dataset, collator = dataset_of(features, gallery, model, processor), collate_embeddings
+        else:
+            model, processor = load(features)
+            dataset, collator = (
+                FeatureDataset(features / "float16", rows, model, processor),
+                FeatureCollator(processor),
+            )
+        schedule = {"save_strategy": "steps", "save_steps": 1, "logging_steps": 2, "max_steps": 3}
+        adapter = "heads" if kind == "vectors" else "trunk"
+        options = schedule | {"per_device_train_batch_size": 3, "mini_batch_size": 2, "adapter": adapter}
+        return trainer_of(folder, model, dataset, collator, **options)
+
+    expected = finish(run(tmp_path / "run"))
+    shutil.rmtree(tmp_path / "run" / "checkpoint-3")
+    shutil.rmtree(tmp_path / "run" / "checkpoint-2")
+    trainer = run(tmp_path / "run")
+    again = finish(trainer, str(tmp_path / "run" / "checkpoint-1"))
+    assert again[0] == expected[0] and again[1] == expected[1] == 3
+    assert history(trainer)[:-1] == expected[2][:-1] and again[3][0] == expected[3][0]
+    identity = json.loads((tmp_path / "run" / "checkpoint-3" / "checkpoint.json").read_text())["run"]
+    assert ("stored vectors" in identity) == (kind == "vectors")
+
+
+def test_an_adapter_of_every_part_is_loaded_as_it_was_trained(place, rows, tmp_path):
+    model, processor = load(place, EVERY)
+    model.eval()
+    expected = embeds_of(model, processor, rows)
+    model.save_pretrained(tmp_path)
+    model.get_base_model().config.save_pretrained(tmp_path)  # as ScalarTrainer does
+    processor.save_pretrained(tmp_path)
+    loaded, _ = load_model(tmp_path)
+    got = embeds_of(loaded, processor, rows)
+    assert loaded.config.has_heads
+    torch.testing.assert_close(got.modality_embeds, expected.modality_embeds, atol=1e-6, rtol=0)
+    torch.testing.assert_close(got.text_embeds, expected.text_embeds, atol=1e-6, rtol=0)
+
+
+@pytest.mark.slow
+def test_compiled_parts_and_gradient_checkpointing_give_the_same_loss(place, rows, tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda part: compiled.append(type(part).__name__))
+    results = []
+    for options in ({}, {"compile_towers": True, "gradient_checkpointing": True}):
+        model, processor = load(place, EVERY)
+        dataset, collator = ClipDataset(rows, processor), ScalarDataCollator(processor)
+        trainer = trainer_of(tmp_path, model, dataset, collator, **options)
+        if options:
+            model.gradient_checkpointing_enable()
+        results.append(step(trainer, from_files(rows, processor)))
+    assert len(compiled) == 5
+    assert {"Gemma4VisionModel", "EmbeddingGemma2TextModel", "Gemma4AudioModel"} <= set(compiled)
+    assert_same_step(*reversed(results))

@@ -1,0 +1,130 @@
+"""Training examples that are vectors of a gallery: an encoder that stays as it is need not run again.
+
+What can be trained on them are the heads of a joint encoder, in minutes on a CPU. The gallery is one of `python -m
+eval embed`, which holds the captions too, or of `python -m search index`. A clip is the same in every epoch.
+"""
+
+import os
+from typing import Any
+
+import datasets
+import torch
+from peft import PeftModel
+
+from eval.embedding.embed_dataset import embed_texts
+from eval.embedding.query_gallery import row_of
+from gallery.columns import listed, stacked, texts_of
+from gallery.gallery import Gallery
+from modeling_scalar import ScalarJointModel, ScalarProcessor
+from modeling_scalar.checking_scalar import part_of
+from modeling_scalar.configuration_scalar import MODALITIES
+
+from .features import tensors_sha256
+
+_CAPTIONS_AT_ONCE = 32
+
+
+def _check_trained(model: ScalarJointModel, path: Any) -> None:
+    """Raise a ValueError if the vectors of a gallery would not be those of the model in training."""
+    parameters = dict(model.named_parameters())
+    inside = {part_of(name) for name, value in parameters.items() if value.requires_grad and "_head." not in name}
+    inside -= {"hyperbolic", "logit_scale"}
+    if inside or not getattr(model.config, "has_heads", False):
+        trained = f"{sorted(inside)} of the encoder are trained" if inside else "the model has no heads to train"
+        raise ValueError(
+            f"{path} is a gallery, which holds what the encoder gave, but {trained}. Train `adapter: heads` from it, "
+            "or leave `features` out."
+        )
+    if any(value.abs().max() > 0 for name, value in parameters.items() if part_of(name).endswith("_head")):
+        raise ValueError(
+            f"The vectors in {path} have gone through the heads of this model, which are trained already. Start from "
+            "the encoder below them, and from a gallery that it made."
+        )
+
+
+class EmbeddingDataset(torch.utils.data.Dataset):
+    """
+    Training examples read from a gallery, in place of [`~trainer.data.ClipDataset`].
+
+    An example is `{"index", "presence", "text_pooled"}` with `"video_pooled"`, `"audio_pooled"` and
+    `"subtitle_pooled"`, zero where the clip lacks it.
+
+    Args:
+        folder (`str`): the gallery.
+        rows (`datasets.Dataset`): the rows to train on; a clip is found by its identifier or its file.
+        model ([`ScalarJointModel`] or its PEFT model): the model to train, its trainable parameters already chosen. It
+            embeds captions that the gallery does not hold.
+        processor ([`ScalarProcessor`]): its processor.
+        model_path (`str`), fingerprint (`str`): of the base, which must have made the gallery.
+        progress (`bool`): show a bar while captions are embedded.
+
+    Raises:
+        ValueError: the gallery is of another model or lacks clips, or more than heads is trained.
+    """
+
+    on_error = "raise"
+
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        rows: datasets.Dataset,
+        model: ScalarJointModel | PeftModel,
+        processor: ScalarProcessor,
+        model_path: str,
+        fingerprint: str,
+        progress: bool = True,
+    ):
+        base = model.get_base_model() if isinstance(model, PeftModel) else model
+        gallery = Gallery.open(folder)
+        _check_trained(base, gallery.path)
+        gallery.check_model(model_path, fingerprint, must_know=True)
+        known = {name: place for place, name in enumerate(gallery.clip_ids)}
+        places = [row_of(known, row) for row in rows]
+        missing = sorted({name for name, place in zip(rows["video_id"], places, strict=True) if place is None})
+        if missing:
+            raise ValueError(
+                f"{len(missing)} of the clips to train on are not in the gallery {gallery.path}: {listed(missing)}. "
+                "Embed the split that is trained on with `python -m eval embed`."
+            )
+        self.rows = rows
+        self._mask = gallery.modality_mask[places]
+        self._modalities = gallery.modality_embeds()[places]
+        self._texts = _texts_of(gallery, base, processor, rows["caption"], progress)
+
+    def sha256(self) -> str:
+        """Return the SHA-256 of what is read."""
+        return tensors_sha256({"texts": self._texts, "modalities": self._modalities, "mask": self._mask})
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        vectors = {f"{name}_pooled": self._modalities[index, i] for i, name in enumerate(MODALITIES)}
+        return {"index": index, "presence": self._mask[index], "text_pooled": self._texts[index]} | vectors
+
+
+def _texts_of(
+    gallery: Gallery, model: ScalarJointModel, processor: ScalarProcessor, captions: list[str], progress: bool
+) -> torch.Tensor:
+    """The vectors of captions, `(captions, dim)`: those of the gallery, and of the others by the model."""
+    vectors: dict[str, torch.Tensor] = {}
+    if gallery.queries is not None:
+        embeds = stacked(gallery.queries, ["embedding"], gallery.path)[:, 0].float()
+        vectors = dict(zip(texts_of(gallery.queries, "caption", gallery.path), embeds, strict=True))
+    others = [caption for caption in dict.fromkeys(captions) if caption not in vectors]
+    if others:
+        model.eval()
+        embeds = embed_texts(model, processor, others, _CAPTIONS_AT_ONCE, progress)
+        vectors |= dict(zip(others, embeds, strict=True))
+    return torch.stack([vectors[caption] for caption in captions])
+
+
+def collate_embeddings(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Turn examples of [`EmbeddingDataset`] into the arguments of [`ScalarJointModel`], and `clip_index`."""
+    mask = torch.stack([example["presence"] for example in examples])
+    there = [f"{name}_pooled" for name, is_there in zip(MODALITIES, mask.any(dim=0).tolist(), strict=True) if is_there]
+    stacks = {name: torch.stack([example[name] for example in examples]) for name in ("text_pooled", *there)}
+    return stacks | {"modality_mask": mask, "clip_index": torch.tensor([example["index"] for example in examples])}
+
+
+__all__ = ["EmbeddingDataset", "collate_embeddings"]
