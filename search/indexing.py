@@ -134,9 +134,19 @@ class _Source:
     num_clips: int = 0
     is_begun: bool = False
     was_known: bool = False
-    reasons: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    reasons: dict[str, list[str | None]] = field(default_factory=dict)
+    problems: dict[str, list[str | None]] = field(default_factory=dict)
     is_cut: bool = False
+
+    def told(self, found: dict[str, list[str | None]]) -> list[str]:
+        """What was found, each with the seconds of its windows, unless it is true of all."""
+        lines = []
+        for text, spans in found.items():
+            if len(spans) < self.num_windows:
+                more = f" and {len(spans) - 3} more windows" if len(spans) > 3 else ""
+                text = f"{', '.join(map(str, spans[:3]))}{more}: {text}"
+            lines.append(text)
+        return lines
 
     def look(self) -> MediaFile:
         """Note the file as it is before it is read, once for all its windows."""
@@ -177,16 +187,16 @@ class _Read:
         source = self.source
         source.num_left -= 1
         source.is_cut |= self.is_cut
-        source.problems += map(self.told, self.problems)
-        if self.reason is None:
-            source.num_clips += 1
-        else:
-            source.reasons.append(self.told(self.reason))
+        source.num_clips += self.reason is None
+        for problem in self.problems:
+            source.problems.setdefault(problem, []).append(self.span)
+        if self.reason is not None:
+            source.reasons.setdefault(self.reason, []).append(self.span)
 
-    def told(self, text: str) -> str:
-        """A sentence about this window."""
-        span = place_of_clip(self.clip_id).span if self.window is not None else None
-        return text if span is None else f"{span}: {text}"
+    @property
+    def span(self) -> str | None:
+        """The seconds of the window, as people read them."""
+        return None if self.window is None else place_of_clip(self.clip_id).span
 
 
 def _read(
@@ -297,7 +307,7 @@ def _note(writer: GalleryWriter, source: _Source, put: set[str], clips: dict[str
     if source.num_left:
         return replace(file, reason=_UNFINISHED) if is_first else None
     if not source.num_clips and file.reason is None:
-        source.file = file = replace(file, reason="; ".join(dict.fromkeys(source.reasons)))
+        source.file = file = replace(file, reason="; ".join(source.told(source.reasons)))
     return file
 
 
@@ -307,7 +317,7 @@ def _tell(source: _Source, report: IndexReport) -> None:
         report.unreadable.append(source.file)
         return
     (report.changed if source.was_known else report.new).append(source.path)
-    if told := source.problems + source.reasons:
+    if told := source.told(source.problems) + source.told(source.reasons):
         report.problems[source.path] = told
     if source.is_cut:
         report.cut.append(source.path)
@@ -390,7 +400,8 @@ def index_files(
             writer.commit()
             if stop < len(batch.notes):
                 note = batch.notes[stop]
-                raise ValueError(f"{note.source.path}: {note.told(note.reason)}")
+                span = "" if note.span is None else f"{note.span}: "
+                raise ValueError(f"{note.source.path}: {span}{note.reason}")
             for source in sources:
                 if not source.num_left:
                     _tell(source, report)

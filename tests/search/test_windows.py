@@ -23,8 +23,15 @@ def encoder(tmp_path_factory):
     return write_joint_encoder(tmp_path_factory.mktemp("windows") / "encoder")
 
 
+@pytest.fixture(scope="module")
+def loaded(encoder):
+    """The encoder and its processor, for all commands: loading takes longest."""
+    return load_model(encoder)
+
+
 @pytest.fixture
-def place(encoder, tmp_path, monkeypatch):
+def place(encoder, loaded, tmp_path, monkeypatch):
+    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: loaded)
     (tmp_path / "encoder").symlink_to(encoder)
     (tmp_path / "clips").mkdir()
     write_talk(tmp_path)
@@ -55,10 +62,10 @@ def names(gallery="gallery"):
     return sorted(name.rsplit("/", 1)[-1] for name in Gallery.open(gallery).clip_ids)
 
 
-def test_each_window_is_a_clip_with_what_is_in_it(place):
+def test_each_window_is_a_clip_with_what_is_in_it(place, loaded):
     assert "2 new, 0 changed, 0 unchanged, 0 unreadable; 4 clips" in index("--segment", "2").stdout
     assert names() == ["short.wav", *TALK]
-    gallery, (model, processor) = Gallery.open("gallery"), load_model("encoder")
+    gallery, (model, processor) = Gallery.open("gallery"), loaded
     for name, window in zip(TALK, ((0, 2), (2, 4), (4, None)), strict=True):
         row = [clip.rsplit("/", 1)[-1] for clip in gallery.clip_ids].index(name)
         clip = processor.read_clip("clips/talk.mkv", window=window)
@@ -87,8 +94,8 @@ def test_hits_show_their_seconds_and_a_file_once_if_wanted(place):
     assert (best["start"], best["stop"]) in ((0.0, 2.0), (2.0, 4.0), (4.0, None))
 
 
-def test_a_run_that_ends_between_two_windows_goes_on_there(place, monkeypatch):
-    model, processor = load_model("encoder")
+def test_a_run_that_ends_between_two_windows_goes_on_there(place, loaded, monkeypatch):
+    model, processor = loaded
     files, embedded = find_files(["clips/talk.mkv"]), []
     embed = indexing.embed_clips
 
@@ -151,14 +158,21 @@ def test_repairing_keeps_windows_and_forgets_files_of_which_one_is_lost(place):
     assert names() == ["short.wav", *TALK]
 
 
-def test_a_window_of_which_the_sound_is_damaged_has_the_reason_beside_its_seconds(place):
-    path = place / "clips" / "short.wav"
-    path.write_bytes(path.read_bytes()[:-4000])
-    told = index("--segment", "2").stdout
-    assert "1 unreadable" in told or "partly read" in told
-    (place / "clips" / "slides.mkv").write_bytes(media("matroska", "mjpeg", frames=2, times=(0, 5000)))
-    told = index().stdout
-    assert "1 new" in told and len([name for name in names() if name.startswith("slides")]) >= 2
+def test_what_is_wrong_with_a_window_is_told_with_its_seconds(place):
+    (place / "clips" / "talk.srt").write_bytes(b"\xff\xfe")
+    lines = ("a", *" " * 5, "b")  # nothing between the first second and the last
+    data = media("matroska", "mjpeg", "", "subrip", frames=5, size=(32, 32), lines=lines)
+    (place / "clips" / "gap.mkv").write_bytes(data)
+    told = index("--segment", "2", "--on-error", "missing").stdout.split("\n")
+    (gap,) = [line for line in told if "gap.mkv" in line]
+    assert gap.startswith("partly read: ") and "gap.mkv: 2-4 s: it has no picture" in gap
+    (talk,) = [line for line in told if "talk.mkv" in line]
+    assert talk.count("not UTF-8") == 1 and " s: " not in talk  # it is true of every window
+    assert [name for name in names() if name.startswith("gap")] == ["gap.mkv#t=0,2", "gap.mkv#t=4"]
+    assert "3 unchanged" in index().stdout
+    arguments = ["--model", "encoder", "--output", "other", "--segment", "2", "--on-error", "raise"]
+    assert "not UTF-8" in run("index", "clips", *arguments, code=1).stderr
+    assert names("other") == ["gap.mkv#t=0,2", "gap.mkv#t=4", "short.wav"]  # in which nothing is damaged
 
 
 def test_a_gallery_keeps_the_length_of_its_windows(place):
