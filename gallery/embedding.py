@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -59,7 +60,7 @@ class Batch:
 
 def read_batches(
     processor: ProcessorMixin,
-    items: Sequence[Item],
+    items: Iterable[Item],
     read: Callable[[Item], tuple[Note, Clip | None]],
     batch_size: int,
     num_workers: int,
@@ -69,7 +70,7 @@ def read_batches(
 
     Args:
         processor ([`~modeling_scalar.ScalarProcessor`]): turns clips into features.
-        items (`Sequence`): what stands for a clip, a path say.
+        items (iterable): what stands for a clip, a path say; asked for its items as they are needed.
         read (`Callable`): from an item to whatever is to be noted of it and its clip, `None` if there is nothing to
             embed. Called in threads; what it raises ends the run.
         batch_size (`int`): items of a batch; the last one may have fewer.
@@ -86,8 +87,8 @@ def read_batches(
                 features = processor(clips=[clips[place] for place in embeddable])
         return Batch(list(notes), embeddable, features)
 
-    batches = (items[start : start + batch_size] for start in range(0, len(items), batch_size))
-    yield from in_background(prepare, batches, num_workers)
+    items = iter(items)
+    yield from in_background(prepare, iter(lambda: list(islice(items, batch_size)), []), num_workers)
 
 
 def _unit(embeds: torch.Tensor) -> torch.Tensor:

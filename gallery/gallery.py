@@ -191,6 +191,9 @@ def check_metadata(metadata: Mapping[str, Any], where: Any) -> None:
             raise ValueError(f"`{name}` in the metadata of {where} must be a {kind.__name__}, got {value!r:.80}.")
         if isinstance(value, str) and len(value) > _LONGEST_NAME:
             raise ValueError(f"`{name}` in the metadata of {where} has {len(value)} characters: {value[:40]!r}...")
+    segment = metadata.get("segment")
+    if segment is not None and (type(segment) not in (int, float) or not 0 < segment < math.inf):
+        raise ValueError(f"`segment` in the metadata of {where} must be a number of seconds, got {segment!r:.80}.")
     for name in ("problems", "left_out"):
         if not all(isinstance(text, str) for text in metadata.get(name) or ()):
             raise ValueError(f"`{name}` in the metadata of {where} must be a list of texts.")

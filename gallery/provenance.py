@@ -23,7 +23,7 @@ from modeling_scalar.checking_scalar import place_of
 from modeling_scalar.loading_scalar import model_fingerprint, weight_digests
 
 # The same weights for other libraries; nobody reads them here.
-_NOT_NEEDED = ["*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.ot", "*.tflite", "onnx/*", "openvino/*"]
+_NOT_NEEDED = ["*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.tflite", "onnx/*", "openvino/*"]
 _PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "numpy", "av")
 
 

@@ -35,6 +35,7 @@ from gallery.storage import (
     read_manifest,
     verify,
 )
+from gallery.windows import place_of_clip, whole_files
 from modeling_scalar.configuration_scalar import MODALITIES
 
 DAMAGED = "damaged"
@@ -325,7 +326,8 @@ class _Repairer(Writer):
         for table in files:
             check_files(table, self.folder / "files")
         reasons = [table.column("reason").to_pylist() for table in files]
-        forgotten = [row for row in self._keys("files") if row[0] not in there and reasons[row[1]][row[2]] is None]
+        whole = there | whole_files(there)
+        forgotten = [row for row in self._keys("files") if row[0] not in whole and reasons[row[1]][row[2]] is None]
         self._drop("files", forgotten)
         if forgotten and "clips" in self._have_lost:
             names = listed([key for key, *_ in forgotten])
@@ -348,7 +350,7 @@ class _Repairer(Writer):
     def _drop_unlisted(self, number: int) -> None:
         """Remove so many clips again whose list is lost: of those that were taken out, no file is known."""
         known = {key for key, *_ in self._keys("files")}
-        without = [row for row in self._keys("clips") if row[0] not in known]
+        without = [row for row in self._keys("clips") if not known & {row[0], place_of_clip(row[0]).path}]
         if len(without) == number:
             self._drop("clips", without)
         elif number > 0:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .media_scalar import LimitError, Limits, MediaError, av, check_file, to_float
+from .media_scalar import LimitError, Limits, MediaError, Window, av, check_file, to_float
 
 if sys.platform == "linux":
     import fcntl
@@ -559,6 +559,7 @@ def read_frames(
     seek: str = "index",
     num_threads: int = 0,
     limits: Limits | None = None,
+    window: Window | None = None,
 ) -> np.ndarray | None:
     """Read frames of the first video stream, chosen by `frame_indices` over its shown frames.
 
@@ -574,6 +575,8 @@ def read_frames(
         seek (`str`): `"index"` or `"scan"`.
         num_threads (`int`): decoding threads, 0 for as many as there are processors, at most 8.
         limits ([`Limits`], *optional*): what reading may take.
+        window (`tuple[float, float | None]`, *optional*): choose among the frames that are seen from one second of the
+            file to another, None for its end.
     Returns:
         `np.ndarray` of shape `(num_frames, height, width, 3)`, uint8 RGB; `None` if the file has no video: no video
         stream (an attached picture is none), or one without a single frame.
@@ -583,7 +586,7 @@ def read_frames(
         LimitError: it needs more than the limits allow.
     """
     options = {"training": training, "generator": generator, "seek": seek, "num_threads": num_threads}
-    frames = prepare_frames(path, None, num_frames, limits=limits, **options)
+    frames = prepare_frames(path, None, num_frames, limits=limits, window=window, **options)
     return None if frames is None else np.stack(frames)
 
 
@@ -597,6 +600,7 @@ def prepare_frames(
     seek: str = "index",
     num_threads: int = 0,
     limits: Limits | None = None,
+    window: Window | None = None,
 ) -> list[Any] | None:
     """Read frames as `read_frames` does and keep of each what `prepare` makes of it: one whole frame at a time.
 
@@ -610,16 +614,21 @@ def prepare_frames(
         raise ValueError(f"`seek` must be 'index' or 'scan', got {seek!r}.")
     answer = _Frames(limits or Limits(), num_frames, training, generator, prepare)
     with _drawing(answer):
-        _ask("frames", path, answer, num_frames=num_frames, seek=seek, num_threads=num_threads)
+        options = {"num_frames": num_frames, "seek": seek, "num_threads": num_threads, "window": window}
+        _ask("frames", path, answer, **options)
         return answer.result()
 
 
-def read_audio(path: str | os.PathLike, limits: Limits | None = None) -> np.ndarray | None:
-    """Read the whole first audio track.
+def read_audio(
+    path: str | os.PathLike, limits: Limits | None = None, window: Window | None = None
+) -> np.ndarray | None:
+    """Read the whole first audio track, or what is heard in a window.
 
     Args:
         path (`str` or `os.PathLike`): a local media file.
         limits ([`Limits`], *optional*): what reading may take.
+        window (`tuple[float, float | None]`, *optional*): from which second of the file to which, None for its end.
+            Of a track longer than a minute it is found as `read_audio_parts` finds parts.
     Returns:
         `np.ndarray` of shape `(samples,)`, float32 in [-1, 1], 16 kHz, the mean of the channels in 16 bits; `None` if
         the file has no audio: no audio track, or one without a single sample.
@@ -628,7 +637,7 @@ def read_audio(path: str | os.PathLike, limits: Limits | None = None) -> np.ndar
         MediaError: not a media file, fewer packets than the container promises, or decoding fails.
         LimitError: it needs more than the limits allow.
     """
-    return _ask("sound", path, _Sound(limits or Limits()), whole=True).samples()
+    return _ask("sound", path, _Sound(limits or Limits()), whole=True, window=window).samples()
 
 
 def read_audio_parts(
@@ -636,6 +645,7 @@ def read_audio_parts(
     choose: Callable[[int], list[tuple[int, int]]],
     generator: torch.Generator | None = None,
     limits: Limits | None = None,
+    window: Window | None = None,
 ) -> tuple[list[np.ndarray], int] | None:
     """Read of the first audio track only what is needed; of a track of ten minutes or more, decode only that.
 
@@ -648,31 +658,36 @@ def read_audio_parts(
         choose (`Callable`): from the number of samples at 16 kHz to ranges `(start, stop)` within it.
         generator (`torch.Generator`, *optional*): what `choose` draws from.
         limits ([`Limits`], *optional*): what reading may take.
+        window (`tuple[float, float | None]`, *optional*): as in `read_audio`; what it holds is the track then.
     Returns:
         The parts, float32 as in `read_audio`, and the number of samples of the track; `None` if there is no audio.
     """
     answer = _Sound(limits or Limits(), generator, choose)
     with _drawing(answer):
-        return _ask("sound", path, answer, whole=False).parts()
+        return _ask("sound", path, answer, whole=False, window=window).parts()
 
 
-def read_subtitle(path: str | os.PathLike, limits: Limits | None = None) -> str:
+def read_subtitle(path: str | os.PathLike, limits: Limits | None = None, window: Window | None = None) -> str:
     """Read an `.srt` or `.vtt` file as one plain string, without markup and timings; consecutive equal lines merge.
+
+    Of a window, in seconds, it is what is shown at some time of it.
 
     Raises:
         FileNotFoundError: there is no such file.
         MediaError: not UTF-8, or text without a single timed cue.
         LimitError: it needs more than the limits allow.
     """
-    return _ask("subtitle_file", path, _Text(limits or Limits())).text
+    return _ask("subtitle_file", path, _Text(limits or Limits()), window=window).text
 
 
-def read_subtitle_track(path: str | os.PathLike, limits: Limits | None = None) -> str | None:
+def read_subtitle_track(
+    path: str | os.PathLike, limits: Limits | None = None, window: Window | None = None
+) -> str | None:
     """Read the first text track inside a media file as `read_subtitle` reads a file; `None` if it has no text track.
 
     Tracks of pictures (DVD, Blu-ray) are not text.
     """
-    return _ask("subtitle_track", path, _Text(limits or Limits())).text
+    return _ask("subtitle_track", path, _Text(limits or Limits()), window=window).text
 
 
 def read_header(path: str | os.PathLike, kind: str, limits: Limits | None = None) -> tuple[bool, float | None]:
@@ -681,11 +696,23 @@ def read_header(path: str | os.PathLike, kind: str, limits: Limits | None = None
     return answer.promised, answer.seconds
 
 
+def read_duration(path: str | os.PathLike, limits: Limits | None = None) -> float | None:
+    """How many seconds a file lasts, from the beginning of its first stream; `None` if nothing tells.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        MediaError: not a media file.
+        LimitError: it says that it lasts longer than the limits allow.
+    """
+    return _ask("duration", path, _Header(limits or Limits())).seconds
+
+
 __all__ = [
     "frame_indices",
     "prepare_frames",
     "read_audio",
     "read_audio_parts",
+    "read_duration",
     "read_frames",
     "read_header",
     "read_subtitle",

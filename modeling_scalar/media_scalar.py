@@ -55,7 +55,10 @@ _HEAVY_PICTURE = 4096 * 2304
 _MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and some more, of 6 bytes a pixel
 _THREADS = min(8, os.cpu_count() or 1)
 _LONG_SOUND = 600 * SAMPLING_RATE  # samples from which on only the chosen parts of a track are decoded
+_LONG_FOR_WINDOW = 60 * SAMPLING_RATE  # the same where a window of the track is asked for
 _LONGEST_MESSAGE = 8000
+# Formats whose duration is a guess from the first bytes, or not told.
+_UNTIMED = ("aac", "ac3", "eac3", "h264", "hevc", "ivf", "m4v", "mp3", "mpegvideo", "obu")
 _MEMORY_PER_SUBTITLE_BYTE = 256  # of a subtitle file: its lines, their copies, and the tokens made of them
 
 
@@ -305,6 +308,7 @@ class _PacketTable:
     dts: list[int | None]
     is_key: list[bool]
     shown: list[int]  # decode positions in presentation order
+    end: float  # of the last one, in seconds
 
     def __post_init__(self):
         self.position = {pts: position for position, pts in enumerate(self.pts)}
@@ -351,7 +355,47 @@ def _packet_table(path, container, stream) -> tuple[int, _PacketTable | None]:
         for position in range(first_key, len(pts))
         if not is_discard[position] and pts[position] >= pts[first_key]
     ]
-    return len(pts), _PacketTable(pts, dts, is_key, sorted(shown, key=pts.__getitem__))
+    return len(pts), _PacketTable(pts, dts, is_key, sorted(shown, key=pts.__getitem__), end)
+
+
+Window = tuple[float, float | None]
+"""From and to which second of a file, counted from its beginning; None is its end."""
+
+
+def _zero(container) -> float:
+    """The time at which a file begins, by the clock of its streams."""
+    return (container.start_time or 0) / av.time_base
+
+
+def _is_inside(seconds: float, window: Window) -> bool:
+    start, stop = window
+    # clocks are rounded; what begins before the file does belongs to its beginning
+    return (start <= 0 or seconds >= start - 1e-6) and (stop is None or seconds < stop - 1e-6)
+
+
+def _in_window(times: Sequence[float], end: float, window: Window) -> list[int]:
+    """Which of the frames that appear at these times are seen in a window; the last one stays until `end`."""
+    chosen = [place for place, seconds in enumerate(times) if _is_inside(seconds, window)]
+    before = [place for place, seconds in enumerate(times) if seconds < window[0]]
+    if not chosen and before and (before[-1] + 1 < len(times) or end > window[0]):
+        return before[-1:]  # one that stays
+    return chosen
+
+
+class _Known:
+    """What was found out about the file that was read last: its windows are read one by one."""
+
+    path: str | None = None
+    found: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, path: str) -> dict[str, Any]:
+        """What is known of a file as it is now."""
+        status = os.stat(path)
+        name = f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ino} {_limits.duration}"
+        if name != cls.path:
+            cls.path, cls.found = name, {}
+        return cls.found
 
 
 class _Channel:
@@ -497,8 +541,15 @@ def _set_threads(stream, num_threads: int) -> None:
     context.options = {"max_pixels": str(int(_limits.pixels))}
 
 
-def _send_frames(path: str, channel: _Channel, num_frames: int | None, seek: str, num_threads: int) -> None:
-    """Send the frames that the other side chooses: all if `num_frames` is `None`."""
+def _send_frames(
+    path: str,
+    channel: _Channel,
+    num_frames: int | None,
+    seek: str,
+    num_threads: int,
+    window: Window | None = None,
+) -> None:
+    """Send the frames that the other side chooses, of those in the window: all if `num_frames` is `None`."""
 
     def choose(available: int) -> list[int]:
         return list(range(available)) if num_frames is None else channel.ask("choose", available=available)["chosen"]
@@ -510,11 +561,22 @@ def _send_frames(path: str, channel: _Channel, num_frames: int | None, seek: str
         name = _describe(path, stream)
         _Weight.check(name, stream.codec_context.width, stream.codec_context.height)
         _set_threads(stream, num_threads)
-        num_packets, table = _packet_table(path, container, stream)
+        zero, tick = _zero(container), float(stream.time_base or 0)
+        known = {} if window is None else _Known.of(path)
+        if "packets" not in known:
+            known["packets"] = _packet_table(path, container, stream)
+        num_packets, table = known["packets"]
         if num_packets == 0:
             return
+        duration = None if container.duration is None else container.duration / av.time_base
         if table is not None and table.shown:
-            chosen = [table.shown[place] for place in choose(len(table.shown))]
+            shown = table.shown
+            if window is not None:
+                times = [table.pts[position] * tick - zero for position in shown]
+                shown = [shown[place] for place in _in_window(times, table.end - zero, window)]
+                if not shown:
+                    return
+            chosen = [shown[place] for place in choose(len(shown))]
             keys = [table.pts[position] for position in chosen]
             if seek == "index" and num_frames is not None:
                 frames = _Frames(channel, name, keys)
@@ -526,10 +588,19 @@ def _send_frames(path: str, channel: _Channel, num_frames: int | None, seek: str
         if not frames.missing:
             return
     # the timestamps do not name the decoded frames: number these
-    count = sum(1 for _ in _decoded(path, num_threads))
-    if count == 0:
+    if "times" not in known:
+        known["times"] = [frame.time for frame in _decoded(path, num_threads)]
+    times = known["times"]
+    if not times:
         raise MediaError(f"{name}: {num_packets} packets, of which none decodes to a frame.")
-    frames = _Frames(channel, name, choose(count))
+    places = list(range(len(times)))
+    if window is not None:
+        if None in times or sorted(times) != times:  # evenly then
+            times = [zero + (duration or 0) * place / len(times) for place in places]
+        places = _in_window([seconds - zero for seconds in times], duration or times[-1] - zero, window)
+        if not places:
+            return
+    frames = _Frames(channel, name, [places[place] for place in choose(len(places))])
     _collect(enumerate(_decoded(path, num_threads)), frames)
 
 
@@ -611,8 +682,57 @@ def _all_sound(path: str) -> Iterator[np.ndarray]:
         _check_complete(path, container, stream, num_packets, end, seconds)
 
 
-def _send_sound(path: str, channel: _Channel, whole: bool) -> None:
-    """Send the samples of the first audio track; of a long one, unless `whole`, only what the other side chooses."""
+def _send_window(path: str, channel: _Channel, window: Window) -> None:
+    """Send the samples of a window of the first audio track; of a long one, decode no more than these."""
+    with _open(path) as container:
+        stream = _first_stream(path, container, "audio")
+        if stream is None:
+            return
+        first = 0.0 if stream.start_time is None else float(stream.start_time * stream.time_base) - _zero(container)
+        is_long = (container.duration or 0) / av.time_base > _LONG_FOR_WINDOW / SAMPLING_RATE
+    start, stop = (None if seconds is None else max(0, round((seconds - first) * SAMPLING_RATE)) for seconds in window)
+    if window[0] <= 0:
+        start = 0
+    if is_long and _send_range(path, channel, start, stop):
+        return
+    position = 0
+    for piece in _all_sound(path):
+        part = piece[max(0, start - position) : None if stop is None else max(0, stop - position)]
+        if part.size:
+            channel.send("sound", np.ascontiguousarray(part))
+        position += len(piece)
+        if stop is not None and position >= stop:
+            return
+
+
+def _send_range(path: str, channel: _Channel, start: int, stop: int | None) -> bool:
+    """Decode and send a range of samples of a long track; returns whether that works."""
+    known = _Known.of(path)
+    if known.get("track", ()) is None:
+        return False
+    try:
+        with _open(path) as container:
+            stream = _first_stream(path, container, "audio")
+            track = _Track(path, container, stream, known.get("track"), least=_LONG_FOR_WINDOW)
+            known["track"] = track.found
+            stop = track.num_samples if stop is None else min(stop, track.num_samples)
+            part = track.part(start, stop) if start < stop else None
+    except MemoryError:
+        raise
+    except (_Unsteady, av.FFmpegError):
+        known["track"] = None
+        return False  # decoding in order reports what is wrong, if something is
+    if part is not None:
+        channel.send("sound", np.ascontiguousarray(part))
+    return True
+
+
+def _send_sound(path: str, channel: _Channel, whole: bool, window: Window | None = None) -> None:
+    """Send the samples of the first audio track, all of them or those of a window; of a long one, unless `whole`, only
+    what the other side chooses."""
+    if window is not None:
+        _send_window(path, channel, window)
+        return
     if whole:
         for piece in _all_sound(path):
             channel.send("sound", np.ascontiguousarray(piece))
@@ -646,9 +766,16 @@ class _Track:
     other noise where they replace noise by noise (AAC).
     """
 
-    def __init__(self, path: str, container, stream):
+    def __init__(self, path: str, container, stream, found: tuple | None = None, least: int | None = None):
         self.path, self.container, self.stream = path, container, stream
         self.tick = float(stream.time_base)
+        if found is None:
+            found = self._look(path, container, stream, _LONG_SOUND if least is None else least)
+        self.found = found
+        self.start, self.rate, self.pts, self.sizes, self.num_samples = found
+
+    def _look(self, path: str, container, stream, least: int) -> tuple:
+        """Where the track begins, its rate, its packets, and how many samples at 16 kHz it has: more than `least`."""
         self.start = self.rate = None
         self.pts, self.sizes = array("q"), array("q")
         is_steady, end, seconds = True, None, 0.0
@@ -677,9 +804,10 @@ class _Track:
         last = 0
         for position, frame in self._frames(container, stream, end * self.tick - self.start - 1):
             last = position + frame.samples
-        self.num_samples = math.ceil(last * SAMPLING_RATE / self.rate)
-        if self.num_samples <= _LONG_SOUND:  # only the rest of the file is long
+        num_samples = math.ceil(last * SAMPLING_RATE / self.rate)
+        if num_samples <= least:  # only the rest of the file is long
             raise _Unsteady
+        return self.start, self.rate, self.pts, self.sizes, num_samples
 
     def _frames(self, container, stream, seconds: float) -> Iterator[tuple[int, "av.AudioFrame"]]:
         """Frames from `seconds` after the first sample on, or before it, with the positions of their first samples."""
@@ -805,16 +933,28 @@ def _join_lines(lines: Iterator[str]) -> str:
     return " ".join(kept)
 
 
-_TIMING = re.compile(r"^\s*(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}\s*-->\s*(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}")
+_TIME = r"((?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3})"
+_TIMING = re.compile(rf"^\s*{_TIME}\s*-->\s*{_TIME}")
 # only markup that players interpret: "<3" and "a < b" are speech
 _MARKUP = re.compile(r"</?(?:[a-z]+(?:[.\s][^<>]*)?|\d+:\d{2}[\d:.]*(?:\s[^<>]*)?)>|\{\\[^{}]*\}", re.IGNORECASE)
 
 
-def _cue_lines(text: str, is_vtt: bool) -> Iterator[str]:
+def _seconds(time_of_cue: str) -> float:
+    *_, hours, minutes, seconds = "0", *time_of_cue.replace(",", ".").split(":")
+    return 3600 * int(hours) + 60 * int(minutes) + float(seconds)
+
+
+def _is_said(start: float, stop: float, window: Window | None) -> bool:
+    """Whether a cue is on the screen at some time of a window."""
+    return window is None or (max(stop, start + 1e-3) > window[0] and (window[1] is None or start < window[1]))
+
+
+def _cue_lines(text: str, is_vtt: bool, window: Window | None = None) -> Iterator[str]:
     in_cue, pending = False, None
     for line in text.splitlines():
-        if _TIMING.match(line):
-            in_cue, pending = True, None  # what came just before is the number of this cue
+        if timing := _TIMING.match(line):
+            # what came just before is the number of this cue
+            in_cue, pending = _is_said(*map(_seconds, timing.groups()), window), None
             continue
         if not in_cue:
             continue
@@ -831,8 +971,8 @@ def _cue_lines(text: str, is_vtt: bool) -> Iterator[str]:
         yield pending
 
 
-def _send_subtitle_file(path: str, channel: _Channel) -> None:
-    """Send an `.srt` or `.vtt` file as one plain string."""
+def _send_subtitle_file(path: str, channel: _Channel, window: Window | None = None) -> None:
+    """Send an `.srt` or `.vtt` file, or the cues of a window, as one plain string."""
     check_file(path)
     most = int(_limits.memory) // _MEMORY_PER_SUBTITLE_BYTE
     with open(path, "rb") as file:
@@ -848,11 +988,11 @@ def _send_subtitle_file(path: str, channel: _Channel) -> None:
     is_vtt = text.startswith("WEBVTT")
     if text.strip() and not is_vtt and not any(map(_TIMING.match, text.splitlines())):
         raise MediaError(f"{path}: the subtitle file has text but no cue with a timing (`-->`).")
-    text = _join_lines(html.unescape(_MARKUP.sub("", line)) for line in _cue_lines(text, is_vtt))
+    text = _join_lines(html.unescape(_MARKUP.sub("", line)) for line in _cue_lines(text, is_vtt, window))
     channel.send("text", text.encode())
 
 
-def _send_subtitle_track(path: str, channel: _Channel) -> None:
+def _send_subtitle_track(path: str, channel: _Channel, window: Window | None = None) -> None:
     """Send the first text track inside a media file as `_send_subtitle_file` does; nothing if it has none."""
     with _open(path) as container:
         streams = (s for s in container.streams.subtitles if s.codec_context is not None)
@@ -862,9 +1002,12 @@ def _send_subtitle_track(path: str, channel: _Channel) -> None:
         _select(container, stream)
         lines: list[str] = []
         most = int(_limits.memory) // _MEMORY_PER_SUBTITLE_BYTE
-        length = 0
+        length, zero, tick = 0, _zero(container), float(stream.time_base or 0)
         try:
             for packet in container.demux(stream):
+                start = 0.0 if packet.pts is None else packet.pts * tick - zero
+                if packet.size and not _is_said(start, start + (packet.duration or 0) * tick, window):
+                    continue
                 for subtitle in packet.decode():
                     length += len(subtitle.ass)
                     if length > most:
@@ -889,12 +1032,29 @@ def _send_header(path: str, channel: _Channel, stream: str) -> None:
         channel.send("header", promised=_first_stream(path, container, stream) is not None, seconds=seconds)
 
 
+def _send_duration(path: str, channel: _Channel) -> None:
+    """Say how many seconds a file lasts, by its header or, where that does not tell, by its packets."""
+    with _open(path) as container:
+        seconds = None if container.duration is None else container.duration / av.time_base
+        if seconds is None or container.format.name in _UNTIMED:
+            ends = [
+                float((packet.pts + (packet.duration or 0)) * packet.time_base)
+                for packet in container.demux()
+                if packet.pts is not None
+            ]
+            seconds = max(ends) - _zero(container) if ends else seconds
+        if seconds is not None and seconds > _limits.duration:
+            raise _limits.exceeded(path, "duration", f"it lasts {seconds:g} s", seconds)
+        channel.send("header", promised=True, seconds=seconds)
+
+
 _ANSWERS: dict[str, Callable] = {
     "frames": _send_frames,
     "sound": _send_sound,
     "subtitle_file": _send_subtitle_file,
     "subtitle_track": _send_subtitle_track,
     "header": _send_header,
+    "duration": _send_duration,
 }
 
 
@@ -904,6 +1064,8 @@ def _answer(request: dict[str, Any], channel: _Channel) -> None:
     path = request["path"]
     _limits = Limits(**request["limits"])
     _Weight.is_heavy, _Weight.pixels = request["is_heavy"], 0
+    if request["options"].get("window") is None:
+        _Known.path, _Known.found = None, {}  # it takes memory
     try:
         _ANSWERS[request["what"]](path, channel, **request["options"])
     except MemoryError:

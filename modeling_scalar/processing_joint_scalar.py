@@ -162,12 +162,14 @@ class ScalarJointProcessor(ScalarProcessor):
             def choose(available: int) -> list[tuple[int, int]]:
                 return [(0, min(available, self.max_samples))] if available >= _MIN_SAMPLES else []
 
-            if (read := read_audio_parts(audio, choose, generator, self.limits)) is not None:
+            if (read := read_audio_parts(audio, choose, generator, self.limits, clip.window)) is not None:
                 parts, num_samples = read
                 if parts:
                     clip.waveform, clip.num_samples = parts[0], num_samples
         else:
-            waveform = read_audio(audio, self.limits) if is_path(audio) else take_waveform(audio, SAMPLING_RATE)
+            waveform = (
+                read_audio(audio, self.limits, clip.window) if is_path(audio) else take_waveform(audio, SAMPLING_RATE)
+            )
             num_samples = None if waveform is None else len(waveform)
             if waveform is not None and num_samples >= _MIN_SAMPLES:
                 clip.waveform = np.asarray(waveform, np.float32)

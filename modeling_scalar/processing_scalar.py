@@ -5,6 +5,7 @@ and no clip is dropped; the zeros in the row of an absent modality are transport
 """
 
 import copy
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from .decoding_scalar import (
 )
 from .feature_extraction_scalar import check_sampling_rate, is_number, list_waveforms, to_waveform
 from .image_processing_scalar import ScalarImageProcessorKwargs, is_picture, to_frames
-from .media_scalar import SAMPLING_RATE, Limits, MediaError, find_sidecar, resample
+from .media_scalar import SAMPLING_RATE, Limits, MediaError, Window, find_sidecar, resample
 from .package_scalar import in_package
 
 logger = logging.get_logger(__name__)
@@ -67,6 +68,7 @@ class Clip:
         pixel_values (`torch.FloatTensor` of shape `(frames, 3, height, width)`, *optional*): in place of `frames`.
         input_features (`torch.FloatTensor` of shape `(segments, time, mel)`, *optional*): in place of `waveform`.
         num_samples (`int`, *optional*): of the whole sound, if what is held is made of it or a part of it.
+        window (`tuple[float, float | None]`, *optional*): what of the file is the clip, in seconds; None is its end.
     """
 
     frames: np.ndarray | None = None
@@ -77,6 +79,7 @@ class Clip:
     pixel_values: torch.Tensor | None = None
     input_features: torch.Tensor | None = None
     num_samples: int | None = None
+    window: Window | None = None
 
     @property
     def has_video(self) -> bool:
@@ -177,16 +180,18 @@ def take_waveform(audio: Any, sampling_rate: int) -> np.ndarray | None:
     )
 
 
-def _read_text(subtitle: Any, video: Any, limits: Limits) -> str | None:
+def _read_text(subtitle: Any, video: Any, limits: Limits, window: Window | None) -> str | None:
     if subtitle is FROM_VIDEO:
         if not is_path(video):
             return None
         sidecar = find_sidecar(video)
-        return read_subtitle_track(video, limits) if sidecar is None else read_subtitle(sidecar, limits)
+        if sidecar is None:
+            return read_subtitle_track(video, limits, window)
+        return read_subtitle(sidecar, limits, window)
     if isinstance(subtitle, os.PathLike) or (
         isinstance(subtitle, str) and subtitle.lower().endswith((".srt", ".vtt")) and "\n" not in subtitle
     ):
-        return read_subtitle(subtitle, limits)
+        return read_subtitle(subtitle, limits, window)
     if isinstance(subtitle, str):
         return subtitle
     raise TypeError(
@@ -265,6 +270,7 @@ class ScalarProcessor(ProcessorMixin):
     """
 
     valid_processor_kwargs = ScalarProcessorKwargs
+    max_audio_seconds = math.inf  # segments are taken from all of a sound, however long it is
 
     def __init__(
         self,
@@ -341,6 +347,7 @@ class ScalarProcessor(ProcessorMixin):
         generator: torch.Generator | None = None,
         on_error: str = "raise",
         processed: bool = False,
+        window: Window | None = None,
     ) -> Clip:
         """Read what one clip has. A clip with nothing left is returned as it is; a call of the processor refuses it.
 
@@ -360,6 +367,9 @@ class ScalarProcessor(ProcessorMixin):
             processed (`bool`): keep only what the model takes, `pixel_values` and `input_features`: never more than
                 one whole frame is held. A later call of the processor must be in the same mode; its batch is the one
                 that it makes of raw clips, and what is drawn is the same.
+            window (`tuple[float, float | None]`, *optional*): read what a file holds from one second to another, None
+                for its end, as if it were the file: frames are chosen there, and of subtitles it has those that are
+                shown at some time of it. A text that is given is not cut.
         Returns:
             `Clip`. Sound shorter than one 25 ms window is absent, with a line in `problems`.
         Raises:
@@ -380,7 +390,12 @@ class ScalarProcessor(ProcessorMixin):
         video, audio = _unnested(video), _unnested(audio)
         if audio is FROM_VIDEO:
             audio = video if is_path(video) else None
-        clip = Clip(path=next((os.fspath(item) for item in (video, audio) if is_path(item)), None))
+        clip = Clip(path=next((os.fspath(item) for item in (video, audio) if is_path(item)), None), window=window)
+        if window is not None:
+            if not all(item is None or is_path(item) for item in (video, audio)):
+                raise ValueError("A `window` is one of files: cut what is decoded already before it is given.")
+            if window[0] < 0 or (window[1] is not None and window[1] <= window[0]):
+                raise ValueError(f"A `window` goes from one second to a later one, or None, got {window}.")
 
         def read(reader: Callable, item: Any, *arguments: Any) -> None:
             if item is None:
@@ -407,10 +422,10 @@ class ScalarProcessor(ProcessorMixin):
                 clip.pixel_values, clip.frames = self.image_processor.process_frames(clip.frames, **options), None
         elif processed:
             prepare = self.image_processor.prepare(**options)
-            frames = prepare_frames(video, prepare, num_frames, **options, limits=self.limits)
+            frames = prepare_frames(video, prepare, num_frames, **options, limits=self.limits, window=clip.window)
             clip.pixel_values = None if frames is None else torch.stack(frames)
         else:
-            clip.frames = read_frames(video, num_frames, **options, limits=self.limits)
+            clip.frames = read_frames(video, num_frames, **options, limits=self.limits, window=clip.window)
 
     def _read_audio(self, clip: Clip, audio: Any, training, generator, processed: bool) -> None:
         extractor, num_samples = self.feature_extractor, None
@@ -421,13 +436,15 @@ class ScalarProcessor(ProcessorMixin):
                     [] if available < extractor.min_samples else extractor.choose_parts(available, training, generator)
                 )
 
-            if (read := read_audio_parts(audio, choose, generator, self.limits)) is not None:
+            if (read := read_audio_parts(audio, choose, generator, self.limits, clip.window)) is not None:
                 parts, num_samples = read
                 if parts:
                     clip.input_features, clip.num_samples = extractor.process_parts(parts), num_samples
         else:
             waveform = (
-                read_audio(audio, self.limits) if is_path(audio) else take_waveform(audio, extractor.sampling_rate)
+                read_audio(audio, self.limits, clip.window)
+                if is_path(audio)
+                else take_waveform(audio, extractor.sampling_rate)
             )
             if waveform is not None:
                 num_samples = len(waveform)
@@ -447,7 +464,7 @@ class ScalarProcessor(ProcessorMixin):
             )
 
     def _read_subtitle(self, clip: Clip, subtitle: Any, video: Any) -> None:
-        clip.subtitle = _read_text(subtitle, video, self.limits)
+        clip.subtitle = _read_text(subtitle, video, self.limits, clip.window)
 
     @staticmethod
     def _note(clip: Clip, problem: str) -> None:

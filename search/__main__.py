@@ -8,6 +8,8 @@ import commands  # noqa: F401 # isort: skip (first, so that Ctrl-C is heard from
 import json
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -21,7 +23,8 @@ from commands.options import Limit
 if TYPE_CHECKING:
     import torch
 
-    from gallery.gallery import Hit
+    from gallery.gallery import GalleryWriter, Hit
+    from gallery.windows import Place
 
     from .indexing import IndexReport
 
@@ -87,16 +90,24 @@ def _weights_line(hit: "Hit") -> str:
     return "  ".join(parts)
 
 
-def _short_name(clip_id: str, root: str | None) -> str:
+def _short_name(place: "Place", root: str | None) -> str:
     """A path below `root`, the folder all clips share, or another identifier; cut from the left if it is long."""
-    name = os.path.relpath(clip_id, root) if root and os.path.isabs(clip_id) else clip_id
-    if len(name) <= _NAME_WIDTH:
-        return name
-    mark = "…" if _can_print("…") else "..."
-    return mark + name[len(mark) - _NAME_WIDTH :]
+    name = os.path.relpath(place.path, root) if root and os.path.isabs(place.path) else place.path
+    if len(name) > _NAME_WIDTH:
+        mark = "…" if _can_print("…") else "..."
+        name = mark + name[len(mark) - _NAME_WIDTH :]
+    return name if place.span is None else f"{name} [{place.span}]"
 
 
-def _print_report(report: "IndexReport", size: int) -> None:
+def _best_of_files(hits: list["Hit"], k: int, place_of: "Callable[[str], Place]") -> list["Hit"]:
+    """The first hit of each file, the best `k`."""
+    best = {}
+    for hit in hits:
+        best.setdefault(place_of(hit.clip_id).path, hit)
+    return [replace(hit, rank=number) for number, hit in enumerate(list(best.values())[:k], start=1)]
+
+
+def _print_report(report: "IndexReport", size: int, heard: float) -> None:
     counts = {name: len(getattr(report, name)) for name in ("new", "changed", "unchanged", "unreadable")}
     show(", ".join(f"{count} {name}" for name, count in counts.items()) + f"; {size} clips in the gallery")
     if report.not_retried:
@@ -105,6 +116,12 @@ def _print_report(report: "IndexReport", size: int) -> None:
         show(f"unreadable: {failure.path}: {failure.reason}")
     for path, problems in report.problems.items():
         show(f"partly read: {path}: {'; '.join(problems)}")
+    if report.cut:
+        more = "" if len(report.cut) == 1 else f" and {len(report.cut) - 1} more"
+        show(
+            f"longer than the model hears: of {report.cut[0]}{more}, the sound after the first {heard:g} s is left "
+            f"out; a new gallery with --segment {heard:g} has all of it"
+        )
     fate = "removed" if report.pruned else "kept, --prune removes it"
     for path in report.vanished:
         show(f"gone from disk ({fate}): {path}")
@@ -136,6 +153,19 @@ def _announce(model: str) -> None:
         )
 
 
+def _choose_segment(writer: "GalleryWriter", segment: float | None, has_clips: bool) -> None:
+    """Keep in the metadata how long windows are; a gallery that holds clips has it once and for all."""
+    from gallery.windows import SEGMENT
+
+    found = writer.metadata.get(SEGMENT)
+    if segment is None or segment == found:
+        return
+    if has_clips:
+        kind = "whole files" if found is None else f"windows of {found:g} seconds"
+        raise ValueError(f"{writer.folder} holds {kind}. Leave --segment away, or index into a new gallery.")
+    writer.metadata = writer.metadata | {SEGMENT: segment}
+
+
 def _dtype_of(name: str | None) -> "torch.dtype | None":
     import torch
 
@@ -160,6 +190,12 @@ def index(
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Precision of a new gallery.")] = "float16",
     model_dtype: _ModelDtype = None,
     num_workers: Annotated[int, typer.Option(min=1, help="Threads that read batches ahead.")] = 2,
+    segment: Annotated[
+        float | None,
+        typer.Option(
+            min=1, help="Cut longer files into windows of so many seconds, each a clip of its own; of a new gallery."
+        ),
+    ] = None,
     prune: Annotated[bool, typer.Option("--prune", help="Remove clips whose file is gone from disk.")] = False,
     limit: Limit = None,
 ) -> None:
@@ -189,7 +225,9 @@ def index(
         if not writer.metadata:
             name = str(folder) if Path(model).is_dir() else model
             writer.metadata = describe(network, folder) | {"model": name}
-        writer.gallery().check_model(model, fingerprint, must_know=True)  # another process may have begun it
+        there = writer.gallery()
+        there.check_model(model, fingerprint, must_know=True)  # another process may have begun it
+        _choose_segment(writer, segment, len(there) > 0)
         report = index_files(
             files,
             writer,
@@ -202,7 +240,7 @@ def index(
             progress=True,
         )
         gallery = writer.gallery()
-    _print_report(report, len(gallery))
+    _print_report(report, len(gallery), processor.max_audio_seconds)
     if report.unreadable and not (report.new or report.changed or report.unchanged):
         raise typer.Exit(1)
 
@@ -215,6 +253,9 @@ def query(
     model: Annotated[str | None, typer.Option(help="Where the gallery's model is now, if not where it was.")] = None,
     device: _Device = None,
     model_dtype: _ModelDtype = None,
+    per_file: Annotated[
+        bool, typer.Option("--per-file", help="Of a gallery of windows, show each file once, by its best one.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with full paths.")] = False,
 ) -> None:
     """Print the best clips of each query and the weight of each modality in each."""
@@ -223,6 +264,7 @@ def query(
     from gallery.embedding import embed_captions
     from gallery.gallery import Gallery
     from gallery.provenance import model_folder
+    from gallery.windows import SEGMENT, Place, place_of_clip
     from modeling_scalar import load_model
     from modeling_scalar.loading_scalar import device_of_name, model_fingerprint
     from modeling_scalar.pairs_scalar import WEIGHING
@@ -240,22 +282,35 @@ def query(
     # A gallery has its own temperature, scale and offset of modalities.
     options = {name: value for name, value in network.score_options().items() if name not in WEIGHING}
     learned = {name: value.item() for name, value in options.items() if name != "method"}
-    results = opened.search(embeds, k, method=options["method"], **learned)
+    has_windows = opened.metadata.get(SEGMENT) is not None
+    place_of = place_of_clip if has_windows else Place
+
+    def search(size: int) -> list[list["Hit"]]:
+        return opened.search(embeds, size, method=options["method"], **learned)
+
+    results, size = search(k), k
+    while per_file and has_windows:
+        best = [_best_of_files(hits, k, place_of) for hits in results]
+        if size >= len(opened) or all(len(hits) == k for hits in best):
+            results = best
+            break
+        size = min(4 * size, len(opened))
+        results = search(size)
     for text in (text for text, hits in zip(texts, results, strict=True) if not hits):
         say(f"No hits for {text!r}: {opened.why_no_hits(options['method'])}.")
     if as_json:
         table = [
-            {"query": text, "hits": [{"path": hit.clip_id} | asdict(hit) for hit in hits]}
+            {"query": text, "hits": [place_of(hit.clip_id)._asdict() | asdict(hit) for hit in hits]}
             for text, hits in zip(texts, results, strict=True)
         ]
         typer.echo(json.dumps(table, indent=2))
         return
-    folders = {os.path.dirname(name) for name in opened.clip_ids if os.path.isabs(name)}
+    folders = {os.path.dirname(place_of(name).path) for name in opened.clip_ids if os.path.isabs(name)}
     root = os.path.commonpath(folders) if folders else None
     for text, hits in zip(texts, results, strict=True):
         show(f"query: {text}")
         for hit in hits:
-            show(f"{hit.rank:3}  {hit.score:.3f}  {_short_name(hit.clip_id, root)}")
+            show(f"{hit.rank:3}  {hit.score:.3f}  {_short_name(place_of(hit.clip_id), root)}")
             show(f"     {_weights_line(hit)}")
 
 
@@ -274,6 +329,8 @@ def info(gallery: _Gallery) -> None:
         show(f"queries: {len(opened.queries)}")
     show(f"model: {opened.model or 'unknown'} (fingerprint {(opened.fingerprint or 'unknown')[:12]})")
     show(f"query temperature: {opened.query_temperature}")
+    if opened.metadata.get("segment") is not None:
+        show(f"windows: {opened.metadata['segment']:g} s")
     for name, values in opened.calibration.items():
         show(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")
     show(f"clips of which a stream could not be read: {len(opened.problems())}")

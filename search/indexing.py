@@ -5,9 +5,13 @@ A file is embedded once, and again only when its content changes. What cannot be
 
 import hashlib
 import os
-from collections.abc import Iterable
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 from tqdm import tqdm
 from transformers import PreTrainedModel
@@ -15,6 +19,8 @@ from transformers import PreTrainedModel
 from gallery.embedding import check_reading, embed_clips, read_batches
 from gallery.files import sha256_of
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from gallery.windows import SEGMENT, clip_id_of, place_of_clip, windows_of
+from modeling_scalar.decoding_scalar import read_duration
 from modeling_scalar.media_scalar import LimitError, Limits, check_file, find_sidecar
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 
@@ -29,8 +35,8 @@ class IndexReport:
     """What one run did. Every file given is in exactly one of `new`, `changed`, `unchanged` and `unreadable`.
 
     `not_retried` is the part of `unreadable` that failed in an earlier run and has not changed since; `problems` lists
-    clips of this run of which some stream could not be read; `vanished` are clips whose file is gone, `pruned` says
-    whether they were taken out.
+    files of this run of which some stream could not be read; `cut` are files of this run of which the encoder hears
+    the beginning alone; `vanished` are files that are gone, `pruned` says whether their clips were taken out.
     """
 
     new: list[str] = field(default_factory=list)
@@ -39,6 +45,7 @@ class IndexReport:
     unreadable: list[MediaFile] = field(default_factory=list)
     not_retried: list[str] = field(default_factory=list)
     problems: dict[str, list[str]] = field(default_factory=dict)
+    cut: list[str] = field(default_factory=list)
     vanished: list[str] = field(default_factory=list)
     pruned: bool = False
 
@@ -109,28 +116,110 @@ def _unchanged_since(path: str, known: MediaFile) -> int | None:
     return mtime_ns if is_same else None
 
 
+_UNFINISHED = "not all of its windows are embedded yet"  # the reason that is noted of a file until they are
+_BAR = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}]"  # of files that are read in parts
+_NOTHING = "it has no picture, no sound and no subtitles"
+
+
+@dataclass(eq=False)
+class _Source:
+    """A file that is read, whole or window by window, and what is noted of it."""
+
+    path: str
+    num_windows: int
+    is_resumed: bool = False
+    file: MediaFile | None = None
+    lock: Any = field(default_factory=Lock)
+    num_left: int = 0
+    num_clips: int = 0
+    is_begun: bool = False
+    was_known: bool = False
+    reasons: dict[str, list[str | None]] = field(default_factory=dict)
+    problems: dict[str, list[str | None]] = field(default_factory=dict)
+    is_cut: bool = False
+
+    def told(self, found: dict[str, list[str | None]]) -> list[str]:
+        """What was found, each with the seconds of its windows, unless it is true of all."""
+        lines = []
+        for text, spans in found.items():
+            if len(spans) < self.num_windows:
+                more = f" and {len(spans) - 3} more windows" if len(spans) > 3 else ""
+                text = f"{', '.join(map(str, spans[:3]))}{more}: {text}"
+            lines.append(text)
+        return lines
+
+    def look(self) -> MediaFile:
+        """Note the file as it is before it is read, once for all its windows."""
+        with self.lock:
+            if self.file is None:
+                self.file = MediaFile(self.path, 0, 0, "")
+                try:
+                    size, mtime_ns = clip_stat(self.path)
+                    self.file = MediaFile(self.path, size, mtime_ns, clip_sha256(self.path))
+                except (OSError, ValueError) as error:
+                    self.file = replace(self.file, reason=str(error).removeprefix(f"{self.path}: "))
+            return self.file
+
+
 @dataclass
 class _Read:
-    """What is noted of a file that was read; `file.reason` says why it is no clip."""
+    """What is noted of a window that was read; `reason` says why it is no clip."""
 
-    file: MediaFile
+    source: _Source
+    window: tuple[float, float | None] | None
     duration: float | None = None
     problems: list[str] = field(default_factory=list)
+    reason: str | None = None
+    is_cut: bool = False
+
+    @property
+    def clip_id(self) -> str:
+        """The name of the clip."""
+        return clip_id_of(self.source.path, self.window)
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether something could not be read: a window in which there is nothing is none."""
+        return self.reason is not None and (self.window is None or self.reason != _NOTHING)
+
+    def count(self) -> None:
+        """Add what was found to what is known of the file."""
+        source = self.source
+        source.num_left -= 1
+        source.is_cut |= self.is_cut
+        source.num_clips += self.reason is None
+        for problem in self.problems:
+            source.problems.setdefault(problem, []).append(self.span)
+        if self.reason is not None:
+            source.reasons.setdefault(self.reason, []).append(self.span)
+
+    @property
+    def span(self) -> str | None:
+        """The seconds of the window, as people read them."""
+        return None if self.window is None else place_of_clip(self.clip_id).span
 
 
-def _read(processor: ScalarProcessor, path: str, on_error: str) -> tuple[_Read, Clip | None]:
-    """Read one file; whatever is wrong with it is noted."""
-    file = MediaFile(path, 0, 0, "")
+def _read(
+    processor: ScalarProcessor, item: tuple[_Source, tuple[float, float | None] | None], on_error: str
+) -> tuple[_Read, Clip | None]:
+    """Read one window of a file; whatever is wrong with it is noted."""
+    source, window = item
+    path, note = source.path, _Read(source, window)
+    note.reason = source.look().reason
+    if note.reason is not None:
+        return note, None
+    options = {} if window is None else {"window": window}
     try:
-        size, mtime_ns = clip_stat(path)
-        file = MediaFile(path, size, mtime_ns, clip_sha256(path))
-        clip = processor.read_clip(path, on_error=on_error, processed=True)
+        clip = processor.read_clip(path, on_error=on_error, processed=True, **options)
         problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names the file too
         if clip.is_empty:
-            raise ValueError("; ".join(problems) or "it has no picture, no sound and no subtitles")
+            raise ValueError("; ".join(problems) or _NOTHING)
     except (OSError, ValueError) as error:
-        return _Read(replace(file, reason=str(error).removeprefix(f"{path}: "))), None
-    return _Read(file, clip.duration, problems), clip
+        note.reason = str(error).removeprefix(f"{path}: ")
+        return note, None
+    note.duration, note.problems = clip.duration, problems
+    note.is_cut = (clip.duration or 0) > processor.max_audio_seconds
+    return note, clip
 
 
 def _plan(
@@ -141,16 +230,19 @@ def _plan(
     limits: Limits,
     report: IndexReport,
     batch_size: int,
-) -> list[str]:
-    """Return the files that must be read; report the others."""
-    todo, touched, problems = [], [], gallery.problems()
+    clips: dict[str, list[str]],
+) -> dict[str, bool]:
+    """Return the files that must be read, and of which only windows are missing; report the others."""
+    todo, touched, problems = {}, [], gallery.problems()
     for path in files:
         known = gallery.files.get(path)
         mtime_ns = None if known is None else _unchanged_since(path, known)
-        told = [] if known is None else problems.get(path, []) if known.reason is None else [known.reason]
+        told = [] if known is None or known.reason is None else [known.reason]
+        told += [problem for name in clips.get(path, ()) for problem in problems.get(name, ())]
         is_worth_it = any(LimitError.no_longer_holds(problem, limits) for problem in told)
-        if mtime_ns is None or is_worth_it or (known.reason is not None and retry):
-            todo.append(path)
+        is_unfinished = mtime_ns is not None and known.reason == _UNFINISHED
+        if mtime_ns is None or is_worth_it or is_unfinished or (known.reason is not None and retry):
+            todo[path] = is_unfinished
             continue
         if mtime_ns != known.mtime_ns:  # touched, same content: remember, so as not to hash it again
             touched.append(replace(known, mtime_ns=mtime_ns))
@@ -167,14 +259,68 @@ def _plan(
     return todo
 
 
-def _look_for_vanished(gallery: Gallery, writer: GalleryWriter, prune: bool, report: IndexReport) -> None:
+def _clips_of_files(gallery: Gallery) -> dict[str, list[str]]:
+    """The clips of each file: itself, or its windows."""
+    clips: dict[str, list[str]] = {}
+    has_windows = gallery.metadata.get(SEGMENT) is not None
+    for name in gallery.clip_ids:
+        path = place_of_clip(name).path if has_windows and name not in gallery.files else name
+        clips.setdefault(path, []).append(name)
+    return clips
+
+
+def _look_for_vanished(
+    gallery: Gallery, writer: GalleryWriter, prune: bool, report: IndexReport, clips: dict[str, list[str]]
+) -> None:
     """Report clips whose file is gone; with `prune`, take them and the records of such failures out."""
     gone = [file for path, file in gallery.files.items() if not os.path.exists(path)]
     report.vanished = [file.path for file in gone if file.reason is None]
     report.pruned = prune
     if prune:
-        writer.remove_clips(path for path in report.vanished if path in writer)
+        writer.remove_clips(name for file in gone for name in clips.pop(file.path, ()))
         writer.forget_files(file.path for file in gone)
+
+
+def _sources(
+    todo: dict[str, bool], segment: float | None, limits: Limits, clips: dict[str, list[str]]
+) -> Iterator[tuple[_Source, tuple[float, float | None] | None]]:
+    """The windows that must be read, file by file."""
+    for path, is_resumed in todo.items():
+        try:
+            windows = windows_of(None if segment is None else read_duration(path, limits), segment)
+        except (OSError, ValueError):  # reading it will say what is wrong
+            windows = [None]
+        there = clips.get(path, ()) if is_resumed else ()
+        missing = [window for window in windows if clip_id_of(path, window) not in there] or windows
+        source = _Source(path, len(missing), is_resumed)
+        source.num_left, source.num_clips = len(missing), len(windows) - len(missing)
+        yield from ((source, window) for window in missing)
+
+
+def _note(writer: GalleryWriter, source: _Source, put: set[str], clips: dict[str, list[str]]) -> MediaFile | None:
+    """Bring what the gallery knows of a file up to date, after the clips `put`; `None` if that is no news."""
+    is_first, file = not source.is_begun, source.file
+    if is_first:
+        source.is_begun, source.was_known = True, source.path in clips and not source.is_resumed
+        if not source.is_resumed:  # what was embedded before is no longer what the file holds
+            writer.remove_clips(name for name in clips.get(source.path, ()) if name not in put)
+    if source.num_left:
+        return replace(file, reason=_UNFINISHED) if is_first else None
+    if not source.num_clips and file.reason is None:
+        source.file = file = replace(file, reason="; ".join(source.told(source.reasons)))
+    return file
+
+
+def _tell(source: _Source, report: IndexReport) -> None:
+    """Report a file that is finished."""
+    if not source.num_clips:
+        report.unreadable.append(source.file)
+        return
+    (report.changed if source.was_known else report.new).append(source.path)
+    if told := source.told(source.problems) + source.told(source.reasons):
+        report.problems[source.path] = told
+    if source.is_cut:
+        report.cut.append(source.path)
 
 
 def index_files(
@@ -192,60 +338,79 @@ def index_files(
     """
     Bring a gallery up to date with files; every batch is committed when it is embedded.
 
+    Where the metadata of the gallery has a `"segment"`, in seconds, longer files are cut into windows, each a clip of
+    its own (see [`~gallery.windows`]). A run that ends between two windows of a file goes on there.
+
     Args:
         files (`list[str]`): as returned by `find_files`. Clips of the gallery that are not among them are kept.
         writer ([`~gallery.gallery.GalleryWriter`]): the gallery; its `metadata` names the model.
-        batch_size (`int`): files read and clips embedded at a time, and what a kill can lose.
+        batch_size (`int`): clips read and embedded at a time, and what a kill can lose.
         num_workers (`int`): threads that read batches ahead.
         on_error (`str`): "missing": a stream that cannot be decoded counts as absent, a file in which nothing can be
             read is reported, left out, and not tried again until it changes, or until a limit that it exceeded is
             raised. "raise": the first problem ends the run.
         prune (`bool`): take clips whose file is gone out of the gallery, instead of only reporting them.
-        progress (`bool`): show a progress bar on stderr.
+        progress (`bool`): show a progress bar on stderr and, after the first batch, how fast it goes.
 
     Raises:
         ValueError: an option is out of range, or a file cannot be read and `on_error` is "raise".
     """
     check_reading(batch_size, on_error, num_workers)
     report, gallery = IndexReport(), writer.gallery()
-    _look_for_vanished(gallery, writer, prune, report)
-    todo = _plan(files, gallery, writer, on_error == "raise", processor.limits, report, batch_size)
+    clips, segment = _clips_of_files(gallery), writer.metadata.get(SEGMENT)
+    _look_for_vanished(gallery, writer, prune, report, clips)
+    todo = _plan(files, gallery, writer, on_error == "raise", processor.limits, report, batch_size, clips)
     writer.commit()
-    with tqdm(total=len(todo), unit="file", disable=not progress) as bar:
+    items = _sources(todo, segment, processor.limits, clips)
+    begun = time.monotonic()
+    with tqdm(total=len(todo), unit="file", disable=not progress, bar_format=_BAR if segment else None) as bar:
         for batch in read_batches(
-            processor, todo, lambda path: _read(processor, path, on_error), batch_size, num_workers
+            processor, items, lambda item: _read(processor, item, on_error), batch_size, num_workers
         ):
             stop = len(batch.notes)
-            failed = [place for place, note in enumerate(batch.notes) if note.file.reason is not None]
+            failed = [place for place, note in enumerate(batch.notes) if note.is_failure]
             if failed and on_error == "raise":
                 stop = failed[0]  # the files before this one are good
+            notes = batch.notes[:stop]
             read = [batch.notes[place] for place in batch.embeddable if place < stop]
-            known = [note.file.path in writer for note in read]
             if read:
                 embeds, mask, concat_embeds = embed_clips(model, batch.features)
                 rows = slice(len(read))
                 writer.put_clips(
-                    [note.file.path for note in read],
+                    [note.clip_id for note in read],
                     embeds[rows],
                     mask[rows],
                     None if concat_embeds is None else concat_embeds[rows],
                     durations=[note.duration for note in read],
                     problems=[note.problems for note in read],
                 )
-            failed = [batch.notes[place].file for place in failed]
-            # What was embedded is no longer what such a file holds.
-            writer.remove_clips(file.path for file in failed if stop == len(batch.notes) and file.path in writer)
-            noted = [note.file for note in batch.notes[:stop]]
-            writer.put_files([file for file in noted if file != gallery.files.get(file.path)])  # or it is no news
+            for note in notes:
+                note.count()
+            put, sources = {note.clip_id for note in read}, dict.fromkeys(note.source for note in notes)
+            begins = {source for source in sources if not source.is_begun}
+            noted = [(source, _note(writer, source, put, clips)) for source in sources]
+            writer.put_files(
+                [
+                    file
+                    for source, file in noted
+                    if file is not None
+                    and (source not in begins or file != gallery.files.get(file.path))  # or no news
+                ]
+            )
             writer.commit()
             if stop < len(batch.notes):
-                raise ValueError(f"{failed[0].path}: {failed[0].reason}")
-            report.unreadable += failed
-            for note, is_known in zip(read, known, strict=True):
-                (report.changed if is_known else report.new).append(note.file.path)
-                if note.problems:
-                    report.problems[note.file.path] = note.problems
-            bar.update(len(batch.notes))
+                note = batch.notes[stop]
+                span = "" if note.span is None else f"{note.span}: "
+                raise ValueError(f"{note.source.path}: {span}{note.reason}")
+            for source in sources:
+                if not source.num_left:
+                    _tell(source, report)
+            bar.update(sum(1 / note.source.num_windows for note in notes) if segment else len(notes))
+            if begun is not None and progress and 0 < bar.n < len(todo):
+                seconds = time.monotonic() - begun
+                left = tqdm.format_interval(seconds * (len(todo) - bar.n) / bar.n)
+                bar.write(f"{len(read) / seconds:.2g} clips per second; about {left} left", file=sys.stderr)
+            begun = None
     return report
 
 

@@ -25,7 +25,7 @@ DIM = 8
 class FakeProcessor:
     """Files hold text such as "7 video audio": a seed and the modalities; "broken-audio" is a stream that fails."""
 
-    limits = Limits()
+    limits, max_audio_seconds = Limits(), float("inf")
 
     def read_clip(self, path, *, on_error, processed):
         words = open(path, encoding="utf-8").read().split()

@@ -17,7 +17,7 @@ from search.__main__ import app
 class FakeProcessor:
     """Files hold the words "video", "audio" and "subtitle", whichever they have."""
 
-    limits = Limits()
+    limits, max_audio_seconds = Limits(), float("inf")
 
     def read_clip(self, path, *, on_error, processed):
         words = open(path, encoding="utf-8").read().split()

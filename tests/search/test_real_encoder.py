@@ -1,0 +1,63 @@
+"""The encoder that is taken by default, with its weights, on four real clips: what must hold, not numbers."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gallery.embedding import embed_captions, embed_fused
+from gallery.gallery import Gallery
+from gallery.provenance import model_folder
+from modeling_scalar import load_model
+from modeling_scalar.loading_scalar import default_device
+from search.__main__ import _DEFAULT_MODEL, app
+
+pytestmark = pytest.mark.network
+
+DESCRIPTIONS = {
+    "video1.mp4": "a muscular light brown dog stands on dry ground",
+    "video2.mp4": "a husky with a pink collar howls on a sofa",
+    "video3.mp4": "a ginger kitten walks over a rock by the water",
+    "video4.mp4": "a black cat lies on a tiled floor",
+}
+
+
+@pytest.fixture(scope="module")
+def gallery(shared_dir, tmp_path_factory):
+    """The four clips, indexed as the README does it."""
+    try:
+        model_folder(_DEFAULT_MODEL)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    output = tmp_path_factory.mktemp("real") / "gallery"
+    arguments = ["index", str(shared_dir / "data" / "videos"), "--output", str(output)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "744,371,488 parameters" in result.stderr
+    return output
+
+
+def test_the_description_of_each_clip_finds_it_first(gallery):
+    result = CliRunner().invoke(app, ["query", str(gallery), *DESCRIPTIONS.values(), "--json"])
+    assert result.exit_code == 0, result.output
+    found = [entry["hits"][0]["path"].rsplit("/", 1)[-1] for entry in json.loads(result.stdout)]
+    assert found == list(DESCRIPTIONS)
+
+
+def test_vectors_are_whole_and_tell_clips_apart(gallery):
+    opened = Gallery.open(gallery)
+    assert opened.dim == 768 and opened.modality_mask[:, 0].all()
+    embeds = opened.modality_embeds().float()
+    assert embeds.isfinite().all()
+    video = embeds[:, 0]
+    others = (video @ video.T).masked_fill(torch.eye(len(video), dtype=torch.bool), -1)
+    assert others.max() < 0.99
+
+
+def test_the_fused_vector_is_near_its_own_description(gallery, shared_dir):
+    model, processor = load_model(model_folder(_DEFAULT_MODEL), device=default_device())
+    clips = [processor.read_clip(shared_dir / "data" / "videos" / name, processed=True) for name in DESCRIPTIONS]
+    fused = embed_fused(model, processor.fuse(clips))
+    cosines = embed_captions(model, processor, list(DESCRIPTIONS.values())) @ fused.T
+    assert cosines.argmax(dim=0).tolist() == [0, 1, 2, 3]

@@ -1,0 +1,197 @@
+"""Long files are indexed as windows."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gallery.gallery import Gallery, GalleryWriter
+from modeling_scalar import load_model
+from search import indexing
+from search.__main__ import app
+from search.indexing import find_files, index_files
+from tests.joint_encoders import write_joint_encoder
+from tests.media_corpus import media, tone, wav
+
+TALK = ["talk.mkv#t=0,2", "talk.mkv#t=2,4", "talk.mkv#t=4"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return write_joint_encoder(tmp_path_factory.mktemp("windows") / "encoder")
+
+
+@pytest.fixture(scope="module")
+def loaded(encoder):
+    """The encoder and its processor, for all commands: loading takes longest."""
+    return load_model(encoder)
+
+
+@pytest.fixture
+def place(encoder, loaded, tmp_path, monkeypatch):
+    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: loaded)
+    (tmp_path / "encoder").symlink_to(encoder)
+    (tmp_path / "clips").mkdir()
+    write_talk(tmp_path)
+    (tmp_path / "clips" / "short.wav").write_bytes(wav(tone(16_000)))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_talk(place, seconds=6):
+    data = media("matroska", "mjpeg", "pcm_s16le", frames=10 * seconds, seconds=seconds, size=(32, 32))
+    (place / "clips" / "talk.mkv").write_bytes(data)
+    cues = "".join(f"{n}\n00:00:0{n},000 --> 00:00:0{n},900\nword {n}\n\n" for n in range(seconds))
+    (place / "clips" / "talk.srt").write_text(cues)
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert result.exit_code == code, result.output
+    return result
+
+
+def index(*options, code=0):
+    arguments = ["--model", "encoder", "--output", "gallery", "--dtype", "float32"]
+    return run("index", "clips", *arguments, *options, code=code)
+
+
+def names(gallery="gallery"):
+    return sorted(name.rsplit("/", 1)[-1] for name in Gallery.open(gallery).clip_ids)
+
+
+def test_each_window_is_a_clip_with_what_is_in_it(place, loaded):
+    assert "2 new, 0 changed, 0 unchanged, 0 unreadable; 4 clips" in index("--segment", "2").stdout
+    assert names() == ["short.wav", *TALK]
+    gallery, (model, processor) = Gallery.open("gallery"), loaded
+    for name, window in zip(TALK, ((0, 2), (2, 4), (4, None)), strict=True):
+        row = [clip.rsplit("/", 1)[-1] for clip in gallery.clip_ids].index(name)
+        clip = processor.read_clip("clips/talk.mkv", window=window)
+        assert clip.subtitle == f"word {window[0]} word {window[0] + 1}" and clip.duration == pytest.approx(2)
+        with torch.no_grad():
+            expected, _ = model.get_modality_features(**processor(clips=[clip]))
+        torch.testing.assert_close(gallery.modality_embeds()[row], expected[0], atol=1e-6, rtol=0)
+    told = index().stdout
+    assert "0 new, 0 changed, 2 unchanged" in told and len(Gallery.open("gallery")) == 4
+
+
+def test_hits_show_their_seconds_and_a_file_once_if_wanted(place):
+    index("--segment", "2")
+    told = run("query", "gallery", "word 2").stdout
+    for span in ("talk.mkv [0-2 s]", "talk.mkv [2-4 s]", "talk.mkv [4 s to the end]", "short.wav\n"):
+        assert span in told
+    (every,) = json.loads(run("query", "gallery", "word 2", "--json").stdout)
+    (once,) = json.loads(run("query", "gallery", "word 2", "--json", "--per-file", "--k", "2").stdout)
+    assert [hit["rank"] for hit in once["hits"]] == [1, 2] and len(every["hits"]) == 4
+    best = next(hit for hit in every["hits"] if hit["path"].endswith("talk.mkv"))
+    shown = next(hit for hit in once["hits"] if hit["path"].endswith("talk.mkv"))
+    assert shown | {"rank": 0} == best | {"rank": 0} and {hit["path"][-8:] for hit in once["hits"]} == {
+        "talk.mkv",
+        "hort.wav",
+    }
+    assert (best["start"], best["stop"]) in ((0.0, 2.0), (2.0, 4.0), (4.0, None))
+
+
+def test_a_run_that_ends_between_two_windows_goes_on_there(place, loaded, monkeypatch):
+    model, processor = loaded
+    files, embedded = find_files(["clips/talk.mkv"]), []
+    embed = indexing.embed_clips
+
+    def fail_at_the_second(model, features):
+        embedded.append(1)
+        if len(embedded) == 2:
+            raise KeyboardInterrupt
+        return embed(model, features)
+
+    def index_one_by_one():
+        with GalleryWriter("gallery", "float32") as writer:
+            writer.metadata = writer.metadata or {"model": "encoder", "segment": 2}
+            return index_files(files, writer, model, processor, batch_size=1, num_workers=1)
+
+    monkeypatch.setattr(indexing, "embed_clips", fail_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        index_one_by_one()
+    assert names() == TALK[:1] and "not all of its windows" in Gallery.open("gallery").files[files[0]].reason
+    report = index_one_by_one()
+    assert len(embedded) == 4 and names() == TALK and report.new == files and not report.unreadable
+    assert Gallery.open("gallery").files[files[0]].reason is None
+    assert index_one_by_one().unchanged == files and len(embedded) == 4
+
+
+def test_a_file_that_changed_loses_its_old_windows(place):
+    index("--segment", "2")
+    before = Gallery.open("gallery").modality_embeds().clone()
+    write_talk(place, seconds=4)
+    assert "1 changed, 1 unchanged" in index().stdout
+    assert names() == ["short.wav", "talk.mkv#t=0,2", "talk.mkv#t=2"]
+    (place / "clips" / "talk.srt").unlink()  # the subtitles alone
+    assert "1 changed" in index().stdout
+    gallery = Gallery.open("gallery")
+    assert [not name.endswith("wav") for name in gallery.clip_ids] == gallery.modality_mask[:, 0].tolist()
+    assert not gallery.modality_mask[:, 2].any() and len(before) == 4
+    (place / "clips" / "talk.mkv").write_bytes(b"no video")
+    told = index().stdout
+    assert "1 unreadable" in told and names() == ["short.wav"]
+    assert "not tried again" in index().stdout
+
+
+def test_windows_of_a_file_that_is_gone_are_pruned(place):
+    index("--segment", "2")
+    (place / "clips" / "talk.mkv").unlink()
+    assert "gone from disk (kept" in index().stdout and len(names()) == 4
+    assert "gone from disk (removed)" in index("--prune").stdout and names() == ["short.wav"]
+    assert len(Gallery.open("gallery").files) == 1
+
+
+def test_repairing_keeps_windows_and_forgets_files_of_which_one_is_lost(place):
+    index("--segment", "2", "--batch-size", "1")
+    (place / "gallery" / "gallery.json").unlink()
+    run("repair", "gallery")
+    assert len(names()) == 4 and "2 unchanged" in index().stdout
+    shards = sorted((place / "gallery" / "clips").glob("*.arrow"))
+    shards[-1].write_bytes(b"damaged")
+    run("repair", "gallery")
+    assert len(names()) < 4
+    index()
+    assert names() == ["short.wav", *TALK]
+
+
+def test_what_is_wrong_with_a_window_is_told_with_its_seconds(place):
+    (place / "clips" / "talk.srt").write_bytes(b"\xff\xfe")
+    lines = ("a", *" " * 5, "b")  # nothing between the first second and the last
+    data = media("matroska", "mjpeg", "", "subrip", frames=5, size=(32, 32), lines=lines)
+    (place / "clips" / "gap.mkv").write_bytes(data)
+    told = index("--segment", "2", "--on-error", "missing").stdout.split("\n")
+    (gap,) = [line for line in told if "gap.mkv" in line]
+    assert gap.startswith("partly read: ") and "gap.mkv: 2-4 s: it has no picture" in gap
+    (talk,) = [line for line in told if "talk.mkv" in line]
+    assert talk.count("not UTF-8") == 1 and " s: " not in talk  # it is true of every window
+    assert [name for name in names() if name.startswith("gap")] == ["gap.mkv#t=0,2", "gap.mkv#t=4"]
+    assert "3 unchanged" in index().stdout
+    arguments = ["--model", "encoder", "--output", "other", "--segment", "2", "--on-error", "raise"]
+    assert "not UTF-8" in run("index", "clips", *arguments, code=1).stderr
+    assert names("other") == ["gap.mkv#t=0,2", "gap.mkv#t=4", "short.wav"]  # in which nothing is damaged
+
+
+def test_a_gallery_keeps_the_length_of_its_windows(place):
+    index("--segment", "2")
+    assert "holds windows of 2 seconds" in index("--segment", "3", code=1).stderr
+    assert "windows: 2 s" in run("info", "gallery").stdout
+    run("index", "clips", "--model", "encoder", "--output", "whole")
+    refused = run("index", "clips", "--model", "encoder", "--output", "whole", "--segment", "2", code=1)
+    assert "holds whole files" in refused.stderr
+
+
+def test_sound_that_the_encoder_does_not_hear_is_told_with_the_way_to_keep_it(place):
+    (place / "clips" / "long.wav").write_bytes(wav(tone(31 * 16_000)))
+    told = index().stdout
+    assert "long.wav" in told and "after the first 30 s is left out" in told and "--segment 30" in told
+    assert "left out" not in index().stdout  # of what was indexed before
+    assert np.isclose(sum(Gallery.open("gallery").modality_mask[:, 1].tolist()), 3)
+
+
+def test_speed_and_time_left_are_said_after_the_first_batch(place):
+    told = index("--segment", "2", "--batch-size", "1").stderr
+    assert told.count("clips per second; about") == 1 and " left" in told
