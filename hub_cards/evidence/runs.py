@@ -268,10 +268,13 @@ def read_emissions(path: str | os.PathLike) -> Emissions | None:
 
 # Weights ------------------------------------------------------------------------------------------------------------
 
+# Numbers of a joint encoder that are saved with its weights and are none: nothing can train them.
+_BUFFERS = ("input_max", "input_min", "layer_scalar", "output_max", "output_min")
+
 
 def count_parameters(files: Iterable[str | os.PathLike]) -> dict[str, int]:
     """
-    Count what safetensors files hold, by the part of the model. Only their headers are read.
+    Count the parameters that safetensors files hold, by the part of the model. Only their headers are read.
 
     Args:
         files (`Iterable[str]`): the files of a model, or that of an adapter.
@@ -295,6 +298,8 @@ def count_parameters(files: Iterable[str | os.PathLike]) -> dict[str, int]:
         shapes |= found
     counts: dict[str, int] = {}
     for name in sorted(shapes):
+        if name.rpartition(".")[2] in _BUFFERS:
+            continue
         part = part_of(name)
         counts[part] = counts.get(part, 0) + math.prod(shapes[name])
     return counts
