@@ -225,19 +225,35 @@ def run(
         ),
     ] = None,
     fusion_weight: Annotated[float | None, typer.Option(help="The same, with this weight.")] = None,
+    fused: Annotated[
+        bool,
+        typer.Option(
+            "--fused",
+            help="Also measure the vectors that a joint encoder itself fuses of several modalities; this reads the "
+            "clips again, and embeds them for each set of modalities that a mask leaves.",
+        ),
+    ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Clips or captions per forward pass.")] = 32,
     on_error: _OnError = "raise",
     num_workers: Annotated[int, typer.Option(min=1, help="Threads that read clips ahead.")] = 2,
     device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
+    model_dtype: Annotated[
+        Literal["bfloat16", "float16", "float32"] | None,
+        typer.Option(help="Precision in which the model computes, as of `search index`."),
+    ] = None,
     limit: Limit = None,
 ) -> None:
     """Evaluate a model on a benchmark, or embeddings: print the table, write a report and all that repeats it."""
+    import logging
+
     from eval.reports.report import format_table
     from eval.run import RunConfig
     from eval.run import run as run_evaluation
     from modeling_scalar import Limits
     from modeling_scalar.loading_scalar import load_plugins
 
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("eval").setLevel(logging.INFO)
     load_plugins(plugin or [])
     config = RunConfig(
         output,
@@ -251,7 +267,9 @@ def run(
         mask_seed=mask_seed,
         batch_size=batch_size,
         on_error=on_error,
+        fused=fused,
         device=device,
+        model_dtype=model_dtype,
         label=label,
         two_stage=two_stage,
         depths=depth,

@@ -1,6 +1,7 @@
 """One evaluation: a model and a benchmark, or embeddings, in; one folder with everything that was measured out."""
 
 import json
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -11,19 +12,23 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks import Split, configure_processor, describe_benchmark, load_split
 from eval.benchmarks.rows import query_kinds
 from eval.embedding.embed_dataset import embed_dataset
+from eval.embedding.embed_fused import check_fuses, embed_fused_dataset
 from eval.embedding.embeddings import Embeddings, load_embeddings
 from eval.embedding.query_gallery import query_gallery
 from eval.protocol.first_stage import (
+    FUSED,
     RATES,
     check_methods,
     evaluate_embeddings,
     measurable_methods,
     pathways,
+    protocol_masks,
     query_table,
     recall_differences,
     recalls_by_kind,
@@ -39,11 +44,13 @@ from eval.reports.report import format_table, write_report
 from eval.reports.result_files import load_results
 from gallery.embedding import check_reading
 from gallery.files import write_json
-from gallery.gallery import Gallery, is_gallery
+from gallery.gallery import Gallery, calibration_of, is_gallery
 from gallery.provenance import describe, source_state, versions
 from modeling_scalar import Limits, load_model
-from modeling_scalar.aggregation_scalar import METHODS
-from modeling_scalar.loading_scalar import device_of_name
+from modeling_scalar.loading_scalar import device_of_name, said_of
+from modeling_scalar.pairs_scalar import CALIBRATION
+
+logger = logging.getLogger(__name__)
 
 _COMPARED = ("uniform", "gram")  # with the model's own score, beside the best pathway
 
@@ -68,7 +75,11 @@ class RunConfig:
             [`~eval.protocol.first_stage.evaluate_embeddings`].
         batch_size (`int`), on_error (`str`), num_workers (`int`), progress (`bool`): see
             [`embed_dataset`].
+        fused (`bool`): also measure the vectors that a joint encoder fuses itself; they are embedded for each set of
+            modalities that the masks leave of a clip, see [`~eval.embedding.embed_fused.embed_fused_dataset`].
         device (`str`, *optional*): where the model runs; by default on the accelerator if there is one.
+        model_dtype (`str`, *optional*): `"bfloat16"`, `"float16"` or `"float32"`, in which the model computes; by
+            default [`~modeling_scalar.loading_scalar.default_dtype`].
         label (`str`, *optional*): name of the row in tables; by default the name of the model's folder without its
             seed.
         two_stage (`bool`, *optional*): whether to measure the second stage; by default if the model has one and there
@@ -101,7 +112,9 @@ class RunConfig:
     mask_seed: int = 0
     batch_size: int = 32
     on_error: str = "raise"
+    fused: bool = False
     device: str | None = None
+    model_dtype: str | None = None
     label: str | None = None
     two_stage: bool | None = None
     depths: Sequence[int] = (50,)
@@ -138,8 +151,12 @@ class RunConfig:
         for depth in self.depths:
             check_depth(depth)
         self._check_fusion()
+        if self.fused and self.model_path is None:
+            raise ValueError("Fused vectors are made from clips: give the model, the benchmark and its root too.")
         device_of_name(self.device)
         check_reading(self.batch_size, self.on_error, self.num_workers)
+        if self.model_dtype not in (None, "bfloat16", "float16", "float32"):
+            raise ValueError(f"`model_dtype` must be bfloat16, float16 or float32, got {self.model_dtype!r}.")
         if self.policies is not None:
             check_policies(self.policies, ())
 
@@ -220,8 +237,9 @@ def _open_source(config: RunConfig) -> _Source:
     fusion_split = None if config.fusion_split is None else load(config.fusion_split)
     if fusion_split is not None:
         _check_apart(config, split, fusion_split)
-    model, processor = load_model(config.model_path)
-    model.to(device_of_name(config.device))
+    dtype = None if config.model_dtype is None else getattr(torch, config.model_dtype)
+    model, processor = load_model(config.model_path, dtype, device_of_name(config.device))
+    logger.info("%s: %s.", config.model_path, said_of(model))
     processor.limits = config.limits or processor.limits
     return _Source(model, configure_processor(processor, split.processing), split, fusion_split)
 
@@ -285,10 +303,18 @@ def _prepare(config: RunConfig) -> tuple[Embeddings, _Source | None]:
         given = load_embeddings(path, config.normalize)
     source = None if config.model_path is None else _open_source(config)
     reranker = _reranker(config, source)
+    if config.fused:
+        check_fuses(source.model)
     if given is None:
-        return _embed(config, source, gallery), reranker
-    if source is not None:
+        given = _embed(config, source, gallery)
+    elif source is not None:
         given.metadata = query_kinds(source.split.dataset, source.split.task) | given.metadata
+    if config.fused:
+        masks = protocol_masks(given, config.rates, config.mask_seed)
+        model, processor, split = source.model, source.processor, source.split
+        given.fused_embeds = embed_fused_dataset(
+            model, processor, split.dataset, given, masks, task=split.task, **config.reading()
+        )
     return given, reranker
 
 
@@ -298,8 +324,10 @@ def _prepare(config: RunConfig) -> tuple[Embeddings, _Source | None]:
 def _score_options(described: Mapping[str, Any]) -> dict[str, Any]:
     """How the model scores, as its embeddings tell; by default the paper's way. JSON has an infinity as a string."""
     options = {"query_temperature": described.get("query_temperature", 0.1)} | described.get("score_options", {})
-    method = options.pop("method", "scalar")
-    return {"method": method, **{name: float(value) for name, value in options.items()}}
+    method, calibration = options.pop("method", "scalar"), calibration_of(described)
+    return (
+        {"method": method} | {name: float(options[name]) for name in options if name not in CALIBRATION} | calibration
+    )
 
 
 def _first_stage(
@@ -308,16 +336,17 @@ def _first_stage(
     """The metrics of the first stage, and the table of queries."""
     options = {name: value for name, value in score.items() if name != "method"}
     methods = measurable_methods(embeddings) if config.methods is None else config.methods
-    methods = tuple(dict.fromkeys((score["method"], *methods)))
+    fused = () if embeddings.fused_embeds is None else (FUSED,)
+    methods = tuple(dict.fromkeys((score["method"], *fused, *methods)))
     measured = evaluate_embeddings(
         embeddings, methods, config.rates, config.mask_seed, progress=config.progress, **options
     )
-    joint = [name for name in methods if not METHODS[name].is_pathway]
+    joint = [name for name in methods if name not in pathways()]
     measured["ladder"] = subset_ladder(embeddings, joint, **options) if joint else []
     methods = tuple(measured["rates"][0]["methods"])
     queries = query_table(embeddings, methods, **options)
     best = max(pathways(), key=lambda name: queries[f"rank_{name}"].count(1))
-    compared = [name for name in _COMPARED if name in methods]
+    compared = [name for name in (*fused, *_COMPARED) if name in methods]
     measured["differences"] = recall_differences(queries, score["method"], [*compared, best])
     kinds = embeddings.kinds()
     if any(kinds):
@@ -327,13 +356,13 @@ def _first_stage(
 
 
 def _fusion(config: RunConfig, reranker: _Source, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The weight of a match logit, and how it was chosen: on the other split, with nothing masked."""
+    """The weight of a match logit, and how it was chosen: on the other split, under the same masks."""
     if reranker.fusion_split is None:
         return None if config.fusion_weight is None else {"split": None, "weight": config.fusion_weight}
     model, processor, split = reranker.model, reranker.processor, reranker.fusion_split
     embeddings = embed_dataset(model, processor, split.dataset, task=split.task, **config.reading())
-    policies = _policies(config, reranker)[:1]
-    chosen = TwoStage(model, processor, split.dataset, embeddings, policies=policies, **options).choose_weight()
+    masks = {"rates": config.rates, "mask_seed": config.mask_seed, "policies": _policies(config, reranker)[:1]}
+    chosen = TwoStage(model, processor, split.dataset, embeddings, **masks, **options).choose_weight()
     return {"split": config.fusion_split, "num_clips": len(embeddings.clip_ids)} | chosen
 
 

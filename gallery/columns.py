@@ -143,13 +143,16 @@ def query_table(
     clip_ids: Sequence[Sequence[str]],
     dtype: str | None = None,
 ) -> pa.Table:
-    """Lay queries out as they are stored; `clip_ids`: of each query, the list of clips that it describes."""
+    """Lay queries out as they are stored; `clip_ids`: of each query, the list of clips that it describes.
+
+    Texts with a vector for each modality, `(queries, 3, dim)`, are stored with these one after the other.
+    """
     precision = precision_of(dtype or str(text_embeds.dtype).removeprefix("torch."))
     return pa.table(
         {
             "query_id": strings(query_ids),
             "caption": strings(captions),
-            "embedding": fixed_lists(text_embeds.to(precision)),
+            "embedding": fixed_lists(text_embeds.flatten(1).to(precision)),
             "clip_ids": pa.array([list(map(to_utf8, names)) for names in clip_ids], pa.list_(pa.string())),
         }
     )
@@ -271,6 +274,14 @@ def stacked(table: pa.Table, names: Sequence[str], where: Any, boolean: bool = F
     return result
 
 
+def text_embeds_of(queries: pa.Table, dim: int | None, where: Any) -> torch.Tensor:
+    """Copy the vectors of queries into one tensor: `(queries, dim)`, or `(queries, 3, dim)` where they have three."""
+    vectors = stacked(queries, ["embedding"], where)[:, 0]
+    if dim is not None and vectors.shape[1] == len(MODALITIES) * dim:
+        return vectors.unflatten(1, (len(MODALITIES), dim))
+    return vectors
+
+
 def off_unit(embeds: torch.Tensor) -> torch.Tensor:
     """Tell which vectors, on the last axis, miss the unit norm by more than rounding; those not finite do."""
     blocks = embeds.split(4096)  # a half-precision tensor is copied for it
@@ -300,6 +311,7 @@ __all__ = [
     "query_table",
     "stacked",
     "strings",
+    "text_embeds_of",
     "texts_of",
     "to_utf8",
 ]

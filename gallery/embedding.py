@@ -123,10 +123,19 @@ def embed_clips(
 
 
 @torch.no_grad()
+def embed_fused(model: PreTrainedModel, features: BatchFeature) -> torch.Tensor:
+    """Embed what `fuse` of a processor made of clips: `torch.FloatTensor` `(batch, dim)`, unit norm, on the CPU."""
+    return _unit(model.get_fused_features(**features.to(model.device, model.dtype)))
+
+
+@torch.no_grad()
 def embed_captions(model: PreTrainedModel, processor: ProcessorMixin, captions: Sequence[str]) -> torch.Tensor:
-    """Embed one batch of texts: `torch.FloatTensor` of shape `(batch, dim)`, unit norm, on the CPU."""
+    """Embed one batch of texts: `torch.FloatTensor` of shape `(batch, dim)`, unit norm, on the CPU.
+
+    `(batch, 3, dim)` by a model of which each modality meets a vector of its own.
+    """
     batch = processor(text=list(captions)).to(model.device)
     return _unit(model.embed_text(batch["input_ids"], batch["attention_mask"]))
 
 
-__all__ = ["Batch", "check_reading", "embed_captions", "embed_clips", "in_background", "read_batches"]
+__all__ = ["Batch", "check_reading", "embed_captions", "embed_clips", "embed_fused", "in_background", "read_batches"]

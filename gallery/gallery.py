@@ -9,8 +9,8 @@ On disk it is three tables (see [`~gallery.storage`]), each of which `datasets.l
     `concat_video_audio_subtitle` of checkpoints with concatenation heads; `duration` of the sound in seconds, if
     known; `problems` (list of strings): what could not be read and counts as absent.
 `queries/`
-    `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector; `clip_ids` (list of strings): the
-    clips that the query describes. Only benchmarks have them.
+    `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector, or one for each modality (3 D
+    floats); `clip_ids` (list of strings): the clips that the query describes. Only benchmarks have them.
 `files/`
     `path`, `size`, `mtime_ns`, `sha256` of each media file as it was when it was read, and `reason` (string) if
     nothing could be read. Only galleries of one's own files have them; the `clip_id` is the path then.
@@ -51,6 +51,7 @@ from gallery.columns import (
     query_table,
     stacked,
     strings,
+    text_embeds_of,
     texts_of,
     to_utf8,
 )
@@ -61,6 +62,7 @@ from gallery.storage import MANIFEST, Part, Writer, has_lost_its_manifest, read_
 from gallery.storage import verify as verify_files
 from modeling_scalar.aggregation_scalar import METHODS, query_weights
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.pairs_scalar import CALIBRATION, WEIGHING, check_calibration
 
 KEYS = {"clips": "clip_id", "files": "path", "queries": "query_id"}
 """The column that names the rows of a table."""
@@ -200,6 +202,16 @@ def check_metadata(metadata: Mapping[str, Any], where: Any) -> None:
             f"`query_temperature` in the metadata of {where}, a number of float32, must be above 0, or 'inf', got "
             f"{value!r:.80}."
         )
+    try:
+        check_calibration(**calibration_of(metadata))
+    except ValueError as error:
+        raise ValueError(f"In the metadata of {where}: {error}") from error
+
+
+def calibration_of(metadata: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return the scale and the offset of each modality's cosines that metadata tell, as far as there are any."""
+    options = metadata.get("score_options") or {}
+    return {name: options[name] for name in CALIBRATION if options.get(name) is not None}
 
 
 class Gallery:
@@ -287,6 +299,11 @@ class Gallery:
         """Temperature of the query's modality weights, by default the paper's 0.1."""
         value = self.metadata.get("query_temperature")
         return 0.1 if value is None else float(value)
+
+    @property
+    def calibration(self) -> dict[str, list[float]]:
+        """The scale and the offset of each modality's cosines, as far as there are any; see `retrieval_scores`."""
+        return calibration_of(self.metadata)
 
     @property
     def dtype(self) -> str | None:
@@ -406,8 +423,9 @@ class Gallery:
             raise ValueError(f"`clip_id` in {self.path} must be unique, repeated: {listed(repeated)}.")
         if self.queries is not None:
             names = texts_of(self.queries, "query_id", self.path)
-            wrong = off_unit(stacked(self.queries, ["embedding"], self.path)[:, 0])
+            wrong = off_unit(text_embeds_of(self.queries, self.dim, self.path))
             if wrong.any():
+                wrong = wrong.view(len(wrong), -1).any(1)
                 wrong = [names[row] for row in wrong.nonzero().flatten().tolist()]
                 raise ValueError(f"Vectors of queries in {self.path} must be of unit norm; not so: {listed(wrong)}.")
 
@@ -462,7 +480,7 @@ class Gallery:
                     embeds = torch.stack(columns, dim=1) * mask[..., None]
                 writer.put_clips(clip_ids, embeds, mask, *others)
             if self.queries is not None:
-                embeds = stacked(self.queries, ["embedding"], self.path)[:, 0]
+                embeds = text_embeds_of(self.queries, self.dim, self.path)
                 embeds = embeds if project is None else project("text", embeds)
                 texts = (texts_of(self.queries, name, self.path) for name in ("query_id", "caption"))
                 described = lists_of(self.queries, "clip_ids", self.path)
@@ -501,11 +519,13 @@ class Gallery:
         Find the k best clips of each query, exactly: every clip is scored.
 
         Args:
-            text_embeds (`torch.FloatTensor` of shape `(Q, D)`): unit norm along the last axis.
+            text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, 3, D)` with a vector for each modality): unit
+                norm along the last axis.
             k (`int`): hits per query; fewer come back where the gallery has fewer clips that `method` can score.
             query_temperature (`float`, *optional*): the gallery's own when None.
             method (`str`): as in `retrieval_scores`. A clip for which it is not defined is no hit.
-            score_parameters (`float`): what the method learned, the other keyword arguments of `retrieval_scores`.
+            score_parameters (`float`): what the method learned, the other keyword arguments of `retrieval_scores`. The
+                scale and offset of modalities are the gallery's own unless they are given.
 
         Returns:
             `list[list[Hit]]`: per query, best first; equal scores in gallery order.
@@ -515,27 +535,30 @@ class Gallery:
         """
         if k < 1:
             raise ValueError(f"`k` must be at least 1, got {k}.")
-        if text_embeds.ndim != 2 or self.dim not in (None, text_embeds.shape[1]):
+        shape, expected = tuple(text_embeds.shape[1:]), self.dim or (text_embeds.shape[-1] if text_embeds.ndim else 0)
+        if shape not in ((expected,), (len(MODALITIES), expected)):
             raise ValueError(
-                f"`text_embeds` must have shape (queries, {self.dim or 'D'}), got {tuple(text_embeds.shape)}."
+                f"`text_embeds` must have shape (queries, {self.dim or 'D'}), or with a vector for each modality "
+                f"(queries, {len(MODALITIES)}, {self.dim or 'D'}), got {tuple(text_embeds.shape)}."
             )
         text_embeds = text_embeds.detach().to("cpu", torch.float32)
         wrong = off_unit(text_embeds)
         if wrong.any():
-            norms = torch.linalg.vector_norm(text_embeds[wrong], dim=1)
+            norms = torch.linalg.vector_norm(text_embeds[wrong], dim=-1)
             raise ValueError(f"Rows of `text_embeds` must have unit norm, got {norms.tolist()[:8]}.")
         temperature = self.query_temperature if query_temperature is None else query_temperature
-        options = {"query_temperature": temperature, **score_parameters}
+        options = {"query_temperature": temperature} | self.calibration | score_parameters
+        weighing = {name: options[name] for name in WEIGHING if name in options}
         results = []
         for queries in text_embeds.split(_QUERY_BLOCK):
             scores, rows = rank(self._pieces, queries, min(k, len(self)), method, **options)
             results += [
-                self._hits(*of_query, method, temperature) for of_query in zip(queries, scores, rows, strict=True)
+                self._hits(*of_query, method, weighing) for of_query in zip(queries, scores, rows, strict=True)
             ]
         return results
 
     def _hits(
-        self, query: torch.Tensor, scores: torch.Tensor, rows: torch.Tensor, method: str, query_temperature: float
+        self, query: torch.Tensor, scores: torch.Tensor, rows: torch.Tensor, method: str, weighing: Mapping[str, Any]
     ) -> list[Hit]:
         found = scores > -math.inf
         scores, rows = scores[found], rows[found]
@@ -552,7 +575,7 @@ class Gallery:
         weights = [None] * len(rows)
         if METHODS[method].weights == "query":
             embeds = stacked(table, MODALITIES, self.path)
-            lines = query_weights(query[None], embeds, mask, query_temperature)[0].tolist()  # (K, 3)
+            lines = query_weights(query[None], embeds, mask, **weighing)[0].tolist()  # (K, 3)
             weights = [dict(zip(MODALITIES, line, strict=True)) for line in lines]
         named = zip(texts_of(table, "clip_id", self.path), scores.tolist(), weights, mask.tolist(), strict=True)
         return [
@@ -723,6 +746,7 @@ __all__ = [
     "GalleryWriter",
     "Hit",
     "MediaFile",
+    "calibration_of",
     "check_files",
     "check_format",
     "check_metadata",

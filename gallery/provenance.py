@@ -7,19 +7,23 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
+from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import PreTrainedModel
 
 from gallery.files import read_json
 from modeling_scalar.checking_scalar import place_of
 from modeling_scalar.loading_scalar import model_fingerprint, weight_digests
 
+# The same weights for other libraries; nobody reads them here.
+_NOT_NEEDED = ["*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.ot", "*.tflite", "onnx/*", "openvino/*"]
 _PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "numpy", "av")
 
 
@@ -32,11 +36,45 @@ def model_folder(model: str | os.PathLike) -> Path:
     if os.path.isabs(place):
         return Path(place)
     try:
-        return Path(snapshot_download(place))
+        return Path(snapshot_download(place, ignore_patterns=_NOT_NEEDED))
+    except LocalEntryNotFoundError as error:
+        raise FileNotFoundError(
+            f"There is no model folder {place!r}, and the Hub does not give it: it cannot be reached, and nothing of "
+            "that name was downloaded before. Try again with a network (without `HF_HUB_OFFLINE=1`), or copy the "
+            f"folder that `hf download {place} --local-dir FOLDER` makes elsewhere, and name it as the model."
+        ) from error
     except OSError as error:
         raise FileNotFoundError(
             f"There is no model folder {place!r}, and the Hub does not give it: {error}"
         ) from error
+
+
+@dataclass(frozen=True)
+class Download:
+    """What [`model_folder`] would fetch from the Hub: how many bytes of how many files, and where to."""
+
+    num_bytes: int
+    num_files: int
+    num_parameters: int | None
+    host: str
+    folder: Path
+
+
+def pending_download(model: str | os.PathLike) -> Download | None:
+    """Ask the Hub what it would transfer of a model; `None` for a folder, for nothing, and without an answer."""
+    if constants.HF_HUB_OFFLINE or Path(model).exists():
+        return None
+    try:
+        files = snapshot_download(str(model), ignore_patterns=_NOT_NEEDED, dry_run=True)
+        missing = [file for file in files if file.will_download]
+        if not missing:
+            return None
+        weights = HfApi().model_info(str(model)).safetensors
+    except (OSError, ValueError):  # fetching it will say what is wrong
+        return None
+    num_bytes = sum(file.file_size or 0 for file in missing)
+    count = None if weights is None else weights.total
+    return Download(num_bytes, len(missing), count, constants.ENDPOINT, Path(constants.HF_HUB_CACHE))
 
 
 def _git(*arguments: str) -> str | None:
@@ -149,10 +187,12 @@ def gallery_manifest(clip_ids: Sequence[str], modality_mask: torch.Tensor) -> di
 
 
 __all__ = [
+    "Download",
     "describe",
     "gallery_manifest",
     "gallery_sha256",
     "model_folder",
+    "pending_download",
     "source_state",
     "training_recipe",
     "versions",

@@ -156,7 +156,7 @@ def rank(
 
     Args:
         pieces (`list[Piece]`): of [`pieces_of`].
-        text_embeds (`torch.FloatTensor` of shape `(Q, D)`): unit norm.
+        text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, 3, D)` with a vector for each modality): unit norm.
         k (`int`): hits per query.
         method (`str`), options: as in [`~modeling_scalar.aggregation_scalar.retrieval_scores`].
 
@@ -165,7 +165,8 @@ def rank(
         number of rows. A row that is removed or that the method does not cover scores `-inf`.
 
     Raises:
-        ValueError: the method is unknown, an option is out of its range, or vectors are damaged.
+        ValueError: the method is unknown or does not take texts with a vector for each modality, an option is out of
+            its range, or vectors are damaged.
     """
     check_method(method)
     score_options = ScoreOptions(**options)

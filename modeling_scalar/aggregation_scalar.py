@@ -21,7 +21,6 @@ from .pairs_scalar import (
     ScoreOptions,
     check_embeds,
     check_method,
-    check_temperature,
     make_pairs,
     method_title,
     min_norm_of,
@@ -40,7 +39,7 @@ _CANCELLING_NORM = 0.1
 
 
 def _softmax_weights(
-    similarities: torch.Tensor, modality_mask: torch.Tensor, query_temperature: float, dim: int = -1
+    similarities: torch.Tensor, modality_mask: torch.Tensor, query_temperature: float | torch.Tensor, dim: int = -1
 ) -> torch.Tensor:
     """Eq. 2: softmax over the present modalities, along `dim`; absent ones get exactly zero."""
     # A finite fill instead of -inf: rows are never all absent, and the backward pass stays free of NaN.
@@ -51,7 +50,7 @@ def _closed_form(
     similarities: torch.Tensor,
     modality_mask: torch.Tensor,
     gram: torch.Tensor,
-    query_temperature: float,
+    query_temperature: float | torch.Tensor,
     min_norm: float,
 ) -> torch.Tensor:
     """Eq. 4 from Gram matrices (V, M, M), with ordinary operations: differentiable, any temperature. (Q, V)."""
@@ -79,29 +78,36 @@ def _closed_form_without_grad(
     return torch.addcmul(a0, e1, a1).addcmul_(e2, a2).mul_(norm.add_(gram[:, 0, 0]).rsqrt_())
 
 
-@register_method("scalar", "SCALAR", weights="query")
+@register_method("scalar", "SCALAR", weights="query", takes_text_per_modality=True)
 def _scalar(pairs: Pairs) -> torch.Tensor:
     """Eq. 4, in whichever form is exact and cheap."""
-    clips, tau = pairs.clips, pairs.options.query_temperature
+    clips, options = pairs.clips, pairs.options
+    tau = options.query_temperature
     if tau == float("inf"):
         return _uniform(pairs)
     # The unnormalised weights of the fast form reach exp(2 / tau), their squares must stay finite in float32.
-    if torch.is_grad_enabled() or not 0.05 <= tau <= 1e3:
-        scores = _closed_form(pairs.similarities, clips.modality_mask, clips.gram, tau, clips.min_norm)
+    if torch.is_grad_enabled() or not (options.spread / tau <= 40 and tau <= 1e3):
+        scores = _closed_form(pairs.calibrated, clips.modality_mask, clips.gram, tau, clips.min_norm)
     else:
-        scores = _closed_form_without_grad(pairs.pathways, clips.gram, tau)
+        scores = _closed_form_without_grad(pairs.calibrated_pathways, clips.gram, tau)
     rows = clips.once(_cancelling)
     if len(rows):
         few = torch.stack([modality[rows] for modality in clips.modalities], dim=1).to(clips.dtype)
-        exact = _centroid_scores(pairs.text_embeds, few, clips.modality_mask[rows], tau, clips.min_norm)
+        mask = clips.modality_mask[rows]
+        if pairs.is_plain:
+            exact = _centroid_scores(pairs.text_embeds, few, mask, tau, clips.min_norm)
+        else:
+            exact = _weighted_scores(pairs.calibrated[:, :, rows].movedim(0, -1), few, mask, tau, clips.min_norm)
         scores = scores.index_copy(1, rows, exact)
     return scores
 
 
-@register_method("uniform", "uniform centroid", weights="equal")
+@register_method("uniform", "uniform centroid", weights="equal", takes_text_per_modality=True)
 def _uniform(pairs: Pairs) -> torch.Tensor:
     """Eq. 1: the cosine with the normalised sum."""
-    return pairs.text_embeds @ pairs.clips.once(_centroid).T
+    if pairs.is_plain:
+        return pairs.text_embeds @ pairs.clips.once(_centroid).T
+    return pairs.calibrated.sum(0) * pairs.clips.once(_inverse_norm)
 
 
 METHODS.update(BASELINES)  # after SCALAR and its control: the order of tables
@@ -114,6 +120,8 @@ def retrieval_scores(
     method: str = "scalar",
     query_temperature: float = 0.1,
     *,
+    modality_scale: Sequence[float] | torch.Tensor | None = None,
+    modality_offset: Sequence[float] | torch.Tensor | None = None,
     hyperbolic_mix: float | torch.Tensor = 0.51,
     curvature: float | torch.Tensor = 1.0,
     concat_embeds: torch.Tensor | None = None,
@@ -148,13 +156,23 @@ def retrieval_scores(
     with different numbers of modalities are not on one scale (paper, "How the Gramian Baseline Sees a Missing
     Modality"); they are compared as they are. [`register_method`] adds a method.
 
+    Some encoders give a text a vector t_m for each modality, and cosines of different modalities may lie in different
+    ranges. So `"scalar"` is sum_m w_m c_m / |sum_m w_m z_m| with c_m = scale_m <t_m, z_m> + offset_m and
+    w = softmax(c / tau_w) over what the clip has; `"uniform"`, `"max"` and `"mean"` read c_m too. All are the paper's
+    where the t_m are one, scales 1 and offsets 0; else they are no cosines. Single modalities, and ranks by them, stay
+    as they are, for c_m orders clips as <t_m, z_m> does. Volumes, areas, eigenvalues, products and concatenation heads
+    are of vectors: they know no scale or offset, and refuse texts of several vectors.
+
     Args:
-        text_embeds (`torch.Tensor` of shape `(queries, dim)`): unit norm along the last axis.
+        text_embeds (`torch.Tensor` of shape `(queries, dim)`, or `(queries, 3, dim)` with t_m for each modality): unit
+            norm along the last axis.
         modality_embeds (`torch.Tensor` of shape `(clips, 3, dim)`): unit norm; what a row with a False mask holds
             (NaN included) changes nothing.
         modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what each clip has; at least one True per row.
         method (`str`): a key of [`METHODS`].
         query_temperature (`float`): tau_w of Eq. 2, positive; `inf` gives equal weights. Only `"scalar"` uses it.
+        modality_scale, modality_offset (three `float`, *optional*): of the cosines of each modality; scales are
+            positive. By default 1 and 0.
         hyperbolic_mix (`float` or `torch.Tensor` of one element): alpha of `"hypergram"`, in [0, 1]. Only it uses it.
         curvature (`float` or `torch.Tensor` of one element): c of `"hypergram"`, positive. Only it uses it.
         concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`): unit norm, in the order of [`CONCATENATIONS`]. Only
@@ -170,8 +188,8 @@ def retrieval_scores(
         `"rank_fusion"` has no gradient.
 
     Raises:
-        ValueError: shapes do not fit, a row of `modality_mask` is all False, the method is unknown, or a number is
-            out of its range.
+        ValueError: shapes do not fit, a row of `modality_mask` is all False, the method is unknown or does not take
+            texts with a vector for each modality, or a number is out of its range.
 
     Example:
 
@@ -181,9 +199,10 @@ def retrieval_scores(
     ```
     """
     check_method(method)
+    calibration = {"modality_scale": modality_scale, "modality_offset": modality_offset}
     if method == "scalar" and torch.compiler.is_compiling():
-        return _traced_scores(text_embeds, modality_embeds, modality_mask, query_temperature)
-    tensors = [text_embeds, modality_embeds, hyperbolic_mix, curvature, concat_embeds]
+        return _traced_scores(text_embeds, modality_embeds, modality_mask, query_temperature, **calibration)
+    tensors = [text_embeds, modality_embeds, hyperbolic_mix, curvature, concat_embeds, *calibration.values()]
     learned = any(isinstance(value, torch.Tensor) and value.requires_grad for value in tensors)
     with (
         torch.autocast(device_type=text_embeds.device.type, enabled=False),
@@ -199,6 +218,7 @@ def retrieval_scores(
             curvature=curvature,
             rank_constant=rank_constant,
             direction=direction,
+            **calibration,
         )
         return pairs.scores(method)
 
@@ -211,12 +231,15 @@ def query_weights(
     modality_embeds: torch.Tensor,
     modality_mask: torch.Tensor,
     query_temperature: float = 0.1,
+    modality_scale: Sequence[float] | torch.Tensor | None = None,
+    modality_offset: Sequence[float] | torch.Tensor | None = None,
 ) -> torch.Tensor:
     """
     Compute the weight of each modality of each clip for each query, SCALAR Eq. 2: why a clip matched.
 
     Args:
-        text_embeds, modality_embeds, modality_mask, query_temperature: as in [`retrieval_scores`].
+        text_embeds, modality_embeds, modality_mask, query_temperature, modality_scale, modality_offset: as in
+            [`retrieval_scores`].
 
     Returns:
         `torch.Tensor` of shape `(queries, clips, 3)`, non-negative, summing to 1, exactly 0 where absent.
@@ -225,23 +248,29 @@ def query_weights(
         ValueError: as in [`retrieval_scores`].
     """
     check_embeds(text_embeds, modality_embeds, modality_mask)
-    check_temperature(query_temperature)
+    options = ScoreOptions(query_temperature, modality_scale=modality_scale, modality_offset=modality_offset)
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):
         text_embeds, modality_embeds = prepare_embeds(text_embeds, modality_embeds, modality_mask)
-        similarities = torch.einsum("qd,vmd->qvm", text_embeds, modality_embeds)
+        similarities = options.calibrated(_similarities(text_embeds, modality_embeds), dim=-1)
         return _softmax_weights(similarities, modality_mask, query_temperature)
 
 
-def _paired(text_embeds, modality_embeds, modality_mask, query_temperature):
+def _similarities(text_embeds: torch.Tensor, modality_embeds: torch.Tensor) -> torch.Tensor:
+    """Cosines of texts and modalities, (Q, V, M)."""
+    return torch.einsum("qd,vmd->qvm" if text_embeds.ndim == 2 else "qmd,vmd->qvm", text_embeds, modality_embeds)
+
+
+def _paired(text_embeds, modality_embeds, modality_mask, query_temperature, modality_scale, modality_offset):
     """Weights (B, M) of each clip for its own text, and the weighted sums of its modalities (B, D)."""
     check_embeds(text_embeds, modality_embeds, modality_mask)
-    check_temperature(query_temperature)
+    options = ScoreOptions(query_temperature, modality_scale=modality_scale, modality_offset=modality_offset)
     if len(text_embeds) != len(modality_embeds):
         raise ValueError(f"Expected one text per clip, got {len(text_embeds)} texts and {len(modality_embeds)} clips.")
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):
         text_embeds, modality_embeds = prepare_embeds(text_embeds, modality_embeds, modality_mask)
         # Products and sums: as matrix products these would be a batch of tiny ones.
-        similarities = (modality_embeds * text_embeds[:, None]).sum(-1)  # (B, M)
+        texts = text_embeds if text_embeds.ndim == 3 else text_embeds[:, None]
+        similarities = options.calibrated((modality_embeds * texts).sum(-1), dim=-1)  # (B, M)
         weights = _softmax_weights(similarities, modality_mask, query_temperature)
         return weights, (weights[..., None] * modality_embeds).sum(1)
 
@@ -251,13 +280,16 @@ def paired_weights(
     modality_embeds: torch.Tensor,
     modality_mask: torch.Tensor,
     query_temperature: float = 0.1,
+    modality_scale: Sequence[float] | torch.Tensor | None = None,
+    modality_offset: Sequence[float] | torch.Tensor | None = None,
 ) -> torch.Tensor:
     """
     Compute the weight of each modality of each clip for its own text only, SCALAR Eq. 2.
 
     Args:
-        text_embeds (`torch.Tensor` of shape `(batch, dim)`): unit norm, row i belongs to clip i.
-        modality_embeds, modality_mask, query_temperature: as in [`retrieval_scores`], with `batch` clips.
+        text_embeds (`torch.Tensor` of shape `(batch, dim)` or `(batch, 3, dim)`): unit norm, row i belongs to clip i.
+        modality_embeds, modality_mask, query_temperature, modality_scale, modality_offset: as in
+            [`retrieval_scores`], with `batch` clips.
 
     Returns:
         `torch.Tensor` of shape `(batch, 3)`: the diagonal of [`query_weights`].
@@ -265,7 +297,8 @@ def paired_weights(
     Raises:
         ValueError: as in [`retrieval_scores`], or the numbers of texts and clips differ.
     """
-    return _paired(text_embeds, modality_embeds, modality_mask, query_temperature)[0]
+    calibration = modality_scale, modality_offset
+    return _paired(text_embeds, modality_embeds, modality_mask, query_temperature, *calibration)[0]
 
 
 def paired_centroids(
@@ -273,13 +306,16 @@ def paired_centroids(
     modality_embeds: torch.Tensor,
     modality_mask: torch.Tensor,
     query_temperature: float = 0.1,
+    modality_scale: Sequence[float] | torch.Tensor | None = None,
+    modality_offset: Sequence[float] | torch.Tensor | None = None,
 ) -> torch.Tensor:
     """
     Aggregate each clip for its own text only, mu_M(z^T) of SCALAR Eq. 2.
 
     Args:
-        text_embeds (`torch.Tensor` of shape `(batch, dim)`): unit norm, row i belongs to clip i.
-        modality_embeds, modality_mask, query_temperature: as in [`retrieval_scores`], with `batch` clips.
+        text_embeds (`torch.Tensor` of shape `(batch, dim)` or `(batch, 3, dim)`): unit norm, row i belongs to clip i.
+        modality_embeds, modality_mask, query_temperature, modality_scale, modality_offset: as in
+            [`retrieval_scores`], with `batch` clips.
 
     Returns:
         `torch.Tensor` of shape `(batch, dim)`, unit norm (shorter only where modalities cancel to nothing).
@@ -287,7 +323,8 @@ def paired_centroids(
     Raises:
         ValueError: as in [`retrieval_scores`], or the numbers of texts and clips differ.
     """
-    _, centroids = _paired(text_embeds, modality_embeds, modality_mask, query_temperature)
+    calibration = modality_scale, modality_offset
+    _, centroids = _paired(text_embeds, modality_embeds, modality_mask, query_temperature, *calibration)
     return normalize(centroids, min_norm_of(text_embeds, modality_embeds))
 
 
@@ -337,12 +374,36 @@ def _centroid_scores(
     return torch.stack(columns, dim=1)
 
 
+def _weighted_scores(
+    calibrated: torch.Tensor,
+    modality_embeds: torch.Tensor,
+    modality_mask: torch.Tensor,
+    query_temperature: float | torch.Tensor,
+    min_norm: float,
+) -> torch.Tensor:
+    """The same of calibrated cosines (Q, V, M), where the numerator is no product with the centroid."""
+    weights = _softmax_weights(calibrated, modality_mask, query_temperature)
+    squared_norm = torch.einsum("qvm,vmd->qvd", weights, modality_embeds).square().sum(-1)
+    return (weights * calibrated).sum(-1) * squared_norm.clamp(min=min_norm**2).rsqrt()
+
+
 def _traced_scores(
-    text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, query_temperature: float
+    text_embeds: torch.Tensor,
+    modality_embeds: torch.Tensor,
+    modality_mask: torch.Tensor,
+    query_temperature: float,
+    **calibration: Sequence[float] | torch.Tensor | None,
 ) -> torch.Tensor:
     """Eq. 2 and 3 for a traced graph, (Q, V): it cannot pick out the clips that need centroids, so all have them."""
-    weights = query_weights(text_embeds, modality_embeds, modality_mask, query_temperature)  # (Q, V, M)
+    options = ScoreOptions(query_temperature, **calibration)
     min_norm = min_norm_of(text_embeds, modality_embeds)
+    if text_embeds.ndim == 3 or options.is_calibrated:
+        check_embeds(text_embeds, modality_embeds, modality_mask)
+        with torch.autocast(device_type=text_embeds.device.type, enabled=False):
+            text_embeds, modality_embeds = prepare_embeds(text_embeds, modality_embeds, modality_mask)
+            similarities = options.calibrated(_similarities(text_embeds, modality_embeds), dim=-1)
+            return _weighted_scores(similarities, modality_embeds, modality_mask, query_temperature, min_norm)
+    weights = query_weights(text_embeds, modality_embeds, modality_mask, query_temperature)  # (Q, V, M)
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):
         text_embeds, modality_embeds = prepare_embeds(text_embeds, modality_embeds, modality_mask)
         centroids = normalize(torch.einsum("qvm,vmd->qvd", weights, modality_embeds), min_norm)
@@ -352,6 +413,11 @@ def _traced_scores(
 def _centroid(clips: Clips) -> torch.Tensor:
     """Eq. 1: the normalised sum, (V, D)."""
     return normalize(clips.modality_embeds.sum(1), clips.min_norm)
+
+
+def _inverse_norm(clips: Clips) -> torch.Tensor:
+    """One over the norm of the sum of what each clip has, (V,)."""
+    return clips.modality_embeds.sum(1).square().sum(-1).clamp(min=clips.min_norm**2).rsqrt()
 
 
 __all__ = [

@@ -27,11 +27,11 @@ def _pathway(pairs: Pairs, index: int) -> torch.Tensor:
 
 
 def _max(pairs: Pairs) -> torch.Tensor:
-    return pairs.similarities.masked_fill(~pairs.clips.modality_mask.T[:, None], float("-inf")).amax(0)
+    return pairs.calibrated.masked_fill(~pairs.clips.modality_mask.T[:, None], float("-inf")).amax(0)
 
 
 def _mean(pairs: Pairs) -> torch.Tensor:
-    return pairs.similarities.sum(0) / pairs.clips.arity
+    return pairs.calibrated.sum(0) / pairs.clips.arity
 
 
 # Volumes ------------------------------------------------------------------------------------------------------------
@@ -287,10 +287,17 @@ def _rank_fusion(pairs: Pairs) -> torch.Tensor:
 
 
 BASELINES = {
-    "max": Method("max pathway", _max),
-    "mean": Method("mean cosine", _mean),
+    "max": Method("max pathway", _max, takes_text_per_modality=True),
+    "mean": Method("mean cosine", _mean, takes_text_per_modality=True),
     **{
-        name: Method(name, partial(_pathway, index=index), needs=(name,), reads=(name,), is_pathway=True)
+        name: Method(
+            name,
+            partial(_pathway, index=index),
+            needs=(name,),
+            reads=(name,),
+            is_pathway=True,
+            takes_text_per_modality=True,
+        )
         for index, name in enumerate(MODALITIES)
     },
     "gram": Method("GRAM volume", _gram, is_symmetric=True),
@@ -305,7 +312,9 @@ BASELINES = {
         "concatenation head", _concat_head, scorable=_has_head, is_trainable=False, uses_concat_heads=True
     ),
     "symile": Method("Symile", _symile, is_symmetric=True),
-    "rank_fusion": Method("rank fusion", _rank_fusion, whole=True, directed=True, is_trainable=False),
+    "rank_fusion": Method(
+        "rank fusion", _rank_fusion, whole=True, directed=True, is_trainable=False, takes_text_per_modality=True
+    ),
 }
 """The baselines by name, in the order of tables."""
 

@@ -56,7 +56,8 @@ class ScalarJointConfig(PreTrainedConfig):
         modalities (`list[str]`): what is embedded of a clip; the rest is absent, whatever a clip has.
         projection_dim (`int`): dimension D of the shared space: the encoder's, or fewer of its first components
             (Matryoshka), which only some encoders are trained for.
-        aggregation (`str`), query_temperature (`float`), has_logit_scale (`bool`): as in [`ScalarConfig`].
+        aggregation (`str`), query_temperature (`float`), modality_scale, modality_offset (`list[float]`, *optional*),
+            has_logit_scale (`bool`): as in [`ScalarConfig`].
         has_heads (`bool`): hold a head for texts and one for each modality, which changes the encoder's vectors; not
             before it is trained.
         initializer_range (`float`): standard deviation of what is newly initialised.
@@ -72,6 +73,8 @@ class ScalarJointConfig(PreTrainedConfig):
     projection_dim: int = 768
     aggregation: str = "scalar"
     query_temperature: float | int = 0.1
+    modality_scale: list[float | int] | tuple[float | int, ...] | None = None
+    modality_offset: list[float | int] | tuple[float | int, ...] | None = None
     has_logit_scale: bool = False
     has_heads: bool = False
     initializer_range: float = 0.02
@@ -88,9 +91,10 @@ class ScalarJointConfig(PreTrainedConfig):
     def validate_joint(self) -> None:
         """Check the relations between fields on which the model relies."""
         from .aggregation_scalar import METHODS  # which needs this file's sibling
-        from .pairs_scalar import check_temperature
+        from .pairs_scalar import check_calibration, check_temperature
 
         check_temperature(self.query_temperature)
+        check_calibration(self.modality_scale, self.modality_offset)
         if self.aggregation not in METHODS or METHODS[self.aggregation].uses_concat_heads:
             known = tuple(name for name, method in METHODS.items() if not method.uses_concat_heads)
             raise ValueError(f"`aggregation` must be one of {known}, got {self.aggregation!r}.")

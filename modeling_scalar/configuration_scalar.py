@@ -91,6 +91,9 @@ class ScalarConfig(PreTrainedConfig):
             token), `"mean"` (over tokens; padding excluded) or `"pooler"` (the tower's own `pooler_output`).
         aggregation (`str`): scoring method, a key of [`~aggregation_scalar.METHODS`].
         query_temperature (`float`): temperature of the query-conditioned weights, tau_w of SCALAR Eq. 2; positive.
+        modality_scale, modality_offset (`list[float]`, *optional*): for each of [`MODALITIES`] a factor, positive, and
+            an addend of its cosines, which make those of different modalities comparable; see
+            [`~aggregation_scalar.retrieval_scores`]. `None` leaves cosines as they are.
         num_frame_embeddings, num_segment_embeddings (`int`): learned positions of frames and of audio segments among
             the condition tokens; other counts are interpolated (nearest).
         condition_on (`list[str]`): the modalities that the cross-encoder reads, in training and in the second stage.
@@ -129,6 +132,8 @@ class ScalarConfig(PreTrainedConfig):
     text_pooling: str = "cls"
     aggregation: str = "scalar"
     query_temperature: float | int = 0.1
+    modality_scale: list[float | int] | tuple[float | int, ...] | None = None
+    modality_offset: list[float | int] | tuple[float | int, ...] | None = None
     num_frame_embeddings: int = 2
     num_segment_embeddings: int = 1
     condition_on: list[str] | tuple[str, ...] = ("video", "audio")
@@ -152,9 +157,10 @@ class ScalarConfig(PreTrainedConfig):
     def validate_scalar(self) -> None:
         """Check the relations between fields on which the model relies."""
         from .aggregation_scalar import METHODS  # which needs this file
-        from .pairs_scalar import check_temperature
+        from .pairs_scalar import check_calibration, check_temperature
 
         check_temperature(self.query_temperature)
+        check_calibration(self.modality_scale, self.modality_offset)
         if self.aggregation not in METHODS:
             raise ValueError(
                 f"`aggregation` must be one of {tuple(METHODS)}, got {self.aggregation!r}. If a plugin registers it, "

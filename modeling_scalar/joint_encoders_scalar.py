@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from .configuration_joint_scalar import FAMILIES, ScalarJointConfig, encoder_wid
 from .configuration_scalar import MODALITIES
 from .image_processing_joint_scalar import ScalarPatchImageProcessor
 from .modeling_joint_scalar import JointEncoderModel, ScalarJointModel
-from .processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor
+from .processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor, mix_name
 
 _SENTINEL = "\ue000"  # stands for a text while a template is rendered
 # What a processor may make of one clip, far beyond what is sensible: more would fill the memory.
@@ -205,12 +206,16 @@ def _settings_of(encoder: Encoder, part: str, files: tuple[str, ...]) -> dict[st
     return next(filter(None, (_content(encoder, file) for file in files)), {})
 
 
-def _rendered(tokenizer: Any, prompt: str | None, content: dict[str, str], mark: str) -> str:
+def _rendered(tokenizer: Any, prompt: str | None, parts: Mapping[str, tuple[dict[str, str], str]]) -> str:
+    """What the chat template makes of parts, `{name}` in the place of the mark that it shows for each."""
     messages = [{"role": "system", "content": [{"type": "text", "text": prompt}]}] if prompt else []
-    text = tokenizer.apply_chat_template([*messages, {"role": "user", "content": [content]}], tokenize=False)
-    if text.count(mark) != 1:
-        raise ValueError(f"The chat template must show {mark!r} once, got {text!r}. Give the prompts yourself.")
-    return text.replace(mark, "{}")
+    content = [part for part, _ in parts.values()]
+    text = tokenizer.apply_chat_template([*messages, {"role": "user", "content": content}], tokenize=False)
+    for name, (_, mark) in parts.items():
+        if text.count(mark) != 1:
+            raise ValueError(f"The chat template must show {mark!r} once, got {text!r}. Give the prompts yourself.")
+        text = text.replace(mark, f"{{{name}}}")
+    return text
 
 
 def _prompts(encoder: Encoder, tokenizer: Any) -> dict[str, Any]:
@@ -218,14 +223,13 @@ def _prompts(encoder: Encoder, tokenizer: Any) -> dict[str, Any]:
     before texts, and none before media."""
     if not encoder.has_messages or getattr(tokenizer, "chat_template", None) is None:
         return dict(encoder.prompts)
-    prompts = {
-        name: _rendered(tokenizer, encoder.prompts.get(name), {"type": "text", "text": _SENTINEL}, _SENTINEL)
-        for name in _PROMPT_NAMES
+    text = {"type": "text", "text": _SENTINEL}, _SENTINEL
+    parts = {"video": ({"type": "video"}, VIDEO_TOKEN), "audio": ({"type": "audio"}, tokenizer.audio_token)}
+    document = encoder.prompts.get("document_prompt")
+    prompts: dict[str, Any] = {
+        name: _rendered(tokenizer, encoder.prompts.get(name), {"": text}) for name in _PROMPT_NAMES
     }
-    media = {
-        _rendered(tokenizer, encoder.prompts.get("document_prompt"), {"type": kind}, mark)
-        for kind, mark in (("video", VIDEO_TOKEN), ("audio", tokenizer.audio_token))
-    }
+    media = {_rendered(tokenizer, document, {"": part}) for part in parts.values()}
     if len(media) > 1:
         raise ValueError(
             f"The chat template of {encoder.name} treats video and audio differently: {sorted(media)}. Give the "
@@ -233,7 +237,11 @@ def _prompts(encoder: Encoder, tokenizer: Any) -> dict[str, Any]:
         )
     prompts["media_prompt"] = media.pop()
     first = tokenizer.bos_token or _SENTINEL
-    return prompts | {"add_special_tokens": not all(prompt.startswith(first) for prompt in prompts.values())}
+    adds = not all(prompt.startswith(first) for prompt in prompts.values())
+    parts["subtitle"] = text
+    mixes = [names for size in (2, 3) for names in combinations(parts, size)]
+    fused = {mix_name(names): _rendered(tokenizer, document, {name: parts[name] for name in names}) for names in mixes}
+    return prompts | {"add_special_tokens": adds, "fused_prompts": fused}
 
 
 def processor_from_joint_encoder(

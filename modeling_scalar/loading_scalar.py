@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -325,8 +326,21 @@ def _sha256(path: Path) -> str:
     return _sha256_of_version(path.resolve(), stat.st_size, stat.st_mtime_ns)
 
 
+def _parts(folder: Path) -> list[Path]:
+    """A saved model's folder, and those below it from which Sentence Transformers loads its modules."""
+    path = folder / "modules.json"
+    try:
+        modules = json.loads(path.read_text("utf-8")) if path.is_file() else []
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from error
+    modules = modules if isinstance(modules, list) else []
+    names = {str(module.get("path") or "") for module in modules if isinstance(module, dict)}
+    below = [folder / name for name in sorted(names) if re.fullmatch(r"\w[\w.-]*", name)]
+    return [folder, *(part for part in below if part.is_dir())]
+
+
 def _glob(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
-    return [path for pattern in patterns for path in folder.glob(pattern)]
+    return [path for part in _parts(folder) for pattern in patterns for path in part.glob(pattern)]
 
 
 def default_device() -> torch.device:
@@ -361,15 +375,15 @@ def weight_digests(name_or_path: str | os.PathLike) -> dict[str, str]:
         name_or_path (`str`): a folder, or a Hub id whose files are in the cache.
 
     Returns:
-        `dict`: SHA-256 by file name, of every safetensors file that `save_pretrained` writes.
+        `dict`: SHA-256 by the path in the folder, of every safetensors file that `save_pretrained` writes.
 
     Raises:
         FileNotFoundError: there are none.
     """
     folder = Path(name_or_path)
     if not folder.is_dir():
-        folder = Path(snapshot_download(str(name_or_path), allow_patterns=list(_WEIGHTS), local_files_only=True))
-    digests = {path.name: _sha256(path) for path in sorted(_glob(folder, _WEIGHTS))}
+        folder = Path(snapshot_download(str(name_or_path), local_files_only=True))
+    digests = {path.relative_to(folder).as_posix(): _sha256(path) for path in sorted(_glob(folder, _WEIGHTS))}
     if not digests:
         raise FileNotFoundError(f"There are no weights ({' or '.join(_WEIGHTS)}) in {folder}.")
     return digests
@@ -389,7 +403,8 @@ def model_fingerprint(folder: str | os.PathLike) -> str:
     if not _glob(folder, _WEIGHTS):
         pickles = f", only the pickles {sorted(path.name for path in weights)}, which are not read" if weights else ""
         raise FileNotFoundError(f"{str(folder)!r} holds no model: no file like {', '.join(_WEIGHTS)}{pickles}.")
-    files = [*(folder / name for name in _CONFIGS if (folder / name).is_file()), *weights]
+    configs = (part / name for part in _parts(folder) for name in _CONFIGS)
+    files = [*(path for path in configs if path.is_file()), *weights]
     parts: dict[str, Any] = {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
     adapter_config = folder / "adapter_config.json"
     if adapter_config.is_file():
@@ -401,8 +416,43 @@ def model_fingerprint(folder: str | os.PathLike) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+def default_dtype(name_or_path: str | os.PathLike, device: torch.device) -> torch.dtype | None:
+    """
+    Return the precision in which a model runs on a device unless another is asked for.
+
+    Args:
+        name_or_path (`str`): a folder or Hub id, of a model or an adapter.
+        device (`torch.device`): where it is to run.
+
+    Returns:
+        `torch.dtype`: of a joint encoder bfloat16 on an accelerator that has it, half the memory, and float32 on a
+        CPU, which computes slowly in less. `None`, that of the checkpoint, for any other model.
+    """
+    name, revision = place_of(name_or_path), None
+    if (adapter := file_of(name, _ADAPTER_CONFIG)) is not None:
+        name, revision = base_of(name, read_object(adapter))
+    config = file_of(name, CONFIG_NAME, revision)
+    kind = None if config is None else read_object(config).get("model_type")
+    if kind != ScalarJointConfig.model_type and look_at(name, revision) is None:
+        return None
+    has_it = device.type not in ("cpu", "mps") and (device.type != "cuda" or torch.cuda.is_bf16_supported())
+    return torch.bfloat16 if has_it else torch.float32
+
+
+def said_of(model: torch.nn.Module) -> str:
+    """Say how large a model is, its precision and where it runs."""
+    weights = list(model.parameters())
+    kinds = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})
+    place = next((weight.device for weight in weights), torch.device("cpu"))
+    name = f" ({torch.cuda.get_device_name(place)})" if place.type == "cuda" else ""
+    return f"{sum(weight.numel() for weight in weights):,} parameters in {' and '.join(kinds)} on {place}{name}"
+
+
 def load_model(
-    name_or_path: str | os.PathLike, dtype: torch.dtype | None = None, **config_overrides: Any
+    name_or_path: str | os.PathLike,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    **config_overrides: Any,
 ) -> tuple[ScalarRetrievalModel, ScalarProcessor]:
     """
     Load a model, or an adapter on its base, and its processor; no code of the folder runs.
@@ -414,7 +464,9 @@ def load_model(
 
     Args:
         name_or_path (`str`): a folder or Hub id.
-        dtype (`torch.dtype`, *optional*): of the weights; by default that of the checkpoint.
+        dtype (`torch.dtype`, *optional*): of the weights; by default that of the checkpoint or, where a device is
+            given, [`default_dtype`].
+        device (`torch.device`, *optional*): where the model is to run; by default the CPU.
         **config_overrides: fields of the configuration to change, `aggregation="gram"` say. What they add to the model
             (a learned temperature, the learned scalars of `"hypergram"`) is newly initialised.
 
@@ -426,8 +478,10 @@ def load_model(
             (those of concatenation heads asked for by `has_concat_heads=True` too), or a field is unknown.
     """
     name = place_of(name_or_path)
-    options = {} if dtype is None else {"dtype": dtype}
     with _told_of(name, "The model in"):
+        if device is not None and dtype is None:
+            dtype = default_dtype(name, device)
+        options = {} if dtype is None else {"dtype": dtype}
         adapter_config = file_of(name, _ADAPTER_CONFIG)
         adapter = None if adapter_config is None else read_object(adapter_config)
         # An adapter remembers where its base was loaded from; an absolute folder holds in any working directory.
@@ -436,7 +490,7 @@ def load_model(
             with _without_report():  # of what a run adds to the encoder; all else is checked
                 model = model_from_joint_encoder(name, **options, **config_overrides)
             check_finite(model, name)
-            return model, processor_from_joint_encoder(name, modalities=model.config.modalities)
+            return model.to(device or "cpu"), processor_from_joint_encoder(name, modalities=model.config.modalities)
         shapes = shapes_of(weight_files(base, "model", revision))
         if adapter is None:
             source, added = (name, None), _ADDED_MODULES if config_overrides else ()
@@ -453,7 +507,7 @@ def load_model(
         if adapter is not None:
             _load_adapter(model, name, adapter)
         check_finite(model, name)
-    return model.eval(), processor
+    return model.eval().to(device or "cpu"), processor
 
 
 def _where(error: BaseException) -> str:
@@ -510,13 +564,15 @@ def load_plugins(names: Iterable[str]) -> None:
 
 
 __all__ = [
-    "default_device",
     "base_of",
+    "default_device",
+    "default_dtype",
     "device_of_name",
     "load_config",
     "load_processor",
     "load_model",
     "load_plugins",
     "model_fingerprint",
+    "said_of",
     "weight_digests",
 ]

@@ -13,7 +13,7 @@ and the cross-encoder would all have to be optional there, and saved models of t
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypedDict, Unpack
 
 import torch
@@ -28,6 +28,7 @@ from .configuration_scalar import MODALITIES
 from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel, check_mask, unit
 
 _FLAGS = ("output_hidden_states", "output_attentions", "return_dict")
+_FUSED = ("fused_input_ids", "fused_attention_mask")  # the sequences in which several modalities stand
 
 
 class ScalarJointInputs(TypedDict, total=False):
@@ -97,6 +98,8 @@ class JointEncoderModel(ScalarRetrievalModel):
     config_class = ScalarJointConfig
     inputs_of: Mapping[str, tuple[str, ...]] = _INPUTS
     """The arguments that each modality needs."""
+    can_fuse = False
+    """Whether the encoder takes several modalities at once; see `get_fused_features`."""
 
     @abstractmethod
     def encode_texts(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
@@ -105,6 +108,10 @@ class JointEncoderModel(ScalarRetrievalModel):
     @abstractmethod
     def encode_rows(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Embed one modality of clips that all have it: `(rows, dim)`."""
+
+    def encode_fused(self, names: Sequence[str], inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Embed several modalities of clips that have all of them into one vector each: `(rows, dim)`."""
+        raise ValueError("This encoder takes one modality at a time, and so has no fused vector.")
 
     def stored_inputs(self, name: str) -> tuple[tuple[str, ...], ...]:
         """Return what can be given in place of [`inputs_of`] a modality, where it was computed before."""
@@ -246,6 +253,45 @@ class JointEncoderModel(ScalarRetrievalModel):
             columns.append(rows.spread(self.project(name, vectors).to(absent)))
         return torch.stack(columns, dim=1), modality_mask
 
+    def get_fused_features(self, *, modality_mask: torch.Tensor, **inputs: Unpack[ScalarJointInputs]) -> torch.Tensor:
+        """
+        Embed all that each clip has into one vector, as the encoder itself uses several modalities.
+
+        Args:
+            modality_mask (`torch.BoolTensor` of shape `(batch, 3)`): what is fused of each clip. Of a single modality
+                the vector is that of `get_modality_features`.
+            inputs ([`ScalarJointInputs`]): what `fuse` of the processor makes of the clips and this mask.
+
+        Returns:
+            The embeddings `(batch, projection_dim)`, of unit norm.
+
+        Raises:
+            ValueError: as in `get_modality_features`, the encoder takes one modality at a time, or it has heads, which
+                are made for vectors of single modalities.
+        """
+        self._check_precision()
+        if self.config.has_heads:
+            raise ValueError("Heads are made for vectors of single modalities: what is fused has none.")
+        sequences = {key: inputs.pop(key) for key in _FUSED if key in inputs}
+        given, size, device = self._given(inputs)
+        modality_mask = check_mask(modality_mask, size)
+        dtype = torch.promote_types(self.dtype, torch.float32)
+        fused = torch.zeros(size, self.config.projection_dim, dtype=dtype, device=device)
+        for mix in modality_mask.unique(dim=0):
+            names = [name for name, here in zip(MODALITIES, mix.tolist(), strict=True) if here]
+            if missing := sorted(set(names) - set(given)):
+                raise ValueError(f"`modality_mask` asks for {missing}, of which the inputs are None.")
+            rows = Rows((modality_mask == mix).all(dim=1))
+            keys = [key for name in names for key in self.inputs_of[name]]
+            chosen = {key: self.take_rows(rows, inputs[key]) for key in keys}
+            if len(names) == 1:
+                vectors = self.encode_rows(names[0], chosen)
+            else:
+                chosen |= {key: self.take_rows(rows, value) for key, value in sequences.items()}
+                vectors = self.encode_fused(names, chosen)
+            fused += rows.spread(unit(vectors[..., : self.config.projection_dim]).to(fused))
+        return fused
+
     # Forward ------------------------------------------------------------------------------------------------------
 
     def _forward(
@@ -294,6 +340,7 @@ class ScalarJointModel(JointEncoderModel):
 
     # So that with a configuration of ours `from_pretrained` takes the weights of the encoder as they are published.
     base_model_prefix = "backbone"
+    can_fuse = True
 
     def __init__(self, config: ScalarJointConfig):
         super().__init__(config)
@@ -401,18 +448,29 @@ class ScalarJointModel(JointEncoderModel):
 
     def encode_rows(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Embed one modality of clips that all have it; see [`JointEncoderModel`]."""
-        batch = {"attention_mask": inputs[f"{name}_attention_mask"]}
         if f"{name}_soft_tokens" in inputs:
+            batch = {"attention_mask": inputs[f"{name}_attention_mask"]}
             return self._encode(batch | self._with_soft_tokens(name, inputs)).pooler_output
-        batch["input_ids"] = inputs[f"{name}_input_ids"]
-        if name == "video":
+        return self._encode_media([name], inputs, name)
+
+    def encode_fused(self, names: Sequence[str], inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Embed several modalities of clips that have all of them into one vector; see [`JointEncoderModel`]."""
+        return self._encode_media(names, inputs, "fused")
+
+    def _encode_media(self, names: Sequence[str], inputs: Mapping[str, torch.Tensor], sequence: str) -> torch.Tensor:
+        """Encode the sequences of that name, in which the media of some modalities have their places."""
+        batch = {
+            "input_ids": inputs[f"{sequence}_input_ids"],
+            "attention_mask": inputs[f"{sequence}_attention_mask"],
+        }
+        if "video" in names:
             frames = inputs["pixel_values_videos"]
             batch |= {
                 "pixel_values_videos": frames.flatten(0, 1),  # (rows * frames, patches, values)
                 "video_position_ids": inputs["video_position_ids"].flatten(0, 1),
                 "num_frames_per_video": torch.full((len(frames),), frames.shape[1], device=frames.device),
             }
-        elif name == "audio":
+        if "audio" in names:
             batch |= {key: inputs[key] for key in ("input_features", "input_features_mask")}
         return self._encode(batch).pooler_output
 

@@ -18,6 +18,12 @@ from .configuration_scalar import MODALITIES
 DIRECTIONS = ("text_to_video", "video_to_text")
 """What is ranked: clips for each text, or texts for each clip."""
 
+CALIBRATION = ("modality_scale", "modality_offset")
+"""What makes cosines of different modalities comparable, as [`ScoreOptions`] and configurations call it."""
+
+WEIGHING = ("query_temperature", *CALIBRATION)
+"""What a query's weights depend on beside embeddings, by the names of keyword arguments."""
+
 MIN_NORM = {torch.float16: 1e-2, torch.bfloat16: 1e-2, torch.float32: 1e-3, torch.float64: 1e-6}
 """By dtype, what a vanishing norm, volume or area is clamped to, so that scores and gradients stay bounded where
 modalities cancel. It is a clamp, not an addition: every other clip keeps its exact score."""
@@ -26,6 +32,7 @@ modalities cancel. It is a clamp, not an addition: every other clip keeps its ex
 # texts meet more clips at once, up to so many times more: what is done once a tile would otherwise cost as much.
 _TILE = (256, 1024)
 _WIDEST = 16
+_LARGEST = 1e6  # of scales and offsets: cosines times more lose all digits beside each other
 _CONVERTED_AT_ONCE = 512  # half-precision vectors that are read in float32 at a time, in cache
 
 Derived = TypeVar("Derived")
@@ -36,9 +43,12 @@ Derived = TypeVar("Derived")
 
 def check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor) -> None:
     """Raise a ValueError unless shapes and dtypes are those of [`make_pairs`] and every clip has a modality."""
-    if text_embeds.ndim != 2 or modality_embeds.ndim != 3 or modality_embeds.shape[1] != len(MODALITIES):
+    num = len(MODALITIES)
+    is_text = text_embeds.ndim == 2 or (text_embeds.ndim == 3 and text_embeds.shape[1] == num)
+    if not is_text or modality_embeds.ndim != 3 or modality_embeds.shape[1] != num:
         raise ValueError(
-            f"Expected `text_embeds` (queries, dim) and `modality_embeds` (clips, {len(MODALITIES)}, dim), got "
+            f"Expected `text_embeds` (queries, dim), or (queries, {num}, dim) with a vector for each modality, and "
+            f"`modality_embeds` (clips, {num}, dim), got "
             f"{tuple(text_embeds.shape)} and {tuple(modality_embeds.shape)}."
         )
     if text_embeds.shape[-1] != modality_embeds.shape[-1]:
@@ -76,6 +86,29 @@ def _check_hyperbolic(hyperbolic_mix: float | torch.Tensor, curvature: float | t
         raise ValueError(f"`hyperbolic_mix` must be in [0, 1], got {hyperbolic_mix!r}.")
     if not 0 < curvature < float("inf"):
         raise ValueError(f"`curvature` must be positive and finite, got {curvature!r}.")
+
+
+def _check_numbers(name: str, values: Sequence[float] | torch.Tensor, is_positive: bool) -> None:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().tolist() if values.ndim == 1 else values
+    is_list = isinstance(values, list | tuple) and len(values) == len(MODALITIES)
+    lowest = torch.finfo(torch.float32).tiny if is_positive else -_LARGEST
+    if not is_list or not all(type(value) in (int, float) and lowest <= value <= _LARGEST for value in values):
+        kind = "finite numbers above 0" if is_positive else "finite numbers"
+        raise ValueError(
+            f"`{name}` must be {len(MODALITIES)} {kind}, one for each of {MODALITIES}, got {values!r:.80}."
+        )
+
+
+def check_calibration(
+    modality_scale: Sequence[float] | torch.Tensor | None = None,
+    modality_offset: Sequence[float] | torch.Tensor | None = None,
+) -> None:
+    """Raise a ValueError unless each is None or one number for each modality, finite, and scales positive."""
+    if modality_scale is not None:
+        _check_numbers("modality_scale", modality_scale, is_positive=True)
+    if modality_offset is not None:
+        _check_numbers("modality_offset", modality_offset, is_positive=False)
 
 
 def check_method(method: str, argument: str = "method") -> None:
@@ -121,19 +154,54 @@ class ScoreOptions:
         ValueError: a number is out of its range, or the direction is unknown.
     """
 
-    query_temperature: float = 0.1
+    query_temperature: float | torch.Tensor = 0.1
     hyperbolic_mix: float | torch.Tensor = 0.51
     curvature: float | torch.Tensor = 1.0
     rank_constant: float = 60
     direction: str = "text_to_video"
+    modality_scale: Sequence[float] | torch.Tensor | None = None
+    modality_offset: Sequence[float] | torch.Tensor | None = None
 
     def __post_init__(self):
         check_temperature(self.query_temperature)
+        check_calibration(self.modality_scale, self.modality_offset)
         _check_hyperbolic(self.hyperbolic_mix, self.curvature)
         if not self.rank_constant > 0:
             raise ValueError(f"`rank_constant` must be positive, got {self.rank_constant!r}.")
         if self.direction not in DIRECTIONS:
             raise ValueError(f"`direction` must be one of {DIRECTIONS}, got {self.direction!r}.")
+
+    @cached_property
+    def is_calibrated(self) -> bool:
+        """Whether scales and offsets change anything; those that are learned always do."""
+        return any(
+            isinstance(values, torch.Tensor) or (values is not None and any(value != neutral for value in values))
+            for values, neutral in ((self.modality_scale, 1), (self.modality_offset, 0))
+        )
+
+    @cached_property
+    def spread(self) -> float:
+        """How far apart the calibrated cosines of a pair can be, that of an absent modality being 0; 2 by default."""
+        if not self.is_calibrated:
+            return 2.0
+        scale, offset = (
+            [neutral] * len(MODALITIES) if values is None else torch.as_tensor(values).tolist()
+            for values, neutral in ((self.modality_scale, 1.0), (self.modality_offset, 0.0))
+        )
+        ends = [b + sign * a for a, b in zip(scale, offset, strict=True) for sign in (-1, 1)]
+        return max(0.0, *ends) - min(0.0, *ends)
+
+    def calibrated(self, similarities: torch.Tensor, dim: int) -> torch.Tensor:
+        """Calibrate cosines, whose axis `dim` is that of modalities: a_m <t_m, z_m> + b_m, also where absent."""
+        if not self.is_calibrated:
+            return similarities
+        shape = [1] * similarities.ndim
+        shape[dim] = len(MODALITIES)
+        for values, apply in ((self.modality_scale, torch.mul), (self.modality_offset, torch.add)):
+            if values is not None:
+                values = torch.as_tensor(values, dtype=similarities.dtype, device=similarities.device)
+                similarities = apply(similarities, values.view(shape))
+        return similarities
 
 
 # Clips and pairs ----------------------------------------------------------------------------------------------------
@@ -261,7 +329,8 @@ class Pairs:
     Every text with every clip: all that a score may read, computed when first asked for and then shared.
 
     Args:
-        text_embeds (`torch.Tensor` of shape `(queries, dim)`): unit norm, in float32 at least.
+        text_embeds (`torch.Tensor` of shape `(queries, dim)`, or `(queries, 3, dim)` with a vector for each modality):
+            unit norm, in float32 at least.
         clips ([`Clips`]): the clips.
         options ([`ScoreOptions`]): temperatures and other numbers.
         similarities (`torch.Tensor` of shape `(3, queries, clips)`, *optional*), squared_norms (`torch.Tensor` of
@@ -289,8 +358,19 @@ class Pairs:
         return self._unmasked or self
 
     @property
+    def has_text_per_modality(self) -> bool:
+        """Whether each modality meets a vector of the text of its own."""
+        return self.text_embeds.ndim == 3
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether scores of weighted sums are cosines: texts of one vector, and no calibration."""
+        return not (self.has_text_per_modality or self.options.is_calibrated)
+
+    @property
     def squared_norms(self) -> torch.Tensor:
-        """Squared norms of the texts, (Q, 1): 1 but for rounding."""
+        """Squared norms of the texts, (Q, 1): 1 but for rounding. Of texts with a vector for each modality, (Q, 3, 1),
+        which no score reads."""
         if self._squared_norms is None:
             self._squared_norms = self.text_embeds.square().sum(-1, keepdim=True)
         return self._squared_norms
@@ -300,7 +380,8 @@ class Pairs:
         """Cosines of texts and modalities, (M, Q, V), zero where absent."""
         if self._similarities is None:
             if self.clips.is_stacked and self.clips.modalities[0].dtype == self.text_embeds.dtype:
-                self._similarities = self.text_embeds @ self.clips.modality_embeds.permute(1, 2, 0)
+                texts = self.text_embeds.transpose(0, 1) if self.has_text_per_modality else self.text_embeds
+                self._similarities = texts @ self.clips.modality_embeds.permute(1, 2, 0)
             else:
                 self._similarities = torch.stack([self.pathway(index) for index in range(len(MODALITIES))])
         return self._similarities
@@ -317,9 +398,21 @@ class Pairs:
         if self._similarities is not None:
             return self._similarities[index]
         embeds = self.clips.modalities[index]
-        if embeds.dtype == self.text_embeds.dtype:
-            return self.text_embeds @ embeds.T
-        return _product_in_blocks(self.text_embeds, embeds)
+        texts = self.text_embeds[:, index] if self.has_text_per_modality else self.text_embeds
+        return texts @ embeds.T if embeds.dtype == texts.dtype else _product_in_blocks(texts, embeds)
+
+    @property
+    def calibrated(self) -> torch.Tensor:
+        """Calibrated cosines c_m = a_m <t_m, z_m> + b_m, (M, Q, V), zero where absent; without scales and offsets the
+        cosines themselves. A score of one's own that compares modalities with each other reads these."""
+        if not self.options.is_calibrated:
+            return self.similarities
+        return self.options.calibrated(self.similarities, dim=0) * self.clips.modality_mask.T[:, None]
+
+    @property
+    def calibrated_pathways(self) -> Sequence[torch.Tensor]:
+        """The same one by one, (Q, V) each."""
+        return self.calibrated.unbind() if self.options.is_calibrated else self.pathways
 
     def share(self) -> "Pairs":
         """Compute the products now, so that every score, mask and tile made from these pairs reads the same ones."""
@@ -339,10 +432,14 @@ class Pairs:
 
     def towards(self, direction: str) -> "Pairs":
         """The same pairs with another `direction`."""
+        return self.with_options(direction=direction)
+
+    def with_options(self, **changes: Any) -> "Pairs":
+        """The same pairs with other values of some [`ScoreOptions`]."""
         return Pairs(
             self.text_embeds,
             self.clips,
-            replace(self.options, direction=direction),
+            replace(self.options, **changes),
             similarities=self._similarities,
             squared_norms=self._squared_norms,
             unmasked=self.unmasked,
@@ -407,8 +504,17 @@ class Pairs:
         Returns:
             `torch.Tensor` of shape `(queries, clips)`, as of [`~aggregation_scalar.retrieval_scores`]; `-inf` for
             clips that the method does not cover.
+
+        Raises:
+            ValueError: texts have a vector for each modality, and the method reads one vector.
         """
         entry = METHODS[method]
+        if self.has_text_per_modality and not entry.takes_text_per_modality:
+            able = [name for name, known in METHODS.items() if known.takes_text_per_modality]
+            raise ValueError(
+                f"The score {method!r} is of one vector per text, but these texts have one for each modality. Those "
+                f"that take them are {able}."
+            )
         scores = entry.score(self) if entry.whole else self.in_tiles(entry.score)
         covered = entry.covers(self.clips.modality_mask)
         return scores if covered.all() else scores.masked_fill(~covered, float("-inf"))
@@ -471,6 +577,8 @@ class Method:
             counts how often such a joint score is below the best pathway.
         is_trainable (`bool`): whether the contrastive objective can train it: it has a gradient, and needs nothing
             that a training batch lacks.
+        takes_text_per_modality (`bool`): whether it is defined for texts with a vector for each modality: those that
+            read a text through its similarities alone.
         uses_concat_heads (`bool`): whether it reads `concat_embeds`.
         uses_hyperbolic_mix (`bool`): whether it reads `hyperbolic_mix` and `curvature`, which a model then learns.
     """
@@ -486,6 +594,7 @@ class Method:
     is_pathway: bool = False
     is_symmetric: bool = False
     is_trainable: bool = True
+    takes_text_per_modality: bool = False
     uses_concat_heads: bool = False
     uses_hyperbolic_mix: bool = False
 
@@ -557,7 +666,8 @@ def register_method(name: str, title: str | None = None, **facts: Any) -> Callab
 
 def method_title(method: str) -> str:
     """Return what tables and cards call a score; the name itself if it is not registered here."""
-    return METHODS[method].title if method in METHODS else method
+    # What the encoder itself fuses is no function of the modalities' vectors, and so not registered.
+    return METHODS[method].title if method in METHODS else {"fused": "fused by the model"}.get(method, method)
 
 
 def scorable_clips(modality_mask: torch.Tensor, method: str) -> torch.Tensor:
@@ -579,13 +689,16 @@ def scorable_clips(modality_mask: torch.Tensor, method: str) -> torch.Tensor:
 
 
 __all__ = [
+    "CALIBRATION",
     "DIRECTIONS",
     "METHODS",
     "MIN_NORM",
+    "WEIGHING",
     "Clips",
     "Method",
     "Pairs",
     "ScoreOptions",
+    "check_calibration",
     "check_embeds",
     "check_method",
     "check_temperature",

@@ -5,13 +5,14 @@ it: each modality becomes a sequence of its own, of a prompt and of placeholders
 """
 
 import copy
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
-from transformers.feature_extraction_utils import FeatureExtractionMixin
+from transformers.feature_extraction_utils import BatchFeature, FeatureExtractionMixin
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.utils import logging
 
@@ -25,6 +26,11 @@ logger = logging.get_logger(__name__)
 _MIN_SAMPLES = SAMPLING_RATE * 30 // 1000  # the encoder has no token for less, and fails
 VIDEO_TOKEN = "<|video|>"
 """The encoder's own processor names it so, whatever its tokenizer says."""
+
+
+def mix_name(names: Iterable[str]) -> str:
+    """Name a mix of modalities: `"video+audio"`."""
+    return "+".join(names)
 
 
 def with_prompt(prompt: str, content: str) -> str:
@@ -45,6 +51,9 @@ class ScalarJointProcessor(ScalarProcessor):
         max_audio_seconds (`float`): what the encoder hears; of a longer sound the rest is left out, which is said.
         query_prompt (`str`), document_prompt (`str`), media_prompt (`str`): what stands around a query, a subtitle,
             and frames or sound. With `{}` in place of the content, or else before it.
+        fused_prompts (`dict[str, str]`, *optional*): by the name of a mix of modalities (`"video+audio"`), what all of
+            them stand in at once, with `{video}`, `{audio}` and `{subtitle}` in their places. By default one after the
+            other, each with its own prompt, with a space between them.
         add_special_tokens (`bool`): let the tokenizer add its own. Off where the prompts hold them.
         modalities (`list[str]`): what is made of a clip; the rest is not read.
 
@@ -66,12 +75,14 @@ class ScalarJointProcessor(ScalarProcessor):
         query_prompt: str = "",
         document_prompt: str = "",
         media_prompt: str = "",
+        fused_prompts: Mapping[str, str] | None = None,
         add_special_tokens: bool = True,
         modalities: Iterable[str] = MODALITIES,
     ):
         self.max_length = max_length
         self.max_audio_seconds = max_audio_seconds
         self.query_prompt, self.document_prompt, self.media_prompt = query_prompt, document_prompt, media_prompt
+        self.fused_prompts = dict(fused_prompts or {})
         self.add_special_tokens = add_special_tokens
         self.modalities = list(modalities)
         if unknown := [name for name in self.modalities if name not in MODALITIES]:
@@ -238,15 +249,86 @@ class ScalarJointProcessor(ScalarProcessor):
     ) -> dict[str, torch.Tensor]:
         texts = [with_prompt(self.media_prompt, placeholder) for placeholder in placeholders]
         tokens = self._tokenize(texts, {"truncation": False})
+        self._check_length(clips, tokens, name)
+        return self._rows(name, present, tokens)
+
+    def _check_length(self, clips: list[Clip], tokens: Mapping[str, torch.Tensor], what: str) -> None:
         lengths = tokens["attention_mask"].sum(dim=1).tolist()
         for clip, length in zip(clips, lengths, strict=True):
             if length > self.max_length:
-                less = "`num_frames`" if name == "video" else "`max_audio_seconds`"
+                less = {"video": "`num_frames`", "audio": "`max_audio_seconds`"}.get(
+                    what, "`num_frames` or `max_subtitle_length`"
+                )
                 raise ValueError(
-                    f"{clip.path or 'A clip'}: its {name} takes {length} tokens, but the encoder reads "
+                    f"{clip.path or 'A clip'}: its {what} takes {length} tokens, but the encoder reads "
                     f"{self.max_length} at once. Set {less} lower."
                 )
-        return self._rows(name, present, tokens)
+
+    # What a clip has, in one sequence -------------------------------------------------------------------------------
+
+    def fuse(self, clips: Sequence[Clip], modality_mask: torch.Tensor | None = None) -> BatchFeature:
+        """Prepare clips for [`JointEncoderModel.get_fused_features`]: all that they have stands in one sequence.
+
+        Args:
+            clips (`list[Clip]`): what `read_clip` returned.
+            modality_mask (`torch.BoolTensor` of shape `(clips, 3)`, *optional*): what is used of each; by default all.
+        Returns:
+            `BatchFeature`: what a call returns of the clips, with this mask, and, where a clip has several modalities,
+            `fused_input_ids` and `fused_attention_mask` `(clips, tokens)`.
+        Raises:
+            ValueError: of a clip nothing is left, or the mask asks for what it does not have.
+        """
+        clips = list(clips)
+        data = self._process_clips(clips, self.num_frames, False, None)
+        if modality_mask is not None:
+            if (modality_mask & ~data["modality_mask"]).any() or not modality_mask.any(dim=1).all():
+                raise ValueError(
+                    "`modality_mask` must leave something of every clip, and ask for nothing that it does not have: "
+                    f"got {modality_mask.int().tolist()} of clips that have {data['modality_mask'].int().tolist()}."
+                )
+            data["modality_mask"] = modality_mask
+        return self._batch_of(data | self._fused_sequences(clips, data["modality_mask"], data), "pt")
+
+    def _fused_sequences(
+        self, clips: list[Clip], modality_mask: torch.Tensor, data: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        several = modality_mask.sum(dim=1) > 1
+        texts = [self._fused_text(clips[row], modality_mask[row], row, data) for row in several.nonzero().flatten()]
+        if not texts:
+            return {}
+        tokens = self._tokenize(texts, {"truncation": False})
+        self._check_length([clips[row] for row in several.nonzero().flatten()], tokens, "picture, sound and subtitle")
+        return self._rows("fused", several, tokens)
+
+    def _fused_text(self, clip: Clip, mask: torch.Tensor, row: int, data: Mapping[str, torch.Tensor]) -> str:
+        names = [name for name, here in zip(MODALITIES, mask.tolist(), strict=True) if here]
+        parts = {}
+        if "video" in names:
+            places = data["video_position_ids"][row]  # (frames, patches, 2), -1 for padding
+            num_tokens = int((places[0, :, 0] >= 0).sum()) // self.image_processor.pooling_kernel_size**2
+            parts["video"] = self._video_placeholder((len(places), num_tokens))
+        if "audio" in names:
+            parts["audio"] = self._audio_placeholder(int(data["input_features_mask"][row, ::4].sum()))
+        prompt = self.fused_prompts.get(mix_name(names))
+        if prompt is None:
+            prompts = {"subtitle": self.document_prompt}
+            own = {name: with_prompt(prompts.get(name, self.media_prompt), f"{{{name}}}") for name in names}
+            prompt = " ".join(own.values())
+
+        def filled(subtitle: str) -> str:
+            contents = parts | {"subtitle": subtitle}
+            return re.sub(r"\{(video|audio|subtitle)\}", lambda found: contents[found[1]], prompt)
+
+        if "subtitle" not in names:
+            return filled("")
+        taken = self._tokenize([filled("")], {"truncation": False})["input_ids"].shape[1]
+        return filled(self._cut(clip.subtitle, max(1, self.max_length - taken)))
+
+    def _cut(self, text: str, length: int) -> str:
+        """What the first tokens of a text stand for."""
+        options = {"add_special_tokens": False, "truncation": True, "return_offsets_mapping": True}
+        tokens = self.tokenizer(text, max_length=length, **options)
+        return text if len(tokens["input_ids"]) < length else text[: tokens["offset_mapping"][-1][1]]
 
     def _rows(self, name: str, present: torch.Tensor, tokens: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {
@@ -257,4 +339,4 @@ class ScalarJointProcessor(ScalarProcessor):
 
 ScalarJointProcessor.register_for_auto_class("AutoProcessor")
 
-__all__ = ["VIDEO_TOKEN", "ScalarJointProcessor", "with_prompt"]
+__all__ = ["VIDEO_TOKEN", "ScalarJointProcessor", "mix_name", "with_prompt"]

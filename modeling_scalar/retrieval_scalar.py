@@ -18,6 +18,7 @@ from transformers.utils import ModelOutput
 
 from .aggregation_scalar import METHODS, query_weights, retrieval_scores
 from .configuration_scalar import MODALITIES
+from .pairs_scalar import CALIBRATION
 
 _TEMPERATURE = 0.07  # contrastive, of Table S1, where a model holds no learned one
 
@@ -31,12 +32,14 @@ class ScalarOutput(ModelOutput):
         loss (`torch.FloatTensor` of shape `()`): the symmetric InfoNCE of the scores, if text i describes clip i.
         logits_per_text (`torch.FloatTensor` of shape `(queries, clips)`), logits_per_video (its transpose): the
             scores over the contrastive temperature.
-        text_embeds (`torch.FloatTensor` of shape `(queries, dim)`): unit norm.
+        text_embeds (`torch.FloatTensor` of shape `(queries, dim)`, or `(queries, 3, dim)` where each modality meets a
+            vector of its own): unit norm.
         video_embeds, audio_embeds, subtitle_embeds (`torch.FloatTensor` of shape `(clips, dim)`): the three parts of
             `modality_embeds`.
         modality_embeds (`torch.FloatTensor` of shape `(clips, 3, dim)`): unit norm, zero where absent.
         modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): which modalities each clip has.
-        scores (`torch.FloatTensor` of shape `(queries, clips)`): the aggregated score, in [-1, 1].
+        scores (`torch.FloatTensor` of shape `(queries, clips)`): the aggregated score; a cosine, in [-1, 1], unless it
+            is calibrated.
         match_logits (`torch.FloatTensor` of shape `(pairs, 2)`): logits of the cross-encoder for the pairs chosen by
             `select_pairs`; class 1 is "this text describes this clip".
         condition_states (`torch.FloatTensor` of shape `(clips, tokens, hidden)`), condition_mask (`torch.BoolTensor`
@@ -159,15 +162,20 @@ class ScalarRetrievalModel(PreTrainedModel):
         """Embed queries: `(batch, projection_dim)`, unit norm, in float32 at least. See `get_text_features`."""
         return self.get_text_features(input_ids, attention_mask, return_dict=True).pooler_output
 
+    def _calibration(self) -> dict[str, list[float]]:
+        found = {name: getattr(self.config, name) for name in CALIBRATION}
+        return {name: list(values) for name, values in found.items() if values is not None}
+
     def score_options(self) -> dict[str, Any]:
         """
         Return how this model scores, as keyword arguments of [`~modeling_scalar.aggregation_scalar.retrieval_scores`].
 
         Returns:
-            `dict`: `method` and `query_temperature`; for `"hypergram"` also its learned scalars `hyperbolic_mix` and
-            `curvature`, with their gradient.
+            `dict`: `method` and `query_temperature`; `modality_scale` and `modality_offset` where the configuration
+            has them; for `"hypergram"` also its learned scalars `hyperbolic_mix` and `curvature`, with their gradient.
         """
         options = {"method": self.config.aggregation, "query_temperature": self.config.query_temperature}
+        options |= self._calibration()
         if METHODS[self.config.aggregation].uses_hyperbolic_mix:
             options["hyperbolic_mix"], options["curvature"] = self.hyperbolic()
         return options
@@ -184,8 +192,9 @@ class ScalarRetrievalModel(PreTrainedModel):
         Score embeddings that were made before, as this model scores: every query against every clip.
 
         Args:
-            text_embeds (`torch.Tensor` of shape `(queries, dim)`), modality_embeds (`torch.Tensor` of shape `(clips,
-                3, dim)`), modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): as `forward` gives them.
+            text_embeds (`torch.Tensor` of shape `(queries, dim)`, or `(queries, 3, dim)` where each modality meets its
+                own), modality_embeds (`torch.Tensor` of shape `(clips, 3, dim)`), modality_mask (`torch.BoolTensor` of
+                shape `(clips, 3)`): as `forward` gives them.
             query_temperature (`float`, *optional*): of the query's weights, above 0; the configuration's by default.
             concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`, *optional*): of [`get_concat_features`], for
                 the aggregation `"concat_head"`.
@@ -223,7 +232,7 @@ class ScalarRetrievalModel(PreTrainedModel):
             ValueError: as in [`~modeling_scalar.aggregation_scalar.query_weights`].
         """
         temperature = self.config.query_temperature if query_temperature is None else query_temperature
-        return query_weights(text_embeds, modality_embeds, modality_mask, temperature)
+        return query_weights(text_embeds, modality_embeds, modality_mask, temperature, **self._calibration())
 
     def new_output(self) -> ScalarOutput:
         """Return an output that holds the learned scalars alone."""

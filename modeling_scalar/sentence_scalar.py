@@ -159,15 +159,37 @@ class ScalarSentenceModel(JointEncoderModel):
 
     def encode_rows(self, name: str, inputs: Mapping[str, Any]) -> torch.Tensor:
         """Embed one modality of clips that all have it; see [`JointEncoderModel`]."""
-        options = {"convert_to_tensor": True, "show_progress_bar": False}
+        items = self._items(name, inputs)
+        return self._encode_documents(self._as_texts(items) if name == "subtitle" else items, [name])
+
+    def _items(self, name: str, inputs: Mapping[str, Any]) -> list[Any]:
+        """One modality of clips as the library takes it."""
         if name == "subtitle":
-            items = self._as_texts(_to_texts(inputs["subtitle_input_ids"], inputs["subtitle_attention_mask"]))
-        elif name == "audio":
-            items = [{"array": waveform, "sampling_rate": SAMPLING_RATE} for waveform in inputs["audio_waveforms"]]
-        else:
-            items = [torch.from_numpy(frames).permute(0, 3, 1, 2) for frames in inputs["video_frames"]]
+            return _to_texts(inputs["subtitle_input_ids"], inputs["subtitle_attention_mask"])
+        if name == "audio":
+            return [{"array": waveform, "sampling_rate": SAMPLING_RATE} for waveform in inputs["audio_waveforms"]]
+        return [torch.from_numpy(frames).permute(0, 3, 1, 2) for frames in inputs["video_frames"]]
+
+    def _encode_documents(self, items: list[Any], names: Sequence[str]) -> torch.Tensor:
+        options: dict[str, Any] = {"convert_to_tensor": True, "show_progress_bar": False}
+        if "video" in names:
             options["processing_kwargs"] = {"video": {"do_sample_frames": False}}  # they were chosen by the processor
         return self.encoder.encode_document(items, **options).clone()
+
+    @property
+    def can_fuse(self) -> bool:
+        """Whether the library takes all modalities of this model at once, which it does by a chat template."""
+        called = tuple(_CALLED[name] for name in self.config.modalities)
+        return len(called) > 1 and self.encoder.supports(called)
+
+    def encode_fused(self, names: Sequence[str], inputs: Mapping[str, Any]) -> torch.Tensor:
+        """Embed several modalities of clips that have all of them into one vector; see [`JointEncoderModel`]."""
+        if not self.can_fuse:
+            return super().encode_fused(names, inputs)
+        columns = [self._items(name, inputs) for name in names]
+        called = [_CALLED[name] for name in names]
+        items = [dict(zip(called, row, strict=True)) for row in zip(*columns, strict=True)]
+        return self._encode_documents(items, names)
 
     def forward(
         self,
@@ -268,6 +290,9 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
             texts = _to_bytes([clip.subtitle if is_here else "" for clip, is_here in here])
             data |= dict(zip(ScalarSentenceModel.inputs_of["subtitle"], texts, strict=True))
         return data
+
+    def _fused_sequences(self, clips: list[Clip], modality_mask: torch.Tensor, data: dict[str, Any]) -> dict:
+        return {}  # which the library makes
 
     @staticmethod
     def _chosen(frames: np.ndarray, num_frames: int | None, training: bool, generator: Any) -> np.ndarray:

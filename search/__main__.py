@@ -19,6 +19,8 @@ from commands.errors import Commands, run_command, say, show
 from commands.options import Limit
 
 if TYPE_CHECKING:
+    import torch
+
     from gallery.gallery import Hit
 
     from .indexing import IndexReport
@@ -30,6 +32,15 @@ app = typer.Typer(
 
 _Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cuda, ...; by default the accelerator.")]
 _Gallery = Annotated[Path, typer.Argument(help="Folder of the gallery.")]
+
+_DEFAULT_MODEL = "google/embeddinggemma-2"
+_ModelDtype = Annotated[
+    Literal["bfloat16", "float16", "float32"] | None,
+    typer.Option(
+        help="Precision in which the model computes; by default bfloat16 for a joint encoder on a GPU, float32 for "
+        "one on a CPU, and that of its checkpoint for any other model."
+    ),
+]
 
 _BAR_WIDTH = 8
 _NAME_WIDTH = 72
@@ -99,16 +110,55 @@ def _print_report(report: "IndexReport", size: int) -> None:
         show(f"gone from disk ({fate}): {path}")
 
 
+def _default_model(output: Path) -> str:
+    """The model of a gallery that is there, or the one that needs no training."""
+    from gallery.gallery import Gallery, is_gallery
+
+    found = Gallery.open(output) if is_gallery(output) else None
+    if found is None or not len(found):
+        return _DEFAULT_MODEL
+    if found.model is None:
+        raise ValueError(f"{output} does not say which model made it. Name it with --model.")
+    return found.model
+
+
+def _announce(model: str) -> None:
+    """Say what is about to be downloaded, if anything is."""
+    from gallery.provenance import pending_download
+
+    download = pending_download(model)
+    if download is not None:
+        size = "" if download.num_parameters is None else f" with {download.num_parameters:,} parameters"
+        say(
+            f"The model {model}{size} is not here yet. {download.num_bytes / 1e9:.2f} GB in {download.num_files} "
+            f"files are downloaded, once, from {download.host} to {download.folder}. Later runs need no network: "
+            "with HF_HUB_OFFLINE=1 they do not ask for one. --model takes a folder, too."
+        )
+
+
+def _dtype_of(name: str | None) -> "torch.dtype | None":
+    import torch
+
+    return None if name is None else getattr(torch, name)
+
+
 @app.command()
 def index(
     paths: Annotated[list[Path], typer.Argument(help="Folders and files. Files named here may have any extension.")],
-    model: Annotated[str, typer.Option(help="Model or adapter: a folder, or a Hub id.")],
     output: Annotated[Path, typer.Option(help="Folder of the gallery; an existing one is brought up to date.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Model or adapter: a folder, or a Hub id. By default that of the gallery, or for a new one "
+            f"{_DEFAULT_MODEL}."
+        ),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Clips embedded at a time.")] = 8,
     on_error: Annotated[OnError, typer.Option(help="Count the unreadable as missing, or stop.")] = OnError.MISSING,
     recursive: Annotated[bool, typer.Option(help="Look into subfolders.")] = True,
     device: _Device = None,
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Precision of a new gallery.")] = "float16",
+    model_dtype: _ModelDtype = None,
     num_workers: Annotated[int, typer.Option(min=1, help="Threads that read batches ahead.")] = 2,
     prune: Annotated[bool, typer.Option("--prune", help="Remove clips whose file is gone from disk.")] = False,
     limit: Limit = None,
@@ -117,7 +167,7 @@ def index(
     from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
     from gallery.provenance import describe, model_folder
     from modeling_scalar import Limits, load_model
-    from modeling_scalar.loading_scalar import device_of_name, model_fingerprint
+    from modeling_scalar.loading_scalar import device_of_name, model_fingerprint, said_of
 
     from .indexing import find_files, index_files
 
@@ -125,13 +175,16 @@ def index(
     files = find_files(paths, recursive)
     if not files and not prune:
         raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in paths)}.")
+    check_format(output)  # before the model is loaded, which takes longer
+    model = model or _default_model(output)
+    _announce(model)
     folder = model_folder(model)
     fingerprint = model_fingerprint(folder)
-    check_format(output)  # before the model is loaded, which takes longer
     if is_gallery(output):
         Gallery.open(output).check_model(model, fingerprint, must_know=True)
-    network, processor = load_model(folder)
-    network, processor.limits = network.to(place), limits
+    network, processor = load_model(folder, _dtype_of(model_dtype), place)
+    say(f"{model}: {said_of(network)}.")
+    processor.limits = limits
     with GalleryWriter(output, dtype) as writer:
         if not writer.metadata:
             name = str(folder) if Path(model).is_dir() else model
@@ -161,6 +214,7 @@ def query(
     k: Annotated[int, typer.Option("--k", min=1, help="Hits per query.")] = 5,
     model: Annotated[str | None, typer.Option(help="Where the gallery's model is now, if not where it was.")] = None,
     device: _Device = None,
+    model_dtype: _ModelDtype = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with full paths.")] = False,
 ) -> None:
     """Print the best clips of each query and the weight of each modality in each."""
@@ -171,6 +225,7 @@ def query(
     from gallery.provenance import model_folder
     from modeling_scalar import load_model
     from modeling_scalar.loading_scalar import device_of_name, model_fingerprint
+    from modeling_scalar.pairs_scalar import WEIGHING
 
     place = device_of_name(device)
     _check_queries(texts)
@@ -180,10 +235,10 @@ def query(
         raise ValueError(f"{gallery} does not say which model made it. Name it with --model.")
     folder = model_folder(model)
     opened.check_model(model, model_fingerprint(folder))
-    network, processor = load_model(folder)
-    embeds = embed_captions(network.to(place), processor, texts)
-    options = network.score_options()
-    del options["query_temperature"]  # a gallery has its own
+    network, processor = load_model(folder, _dtype_of(model_dtype), place)
+    embeds = embed_captions(network, processor, texts)
+    # A gallery has its own temperature, scale and offset of modalities.
+    options = {name: value for name, value in network.score_options().items() if name not in WEIGHING}
     learned = {name: value.item() for name, value in options.items() if name != "method"}
     results = opened.search(embeds, k, method=options["method"], **learned)
     for text in (text for text, hits in zip(texts, results, strict=True) if not hits):
@@ -219,6 +274,8 @@ def info(gallery: _Gallery) -> None:
         show(f"queries: {len(opened.queries)}")
     show(f"model: {opened.model or 'unknown'} (fingerprint {(opened.fingerprint or 'unknown')[:12]})")
     show(f"query temperature: {opened.query_temperature}")
+    for name, values in opened.calibration.items():
+        show(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")
     show(f"clips of which a stream could not be read: {len(opened.problems())}")
     show(f"unreadable files: {len(failed)}")
     for file in failed:

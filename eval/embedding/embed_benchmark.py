@@ -30,6 +30,7 @@ from gallery.parallel import Blocks, compute, device_of, forget_failure, start_p
 from gallery.provenance import describe, versions
 from gallery.storage import DERIVED, MANIFEST, Writer, check_place, derived_is_whole, read_manifest
 from modeling_scalar import Limits, load_model
+from modeling_scalar.loading_scalar import default_dtype, said_of
 
 logger = logging.getLogger(__name__)
 
@@ -262,7 +263,8 @@ def embed_benchmark(
             check_reading(batch_size, on_error, num_workers)
             precision_of(dtype)
             loaded = load_split(benchmark, root, split, **options)
-            model, processor = load_model(model_path)
+            model, processor = load_model(model_path, default_dtype(model_path, device_of(state)))
+            logger.info("%s: %s.", model_path, said_of(model))
             processor.limits = limits or Limits()
             processor = configure_processor(processor, loaded.processing)
             work = _Work(model, processor, *group_rows(loaded.dataset, loaded.task), batch_size, on_error, dtype)

@@ -26,7 +26,7 @@ from gallery.columns import (
     precision_of,
     problems_of_clips,
     query_table,
-    stacked,
+    text_embeds_of,
     texts_of,
     to_utf8,
 )
@@ -45,7 +45,8 @@ class Embeddings:
     Everything the scores of a benchmark are made of.
 
     Args:
-        text_embeds (`torch.FloatTensor` of shape `(queries, dim)`): one unit vector per caption.
+        text_embeds (`torch.FloatTensor` of shape `(queries, dim)`): one unit vector per caption; or `(queries, 3,
+            dim)`, one for each modality to meet.
         modality_embeds (`torch.FloatTensor` of shape `(clips, 3, dim)`): unit vectors in the order of `MODALITIES`;
             rows with a False mask are ignored.
         modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what each clip has, at least one True per row.
@@ -56,6 +57,8 @@ class Embeddings:
         concat_embeds (`torch.FloatTensor` of shape `(clips, 3, dim)`, *optional*): what the concatenation heads give
             for each clip, in the order of `CONCATENATIONS`; zero where the clip lacks a modality of the head. Only
             some checkpoints have these heads.
+        fused_embeds (`dict`, *optional*): of joint encoders that fuse: what they make of all that a mix of modalities
+            leaves of a clip, by the row of the clip and the mix, three bools. In memory alone: not saved.
         problems (`list[str]`): what could not be read and counts as absent, each with the identifier of its clip.
         metadata (`dict`): where the embeddings come from; anything JSON can hold.
 
@@ -72,6 +75,7 @@ class Embeddings:
     query_ids: list[str]
     captions: list[str]
     concat_embeds: torch.Tensor | None = None
+    fused_embeds: dict[tuple[int, tuple[bool, ...]], torch.Tensor] | None = None
     problems: list[str] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
 
@@ -79,7 +83,7 @@ class Embeddings:
         queries, clips = len(self.query_ids), len(self.clip_ids)
         dim = self.text_embeds.shape[-1]
         expected = {
-            "text_embeds": (queries, dim),
+            "text_embeds": (queries, *[len(MODALITIES)][: self.text_embeds.ndim - 2], dim),
             "modality_embeds": (clips, len(MODALITIES), dim),
             "modality_mask": (clips, len(MODALITIES)),
             "pairs": (len(self.pairs), 2),
@@ -118,7 +122,7 @@ class Embeddings:
         clips = (~self.modality_embeds.isfinite().all(dim=-1) & self.modality_mask).any(dim=1)
         if self.concat_embeds is not None:
             clips |= ~self.concat_embeds.isfinite().all(dim=-1).all(dim=-1)
-        bad_queries = _chosen(self.query_ids, ~self.text_embeds.isfinite().all(dim=-1))
+        bad_queries = _chosen(self.query_ids, ~self.text_embeds.isfinite().flatten(1).all(dim=-1))
         bad_clips = _chosen(self.clip_ids, clips)
         if bad_queries or bad_clips:
             raise ValueError(
@@ -131,7 +135,7 @@ class Embeddings:
 
         A norm that is not finite passes: [`check_finite`] tells of it. Concatenation heads may give zero.
         """
-        captions = _chosen(self.query_ids, _is_off(self.text_embeds))
+        captions = _chosen(self.query_ids, _is_off(self.text_embeds).view(len(self.query_ids), -1).any(dim=1))
         clips = (_is_off(self.modality_embeds) & self.modality_mask).any(dim=1)
         if self.concat_embeds is not None:
             clips |= (_is_off(self.concat_embeds) & (self.concat_embeds != 0).any(dim=-1)).any(dim=1)
@@ -232,7 +236,7 @@ class Embeddings:
         metadata = dict(gallery.metadata)
         problems = [f"{name}: {problem}" for name, told in gallery.problems().items() for problem in told]
         embeddings = cls(
-            text_embeds=stacked(queries, ["embedding"], where)[:, 0],
+            text_embeds=text_embeds_of(queries, gallery.dim, where),
             modality_embeds=gallery.modality_embeds(),
             modality_mask=gallery.modality_mask,
             pairs=_read_pairs(queries, gallery.clip_ids, where),
@@ -359,7 +363,8 @@ def _load_file(path: Path) -> Embeddings:
     if unknown:
         raise ValueError(f"{path} holds {unknown}, which is none of {[*_AXES, *_TEXTS]}.")
     for name, axes in _AXES.items():
-        if name in content and content[name].ndim != axes:
+        allowed = (axes, 3) if name == "text_embeds" else (axes,)
+        if name in content and content[name].ndim not in allowed:
             raise ValueError(f"`{name}` in {path} must have {axes} axes, got {tuple(content[name].shape)}.")
     text_embeds, modality_embeds = (_float(content, name, path) for name in ("text_embeds", "modality_embeds"))
     queries, clips = len(text_embeds), len(modality_embeds)
@@ -398,11 +403,12 @@ def load_embeddings(path: str | os.PathLike, normalize: bool = False) -> Embeddi
     """
     Read embeddings, of this project or of any other model.
 
-    One file holds the arrays `text_embeds` (queries, dim) and `modality_embeds` (clips, 3, dim), and may hold
-    `modality_mask` (clips, 3) of bools (without it, rows of zeros are absent), `targets` (queries,) or `pairs`
-    (pairs, 2) (without them, query i describes clip i), `concat_embeds`, and `clip_ids`, `query_ids` and `captions`:
-    in a `.npz`, arrays of strings; in a `.safetensors`, JSON lists in the header. Without identifiers, rows are
-    counted from 0; masks of missing modalities are drawn from the identifiers of clips.
+    One file holds the arrays `text_embeds` (queries, dim), or (queries, 3, dim) with one for each modality, and
+    `modality_embeds` (clips, 3, dim), and may hold `modality_mask` (clips, 3) of bools (without it, rows of zeros are
+    absent), `targets` (queries,) or `pairs` (pairs, 2) (without them, query i describes clip i), `concat_embeds`, and
+    `clip_ids`, `query_ids` and `captions`: in a `.npz`, arrays of strings; in a `.safetensors`, JSON lists in the
+    header. Without identifiers, rows are counted from 0; masks of missing modalities are drawn from the identifiers of
+    clips.
 
     Args:
         path (`str`): the folder of a gallery with queries, or a `.safetensors` or `.npz` file.

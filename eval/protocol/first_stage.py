@@ -7,7 +7,7 @@ and clips are computed once for all scores and masks; large galleries are scored
 Shape letters: Q queries, V clips, P pairs of a query and a clip that it describes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from eval.protocol.missing import mask_modalities
 from eval.protocol.statistics import paired_bootstrap
 from modeling_scalar.aggregation_scalar import DIRECTIONS, METHODS, make_pairs, paired_weights, scorable_clips
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.pairs_scalar import CALIBRATION
 
 RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
 """Masking rates of the paper's Table 3."""
@@ -26,22 +27,66 @@ RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
 LADDER = (("video",), ("video", "audio"), MODALITIES)
 """Modality sets of the paper's Table S5."""
 
+FUSED = "fused"
+"""The method of the vectors that a joint encoder fuses itself, where they were embedded. It is no registered score: it
+is not a function of the modalities' vectors."""
+
 TIE_RULE = "among candidates of equal score the wrong ones come first"
 
 _CHUNK = 4096  # relevant pairs whose weights are computed at once
 
 
 def measurable_methods(embeddings: Embeddings) -> tuple[str, ...]:
-    """Return the registered methods for which these embeddings have what is needed: `concat_head` needs its heads."""
-    has_heads = embeddings.concat_embeds is not None
-    return tuple(name for name, method in METHODS.items() if has_heads or not method.uses_concat_heads)
+    """Return the registered methods for which these embeddings have what is needed: `concat_head` needs its heads, and
+    only some take texts with a vector for each modality; after the first of them, what the encoder fuses."""
+    has_heads, has_one_text = embeddings.concat_embeds is not None, embeddings.text_embeds.ndim == 2
+    names = [
+        name
+        for name, method in METHODS.items()
+        if (has_heads or not method.uses_concat_heads) and (has_one_text or method.takes_text_per_modality)
+    ]
+    return tuple(names if embeddings.fused_embeds is None else [names[0], FUSED, *names[1:]])
 
 
 def check_methods(methods: Sequence[str]) -> None:
     """Raise a ValueError unless every name is that of a registered method."""
     unknown = [method for method in methods if method not in METHODS]
+    if FUSED in unknown:
+        raise ValueError(f"{FUSED!r} is measured where the model's fused vectors are embedded: `eval run --fused`.")
     if unknown:
         raise ValueError(f"`methods` must be among {tuple(METHODS)}, got {unknown}.")
+
+
+def _is_pathway(method: str) -> bool:
+    return method in METHODS and METHODS[method].is_pathway
+
+
+def _scorable(modality_mask: torch.Tensor, method: str) -> torch.Tensor:
+    return modality_mask.any(dim=1) if method == FUSED else scorable_clips(modality_mask, method)
+
+
+def protocol_masks(embeddings: Embeddings, rates: Sequence[float] = RATES, mask_seed: int = 0) -> list[torch.Tensor]:
+    """Return every mask `(clips, 3)` under which the protocol scores clips: one per rate, then the ladder's."""
+    allowed = [torch.tensor([name in names for name in MODALITIES]) for names in LADDER]
+    return [
+        *(mask_modalities(embeddings.clip_ids, embeddings.modality_mask, rate, mask_seed) for rate in rates),
+        *(embeddings.modality_mask & columns for columns in allowed),
+    ]
+
+
+def _fused_scores(embeddings: Embeddings, queries: slice, clips: slice, mask: torch.Tensor) -> torch.Tensor:
+    """Cosines (queries, clips) with what the encoder fuses of what is left of each clip; -inf of nothing."""
+    shown, mask = embeddings.modality_embeds[clips].float(), mask[clips]
+    start = clips.start or 0
+    # Of a single modality it is that one's vector.
+    vectors = [
+        embeddings.fused_embeds[start + row, tuple(mix)]
+        if sum(mix) > 1
+        else shown[row, mix.index(True) if any(mix) else 0]
+        for row, mix in enumerate(mask.tolist())
+    ]
+    scores = embeddings.text_embeds[queries].float() @ torch.stack(vectors).float().T
+    return scores.masked_fill(~mask.any(dim=1), -torch.inf)
 
 
 def pathways() -> tuple[str, ...]:
@@ -109,7 +154,7 @@ def rank_pairs(
         ValueError: a method is unknown or lacks what it needs, or an embedding that counts is not finite.
     """
     embeddings.check_finite()
-    check_methods(methods)
+    check_methods([name for name in methods if name != FUSED or embeddings.fused_embeds is None])
     if max_pairs < 1:
         raise ValueError(f"`max_pairs` must be at least 1, got {max_pairs}.")
     pairs, size = embeddings.pairs, (len(embeddings.query_ids), len(embeddings.clip_ids))
@@ -138,18 +183,20 @@ def rank_pairs(
                 shown = every.masked(mask[clips])
                 for method in methods:
                     scores = None
+                    if method == FUSED:
+                        scores = _fused_scores(embeddings, queries, clips, mask)
                     for direction in block_directions:
-                        if METHODS[method].directed:
-                            scores = shown.towards(direction).scores(method)
-                        elif scores is None:
-                            scores = shown.scores(method)
-                        by_method[method][direction][here] = _ranks(scores, block_pairs, direction)
+                        if scores is None and METHODS[method].directed:
+                            found = shown.towards(direction).scores(method)
+                        else:
+                            found = scores = shown.scores(method) if scores is None else scores
+                        by_method[method][direction][here] = _ranks(found, block_pairs, direction)
                     bar.update()
     return ranks
 
 
 def relevant_weights(
-    embeddings: Embeddings, modality_mask: torch.Tensor, query_temperature: float = 0.1
+    embeddings: Embeddings, modality_mask: torch.Tensor, query_temperature: float = 0.1, **score_options: Any
 ) -> torch.FloatTensor:
     """
     Weigh the modalities of each clip for a query that describes it, SCALAR Eq. 2: which modality decided.
@@ -158,10 +205,12 @@ def relevant_weights(
         embeddings ([`Embeddings`]): queries, clips and pairs.
         modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what of each clip may be read.
         query_temperature (`float`): tau_w of Eq. 2.
+        score_options: of [`~modeling_scalar.aggregation_scalar.retrieval_scores`]; those that weights depend on count.
 
     Returns:
         `torch.FloatTensor` of shape `(pairs, 3)`: sums to 1, 0 where absent.
     """
+    calibration = {name: value for name, value in score_options.items() if name in CALIBRATION}
     return torch.cat(
         [
             paired_weights(
@@ -169,6 +218,7 @@ def relevant_weights(
                 embeddings.modality_embeds[clips],
                 modality_mask[clips],
                 query_temperature=query_temperature,
+                **calibration,
             )
             for queries, clips in (chunk.unbind(1) for chunk in embeddings.pairs.split(_CHUNK))
         ]
@@ -189,17 +239,17 @@ def _rate_entry(
     rate: float,
     modality_mask: torch.Tensor,
     ranks: dict[str, dict[str, torch.Tensor]],
-    query_temperature: float,
+    score_options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What was measured at one masking rate, as result files hold it."""
     methods = {
         method: _metrics(by_direction, embeddings.pairs)
-        | {"num_unscorable_clips": (~scorable_clips(modality_mask, method)).sum().item()}
+        | {"num_unscorable_clips": (~_scorable(modality_mask, method)).sum().item()}
         for method, by_direction in ranks.items()
     }
     recalls = {method: entry["text_to_video_recall_at_1"] for method, entry in methods.items()}
     best = max(pathways(), key=recalls.__getitem__)
-    weights = relevant_weights(embeddings, modality_mask, query_temperature)
+    weights = relevant_weights(embeddings, modality_mask, **score_options)
     decided = weights.argmax(1).bincount(minlength=len(MODALITIES))
     return {
         "rate": rate,
@@ -208,7 +258,7 @@ def _rate_entry(
         "methods": methods,
         "best_pathway": {"method": best, "text_to_video_recall_at_1": recalls[best]},
         "aggregation_gain": {
-            name: recall - recalls[best] for name, recall in recalls.items() if not METHODS[name].is_pathway
+            name: recall - recalls[best] for name, recall in recalls.items() if not _is_pathway(name)
         },
         "mean_weight": dict(zip(MODALITIES, weights.double().mean(0).tolist(), strict=True)),
         "decided": dict(zip(MODALITIES, decided.tolist(), strict=True)),
@@ -269,7 +319,7 @@ def evaluate_embeddings(
         "query_temperature": query_temperature,
         "tie_rule": TIE_RULE,
         "rates": [
-            _rate_entry(embeddings, float(rate), *measured, query_temperature)
+            _rate_entry(embeddings, float(rate), *measured, score_options)
             for rate, *measured in zip(rates, masks, ranks, strict=True)
         ],
     }
@@ -294,9 +344,8 @@ def subset_ladder(
         `text_to_video_recall_at_1`, a `dict` from method to percent or `None`.
     """
     if methods is None:
-        methods = [name for name in measurable_methods(embeddings) if not METHODS[name].is_pathway]
-    allowed = [torch.tensor([name in names for name in MODALITIES]) for names in LADDER]
-    masks = [embeddings.modality_mask & columns for columns in allowed]
+        methods = [name for name in measurable_methods(embeddings) if not _is_pathway(name)]
+    masks = protocol_masks(embeddings, rates=())
     ranks = rank_pairs(embeddings, masks, methods, ("text_to_video",), **rank_options)
     return [
         {
@@ -304,7 +353,7 @@ def subset_ladder(
             "num_unscorable_clips": (~mask.any(1)).sum().item(),
             "text_to_video_recall_at_1": {
                 method: _metrics(by_direction, embeddings.pairs)["text_to_video_recall_at_1"]
-                if scorable_clips(mask, method).any()
+                if _scorable(mask, method).any()
                 else None
                 for method, by_direction in by_method.items()
             },
@@ -337,7 +386,7 @@ def query_table(
     first = torch.full((len(embeddings.query_ids),), len(queries)).scatter_reduce_(
         0, queries, torch.arange(len(queries)), "amin"
     )
-    weights = relevant_weights(embeddings, embeddings.modality_mask, query_temperature)[first]
+    weights = relevant_weights(embeddings, embeddings.modality_mask, **rank_options)[first]
     return {
         "query_id": embeddings.query_ids,
         "caption": embeddings.captions,
@@ -392,6 +441,7 @@ def recalls_by_kind(table: dict[str, list], methods: Sequence[str]) -> list[dict
 
 
 __all__ = [
+    "FUSED",
     "LADDER",
     "RATES",
     "TIE_RULE",
@@ -399,6 +449,7 @@ __all__ = [
     "evaluate_embeddings",
     "measurable_methods",
     "pathways",
+    "protocol_masks",
     "query_table",
     "rank_pairs",
     "recall_differences",

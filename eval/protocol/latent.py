@@ -70,15 +70,16 @@ def latent_space(embeddings: Embeddings) -> dict[str, Any] | None:
         embeddings ([`Embeddings`]): class labels as queries, each describing the clips of its class.
 
     Returns:
-        `dict` or `None` where the queries are not classes (see [`has_classes`]): `num_classes`; `text_centroid_cosine`
-        (-1 to 1); `silhouette`, by modality (-1 to 1); and `classes`, for each class its `label`, `num_clips`,
-        `text_centroid_cosine` and `silhouette`. What is undefined, for a class or for the whole set, is `None`: the
-        cosine without any video or audio, a silhouette with fewer than two clips of the class or two such classes.
+        `dict` or `None` where the queries are not classes (see [`has_classes`]) or have several vectors each:
+        `num_classes`; `text_centroid_cosine` (-1 to 1); `silhouette`, by modality (-1 to 1); and `classes`, for each
+        class its `label`, `num_clips`, `text_centroid_cosine` and `silhouette`. What is undefined, for a class or for
+        the whole set, is `None`: the cosine without any video or audio, a silhouette with fewer than two clips of the
+        class or two such classes.
 
     Raises:
         ValueError: an embedding that counts is not finite.
     """
-    if not has_classes(embeddings):
+    if not has_classes(embeddings) or embeddings.text_embeds.ndim > 2:
         return None
     embeddings.check_finite()
     silhouettes = {name: _class_silhouettes(embeddings, column) for column, name in enumerate(MODALITIES)}

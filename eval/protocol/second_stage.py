@@ -344,38 +344,41 @@ class TwoStage:
         """
         Choose the weight of the match logit with which these clips are retrieved best.
 
-        Best is the highest mean of text-to-video and video-to-text R@1 with the model's own score, nothing masked and
-        the first policy, at the largest depth. Of equally good weights the smallest is taken. The choice is made for
-        other clips than these: metrics of these would flatter it.
+        Best is the highest mean R@1 of both directions under all masks with the model's own score and the first
+        policy, at the largest depth: one weight has to serve whatever a clip lacks. Of equally good weights the
+        smallest is taken. The choice is made for other clips than these: metrics of these would flatter it.
 
         Args:
             grid (`Sequence[float]`): weights, ascending.
 
         Returns:
-            `dict`: `weight`, `depth`, `policy`, `method`, and `grid` with `curve`, the mean R@1 of each weight.
+            `dict`: `weight`, `depth`, `policy`, `method`, `rates`, and `grid` with `curve`, the mean R@1 of each
+            weight.
 
         Raises:
-            ValueError: nothing was measured with the own score and nothing masked, or a weight is out of its range.
+            ValueError: nothing was measured with the own score, or a weight is out of its range.
         """
-        if self._matched_setting not in self.settings:
-            raise ValueError("A weight is chosen with the model's own score and nothing masked: measure these too.")
+        method, policy = self._matched_setting[:2]
+        settings = [setting for setting in self.settings if setting[:2] == (method, policy)]
+        if not settings:
+            raise ValueError(f"A weight is chosen with the model's own score, {method!r}: measure it too.")
         for weight in grid:
             check_weight(weight)
         orders = [(self.depth, weight) for weight in grid]
-        measured = [stage.metrics(logits, orders) for stage, logits in self._found[self._matched_setting]]
         recalls = [
-            [metrics[f"{direction}_recall_at_1"] for metrics in found]
-            for direction, found in zip(DIRECTIONS, measured, strict=True)
+            [metrics[f"{stage.direction}_recall_at_1"] for metrics in stage.metrics(logits, orders)]
+            for setting in settings
+            for stage, logits in self._found[setting]
         ]
         # Rounded, so that sums of other numbers of found queries tie where they are equal.
         curve = [round(sum(found) / len(found), 9) for found in zip(*recalls, strict=True)]
-        method, policy, _ = self._matched_setting
         best = grid[curve.index(max(curve))]
         return {
             "weight": best,
             "depth": self.depth,
             "policy": policy,
             "method": method,
+            "rates": [rate for *_, rate in settings],
             "grid": list(grid),
             "curve": curve,
         }

@@ -125,7 +125,7 @@ def _check_comparable(known: Mapping[Path, Run], path: Path, run: Run) -> None:
                 f"{other} and {path} both hold {run['benchmark']} of the label {run['label']!r} with the seed "
                 f"{run['seed']}. Give one of them, or evaluate with another label."
             )
-        for name in ("method", "query_temperature"):
+        for name in ("method", "query_temperature", "modality_scale", "modality_offset"):
             one, another = (found["score"].get(name) for found in (theirs, run))
             if theirs["label"] == run["label"] and one != another:
                 raise ValueError(

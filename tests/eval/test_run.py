@@ -201,17 +201,17 @@ def fused(whole, data, tiny_model_dir, tmp_path_factory):
 
 def test_the_weight_of_the_fusion_is_chosen_on_the_other_split(fused, whole, data, tiny_model_dir):
     model, processor = load_model(tiny_model_dir)
-    chosen = {}
+    options, chosen = {"rates": (0.0, 0.9), "progress": False}, {}
     for split in ("train", "test"):
         dataset = load_benchmark("miniature", data, split)
         embeddings = embed_dataset(model, processor, dataset, progress=False)
-        chosen[split] = TwoStage(model, processor, dataset, embeddings, 5, progress=False).choose_weight()
+        chosen[split] = TwoStage(model, processor, dataset, embeddings, 5, **options).choose_weight()
     assert fused["two_stage_fusion"] == {"split": "train", "num_clips": 3} | chosen["train"]
     assert chosen["train"]["curve"] != chosen["test"]["curve"]  # or this would hold for a choice on the test split
     assert fused["two_stage_fusion"]["grid"] == list(FUSION_WEIGHTS) == chosen["test"]["grid"]
 
     dataset, embeddings = load_benchmark("miniature", data), Embeddings.load(whole[0] / "embeddings")
-    options = {"rates": (0.0, 0.9), "policies": POLICIES, "progress": False}
+    options["policies"] = POLICIES
     weight = chosen["train"]["weight"]
     expected = evaluate_two_stage(model, processor, dataset, embeddings, (2, 5), weight, **options)
     assert fused["two_stage"] == [pytest.approx(entry) for entry in expected]

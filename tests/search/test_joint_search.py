@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from gallery.gallery import Gallery
 from modeling_scalar import load_model
+from modeling_scalar.loading_scalar import default_dtype
 from search.__main__ import app
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media, tone, wav
@@ -61,3 +62,30 @@ def test_other_prompts_are_another_model_to_a_gallery(place):
     path.write_text(path.read_text().replace("search result", "fact checking"))
     result = CliRunner().invoke(app, ["query", "gallery", "a dog"])
     assert result.exit_code == 1 and "Embeddings of different models" in result.output, result.output
+
+
+def test_a_joint_encoder_computes_in_full_precision_on_a_processor_and_in_half_on_a_gpu(place, monkeypatch):
+    model, _ = load_model("encoder")
+    model.backbone.to(torch.bfloat16).save_pretrained("encoder")  # as it may be published
+    assert load_model("encoder")[0].dtype == torch.bfloat16  # nothing was said of a device
+    with_device, _ = load_model("encoder", device=torch.device("cpu"))
+    assert with_device.dtype == torch.float32
+    for has_it, expected in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda has_it=has_it: has_it)
+        assert default_dtype("encoder", torch.device("cuda")) == expected
+    (place / "towers").mkdir()
+    (place / "towers" / "config.json").write_text('{"model_type": "scalar"}')
+    assert default_dtype("towers", torch.device("cuda")) is None
+
+
+def test_size_precision_and_device_are_said_before_anything_is_embedded(place):
+    count = sum(weight.numel() for weight in load_model("encoder")[0].parameters())
+    arguments = ["index", "clips", "--model", "encoder", "--output"]
+    for options, kind in (([], "float32"), (["--model-dtype", "bfloat16"], "bfloat16")):
+        result = CliRunner().invoke(app, [*arguments, kind, "--device", "cpu", *options])
+        assert result.exit_code == 0 and f"encoder: {count:,} parameters in {kind} on cpu." in result.stderr
+    refused = CliRunner().invoke(app, [*arguments, "half", "--device", "cpu", "--model-dtype", "float16"])
+    assert refused.exit_code == 1 and "NaN in float16" in refused.stderr
+    full, half = (Gallery.open(kind).modality_embeds().float() for kind in ("float32", "bfloat16"))
+    difference = (full - half).abs().max().item()
+    assert 1e-4 < difference < 0.1

@@ -40,8 +40,8 @@ class FakeModel:
     device, dtype = torch.device("cpu"), torch.float32
     config = SimpleNamespace(query_temperature=1.0, aggregation="scalar", has_concat_heads=False)
 
-    def to(self, device):
-        return self
+    def parameters(self):
+        return iter([torch.zeros(1)])
 
     def score_options(self):
         return {"method": self.config.aggregation, "query_temperature": self.config.query_temperature}
@@ -56,7 +56,7 @@ class FakeModel:
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A model folder, clips (one with brackets in its name), and the fakes in place of what is loaded."""
-    monkeypatch.setattr("modeling_scalar.load_model", lambda folder: (FakeModel(), FakeProcessor()))
+    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (FakeModel(), FakeProcessor()))
     for name in ("model", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(name)

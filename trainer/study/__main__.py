@@ -6,10 +6,8 @@ What is left to do is read from the files of each run, so the same command conti
 import argparse
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from commands.errors import run_command, say
 
@@ -17,9 +15,10 @@ from commands.errors import run_command, say
 
 _ROOT = Path(__file__).resolve().parents[2]
 _COUNTS = {"train": 1500, "validation": 500, "test": 1000}
-_FINAL = ("--depth", "5", "--depth", "50", "--fusion-split", "validation")
-_SHARING_EVALUATION = ("--no-two-stage",)
-_SHARING_VARIANTS = ("scalar", "no_masked_views", "scalar_uniform", "gram")
+_FIRST_STAGE = ("--no-two-stage",)
+_BOTH_STAGES = ("--depth", "5", "--depth", "50", "--fusion-split", "validation")
+_RERANKED = ("scalar", "scalar_uniform", "scalar_full_ft", "gram")  # a second stage takes as long as a training
+_SHARING_VARIANTS = ("scalar", "no_masked_views", "gram")
 _FEW_SEEDS = 2
 
 
@@ -72,24 +71,26 @@ def _study(options: argparse.Namespace) -> dict[str, str]:
         clips.setdefault(
             shared, Clips(output / "clips" / name, output / "clips" / f"{name}-features", backbone, shared)
         )
+    for found in clips.values():
+        found.check(_COUNTS)
     unmade = execute([found.task(_COUNTS) for found in clips.values()], options.jobs, "clips")
     if unmade:
         raise ValueError(f"The study has no clips: {'; '.join(unmade.values())}")
     tunings = tune(options.variants, recipe, clips[SHARED], output / "tuning", do)
     settings = {variant: settings_of(variant, tunings, recipe) for variant in options.variants}
-    make = partial(Run, clips=clips[SHARED], evaluation=_FINAL)
     do(
         [  # all variants of a seed before the next seed: an unfinished study can be reported already
-            make(variant, seed, output / "runs" / f"{variant}-{seed}", settings=settings[variant])
+            Run(variant, seed, output / "runs" / f"{variant}-{seed}", clips[SHARED], settings[variant],
+                _BOTH_STAGES if variant in _RERANKED else _FIRST_STAGE)
             for seed in options.seeds
             for variant in options.variants
         ],
         "runs",
-    )
+    )  # fmt: skip
     do(
         [
             Run(variant, seed, output / "sharing" / f"{shared:g}" / f"{variant}-{seed}", clips[shared],
-                settings[variant], _SHARING_EVALUATION)
+                settings[variant], _FIRST_STAGE)
             for seed in options.seeds[:_FEW_SEEDS]
             for shared in options.shared
             for variant in _SHARING_VARIANTS
@@ -100,22 +101,14 @@ def _study(options: argparse.Namespace) -> dict[str, str]:
     if "scalar" in options.variants:
         do(
             [
-                make("scalar", seed, output / "second_stage" / f"{number}-{seed}", label=label,
-                     settings=_as_rates(settings["scalar"], fields))
+                Run("scalar", seed, output / "second_stage" / f"{number}-{seed}", clips[SHARED],
+                    settings["scalar"] | change(settings["scalar"]), _BOTH_STAGES, label)
                 for seed in options.seeds[:_FEW_SEEDS]
-                for number, (label, fields) in enumerate(SECOND_STAGES.items())
+                for number, (label, change) in enumerate(SECOND_STAGES.items())
             ],
             "second stage",
         )  # fmt: skip
     return failures
-
-
-def _as_rates(settings: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay fields over settings; the rate of LoRA is given as a share of the other."""
-    changed = dict(settings) | dict(fields)
-    if "lora_learning_rate" in fields:
-        changed["lora_learning_rate"] = fields["lora_learning_rate"] * settings["learning_rate"]
-    return changed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

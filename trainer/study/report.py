@@ -105,14 +105,15 @@ def temperatures_table(folders: Sequence[Path]) -> Table:
     """Where a learned contrastive temperature began and ended."""
     found: dict[tuple[str, float], list[float]] = {}
     for folder in folders:
-        for path in sorted(folder.glob("*/adapter_model.safetensors")):
-            recipe = read_json(path.parent / "recipe.json")
+        for path in sorted(folder.glob("*/results/results.json")):
+            run = path.parents[1]
+            recipe = read_json(run / "recipe.json")
             if not recipe["learnable_temperature"]:
                 continue
-            with safe_open(path, "pt") as weights:
+            with safe_open(run / "adapter_model.safetensors", "pt") as weights:
                 (name,) = (key for key in weights.keys() if key.endswith("log_scale"))  # noqa: SIM118
                 end = math.exp(-weights.get_tensor(name).item())
-            label = path.parent.name.partition("-")[0]
+            label = read_json(path)["label"]
             found.setdefault((label, recipe["temperature"]), []).append(end)
     rows = [[label_name(label), Cell((start,), digits=3), Cell(tuple(ends), digits=3)] for (label, start), ends in
             sorted(found.items())]  # fmt: skip

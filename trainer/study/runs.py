@@ -4,11 +4,12 @@ Variants with frozen towers read the outputs of these from one folder of feature
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gallery.files import read_json
 from trainer.recipe import read_recipe
 
 from .jobs import Stage, Task
@@ -33,12 +34,12 @@ ABLATIONS = ("no_masked_views", "no_cross_arity", "no_semantic", "no_uniformity"
 SHARED = 0.6
 """How much the modalities of the clips share that settings are chosen on and every variant is trained on."""
 
-SECOND_STAGES = {
-    "SCALAR, reads no subtitle": {"condition_on": "video,audio"},
-    "SCALAR, five times the matching": {"matching_weight": 0.5},
-    "SCALAR, LoRA at a tenth of the rate": {"lora_learning_rate": 0.1},
+SECOND_STAGES: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "SCALAR, reads no subtitle": lambda settings: {"condition_on": "video,audio"},
+    "SCALAR, five times the matching": lambda settings: {"matching_weight": 0.5},
+    "SCALAR, LoRA at a tenth of the rate": lambda settings: {"lora_learning_rate": settings["learning_rate"] / 10},
 }
-"""What the second stage may depend on: names of rows, and fields of SCALAR's training; a learning rate is a share."""
+"""What the second stage may depend on: names of rows, and what they change in the settings of SCALAR's training."""
 
 VIEWS = 8
 """Draws of frames and segments stored for each training clip; longer trainings use them again."""
@@ -78,6 +79,20 @@ class Clips:
     def targets(self) -> Path:
         """The semantic targets of the training captions."""
         return self.root / "semantic_targets.safetensors"
+
+    def check(self, counts: Mapping[str, int]) -> None:
+        """Raise a ValueError if other clips than the study's lie where it would make its own."""
+        path = self.root / "miniature.json"
+        if not path.is_file():
+            return
+        expected = {"shared": self.shared} | {f"num_{name}": number for name, number in counts.items()}
+        made = read_json(path)
+        found = {name: made.get(name) for name in expected}
+        if found != expected:
+            raise ValueError(
+                f"The study is made for clips of {expected}, but {self.root} holds {found}: name another `root` in "
+                f"the overlay, or remove the folder."
+            )
 
     def task(self, counts: Mapping[str, int]) -> Task:
         """Return what makes the clips, their semantic targets and their features."""

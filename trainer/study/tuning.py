@@ -17,7 +17,7 @@ from .runs import ABLATIONS, Clips, Run, with_schedule
 GRID: Mapping[str, tuple[float, ...]] = {
     "temperature": (0.07, 0.15, 0.3, 0.6),
     "learning_rate": (1e-3, 3e-3, 1e-2),
-    "num_train_epochs": (4, 8, 16),
+    "num_train_epochs": (2, 4, 8),
 }
 """What is tuned, in this order."""
 

@@ -20,7 +20,7 @@ from eval.protocol.second_stage import (
     fused_values,
     two_stage_scores,
 )
-from modeling_scalar.aggregation_scalar import retrieval_scores
+from modeling_scalar.aggregation_scalar import DIRECTIONS, retrieval_scores
 from tests.eval.protocol.slow_matching import (
     CAPTIONS,
     CONTENTS,
@@ -465,27 +465,28 @@ def test_a_model_that_reads_subtitles_reranks_clips_that_have_nothing_else(subti
         evaluate_two_stage(*arguments, policies=POLICIES, progress=False)
 
 
-def test_the_weight_is_the_smallest_of_the_best_in_both_directions(model, processor):
+def test_the_weight_is_the_smallest_of_the_best_over_directions_and_masks(model, processor):
     rows, embeddings = make_set(model, processor, "captions")
     stages = TwoStage(model, processor, make_dataset(rows), embeddings, 5, rates=(0.9, 0.0), progress=False)
     chosen = stages.choose_weight()
     pair_by_pair, curve = PairByPair(model, processor, rows), []
     for weight in FUSION_WEIGHTS:
-        metrics = slow_two_stage(pair_by_pair, embeddings, 5, 0.0, "absent", OPTIONS, weight)
-        curve.append((metrics["text_to_video_recall_at_1"] + metrics["video_to_text_recall_at_1"]) / 2)
+        found = [slow_two_stage(pair_by_pair, embeddings, 5, rate, "absent", OPTIONS, weight) for rate in (0.9, 0.0)]
+        curve.append(sum(metrics[f"{d}_recall_at_1"] for metrics in found for d in DIRECTIONS) / 4)
     assert chosen["grid"] == list(FUSION_WEIGHTS) and chosen["curve"] == pytest.approx(curve)
     best = max(round(value, 6) for value in curve)
     weights = [weight for weight, value in zip(FUSION_WEIGHTS, curve, strict=True) if round(value, 6) == best]
     assert chosen["weight"] == min(weights) > 0 and len(set(curve)) > 1
-    assert (chosen["depth"], chosen["policy"], chosen["method"]) == (5, "absent", "scalar")
+    assert [chosen[name] for name in ("depth", "policy", "method", "rates")] == [5, "absent", "scalar", [0.9, 0.0]]
     flat = stages.choose_weight((0.0, 1e-9, 2e-9))
     assert flat["weight"] == 0 and len(set(flat["curve"])) == 1
     with pytest.raises(ValueError, match="finite number from 0, got inf"):
         stages.choose_weight((0.0, math.inf))
     masked = TwoStage(model, processor, make_dataset(rows), embeddings, 5, rates=(0.9,), progress=False)
-    with pytest.raises(ValueError, match="nothing masked"):
-        masked.choose_weight()
-    assert masked.diagnostic() is None
+    assert masked.choose_weight()["curve"] != chosen["curve"] and masked.diagnostic() is None
+    other = TwoStage(model, processor, make_dataset(rows), embeddings, 5, methods=("gram",), progress=False)
+    with pytest.raises(ValueError, match="own score, 'scalar'"):
+        other.choose_weight()
 
 
 @pytest.mark.parametrize("kind", ["captions", "labels"])

@@ -4,13 +4,12 @@ import json
 import math
 import re
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from tests.eval.reports.made_runs import make_run
+from tests.trainer.study.made_studies import save
 from trainer.study.__main__ import main
 from trainer.study.report import (
     paired_table,
@@ -21,17 +20,6 @@ from trainer.study.report import (
     temperatures_table,
     tuning_table,
 )
-
-
-def save(folder, run, hits=()):
-    """As `eval run` leaves it: the results, and where each query's clip ranked."""
-    results = folder / "results"
-    results.mkdir(parents=True)
-    (results / "results.json").write_text(json.dumps(run))
-    ranks = {f"rank_{run['score']['method']}": [1 if hit else 7 for hit in hits]}
-    weights = {f"weight_{name}": [0.4] * len(hits) for name in ("video", "audio", "subtitle")}
-    captions = {"caption": [f"caption {row}" for row in range(len(hits))], "decided": ["video"] * len(hits)}
-    pq.write_table(pa.table(ranks | weights | captions), results / "queries.parquet")
 
 
 @pytest.fixture
@@ -87,7 +75,7 @@ def test_the_second_stage_is_shown_at_its_largest_depth_with_nothing_masked(tmp_
 def test_a_learned_temperature_is_shown_from_its_start_to_its_end(tmp_path):
     for name, learned in (("gram-0.3-0.003-8", True), ("gram-51", True), ("scalar-50", False)):
         folder = tmp_path / name
-        folder.mkdir()
+        save(folder, make_run("gram" if learned else "scalar", 50))
         (folder / "recipe.json").write_text(json.dumps({"learnable_temperature": learned, "temperature": 0.3}))
         scale = {"base_model.model.logit_scale.log_scale": torch.tensor(math.log(4.0))} if learned else {}
         save_file(scale | {"head": torch.ones(1)}, folder / "adapter_model.safetensors")

@@ -1,0 +1,103 @@
+"""The vectors that a joint encoder itself makes of several modalities of a clip at once.
+
+A score of ours is a function of one vector per modality, whatever is masked. A fused vector is not: it has to be
+embedded anew for every set of modalities that a protocol leaves of a clip, at most seven.
+"""
+
+from collections.abc import Iterable, Sequence
+from threading import Lock
+
+import torch
+from datasets import Dataset
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, ProcessorMixin
+
+from eval.benchmarks.rows import group_rows
+from eval.embedding.embed_dataset import read_row
+from eval.embedding.embeddings import Embeddings
+from gallery.embedding import check_reading, embed_fused, in_background
+from modeling_scalar.modeling_joint_scalar import JointEncoderModel
+
+Mix = tuple[bool, ...]
+
+
+def check_fuses(model: PreTrainedModel) -> None:
+    """Raise a ValueError unless a model takes several modalities at once, and has no heads for single ones."""
+    if not isinstance(model, JointEncoderModel) or not model.can_fuse or model.config.has_heads:
+        raise ValueError(
+            "Fused vectors are those of a joint encoder that takes several modalities at once and has no trained "
+            "heads, which this model is not. Leave `--fused` away."
+        )
+
+
+def needed_mixes(masks: Iterable[torch.Tensor]) -> list[list[Mix]]:
+    """List for each clip the sets of two and more modalities that some mask `(clips, 3)` leaves of it."""
+    columns = [[tuple(row) for row in mask.tolist()] for mask in masks]
+    return [[mix for mix in dict.fromkeys(rows) if sum(mix) > 1] for rows in zip(*columns, strict=True)]
+
+
+def embed_fused_dataset(
+    model: PreTrainedModel,
+    processor: ProcessorMixin,
+    dataset: Dataset,
+    embeddings: Embeddings,
+    masks: Sequence[torch.Tensor],
+    batch_size: int = 32,
+    on_error: str = "raise",
+    progress: bool = True,
+    num_workers: int = 2,
+    task: str = "retrieval",
+) -> dict[tuple[int, Mix], torch.Tensor]:
+    """
+    Embed what masks leave of the clips of a data set, each set of modalities of a clip into one vector.
+
+    Every file is read once more, and the model computes once for each set of two and more modalities of a clip that
+    occurs. What is left of a single modality has its vector already.
+
+    Args:
+        model ([`~modeling_scalar.JointEncoderModel`]), processor, dataset: of which the embeddings were made.
+        embeddings ([`Embeddings`]): of the same clips.
+        masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, 3)`): what may be read of each clip.
+        batch_size (`int`): sets of modalities per forward pass.
+        on_error, progress, num_workers, task: as in [`~eval.embedding.embed_dataset.embed_dataset`].
+
+    Returns:
+        `dict`: by row of a clip and set of modalities, a unit vector `(dim,)`.
+
+    Raises:
+        ValueError: the model does not fuse, the data set has not the clips of the embeddings, or a file cannot be read
+            as it was then.
+    """
+    check_reading(batch_size, on_error, num_workers)
+    check_fuses(model)
+    rows = {row["video_id"]: row for row in group_rows(dataset, task)[0]}
+    if missing := [name for name in embeddings.clip_ids if name not in rows]:
+        raise ValueError(
+            f"{len(missing)} clips of the embeddings are not in the benchmark, such as {missing[0]!r}: what the model "
+            "fuses is read from their files. Give the benchmark that was embedded."
+        )
+    left = needed_mixes(mask & embeddings.modality_mask for mask in masks)
+    clips = [row for row, mixes in enumerate(left) if mixes]
+    batches = [clips[start : start + batch_size] for start in range(0, len(clips), batch_size)]
+    lock = Lock()  # as where clips are embedded
+
+    def prepare(batch: list[int]) -> list[tuple[list[tuple[int, Mix]], object]]:
+        read = {row: read_row(processor, rows[embeddings.clip_ids[row]], on_error, processed=True) for row in batch}
+        keys = [(row, mix) for row in batch for mix in left[row]]
+        parts = [keys[start : start + batch_size] for start in range(0, len(keys), batch_size)]
+        with lock:
+            return [
+                (part, processor.fuse([read[row] for row, _ in part], torch.tensor([mix for _, mix in part])))
+                for part in parts
+            ]
+
+    fused = {}
+    with tqdm(total=len(clips), desc="fused", unit="clip", disable=not progress) as bar:
+        for prepared in in_background(prepare, batches, num_workers):
+            for keys, features in prepared:
+                fused.update(zip(keys, embed_fused(model, features), strict=True))
+            bar.update(len({row for keys, _ in prepared for row, _ in keys}))
+    return fused
+
+
+__all__ = ["check_fuses", "embed_fused_dataset", "needed_mixes"]

@@ -1,0 +1,66 @@
+"""What `search index` says before it downloads a model, and what without a network."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from gallery.gallery import Gallery
+from gallery.provenance import model_folder, pending_download
+from search import __main__ as search
+from tests.joint_encoders import write_joint_encoder
+from tests.media_corpus import tone, wav
+
+
+@pytest.fixture
+def place(hub, tmp_path, monkeypatch):
+    """An encoder on the Hub, in the place of the one that is taken by default, and a clip."""
+    folder = write_joint_encoder(tmp_path / "encoder")
+    (folder / "model.gguf").write_bytes(bytes(1000))
+    api = hub.api()
+    api.create_repo("user/encoder")
+    api.upload_folder(repo_id="user/encoder", folder_path=folder)
+    (folder / "model.gguf").unlink()
+    (tmp_path / "clips").mkdir()
+    (tmp_path / "clips" / "sound.wav").write_bytes(wav(tone(16_000)))
+    monkeypatch.setattr(search, "_DEFAULT_MODEL", "user/encoder")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def index(*arguments, code=0):
+    result = CliRunner().invoke(search.app, ["index", "clips", "--output", "gallery", *arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_without_a_model_the_default_is_taken_and_its_download_is_told_first(hub, place):
+    sizes = [path.stat().st_size for path in (place / "encoder").rglob("*") if path.is_file()]
+    before = pending_download("user/encoder")
+    folder = model_folder("user/encoder")
+    fetched = [path for path in folder.rglob("*") if path.is_file()]
+    assert not list(folder.glob("*.gguf"))  # the same weights once more
+    assert before.num_files == len(fetched) == len(sizes) + 1  # of the Hub: .gitattributes
+    assert before.num_bytes == sum(path.stat().st_size for path in fetched)
+    assert pending_download("user/encoder") is None
+
+
+def test_indexing_needs_the_hub_once(hub, place):
+    told = index().stderr
+    announced, loaded = told.index("The model user/encoder"), told.index("parameters in float32 on cpu")
+    assert "is not here yet" in told and hub.url in told and "HF_HUB_OFFLINE=1" in told and announced < loaded
+    assert Gallery.open("gallery").model == "user/encoder"
+    with hub.offline():
+        again = index()
+        assert "1 unchanged" in again.stdout and "not here yet" not in again.stderr
+        found = CliRunner().invoke(search.app, ["query", "gallery", "a bell", "--json"])
+        assert json.loads(found.stdout)[0]["hits"], found.output
+
+
+def test_without_the_hub_and_without_a_copy_the_error_says_what_to_do(hub, place):
+    with hub.offline():
+        told = index(code=1).stderr
+    assert "user/encoder" in told and "cannot be reached" in told and "hf download user/encoder" in told
+    assert not (place / "gallery").exists()
+    assert index("--model", "encoder").exit_code == 0
+    assert "1 unchanged" in index().stdout  # the gallery's own model, not the default

@@ -1,0 +1,37 @@
+"""The small joint encoder that is trained from scratch: what its clips show, and that its folder is a model."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from eval.miniature import generate
+from modeling_scalar import load_model
+from modeling_scalar.modeling_joint_scalar import ScalarJointModel
+from trainer.study.joint import draw_mixes, main
+
+
+def test_every_mix_of_what_a_clip_has_is_shown_equally_often_and_nothing_else():
+    present = torch.tensor([[True, False, True], [True, True, True], [False, True, False]])
+    draws = [draw_mixes(present, torch.Generator().manual_seed(seed)) for seed in range(700)]
+    for row, possible in enumerate((3, 7, 1)):
+        counts = Counter(tuple(mix[row].tolist()) for mix in draws)
+        assert len(counts) == possible and all(any(mix) for mix in counts)
+        assert not any((torch.tensor(mix) & ~present[row]).any() for mix in counts)
+        assert min(counts.values()) > 700 / possible * 0.7
+
+
+@pytest.mark.slow
+def test_what_is_trained_from_scratch_is_a_model_that_fuses(tmp_path):
+    data, output = tmp_path / "data", tmp_path / "model"
+    generate(data, num_train=8, num_validation=0, num_test=0, num_proc=1)
+    main(root=data, output=output, epochs=1, batch_size=4, seed=0)
+    model, processor = load_model(output)
+    assert isinstance(model, ScalarJointModel) and not model.training
+    clips = [processor.read_clip(path) for path in sorted((data / "train").glob("*.mp4"))[:3]]
+    with torch.no_grad():
+        fused = model.get_fused_features(**processor.fuse(clips))
+        alone, mask = model.get_modality_features(**processor(clips=clips))
+    torch.testing.assert_close(fused.norm(dim=1), torch.ones(3))
+    several = mask.sum(dim=1) > 1
+    assert several.any() and ((fused[:, None] - alone).norm(dim=-1)[several] > 1e-3).all()
