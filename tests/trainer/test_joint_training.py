@@ -172,14 +172,15 @@ def test_parts_of_a_joint_encoder_are_refused_for_three_towers(tiny_model):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("config", "changes", "message"),
     [
-        ({"matching_weight": 0.1}, "no cross-encoder, so there is no matching to train. Set `matching_weight: 0`"),
-        ({"fp16": True}, "gives NaN in float16. Train with `bf16: true`"),
+        ({}, {"matching_weight": 0.1}, "no cross-encoder, so there is no matching to train. Set `matching_weight: 0`"),
+        ({}, {"fp16": True}, "gives NaN in float16. Train with `bf16: true`"),
+        ({"modality_scale": [1.0, 2.0, 1.0]}, {}, "is of plain cosines, but those of this model are calibrated"),
     ],
 )
-def test_what_a_joint_encoder_cannot_do_is_refused(place, rows, tmp_path, changes, message):
-    model, processor = load(place)
+def test_what_a_joint_encoder_cannot_do_is_refused(place, rows, tmp_path, config, changes, message):
+    model, processor = load(place, **config)
     with pytest.raises(ValueError, match=message):
         trainer_of(tmp_path, model, ClipDataset(rows, processor), ScalarDataCollator(processor), **changes)
 
