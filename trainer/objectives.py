@@ -184,8 +184,8 @@ class ScalarObjective(Objective):
         if config.modality_scale is not None or config.modality_offset is not None:
             raise ValueError(
                 "The objective 'scalar' is of plain cosines, but those of this model are calibrated, by "
-                "`modality_scale` and `modality_offset` of its configuration. Train the model without them, and calibrate "
-                "it afterwards."
+                "`modality_scale` and `modality_offset` of its configuration. Train the model without them, and "
+                "calibrate it afterwards."
             )
         self.args = args
         self.uses_semantics = args.semantic_weight > 0

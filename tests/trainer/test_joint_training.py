@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -164,6 +165,12 @@ def test_adapters_that_do_not_fit_are_refused(place, adapter, message):
     model, _ = load_model(place / "encoder")
     with pytest.raises(ValueError, match=message):
         apply_adapters(model, adapter, matching=False)
+
+
+def test_an_encoder_of_another_library_is_not_trained():
+    model = SimpleNamespace(config=ScalarJointConfig())
+    with pytest.raises(ValueError, match="computed by Sentence Transformers, without gradients"):
+        apply_adapters(model, "trunk", matching=False)
 
 
 def test_parts_of_a_joint_encoder_are_refused_for_three_towers(tiny_model):
@@ -502,6 +509,16 @@ def test_the_commands_of_the_recipes_work_as_they_are_written(place, tmp_path):
     command("python -m trainer.rehead galleries/train --model runs/joint_light --output galleries/light")
     found = json.loads(command("python -m search query galleries/light", "a red star", "--json"))
     assert len(found[0]["hits"]) >= 5
+    command("python -m eval run --embeddings galleries/light --output results")
+    assert json.loads((folder / "results" / "results.json").read_text())["embedded"]["model"] == "runs/joint_light"
+    command(
+        f"python -m search index {place / 'data' / 'train'} --model google/embeddinggemma-2 --output galleries/own"
+    )
+    command("python -m trainer.rehead galleries/own --model runs/joint_light --output galleries/changed")
+    again = command(
+        f"python -m search index {place / 'data' / 'train'} --model runs/joint_light --output galleries/changed"
+    )
+    assert "6 unchanged" in again
 
 
 def test_an_adapter_of_every_part_is_loaded_as_it_was_trained(place, rows, tmp_path):
