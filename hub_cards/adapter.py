@@ -22,6 +22,7 @@ from .trained import OWNED, check_source, describe, stage_beside_weights, stage_
 
 logger = logging.getLogger(__name__)
 
+_SCALARS = ("logit_scale", "hyperbolic")
 KIND = Kind("adapter", "model", (*OWNED, "adapter_config.json", "adapter_model*.safetensors"))
 
 
@@ -152,14 +153,16 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
         check_parameters(counts, variables["training"], is_adapter=True)
     if not adapter.get("peft_type"):
         raise ValueError("adapter_config.json must tell the `peft_type` of the adapter. Save it again with peft.")
-    data["tags"] += [identifier(adapter["peft_type"].lower())]
+    is_of_heads = all(part.endswith("_head") or part in _SCALARS for part in counts)
+    data["tags"] += [] if is_of_heads else [identifier(adapter["peft_type"].lower())]
     base, revision = adapter["base_model_name_or_path"], adapter.get("revision")
     _check_base(base, revision)
     card = ModelCardData(library_name="peft", base_model=base, base_model_relation="adapter", **data)
     # If the run changed how the base scores or what it reads, only the adapter's own configuration says so.
     changes = ("aggregation", "condition_on")
     is_changed = variables["recipe"] is None or any(variables["recipe"].get(name) is not None for name in changes)
-    added = [part for part in ("logit_scale", "hyperbolic") if part in counts]
+    is_changed |= variables["encoder"] is not None  # the base may be an encoder as its publisher has it
+    added = [part for part in counts if part in _SCALARS or part.endswith("_head")]
     return render(
         KIND.name,
         card,
@@ -167,6 +170,7 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
         adapter=adapter,
         merge=None,
         is_changed=is_changed,
+        is_of_heads=is_of_heads,
         added=added,
         **variables,
     )

@@ -8,7 +8,7 @@ from huggingface_hub import HfApi, ModelCardData
 from peft import PeftModel
 
 from gallery.files import read_json, write_json
-from modeling_scalar import ScalarConfig, ScalarModel, load_model
+from modeling_scalar import load_model
 from modeling_scalar.loading_scalar import base_of
 
 from .adapter import check_adapter, find_base
@@ -33,7 +33,7 @@ def stage_model(
     Stage a whole model.
 
     Args:
-        source (`Path`): a folder with a [`ScalarModel`] and its processor; with `merge`, an adapter's.
+        source (`Path`): a folder with a model and its processor; with `merge`, an adapter's.
         folder (`Path`): empty.
         results (`list[Path]`, *optional*): result files, or folders that hold some; by default all beneath `source`.
         merge (`bool`): add the adapter's weights to those of its base.
@@ -61,10 +61,10 @@ def stage_model(
 
 def _stage_merged(source: Path, folder: Path, base: tuple[str, str | None] | None) -> None:
     check_adapter(source)
-    load_model(source)  # looks at both, and says what is wrong
+    kind = type(load_model(source)[0])  # looks at both, and says what is wrong
     name, revision = base_of(str(source.resolve()), read_json(source / "adapter_config.json"))
-    config = ScalarConfig.from_pretrained(source)
-    model = ScalarModel.from_pretrained(name, revision=revision, config=config)
+    config = kind.config_class.from_pretrained(source)
+    model = kind.from_pretrained(name, revision=revision, config=config)
     PeftModel.from_pretrained(model, source).merge_and_unload().save_pretrained(folder)
     repo_id, commit = base or (Path(name).name, None)
     write_json({"base_model": repo_id, "base_model_revision": commit}, folder / "merge.json")

@@ -21,7 +21,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 from gallery.files import read_json, write_json
 from gallery.result_schema import second_stage
-from modeling_scalar import ScalarModel
+from modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
 from modeling_scalar.aggregation_scalar import METHODS, method_title, scorable_clips
 from modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
 from modeling_scalar.loading_scalar import load_config, load_processor, weight_digests
@@ -88,12 +88,13 @@ def stage_weights(source: Path, folder: Path, pattern: str) -> None:
 def _stage_code(source: Path, folder: Path) -> None:
     """Write configuration, processor and the code of the model as this version has them."""
     config = load_config(str(source.resolve()))
-    model_code = sys.modules[ScalarModel.__module__].__file__
+    kind = ScalarJointModel if isinstance(config, ScalarJointConfig) else ScalarModel
+    model_code = sys.modules[kind.__module__].__file__
     for file in (model_code, *get_relative_import_files(model_code)):
         shutil.copyfile(file, folder / Path(file).name)
     # Not as it was loaded: that may name code in another repository.
-    config.architectures = [ScalarModel.__name__]
-    config.auto_map = {"AutoModel": f"{Path(model_code).stem}.{ScalarModel.__name__}"}
+    config.architectures = [kind.__name__]
+    config.auto_map = {"AutoModel": f"{Path(model_code).stem}.{kind.__name__}"}
     config.save_pretrained(folder)  # adds its own class to the map
     try:
         processor = load_processor(str(source.resolve()))
@@ -284,6 +285,26 @@ def _layers(tower: Mapping[str, Any]) -> str:
     return f" ({tower['num_hidden_layers']} layers)" if isinstance(tower.get("num_hidden_layers"), int) else ""
 
 
+def _encoders(config: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, Any]:
+    """What embeds: three towers, or one joint encoder with or without heads."""
+    if config.get("model_type") == ScalarJointConfig.model_type:
+        backbone = config["backbone_config"]
+        return {
+            "encoder": Markdown(code(backbone["model_type"]) + _layers(backbone.get("text_config") or {})),
+            "modalities": config["modalities"],
+            "heads": [part for part in counts if part.endswith("_head")],
+            "is_vast": False,
+            "has_second_stage": False,
+        }
+    towers = {name: config[f"{name}_config"] for name in ("vision", "audio", "text")}
+    return {
+        "encoder": None,
+        "towers": [Markdown(code(tower["model_type"]) + _layers(tower)) for tower in towers.values()],
+        "is_vast": tuple(tower["model_type"] for tower in towers.values()) == _VAST,
+        "has_second_stage": bool(towers["text"].get("is_decoder") and towers["text"].get("add_cross_attention")),
+    }
+
+
 def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The front matter that models and adapters share, and the variables of their templates; `pattern`: of weights."""
     validate_repo_id(repo_id)
@@ -295,7 +316,7 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
     emissions = read_emissions(folder / "emissions.csv")
     results = read_results(folder)
     aggregation, temperature = config["aggregation"], _temperature(config["query_temperature"])
-    towers = {name: config[f"{name}_config"] for name in ("vision", "audio", "text")}
+    counts = count_parameters(weights)
     model_name = repo_id.split("/")[-1]
     data = {
         "pipeline_tag": "feature-extraction",
@@ -305,9 +326,9 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
         data |= {"model_name": model_name, "eval_results": eval_results(results)}
     if emissions is not None:
         data["co2_eq_emissions"] = _emissions_data(emissions, training, recipe)
-    variables = {
+    variables = _encoders(config, counts) | {
         "repo_id": repo_id,
-        "counts": count_parameters(weights),
+        "counts": counts,
         "model_name": model_name,
         "aggregation": aggregation,
         "aggregation_name": method_title(aggregation),
@@ -315,9 +336,6 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
         "has_equal_weights": math.isinf(temperature),
         "needed": _needed(aggregation),
         "projection_dim": config["projection_dim"],
-        "towers": [Markdown(code(tower["model_type"]) + _layers(tower)) for tower in towers.values()],
-        "is_vast": tuple(tower["model_type"] for tower in towers.values()) == _VAST,
-        "has_second_stage": bool(towers["text"].get("is_decoder") and towers["text"].get("add_cross_attention")),
         "condition_on": [name for name in MODALITIES if name in config.get("condition_on", ScalarConfig.condition_on)],
         "recipe": recipe,
         "training": training,

@@ -168,7 +168,7 @@ class ScalarObjective(Objective):
     SCALAR's own objective without its matching term, Eq. 6 to 9 (Algorithm S2, steps 5 to 8).
 
     Raises:
-        ValueError: the model's score is not that of a centroid.
+        ValueError: the model's score is not that of a centroid, or of calibrated cosines.
     """
 
     reads_every_modality = uses_reduced_views = uses_semantics = uses_temperature = True
@@ -180,6 +180,12 @@ class ScalarObjective(Objective):
             raise ValueError(
                 f"The objective 'scalar' is that of centroids: `aggregation` must be one of {weighted}, got "
                 f"{config.aggregation!r}. For another score take the objective 'contrastive'."
+            )
+        if config.modality_scale is not None or config.modality_offset is not None:
+            raise ValueError(
+                "The objective 'scalar' is of plain cosines, but those of this model are calibrated, by "
+                "`modality_scale` and `modality_offset` of its configuration. Train the model without them, and "
+                "calibrate it afterwards."
             )
         self.args = args
         self.uses_semantics = args.semantic_weight > 0

@@ -6,6 +6,7 @@ from operator import attrgetter
 import torch
 
 from modeling_scalar import ScalarJointConfig
+from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
 
@@ -53,8 +54,20 @@ _OF_JOINT = {
 
 
 def towers_of(model: ScalarRetrievalModel) -> dict[str, Tower]:
-    """Return the towers of a model by their modality."""
-    return _OF_JOINT if isinstance(model.config, ScalarJointConfig) else _OF_THREE
+    """
+    Return the towers of a model by their modality.
+
+    Raises:
+        ValueError: another library computes it, which gives no gradients.
+    """
+    if not isinstance(model.config, ScalarJointConfig):
+        return _OF_THREE
+    if model.config.backbone_config is None:
+        raise ValueError(
+            "This encoder is computed by Sentence Transformers, without gradients, so nothing of it can be trained or "
+            f"stored for training. Of joint encoders those of {' or '.join(FAMILIES)} can."
+        )
+    return _OF_JOINT
 
 
 def encoder_parts(model: ScalarRetrievalModel) -> list[torch.nn.Module]:

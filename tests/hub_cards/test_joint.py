@@ -1,0 +1,184 @@
+"""Joint encoders are published as other models are: the same scores elsewhere, and cards that say what they are."""
+
+import json
+import re
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+
+from hub_cards.adapter import adapter_card, push_adapter, stage_adapter
+from hub_cards.card import Details
+from hub_cards.hub.publishing import Target
+from hub_cards.model import model_card, push_model, stage_model
+from modeling_scalar import load_model
+from tests.hub_cards.clean_environment import CleanEnvironment
+from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING
+from tests.hub_cards.folders import names, write_card, write_json
+from tests.hub_cards.test_round_trip import SCORE, blocks, scores_here
+from tests.joint_encoders import write_joint_encoder
+from trainer.lora import apply_adapters, count_parameters
+
+DETAILS = Details("apache-2.0", ("en",))
+LICENSED = "The base has a licence of its own."
+
+
+def make_run(base, adapter, folder):
+    """An adapter as a run leaves it, with an effect."""
+    changes = {"has_heads": True} if "heads" in adapter else {}
+    model, processor = load_model(base, **changes)
+    torch.manual_seed(1)
+    model = apply_adapters(model, adapter, matching=False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter += 0.1 * torch.randn(parameter.shape)
+    model.save_pretrained(folder)
+    model.get_base_model().config.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    counts = {
+        kind: count_parameters(model, trainable)
+        for kind, trainable in (("trainable_parameters", True), ("frozen_parameters", False))
+    }
+    write_json(TRAINING | counts, folder / "training.json")
+    write_json(RECIPE | {"benchmark": "own", "adapter": adapter, "matching_weight": 0.0}, folder / "recipe.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """An encoder as published, the same as a model of ours, and adapters of both."""
+    folder = tmp_path_factory.mktemp("joint-published")
+    write_joint_encoder(folder / "encoder")
+    model, processor = load_model(folder / "encoder")
+    model.save_pretrained(folder / "model")
+    processor.save_pretrained(folder / "model")
+    make_run(folder / "encoder", "heads", folder / "heads")
+    make_run(folder / "encoder", "trunk,video,audio,heads", folder / "every")
+    make_run(folder / "model", "trunk", folder / "trunk")
+    return folder
+
+
+def card_of_adapter(source, staged):
+    stage_adapter(source, staged, "user/encoder", "f" * 40)
+    return write_card(staged, adapter_card(staged, "user/adapter", DETAILS))
+
+
+def test_the_card_of_a_joint_model_says_what_it_is(made, staged):
+    stage_model(made / "model", staged)
+    card = write_card(staged, model_card(staged, "user/joint", DETAILS))
+    assert {"modeling_joint_scalar.py", "configuration_joint_scalar.py", "processing_joint_scalar.py"} <= names(staged)
+    config = json.loads((staged / "config.json").read_text())
+    assert config["auto_map"] == {
+        "AutoConfig": "configuration_joint_scalar.ScalarJointConfig",
+        "AutoModel": "modeling_joint_scalar.ScalarJointModel",
+    }
+    number = sum(count_parameters(load_model(staged)[0]).values())
+    for part in (
+        "One encoder, `embedding_gemma2` (2 layers), embeds queries and the video, audio, subtitle of clips into one",
+        "sphere of\n24 dimensions. There is no cross-encoder, so no second stage. It has",
+        f"It has {number:,} parameters.",
+        "| `language_model` | ",
+        "This model has a joint encoder, about which it shows nothing.",
+    ):
+        assert part in card.text, part
+    for stranger in ("towers are", "EVA", "BEATs", "model.match", " head"):
+        assert stranger not in card.text, stranger
+
+
+@pytest.mark.parametrize(
+    ("run", "expected", "strange"),
+    [
+        (
+            "heads",
+            [
+                "\nHeads of 2,304 parameters for [user/encoder]",
+                "With them the model finds",
+                "each behind a linear head of its own",
+                "| what is trained | `heads`, a linear head for queries and one for each modality |",
+                "| `video_head` | 576 |",
+                "Weights of `audio_head` and `subtitle_head` and `text_head` and `video_head` are reported as missing",
+            ],
+            ["LoRA"],
+        ),
+        (
+            "every",
+            [
+                "\nA LoRA adapter of ",
+                "`trunk,video,audio,heads`, LoRA in the trunk, LoRA in the vision tower, LoRA in the audio tower, ",
+                "| LoRA rank | 8 |",
+                "| `vision_tower` | ",
+            ],
+            [],
+        ),
+        (
+            "trunk",
+            ["| what is trained | `trunk`, LoRA in the trunk |", "| `language_model` | 1,088 |", "| total | 1,088 |"],
+            [" head", "reported as missing"],
+        ),
+    ],
+)
+def test_the_card_of_an_adapter_says_what_is_trained(made, staged, run, expected, strange):
+    card = card_of_adapter(made / run, staged)
+    shared = [
+        "One encoder, `embedding_gemma2`",
+        "There is no cross-encoder",
+        f"at the commit `{'f' * 40}`",
+        LICENSED,
+        "config=config",
+    ]
+    for part in [*expected, *shared]:
+        assert part in card.text, part
+    for stranger in ("towers are", "EVA", "BEATs", "model.match", *strange):
+        assert stranger not in card.text, stranger
+    assert (card.data.base_model, card.data.license) == ("user/encoder", "apache-2.0")
+    assert ("lora" in card.data.tags) == (run != "heads")
+
+
+def test_a_merged_joint_model_scores_as_its_adapter(made, staged):
+    stage_model(made / "every", staged, merge=True)
+    assert not any("lora" in name for name in load_model(staged)[0].state_dict())
+    torch.testing.assert_close(scores_here(staged), scores_here(made / "every"), atol=1e-6, rtol=0)
+    assert (scores_here(staged) - scores_here(made / "encoder")).abs().max() > 1e-3
+
+
+@pytest.mark.slow
+def test_the_same_scores_elsewhere(made, hub, tmp_path):
+    """By every way to load and by the snippets of the cards, with torch, transformers and peft alone."""
+    api = hub.api()
+    api.create_repo("user/encoder")
+    api.upload_folder(repo_id="user/encoder", folder_path=made / "encoder")
+    push_model(made / "model", Target("user/joint"), DETAILS, api=api)
+    push_adapter(made / "trunk", Target("user/trunk"), DETAILS, api=api)
+    push_model(made / "every", Target("user/merged"), DETAILS, merge=True, api=api)
+    for name in ("heads", "every"):
+        push_adapter(made / name, Target(f"user/{name}"), DETAILS, base="user/encoder", api=api)
+    loaded = {
+        "joint": "AutoModel.from_pretrained('user/joint', trust_remote_code=True)",
+        "merged": "AutoModel.from_pretrained('user/merged', trust_remote_code=True)",
+        "trunk": "AutoPeftModelForFeatureExtraction.from_pretrained('user/trunk', trust_remote_code=True)",
+    }
+    script = SCORE + "from peft import AutoPeftModelForFeatureExtraction\n"
+    script += "".join(f"found[{name!r}] = scores({how}, 'user/{name}')\n" for name, how in loaded.items())
+    for name in ("heads", "every", "trunk"):
+        card = ModelCard(hub.repo(f"user/{name}").files()["README.md"].decode())
+        (install,) = re.findall(r"^pip install (.*)$", card.text, re.MULTILINE)
+        assert install == 'torch "transformers>=5.23" "peft>=0.21"'
+        code = blocks(card.text, "python")
+        assert "PeftModel.from_pretrained(base" in code[0] and "AutoModel.from_pretrained(" in code[-2]
+        for way, snippet in (("peft", code[0]), ("transformers", code[-2])):
+            script += f"space = {{}}\nexec({snippet!r}, space)\n"
+            script += f"found['{name} by {way}'] = scores(space['model'], 'user/{name}')\n"
+        snippets = "\n".join(code)
+        script += f"exec(compile({snippets!r}, 'card', 'exec'), {{'__name__': '__main__'}})\n"
+    script += "print(json.dumps(found))\n"
+    environment = CleanEnvironment(tmp_path / "packages", ["torch", "transformers", "peft"])
+    found = json.loads(environment.run(script, hub.env(tmp_path / "home"), tmp_path).splitlines()[-1])
+    here = {name: scores_here(made / name) for name in ("encoder", "heads", "every", "trunk")}
+    assert len({tuple(scores.flatten().tolist()) for scores in here.values()}) == 4
+    expected = {"joint": here["encoder"], "merged": here["every"], "trunk": here["trunk"]}
+    for name in ("heads", "every", "trunk"):
+        expected |= {f"{name} by peft": here[name], f"{name} by transformers": here[name]}
+    assert found.keys() == expected.keys()
+    for name, scores in expected.items():
+        torch.testing.assert_close(torch.tensor(found[name]), scores, atol=1e-6, rtol=0, msg=name)
