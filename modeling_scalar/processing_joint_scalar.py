@@ -101,7 +101,7 @@ class ScalarJointProcessor(ScalarProcessor):
             max_text_length=max_text_length,
             max_subtitle_length=max_subtitle_length,
         )
-        self._has_told_of_cut = False
+        self._has_told_of_cut = self._has_told_of_cut_text = False
 
     @property
     def model_input_names(self) -> list[str]:
@@ -186,6 +186,21 @@ class ScalarJointProcessor(ScalarProcessor):
                 f"{num_samples / SAMPLING_RATE:.0f} s is left out. That is said once, and holds for every longer clip."
             )
 
+    def _tell_of_cut_texts(self, clips: list[Clip], texts: list[str], tokens: Mapping[str, torch.Tensor]) -> None:
+        full = (tokens["attention_mask"].sum(dim=1) >= self.max_subtitle_length).nonzero().flatten().tolist()
+        for row in full if not self._has_told_of_cut_text else ():
+            length = self._tokenize(texts[row : row + 1], {"truncation": False})["input_ids"].shape[1]
+            if length > self.max_subtitle_length:
+                self._has_told_of_cut_text = True
+                name = "".join(
+                    char if char.isprintable() else ascii(char)[1:-1] for char in clips[row].path or "a clip"
+                )
+                logger.warning(
+                    f"{name}: the encoder reads {self.max_subtitle_length} tokens of a subtitle, the rest of its "
+                    f"{length} is left out. That is said once, and holds for every longer one."
+                )
+                return
+
     # Texts --------------------------------------------------------------------------------------------------------
 
     def _tokenize_captions(self, text: Any, options: dict[str, Any], return_tensors: str | None) -> Mapping[str, Any]:
@@ -236,6 +251,7 @@ class ScalarJointProcessor(ScalarProcessor):
         if here["subtitle"]:
             texts = [with_prompt(self.document_prompt, clip.subtitle) for clip in here["subtitle"]]
             tokens = self._tokenize(texts, {"max_length": self.max_subtitle_length})
+            self._tell_of_cut_texts(here["subtitle"], texts, tokens)
             data |= self._rows("subtitle", has_subtitle, tokens)
         return data
 

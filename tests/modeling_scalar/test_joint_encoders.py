@@ -416,6 +416,19 @@ def test_sound_beyond_the_limit_is_left_out_and_said_once(folders, joint, caplog
     torch.testing.assert_close(embed(joint[0], processor, long[:1]), embed(*joint, [Clip(waveform=sound[:8000])]))
 
 
+def test_a_subtitle_that_is_cut_is_said_once(folders, caplog):
+    processor = processor_of(folders / "plain", max_subtitle_length=60)
+    logging.getLogger("transformers").propagate = True
+    exact = 60 - processor(clips=[Clip(subtitle="a")])["subtitle_input_ids"].shape[1] + 1
+    with caplog.at_level(logging.WARNING):
+        processor(clips=[Clip(subtitle="a" * exact)])
+        assert "left out" not in caplog.text
+        for _ in range(2):
+            processor(clips=[Clip(subtitle="a" * exact), Clip(subtitle="a" * (exact + 1), path="long.mp4")])
+    told = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert len(told) == 1 and "long.mp4" in told[0] and "60 tokens" in told[0] and "61" in told[0]
+
+
 def test_a_clip_of_which_the_encoder_takes_nothing_says_so(folders):
     processor = processor_of(folders / "plain", modalities=("video", "subtitle"))
     clip = processor.read_clip(None, audio=make_streams()[1][0])
