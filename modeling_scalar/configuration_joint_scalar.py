@@ -87,6 +87,8 @@ class ScalarJointConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs):
         self.modalities = list(self.modalities)
         super().__post_init__(**kwargs)
+        if isinstance(self.backbone_config, PreTrainedConfig):
+            self.backbone_config._name_or_path = ""  # a folder of the machine that it was loaded on
 
     def validate_joint(self) -> None:
         """Check the relations between fields on which the model relies."""

@@ -44,16 +44,17 @@ class RandomState:
 @torch.no_grad()
 def with_tower_features(model: ScalarRetrievalModel, inputs: dict[str, Any], with_states: bool) -> dict[str, Any]:
     """Replace the raw inputs of frozen towers by their outputs: computed once instead of twice."""
-    frozen = {
-        name: inputs[name]
-        for tower in towers_of(model).values()
-        for name in tower.inputs
-        if name in inputs and tower.is_frozen(model)
+    towers = {
+        name: tower for name, tower in towers_of(model).items() if tower.is_frozen(model) and tower.inputs[0] in inputs
     }
+    frozen = {key: inputs[key] for tower in towers.values() for key in tower.inputs}
     if not frozen:
         return inputs
     features = model.get_tower_features(**frozen, modality_mask=inputs["modality_mask"], with_states=with_states)
-    return {name: value for name, value in inputs.items() if name not in frozen} | features
+    # Where no clip has a modality its tower gives nothing; the sequences of a joint encoder are then of nothing too.
+    empty = [f"{name}_" for name, tower in towers.items() if tower.features[0] not in features]
+    kept = {key: value for key, value in inputs.items() if key not in frozen and not key.startswith(tuple(empty))}
+    return kept | features
 
 
 def no_pairs(output: ScalarOutput) -> tuple[torch.Tensor, ...]:

@@ -289,6 +289,10 @@ def test_an_encoder_of_one_modality_at_a_time_has_no_fused_vector():
         fuse(model, processor, make_clips(), torch.tensor([[True, False, True]] * 3))
 
 
+def test_a_saved_model_does_not_name_the_folder_of_its_encoder(folders):
+    assert str(folders) not in (folders / "remote" / "config.json").read_text()
+
+
 def test_heads_of_single_modalities_leave_no_fused_vector(folders):
     model, processor = load_model(folders / "plain", has_heads=True)
     with pytest.raises(ValueError, match="made for vectors of single modalities"):
