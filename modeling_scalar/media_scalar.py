@@ -941,7 +941,7 @@ _MARKUP = re.compile(r"</?(?:[a-z]+(?:[.\s][^<>]*)?|\d+:\d{2}[\d:.]*(?:\s[^<>]*)
 
 def _seconds(time_of_cue: str) -> float:
     *_, hours, minutes, seconds = "0", *time_of_cue.replace(",", ".").split(":")
-    return 3600 * int(hours) + 60 * int(minutes) + float(seconds)
+    return 3600 * float(hours) + 60 * float(minutes) + float(seconds)  # of thousands of digits too
 
 
 def _is_said(start: float, stop: float, window: Window | None) -> bool:

@@ -171,7 +171,7 @@ class ScoreOptions:
         if self.direction not in DIRECTIONS:
             raise ValueError(f"`direction` must be one of {DIRECTIONS}, got {self.direction!r}.")
 
-    @cached_property
+    @property
     def is_calibrated(self) -> bool:
         """Whether scales and offsets change anything; those that are learned always do."""
         return any(
@@ -179,7 +179,7 @@ class ScoreOptions:
             for values, neutral in ((self.modality_scale, 1), (self.modality_offset, 0))
         )
 
-    @cached_property
+    @property
     def spread(self) -> float:
         """How far apart the calibrated cosines of a pair can be, that of an absent modality being 0; 2 by default."""
         if not self.is_calibrated:
