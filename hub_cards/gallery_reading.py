@@ -18,6 +18,7 @@ from gallery.gallery import Gallery, MediaFile, is_gallery
 from gallery.older import is_older
 from gallery.provenance import gallery_sha256
 from gallery.storage import verify
+from gallery.windows import place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
 
 from .hub.privacy import without_folders
@@ -218,16 +219,18 @@ def _relative(path: str, folder: str | None) -> str:
 
 def _published_names(gallery: Gallery, source: Path) -> tuple[dict[str, str], str | None]:
     """Of each clip, the name under which it is published, and the folder that all media files share."""
-    paths = [name for name in gallery.clip_ids if name in gallery.files]
-    if not paths:
+    files = {name: name if name in gallery.files else place_of_clip(name).path for name in gallery.clip_ids}
+    files = {name: path for name, path in files.items() if path in gallery.files}
+    if not files:
         return {}, None
-    folder = os.path.commonpath([os.path.dirname(path) for path in paths])
+    folder = os.path.commonpath([os.path.dirname(path) for path in files.values()])
     if folder in _TOO_HIGH:
         raise ValueError(
             f"The clips of {source} share no folder but {folder!r}, so their names would tell the folders of this "
             "machine. Index what lies in one folder, and publish a gallery for each."
         )
-    return {path: _relative(path, folder) for path in paths}, folder
+    # Behind the file, a window has its seconds.
+    return {name: _relative(path, folder) + name[len(path) :] for name, path in files.items()}, folder
 
 
 def _open(source: Path, is_known: bool) -> Gallery:
@@ -266,6 +269,11 @@ def read_gallery(source: Path, is_known: bool, media: bool) -> PublishedRows:
         raise ValueError(f"{source} was not made by `python -m search index`, and only those know their media files.")
     _check_columns(gallery.clips, _CLIPS, _OPTIONAL, source / "clips")
     names, folder = _published_names(gallery, source)
+    if media and (windows := [name for name in names if name not in gallery.files]):
+        raise ValueError(
+            f"{source} holds windows of files, such as {names[windows[0]]!r}, whose media cannot be published yet. "
+            "Publish it without them."
+        )
     clip_ids, presence = [names.get(name, name) for name in gallery.clip_ids], gallery.modality_mask.numpy()
     _check_ids(clip_ids, f"`clip_id` in {source}")
     empty = [clip_ids[row] for row in np.flatnonzero(~presence.any(axis=1))]

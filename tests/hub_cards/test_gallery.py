@@ -15,6 +15,7 @@ from hub_cards import gallery as galleries
 from hub_cards.adapter import push_adapter
 from hub_cards.card import Details
 from hub_cards.gallery import gallery_card, stage_gallery
+from hub_cards.gallery_reading import read_gallery
 from hub_cards.hub.card_rules import check_card
 from hub_cards.hub.privacy import without_folders
 from hub_cards.hub.publishing import Target
@@ -381,6 +382,20 @@ def test_clips_of_several_places_of_a_machine_would_tell_their_folders(tmp_path,
         writer.commit()
     with pytest.raises(ValueError, match="share no folder but '/(home)?'.*a gallery for each"):
         stage_gallery(tmp_path / "gallery", tmp_path / "staged")
+
+
+def test_windows_of_files_tell_no_folder_either(tmp_path):
+    names = ["/home/jane/clips/a/talk.mp4#t=0,30", "/home/jane/clips/a/talk.mp4#t=30", "/home/jane/clips/b.mp4"]
+    embeds = torch.nn.functional.normalize(torch.ones(3, 3, 8), dim=-1)
+    with GalleryWriter(tmp_path / "windows") as writer:
+        writer.put_files([MediaFile(path, 1, 1, "") for path in ("/home/jane/clips/a/talk.mp4", names[2])])
+        writer.put_clips(names, embeds, torch.ones(3, 3, dtype=torch.bool), problems=[[f"{names[0]}: dark"], [], []])
+        writer.commit()
+    found = read_gallery(tmp_path / "windows", True, False)
+    assert found.clip_ids == ["a/talk.mp4#t=0,30", "a/talk.mp4#t=30", "b.mp4"]
+    assert "jane" not in str(found.description)
+    with pytest.raises(ValueError, match=r"windows of files, such as 'a/talk.mp4#t=0,30', whose media cannot be"):
+        read_gallery(tmp_path / "windows", True, True)
 
 
 def test_media_go_along_with_the_subtitle_files_beside_them(tmp_path):
