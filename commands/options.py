@@ -1,6 +1,6 @@
 """Options that commands of several rooms have."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,4 +12,16 @@ Limit = Annotated[
     ),
 ]
 
-__all__ = ["Limit"]
+Device = Annotated[
+    str | None, typer.Option(help="Where the model runs: cpu, cuda, ...; by default the accelerator if there is one.")
+]
+
+ModelDtype = Annotated[
+    Literal["bfloat16", "float16", "float32"] | None,
+    typer.Option(
+        help="Precision in which the model computes; by default bfloat16 for a joint encoder on a GPU, float32 for "
+        "one on a CPU, and that of its checkpoint for any other model."
+    ),
+]
+
+__all__ = ["Device", "Limit", "ModelDtype"]

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from commands.errors import Commands, run_command, show
-from commands.options import Limit
+from commands.options import Device, Limit, ModelDtype
 
 # Heavy imports stay inside the commands, so that `--help` answers at once.
 app = typer.Typer(
@@ -39,6 +39,15 @@ _OnMissing = Annotated[
 _OnError = Annotated[
     Literal["raise", "missing"], typer.Option(help="Stop at what cannot be read, or count it as absent.")
 ]
+_MODEL = typer.Option(help="Folder or Hub name of a model or adapter.")
+_BENCHMARK = typer.Option(help="Name of the benchmark, such as msrvtt.")
+_ROOT = typer.Option(help="Folder of the benchmark; for `own` a file, or the name of a data set.")
+_Model, _Benchmark, _Root = (Annotated[str, option] for option in (_MODEL, _BENCHMARK, _ROOT))
+# The same where embeddings may be given in their place.
+_AnyModel, _AnyBenchmark, _AnyRoot = (Annotated[str | None, option] for option in (_MODEL, _BENCHMARK, _ROOT))
+_Normalize = Annotated[bool, typer.Option(help="Normalize embeddings that do not have unit norm.")]
+_BatchSize = Annotated[int, typer.Option(min=1, help="Clips or captions per forward pass.")]
+_NumWorkers = Annotated[int, typer.Option(min=1, help="Threads that read clips ahead.")]
 
 
 def _columns(given: list[str] | None) -> dict[str, str] | None:
@@ -47,6 +56,14 @@ def _columns(given: list[str] | None) -> dict[str, str] | None:
     if not all(name and separator and own for name, separator, own in names):
         raise ValueError(f"A column is given as NAME=COLUMN, such as video_id=clip; got {given}.")
     return {name: own for name, _, own in names} or None
+
+
+def _show_log() -> None:
+    """Print what a run tells of itself as it goes."""
+    import logging
+
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("eval").setLevel(logging.INFO)
 
 
 @app.command()
@@ -81,8 +98,8 @@ def miniature(
 
 @app.command()
 def audit(
-    benchmark: Annotated[str, typer.Option(help="Name of the benchmark, such as msrvtt.")],
-    root: Annotated[str, typer.Option(help="Folder of the benchmark; for `own` a file, or the name of a data set.")],
+    benchmark: _Benchmark,
+    root: _Root,
     split: _Split = "test",
     captions: _Captions = None,
     annotations: _Annotations = None,
@@ -117,9 +134,9 @@ def audit(
 
 @app.command()
 def embed(
-    model: Annotated[str, typer.Option(help="Folder or Hub name of a model or adapter.")],
-    benchmark: Annotated[str, typer.Option(help="Name of the benchmark, such as msrvtt.")],
-    root: Annotated[str, typer.Option(help="Folder of the benchmark; for `own` a file, or the name of a data set.")],
+    model: _Model,
+    benchmark: _Benchmark,
+    root: _Root,
     output: Annotated[Path, typer.Option(help="Folder for the embeddings, which all processes must see.")],
     split: _Split = "test",
     captions: _Captions = None,
@@ -172,11 +189,9 @@ def embed(
 @app.command()
 def run(
     output: Annotated[Path, typer.Option(help="Folder for results.json, tables, figures and embeddings.")],
-    model: Annotated[str | None, typer.Option(help="Folder or Hub name of a model or adapter.")] = None,
-    benchmark: Annotated[str | None, typer.Option(help="Name of the benchmark, such as msrvtt.")] = None,
-    root: Annotated[
-        str | None, typer.Option(help="Folder of the benchmark; for `own` a file, or the name of a data set.")
-    ] = None,
+    model: _AnyModel = None,
+    benchmark: _AnyBenchmark = None,
+    root: _AnyRoot = None,
     split: _Split = "test",
     captions: _Captions = None,
     annotations: _Annotations = None,
@@ -189,7 +204,7 @@ def run(
             "or beside them for the second stage."
         ),
     ] = None,
-    normalize: Annotated[bool, typer.Option(help="Normalize embeddings that do not have unit norm.")] = False,
+    normalize: _Normalize = False,
     label: Annotated[str | None, typer.Option(help="Name of the row in tables; by default the model's.")] = None,
     method: Annotated[
         list[str] | None, typer.Option(help="Score to measure; by default all. Repeat for several.")
@@ -233,27 +248,21 @@ def run(
             "clips again, and embeds them for each set of modalities that a mask leaves.",
         ),
     ] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Clips or captions per forward pass.")] = 32,
+    batch_size: _BatchSize = 32,
     on_error: _OnError = "raise",
-    num_workers: Annotated[int, typer.Option(min=1, help="Threads that read clips ahead.")] = 2,
-    device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
-    model_dtype: Annotated[
-        Literal["bfloat16", "float16", "float32"] | None,
-        typer.Option(help="Precision in which the model computes, as of `search index`."),
-    ] = None,
+    num_workers: _NumWorkers = 2,
+    device: Device = None,
+    model_dtype: ModelDtype = None,
     limit: Limit = None,
 ) -> None:
     """Evaluate a model on a benchmark, or embeddings: print the table, write a report and all that repeats it."""
-    import logging
-
     from eval.reports.report import format_table
     from eval.run import RunConfig
     from eval.run import run as run_evaluation
     from modeling_scalar import Limits
     from modeling_scalar.loading_scalar import load_plugins
 
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger("eval").setLevel(logging.INFO)
+    _show_log()
     load_plugins(plugin or [])
     config = RunConfig(
         output,
@@ -297,18 +306,19 @@ def calibrate(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="Folder or Hub name of the model. With --write, a folder whose config.json is changed."),
+        typer.Option(
+            help="Folder or Hub name of the model. With --write its config.json is changed, if it is a folder of a "
+            "model of one's own."
+        ),
     ] = None,
-    benchmark: Annotated[str | None, typer.Option(help="Name of the benchmark, such as msrvtt.")] = None,
-    root: Annotated[
-        str | None, typer.Option(help="Folder of the benchmark; for `own` a file, or the name of a data set.")
-    ] = None,
+    benchmark: _AnyBenchmark = None,
+    root: _AnyRoot = None,
     split: _Split = "test",
     captions: _Captions = None,
     annotations: _Annotations = None,
     column: _Column = None,
     on_missing: _OnMissing = "raise",
-    normalize: Annotated[bool, typer.Option(help="Normalize embeddings that do not have unit norm.")] = False,
+    normalize: _Normalize = False,
     subtitles: Annotated[
         bool, typer.Option("--subtitles", help="Without captions: subtitles are the queries, and are not searched.")
     ] = False,
@@ -318,12 +328,14 @@ def calibrate(
     folds: Annotated[int, typer.Option(min=2, help="Parts of the clips; each is ranked by a fit to the others.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the folds and of the interval.")] = 0,
     write: Annotated[
-        bool, typer.Option("--write", help="Keep a gain that is certain: in the model's folder and the gallery.")
+        bool,
+        typer.Option("--write", help="Keep a gain that is certain: in the gallery, and the model's folder if it can."),
     ] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Clips or captions per forward pass.")] = 32,
+    batch_size: _BatchSize = 32,
     on_error: _OnError = "raise",
-    num_workers: Annotated[int, typer.Option(min=1, help="Threads that read clips ahead.")] = 2,
-    device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
+    num_workers: _NumWorkers = 2,
+    device: Device = None,
+    model_dtype: ModelDtype = None,
     limit: Limit = None,
 ) -> None:
     """Fit how queries weigh modalities to clips of yours, and say whether it helps on clips held out."""
@@ -331,6 +343,7 @@ def calibrate(
     from eval.calibrate import calibrate as calibrate_model
     from modeling_scalar import Limits
 
+    _show_log()
     config = CalibrateConfig(
         output,
         model,
@@ -352,6 +365,7 @@ def calibrate(
         on_error=on_error,
         num_workers=num_workers,
         device=device,
+        model_dtype=model_dtype,
         limits=Limits.parse(limit or []),
     )
     found, written = calibrate_model(config)

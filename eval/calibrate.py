@@ -4,9 +4,10 @@ Where the queries come from: the captions of a benchmark, of one's own table or 
 labelled, the clips' own subtitles, which are then hidden from what is searched.
 """
 
+import logging
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,65 +17,51 @@ from eval.benchmarks import load_split
 from eval.embedding.embed_dataset import embed_texts
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.calibration import MEASURES, Calibration, calibrate_embeddings
-from eval.run import RunConfig, embeddings_of
+from eval.run import RunConfig, SourceConfig, check_made_by, embeddings_of, open_model
+from gallery.columns import listed
 from gallery.files import write_json
 from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery, score_options_of
-from gallery.provenance import model_folder
-from modeling_scalar import Limits, ScalarConfig, load_model
+from gallery.windows import SEGMENT, Place, place_of_clip
+from modeling_scalar import Limits, ScalarConfig
 from modeling_scalar.checking_scalar import read_object
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.decoding_scalar import read_subtitle, read_subtitle_track
-from modeling_scalar.loading_scalar import device_of_name, model_fingerprint
-from modeling_scalar.media_scalar import MediaError, find_sidecar
+from modeling_scalar.loading_scalar import model_fingerprint
+from modeling_scalar.media_scalar import MediaError
+from modeling_scalar.processing_scalar import read_subtitle_of
+
+logger = logging.getLogger(__name__)
 
 _CONFIGS = {config.model_type: config for config in (ScalarConfig, ScalarJointConfig)}
 
 
 @dataclass(frozen=True)
-class CalibrateConfig:
+class CalibrateConfig(SourceConfig):
     """
     What is calibrated, on what, and where the result goes.
 
     Args:
         output (`str` or `os.PathLike`): folder for `calibration.json`, and for embeddings that have to be made.
-        model_path, benchmark, root, split, embeddings_path, normalize, captions, annotations, on_missing, columns,
-            batch_size, on_error, num_workers, device, limits, progress: where queries and clips come from, as in
-            [`~eval.run.RunConfig`]. With embeddings that have queries, a model is only what the result is written to.
+        model_path and what else says where queries and clips come from: see [`~eval.run.SourceConfig`]. With
+            embeddings that have queries, a model is only what the result is written to.
         subtitles (`bool`): take the clips' subtitles as queries. Without a benchmark they are read from the files of a
             gallery that `python -m search index` wrote, and a model embeds them: the gallery's own by default.
         scale_offset (`bool`), num_folds (`int`), seed (`int`): of
             [`~eval.protocol.calibration.calibrate_embeddings`].
         write (`bool`): if the gain is above zero with all of its interval, write what was fitted into the model's
-            `config.json`, if a model is named, and into the metadata of the gallery that is given or made.
+            `config.json`, if a model is named that can be changed, and into the metadata of the gallery that is given
+            or made.
 
     Raises:
         ValueError: settings contradict each other, or the result could not be written where it should be.
     """
 
-    output: str | os.PathLike
-    model_path: str | os.PathLike | None = None
-    benchmark: str | None = None
-    root: str | os.PathLike | None = None
     _: KW_ONLY
-    split: str = "test"
-    embeddings_path: str | os.PathLike | None = None
-    normalize: bool = False
     subtitles: bool = False
     scale_offset: bool = False
     num_folds: int = 5
     seed: int = 0
     write: bool = False
-    captions: str | None = None
-    annotations: str | os.PathLike | None = None
-    on_missing: str = "raise"
-    columns: Mapping[str, str] | None = None
-    batch_size: int = 32
-    on_error: str = "raise"
-    num_workers: int = 2
-    device: str | None = None
-    limits: Limits | None = None
-    progress: bool = True
 
     def __post_init__(self) -> None:
         self.run_config()
@@ -90,45 +77,53 @@ class CalibrateConfig:
                 "--scale-offset, or give captions."
             )
         if self.write:  # before hours of embedding, not after
-            if self.model_path is not None:
-                _read_config(self.model_path)
-            elif not (self.embeddings_path and is_gallery(self.embeddings_path)):
+            if self.embeddings_path and is_gallery(self.embeddings_path):
+                check_format(Path(self.embeddings_path))
+            elif self.model_path is None:
                 raise ValueError(
                     "There is nothing to write to: give the folder of a model, or the gallery that is searched."
                 )
-            if self.embeddings_path and is_gallery(self.embeddings_path):
-                check_format(Path(self.embeddings_path))
+            elif (reason := why_unwritable(self.model_path)) is not None:
+                raise ValueError(
+                    f"There is nothing to write to: {reason}. Save it as a model of its own "
+                    "(`model.save_pretrained` and `processor.save_pretrained`), or give the gallery that is searched "
+                    "with --embeddings, which keeps the result then."
+                )
 
     def run_config(self) -> RunConfig:
         """Return the run whose embeddings are the queries and clips."""
-        names = ("split", "embeddings_path", "normalize", "captions", "annotations", "on_missing", "columns")
-        names += ("batch_size", "on_error", "num_workers", "device", "limits", "progress")
-        model = None if self.benchmark is None and self.root is None and self.embeddings_path else self.model_path
-        return RunConfig(
-            self.output, model, self.benchmark, self.root, **{name: getattr(self, name) for name in names}
-        )
+        settings = {field.name: getattr(self, field.name) for field in fields(SourceConfig)}
+        if self.benchmark is None and self.root is None and self.embeddings_path:
+            settings["model_path"] = None
+        return RunConfig(**settings)
 
 
 # Queries and clips ---------------------------------------------------------------------------------------------------
 
 
 def _subtitles_of_files(gallery: Gallery, limits: Limits) -> dict[str, str]:
-    """The subtitle of each clip whose file is still there and has one that can be read."""
-    texts = {}
+    """The subtitle of each clip that has one and whose file is there, of a window what is shown in it."""
+    place_of = Place if gallery.metadata.get(SEGMENT) is None else place_of_clip
+    texts, lost = {}, []
     for name, has_subtitle in zip(gallery.clip_ids, gallery.modality_mask[:, -1].tolist(), strict=True):
-        if not has_subtitle or not os.path.isfile(name):
+        if not has_subtitle:
             continue
-        sidecar = find_sidecar(name)
+        path, start, stop = place_of(name)
         try:
-            found = read_subtitle_track(name, limits) if sidecar is None else read_subtitle(sidecar, limits)
-        except (MediaError, OSError):  # as when it was indexed, or damaged since; there are others
+            found = read_subtitle_of(path, limits, None if start is None else (start, stop))
+        except (MediaError, OSError) as error:
+            lost.append(f"{name}: {error}")
             continue
         texts[name] = (found or "").strip()
+    if lost:
+        logger.warning("The subtitles of %d clips cannot be read any more: %s.", len(lost), listed(lost))
     return texts
 
 
 def subtitle_queries(
-    clips: tuple[Sequence[str], torch.Tensor, torch.Tensor], texts: Mapping[str, str], embed: Any
+    clips: tuple[Sequence[str], torch.Tensor, torch.Tensor],
+    texts: Mapping[str, str],
+    embed: Callable[[list[str]], torch.Tensor],
 ) -> Embeddings:
     """
     Make queries of subtitles, for the picture and sound of their clips.
@@ -139,7 +134,8 @@ def subtitle_queries(
         embed (`Callable`): from texts to their vectors, as queries.
 
     Returns:
-        [`Embeddings`] without subtitles; clips that have nothing else are left out.
+        [`Embeddings`] without subtitles; clips that have nothing else are left out. How many of the others no query
+        describes, for lack of a subtitle, is `clips_without_subtitle` in the metadata, and logged.
 
     Raises:
         ValueError: no clip with a subtitle has picture or sound.
@@ -155,6 +151,13 @@ def subtitle_queries(
             described.setdefault(texts[name], []).append(row)
     if not described:
         raise ValueError(f"None of {len(ids)} clips with picture or sound has a subtitle that can be read.")
+    num_silent = sum(not texts.get(name) for name in ids)
+    if num_silent:
+        logger.warning(
+            "%d of %d clips with picture or sound have no subtitle that can be read: no query asks for them.",
+            num_silent,
+            len(ids),
+        )
     captions = list(described)
     return Embeddings(
         text_embeds=embed(captions),
@@ -164,17 +167,17 @@ def subtitle_queries(
         clip_ids=ids,
         query_ids=[ids[described[text][0]] for text in captions],
         captions=captions,
+        metadata={"clips_without_subtitle": num_silent},
     )
 
 
 def _with_subtitles(config: CalibrateConfig) -> Embeddings:
-    gallery = None
     if config.benchmark is None:
         gallery = Gallery.open(config.embeddings_path)
         model_path = config.model_path or gallery.model
         if model_path is None:
             raise ValueError(f"{config.embeddings_path} does not say which model made it. Name it with --model.")
-        gallery.check_model(str(model_path), model_fingerprint(model_folder(model_path)))
+        check_made_by(config.embeddings_path, model_path)
         clips, metadata = (gallery.clip_ids, gallery.modality_embeds(), gallery.modality_mask), gallery.metadata
         texts = _subtitles_of_files(gallery, config.limits or Limits())
     else:
@@ -186,45 +189,35 @@ def _with_subtitles(config: CalibrateConfig) -> Embeddings:
         settings = config.run_config().benchmark_settings()
         rows = load_split(config.benchmark, config.root, config.split, **settings).dataset
         texts = {name: (text or "").strip() for name, text in zip(rows["video_id"], rows["subtitle"], strict=True)}
-    model, processor = load_model(model_path)
-    model.to(device_of_name(config.device))
+    model, processor = open_model(model_path, config)
     found = subtitle_queries(
         clips, texts, lambda captions: embed_texts(model, processor, captions, config.batch_size, config.progress)
     )
-    found.metadata = dict(metadata)
+    found.metadata = metadata | found.metadata
     return found
 
 
 # What is written -----------------------------------------------------------------------------------------------------
 
 
-def _read_config(model_path: str | os.PathLike) -> tuple[Path, dict[str, Any]]:
-    """The config.json of a local model of ours and its content; a ValueError says why there is none to write to."""
+def why_unwritable(model_path: str | os.PathLike) -> str | None:
+    """Say why what is fitted cannot be written into a model; `None` if it can."""
     path = Path(model_path) / "config.json"
     if not Path(model_path).is_dir():
-        raise ValueError(
-            f"{model_path} is no folder, and a model on the Hub is not changed. Save it first "
-            "(`model.save_pretrained` and `processor.save_pretrained`), or leave out --model: the gallery that is "
-            "given keeps the result then."
-        )
+        return f"{model_path} is no folder, and a model on the Hub is not changed"
     if not path.is_file():
-        raise ValueError(f"{path} is not there: an adapter without a configuration scores as its base. Name that.")
-    content = read_object(path)
-    if content.get("model_type") not in list(_CONFIGS):
-        raise ValueError(
-            f"{model_path} is an encoder as it is published, whose config.json says nothing of scores. Save it as a "
-            "model of its own (`ScalarModel.from_joint_encoder(...).save_pretrained`, and its processor), or leave "
-            "out --model: the gallery that is given keeps the result then."
-        )
-    return path, content
+        return f"{path} is not there, and an adapter without a configuration scores as its base"
+    if read_object(path).get("model_type") not in list(_CONFIGS):
+        return f"{model_path} is an encoder as it is published, whose config.json says nothing of scores"
+    return None
 
 
 def _write(config: CalibrateConfig, options: Mapping[str, Any]) -> list[str]:
     """Write what was fitted; return what was written to."""
     written, fingerprints = [], (None, None)
-    if config.model_path is not None:
-        path, content = _read_config(config.model_path)
-        content |= options
+    if config.model_path is not None and why_unwritable(config.model_path) is None:
+        path = Path(config.model_path) / "config.json"
+        content = read_object(path) | options
         _CONFIGS[content["model_type"]].from_dict(dict(content))  # which checks it
         before = model_fingerprint(config.model_path)
         write_json(content, path)
@@ -253,9 +246,12 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
         unless `config.write`, and the gain is certain.
 
     Raises:
-        ValueError: the model's score has no weights of queries, or a step cannot be done.
+        ValueError: the model's score has no weights of queries, the gallery is of another model, or a step cannot be
+            done.
         FileNotFoundError: a file is not there.
     """
+    if config.model_path is not None and config.embeddings_path is not None:
+        check_made_by(config.embeddings_path, config.model_path)
     Path(config.output).mkdir(parents=True, exist_ok=True)
     embeddings = _with_subtitles(config) if config.subtitles else embeddings_of(config.run_config())
     before = score_options_of(embeddings.metadata)
@@ -275,6 +271,7 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
     report = asdict(found) | {
         "is_better": found.is_better,
         "queries": "subtitles" if config.subtitles else "captions",
+        "clips_without_subtitle": embeddings.metadata.get("clips_without_subtitle"),
         "model": embeddings.metadata.get("model"),
         "written": written,
     }
@@ -300,18 +297,22 @@ def format_calibration(found: Calibration, config: CalibrateConfig, written: Seq
             numbers = zip(MODALITIES, found.after.get(name, [neutral] * len(MODALITIES)), strict=True)
             lines.append(f"{name.replace('_', ' ')}: " + ", ".join(f"{key} {value:.4g}" for key, value in numbers))
     if not found.is_better:
+        where = "lies below zero" if found.is_worse else "includes zero"
         kept = " Nothing was written." if config.write else ""
-        lines += ["", f"The interval of the gain in MRR includes zero: keep what you have.{kept}"]
+        lines += ["", f"The interval of the gain in MRR {where}: keep what you have.{kept}"]
     elif config.subtitles and config.scale_offset:
         lines += ["", "Scales and offsets that are fitted to subtitles are not kept: the subtitle's own are unknown."]
     elif written:
-        lines += [
-            "",
-            f"Written to {', '.join(written)}. Galleries of this model that were not given belong to it as it was.",
-        ]
+        reason = None if config.model_path is None else why_unwritable(config.model_path)
+        alone, more = "", ""
+        if reason is not None:
+            alone = f" alone: {reason}"
+        elif config.model_path is not None:
+            more = " Galleries of this model that were not given belong to it as it was."
+        lines += ["", f"Written to {', '.join(written)}{alone}.{more}"]
     else:
         lines += ["", "The gain is above zero; --write keeps it."]
     return lines
 
 
-__all__ = ["CalibrateConfig", "calibrate", "format_calibration", "subtitle_queries"]
+__all__ = ["CalibrateConfig", "calibrate", "format_calibration", "subtitle_queries", "why_unwritable"]

@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks import Split, configure_processor, describe_benchmark, load_split
@@ -45,9 +44,10 @@ from eval.reports.result_files import load_results
 from gallery.embedding import check_reading
 from gallery.files import write_json
 from gallery.gallery import Gallery, is_gallery, score_options_of
-from gallery.provenance import describe, source_state, versions
+from gallery.provenance import describe, model_folder, source_state, versions
 from modeling_scalar import Limits, load_model
-from modeling_scalar.loading_scalar import device_of_name, said_of
+from modeling_scalar.loading_scalar import device_of_name, dtype_of_name, model_fingerprint, said_of
+from modeling_scalar.pairs_scalar import WEIGHING
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +55,9 @@ _COMPARED = ("uniform", "gram")  # with the model's own score, beside the best p
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class SourceConfig:
     """
-    What is evaluated, and how.
+    Where clips and queries come from.
 
     Args:
         output (`str` or `os.PathLike`): folder to write to.
@@ -67,18 +67,53 @@ class RunConfig:
         split (`str`): of the benchmark.
         embeddings_path (`str` or `os.PathLike`, *optional*): saved [`Embeddings`], of this project
             or of any other model. Model, benchmark and root are then needed for the second stage only; and beside a
-            gallery without queries, such as `search index` writes, whose clips the benchmark's captions describe.
+            gallery without queries, such as `search index` writes, whose clips the benchmark's captions describe,
+            and which is scored as it is searched, with its own temperature, scale and offset.
+        batch_size (`int`), on_error (`str`), num_workers (`int`), progress (`bool`): see
+            [`embed_dataset`].
+        device (`str`, *optional*): where the model runs; by default on the accelerator if there is one.
+        model_dtype (`str`, *optional*): `"bfloat16"`, `"float16"` or `"float32"`, in which the model computes; by
+            default [`~modeling_scalar.loading_scalar.default_dtype`].
+        normalize (`bool`): give unit norm to embeddings that do not have it.
+        captions (`str`, *optional*), annotations (`str` or `os.PathLike`, *optional*), on_missing (`str`), columns
+            (`Mapping`, *optional*): how the benchmark is read, see [`~eval.benchmarks.load_split`].
+        limits ([`~modeling_scalar.Limits`], *optional*): what reading a stream may take.
+    """
+
+    output: str | os.PathLike
+    model_path: str | os.PathLike | None = None
+    benchmark: str | None = None
+    root: str | os.PathLike | None = None
+    _: KW_ONLY
+    split: str = "test"
+    embeddings_path: str | os.PathLike | None = None
+    batch_size: int = 32
+    on_error: str = "raise"
+    num_workers: int = 2
+    progress: bool = True
+    device: str | None = None
+    model_dtype: str | None = None
+    normalize: bool = False
+    captions: str | None = None
+    annotations: str | os.PathLike | None = None
+    on_missing: str = "raise"
+    columns: Mapping[str, str] | None = None
+    limits: Limits | None = None
+
+
+@dataclass(frozen=True)
+class RunConfig(SourceConfig):
+    """
+    What is evaluated, and how.
+
+    Args:
+        output, model_path and what else says where clips and queries come from: see [`SourceConfig`].
         methods (`Sequence[str]`, *optional*): scores to measure; by default all of
             [`~eval.protocol.first_stage.measurable_methods`]. The model's own score is always measured.
         rates (`Sequence[float]`), mask_seed (`int`): missing-modality masks, see
             [`~eval.protocol.first_stage.evaluate_embeddings`].
-        batch_size (`int`), on_error (`str`), num_workers (`int`), progress (`bool`): see
-            [`embed_dataset`].
         fused (`bool`): also measure the vectors that a joint encoder fuses itself; they are embedded for each set of
             modalities that the masks leave of a clip, see [`~eval.embedding.embed_fused.embed_fused_dataset`].
-        device (`str`, *optional*): where the model runs; by default on the accelerator if there is one.
-        model_dtype (`str`, *optional*): `"bfloat16"`, `"float16"` or `"float32"`, in which the model computes; by
-            default [`~modeling_scalar.loading_scalar.default_dtype`].
         label (`str`, *optional*): name of the row in tables; by default the name of the model's folder without its
             seed.
         two_stage (`bool`, *optional*): whether to measure the second stage; by default if the model has one and there
@@ -90,44 +125,22 @@ class RunConfig:
             chosen, to measure the rule `"fused"` beside `"match"`; see
             [`~eval.protocol.second_stage.TwoStage.choose_weight`].
         fusion_weight (`float`, *optional*): this weight, in place of one that is chosen.
-        normalize (`bool`): give unit norm to embeddings that do not have it.
-        captions (`str`, *optional*), annotations (`str` or `os.PathLike`, *optional*), on_missing (`str`), columns
-            (`Mapping`, *optional*): how the benchmark is read, see [`~eval.benchmarks.load_split`].
-        limits ([`~modeling_scalar.Limits`], *optional*): what reading a stream may take.
 
     Raises:
         ValueError: settings contradict each other, or one is out of its range.
     """
 
-    output: str | os.PathLike
-    model_path: str | os.PathLike | None = None
-    benchmark: str | None = None
-    root: str | os.PathLike | None = None
     _: KW_ONLY
-    split: str = "test"
-    embeddings_path: str | os.PathLike | None = None
     methods: Sequence[str] | None = None
     rates: Sequence[float] = RATES
     mask_seed: int = 0
-    batch_size: int = 32
-    on_error: str = "raise"
     fused: bool = False
-    device: str | None = None
-    model_dtype: str | None = None
     label: str | None = None
     two_stage: bool | None = None
     depths: Sequence[int] = (50,)
     policies: Sequence[str] | None = None
     fusion_split: str | None = None
     fusion_weight: float | None = None
-    normalize: bool = False
-    num_workers: int = 2
-    progress: bool = True
-    captions: str | None = None
-    annotations: str | os.PathLike | None = None
-    on_missing: str = "raise"
-    columns: Mapping[str, str] | None = None
-    limits: Limits | None = None
 
     def __post_init__(self) -> None:
         source = (self.model_path, self.benchmark, self.root)
@@ -141,8 +154,8 @@ class RunConfig:
                 f"{unused} say how a benchmark is read: give a model, a benchmark and its root with them."
             )
         # Before hours of embedding, not after.
-        if self.methods is not None:
-            check_methods(self.methods)
+        if self.methods is not None:  # the vectors of the method `fused` are there once they are embedded
+            check_methods([name for name in self.methods if name != FUSED or not self.fused])
         for rate in self.rates:
             check_rate(rate)
         if not self.depths:
@@ -154,8 +167,7 @@ class RunConfig:
             raise ValueError("Fused vectors are made from clips: give the model, the benchmark and its root too.")
         device_of_name(self.device)
         check_reading(self.batch_size, self.on_error, self.num_workers)
-        if self.model_dtype not in (None, "bfloat16", "float16", "float32"):
-            raise ValueError(f"`model_dtype` must be bfloat16, float16 or float32, got {self.model_dtype!r}.")
+        dtype_of_name(self.model_dtype)
         if self.policies is not None:
             check_policies(self.policies, ())
 
@@ -202,6 +214,20 @@ class RunConfig:
 # From what is given to embeddings ------------------------------------------------------------------------------------
 
 
+def check_made_by(path: str | os.PathLike, model_path: str | os.PathLike) -> None:
+    """Raise a ValueError if a gallery was made by another model; other embeddings do not say what made them."""
+    if is_gallery(path):
+        Gallery.open(path).check_model(str(model_path), model_fingerprint(model_folder(model_path)))
+
+
+def open_model(model_path: str | os.PathLike, config: SourceConfig) -> tuple[PreTrainedModel, ProcessorMixin]:
+    """Load a model and its processor as a run has them: its device, precision and limits. What runs is logged."""
+    model, processor = load_model(model_path, dtype_of_name(config.model_dtype), device_of_name(config.device))
+    logger.info("%s: %s.", model_path, said_of(model))
+    processor.limits = config.limits or processor.limits
+    return model, processor
+
+
 @dataclass
 class _Source:
     """A model with its processor, the clips it reads, and those that the weight of the fusion is chosen on, if any."""
@@ -236,10 +262,7 @@ def _open_source(config: RunConfig) -> _Source:
     fusion_split = None if config.fusion_split is None else load(config.fusion_split)
     if fusion_split is not None:
         _check_apart(config, split, fusion_split)
-    dtype = None if config.model_dtype is None else getattr(torch, config.model_dtype)
-    model, processor = load_model(config.model_path, dtype, device_of_name(config.device))
-    logger.info("%s: %s.", config.model_path, said_of(model))
-    processor.limits = config.limits or processor.limits
+    model, processor = open_model(config.model_path, config)
     return _Source(model, configure_processor(processor, split.processing), split, fusion_split)
 
 
@@ -263,6 +286,15 @@ def _reranker(config: RunConfig, source: _Source | None) -> _Source | None:
     return source
 
 
+def _as_searched(gallery: Gallery, description: Mapping[str, Any]) -> dict[str, Any]:
+    """How a search in a gallery scores: by the model's method, with the weights of modalities that are the gallery's
+    own."""
+    temperature = gallery.metadata.get("query_temperature")
+    weighing = {"query_temperature": 0.1 if temperature is None else temperature} | gallery.calibration
+    options = {name: value for name, value in description["score_options"].items() if name not in WEIGHING}
+    return {"query_temperature": weighing["query_temperature"], "score_options": options | weighing}
+
+
 def _embed(config: RunConfig, source: _Source, gallery: Gallery | None) -> Embeddings:
     """Embed the benchmark, its captions alone if its clips are in a gallery, and keep the result."""
     model, processor, split = source.model, source.processor, source.split
@@ -283,9 +315,8 @@ def _embed(config: RunConfig, source: _Source, gallery: Gallery | None) -> Embed
         embeddings = embed_dataset(model, processor, split.dataset, task=split.task, **config.reading())
         embeddings.metadata = description
     else:
-        gallery.check_model(str(config.model_path), description["fingerprint"])
         embeddings = query_gallery(gallery, model, processor, split.dataset, split.task, config.batch_size)
-        embeddings.metadata = description | embeddings.metadata
+        embeddings.metadata = description | embeddings.metadata | _as_searched(gallery, description)
     embeddings.save(Path(config.output) / "embeddings")
     return embeddings
 
@@ -300,6 +331,8 @@ def _prepare(config: RunConfig) -> tuple[Embeddings, _Source | None]:
         gallery = None  # it has its own
     if path is not None and gallery is None:
         given = load_embeddings(path, config.normalize)
+    if gallery is not None or (config.fused and given is not None):
+        check_made_by(path, config.model_path)
     source = None if config.model_path is None else _open_source(config)
     reranker = _reranker(config, source)
     if config.fused:
@@ -462,4 +495,4 @@ def run(config: RunConfig) -> dict[str, Any]:
     return results
 
 
-__all__ = ["RunConfig", "embeddings_of", "run"]
+__all__ = ["RunConfig", "SourceConfig", "check_made_by", "embeddings_of", "open_model", "run"]

@@ -27,8 +27,8 @@ _NOT_NEEDED = ["*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.tflite", "onnx/*", "
 _PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "numpy", "av")
 
 
-def model_folder(model: str | os.PathLike) -> Path:
-    """The local folder of `model`, a folder or a Hub id (downloaded if need be)."""
+def model_folder(model: str | os.PathLike, revision: str | None = None) -> Path:
+    """The local folder of `model`, a folder or a Hub id (downloaded if need be, of a revision if one is named)."""
     try:
         place = place_of(model)
     except ValueError as error:
@@ -36,7 +36,7 @@ def model_folder(model: str | os.PathLike) -> Path:
     if os.path.isabs(place):
         return Path(place)
     try:
-        return Path(snapshot_download(place, ignore_patterns=_NOT_NEEDED))
+        return Path(snapshot_download(place, revision=revision, ignore_patterns=_NOT_NEEDED))
     except LocalEntryNotFoundError as error:
         raise FileNotFoundError(
             f"There is no model folder {place!r}, and the Hub does not give it: it cannot be reached, and nothing of "

@@ -367,6 +367,21 @@ def device_of_name(name: str | None) -> torch.device:
     return torch.device(name)
 
 
+_PRECISIONS = ("bfloat16", "float16", "float32")
+
+
+def dtype_of_name(name: str | None) -> torch.dtype | None:
+    """
+    Return the precision of a name, `None` standing for [`default_dtype`].
+
+    Raises:
+        ValueError: models do not run in it.
+    """
+    if name is not None and name not in _PRECISIONS:
+        raise ValueError(f"The precision of a model must be one of {', '.join(_PRECISIONS)}; got {name!r}.")
+    return None if name is None else getattr(torch, name)
+
+
 def weight_digests(name_or_path: str | os.PathLike) -> dict[str, str]:
     """
     Identify the weights of a saved model or adapter, so that metrics can be traced to them.
@@ -568,6 +583,7 @@ __all__ = [
     "default_device",
     "default_dtype",
     "device_of_name",
+    "dtype_of_name",
     "load_config",
     "load_processor",
     "load_model",

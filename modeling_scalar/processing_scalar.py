@@ -180,14 +180,17 @@ def take_waveform(audio: Any, sampling_rate: int) -> np.ndarray | None:
     )
 
 
+def read_subtitle_of(
+    path: str | os.PathLike, limits: Limits | None = None, window: Window | None = None
+) -> str | None:
+    """Read the subtitle of a video as `FROM_VIDEO` does: the file beside it, else its first text track, if any."""
+    sidecar = find_sidecar(path)
+    return read_subtitle_track(path, limits, window) if sidecar is None else read_subtitle(sidecar, limits, window)
+
+
 def _read_text(subtitle: Any, video: Any, limits: Limits, window: Window | None) -> str | None:
     if subtitle is FROM_VIDEO:
-        if not is_path(video):
-            return None
-        sidecar = find_sidecar(video)
-        if sidecar is None:
-            return read_subtitle_track(video, limits, window)
-        return read_subtitle(sidecar, limits, window)
+        return read_subtitle_of(video, limits, window) if is_path(video) else None
     if isinstance(subtitle, os.PathLike) or (
         isinstance(subtitle, str) and subtitle.lower().endswith((".srt", ".vtt")) and "\n" not in subtitle
     ):
@@ -739,6 +742,7 @@ __all__ = [
     "ScalarProcessorKwargs",
     "is_path",
     "one_generator_per_clip",
+    "read_subtitle_of",
     "scatter",
     "take_waveform",
 ]

@@ -12,8 +12,8 @@ import torch
 from peft import PeftModel
 
 from eval.embedding.embed_dataset import embed_texts
-from eval.embedding.query_gallery import row_of
-from gallery.columns import listed, stacked, texts_of
+from eval.embedding.query_gallery import rows_of
+from gallery.columns import stacked, texts_of
 from gallery.gallery import Gallery
 from modeling_scalar import ScalarJointModel, ScalarProcessor
 from modeling_scalar.checking_scalar import part_of
@@ -78,14 +78,7 @@ class EmbeddingDataset(torch.utils.data.Dataset):
         gallery = Gallery.open(folder)
         _check_trained(base, gallery.path)
         gallery.check_model(model_path, fingerprint, must_know=True)
-        known = {name: place for place, name in enumerate(gallery.clip_ids)}
-        places = [row_of(known, row) for row in rows]
-        missing = sorted({name for name, place in zip(rows["video_id"], places, strict=True) if place is None})
-        if missing:
-            raise ValueError(
-                f"{len(missing)} of the clips to train on are not in the gallery {gallery.path}: {listed(missing)}. "
-                "Embed the split that is trained on with `python -m eval embed`."
-            )
+        places = rows_of(gallery, rows, "Embed the split that is trained on with `python -m eval embed`.")
         self.rows = rows
         self._mask = gallery.modality_mask[places]
         self._modalities = gallery.modality_embeds()[places]

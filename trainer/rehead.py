@@ -14,14 +14,14 @@ from gallery.files import read_json
 from gallery.gallery import Gallery
 from gallery.provenance import describe, model_folder
 from modeling_scalar import load_model
-from modeling_scalar.checking_scalar import part_of, shapes_of, weight_files
-from modeling_scalar.loading_scalar import base_of, model_fingerprint
+from modeling_scalar.checking_scalar import part_of, place_of, shapes_of, weight_files
+from modeling_scalar.loading_scalar import base_of, model_fingerprint, said_of
 
 _BESIDE_HEADS = ("logit_scale", "hyperbolic")
 
 
-def _base_of_heads(folder: Path) -> str:
-    """The base of an adapter of heads, a folder or a Hub id."""
+def _base_of_heads(folder: Path) -> tuple[str, str]:
+    """The base of an adapter of heads, a folder or a Hub id, and its revision."""
     config = folder / "adapter_config.json"
     parts: set[str] = set()
     if config.is_file():
@@ -33,7 +33,7 @@ def _base_of_heads(folder: Path) -> str:
             f"{folder} holds {found}; expected one of heads alone. Of any other model the vectors have to be embedded "
             "anew."
         )
-    return base_of(str(folder.resolve()), read_json(config))[0]
+    return base_of(str(folder.resolve()), read_json(config))
 
 
 @torch.no_grad()
@@ -52,10 +52,12 @@ def rehead(gallery: Path, model: str, output: Path) -> Gallery:
     Raises:
         ValueError: the gallery was made by another model, or the adapter changes more than heads.
     """
-    base = _base_of_heads(model_folder(model))
+    base, revision = _base_of_heads(model_folder(model))
     old = Gallery.open(gallery)
-    old.check_model(base, model_fingerprint(model_folder(base)), must_know=True)
-    network, _ = load_model(model)
+    old.check_model(base, model_fingerprint(model_folder(base, revision)), must_know=True)
+    model = place_of(model)  # the gallery is to find it from anywhere
+    network, _ = load_model(model, torch.float32)
+    say(f"{model}: {said_of(network)}, of which the heads are applied.")
 
     def project(name: str, vectors: torch.Tensor) -> torch.Tensor:
         return network.project(name, vectors.float()) if hasattr(network, f"{name}_head") else vectors

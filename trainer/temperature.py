@@ -11,6 +11,7 @@ import torch
 import typer
 
 from commands.errors import say, user_errors
+from commands.options import Device, ModelDtype
 
 RATIO = 1.5
 """Tau over the standard deviation of the backbone's scores of unmatched pairs."""
@@ -40,6 +41,8 @@ def main(
     split: Annotated[str, typer.Option(help="Split whose clips are read.")] = "train",
     clips: Annotated[int, typer.Option(min=2, help="So many of its rows, the first ones.")] = 1000,
     aggregation: Annotated[str | None, typer.Option(help="Another score than the model's own.")] = None,
+    device: Device = None,
+    model_dtype: ModelDtype = None,
 ) -> None:
     """Suggest a contrastive temperature for a backbone."""
     with user_errors():
@@ -47,9 +50,11 @@ def main(
         from eval.embedding.embed_dataset import embed_dataset
         from modeling_scalar import load_model
         from modeling_scalar.aggregation_scalar import retrieval_scores
+        from modeling_scalar.loading_scalar import device_of_name, dtype_of_name, said_of
 
         changes = {} if aggregation is None else {"aggregation": aggregation}
-        network, processor = load_model(model, **changes)
+        network, processor = load_model(model, dtype_of_name(model_dtype), device_of_name(device), **changes)
+        say(f"{model}: {said_of(network)}.")
         rows = load_benchmark(benchmark, root, split)
         embeddings = embed_dataset(network, processor, rows.select(range(min(clips, len(rows)))))
         scores = retrieval_scores(

@@ -1,6 +1,7 @@
 """The captions of a benchmark over a gallery that was embedded before, by `python -m search index` say."""
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,12 +13,49 @@ from eval.embedding.embed_dataset import embed_texts
 from eval.embedding.embeddings import Embeddings
 from gallery.columns import listed
 from gallery.gallery import Gallery
+from gallery.windows import SEGMENT, place_of_clip
 
 
-def row_of(known: dict[str, int], clip: dict[str, Any]) -> int | None:
-    """Return the row of a clip in a gallery, whose clips are named by the files they were read from or identifiers."""
+def _names_of(clip: dict[str, Any]) -> list[str]:
+    """What a clip may be called in a gallery: its identifier, or the files that it is read from."""
     paths = [os.path.realpath(path) for path in (clip["video_path"], clip["audio_path"]) if path is not None]
-    return next((known[name] for name in (clip["video_id"], *paths) if name in known), None)
+    return [clip["video_id"], *paths]
+
+
+def rows_of(gallery: Gallery, clips: Iterable[dict[str, Any]], advice: str) -> list[int]:
+    """
+    Find clips in a gallery.
+
+    Args:
+        gallery ([`~gallery.gallery.Gallery`]): whose clips are named by identifiers, or by the files they were read
+            from.
+        clips (iterable of `dict`): with `video_id`, `video_path` and `audio_path`.
+        advice (`str`): what to do about clips that are not there, for the message.
+
+    Returns:
+        `list[int]`: the row of each.
+
+    Raises:
+        ValueError: some are not there; they are named.
+    """
+    clips = list(clips)
+    known = {name: row for row, name in enumerate(gallery.clip_ids)}
+    rows = [next((known[name] for name in _names_of(clip) if name in known), None) for clip in clips]
+    lost = {clip["video_id"]: clip for clip, row in zip(clips, rows, strict=True) if row is None}
+    if not lost:
+        return rows
+    segment, count = gallery.metadata.get(SEGMENT), len({clip["video_id"] for clip in clips})
+    told = f"{len(lost)} of {count} clips are not in the gallery {gallery.path}: {listed(list(lost))}."
+    if segment is not None:
+        files = {place_of_clip(name).path for name in known}
+        cut = [name for name, clip in lost.items() if files.intersection(_names_of(clip))]
+        if cut:
+            raise ValueError(
+                f"{told} It holds windows of {segment:g} seconds, and of {len(cut)} of these files no clip that is "
+                "the whole file. Take a gallery that is indexed without `--segment`, or a table of windows, whose "
+                "identifiers are the `clip_id`s that `python -m search query --json` prints."
+            )
+    raise ValueError(f"{told} {advice}")
 
 
 def query_gallery(
@@ -47,14 +85,8 @@ def query_gallery(
             [`~eval.embedding.embed_dataset.group_rows`].
     """
     clips, captions, query_ids, pairs = group_rows(dataset, task)
-    known = {name: row for row, name in enumerate(gallery.clip_ids)}
-    rows = [row_of(known, clip) for clip in clips]
-    missing = [clip["video_id"] for clip, row in zip(clips, rows, strict=True) if row is None]
-    if missing:
-        raise ValueError(
-            f"{len(missing)} of {len(clips)} clips are not in the gallery {gallery.path}: {listed(missing)}. Index "
-            "their files, or leave them out of the data set: clips are never dropped in silence."
-        )
+    advice = "Index their files, or leave them out of the data set: clips are never dropped in silence."
+    rows = rows_of(gallery, clips, advice)
     problems, concat_embeds = gallery.problems(), gallery.concat_embeds()
     return Embeddings(
         text_embeds=embed_texts(model, processor, captions, batch_size),
@@ -70,8 +102,8 @@ def query_gallery(
             for clip, row in zip(clips, rows, strict=True)
             for problem in problems.get(gallery.clip_ids[row], [])
         ],
-        metadata={"gallery": str(gallery.path), "clips_of_the_gallery_left_out": len(known) - len(set(rows))},
+        metadata={"gallery": str(gallery.path), "clips_of_the_gallery_left_out": len(gallery) - len(set(rows))},
     )
 
 
-__all__ = ["query_gallery", "row_of"]
+__all__ = ["query_gallery", "rows_of"]

@@ -63,6 +63,11 @@ class Calibration:
         """Whether the interval of the gain in mean reciprocal rank lies above zero."""
         return self.measures["mean_reciprocal_rank"]["low"] > 0
 
+    @property
+    def is_worse(self) -> bool:
+        """Whether all of this interval lies below zero."""
+        return self.measures["mean_reciprocal_rank"]["high"] < 0
+
 
 # Fitting -------------------------------------------------------------------------------------------------------------
 

@@ -366,7 +366,9 @@ def test_a_gallery_that_does_not_fit_is_refused(place, gallery, tmp_path):
         rows = load_benchmark("miniature", place / "data", "train")
         EmbeddingDataset(gallery, rows, model, processor, "another", "0" * 64)
     rows = load_benchmark("miniature", place / "data", "test")
-    with pytest.raises(ValueError, match="1 of the clips to train on are not in the gallery"):
+    with pytest.raises(
+        ValueError, match="1 of 1 clips are not in the gallery .*: .*Embed the split that is trained on"
+    ):
         dataset_of(place, gallery, model, processor, rows)
     for adapter, message in (
         ("trunk,heads", r"\['language_model'\] of the encoder are trained. Train `adapter: heads` from it"),
