@@ -57,6 +57,7 @@ def main(
         say(f"{model}: {said_of(network)}.")
         rows = load_benchmark(benchmark, root, split)
         embeddings = embed_dataset(network, processor, rows.select(range(min(clips, len(rows)))))
+        network.to("cpu")  # where the embeddings are, with what the score has learned
         scores = retrieval_scores(
             embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, **network.score_options()
         )

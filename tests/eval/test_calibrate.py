@@ -8,10 +8,13 @@ from torch.nn.functional import normalize
 from typer.testing import CliRunner
 
 from eval.__main__ import app
-from eval.calibrate import CalibrateConfig, calibrate, subtitle_queries
+from eval.calibrate import CalibrateConfig, _subtitles_of_files, calibrate, format_calibration, subtitle_queries
 from eval.embedding.embeddings import Embeddings, load_embeddings
-from gallery.gallery import Gallery, GalleryWriter
-from modeling_scalar import MODALITIES, load_model
+from eval.protocol.calibration import Calibration
+from eval.run import RunConfig, embeddings_of
+from gallery.gallery import Gallery, GalleryWriter, score_options_of
+from modeling_scalar import MODALITIES, Limits, load_model
+from modeling_scalar.aggregation_scalar import retrieval_scores
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.loading_scalar import model_fingerprint
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
@@ -106,10 +109,15 @@ def test_what_is_no_gain_is_not_written(place):
 def test_what_cannot_be_written_to_is_told_before_anything_is_read(place):
     write_joint_encoder(place / "encoder")
     gallery = ["--embeddings", "gallery", "--output", "out", "--write"]
-    assert "a model on the Hub is not changed" in run(*gallery, "--model", "google/embeddinggemma-2", code=1)
-    assert "an encoder as it is published" in run(*gallery, "--model", "encoder", code=1)
+    table = ["--benchmark", "own", "--root", "clips.csv", "--output", "out", "--write"]
     (place / "adapter").mkdir()
-    assert "without a configuration scores as its base" in run(*gallery, "--model", "adapter", code=1)
+    for model, reason in (
+        ("google/embeddinggemma-2", "a model on the Hub is not changed"),
+        ("encoder", "an encoder as it is published"),
+        ("adapter", "without a configuration scores as its base"),
+    ):
+        told = run(*table, "--model", model, code=1)
+        assert "There is nothing to write to" in told and reason in told and "give the gallery" in told
     assert "nothing to write to" in run("--embeddings", "x.npz", "--output", "out", "--write", code=1)
     assert "tell nothing of the cosines of subtitles" in run(*gallery, "--subtitles", "--scale-offset", code=1)
     assert "Subtitles as queries are those of a gallery's files" in run(
@@ -145,6 +153,117 @@ def test_subtitles_ask_for_picture_and_sound_of_their_clips():
     assert torch.equal(found.modality_embeds, embeds[[0, 1, 3, 4]])
     with pytest.raises(ValueError, match="None of 4 clips with picture or sound has a subtitle"):
         subtitle_queries((list("abcde"), embeds, mask), {}, embed)
+
+
+def write_clips(folder, ids, encoder, **metadata):
+    """A gallery as `search index` writes it, but for its vectors, which are drawn."""
+    embeds = normalize(torch.randn(len(ids), 3, 24, generator=torch.Generator().manual_seed(0)), dim=-1)
+    with GalleryWriter(folder) as writer:
+        writer.metadata = {"model": str(encoder), "fingerprint": model_fingerprint(encoder)} | metadata
+        writer.put_clips(ids, embeds, torch.ones(len(ids), 3, dtype=torch.bool))
+        writer.commit()
+
+
+def write_table(path, ids):
+    lines = [f"{name},caption {number},,,words" for number, name in enumerate(ids)]
+    path.write_text("\n".join(["video_id,caption,video_path,audio_path,subtitle", *lines]) + "\n")
+
+
+def gains(low, high):
+    """What a fit returns, with this interval."""
+    measure = {"before": 50.0, "after": 60.0, "difference": (low + high) / 2, "low": low, "high": high}
+    after = {"query_temperature": 0.04, "modality_offset": [0.0, 0.1, 0.2]}
+    measures = {"recall_at_1": measure, "mean_reciprocal_rank": measure}
+    return Calibration({"query_temperature": 0.1}, after, [after, after], measures, 6, 6)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return write_joint_encoder(tmp_path_factory.mktemp("calibrate") / "encoder")
+
+
+def test_a_gallery_of_an_encoder_as_it_is_published_keeps_what_is_fitted_to_captions(place, encoder, monkeypatch):
+    write_clips("videos", list("abcdef"), encoder, note="kept")
+    write_table(place / "clips.csv", "abcdef")
+    files = {path: path.read_bytes() for path in sorted(encoder.rglob("*")) if path.is_file()}
+    seen = []
+
+    def fit(embeddings, *arguments, **options):
+        seen.append(embeddings)
+        return gains(1.0, 3.0)
+
+    monkeypatch.setattr("eval.calibrate.calibrate_embeddings", fit)
+    table = ["--benchmark", "own", "--root", "clips.csv", "--model", encoder, "--output", "out"]
+    told = run("--embeddings", "videos", *table, "--write")
+    assert "Written to videos alone: " in told and "is an encoder as it is published" in told
+    assert "Galleries of this model" not in told  # the model is what it was
+    assert seen[0].captions == [f"caption {number}" for number in range(6)] and seen[0].clip_ids == list("abcdef")
+    gallery = Gallery.open("videos")
+    assert gallery.query_temperature == 0.04 and gallery.calibration == {"modality_offset": [0.0, 0.1, 0.2]}
+    assert gallery.metadata["note"] == "kept" and gallery.fingerprint == model_fingerprint(encoder)
+    assert {path: path.read_bytes() for path in sorted(encoder.rglob("*")) if path.is_file()} == files
+
+
+def test_queries_of_a_gallery_are_not_fitted_into_another_model(place):
+    Scores(ScalarJointConfig(has_logit_scale=True, initializer_range=0.07)).save_pretrained("other")
+    before = (place / "other" / "config.json").read_bytes(), Gallery.open("gallery").metadata
+    told = run("--embeddings", "gallery", "--model", "other", "--output", "out", "--write", code=1)
+    assert "Embeddings of different models cannot be compared" in told
+    assert ((place / "other" / "config.json").read_bytes(), Gallery.open("gallery").metadata) == before
+    assert not (place / "out").exists()  # it was told before the fit
+
+
+def test_an_interval_below_zero_is_told_from_one_around_it():
+    config = CalibrateConfig("out", embeddings_path="x.npz")
+    for low, high, told in (
+        (-3.0, -1.0, "The interval of the gain in MRR lies below zero: keep what you have."),
+        (-3.0, 0.0, "The interval of the gain in MRR includes zero: keep what you have."),
+        (0.0, 1.0, "The interval of the gain in MRR includes zero: keep what you have."),
+    ):
+        assert format_calibration(gains(low, high), config, [])[-1] == told
+
+
+def test_of_windows_the_subtitles_are_those_shown_in_them_and_what_is_left_out_is_told(place, encoder, caplog):
+    talk, gone = place / "talk.mp4", place / "gone.mp4"
+    spoken = [("00:00:01", "a dog"), ("00:00:31", "rain"), ("00:01:02", "bells"), ("00:01:40", "a star")]
+    cues = [f"{number}\n{time},000 --> {time},900\n{words}\n" for number, (time, words) in enumerate(spoken)]
+    talk.with_suffix(".srt").write_text("\n".join(cues))
+    windows = [f"{talk}#t={time}" for time in ("0,30", "30,60", "60,90", "90,120", "120")]
+    write_clips("windows", [*windows, f"{gone}#t=0,30"], encoder, segment=30.0, query_temperature=0.1)
+    config = CalibrateConfig(
+        "out", embeddings_path="windows", subtitles=True, num_folds=2, model_dtype="bfloat16", progress=False
+    )
+    caplog.set_level("INFO", "eval")
+    found, _ = calibrate(config)
+    assert (found.num_queries, found.num_clips) == (4, 6)
+    assert "The subtitles of 1 clips cannot be read any more" in caplog.text and "gone.mp4#t=0,30" in caplog.text
+    assert "2 of 6 clips with picture or sound have no subtitle that can be read" in caplog.text
+    assert " parameters in bfloat16 on cpu." in caplog.text
+    assert json.loads((place / "out" / "calibration.json").read_text())["clips_without_subtitle"] == 2
+    texts = _subtitles_of_files(Gallery.open("windows"), Limits())
+    assert texts == dict(zip(windows, ["a dog", "rain", "bells", "a star", ""], strict=True))
+
+
+def test_a_gallery_is_evaluated_with_the_weights_that_it_is_searched_with(place, encoder):
+    """Whatever the model's own are, as they may have changed since, or differ from what the gallery was fitted to."""
+    model, processor = load_model(encoder, query_temperature=0.5, modality_scale=[1.0, 2.0, 3.0])
+    model.save_pretrained("own")
+    processor.save_pretrained("own")
+    told = {"query_temperature": 0.04, "modality_offset": [0.0, 0.1, 0.2]}
+    write_clips("videos", list("ab"), "own", query_temperature=0.04, score_options={"method": "scalar"} | told)
+    write_clips("silent", list("ab"), "own")
+    write_table(place / "clips.csv", "ab")
+    for name, expected in (("videos", told), ("silent", {"query_temperature": 0.1})):  # by default the paper's
+        embeddings = embeddings_of(
+            RunConfig("out", "own", "own", "clips.csv", embeddings_path=name, progress=False, two_stage=False)
+        )
+        assert score_options_of(embeddings.metadata) == {"method": "scalar"} | expected
+        embeds, gallery = embeddings.text_embeds, Gallery.open(name)
+        scores = retrieval_scores(
+            embeds, embeddings.modality_embeds, embeddings.modality_mask, **score_options_of(embeddings.metadata)
+        )
+        for line, hits in zip(scores, gallery.search(embeds, k=2), strict=True):
+            assert sorted(line.tolist(), reverse=True) == pytest.approx([hit.score for hit in hits], abs=1e-5)
 
 
 @pytest.mark.slow

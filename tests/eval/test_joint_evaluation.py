@@ -1,6 +1,8 @@
 """Joint encoders in evaluation: they have the calls of three towers, and some a fused vector of their own."""
 
 import json
+import shutil
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -13,7 +15,8 @@ from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embed_fused import check_fuses, needed_mixes
 from eval.protocol.first_stage import protocol_masks
 from eval.protocol.missing import mask_modalities
-from eval.run import RunConfig, run
+from eval.run import RunConfig, _first_stage, embeddings_of, run
+from gallery.gallery import score_options_of
 from modeling_scalar import ScalarModel, load_model
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.modeling_joint_scalar import JointEncoderModel
@@ -156,3 +159,22 @@ def test_models_without_a_fused_vector_are_refused_before_anything_is_embedded(m
         RunConfig("out", embeddings_path=measured[0] / "results" / "embeddings", fused=True)
     with pytest.raises(ValueError, match="--fused"):
         RunConfig("out", embeddings_path="e", methods=["fused"])
+
+
+def test_the_fused_method_can_be_named_where_it_is_measured(measured, tmp_path):
+    _, config, results = measured
+    given = replace(config, output=tmp_path, embeddings_path=config.output / "embeddings", methods=["fused"])
+    embeddings = embeddings_of(given)
+    found, _ = _first_stage(given, embeddings, score_options_of(embeddings.metadata))
+    for entry, expected in zip(found["rates"], results["retrieval"]["rates"], strict=True):
+        assert list(entry["methods"]) == ["scalar", "fused"]
+        assert entry["methods"]["fused"] == expected["methods"]["fused"]
+
+
+def test_vectors_of_two_models_are_not_measured_side_by_side(measured, tmp_path):
+    folder, config, _ = measured
+    shutil.copytree(folder / "encoder", tmp_path / "other")
+    (tmp_path / "other" / "chat_template.jinja").write_text(CHAT_TEMPLATE + " ")
+    given = replace(config, output=tmp_path / "out", model_path=tmp_path / "other")
+    with pytest.raises(ValueError, match="Embeddings of different models cannot be compared"):
+        run(replace(given, embeddings_path=config.output / "embeddings"))

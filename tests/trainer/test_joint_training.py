@@ -9,12 +9,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import EmbeddingGemma2Config
 
 from eval.benchmarks import load_benchmark
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.miniature import generate
 from gallery.gallery import Gallery
+from gallery.provenance import model_folder
 from modeling_scalar import MODALITIES, ScalarJointConfig, ScalarJointModel, load_model
 from modeling_scalar.loading_scalar import model_fingerprint
 from tests.conftest import ROOT
@@ -405,6 +407,34 @@ def test_a_gallery_behind_heads_is_what_the_model_with_heads_embeds(place, galle
     embeds = [torch.tensor(one.queries.column("embedding").to_pylist()) for one in (changed, anew)]
     torch.testing.assert_close(*embeds, atol=1e-5, rtol=0)
     assert changed.metadata["weights"] == anew.metadata["weights"] and "plan" not in changed.metadata
+
+
+def test_heads_are_applied_in_float32_and_the_gallery_finds_them_from_anywhere(
+    place, gallery, heads, tmp_path, monkeypatch, capsys
+):
+    """Of a base in half precision that the adapter pins to a revision."""
+    base, adapter, seen = tmp_path / "half", tmp_path / "heads", []
+    shutil.copytree(place / "encoder", base)
+    weights = {name: value.bfloat16() for name, value in load_file(base / "model.safetensors").items()}
+    save_file(weights, base / "model.safetensors", {"format": "pt"})
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    shutil.copytree(heads[0], adapter)
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    config |= {"base_model_name_or_path": str(base), "revision": "5eba5e"}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    Gallery.open(gallery).copy(tmp_path / "given", metadata={"fingerprint": model_fingerprint(base)})
+
+    def folder(model, revision=None):
+        seen.append((str(model), revision))
+        return model_folder(model)
+
+    monkeypatch.setattr("trainer.rehead.model_folder", folder)
+    monkeypatch.chdir(tmp_path)
+    made = rehead("given", "heads", "made")
+    assert (str(base), "5eba5e") in seen
+    assert made.model == str(adapter)
+    assert " parameters in float32 on cpu" in capsys.readouterr().err
 
 
 def test_only_heads_are_applied_to_a_gallery(place, gallery, heads, tmp_path):

@@ -1,0 +1,47 @@
+"""Clips of a table that are looked for in a gallery: whole files, windows of files, and neither."""
+
+import os
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from eval.embedding.query_gallery import rows_of
+from gallery.gallery import GalleryWriter
+from gallery.windows import SEGMENT
+
+
+def gallery_of(folder, ids, **metadata):
+    with GalleryWriter(folder) as writer:
+        writer.metadata = metadata
+        embeds = normalize(torch.ones(len(ids), 3, 4), dim=-1)
+        writer.put_clips(ids, embeds, torch.ones(len(ids), 3, dtype=torch.bool))
+        writer.commit()
+        return writer.gallery()
+
+
+def clip(name, path=None):
+    return {"video_id": name, "video_path": path, "audio_path": None}
+
+
+def test_a_clip_is_found_by_its_identifier_or_its_file(tmp_path):
+    path = os.path.realpath(tmp_path / "a.mp4")
+    gallery = gallery_of(tmp_path / "gallery", [path, "b", f"{path}#t=0,30"])
+    assert rows_of(gallery, [clip("b"), clip("first", tmp_path / "a.mp4"), clip("b")], "") == [1, 0, 1]
+    with pytest.raises(ValueError, match=r"2 of 3 clips are not in the gallery .*: \['c', 'd'\]. Do something."):
+        rows_of(gallery, [clip("c"), clip("b"), clip("d", path="d.mp4"), clip("c")], "Do something.")
+
+
+def test_a_table_of_whole_files_over_windows_is_told_that_there_are_windows(tmp_path):
+    long, short = (os.path.realpath(tmp_path / name) for name in ("long.mp4", "short.mp4"))
+    windows = [f"{long}#t=0,30", f"{long}#t=30"]
+    gallery = gallery_of(tmp_path / "gallery", [*windows, short], **{SEGMENT: 30.0})
+    with pytest.raises(ValueError, match="1 of 2 clips are not in the gallery") as told:
+        rows_of(gallery, [clip("talk", long), clip("jingle", short)], "Index their files.")
+    assert "It holds windows of 30 seconds" in str(told.value) and "indexed without `--segment`" in str(told.value)
+    assert "Index their files." not in str(told.value)
+    # a file that was not indexed at all is one to index
+    with pytest.raises(ValueError, match="Index their files."):
+        rows_of(gallery, [clip("other", "other.mp4")], "Index their files.")
+    # and what is advised works: windows by their names
+    assert rows_of(gallery, [clip(name, long) for name in reversed(windows)], "") == [1, 0]
