@@ -65,21 +65,17 @@ def run(*arguments, code=0):
     return result.output
 
 
-def test_a_gain_is_told_and_written_only_when_asked(place):
+def test_a_gain_is_written_into_the_model_and_the_gallery(place):
     config, metadata = (place / "model" / "config.json").read_bytes(), Gallery.open("gallery").metadata
-    told = run("--embeddings", "gallery", "--output", "out", "--scale-offset", "--folds", 2)
-    assert "60 queries, 60 clips, 2 folds" in told and "--write keeps it" in told
-    assert "query temperature: 0.1 before" in told and "modality offset: video " in told
-    report = json.loads((place / "out" / "calibration.json").read_text())
-    assert report["is_better"] and report["written"] == [] and len(report["folds"]) == 2
-    assert (place / "model" / "config.json").read_bytes() == config
-    assert Gallery.open("gallery").metadata == metadata
-
     arguments = ["--embeddings", "gallery", "--output", "out", "--scale-offset", "--folds", 2, "--write"]
     told = run(*arguments, "--model", "model")
-    assert "Written to model/config.json, gallery." in told
-    fitted = json.loads((place / "out" / "calibration.json").read_text())["after"]
-    assert fitted == report["after"] and set(fitted) == {"query_temperature", "modality_scale", "modality_offset"}
+    assert "60 queries, 60 clips, 2 folds" in told
+    assert "query temperature: 0.1 before" in told and "modality offset: video " in told
+    assert "Written to model/config.json, gallery. Galleries of this model that were not given belong to it" in told
+    report = json.loads((place / "out" / "calibration.json").read_text())
+    assert report["is_better"] and report["written"] == ["model/config.json", "gallery"] and len(report["folds"]) == 2
+    fitted = report["after"]
+    assert set(fitted) == {"query_temperature", "modality_scale", "modality_offset"}
     # the model: these fields and no others
     assert json.loads((place / "model" / "config.json").read_text()) == json.loads(config) | fitted
     loaded = ScalarJointConfig.from_pretrained("model")
@@ -194,6 +190,10 @@ def test_a_gallery_of_an_encoder_as_it_is_published_keeps_what_is_fitted_to_capt
 
     monkeypatch.setattr("eval.calibrate.calibrate_embeddings", fit)
     table = ["--benchmark", "own", "--root", "clips.csv", "--model", encoder, "--output", "out"]
+    metadata = Gallery.open("videos").metadata
+    assert "The gain is above zero; --write keeps it." in run("--embeddings", "videos", *table)
+    assert Gallery.open("videos").metadata == metadata
+    assert json.loads((place / "out" / "calibration.json").read_text())["written"] == []
     told = run("--embeddings", "videos", *table, "--write")
     assert "Written to videos alone: " in told and "is an encoder as it is published" in told
     assert "Galleries of this model" not in told  # the model is what it was
