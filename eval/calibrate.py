@@ -7,6 +7,7 @@ labelled, the clips' own subtitles, which are then hidden from what is searched.
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -215,25 +216,26 @@ def why_unwritable(model_path: str | os.PathLike) -> str | None:
 def _write(config: CalibrateConfig, options: Mapping[str, Any]) -> list[str]:
     """Write what was fitted; return what was written to."""
     written, fingerprints = [], (None, None)
-    if config.model_path is not None and why_unwritable(config.model_path) is None:
-        path = Path(config.model_path) / "config.json"
-        content = read_object(path) | options
-        _CONFIGS[content["model_type"]].from_dict(dict(content))  # which checks it
-        before = model_fingerprint(config.model_path)
-        write_json(content, path)
-        fingerprints = before, model_fingerprint(config.model_path)
-        written.append(str(path))
     made = Path(config.output) / "embeddings"
     gallery = config.embeddings_path if config.embeddings_path is not None else made
-    if is_gallery(gallery):
-        with GalleryWriter(gallery) as writer:
+    # Opened first: if another process writes to it, the model is not changed either.
+    with GalleryWriter(gallery) if is_gallery(gallery) else nullcontext() as writer:
+        if config.model_path is not None and why_unwritable(config.model_path) is None:
+            path = Path(config.model_path) / "config.json"
+            content = read_object(path) | options
+            _CONFIGS[content["model_type"]].from_dict(dict(content))  # which checks it
+            before = model_fingerprint(config.model_path)
+            write_json(content, path)
+            fingerprints = before, model_fingerprint(config.model_path)
+            written.append(str(path))
+        if writer is not None:
             described = {"method": "scalar"} | (writer.metadata.get("score_options") or {}) | options
             changes = {"query_temperature": options["query_temperature"], "score_options": described}
             if writer.metadata.get("fingerprint") == fingerprints[0] is not None:
                 changes["fingerprint"] = fingerprints[1]  # its vectors are those of the model as it is now
             writer.metadata = writer.metadata | changes
             writer.commit()
-        written.append(str(gallery))
+            written.append(str(gallery))
     return written
 
 

@@ -213,6 +213,17 @@ def test_queries_of_a_gallery_are_not_fitted_into_another_model(place):
     assert not (place / "out").exists()  # it was told before the fit
 
 
+def test_a_gallery_that_is_being_written_leaves_the_model_as_it_is(place, monkeypatch):
+    monkeypatch.setattr("eval.calibrate.calibrate_embeddings", lambda *arguments, **options: gains(1.0, 3.0))
+    before = (place / "model" / "config.json").read_bytes()
+    arguments = ["--embeddings", "gallery", "--model", "model", "--output", "out", "--write"]
+    with GalleryWriter("gallery"):
+        assert "Another process" in run(*arguments, code=1)
+    assert (place / "model" / "config.json").read_bytes() == before
+    run(*arguments)
+    assert (place / "model" / "config.json").read_bytes() != before
+
+
 def test_an_interval_below_zero_is_told_from_one_around_it():
     config = CalibrateConfig("out", embeddings_path="x.npz")
     for low, high, told in (
