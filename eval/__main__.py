@@ -329,7 +329,7 @@ def calibrate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the folds and of the interval.")] = 0,
     write: Annotated[
         bool,
-        typer.Option("--write", help="Keep a gain that is certain: in the gallery, and the model's folder if it can."),
+        typer.Option("--write", help="Keep a gain that is certain: in the gallery, and in a model of one's own."),
     ] = False,
     batch_size: _BatchSize = 32,
     on_error: _OnError = "raise",
