@@ -2,12 +2,14 @@
 
 import json
 import re
+import sys
 
 import pytest
 import torch
 from huggingface_hub import ModelCard
 
 from hub_cards.adapter import adapter_card, push_adapter, stage_adapter
+from hub_cards.apps import SEARCH
 from hub_cards.card import Details
 from hub_cards.hub.publishing import Target
 from hub_cards.model import model_card, push_model, stage_model
@@ -15,12 +17,22 @@ from modeling_scalar import load_model
 from tests.hub_cards.clean_environment import CleanEnvironment
 from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING
 from tests.hub_cards.folders import names, write_card, write_json
-from tests.hub_cards.test_round_trip import SCORE, blocks, scores_here
+from tests.hub_cards.test_round_trip import INPUTS, SCORE, blocks, scores_here
 from tests.joint_encoders import write_joint_encoder
 from trainer.lora import apply_adapters, count_parameters
 
+sys.path.insert(0, str(SEARCH))  # its files import each other as they lie in a Space
+import searching  # noqa: E402
+
 DETAILS = Details("apache-2.0", ("en",))
 LICENSED = "The base has a licence of its own."
+
+
+def scores_of(model, processor):
+    space = {}
+    exec(INPUTS, space)
+    with torch.no_grad():
+        return model(**processor(**space["INPUTS"])).scores
 
 
 def make_run(base, adapter, folder):
@@ -142,6 +154,14 @@ def test_a_merged_joint_model_scores_as_its_adapter(made, staged):
     assert (scores_here(staged) - scores_here(made / "encoder")).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("run", ["heads", "every"])
+def test_the_app_loads_an_adapter_of_an_encoder_without_code(made, staged, run):
+    stage_adapter(made / run, staged, str(made / "encoder"), None)
+    model, processor = searching.load_model(str(staged))
+    assert not (made / "encoder" / "modeling_joint_scalar.py").exists() and not model.training
+    torch.testing.assert_close(scores_of(model, processor), scores_here(made / run), atol=1e-6, rtol=0)
+
+
 @pytest.mark.slow
 def test_the_same_scores_elsewhere(made, hub, tmp_path):
     """By every way to load and by the snippets of the cards, with torch, transformers and peft alone."""
@@ -165,8 +185,8 @@ def test_the_same_scores_elsewhere(made, hub, tmp_path):
         (install,) = re.findall(r"^pip install (.*)$", card.text, re.MULTILINE)
         assert install == 'torch "transformers>=5.23" "peft>=0.21"'
         code = blocks(card.text, "python")
-        assert "PeftModel.from_pretrained(base" in code[0] and "AutoModel.from_pretrained(" in code[-2]
-        for way, snippet in (("peft", code[0]), ("transformers", code[-2])):
+        assert "PeftModel.from_pretrained(base" in code[0] and "model_class.from_pretrained(name" in code[-2]
+        for way, snippet in (("peft", code[0]), ("transformers", code[0] + code[-2])):
             script += f"space = {{}}\nexec({snippet!r}, space)\n"
             script += f"found['{name} by {way}'] = scores(space['model'], 'user/{name}')\n"
         snippets = "\n".join(code)
