@@ -44,7 +44,7 @@ _SHARD_BYTES = 500_000_000
 _BATCH_BYTES = 64_000_000  # rows held at once, and those of one row group
 _ON_CARD = (
     *("dim", "num_clips", "num_queries", "columns", "split", "model", "model_revision", "query_temperature"),
-    *("problems", "left_out", "media", "is_adapter"),
+    *("problems", "left_out", "media", "is_adapter", "is_encoder"),
 )
 _CALIBRATION = {
     "modality_scale": f"scale of the cosines of {', '.join(MODALITIES)}",

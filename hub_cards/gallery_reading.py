@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from datasets import Features, List, Value
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.utils import HFValidationError
 
 from gallery.columns import CONCAT_COLUMNS, NORM_TOLERANCE, check_lists, column_of, lists_of, texts_of
 from gallery.files import read_json
@@ -20,6 +22,7 @@ from gallery.provenance import gallery_sha256
 from gallery.storage import verify
 from gallery.windows import place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.joint_encoders_scalar import look_at
 
 from .hub.privacy import without_folders
 
@@ -251,6 +254,22 @@ def _file_names(paths: Iterable[str], source: Path) -> tuple[dict[str, str], str
     return {path: _relative(path, folder) for path in paths}, folder
 
 
+def _is_encoder(model: str | None) -> bool:
+    """Whether a model is a joint encoder as its publisher has it, without code of ours, as far as files here tell."""
+    if model is None:
+        return False
+    folder = Path(model)
+    if not folder.is_dir():
+        try:
+            config = try_to_load_from_cache(model, "config.json")
+        except HFValidationError:
+            return False
+        if not isinstance(config, str):
+            return False
+        folder = Path(config).parent
+    return not (folder / "adapter_config.json").exists() and look_at(folder) is not None
+
+
 def _open(source: Path, is_known: bool) -> Gallery:
     if not is_gallery(source):
         way = (
@@ -323,6 +342,7 @@ def read_gallery(source: Path, is_known: bool, media: bool) -> PublishedRows:
         "left_out": left_out,
         "metadata": without_folders(metadata),
         "is_adapter": "adapter_model.safetensors" in (metadata.get("weights") or {}),
+        "is_encoder": _is_encoder(metadata.get("model")),
     }
     split = re.sub(r"\W+", "_", metadata.get("split") or "gallery")
     rows = PublishedRows(description, split, clip_ids, presence, gallery.clips, gallery.queries, source, names=names)

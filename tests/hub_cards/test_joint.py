@@ -8,12 +8,16 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 
+from gallery.gallery import GalleryWriter
 from hub_cards.adapter import adapter_card, push_adapter, stage_adapter
 from hub_cards.apps import SEARCH
 from hub_cards.card import Details
+from hub_cards.gallery import gallery_card, stage_gallery
 from hub_cards.hub.publishing import Target
 from hub_cards.model import model_card, push_model, stage_model
+from hub_cards.space import push_space
 from modeling_scalar import load_model
+from modeling_scalar.loading_scalar import weight_digests
 from tests.hub_cards.clean_environment import CleanEnvironment
 from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING
 from tests.hub_cards.folders import names, write_card, write_json
@@ -160,6 +164,44 @@ def test_the_app_loads_an_adapter_of_an_encoder_without_code(made, staged, run):
     model, processor = searching.load_model(str(staged))
     assert not (made / "encoder" / "modeling_joint_scalar.py").exists() and not model.training
     torch.testing.assert_close(scores_of(model, processor), scores_here(made / run), atol=1e-6, rtol=0)
+
+
+def published_gallery(model, folder):
+    """The card of a gallery of one clip that a model made."""
+    vectors = torch.nn.functional.normalize(torch.randn(1, 3, 24), dim=-1)
+    with GalleryWriter(folder / "gallery") as writer:
+        writer.metadata = {"model": str(model), "query_temperature": 0.1, "weights": weight_digests(model)}
+        writer.put_clips(["clip"], vectors, torch.ones(1, 3, dtype=torch.bool))
+        writer.commit()
+    stage_gallery(folder / "gallery", folder / "staged", "user/encoder")
+    return gallery_card(folder / "staged", "user/gallery", DETAILS)
+
+
+def test_the_card_of_a_gallery_embeds_texts_with_the_encoder_where_that_made_it(made, tmp_path):
+    card = published_gallery(made / "encoder", tmp_path)
+    assert 'SentenceTransformer("user/encoder", device="cpu")' in card and "AutoModel" not in card
+    assert "pip install datasets torch sentence-transformers\n" in card
+    for block in blocks(card, "python"):
+        compile(block, "card", "exec")
+
+
+@pytest.mark.parametrize(("run", "loaded"), [("model", "AutoModel"), ("heads", "model_class")])
+def test_the_card_of_a_gallery_embeds_texts_with_the_model_where_there_is_one(made, tmp_path, run, loaded):
+    card = published_gallery(made / run, tmp_path)
+    assert f"{loaded}.from_pretrained(" in card and "SentenceTransformer" not in card
+
+
+def test_an_encoder_without_code_has_no_app(made, hub):
+    api = hub.api()
+    for name, kind in (("user/encoder", "model"), ("user/gallery", "dataset")):
+        api.create_repo(name, repo_type=kind)
+    api.upload_folder(repo_id="user/encoder", folder_path=made / "encoder")
+    description = json.dumps({"model": "user/encoder", "model_revision": None}).encode()
+    api.upload_file(
+        path_or_fileobj=description, path_in_repo="embeddings.json", repo_id="user/gallery", repo_type="dataset"
+    )
+    with pytest.raises(ValueError, match="user/encoder is an encoder as its publisher has it.*push-model"):
+        push_space(Target("user/demo"), DETAILS, gallery="user/gallery", api=api)
 
 
 @pytest.mark.slow
