@@ -163,6 +163,7 @@ def test_the_app_loads_an_adapter_of_an_encoder_without_code(made, staged, run):
     stage_adapter(made / run, staged, str(made / "encoder"), None)
     model, processor = searching.load_model(str(staged))
     assert not (made / "encoder" / "modeling_joint_scalar.py").exists() and not model.training
+    assert type(model).__module__.startswith("transformers_modules")  # the code beside the adapter, not this project's
     torch.testing.assert_close(scores_of(model, processor), scores_here(made / run), atol=1e-6, rtol=0)
 
 
@@ -242,5 +243,10 @@ def test_the_same_scores_elsewhere(made, hub, tmp_path):
     for name in ("heads", "every", "trunk"):
         expected |= {f"{name} by peft": here[name], f"{name} by transformers": here[name]}
     assert found.keys() == expected.keys()
+    app = f"import sys\nsys.path.insert(0, {str(SEARCH)!r})\n{SCORE}\nimport searching\n"
+    app += "found['heads'] = scores(searching.load_model('user/heads')[0], 'user/heads')\nprint(json.dumps(found))\n"
+    environment = CleanEnvironment(tmp_path / "of the app", ["torch", "transformers", "peft", "datasets"])
+    found |= json.loads(environment.run(app, hub.env(tmp_path / "home"), tmp_path).splitlines()[-1])
+    expected["heads"] = here["heads"]
     for name, scores in expected.items():
         torch.testing.assert_close(torch.tensor(found[name]), scores, atol=1e-6, rtol=0, msg=name)
