@@ -23,10 +23,12 @@ from huggingface_hub import DatasetCardData, HfApi
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from gallery.files import sha256_of, write_json
-from gallery.gallery import Gallery, MediaFile, is_gallery
+from gallery.gallery import Gallery, MediaFile, calibration_of, is_gallery
+from gallery.windows import SEGMENT
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.loading_scalar import model_fingerprint, weight_digests
 from modeling_scalar.media_scalar import check_file, find_sidecar
+from modeling_scalar.pairs_scalar import ScoreOptions
 
 from .card import Details, render
 from .gallery_reading import DESCRIPTION, NUM_NAMED, UNKNOWN, VERSION, read_description, read_gallery
@@ -42,8 +44,12 @@ _SHARD_BYTES = 500_000_000
 _BATCH_BYTES = 64_000_000  # rows held at once, and those of one row group
 _ON_CARD = (
     *("dim", "num_clips", "num_queries", "columns", "split", "model", "model_revision", "query_temperature"),
-    *("problems", "left_out", "media", "is_adapter"),
+    *("problems", "left_out", "media", "is_adapter", "is_encoder"),
 )
+_CALIBRATION = {
+    "modality_scale": f"scale of the cosines of {', '.join(MODALITIES)}",
+    "modality_offset": "their offset",
+}
 _SIZES = {10**power: name for power, name in ((3, "1K"), (4, "10K"), (5, "100K"), (6, "1M"), (7, "10M"), (8, "100M"))}
 
 
@@ -201,8 +207,8 @@ def _info(folder: Path, config: str, split: str) -> DatasetInfo:
     )
 
 
-def _contents(description: dict[str, Any]) -> list[tuple]:
-    """Rows of the card's table of columns."""
+def _contents(description: dict[str, Any], query_length: int) -> list[tuple]:
+    """Rows of the card's table of columns; `query_length`: of a text's embedding."""
     vector = f"list of {description['dim']} floats"
     heads = [name for name in description["columns"] if name not in MODALITIES]
     clips = [
@@ -212,11 +218,15 @@ def _contents(description: dict[str, Any]) -> list[tuple]:
         ("presence", "list of 3 bools", f"whether the clip has {', '.join(MODALITIES)}"),
     ]
     if description["media"]:
-        clips.append(("file", "string", "path of the clip in this repository"))
+        windows = "; the seconds of a clip in it stand in its identifier" if SEGMENT in description["metadata"] else ""
+        clips.append(("file", "string", f"path of the clip's file in this repository{windows}"))
+    of_text = "unit vector of the text"
+    if query_length != description["dim"]:
+        of_text = f"a unit vector of the text for each of {', '.join(MODALITIES)}, one after the other"
     queries = [
         ("query_id", "string", "identifier, unique"),
         ("caption", "string", "the text"),
-        ("embedding", vector, "unit vector of the text"),
+        ("embedding", f"list of {query_length} floats", of_text),
         ("clip_ids", "list of strings", "the clips that it describes"),
     ]
     configs = [("clips", row) for row in clips]
@@ -251,6 +261,7 @@ def _origin(description: dict[str, Any], query_dtype: str) -> list[tuple]:
         "its commit on the Hub": code(revision) if revision else None,
         "how it scores": code(method) if method else None,
         "query temperature": description["query_temperature"],
+        **{_CALIBRATION[name]: ", ".join(map(str, values)) for name, values in calibration_of(description).items()},
         "SHA-256 of the gallery": code(description["gallery_sha256"]),
     }
     further = {
@@ -303,7 +314,11 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
         ],
     )
     DatasetInfosDict(infos).to_dataset_card_data(data)
-    query_dtype = infos["queries"].features["embedding"].feature.dtype if "queries" in infos else description["dtype"]
+    texts = infos["queries"].features["embedding"] if "queries" in infos else None
+    query_length, query_dtype = (
+        (description["dim"], description["dtype"]) if texts is None else (texts.length, texts.feature.dtype)
+    )
+    calibration = calibration_of(description)
     return render(
         KIND.name,
         data,
@@ -314,7 +329,10 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
         is_described=bool(metadata),
         method=(description["score_options"] or {}).get("method"),
         modalities=MODALITIES,
-        contents=_contents(description),
+        contents=_contents(description, query_length),
+        has_text_vectors=query_length != description["dim"],
+        calibration=calibration,
+        is_calibrated=ScoreOptions(**calibration).is_calibrated,
         counts=_counts(description),
         origin=_origin(description, query_dtype),
         num_named=NUM_NAMED,

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from datasets import Features, List, Value
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.utils import HFValidationError
 
 from gallery.columns import CONCAT_COLUMNS, NORM_TOLERANCE, check_lists, column_of, lists_of, texts_of
 from gallery.files import read_json
@@ -20,6 +22,7 @@ from gallery.provenance import gallery_sha256
 from gallery.storage import verify
 from gallery.windows import place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.joint_encoders_scalar import look_at
 
 from .hub.privacy import without_folders
 
@@ -132,7 +135,9 @@ class PublishedRows:
         clip_ids (`list[str]`): as they are published.
         presence (`np.ndarray` of shape `(clips, 3)`): which modalities each clip has.
         clips, queries (`pa.Table`): mapped; no queries are `None`.
-        media (`dict`): the file of each clip whose media are published.
+        media (`dict`): the media files that are published, by their names below `media/`.
+        media_of (`dict`): the name of the file of each clip that has one; windows of a file share it.
+        names (`dict`): how clips are published that are named after files of this machine.
     """
 
     description: dict[str, Any]
@@ -143,12 +148,21 @@ class PublishedRows:
     queries: pa.Table | None
     where: Path
     media: dict[str, MediaFile] = field(default_factory=dict)
+    media_of: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
 
     @property
     def num_queries(self) -> int:
         """How many captions there are."""
         return 0 if self.queries is None else len(self.queries)
+
+    @property
+    def query_length(self) -> int:
+        """How many numbers the embedding of a query has: those of one vector, or of one for each modality."""
+        dim = self.description["dim"]
+        each = len(MODALITIES) * dim
+        length = check_lists(self.queries, "embedding", self.where / "queries")
+        return each if length == each else dim
 
     @property
     def clip_features(self) -> Features:
@@ -166,7 +180,7 @@ class PublishedRows:
     def query_features(self) -> Features:
         """The columns of `queries`."""
         text, dtype = Value("string"), _precision(self.queries, ["embedding"])
-        embedding = List(Value(dtype), length=self.description["dim"])
+        embedding = List(Value(dtype), length=self.query_length)
         return Features({"query_id": text, "caption": text, "embedding": embedding, "clip_ids": List(text)})
 
     def read_clips(self, start: int, stop: int) -> dict[str, Any]:
@@ -175,16 +189,19 @@ class PublishedRows:
         clip_ids, presence = self.clip_ids[start:stop], self.presence[start:stop]
         columns = {name: _array(rows, name, told["dtype"], self.where, told["dim"]) for name in told["columns"]}
         check_vectors(columns, presence, clip_ids)
-        files = {"file": [f"media/{name}" for name in clip_ids]} if self.media else {}
+        files = {}
+        if self.media:
+            files["file"] = [f"media/{self.media_of[name]}" if name in self.media_of else None for name in clip_ids]
         return columns | files | {"clip_id": clip_ids, "presence": presence}
 
     def read_queries(self, start: int, stop: int) -> dict[str, Any]:
         """Return captions from start to stop as columns, checked."""
         rows, where = self.queries.slice(start, stop - start), self.where / "queries"
         columns = {name: texts_of(rows, name, where) for name in ("query_id", "caption")}
-        embeds = _array(rows, "embedding", _precision(rows, ["embedding"]), where, self.description["dim"])
-        norms = np.linalg.norm(embeds.astype(np.float32), axis=1)
-        wrong = [columns["query_id"][row] for row in np.flatnonzero(~(np.abs(norms - 1) <= NORM_TOLERANCE))]
+        embeds = _array(rows, "embedding", _precision(rows, ["embedding"]), where, self.query_length)
+        vectors = embeds.astype(np.float32).reshape(len(rows), -1, self.description["dim"])
+        is_unit = (np.abs(np.linalg.norm(vectors, axis=2) - 1) <= NORM_TOLERANCE).all(axis=1)
+        wrong = [columns["query_id"][row] for row in np.flatnonzero(~is_unit)]
         if wrong:
             raise ValueError(f"`embedding` in {where} must be of unit norm; it is not for {_listed(wrong)}.")
         described = [[self.names.get(name, name) for name in names] for names in lists_of(rows, "clip_ids", where)]
@@ -217,20 +234,40 @@ def _relative(path: str, folder: str | None) -> str:
     return name
 
 
-def _published_names(gallery: Gallery, source: Path) -> tuple[dict[str, str], str | None]:
-    """Of each clip, the name under which it is published, and the folder that all media files share."""
-    files = {name: name if name in gallery.files else place_of_clip(name).path for name in gallery.clip_ids}
-    files = {name: path for name, path in files.items() if path in gallery.files}
-    if not files:
+def _paths_of(gallery: Gallery) -> dict[str, str]:
+    """The file of each clip that has one; windows of a file share it."""
+    paths = {name: name if name in gallery.files else place_of_clip(name).path for name in gallery.clip_ids}
+    return {name: path for name, path in paths.items() if path in gallery.files}
+
+
+def _file_names(paths: Iterable[str], source: Path) -> tuple[dict[str, str], str | None]:
+    """The name under which each file is published, and the folder that all of them share."""
+    paths = set(paths)
+    if not paths:
         return {}, None
-    folder = os.path.commonpath([os.path.dirname(path) for path in files.values()])
+    folder = os.path.commonpath([os.path.dirname(path) for path in paths])
     if folder in _TOO_HIGH:
         raise ValueError(
             f"The clips of {source} share no folder but {folder!r}, so their names would tell the folders of this "
             "machine. Index what lies in one folder, and publish a gallery for each."
         )
-    # Behind the file, a window has its seconds.
-    return {name: _relative(path, folder) + name[len(path) :] for name, path in files.items()}, folder
+    return {path: _relative(path, folder) for path in paths}, folder
+
+
+def _is_encoder(model: str | None) -> bool:
+    """Whether a model is a joint encoder as its publisher has it, without code of ours, as far as files here tell."""
+    if model is None:
+        return False
+    folder = Path(model)
+    if not folder.is_dir():
+        try:
+            config = try_to_load_from_cache(model, "config.json")
+        except HFValidationError:
+            return False
+        if not isinstance(config, str):
+            return False
+        folder = Path(config).parent
+    return not (folder / "adapter_config.json").exists() and look_at(folder) is not None
 
 
 def _open(source: Path, is_known: bool) -> Gallery:
@@ -268,12 +305,10 @@ def read_gallery(source: Path, is_known: bool, media: bool) -> PublishedRows:
     if media and not gallery.files:
         raise ValueError(f"{source} was not made by `python -m search index`, and only those know their media files.")
     _check_columns(gallery.clips, _CLIPS, _OPTIONAL, source / "clips")
-    names, folder = _published_names(gallery, source)
-    if media and (windows := [name for name in names if name not in gallery.files]):
-        raise ValueError(
-            f"{source} holds windows of files, such as {names[windows[0]]!r}, whose media cannot be published yet. "
-            "Publish it without them."
-        )
+    paths = _paths_of(gallery)
+    file_names, folder = _file_names(paths.values(), source)
+    # Behind the file, a window has its seconds.
+    names = {name: file_names[path] + name[len(path) :] for name, path in paths.items()}
     clip_ids, presence = [names.get(name, name) for name in gallery.clip_ids], gallery.modality_mask.numpy()
     _check_ids(clip_ids, f"`clip_id` in {source}")
     empty = [clip_ids[row] for row in np.flatnonzero(~presence.any(axis=1))]
@@ -307,10 +342,14 @@ def read_gallery(source: Path, is_known: bool, media: bool) -> PublishedRows:
         "left_out": left_out,
         "metadata": without_folders(metadata),
         "is_adapter": "adapter_model.safetensors" in (metadata.get("weights") or {}),
+        "is_encoder": _is_encoder(metadata.get("model")),
     }
     split = re.sub(r"\W+", "_", metadata.get("split") or "gallery")
-    files = {names[path]: file for path, file in gallery.files.items() if path in names} if media else {}
-    return PublishedRows(description, split, clip_ids, presence, gallery.clips, gallery.queries, source, files, names)
+    rows = PublishedRows(description, split, clip_ids, presence, gallery.clips, gallery.queries, source, names=names)
+    if media:
+        rows.media_of = {names[name]: file_names[path] for name, path in paths.items()}
+        rows.media = {name: gallery.files[path] for path, name in sorted(file_names.items())}
+    return rows
 
 
 __all__ = [

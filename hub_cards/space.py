@@ -121,6 +121,12 @@ def _revisions_of(api: HfApi, gallery: str, model: str | None) -> dict[str, str 
     with explained(api, "model", model):
         revision = api.model_info(model, revision=revision).sha
         config = read_json(Path(api.hf_hub_download(model, "config.json", revision=revision)))
+    if "aggregation" not in config:
+        raise ValueError(
+            f"{model} is an encoder as its publisher has it, but the app runs the code of a model. Save it as one "
+            "(`model, processor = load_model(NAME)`, then `save_pretrained` of both), publish that with push-model, "
+            "and a gallery that was indexed with it."
+        )
     if config.get("aggregation") != "scalar":
         raise ValueError(
             f"The app draws the weights of SCALAR's score, but {model} scores with {config.get('aggregation')!r}: it "

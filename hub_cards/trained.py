@@ -25,6 +25,7 @@ from modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
 from modeling_scalar.aggregation_scalar import METHODS, method_title, scorable_clips
 from modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
 from modeling_scalar.loading_scalar import load_config, load_processor, weight_digests
+from modeling_scalar.pairs_scalar import CALIBRATION, ScoreOptions
 
 from .evidence.evaluations import (
     POLICY_NAMES,
@@ -316,6 +317,7 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
     emissions = read_emissions(folder / "emissions.csv")
     results = read_results(folder)
     aggregation, temperature = config["aggregation"], _temperature(config["query_temperature"])
+    calibration = {name: config[name] for name in CALIBRATION if config.get(name) is not None}
     counts = count_parameters(weights)
     model_name = repo_id.split("/")[-1]
     data = {
@@ -334,6 +336,8 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
         "aggregation_name": method_title(aggregation),
         "query_temperature": temperature,
         "has_equal_weights": math.isinf(temperature),
+        "calibration": calibration,
+        "is_calibrated": ScoreOptions(**calibration).is_calibrated,
         "needed": _needed(aggregation),
         "projection_dim": config["projection_dim"],
         "condition_on": [name for name in MODALITIES if name in config.get("condition_on", ScalarConfig.condition_on)],

@@ -261,7 +261,8 @@ def processor_from_joint_encoder(
         from .sentence_scalar import ScalarSentenceProcessor, modalities_of
 
         modalities = [name for name in modalities if name in modalities_of(encoder.name, revision)]
-        return ScalarSentenceProcessor(modalities=modalities, **settings)
+        settings = {"modalities": modalities, "max_text_length": encoder.max_length} | settings
+        return ScalarSentenceProcessor(**settings)
     options = {"revision": revision or "main", "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(encoder.name, **options)
     if VIDEO_TOKEN not in tokenizer.get_vocab():

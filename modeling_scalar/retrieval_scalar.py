@@ -7,6 +7,7 @@ evaluates or trains needs what stands here and no more.
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -18,7 +19,7 @@ from transformers.utils import ModelOutput
 
 from .aggregation_scalar import METHODS, query_weights, retrieval_scores
 from .configuration_scalar import MODALITIES
-from .pairs_scalar import CALIBRATION
+from .pairs_scalar import WEIGHING
 
 _TEMPERATURE = 0.07  # contrastive, of Table S1, where a model holds no learned one
 
@@ -162,9 +163,16 @@ class ScalarRetrievalModel(PreTrainedModel):
         """Embed queries: `(batch, projection_dim)`, unit norm, in float32 at least. See `get_text_features`."""
         return self.get_text_features(input_ids, attention_mask, return_dict=True).pooler_output
 
-    def _calibration(self) -> dict[str, list[float]]:
-        found = {name: getattr(self.config, name) for name in CALIBRATION}
-        return {name: list(values) for name, values in found.items() if values is not None}
+    def _weighing(
+        self,
+        query_temperature: float | None = None,
+        modality_scale: Sequence[float] | None = None,
+        modality_offset: Sequence[float] | None = None,
+    ) -> dict[str, Any]:
+        """What a query's weights depend on: as given, else the configuration's, if it has one."""
+        given = zip(WEIGHING, (query_temperature, modality_scale, modality_offset), strict=True)
+        found = {name: getattr(self.config, name) if value is None else value for name, value in given}
+        return {name: value for name, value in found.items() if value is not None}
 
     def score_options(self) -> dict[str, Any]:
         """
@@ -174,8 +182,7 @@ class ScalarRetrievalModel(PreTrainedModel):
             `dict`: `method` and `query_temperature`; `modality_scale` and `modality_offset` where the configuration
             has them; for `"hypergram"` also its learned scalars `hyperbolic_mix` and `curvature`, with their gradient.
         """
-        options = {"method": self.config.aggregation, "query_temperature": self.config.query_temperature}
-        options |= self._calibration()
+        options: dict[str, Any] = {"method": self.config.aggregation} | self._weighing()
         if METHODS[self.config.aggregation].uses_hyperbolic_mix:
             options["hyperbolic_mix"], options["curvature"] = self.hyperbolic()
         return options
@@ -187,6 +194,8 @@ class ScalarRetrievalModel(PreTrainedModel):
         modality_mask: torch.Tensor,
         query_temperature: float | None = None,
         concat_embeds: torch.Tensor | None = None,
+        modality_scale: Sequence[float] | None = None,
+        modality_offset: Sequence[float] | None = None,
     ) -> torch.Tensor:
         """
         Score embeddings that were made before, as this model scores: every query against every clip.
@@ -198,6 +207,8 @@ class ScalarRetrievalModel(PreTrainedModel):
             query_temperature (`float`, *optional*): of the query's weights, above 0; the configuration's by default.
             concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`, *optional*): of [`get_concat_features`], for
                 the aggregation `"concat_head"`.
+            modality_scale, modality_offset (three `float`, *optional*): of the cosines of each modality; the
+                configuration's by default. Ones and zeros turn them off.
 
         Returns:
             `torch.Tensor` of shape `(queries, clips)`, higher is better; `-inf` where the score is not defined.
@@ -205,9 +216,7 @@ class ScalarRetrievalModel(PreTrainedModel):
         Raises:
             ValueError: as in [`~modeling_scalar.aggregation_scalar.retrieval_scores`].
         """
-        options = self.score_options()
-        if query_temperature is not None:
-            options["query_temperature"] = query_temperature
+        options = self.score_options() | self._weighing(query_temperature, modality_scale, modality_offset)
         return retrieval_scores(text_embeds, modality_embeds, modality_mask, concat_embeds=concat_embeds, **options)
 
     def compute_weights(
@@ -216,6 +225,8 @@ class ScalarRetrievalModel(PreTrainedModel):
         modality_embeds: torch.Tensor,
         modality_mask: torch.Tensor,
         query_temperature: float | None = None,
+        modality_scale: Sequence[float] | None = None,
+        modality_offset: Sequence[float] | None = None,
     ) -> torch.Tensor:
         """
         Compute the weight of each modality of each clip for each query, SCALAR Eq. 2: why a clip matched.
@@ -223,7 +234,8 @@ class ScalarRetrievalModel(PreTrainedModel):
         They are those of the aggregation `"scalar"`, whatever this model's own is.
 
         Args:
-            text_embeds, modality_embeds, modality_mask, query_temperature: as in [`compute_scores`].
+            text_embeds, modality_embeds, modality_mask, query_temperature, modality_scale, modality_offset: as in
+                [`compute_scores`].
 
         Returns:
             `torch.Tensor` of shape `(queries, clips, 3)`, non-negative, summing to 1, exactly 0 where absent.
@@ -231,8 +243,8 @@ class ScalarRetrievalModel(PreTrainedModel):
         Raises:
             ValueError: as in [`~modeling_scalar.aggregation_scalar.query_weights`].
         """
-        temperature = self.config.query_temperature if query_temperature is None else query_temperature
-        return query_weights(text_embeds, modality_embeds, modality_mask, temperature, **self._calibration())
+        weighing = self._weighing(query_temperature, modality_scale, modality_offset)
+        return query_weights(text_embeds, modality_embeds, modality_mask, **weighing)
 
     def new_output(self) -> ScalarOutput:
         """Return an output that holds the learned scalars alone."""

@@ -141,6 +141,17 @@ class ScalarSentenceModel(JointEncoderModel):
         """Refuse: what Sentence Transformers computes is not saved as a model of its own."""
         raise ValueError("A model on a SentenceTransformer is not saved. Keep the folder that it was made from.")
 
+    def get_input_embeddings(self) -> torch.nn.Module:
+        """Return the embeddings of tokens.
+
+        Raises:
+            NotImplementedError: the encoder has none that it tells of.
+        """
+        network = self.encoder.transformers_model
+        if network is None:
+            raise NotImplementedError("This SentenceTransformer holds no model of transformers.")
+        return network.get_input_embeddings()
+
     def take_rows(self, rows: Rows, values: Any) -> Any:
         """Select the rows of clips that have a modality, of a tensor or a list."""
         return rows.take(values) if isinstance(values, torch.Tensor) else [values[i] for i in rows.index.tolist()]
@@ -233,6 +244,8 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         num_frames (`int`), num_train_frames (`int`): frames of a clip at test time and in training.
         max_audio_seconds (`float`): of a longer sound the rest is left out, which is said.
         modalities (`list[str]`): what is made of a clip; the rest is not read.
+        max_text_length (`int`, *optional*): tokens of a text that the encoder reads, if its folder tells. Longer ones
+            are handed to it as they are.
     """
 
     def __init__(
@@ -241,9 +254,11 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         num_train_frames: int = 8,
         max_audio_seconds: float = 30,
         modalities: Iterable[str] = MODALITIES,
+        max_text_length: int | None = None,
     ):
         self.num_frames, self.num_train_frames = num_frames, num_train_frames
         self.max_audio_seconds, self.modalities = max_audio_seconds, list(modalities)
+        self.max_text_length = max_text_length
         for setting in ("num_frames", "num_train_frames"):
             if getattr(self, setting) < 1:
                 raise ValueError(f"`{setting}` must be at least 1, got {getattr(self, setting)!r}.")

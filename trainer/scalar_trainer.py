@@ -26,6 +26,7 @@ from modeling_scalar import ScalarJointConfig, ScalarOutput
 from modeling_scalar.aggregation_scalar import METHODS, paired_weights
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.pairs_scalar import CALIBRATION
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
 from .callbacks import AtBegin, EpochOfData, SaveAfterEpoch, SeedOfRank
@@ -403,7 +404,8 @@ class ScalarTrainer(Trainer):
         parts["p_full"] = total.new_tensor(self._full_probability)
         if METHODS[self.scalar_config.aggregation].has_weights:
             temperature = centroid_temperature(self.scalar_config.aggregation, self.scalar_config.query_temperature)
-            weights = paired_weights(batch.texts, batch.modalities, batch.mask, temperature)
+            calibration = (getattr(self.scalar_config, name) for name in CALIBRATION)
+            weights = paired_weights(batch.texts, batch.modalities, batch.mask, temperature, *calibration)
             parts |= {f"weight_{name}": weights[:, i].mean() for i, name in enumerate(MODALITIES)}
             parts["weight_entropy"] = torch.special.entr(weights).sum(1).mean()
         if batch.temperature is not None:

@@ -1,6 +1,6 @@
 """A [`~modeling_scalar.ScalarModel`] for the video tasks of mteb (2.20 or newer).
 
-    model, processor = load_model("models/scalar")
+    model, processor = load_model("models/scalar", device=default_device())
     mteb.evaluate(ScalarSearch(model, processor, name="organisation/scalar"), mteb.get_tasks(tasks=["MSRVTTT2V"]))
 
 A score that depends on the query is not a product of two vectors, so the model takes part through mteb's search
@@ -34,6 +34,7 @@ from gallery.embedding import check_reading, embed_captions, embed_clips
 from gallery.gallery import Gallery
 from modeling_scalar.aggregation_scalar import retrieval_scores
 from modeling_scalar.media_scalar import resample
+from modeling_scalar.pairs_scalar import WEIGHING
 
 _BLOCK = 256  # queries scored at once
 _UNKNOWN = torch.zeros(0, 2, dtype=torch.long)  # mteb does not tell which documents are relevant
@@ -115,6 +116,13 @@ def _read_texts(dataset: Dataset) -> list[str]:
     return texts
 
 
+def _num_embedding_parameters(model: PreTrainedModel) -> int | None:
+    try:
+        return model.get_input_embeddings().weight.numel()
+    except NotImplementedError:  # by encoders that need no embeddings of tokens, or do not tell
+        return None
+
+
 class ScalarSearch:
     """
     The search interface of mteb over a model and its processor.
@@ -125,7 +133,7 @@ class ScalarSearch:
         name (`str`): of the model, `"organisation/name"`; mteb files its results under it.
         rerank_depth (`int`, *optional*): how many documents of each query the cross-encoder reorders; by default none.
         score_options (`dict`, *optional*): keyword arguments of `retrieval_scores`, the method among them; by default
-            those of the model.
+            those of the model; where a gallery is given, with the temperature, scale and offset that are its own.
         on_error (`str`), num_workers (`int`): as in [`embed_dataset`].
         gallery ([`~gallery.gallery.Gallery`], *optional*): clips that this model embedded before, under the `id` that
             mteb gives them: their files are not read then, unless the cross-encoder reads them.
@@ -151,9 +159,13 @@ class ScalarSearch:
             raise ValueError("`rerank_depth` needs a model whose text tower has cross-attention.")
         self.model, self.processor = model.eval(), _CellProcessor(processor)
         self.rerank_depth, self.on_error, self.num_workers = rerank_depth, on_error, num_workers
+        if score_options is None:
+            score_options = model.score_options()
+            if gallery is not None:
+                score_options = {name: value for name, value in score_options.items() if name not in WEIGHING}
+                score_options |= {"query_temperature": gallery.query_temperature} | gallery.calibration
         self.score_options = {
-            key: value.item() if isinstance(value, torch.Tensor) else value
-            for key, value in (model.score_options() if score_options is None else score_options).items()
+            key: value.item() if isinstance(value, torch.Tensor) else value for key, value in score_options.items()
         }
         self.problems: list[str] = []
         self.gallery = gallery
@@ -164,7 +176,7 @@ class ScalarSearch:
             "release_date": None,
             "languages": None,
             "n_parameters": model.num_parameters(),
-            "n_embedding_parameters": model.get_input_embeddings().weight.numel(),
+            "n_embedding_parameters": _num_embedding_parameters(model),
             "memory_usage_mb": size / 2**20,
             "max_tokens": processor.max_text_length,
             "embed_dim": model.config.projection_dim,

@@ -1,6 +1,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -384,18 +385,42 @@ def test_clips_of_several_places_of_a_machine_would_tell_their_folders(tmp_path,
         stage_gallery(tmp_path / "gallery", tmp_path / "staged")
 
 
-def test_windows_of_files_tell_no_folder_either(tmp_path):
-    names = ["/home/jane/clips/a/talk.mp4#t=0,30", "/home/jane/clips/a/talk.mp4#t=30", "/home/jane/clips/b.mp4"]
-    embeds = torch.nn.functional.normalize(torch.ones(3, 3, 8), dim=-1)
-    with GalleryWriter(tmp_path / "windows") as writer:
-        writer.put_files([MediaFile(path, 1, 1, "") for path in ("/home/jane/clips/a/talk.mp4", names[2])])
+def saved_windows(folder, media, **metadata):
+    """A gallery of two files, the first of which is cut into two windows."""
+    (media / "a").mkdir(parents=True)
+    paths = [media / "a/talk.mp4", media / "b.mp4"]
+    for number, path in enumerate(paths):
+        path.write_bytes(bytes([number]) * 10)
+    names = [f"{paths[0]}#t=0,30", f"{paths[0]}#t=30", str(paths[1])]
+    generator = torch.Generator().manual_seed(0)
+    embeds = torch.nn.functional.normalize(torch.randn(3, 3, DIM, generator=generator), dim=-1)
+    with GalleryWriter(folder) as writer:
+        writer.metadata = {"segment": 30} | metadata
+        writer.put_files([MediaFile(str(path), *clip_stat(str(path)), clip_sha256(str(path))) for path in paths])
         writer.put_clips(names, embeds, torch.ones(3, 3, dtype=torch.bool), problems=[[f"{names[0]}: dark"], [], []])
         writer.commit()
+    return ["a/talk.mp4#t=0,30", "a/talk.mp4#t=30", "b.mp4"]
+
+
+def test_windows_of_files_tell_no_folder_either(tmp_path):
+    names = saved_windows(tmp_path / "windows", tmp_path / "videos")
     found = read_gallery(tmp_path / "windows", True, False)
-    assert found.clip_ids == ["a/talk.mp4#t=0,30", "a/talk.mp4#t=30", "b.mp4"]
-    assert "jane" not in str(found.description)
-    with pytest.raises(ValueError, match=r"windows of files, such as 'a/talk.mp4#t=0,30', whose media cannot be"):
-        read_gallery(tmp_path / "windows", True, True)
+    assert found.clip_ids == names and found.media == {}
+    assert str(tmp_path) not in str(found.description)
+
+
+def test_windows_share_the_published_file(tmp_path):
+    names = saved_windows(tmp_path / "windows", tmp_path / "videos")
+    stage_gallery(tmp_path / "windows", tmp_path / "staged", "unknown", media=True)
+    staged = [path.relative_to(tmp_path / "staged").as_posix() for path in (tmp_path / "staged/media").rglob("*.*")]
+    assert sorted(staged) == ["media/a/talk.mp4", "media/b.mp4"]
+    card = gallery_card(tmp_path / "staged", "user/windows", DETAILS)
+    assert "path of the clip's file in this repository; the seconds of a clip in it stand in its identifier" in card
+    (tmp_path / "staged" / "README.md").write_text(card)
+    check_card(tmp_path / "staged", "dataset")
+    clips = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["gallery"]
+    assert clips["clip_id"][:] == names
+    assert clips["file"][:] == ["media/a/talk.mp4", "media/a/talk.mp4", "media/b.mp4"]
 
 
 def test_media_go_along_with_the_subtitle_files_beside_them(tmp_path):
@@ -485,18 +510,43 @@ def test_size_categories(rows, category):
     assert galleries._size_category(rows) == category
 
 
-@pytest.mark.parametrize("temperature", ["inf", 0.3])
-def test_the_snippet_scores_as_the_model_does(tmp_path, temperature):
-    embeddings = saved_store(tmp_path / "store", metadata={"query_temperature": temperature})
-    stage_gallery(tmp_path / "store", tmp_path / "staged")
-    (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
-    loading, scoring = blocks((tmp_path / "staged" / "README.md").read_text())
+CALIBRATED = {"modality_scale": [0.5, 2.0, 1.25], "modality_offset": [0.3, -0.1, 0.05]}
+
+
+@pytest.mark.parametrize(
+    ("temperature", "calibration", "per_modality"),
+    [
+        ("inf", {}, False),
+        (0.3, {}, False),
+        (0.3, CALIBRATED, False),
+        (0.3, {"modality_offset": [0.3, -0.1, 0.05]}, True),
+        (0.3, {"modality_scale": [1, 1, 1]}, False),
+    ],
+)
+def test_the_snippet_scores_as_the_model_does(tmp_path, temperature, calibration, per_modality):
+    described = {"query_temperature": temperature, "score_options": {"method": "scalar"} | calibration}
+    embeddings = random_embeddings(metadata=described)
+    if per_modality:
+        generator = torch.Generator().manual_seed(1)
+        texts = torch.nn.functional.normalize(torch.randn(QUERIES, 3, DIM, generator=generator), dim=-1)
+        embeddings = replace(embeddings, text_embeds=texts)
+    embeddings.save(tmp_path / "store")
+    stage_gallery(tmp_path / "store", tmp_path / "staged", "user/model")
+    card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
+    (tmp_path / "staged" / "README.md").write_text(card)
+    check_card(tmp_path / "staged", "dataset")
+    is_calibrated = bool(calibration) and calibration != {"modality_scale": [1, 1, 1]}
+    assert ("made comparable" in card, "for each of video, audio, subtitle" in card) == (is_calibrated, per_modality)
+    given = "".join(f", {name}={values}" for name, values in calibration.items())
+    tau = 'float("inf")' if temperature == "inf" else temperature
+    assert f"modality_embeds, modality_mask, query_temperature={tau}{given})" in card
+    loading, scoring, _ = blocks(card)
     namespace = {}
     for block in (loading, scoring):
         exec(block.replace('"user/gallery"', repr(str(tmp_path / "staged"))), namespace)
     text = embeddings.text_embeds[:1]
     arguments = (text, embeddings.modality_embeds, embeddings.modality_mask)
-    options = {"query_temperature": float(temperature)}
+    options = {"query_temperature": float(temperature)} | calibration
     torch.testing.assert_close(namespace["scores"][None], retrieval_scores(*arguments, "scalar", **options))
     torch.testing.assert_close(namespace["weights"][None], query_weights(*arguments, **options))
 

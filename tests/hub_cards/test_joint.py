@@ -2,25 +2,41 @@
 
 import json
 import re
+import sys
 
 import pytest
 import torch
 from huggingface_hub import ModelCard
 
+from gallery.gallery import GalleryWriter
 from hub_cards.adapter import adapter_card, push_adapter, stage_adapter
+from hub_cards.apps import SEARCH
 from hub_cards.card import Details
+from hub_cards.gallery import gallery_card, stage_gallery
 from hub_cards.hub.publishing import Target
 from hub_cards.model import model_card, push_model, stage_model
+from hub_cards.space import push_space
 from modeling_scalar import load_model
+from modeling_scalar.loading_scalar import weight_digests
 from tests.hub_cards.clean_environment import CleanEnvironment
 from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING
 from tests.hub_cards.folders import names, write_card, write_json
-from tests.hub_cards.test_round_trip import SCORE, blocks, scores_here
+from tests.hub_cards.test_round_trip import INPUTS, SCORE, blocks, scores_here
 from tests.joint_encoders import write_joint_encoder
 from trainer.lora import apply_adapters, count_parameters
 
+sys.path.insert(0, str(SEARCH))  # its files import each other as they lie in a Space
+import searching  # noqa: E402
+
 DETAILS = Details("apache-2.0", ("en",))
 LICENSED = "The base has a licence of its own."
+
+
+def scores_of(model, processor):
+    space = {}
+    exec(INPUTS, space)
+    with torch.no_grad():
+        return model(**processor(**space["INPUTS"])).scores
 
 
 def make_run(base, adapter, folder):
@@ -142,6 +158,53 @@ def test_a_merged_joint_model_scores_as_its_adapter(made, staged):
     assert (scores_here(staged) - scores_here(made / "encoder")).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("run", ["heads", "every"])
+def test_the_app_loads_an_adapter_of_an_encoder_without_code(made, staged, run):
+    stage_adapter(made / run, staged, str(made / "encoder"), None)
+    model, processor = searching.load_model(str(staged))
+    assert not (made / "encoder" / "modeling_joint_scalar.py").exists() and not model.training
+    assert type(model).__module__.startswith("transformers_modules")  # the code beside the adapter, not this project's
+    torch.testing.assert_close(scores_of(model, processor), scores_here(made / run), atol=1e-6, rtol=0)
+
+
+def published_gallery(model, folder):
+    """The card of a gallery of one clip that a model made."""
+    vectors = torch.nn.functional.normalize(torch.randn(1, 3, 24), dim=-1)
+    with GalleryWriter(folder / "gallery") as writer:
+        writer.metadata = {"model": str(model), "query_temperature": 0.1, "weights": weight_digests(model)}
+        writer.put_clips(["clip"], vectors, torch.ones(1, 3, dtype=torch.bool))
+        writer.commit()
+    stage_gallery(folder / "gallery", folder / "staged", "user/encoder")
+    return gallery_card(folder / "staged", "user/gallery", DETAILS)
+
+
+def test_the_card_of_a_gallery_embeds_texts_with_the_encoder_where_that_made_it(made, tmp_path):
+    card = published_gallery(made / "encoder", tmp_path)
+    assert 'SentenceTransformer("user/encoder", device="cpu")' in card and "AutoModel" not in card
+    assert "pip install datasets torch sentence-transformers\n" in card
+    for block in blocks(card, "python"):
+        compile(block, "card", "exec")
+
+
+@pytest.mark.parametrize(("run", "loaded"), [("model", "AutoModel"), ("heads", "model_class")])
+def test_the_card_of_a_gallery_embeds_texts_with_the_model_where_there_is_one(made, tmp_path, run, loaded):
+    card = published_gallery(made / run, tmp_path)
+    assert f"{loaded}.from_pretrained(" in card and "SentenceTransformer" not in card
+
+
+def test_an_encoder_without_code_has_no_app(made, hub):
+    api = hub.api()
+    for name, kind in (("user/encoder", "model"), ("user/gallery", "dataset")):
+        api.create_repo(name, repo_type=kind)
+    api.upload_folder(repo_id="user/encoder", folder_path=made / "encoder")
+    description = json.dumps({"model": "user/encoder", "model_revision": None}).encode()
+    api.upload_file(
+        path_or_fileobj=description, path_in_repo="embeddings.json", repo_id="user/gallery", repo_type="dataset"
+    )
+    with pytest.raises(ValueError, match="user/encoder is an encoder as its publisher has it.*push-model"):
+        push_space(Target("user/demo"), DETAILS, gallery="user/gallery", api=api)
+
+
 @pytest.mark.slow
 def test_the_same_scores_elsewhere(made, hub, tmp_path):
     """By every way to load and by the snippets of the cards, with torch, transformers and peft alone."""
@@ -165,8 +228,8 @@ def test_the_same_scores_elsewhere(made, hub, tmp_path):
         (install,) = re.findall(r"^pip install (.*)$", card.text, re.MULTILINE)
         assert install == 'torch "transformers>=5.23" "peft>=0.21"'
         code = blocks(card.text, "python")
-        assert "PeftModel.from_pretrained(base" in code[0] and "AutoModel.from_pretrained(" in code[-2]
-        for way, snippet in (("peft", code[0]), ("transformers", code[-2])):
+        assert "PeftModel.from_pretrained(base" in code[0] and "model_class.from_pretrained(name" in code[-2]
+        for way, snippet in (("peft", code[0]), ("transformers", code[0] + code[-2])):
             script += f"space = {{}}\nexec({snippet!r}, space)\n"
             script += f"found['{name} by {way}'] = scores(space['model'], 'user/{name}')\n"
         snippets = "\n".join(code)
@@ -180,5 +243,10 @@ def test_the_same_scores_elsewhere(made, hub, tmp_path):
     for name in ("heads", "every", "trunk"):
         expected |= {f"{name} by peft": here[name], f"{name} by transformers": here[name]}
     assert found.keys() == expected.keys()
+    app = f"import sys\nsys.path.insert(0, {str(SEARCH)!r})\n{SCORE}\nimport searching\n"
+    app += "found['heads'] = scores(searching.load_model('user/heads')[0], 'user/heads')\nprint(json.dumps(found))\n"
+    environment = CleanEnvironment(tmp_path / "of the app", ["torch", "transformers", "peft", "datasets"])
+    found |= json.loads(environment.run(app, hub.env(tmp_path / "home"), tmp_path).splitlines()[-1])
+    expected["heads"] = here["heads"]
     for name, scores in expected.items():
         torch.testing.assert_close(torch.tensor(found[name]), scores, atol=1e-6, rtol=0, msg=name)

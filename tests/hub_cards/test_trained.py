@@ -174,6 +174,25 @@ def test_an_infinite_temperature_is_written_as_one(tmp_path):
     assert r"\\(\tau_w\\) = inf, that is with equal weights," in body and "__float__" not in body
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, None),
+        ({"modality_scale": [1.0, 1.0, 1.0], "modality_offset": None}, None),
+        ({"modality_scale": [0.5, 2.0, 1.25]}, ("0.5, 2.0, 1.25", "0, 0, 0")),
+        ({"modality_scale": [1, 2, 1], "modality_offset": [0.3, 0.0, 0.05]}, ("1, 2, 1", "0.3, 0.0, 0.05")),
+    ],
+)
+def test_a_card_tells_a_calibration(tmp_path, fields, expected):
+    folder = make_model(tmp_path)
+    write_json(CONFIG | fields, folder / "config.json")
+    card = write_card(folder, model_card(folder, "user/model", Details())).text
+    assert ("c_m" in card) == (expected is not None) and (r"\exp(\langle t, z_m\rangle" in card) == (expected is None)
+    if expected is not None:
+        assert r"\exp(c_m / \tau_w)" in card and r"\sum_m w_m c_m}" in card
+        assert rf"\\(a\\) = {expected[0]} and" in card and rf"\\(b\\) = {expected[1]} for video" in card
+
+
 def test_a_second_stage_that_nothing_trained_is_called_random(tmp_path):
     folder = make_model(tmp_path)
     for change, sentence in (

@@ -262,6 +262,17 @@ def test_a_model_scores_and_weighs_as_its_configuration_says():
     }
 
 
+@pytest.mark.parametrize("own", [{}, {"modality_scale": [3.0, 1.0, 1.0]}])
+def test_what_a_model_is_given_takes_the_place_of_its_own_calibration(own):
+    clips = random_clips()
+    model = Scores(ScalarJointConfig(**own))
+    for given in (CALIBRATION, {"modality_scale": [1, 1, 1], "modality_offset": [0, 0, 0]}):
+        scores, weights = loop(*clips, tau=0.2, **given)
+        given = {"query_temperature": 0.2} | given
+        torch.testing.assert_close(model.compute_scores(*clips, **given).double(), scores, **FLOAT32)
+        torch.testing.assert_close(model.compute_weights(*clips, **given).double(), weights, atol=2e-5, rtol=0)
+
+
 def write_gallery(folder, modalities, mask, metadata):
     names = [f"clip{row}" for row in range(len(modalities))]
     with GalleryWriter(folder, "float16") as writer:

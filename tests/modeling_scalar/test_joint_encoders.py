@@ -168,7 +168,7 @@ def test_a_query_that_names_a_file_is_a_text(folders, reference, kind):
 class DeafEncoder(torch.nn.Module):
     """In place of a SentenceTransformer that knows texts and videos: counts words, and averages colours."""
 
-    modalities, processor = ["text", "image", "video"], None
+    modalities, processor, transformers_model = ["text", "image", "video"], None, None
 
     def __init__(self):
         super().__init__()

@@ -320,6 +320,15 @@ def test_every_component_is_logged(tmp_path):
     assert sum(entry[f"weight_{name}"] for name in ("video", "audio", "subtitle")) == pytest.approx(1, abs=1e-5)
 
 
+def test_the_weights_of_a_calibrated_model_are_logged_as_it_weighs(tmp_path):
+    model = apply_adapters(ScalarModel(make_tiny_config(modality_offset=[50, 0, 0])), "full", False)
+    trainer = make_trainer(tmp_path, model, objective="pathways", semantic_targets=None, logging_steps=1)
+    trainer.train()
+    entry = next(entry for entry in trainer.state.log_history if "loss" in entry)
+    with_picture = trainer.train_dataset.batch["modality_mask"][:, 0].float().mean().item()
+    assert 0 < with_picture and entry["weight_video"] == pytest.approx(with_picture, abs=1e-5)  # where there is one
+
+
 def test_a_resumed_run_equals_an_unbroken_one_byte_for_byte(tmp_path):
     options = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "size": 16, "full_view_decay_steps": 4}
     make_trainer(tmp_path / "straight", **options).train()

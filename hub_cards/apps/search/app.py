@@ -53,10 +53,11 @@ class Media:
 
     def fetch(self, result: Result) -> tuple[dict[str, str], list[str]]:
         """Return the paths of the media of all hits by their name in the gallery, and which could not be had."""
-        files = [hit.file for hit in result.hits if hit.file is not None and is_playable(hit.file)]
+        named = [hit.file for hit in result.hits if hit.file is not None and is_playable(hit.file)]
+        files = list(dict.fromkeys(named))  # windows share theirs
         with ThreadPoolExecutor(8) as pool:
             paths = dict(zip(files, pool.map(self._fetch, files), strict=True))
-        return {file: path for file, path in paths.items() if path}, [file for file in files if not paths[file]]
+        return {file: path for file, path in paths.items() if path}, [file for file in named if not paths[file]]
 
     def _fetch(self, file: str) -> str | None:
         path = self.folder / file
@@ -102,8 +103,8 @@ def build_page(settings: Settings, searcher: Searcher) -> tuple[gr.Blocks, list[
         return '<div class="stop"><span>one modality</span><b>' + label + '</b><span>uniform</span></div>';
     }}"""
     with gr.Blocks(title=TITLE, analytics_enabled=False) as page:
-        links = _link(settings.gallery, "datasets/"), _link(settings.model, "")
-        gr.HTML(header(len(gallery), settings.gallery, links[0], settings.model, links[1]), elem_id="head")
+        places = settings.gallery, _link(settings.gallery, "datasets/"), settings.model, _link(settings.model, "")
+        gr.HTML(header(len(gallery), *places, searcher.is_calibrated), elem_id="head")
         with gr.Row(elem_id="ask"):
             query = gr.Textbox(examples[0] if examples else "", label="What are you looking for?", elem_id="query")
             button = gr.Button("Search", variant="primary", min_width=120, elem_id="search")

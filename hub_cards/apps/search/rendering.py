@@ -88,13 +88,26 @@ def message(text: str) -> str:
     return f'<div class="message" role="status">{escape(text)}</div>'
 
 
-def header(num_clips: int, gallery: str, gallery_link: str | None, model: str, model_link: str | None) -> str:
+def header(
+    num_clips: int,
+    gallery: str,
+    gallery_link: str | None,
+    model: str,
+    model_link: str | None,
+    is_calibrated: bool = False,
+) -> str:
     """The title of the page, and what is searched."""
+    score = "its score is the cosine between the query and the weighted centroid."
+    if is_calibrated:
+        score = (
+            "its score is the sum of weighted cosines over the length of the weighted centroid. The cosines of each "
+            "modality were fitted to those of the others, so the score may leave the range from -1 to 1."
+        )
     return (
         "<h1>Search clips by text, and see why each one matched</h1>"
         f"<p>{_count(num_clips, 'clip')} of {_link(gallery, gallery_link)}, embedded by {_link(model, model_link)}. "
         "For each query, SCALAR weighs what a clip shows, sounds like and says: the bar of a hit shows these weights, "
-        "and its score is the cosine between the query and the weighted centroid.</p>"
+        f"and {score}</p>"
     )
 
 
@@ -147,7 +160,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _render_hit(hit: Hit, path: str | None) -> str:
-    media = f'<div class="media">{_player(path, hit.clip_id)}</div>' if path else ""
+    media = f'<div class="media">{_player(path, hit)}</div>' if path else ""
     captions = [f'<p class="caption">{escape(caption)}</p>' for caption in hit.captions]
     badge = '<span class="badge">described by the query</span>' if hit.is_described else ""
     return (
@@ -158,10 +171,12 @@ def _render_hit(hit: Hit, path: str | None) -> str:
     )
 
 
-def _player(path: str, clip_id: str) -> str:
+def _player(path: str, hit: Hit) -> str:
     player = _PLAYERS[mimetypes.guess_type(path)[0].partition("/")[0]]
-    # Relative, so that it holds behind a proxy too. Browsers of phones show a frame of a video only if told which.
-    source, label = escape("gradio_api/file=" + quote(path)) + "#t=0.001" * (player == "video"), escape(clip_id)
+    # Relative, so that it holds behind a proxy too. Browsers of phones show a frame of a video only if told which; a
+    # window is played from its first second to its last.
+    begin = hit.window or "#t=0.001" * (player == "video")
+    source, label = escape("gradio_api/file=" + quote(path)) + escape(begin), escape(hit.clip_id)
     if player == "img":
         return f'<img src="{source}" alt="{label}" loading="lazy">'
     extra = ' playsinline preload="metadata"' if player == "video" else ' preload="none"'

@@ -27,8 +27,11 @@ from huggingface_hub.errors import (
 )
 from peft import PeftModel
 from transformers import AutoConfig, AutoModel, AutoProcessor, PreTrainedModel, ProcessorMixin
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 MODALITIES = ("video", "audio", "subtitle")
+NEUTRAL = {"modality_scale": [1.0] * len(MODALITIES), "modality_offset": [0.0] * len(MODALITIES)}
+"""What changes no cosine of a modality, by the names of the options of a score."""
 MAX_CHARACTERS = 2000
 """A longer query is refused; a tokenizer would cut it to a small part anyway."""
 
@@ -37,6 +40,7 @@ _MODEL_FILES = ["*.json", "*.py", "*.safetensors", "*.txt", "*.model"]
 _SAME_DIRECTION = 0.99
 _UNIT_TOLERANCE = 0.01
 _SHORT = 120
+_WINDOW = re.compile(r"#t=\d+(\.\d+)?(,\d+(\.\d+)?)?")  # the seconds of a clip in its file, in its identifier
 
 
 class QueryError(ValueError):
@@ -81,13 +85,16 @@ class Gallery:
         commit (`str`, *optional*): of the data set on the Hub, `None` for a folder.
         model (`str`, *optional*), model_revision (`str`, *optional*): what made the embeddings, if that is known.
         query_temperature (`float`, *optional*): the one its model was used with.
+        calibration (`dict`, *optional*): the scale and offset of the cosines of each modality, as far as it has any;
+            `None` if it does not say how it is scored.
         clip_ids (`list[str]`): one per clip.
         modality_embeds (`torch.FloatTensor` of shape `(N, 3, D)`): unit norm, zero where absent.
         modality_mask (`torch.BoolTensor` of shape `(N, 3)`): what each clip has.
         files (`list[str | None]`): where the media of each clip lies in the data set, if it is published.
         captions (`list[list[str]]`): the texts that describe each clip.
         queries (`dict[str, list[int]]`): which clips a caption, as [`normalize`] writes it, describes.
-        probe (`tuple[str, torch.FloatTensor]`, *optional*): a caption and its embedding, to know the model by.
+        probe (`tuple[str, torch.FloatTensor]`, *optional*): a caption and its embedding, to know the model by; the
+            vectors of a model that makes one for each modality follow each other.
     """
 
     folder: Path
@@ -102,6 +109,7 @@ class Gallery:
     captions: list[list[str]]
     queries: dict[str, list[int]] = field(default_factory=dict)
     probe: tuple[str, torch.Tensor] | None = None
+    calibration: dict[str, list[float]] | None = None
 
     def __len__(self) -> int:
         return len(self.clip_ids)
@@ -116,7 +124,10 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Hit:
-    """One clip that was found; `weights` and `states` ("present", "masked" or "absent") in the order of modalities."""
+    """One clip that was found; `weights` and `states` ("present", "masked" or "absent") in the order of modalities.
+
+    `window` is what of its file it is, such as `#t=30,60`, empty if it is all of it.
+    """
 
     rank: int
     clip_id: str
@@ -126,6 +137,7 @@ class Hit:
     captions: list[str]
     file: str | None
     is_described: bool
+    window: str = ""
 
 
 @dataclass(frozen=True)
@@ -228,13 +240,28 @@ def load_model(name: str, revision: str | None = None) -> tuple[PreTrainedModel,
     # An adapter may score otherwise than its base: the configuration is always the one published with it.
     config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
     processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
-    options = {"config": config, "trust_remote_code": True, "use_safetensors": True, "dtype": torch.float32}
+    options = {"config": config, "use_safetensors": True, "dtype": torch.float32}
     if not (folder / "adapter_config.json").is_file():
-        return AutoModel.from_pretrained(folder, **options).eval(), processor
+        return AutoModel.from_pretrained(folder, trust_remote_code=True, **options).eval(), processor
     adapter = _read_json(folder / "adapter_config.json")
     base, _ = _fetch("model", adapter["base_model_name_or_path"], adapter.get("revision"), _MODEL_FILES)
-    model = PeftModel.from_pretrained(AutoModel.from_pretrained(base, **options), folder)
+    # Its code, too: the base may be an encoder as its publisher has it, without any of this.
+    model_class = get_class_from_dynamic_module(config.auto_map["AutoModel"], folder)
+    model = PeftModel.from_pretrained(model_class.from_pretrained(base, **options), folder)
     return model.merge_and_unload().eval(), processor
+
+
+def _calibration(description: dict) -> dict[str, list[float]] | None:
+    """The scale and the offset of modalities that a gallery is scored with, if it says how it is scored."""
+    options = description.get("score_options")
+    if options is None:
+        return None if description.get("query_temperature") is None else {}
+    found = {name: options[name] for name in NEUTRAL if options.get(name) is not None}
+    for name, values in found.items():
+        kinds = [type(value) for value in values] if isinstance(values, list) else []
+        if len(kinds) != len(MODALITIES) or not set(kinds) <= {int, float}:
+            raise ValueError(f"The gallery's `{name}` must be {len(MODALITIES)} numbers, got {values!r:.80}.")
+    return found
 
 
 def _media_file(clip_id: str, file: str | None) -> str | None:
@@ -308,6 +335,7 @@ def load_gallery(name: str, revision: str | None = None) -> Gallery:
         captions=captions,
         queries=described,
         probe=probe,
+        calibration=_calibration(description),
     )
 
 
@@ -359,6 +387,7 @@ class Searcher:
 
     Attributes:
         query_temperature (`float`): the gallery's, or else the model's.
+        is_calibrated (`bool`): whether cosines of modalities are scaled or shifted.
 
     Raises:
         ValueError: the model has no modality weights to show, or the gallery is not its own.
@@ -378,6 +407,12 @@ class Searcher:
             )
         self.gallery, self._model, self._processor = gallery, model, processor
         self.query_temperature = gallery.query_temperature or model.config.query_temperature
+        own = gallery.calibration
+        if own is not None:  # a gallery without a calibration is scored without one, whatever the model's is
+            own = {name: NEUTRAL[name] for name in NEUTRAL if getattr(model.config, name, None) is not None} | own
+        self._options = own or {}
+        used = {name: self._options.get(name, getattr(model.config, name, None)) for name in NEUTRAL}
+        self.is_calibrated = any(value is not None and list(value) != NEUTRAL[name] for name, value in used.items())
         self.embed = lru_cache(maxsize=256)(self._embed)  # a slider asks for the same query again and again
         self._draws = torch.tensor(
             [[draw(clip_id, modality) for modality in MODALITIES] for clip_id in gallery.clip_ids],
@@ -385,7 +420,8 @@ class Searcher:
         )
         if gallery.probe is not None:
             caption, embedding = gallery.probe
-            cosine = torch.cosine_similarity(self.embed(caption)[0], embedding, dim=0).item()
+            found = self.embed(caption)[0].flatten()
+            cosine = torch.cosine_similarity(found, embedding, dim=0).item() if found.shape == embedding.shape else 0
             if not cosine >= _SAME_DIRECTION:
                 raise ValueError(
                     "The model does not give the embeddings of the gallery: for the caption "
@@ -396,7 +432,7 @@ class Searcher:
     @torch.inference_mode()
     def _embed(self, query: str) -> torch.Tensor:
         inputs = self._processor(text=[query])
-        return self._model.embed_text(inputs["input_ids"], inputs["attention_mask"])  # (1, D)
+        return self._model.embed_text(inputs["input_ids"], inputs["attention_mask"])  # (1, D) or (1, 3, D)
 
     def _notes(self, query: str) -> list[str]:
         tokenizer, longest = self._processor.tokenizer, self._processor.max_text_length
@@ -458,11 +494,12 @@ class Searcher:
             is_whole = len(rows) == len(gallery)  # the usual case needs no copy of the gallery
             embeds, left = (gallery.modality_embeds, mask) if is_whole else (gallery.modality_embeds[rows], mask[rows])
             text = self.embed(query)
-            scores = self._model.compute_scores(text, embeds, left, query_temperature)[0]
+            options = {"query_temperature": query_temperature} | self._options
+            scores = self._model.compute_scores(text, embeds, left, **options)[0]
             order = scores.argsort(descending=True, stable=True)
             ranks = {row: rank for rank, row in enumerate(rows[order].tolist(), start=1)}
             best = order[:k]
-            weights = self._model.compute_weights(text, embeds[best], left[best], query_temperature)[0]
+            weights = self._model.compute_weights(text, embeds[best], left[best], **options)[0]
             found = zip(rows[best].tolist(), scores[best].tolist(), weights.tolist(), strict=True)
             hits = [
                 self._hit(rank, row, score, weight, mask[row], row in described)
@@ -485,15 +522,18 @@ class Searcher:
             "present" if kept else "masked" if had else "absent"
             for kept, had in zip(left.tolist(), self.gallery.modality_mask[row].tolist(), strict=True)
         )
+        clip_id, file = self.gallery.clip_ids[row], self.gallery.files[row]
+        window = "" if file is None else clip_id.removeprefix(file.partition("/")[2])
         return Hit(
             rank=rank,
-            clip_id=self.gallery.clip_ids[row],
+            clip_id=clip_id,
             score=score,
             weights=tuple(weights),
             states=tuple(states),
             captions=self.gallery.captions[row],
-            file=self.gallery.files[row],
+            file=file,
             is_described=is_described,
+            window=window if _WINDOW.fullmatch(window) else "",
         )
 
 
@@ -512,6 +552,7 @@ def format_temperature(value: float) -> str:
 __all__ = [
     "MAX_CHARACTERS",
     "MODALITIES",
+    "NEUTRAL",
     "Gallery",
     "Hit",
     "QueryError",

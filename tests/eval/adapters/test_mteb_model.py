@@ -1,6 +1,8 @@
 """The model in mteb: a task made from the miniature set, scored by mteb and by our own metrics."""
 
 import ast
+import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +21,9 @@ from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import MODALITIES, ScalarModel
 from modeling_scalar.aggregation_scalar import retrieval_scores
 from modeling_scalar.decoding_scalar import read_audio
-from tests.conftest import make_tiny_config
+from modeling_scalar.sentence_scalar import ScalarSentenceModel, ScalarSentenceProcessor
+from tests.conftest import ROOT, make_tiny_config
+from tests.modeling_scalar.test_joint_encoders import DeafEncoder
 
 mteb = pytest.importorskip("mteb")
 
@@ -384,6 +388,70 @@ def test_the_meta_data_say_what_is_known(model, tiny_processor):
     assert meta.memory_usage_mb == pytest.approx(4 * meta.n_parameters / 2**20)
     assert meta.modalities == ["text", "video", "audio"] and meta.similarity_fn_name == "custom"
     assert meta.experiment_kwargs == {"method": "scalar", "query_temperature": 0.1, "rerank_depth": 50}
+
+
+def test_a_gallery_is_ranked_with_its_own_calibration(model, tiny_processor, sides, embeddings, tmp_path):
+    captions, clips = sides
+    own = {"query_temperature": 0.5, "modality_scale": [0.5, 2.0, 1.25], "modality_offset": [0.3, -0.1, 0.05]}
+    metadata = {"query_temperature": 0.5, "score_options": {"method": "scalar"} | own}
+    replace(embeddings, metadata=metadata).save(tmp_path / "gallery", dtype="float32")
+    search = ScalarSearch(model, tiny_processor, "user/own", gallery=Gallery.open(tmp_path / "gallery"))
+    assert search.mteb_model_meta.experiment_kwargs == {"method": "scalar"} | own
+    found = ask(search, "t2va", captions, clips, top_k=NUM_CLIPS)
+    expected = Gallery.open(tmp_path / "gallery").search(embeddings.text_embeds, k=NUM_CLIPS)
+    for query, hits in zip(captions["id"], expected, strict=True):
+        assert found[query] == pytest.approx({hit.clip_id: hit.score for hit in hits}, abs=1e-5)
+
+
+def test_what_a_sentence_transformer_does_not_tell_is_not_known():
+    model = ScalarSentenceModel.from_encoder(DeafEncoder())
+    meta = ScalarSearch(model, ScalarSentenceProcessor(), "tests/deaf").mteb_model_meta
+    assert (meta.n_parameters, meta.n_embedding_parameters, meta.max_tokens, meta.embed_dim) == (1, None, None, 3)
+
+
+OF_SENTENCE_TRANSFORMERS = """
+import importlib.util, sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.modeling_scalar.joint_reference import move_below, stand_in
+if importlib.util.find_spec("torchvision") is None:
+    stand_in()
+import torch
+from datasets import Dataset
+from eval.adapters.mteb_model import ScalarSearch
+from modeling_scalar import load_model
+from tests.eval.adapters.test_mteb_model import ask
+from tests.joint_encoders import write_joint_encoder
+
+model, processor = load_model(move_below(write_joint_encoder(Path("encoder"))))
+assert type(model).__name__ == "ScalarSentenceModel"
+search = ScalarSearch(model, processor, "tests/tiny")
+meta = search.mteb_model_meta
+assert meta.n_parameters == model.num_parameters() and meta.embed_dim == 24
+assert meta.n_embedding_parameters == model.encoder.transformers_model.get_input_embeddings().weight.numel()
+queries = Dataset.from_dict({{"id": ["q", "r"], "text": ["a dog barks", "low tone"]}})
+corpus = Dataset.from_dict({clips!r})
+found = ask(search, "t2va", queries, corpus)
+with torch.no_grad():
+    clips = [processor.read_clip(row["video"], audio=row["audio"], subtitle=None) for row in corpus]
+    scores = model(**processor(text=queries["text"], clips=clips)).scores.tolist()
+for query, row in zip(queries["id"], scores):
+    for document, score in zip(corpus["id"], row):
+        assert abs(found[query][document] - score) < 1e-5, found
+print("right")
+"""
+
+
+@pytest.mark.slow
+def test_a_sentence_transformer_takes_part(sides, tmp_path):
+    """In a process of its own: its processor needs torchvision, for which the tests have a stand-in."""
+    rows = [row for row in sides[1] if row["video"]][:3]
+    clips = {name: [row[name] for row in rows] for name in ("id", "video", "audio")}
+    script = OF_SENTENCE_TRANSFORMERS.format(root=str(ROOT), clips=clips)
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout.endswith("right\n"), done.stderr[-3000:]
 
 
 def test_nothing_else_needs_mteb_and_nothing_needs_torchcodec():

@@ -9,6 +9,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,9 +20,15 @@ from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from PIL import Image
 
+from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from hub_cards.adapter import stage_adapter
 from hub_cards.apps import SEARCH
+from hub_cards.card import Details
+from hub_cards.gallery import gallery_card, stage_gallery
+from hub_cards.gallery_reading import read_gallery
 from hub_cards.space import stage_space
 from modeling_scalar import ScalarModel
+from modeling_scalar.aggregation_scalar import retrieval_scores
 
 sys.path.insert(0, str(SEARCH))  # its files import each other as they lie in a Space
 import rendering  # noqa: E402
@@ -398,7 +405,9 @@ def test_an_adapter_is_merged_and_keeps_its_own_configuration(tmp_path, tiny_mod
     base.config.query_temperature = 0.37
     base.config.save_pretrained(tmp_path / "adapter")
     tiny_processor.save_pretrained(tmp_path / "adapter")
-    model, processor = searching.load_model(str(tmp_path / "adapter"))
+    (tmp_path / "published").mkdir()
+    stage_adapter(tmp_path / "adapter", tmp_path / "published", str(tiny_model_dir), None)
+    model, processor = searching.load_model(str(tmp_path / "published"))
     assert model.config.query_temperature == 0.37 and not model.training
     assert not any("lora" in name for name in model.state_dict())
     inputs = processor(text=CAPTIONS)
@@ -408,6 +417,73 @@ def test_an_adapter_is_merged_and_keeps_its_own_configuration(tmp_path, tiny_mod
         plain = ScalarModel.from_pretrained(tiny_model_dir).embed_text(**inputs)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)  # merged weights are rounded once more
     assert (found - plain).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("of_model", [{}, {"modality_scale": [3.0, 1.0, 1.0]}])
+@pytest.mark.parametrize(
+    "of_gallery", [{}, {"modality_scale": [0.5, 2.0, 1.25], "modality_offset": [0.3, -0.1, 0.05]}]
+)
+def test_a_published_gallery_is_ranked_as_here_with_its_own_calibration(
+    gallery, tmp_path, tiny_model, tiny_processor, of_model, of_gallery
+):
+    for name, values in of_model.items():
+        setattr(tiny_model.config, name, values)
+    files = [tmp_path / "videos" / f"clip{number}.mp4" for number in range(3)]
+    with GalleryWriter(tmp_path / "gallery", "float32") as writer:
+        writer.metadata = {"query_temperature": 0.2, "score_options": {"method": "scalar"} | of_gallery}
+        names = [f"{files[0]}#t=0,30", f"{files[0]}#t=30", *map(str, files[1:]), "a clip without a file", "clip5"]
+        writer.put_clips(names, gallery.modality_embeds, gallery.modality_mask)
+        writer.put_files([MediaFile(str(file), 1, 1, "") for file in files])
+        writer.commit()
+    rows = read_gallery(tmp_path / "gallery", True, True)
+    stage_gallery(tmp_path / "gallery", tmp_path / "staged", "unknown")
+    (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", Details()))
+    published = searching.load_gallery(str(tmp_path / "staged"))
+    searcher = Searcher(published, tiny_model, tiny_processor)
+    assert searcher.is_calibrated == bool(of_gallery)
+    assert ("may leave the range" in rendering.header(1, "g", None, "m", None, searcher.is_calibrated)) == bool(
+        of_gallery
+    )
+    found = searcher.search("the dog barks", searcher.query_temperature).hits
+    here = Gallery.open(tmp_path / "gallery").search(searcher.embed("the dog barks").clone(), k=10)[0]
+    assert [hit.clip_id for hit in found] == [rows.names.get(hit.clip_id, hit.clip_id) for hit in here]
+    for ours, theirs in zip(found, here, strict=True):
+        assert ours.score == pytest.approx(theirs.score, abs=1e-6)
+        assert ours.weights == pytest.approx(list(theirs.weights.values()), abs=1e-6)
+
+
+@pytest.mark.parametrize("values", [[1, 2], [1, "2", 3], "123", {"video": 1}])
+def test_a_calibration_that_is_not_three_numbers_is_refused(tmp_path, tiny_model, tiny_processor, values):
+    options = {"modality_scale": values}
+    folder = write_gallery(tmp_path / "bad", tiny_model, tiny_processor, queries=False, score_options=options)
+    with pytest.raises(ValueError, match="`modality_scale` must be 3 numbers"):
+        searching.load_gallery(str(folder))
+
+
+def test_a_window_is_played_from_its_first_second_to_its_last(tmp_path, tiny_model, tiny_processor):
+    ids = ["a/talk.mp4#t=0,30", "a/talk.mp4#t=30", "b.mp4", "odd#t=1.mp4", "c.wav#t=2.5,4", "clip5"]
+    files = ["media/a/talk.mp4", "media/a/talk.mp4", "media/b.mp4", "media/odd#t=1.mp4", "media/c.wav", None]
+    clips = {"clip_id": ids, "file": files}
+    folder = write_gallery(tmp_path / "windows", tiny_model, tiny_processor, clips=clips, queries=False)
+    searcher = Searcher(searching.load_gallery(str(folder)), tiny_model, tiny_processor)
+    result = searcher.search("low music", 0.2)
+    windows = {hit.clip_id: hit.window for hit in result.hits}
+    assert windows == dict(zip(ids, ["#t=0,30", "#t=30", "", "", "#t=2.5,4", ""], strict=True))
+    page = rendering.render_result(result, {file: f"/data/{file}" for file in files if file})
+    for source in ("talk.mp4#t=0,30", "talk.mp4#t=30", "b.mp4#t=0.001", "odd%23t%3D1.mp4#t=0.001", "c.wav#t=2.5,4"):
+        assert f'{source}"' in page, source
+
+
+def test_a_text_with_a_vector_for_each_modality_is_known_again(gallery, tiny_model, tiny_processor, monkeypatch):
+    vectors = torch.nn.functional.normalize(torch.randn(1, 3, 16), dim=-1)
+    monkeypatch.setattr(tiny_model, "embed_text", lambda *inputs: vectors)
+    several = replace(gallery, probe=("the dog barks", vectors.flatten()))
+    found = Searcher(several, tiny_model, tiny_processor).search("the dog barks", 0.2, k=6).hits
+    scores = retrieval_scores(vectors, gallery.modality_embeds, gallery.modality_mask, query_temperature=0.2)[0]
+    assert [hit.score for hit in found] == pytest.approx(scores.sort(descending=True).values.tolist(), abs=1e-6)
+    for wrong in (-vectors.flatten(), vectors[0, 0]):
+        with pytest.raises(ValueError, match="does not give the embeddings"):
+            Searcher(replace(gallery, probe=("the dog barks", wrong)), tiny_model, tiny_processor)
 
 
 def test_what_the_hub_does_not_give_is_said_in_plain_words(hub, tmp_path, gallery):
