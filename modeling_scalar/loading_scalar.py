@@ -136,6 +136,10 @@ def load_config(
         return config
     unknown = sorted(set(overrides) - set(config.to_dict()))
     if unknown:
+        is_joint = isinstance(config, ScalarJointConfig)
+        if set(unknown) <= set((ScalarConfig if is_joint else ScalarJointConfig)().to_dict()):
+            kind, other = ("a joint encoder", "three towers") if is_joint else ("three towers", "a joint encoder")
+            raise ValueError(f"{unknown} can be set for {other}, and this is a model of {kind}. Take another model.")
         raise ValueError(f"{type(config).__name__} has no fields {unknown}; check their spelling.")
     # Built again, not set on the object: only construction checks the fields against each other.
     return type(config).from_dict(config.to_dict() | overrides)

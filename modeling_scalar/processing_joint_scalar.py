@@ -173,7 +173,7 @@ class ScalarJointProcessor(ScalarProcessor):
             num_samples = None if waveform is None else len(waveform)
             if waveform is not None and num_samples >= _MIN_SAMPLES:
                 clip.waveform = np.asarray(waveform, np.float32)
-        if num_samples is not None and num_samples > self.max_samples:
+        if num_samples is not None and num_samples >= self.max_samples + _MIN_SAMPLES:
             self._tell_of_cut(clip, num_samples)
         self._note_if_short(clip, num_samples, _MIN_SAMPLES)
 
