@@ -28,7 +28,10 @@ class FakeProcessor:
     limits, max_audio_seconds = Limits(), float("inf")
 
     def read_clip(self, path, *, on_error, processed):
-        words = open(path, encoding="utf-8").read().split()
+        return self.read_line(path, open(path, encoding="utf-8").read().split(), on_error)
+
+    @staticmethod
+    def read_line(path, words, on_error):
         problems = [
             f"{path}: {word.removeprefix('broken-')}: cannot decode" for word in words if word.startswith("broken-")
         ]
