@@ -29,7 +29,9 @@ class Lines(FakeProcessor):
     def read_clip(self, path, *, on_error, processed, window=(0, None)):
         line = Path(path).read_text().splitlines()[int(window[0] // SECONDS)]
         if "slow" in line and self.limits.time < 120:
-            raise self.limits.exceeded(f"{path}: sound", "time", "it takes 120 s", 120)
+            huge = [self.limits.exceeded(f"{path}: video", "pixels", "its pictures", 10**9)] if "huge" in line else []
+            slow = self.limits.exceeded(f"{path}: sound", "time", "it takes 120 s", 120)
+            raise ValueError("; ".join(map(str, [*huge, slow])))
         return self.read_line(path, line.split(), on_error)
 
 
@@ -126,6 +128,16 @@ def test_windows_that_failed_are_read_once_their_limit_is_raised_and_no_others(p
         "short.mp4", "talk.mp4#t=0,2", "talk.mp4#t=10", "talk.mp4#t=4,6", "talk.mp4#t=8,10"
     ]  # fmt: skip
     assert run(place)[0].problems == {}
+
+
+def test_windows_that_failed_for_two_limits_are_read_again_once_either_is_raised(place):
+    talk = place / "clips" / "talk.mp4"
+    talk.write_text("1 video\n2 slow huge video")
+    run(place)
+    run(place, Limits(time=61))
+    told = run(place)[1].files[str(talk)].reason
+    assert told.startswith(PARTLY + "2 s to the end: video: its pictures; the limit is pixels=") and "time=61" in told
+    assert run(place, Limits(time=120))[2] == [2]
 
 
 def test_windows_that_failed_are_tried_again_where_the_first_problem_ends_the_run(place):
