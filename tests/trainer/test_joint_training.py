@@ -175,6 +175,17 @@ def test_parts_of_a_joint_encoder_are_refused_for_three_towers(tiny_model):
         apply_adapters(tiny_model, "trunk")
 
 
+def test_what_only_the_other_kind_of_model_has_is_refused_with_the_kind(place, tiny_model_dir):
+    for folder, changes, kinds in (
+        (tiny_model_dir, {"has_heads": True}, r"\['has_heads'\] can be set for a joint encoder.* of three towers"),
+        (place / "encoder", {"vision_pooling": "mean"}, r"can be set for three towers.* of a joint encoder"),
+    ):
+        with pytest.raises(ValueError, match=kinds):
+            load_model(folder, **changes)
+    with pytest.raises(ValueError, match="ScalarConfig has no fields .* check their spelling"):
+        load_model(tiny_model_dir, has_headz=True)
+
+
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
