@@ -33,7 +33,7 @@ from .checking_scalar import (
     shapes_of,
     weight_files,
 )
-from .configuration_joint_scalar import ScalarJointConfig
+from .configuration_joint_scalar import ScalarJointConfig, check_fields
 from .configuration_scalar import MODALITIES, ScalarConfig
 from .joint_encoders_scalar import (
     check_joint_processor,
@@ -134,13 +134,7 @@ def load_config(
         config = AutoConfig.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
     if not overrides:
         return config
-    unknown = sorted(set(overrides) - set(config.to_dict()))
-    if unknown:
-        is_joint = isinstance(config, ScalarJointConfig)
-        if set(unknown) <= set((ScalarConfig if is_joint else ScalarJointConfig)().to_dict()):
-            kind, other = ("a joint encoder", "three towers") if is_joint else ("three towers", "a joint encoder")
-            raise ValueError(f"{unknown} can be set for {other}, and this is a model of {kind}. Take another model.")
-        raise ValueError(f"{type(config).__name__} has no fields {unknown}; check their spelling.")
+    check_fields(config, overrides)
     # Built again, not set on the object: only construction checks the fields against each other.
     return type(config).from_dict(config.to_dict() | overrides)
 
