@@ -346,9 +346,9 @@ def info(gallery: _Gallery) -> None:
     show(f"query temperature: {opened.query_temperature}")
     if opened.metadata.get(SEGMENT) is not None:
         cut = [names for path, names in clips.items() if names != [path]]
+        whole = len(clips) - len(cut)
         show(
-            f"windows: {opened.metadata[SEGMENT]:g} s; {sum(map(len, cut))} clips are windows of {len(cut)} files, "
-            f"the other {len(clips) - len(cut)} are whole files"
+            f"windows: {opened.metadata[SEGMENT]:g} s; files cut: {len(cut)}, into {sum(map(len, cut))}; whole: {whole}"
         )
     for name, values in opened.calibration.items():
         show(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")

@@ -111,7 +111,7 @@ def test_windows_that_failed_are_noted_of_their_file_and_told_in_later_runs(plac
     assert report.problems == {talk: [reason]} and report.not_retried == [talk]
     shown = CliRunner().invoke(app, ["info", str(place / "gallery")]).stdout
     assert "unreadable files: 0\nfiles of which windows are missing: 1\n" in shown and f"  {talk}: {reason}" in shown
-    assert "windows: 2 s; 3 clips are windows of 1 files, the other 1 are whole files" in shown
+    assert "windows: 2 s; files cut: 1, into 3; whole: 1" in shown
 
 
 @pytest.mark.parametrize("batch_size", [1, 8])
