@@ -346,10 +346,8 @@ def info(gallery: _Gallery) -> None:
     show(f"query temperature: {opened.query_temperature}")
     if opened.metadata.get(SEGMENT) is not None:
         cut = [names for path, names in clips.items() if names != [path]]
-        whole = len(clips) - len(cut)
-        show(
-            f"windows: {opened.metadata[SEGMENT]:g} s; files cut: {len(cut)}, into {sum(map(len, cut))}; whole: {whole}"
-        )
+        counts = f"files cut: {len(cut)}, into {sum(map(len, cut))}; whole: {len(clips) - len(cut)}"
+        show(f"windows: {opened.metadata[SEGMENT]:g} s; {counts}")
     for name, values in opened.calibration.items():
         show(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")
     show(f"clips of which a stream could not be read: {len(opened.problems())}")
