@@ -13,7 +13,8 @@ On disk it is three tables (see [`~gallery.storage`]), each of which `datasets.l
     floats); `clip_ids` (list of strings): the clips that the query describes. Only benchmarks have them.
 `files/`
     `path`, `size`, `mtime_ns`, `sha256` of each media file as it was when it was read, and `reason` (string) if
-    nothing could be read. Only galleries of one's own files have them; the `clip_id` is the path then.
+    nothing, or not all of its windows, could be read. Only galleries of one's own files have them; the `clip_id` is
+    the path then, or names a window of it (see [`~gallery.windows`]).
 
 Vectors of any other model are a gallery too, once they are written with `datasets` alone (`clips/`, and for evaluation
 `queries/`; of the columns those described first, up to `presence`):
@@ -60,6 +61,7 @@ from gallery.provenance import gallery_sha256
 from gallery.ranking import Piece, pieces_of, rank
 from gallery.storage import MANIFEST, Part, Writer, has_lost_its_manifest, read_snapshot
 from gallery.storage import verify as verify_files
+from gallery.windows import SEGMENT, place_of_clip
 from modeling_scalar.aggregation_scalar import METHODS, query_weights
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import CALIBRATION, WEIGHING, check_calibration
@@ -74,7 +76,7 @@ _COPIED_ROWS = 16_384
 
 @dataclass(frozen=True)
 class MediaFile:
-    """A file as it was when it was read; `reason` says why nothing could be read, `None` if it is a clip."""
+    """A file as it was when it was read; `reason` says why nothing, or not all of its windows, could be read."""
 
     path: str
     size: int
@@ -191,7 +193,7 @@ def check_metadata(metadata: Mapping[str, Any], where: Any) -> None:
             raise ValueError(f"`{name}` in the metadata of {where} must be a {kind.__name__}, got {value!r:.80}.")
         if isinstance(value, str) and len(value) > _LONGEST_NAME:
             raise ValueError(f"`{name}` in the metadata of {where} has {len(value)} characters: {value[:40]!r}...")
-    segment = metadata.get("segment")
+    segment = metadata.get(SEGMENT)
     if segment is not None and (type(segment) not in (int, float) or not 0 < segment < math.inf):
         raise ValueError(f"`segment` in the metadata of {where} must be a number of seconds, got {segment!r:.80}.")
     for name in ("problems", "left_out"):
@@ -397,6 +399,15 @@ class Gallery:
             from_utf8(path): MediaFile(from_utf8(path), size, mtime, sha256, reason and from_utf8(reason))
             for path, size, mtime, sha256, reason in zip(*columns, strict=True)
         }
+
+    def clips_of_files(self) -> dict[str, list[str]]:
+        """The clips of each file: itself, or its windows."""
+        clips: dict[str, list[str]] = {}
+        has_windows = self.metadata.get(SEGMENT) is not None
+        for name in self.clip_ids:
+            path = place_of_clip(name).path if has_windows and name not in self.files else name
+            clips.setdefault(path, []).append(name)
+        return clips
 
     def facts(self) -> dict[str, Any]:
         """

@@ -35,7 +35,7 @@ from gallery.storage import (
     read_manifest,
     verify,
 )
-from gallery.windows import place_of_clip, whole_files
+from gallery.windows import PARTLY, place_of_clip, whole_files
 from modeling_scalar.configuration_scalar import MODALITIES
 
 DAMAGED = "damaged"
@@ -327,7 +327,15 @@ class _Repairer(Writer):
             check_files(table, self.folder / "files")
         reasons = [table.column("reason").to_pylist() for table in files]
         whole = there | whole_files(there)
-        forgotten = [row for row in self._keys("files") if row[0] not in whole and reasons[row[1]][row[2]] is None]
+
+        def lacks_clips(row: tuple[str, int, int]) -> bool:
+            reason = reasons[row[1]][row[2]]
+            if reason is None:
+                return row[0] not in whole
+            # Which windows are there for nothing is not noted: any of those that were clips may be lost.
+            return reason.startswith(PARTLY) and "clips" in self._have_lost
+
+        forgotten = [row for row in self._keys("files") if lacks_clips(row)]
         self._drop("files", forgotten)
         if forgotten and "clips" in self._have_lost:
             names = listed([key for key, *_ in forgotten])

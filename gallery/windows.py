@@ -12,7 +12,14 @@ from typing import NamedTuple
 SEGMENT = "segment"
 """In the metadata of a gallery of windows: how many seconds each has."""
 
-_REST = 1.0  # seconds at the end of a file that make no window of their own
+UNFINISHED = "not all of its windows are embedded yet"
+"""The reason that is noted of a file until they are."""
+
+PARTLY = "not all of its windows could be read: "
+"""How the reason begins that is noted of a file of which other windows are clips."""
+
+SLIVER = 0.03  # seconds of which no encoder makes anything: codecs add as much at the end
+_REST = 1.0  # seconds that are too few for a window of their own
 _NAME = re.compile(r"(.*)#t=(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?", re.DOTALL)
 
 
@@ -45,13 +52,18 @@ def windows_of(seconds: float | None, segment: float | None) -> list[tuple[float
         segment (`float`, *optional*): how long a window is.
 
     Returns:
-        `list`: beginnings and ends, in seconds, without gaps; the last one goes on to the end of the file, of which
-        less than a second is added to it. `[None]`, the whole file, if that is one window.
+        `list`: beginnings and ends, in seconds, without gaps; the last one goes on to the end of the file. None is
+        longer than `segment` by what an encoder could hear; where less than a second would be left for the last one,
+        the one before it is shared evenly between the two. `[None]`, the whole file, if that is one window.
     """
-    if segment is None or seconds is None or seconds <= segment + _REST:
+    count = 1 if segment is None or seconds is None else math.ceil((seconds - SLIVER) / segment)
+    if count <= 1:
         return [None]
-    count = math.ceil((seconds - _REST) / segment)
-    return [(number * segment, (number + 1) * segment if number + 1 < count else None) for number in range(count)]
+    starts = [number * segment for number in range(count)]
+    if seconds - starts[-1] < _REST:
+        starts[-1] = (starts[-2] + seconds) / 2
+    starts = [round(start, 3) for start in starts]  # as the names tell them
+    return list(zip(starts, [*starts[1:], None], strict=True))
 
 
 def clip_id_of(path: str, window: tuple[float, float | None] | None) -> str:
@@ -85,4 +97,14 @@ def whole_files(clip_ids: Iterable[str]) -> set[str]:
     return whole
 
 
-__all__ = ["SEGMENT", "Place", "clip_id_of", "place_of_clip", "whole_files", "windows_of"]
+__all__ = [
+    "PARTLY",
+    "SEGMENT",
+    "SLIVER",
+    "UNFINISHED",
+    "Place",
+    "clip_id_of",
+    "place_of_clip",
+    "whole_files",
+    "windows_of",
+]

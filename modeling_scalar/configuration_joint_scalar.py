@@ -1,12 +1,13 @@
 """Configuration of a model on one joint encoder, and what is known of the families of such encoders."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .configuration_scalar import MODALITIES
+from .configuration_scalar import MODALITIES, ScalarConfig
 
 
 @dataclass(frozen=True)
@@ -133,4 +134,16 @@ def encoder_width(backbone_config: PreTrainedConfig) -> int:
     return value
 
 
-__all__ = ["FAMILIES", "JointFamily", "ScalarJointConfig", "encoder_width"]
+def check_fields(config: ScalarConfig | ScalarJointConfig, changes: Iterable[str]) -> None:
+    """Raise a ValueError if a configuration has no such fields; of those of the other kind of model it says so."""
+    unknown = sorted(set(changes) - set(config.to_dict()))
+    if not unknown:
+        return
+    is_joint = isinstance(config, ScalarJointConfig)
+    if set(unknown) <= set((ScalarConfig if is_joint else ScalarJointConfig)().to_dict()):
+        kind, other = ("a joint encoder", "three towers") if is_joint else ("three towers", "a joint encoder")
+        raise ValueError(f"{unknown} can be set for {other}, and this is a model of {kind}. Take another model.")
+    raise ValueError(f"{type(config).__name__} has no fields {unknown}; check their spelling.")
+
+
+__all__ = ["FAMILIES", "JointFamily", "ScalarJointConfig", "check_fields", "encoder_width"]

@@ -26,7 +26,7 @@ from .checking_scalar import (
     shapes_of,
     weight_files,
 )
-from .configuration_joint_scalar import FAMILIES, ScalarJointConfig, encoder_width
+from .configuration_joint_scalar import FAMILIES, ScalarJointConfig, check_fields, encoder_width
 from .configuration_scalar import MODALITIES
 from .image_processing_joint_scalar import ScalarPatchImageProcessor
 from .modeling_joint_scalar import JointEncoderModel, ScalarJointModel
@@ -154,8 +154,7 @@ def model_from_joint_encoder(
         ValueError: it is no joint encoder, lacks weights, or cannot compute in `dtype`.
     """
     encoder, modalities = _known(name_or_path, revision), _check_modalities(modalities)
-    if unknown := sorted(set(config_kwargs) - set(ScalarJointConfig().to_dict())):
-        raise ValueError(f"ScalarJointConfig has no fields {unknown}; check their spelling.")
+    check_fields(ScalarJointConfig(), config_kwargs)
     if encoder.settings is None:
         from .sentence_scalar import ScalarSentenceModel
 

@@ -33,7 +33,7 @@ from .checking_scalar import (
     shapes_of,
     weight_files,
 )
-from .configuration_joint_scalar import ScalarJointConfig
+from .configuration_joint_scalar import ScalarJointConfig, check_fields
 from .configuration_scalar import MODALITIES, ScalarConfig
 from .joint_encoders_scalar import (
     check_joint_processor,
@@ -134,9 +134,7 @@ def load_config(
         config = AutoConfig.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
     if not overrides:
         return config
-    unknown = sorted(set(overrides) - set(config.to_dict()))
-    if unknown:
-        raise ValueError(f"{type(config).__name__} has no fields {unknown}; check their spelling.")
+    check_fields(config, overrides)
     # Built again, not set on the object: only construction checks the fields against each other.
     return type(config).from_dict(config.to_dict() | overrides)
 

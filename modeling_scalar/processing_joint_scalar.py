@@ -39,6 +39,23 @@ def with_prompt(prompt: str, content: str) -> str:
     return before + content + behind
 
 
+def as_words(text: str, tokenizer: Any) -> str:
+    """
+    Return a text of a user in which nothing is read as a token of its own, such as a placeholder of frames or sound.
+
+    Args:
+        text (`str`): what somebody typed, or what is said in a clip. In what would be such a token, a space stands
+            behind the first character; all else stays as it is.
+        tokenizer: which has the tokens; of one that is not of transformers nothing is known.
+    """
+    special = {str(token) for token in getattr(tokenizer, "added_tokens_decoder", {}).values() if token.special}
+    special |= {VIDEO_TOKEN, *getattr(tokenizer, "all_special_tokens", ())}
+    found = sorted((token for token in special if len(token) > 1 and token in text), key=len, reverse=True)
+    if not found:
+        return text
+    return re.sub("|".join(map(re.escape, found)), lambda token: f"{token[0][0]} {token[0][1:]}", text)
+
+
 class ScalarJointProcessor(ScalarProcessor):
     """Read clips and turn them, and captions, into the inputs of `ScalarJointModel`.
 
@@ -173,7 +190,7 @@ class ScalarJointProcessor(ScalarProcessor):
             num_samples = None if waveform is None else len(waveform)
             if waveform is not None and num_samples >= _MIN_SAMPLES:
                 clip.waveform = np.asarray(waveform, np.float32)
-        if num_samples is not None and num_samples > self.max_samples:
+        if num_samples is not None and num_samples >= self.max_samples + _MIN_SAMPLES:
             self._tell_of_cut(clip, num_samples)
         self._note_if_short(clip, num_samples, _MIN_SAMPLES)
 
@@ -209,7 +226,10 @@ class ScalarJointProcessor(ScalarProcessor):
         if isinstance(text, str):
             text = [text]
         if isinstance(text, Iterable):
-            text = [with_prompt(self.query_prompt, item) if isinstance(item, str) else item for item in text]
+            text = [
+                with_prompt(self.query_prompt, as_words(item, self.tokenizer)) if isinstance(item, str) else item
+                for item in text
+            ]
         return super()._tokenize_captions(text, options, return_tensors)
 
     def _tokenize(self, texts: list, options: dict[str, Any], return_tensors: str | None = "pt") -> Mapping[str, Any]:
@@ -249,7 +269,9 @@ class ScalarJointProcessor(ScalarProcessor):
             counts = mask[:, ::4].sum(dim=1).tolist()  # two convolutions, each with every second place
             data |= self._sequences("audio", has_audio, here["audio"], map(self._audio_placeholder, counts))
         if here["subtitle"]:
-            texts = [with_prompt(self.document_prompt, clip.subtitle) for clip in here["subtitle"]]
+            texts = [
+                with_prompt(self.document_prompt, as_words(clip.subtitle, self.tokenizer)) for clip in here["subtitle"]
+            ]
             tokens = self._tokenize(texts, {"max_length": self.max_subtitle_length})
             self._tell_of_cut_texts(here["subtitle"], texts, tokens)
             data |= self._rows("subtitle", has_subtitle, tokens)
@@ -340,7 +362,7 @@ class ScalarJointProcessor(ScalarProcessor):
         if "subtitle" not in names:
             return filled("")
         taken = self._tokenize([filled("")], {"truncation": False})["input_ids"].shape[1]
-        return filled(self._cut(clip.subtitle, max(1, self.max_length - taken)))
+        return filled(self._cut(as_words(clip.subtitle, self.tokenizer), max(1, self.max_length - taken)))
 
     def _cut(self, text: str, length: int) -> str:
         """What the first tokens of a text stand for."""
@@ -357,4 +379,4 @@ class ScalarJointProcessor(ScalarProcessor):
 
 ScalarJointProcessor.register_for_auto_class("AutoProcessor")
 
-__all__ = ["VIDEO_TOKEN", "ScalarJointProcessor", "mix_name", "with_prompt"]
+__all__ = ["VIDEO_TOKEN", "ScalarJointProcessor", "as_words", "mix_name", "with_prompt"]

@@ -23,7 +23,7 @@ from .configuration_scalar import MODALITIES
 from .decoding_scalar import frame_indices
 from .media_scalar import SAMPLING_RATE, Limits
 from .modeling_joint_scalar import JointEncoderModel
-from .processing_joint_scalar import ScalarJointProcessor
+from .processing_joint_scalar import ScalarJointProcessor, as_words
 from .processing_scalar import Clip
 from .retrieval_scalar import Rows, ScalarOutput
 
@@ -156,6 +156,10 @@ class ScalarSentenceModel(JointEncoderModel):
         """Select the rows of clips that have a modality, of a tensor or a list."""
         return rows.take(values) if isinstance(values, torch.Tensor) else [values[i] for i in rows.index.tolist()]
 
+    def _words(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[str]:
+        tokenizer = getattr(self.encoder, "tokenizer", None)
+        return [as_words(text, tokenizer) for text in _to_texts(input_ids, attention_mask)]
+
     def _as_texts(self, texts: list[str]) -> list[Any]:
         """Mark as text what the library would take for the address of a file, and open."""
         from sentence_transformers.base.modality import infer_modality
@@ -164,7 +168,7 @@ class ScalarSentenceModel(JointEncoderModel):
 
     def encode_texts(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
         """Embed queries; see [`JointEncoderModel`]."""
-        texts = self._as_texts(_to_texts(inputs["input_ids"], inputs["attention_mask"]))
+        texts = self._as_texts(self._words(inputs["input_ids"], inputs["attention_mask"]))
         embeds = self.encoder.encode_query(texts, convert_to_tensor=True, show_progress_bar=False)
         return BaseModelOutputWithPooling(pooler_output=embeds.clone())  # a tensor like any other
 
@@ -176,7 +180,7 @@ class ScalarSentenceModel(JointEncoderModel):
     def _items(self, name: str, inputs: Mapping[str, Any]) -> list[Any]:
         """One modality of clips as the library takes it."""
         if name == "subtitle":
-            return _to_texts(inputs["subtitle_input_ids"], inputs["subtitle_attention_mask"])
+            return self._words(inputs["subtitle_input_ids"], inputs["subtitle_attention_mask"])
         if name == "audio":
             return [{"array": waveform, "sampling_rate": SAMPLING_RATE} for waveform in inputs["audio_waveforms"]]
         return [torch.from_numpy(frames).permute(0, 3, 1, 2) for frames in inputs["video_frames"]]

@@ -107,21 +107,34 @@ def _best_of_files(hits: list["Hit"], k: int, place_of: "Callable[[str], Place]"
     return [replace(hit, rank=number) for number, hit in enumerate(list(best.values())[:k], start=1)]
 
 
-def _print_report(report: "IndexReport", size: int, heard: float) -> None:
+def _told_of_cut(files: list[str], segment: float | None, heard: float) -> str:
+    """Say that the end of some sound is left out, and what has all of it."""
+    name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+    if segment is not None and segment <= heard:
+        return (
+            f"longer than the header says: {name} could not be cut as long as it is, and the sound after the first "
+            f"{heard:g} s of a window is left out; a copy by `ffmpeg -i FILE -c copy NEW` says how long it is"
+        )
+    what = "the sound" if segment is None else "in windows the sound"
+    return (
+        f"longer than the model hears: of {name}, {what} after the first {heard:g} s is left out; a new gallery with "
+        f"--segment {heard:g} has all of it"
+    )
+
+
+def _print_report(report: "IndexReport", size: int, segment: float | None, heard: float) -> None:
     counts = {name: len(getattr(report, name)) for name in ("new", "changed", "unchanged", "unreadable")}
     show(", ".join(f"{count} {name}" for name, count in counts.items()) + f"; {size} clips in the gallery")
-    if report.not_retried:
-        show(f"{len(report.not_retried)} of the unreadable failed before and have not changed: not tried again")
+    old = set(report.not_retried)
+    if num_old := sum(failure.path in old for failure in report.unreadable):
+        show(f"{num_old} of the unreadable failed before and have not changed: not tried again")
     for failure in report.unreadable:
         show(f"unreadable: {failure.path}: {failure.reason}")
     for path, problems in report.problems.items():
-        show(f"partly read: {path}: {'; '.join(problems)}")
+        fate = " It failed before and has not changed: not tried again." if path in old else ""
+        show(f"partly read: {path}: {'; '.join(problems)}{fate}")
     if report.cut:
-        more = "" if len(report.cut) == 1 else f" and {len(report.cut) - 1} more"
-        show(
-            f"longer than the model hears: of {report.cut[0]}{more}, the sound after the first {heard:g} s is left "
-            f"out; a new gallery with --segment {heard:g} has all of it"
-        )
+        show(_told_of_cut(report.cut, segment, heard))
     fate = "removed" if report.pruned else "kept, --prune removes it"
     for path in report.vanished:
         show(f"gone from disk ({fate}): {path}")
@@ -202,6 +215,7 @@ def index(
     """Embed new and changed files into a gallery; the rest of the gallery is kept."""
     from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
     from gallery.provenance import describe, model_folder
+    from gallery.windows import SEGMENT
     from modeling_scalar import Limits, load_model
     from modeling_scalar.loading_scalar import device_of_name, model_fingerprint, said_of
 
@@ -240,7 +254,7 @@ def index(
             progress=True,
         )
         gallery = writer.gallery()
-    _print_report(report, len(gallery), processor.max_audio_seconds)
+    _print_report(report, len(gallery), gallery.metadata.get(SEGMENT), processor.max_audio_seconds)
     if report.unreadable and not (report.new or report.changed or report.unchanged):
         raise typer.Exit(1)
 
@@ -318,25 +332,35 @@ def query(
 def info(gallery: _Gallery) -> None:
     """Print what a gallery holds and which files could not be read."""
     from gallery.gallery import Gallery
+    from gallery.windows import SEGMENT, UNFINISHED
     from modeling_scalar.configuration_scalar import MODALITIES
 
     opened = Gallery.open(gallery)
     shares = opened.modality_mask.float().mean(dim=0).tolist() if len(opened) else [0.0] * len(MODALITIES)
-    failed = [file for file in opened.files.values() if file.reason is not None]
+    clips = opened.clips_of_files()
     show(f"clips: {len(opened)}, {opened.dim} dimensions, {opened.dtype}")
     show("present: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(MODALITIES, shares, strict=True)))
     if opened.queries is not None:
         show(f"queries: {len(opened.queries)}")
     show(f"model: {opened.model or 'unknown'} (fingerprint {(opened.fingerprint or 'unknown')[:12]})")
     show(f"query temperature: {opened.query_temperature}")
-    if opened.metadata.get("segment") is not None:
-        show(f"windows: {opened.metadata['segment']:g} s")
+    if opened.metadata.get(SEGMENT) is not None:
+        cut = [names for path, names in clips.items() if names != [path]]
+        counts = f"files cut: {len(cut)}, into {sum(map(len, cut))}; whole: {len(clips) - len(cut)}"
+        show(f"windows: {opened.metadata[SEGMENT]:g} s; {counts}")
     for name, values in opened.calibration.items():
         show(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")
     show(f"clips of which a stream could not be read: {len(opened.problems())}")
-    show(f"unreadable files: {len(failed)}")
-    for file in failed:
-        show(f"  {file.path}: {file.reason}")
+    lacking = [file for file in opened.files.values() if file.reason is not None]
+    partly = [file for file in lacking if file.path in clips or file.reason == UNFINISHED]
+    for what, files in (
+        ("unreadable files", [file for file in lacking if file not in partly]),
+        ("files of which windows are missing", partly),
+    ):
+        if files or what == "unreadable files":
+            show(f"{what}: {len(files)}")
+        for file in files:
+            show(f"  {file.path}: {file.reason}")
 
 
 @app.command()

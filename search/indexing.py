@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from gallery.embedding import check_reading, embed_clips, read_batches
 from gallery.files import sha256_of
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from gallery.windows import SEGMENT, clip_id_of, place_of_clip, windows_of
+from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, windows_of
 from modeling_scalar.decoding_scalar import read_duration
 from modeling_scalar.media_scalar import LimitError, Limits, check_file, find_sidecar
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
@@ -34,9 +34,10 @@ EXTENSIONS = frozenset(
 class IndexReport:
     """What one run did. Every file given is in exactly one of `new`, `changed`, `unchanged` and `unreadable`.
 
-    `not_retried` is the part of `unreadable` that failed in an earlier run and has not changed since; `problems` lists
-    files of this run of which some stream could not be read; `cut` are files of this run of which the encoder hears
-    the beginning alone; `vanished` are files that are gone, `pruned` says whether their clips were taken out.
+    `problems` lists files of this run of which some stream could not be read, and files of which some window could
+    not, in this run or before; `not_retried` are those files, and the `unreadable` ones, that failed in an earlier run
+    and have not changed since; `cut` are files of this run of which the encoder hears the beginning alone; `vanished`
+    are files that are gone, `pruned` says whether their clips were taken out.
     """
 
     new: list[str] = field(default_factory=list)
@@ -116,7 +117,6 @@ def _unchanged_since(path: str, known: MediaFile) -> int | None:
     return mtime_ns if is_same else None
 
 
-_UNFINISHED = "not all of its windows are embedded yet"  # the reason that is noted of a file until they are
 _BAR = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}]"  # of files that are read in parts
 _NOTHING = "it has no picture, no sound and no subtitles"
 
@@ -127,16 +127,27 @@ class _Source:
 
     path: str
     num_windows: int
-    is_resumed: bool = False
+    num_missing: int
+    stale: list[str] = field(default_factory=list)  # clips that go when it is read
+    was_known: bool = False
     file: MediaFile | None = None
     lock: Any = field(default_factory=Lock)
-    num_left: int = 0
-    num_clips: int = 0
+    num_read: int = 0
+    num_new: int = 0
     is_begun: bool = False
-    was_known: bool = False
     reasons: dict[str, list[str | None]] = field(default_factory=dict)
     problems: dict[str, list[str | None]] = field(default_factory=dict)
     is_cut: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all that had to be read was read."""
+        return self.num_read == self.num_missing
+
+    @property
+    def num_clips(self) -> int:
+        """How many of its windows are clips, those from before counted."""
+        return self.num_windows - self.num_missing + self.num_new
 
     def told(self, found: dict[str, list[str | None]]) -> list[str]:
         """What was found, each with the seconds of its windows, unless it is true of all."""
@@ -185,9 +196,9 @@ class _Read:
     def count(self) -> None:
         """Add what was found to what is known of the file."""
         source = self.source
-        source.num_left -= 1
+        source.num_read += 1
         source.is_cut |= self.is_cut
-        source.num_clips += self.reason is None
+        source.num_new += self.reason is None
         for problem in self.problems:
             source.problems.setdefault(problem, []).append(self.span)
         if self.reason is not None:
@@ -218,8 +229,13 @@ def _read(
         note.reason = str(error).removeprefix(f"{path}: ")
         return note, None
     note.duration, note.problems = clip.duration, problems
-    note.is_cut = (clip.duration or 0) > processor.max_audio_seconds
+    note.is_cut = (clip.duration or 0) >= processor.max_audio_seconds + SLIVER
     return note, clip
+
+
+def _is_worth_it(told: Iterable[str], limits: Limits) -> bool:
+    """Whether a limit that stood in the way has been raised since."""
+    return any(LimitError.no_longer_holds(part, limits) for text in told for part in text.split("; "))
 
 
 def _plan(
@@ -231,18 +247,17 @@ def _plan(
     report: IndexReport,
     batch_size: int,
     clips: dict[str, list[str]],
-) -> dict[str, bool]:
-    """Return the files that must be read, and of which only windows are missing; report the others."""
+) -> dict[str, MediaFile | None]:
+    """Return the files that must be read, with what is noted of those that lack windows alone; report the others."""
     todo, touched, problems = {}, [], gallery.problems()
     for path in files:
         known = gallery.files.get(path)
         mtime_ns = None if known is None else _unchanged_since(path, known)
-        told = [] if known is None or known.reason is None else [known.reason]
-        told += [problem for name in clips.get(path, ()) for problem in problems.get(name, ())]
-        is_worth_it = any(LimitError.no_longer_holds(problem, limits) for problem in told)
-        is_unfinished = mtime_ns is not None and known.reason == _UNFINISHED
-        if mtime_ns is None or is_worth_it or is_unfinished or (known.reason is not None and retry):
-            todo[path] = is_unfinished
+        reason = None if known is None else known.reason
+        streams = [problem for name in clips.get(path, ()) for problem in problems.get(name, ())]
+        is_stale = mtime_ns is None or _is_worth_it(streams, limits)
+        if is_stale or (reason is not None and (retry or reason == UNFINISHED or _is_worth_it([reason], limits))):
+            todo[path] = known if reason is not None and path in clips and not is_stale else None
             continue
         if mtime_ns != known.mtime_ns:  # touched, same content: remember, so as not to hash it again
             touched.append(replace(known, mtime_ns=mtime_ns))
@@ -250,23 +265,16 @@ def _plan(
                 writer.put_files(touched)
                 writer.commit()
                 touched = []
-        if known.reason is None:
+        if path in clips or reason is None:
             report.unchanged.append(path)
         else:
             report.unreadable.append(known)
+        if reason is not None:
             report.not_retried.append(path)
+            if path in clips:
+                report.problems[path] = [reason]
     writer.put_files(touched)
     return todo
-
-
-def _clips_of_files(gallery: Gallery) -> dict[str, list[str]]:
-    """The clips of each file: itself, or its windows."""
-    clips: dict[str, list[str]] = {}
-    has_windows = gallery.metadata.get(SEGMENT) is not None
-    for name in gallery.clip_ids:
-        path = place_of_clip(name).path if has_windows and name not in gallery.files else name
-        clips.setdefault(path, []).append(name)
-    return clips
 
 
 def _look_for_vanished(
@@ -274,7 +282,7 @@ def _look_for_vanished(
 ) -> None:
     """Report clips whose file is gone; with `prune`, take them and the records of such failures out."""
     gone = [file for path, file in gallery.files.items() if not os.path.exists(path)]
-    report.vanished = [file.path for file in gone if file.reason is None]
+    report.vanished = [file.path for file in gone if file.reason is None or file.path in clips]
     report.pruned = prune
     if prune:
         writer.remove_clips(name for file in gone for name in clips.pop(file.path, ()))
@@ -282,32 +290,39 @@ def _look_for_vanished(
 
 
 def _sources(
-    todo: dict[str, bool], segment: float | None, limits: Limits, clips: dict[str, list[str]]
+    todo: dict[str, MediaFile | None], segment: float | None, limits: Limits, clips: dict[str, list[str]]
 ) -> Iterator[tuple[_Source, tuple[float, float | None] | None]]:
     """The windows that must be read, file by file."""
-    for path, is_resumed in todo.items():
+    for path, known in todo.items():
         try:
             windows = windows_of(None if segment is None else read_duration(path, limits), segment)
         except (OSError, ValueError):  # reading it will say what is wrong
             windows = [None]
-        there = clips.get(path, ()) if is_resumed else ()
-        missing = [window for window in windows if clip_id_of(path, window) not in there] or windows
-        source = _Source(path, len(missing), is_resumed)
-        source.num_left, source.num_clips = len(missing), len(windows) - len(missing)
+        there, names = clips.get(path, []), [clip_id_of(path, window) for window in windows]
+        kept = set() if known is None else set(names).intersection(there)
+        missing = [window for window, name in zip(windows, names, strict=True) if name not in kept]
+        if not missing:  # something is noted all the same: look again
+            kept, missing = set(), windows
+        stale = [name for name in there if name not in kept]
+        was_known = path in clips and (known is None or known.reason != UNFINISHED)
+        source = _Source(path, len(windows), len(missing), stale, was_known)
         yield from ((source, window) for window in missing)
 
 
-def _note(writer: GalleryWriter, source: _Source, put: set[str], clips: dict[str, list[str]]) -> MediaFile | None:
+def _note(writer: GalleryWriter, source: _Source, put: set[str]) -> MediaFile | None:
     """Bring what the gallery knows of a file up to date, after the clips `put`; `None` if that is no news."""
     is_first, file = not source.is_begun, source.file
     if is_first:
-        source.is_begun, source.was_known = True, source.path in clips and not source.is_resumed
-        if not source.is_resumed:  # what was embedded before is no longer what the file holds
-            writer.remove_clips(name for name in clips.get(source.path, ()) if name not in put)
-    if source.num_left:
-        return replace(file, reason=_UNFINISHED) if is_first else None
+        source.is_begun = True
+        # What was embedded before is no longer what the file holds, or is cut otherwise now.
+        writer.remove_clips(name for name in source.stale if name not in put)
+    if not source.is_done:
+        return replace(file, reason=UNFINISHED) if is_first else None
+    failures = {reason: spans for reason, spans in source.reasons.items() if reason != _NOTHING}
     if not source.num_clips and file.reason is None:
         source.file = file = replace(file, reason="; ".join(source.told(source.reasons)))
+    elif source.num_clips and failures:
+        source.file = file = replace(file, reason=PARTLY + "; ".join(source.told(failures)))
     return file
 
 
@@ -316,7 +331,10 @@ def _tell(source: _Source, report: IndexReport) -> None:
     if not source.num_clips:
         report.unreadable.append(source.file)
         return
-    (report.changed if source.was_known else report.new).append(source.path)
+    if source.was_known and not source.num_new:  # windows that failed before did so again
+        report.unchanged.append(source.path)
+    else:
+        (report.changed if source.was_known else report.new).append(source.path)
     if told := source.told(source.problems) + source.told(source.reasons):
         report.problems[source.path] = told
     if source.is_cut:
@@ -357,13 +375,15 @@ def index_files(
     """
     check_reading(batch_size, on_error, num_workers)
     report, gallery = IndexReport(), writer.gallery()
-    clips, segment = _clips_of_files(gallery), writer.metadata.get(SEGMENT)
+    clips, segment = gallery.clips_of_files(), writer.metadata.get(SEGMENT)
     _look_for_vanished(gallery, writer, prune, report, clips)
     todo = _plan(files, gallery, writer, on_error == "raise", processor.limits, report, batch_size, clips)
     writer.commit()
     items = _sources(todo, segment, processor.limits, clips)
     begun = time.monotonic()
-    with tqdm(total=len(todo), unit="file", disable=not progress, bar_format=_BAR if segment else None) as bar:
+    with tqdm(
+        total=len(todo), unit="file", disable=not (progress and todo), bar_format=_BAR if segment else None
+    ) as bar:
         for batch in read_batches(
             processor, items, lambda item: _read(processor, item, on_error), batch_size, num_workers
         ):
@@ -388,7 +408,7 @@ def index_files(
                 note.count()
             put, sources = {note.clip_id for note in read}, dict.fromkeys(note.source for note in notes)
             begins = {source for source in sources if not source.is_begun}
-            noted = [(source, _note(writer, source, put, clips)) for source in sources]
+            noted = [(source, _note(writer, source, put)) for source in sources]
             writer.put_files(
                 [
                     file
@@ -403,9 +423,10 @@ def index_files(
                 span = "" if note.span is None else f"{note.span}: "
                 raise ValueError(f"{note.source.path}: {span}{note.reason}")
             for source in sources:
-                if not source.num_left:
+                if source.is_done:
                     _tell(source, report)
-            bar.update(sum(1 / note.source.num_windows for note in notes) if segment else len(notes))
+            done = sum(1 / note.source.num_missing for note in notes) if segment else len(notes)
+            bar.update(min(done, bar.total - bar.n))  # parts of files add up to a little more than there are
             if begun is not None and progress and 0 < bar.n < len(todo):
                 seconds = time.monotonic() - begun
                 left = tqdm.format_interval(seconds * (len(todo) - bar.n) / bar.n)

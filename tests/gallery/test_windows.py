@@ -1,26 +1,37 @@
+import math
 import random
 
 import pytest
 
-from gallery.windows import Place, clip_id_of, place_of_clip, whole_files, windows_of
+from gallery.windows import SLIVER, Place, clip_id_of, place_of_clip, whole_files, windows_of
 
 
 @pytest.mark.parametrize("segment", [1.0, 2.5, 30.0])
-def test_windows_follow_each_other_without_gaps_to_the_end(segment):
-    for seconds in [random.Random(0).uniform(0, 200) for _ in range(200)]:
+def test_windows_follow_each_other_without_gaps_and_none_is_longer_than_was_asked_for(segment):
+    draw = random.Random(0)
+    near = [number * segment + draw.uniform(-0.1, 1.1) for number in range(1, 6) for _ in range(20)]
+    for seconds in [draw.uniform(0.1, 200) for _ in range(200)] + near:
         windows = windows_of(seconds, segment)
         if windows == [None]:
-            assert seconds <= segment + 1
+            assert seconds < segment + SLIVER + 1e-9
             continue
-        position = 0.0
-        for start, stop in windows[:-1]:
-            assert start == position and stop - start == pytest.approx(segment)
-            position = stop
-        assert windows[-1] == (position, None) and 1 - 1e-9 <= seconds - position <= segment + 1
+        starts, stops = zip(*windows, strict=True)
+        assert starts[0] == 0 and stops == (*starts[1:], None)
+        lengths = [stop - start for start, stop in zip(starts, (*stops[:-1], seconds), strict=True)]
+        assert lengths[:-2] == pytest.approx([segment] * len(lengths[:-2]))
+        assert max(lengths) < segment + SLIVER + 1e-3 and min(lengths) > min(1, segment / 2) - 1e-3
+        assert len(windows) == math.ceil((seconds - SLIVER) / segment)  # no more than are needed
+
+
+def test_a_short_rest_shares_the_window_before_it():
+    assert windows_of(90, 30) == windows_of(90.02, 30) == [(0, 30), (30, 60), (60, None)]
+    assert windows_of(91, 30) == [(0, 30), (30, 60), (60, 90), (90, None)]
+    assert windows_of(90.5, 30) == [(0, 30), (30, 60), (60, 75.25), (75.25, None)]
+    assert windows_of(30.8, 30) == [(0, 15.4), (15.4, None)]
 
 
 def test_a_file_of_unknown_length_or_without_windows_is_one_clip():
-    assert windows_of(None, 30) == windows_of(1e6, None) == windows_of(30.9, 30) == [None]
+    assert windows_of(None, 30) == windows_of(1e6, None) == windows_of(30.02, 30) == windows_of(0, 30) == [None]
 
 
 def test_the_name_of_a_clip_tells_its_file_and_its_seconds():

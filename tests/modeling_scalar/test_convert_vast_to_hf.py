@@ -127,7 +127,7 @@ sys.exit(max(worst.values()) > 1e-4)
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+        env={"PATH": "/usr/bin:/bin", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
     )
     assert run.returncode == 0 and "worst" in run.stdout, run.stdout + run.stderr[-2000:]
 

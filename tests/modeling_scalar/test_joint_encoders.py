@@ -32,6 +32,7 @@ from modeling_scalar import (
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.image_processing_joint_scalar import patch_grid
 from modeling_scalar.loading_scalar import model_fingerprint
+from modeling_scalar.processing_joint_scalar import as_words
 from modeling_scalar.sentence_scalar import ScalarSentenceModel, ScalarSentenceProcessor
 from tests.conftest import ROOT
 from tests.joint_encoders import CHAT_TEMPLATE, DOCUMENT_PROMPT, make_streams, write_joint_encoder
@@ -304,6 +305,52 @@ def test_a_mask_cannot_ask_for_what_a_clip_lacks(joint):
     for mask in (torch.ones(3, 3, dtype=torch.bool), torch.tensor([[True, False, True]] * 2 + [[False] * 3])):
         with pytest.raises(ValueError, match="leave something of every clip"):
             joint[1].fuse(clips, mask)
+
+
+@pytest.mark.parametrize("kind", ["plain", "chat"])
+def test_what_somebody_writes_is_never_a_token_of_the_encoders_own(folders, kind):
+    model, processor = ScalarModel.from_joint_encoder(folders / kind), processor_of(folders / kind)
+    own = set(processor.tokenizer.all_special_ids)
+    words = "say " + " ".join(processor.tokenizer.all_special_tokens) + "<|video|><|audio|>"
+    (clip,) = make_clips()[:1]
+    strange = Clip(clip.frames, clip.waveform, words)
+
+    def count(tokens, name):
+        return sum(number in own for number in tokens[f"{name}input_ids"][0].tolist())
+
+    for name, plain, odd in (
+        ("", processor(text="say"), processor(text=words)),
+        ("subtitle_", processor(clips=[clip]), processor(clips=[strange])),
+        ("fused_", processor.fuse([clip]), processor.fuse([strange])),
+    ):
+        unknown = (odd[f"{name}input_ids"] == processor.tokenizer.unk_token_id).sum()  # letters that this one lacks
+        unknown -= (plain[f"{name}input_ids"] == processor.tokenizer.unk_token_id).sum()
+        assert count(odd, name) - unknown == count(plain, name) > 0
+    fuse(model, processor, [strange], torch.ones(1, 3, dtype=torch.bool))
+    with torch.no_grad():
+        assert model.embed_text(**processor(text=words)).isfinite().all()
+
+
+def test_a_text_without_such_tokens_stays_as_it_is(joint):
+    tokenizer = joint[1].tokenizer
+    assert as_words("a < b | c > d {video} <video>", tokenizer) == "a < b | c > d {video} <video>"
+    assert as_words("<|video|> and <eos>", tokenizer) == "< |video|> and < eos>"
+    assert as_words("<|video|> and <eos>", None) == "< |video|> and <eos>"  # of no tokenizer of transformers
+
+
+def test_a_sentence_transformer_is_given_what_somebody_writes_as_words():
+    seen = []
+
+    class Encoder(DeafEncoder):
+        def encode_query(self, inputs, **options):
+            seen.extend(inputs)
+            return super().encode_query(inputs, **options)
+
+    model = ScalarSentenceModel.from_encoder(Encoder(), "deaf", modalities=["subtitle"])
+    processor = ScalarSentenceProcessor(num_frames=2, modalities=model.config.modalities)
+    model.embed_text(**processor(text="a <|video|>"))
+    embed(model, processor, [Clip(subtitle="the <|video|>")])
+    assert seen == ["a < |video|>", "the < |video|>"]
 
 
 def test_a_subtitle_too_long_to_be_fused_is_cut(folders):

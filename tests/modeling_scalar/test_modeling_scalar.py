@@ -473,7 +473,12 @@ with torch.no_grad():
 model.save_pretrained(sys.argv[3])
 print(json.dumps({"scores": scores.tolist(), "processor": type(processor).__name__, "model": type(model).__name__}))
 """
-    environment = {"PATH": "/usr/bin:/bin", "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     result = subprocess.run(
         [sys.executable, "-P", "-S", "-c", _with_site_packages(script), tiny_model_dir, tmp_path / "batch.pt",
          tmp_path / "again"],

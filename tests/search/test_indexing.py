@@ -28,7 +28,10 @@ class FakeProcessor:
     limits, max_audio_seconds = Limits(), float("inf")
 
     def read_clip(self, path, *, on_error, processed):
-        words = open(path, encoding="utf-8").read().split()
+        return self.read_line(path, open(path, encoding="utf-8").read().split(), on_error)
+
+    @staticmethod
+    def read_line(path, words, on_error):
         problems = [
             f"{path}: {word.removeprefix('broken-')}: cannot decode" for word in words if word.startswith("broken-")
         ]
@@ -316,7 +319,8 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
     assert model_fingerprint(first) != model_fingerprint(second)
 
 
-def test_the_fingerprint_of_an_adapter_includes_its_base(tmp_path):
+def test_the_fingerprint_of_an_adapter_includes_its_base(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else the Hub is asked for "user/base"
     base, other = save_model(tmp_path / "base"), save_model(tmp_path / "other", b"other")
     moved = save_model(tmp_path / "moved")
     adapter = tmp_path / "adapter"
@@ -387,7 +391,7 @@ def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tm
         }
 
     index("whole", slowly=False)
-    dice, kills, last, is_done = random.Random(0), 0, -1, False
+    dice, kills, last, is_done, patience = random.Random(0), 0, -1, False, 1.0
     while not is_done and kills < 200:
         child = os.fork()
         if not child:
@@ -397,7 +401,7 @@ def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tm
             except BaseException:
                 os._exit(1)
             os._exit(0)
-        stop = time.monotonic() + dice.uniform(0.03, 0.2)
+        stop = time.monotonic() + patience * dice.uniform(0.03, 0.2)
         while time.monotonic() < stop and not is_done:
             time.sleep(0.005)
             ended, status = os.waitpid(child, os.WNOHANG)
@@ -410,6 +414,7 @@ def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tm
             kills += 1
             number = len(Gallery.open(tmp_path / "killed")) if (tmp_path / "killed" / "gallery.json").exists() else 0
             assert number % 2 == 0 and number >= last
+            patience = 1.0 if number > last else 1.5 * patience  # the machine may be busy
             last = number
     assert is_done and kills > 3, "it was not killed in the middle"
     assert listing("killed") == listing("whole") and len(listing("whole")) > 10

@@ -120,44 +120,6 @@ def test_a_run_that_ends_between_two_windows_goes_on_there(place, loaded, monkey
     assert index_one_by_one().unchanged == files and len(embedded) == 4
 
 
-def test_a_file_that_changed_loses_its_old_windows(place):
-    index("--segment", "2")
-    before = Gallery.open("gallery").modality_embeds().clone()
-    write_talk(place, seconds=4)
-    assert "1 changed, 1 unchanged" in index().stdout
-    assert names() == ["short.wav", "talk.mkv#t=0,2", "talk.mkv#t=2"]
-    (place / "clips" / "talk.srt").unlink()  # the subtitles alone
-    assert "1 changed" in index().stdout
-    gallery = Gallery.open("gallery")
-    assert [not name.endswith("wav") for name in gallery.clip_ids] == gallery.modality_mask[:, 0].tolist()
-    assert not gallery.modality_mask[:, 2].any() and len(before) == 4
-    (place / "clips" / "talk.mkv").write_bytes(b"no video")
-    told = index().stdout
-    assert "1 unreadable" in told and names() == ["short.wav"]
-    assert "not tried again" in index().stdout
-
-
-def test_windows_of_a_file_that_is_gone_are_pruned(place):
-    index("--segment", "2")
-    (place / "clips" / "talk.mkv").unlink()
-    assert "gone from disk (kept" in index().stdout and len(names()) == 4
-    assert "gone from disk (removed)" in index("--prune").stdout and names() == ["short.wav"]
-    assert len(Gallery.open("gallery").files) == 1
-
-
-def test_repairing_keeps_windows_and_forgets_files_of_which_one_is_lost(place):
-    index("--segment", "2", "--batch-size", "1")
-    (place / "gallery" / "gallery.json").unlink()
-    run("repair", "gallery")
-    assert len(names()) == 4 and "2 unchanged" in index().stdout
-    shards = sorted((place / "gallery" / "clips").glob("*.arrow"))
-    shards[-1].write_bytes(b"damaged")
-    run("repair", "gallery")
-    assert len(names()) < 4
-    index()
-    assert names() == ["short.wav", *TALK]
-
-
 def test_what_is_wrong_with_a_window_is_told_with_its_seconds(place):
     (place / "clips" / "talk.srt").write_bytes(b"\xff\xfe")
     lines = ("a", *" " * 5, "b")  # nothing between the first second and the last
@@ -165,17 +127,18 @@ def test_what_is_wrong_with_a_window_is_told_with_its_seconds(place):
     (place / "clips" / "gap.mkv").write_bytes(data)
     told = index("--segment", "2", "--on-error", "missing").stdout.split("\n")
     (gap,) = [line for line in told if "gap.mkv" in line]
-    assert gap.startswith("partly read: ") and "gap.mkv: 2-4 s: it has no picture" in gap
+    assert gap.startswith("partly read: ") and "gap.mkv: 2-4 s, 4-5.45 s: it has no picture" in gap
     (talk,) = [line for line in told if "talk.mkv" in line]
     assert talk.count("not UTF-8") == 1 and " s: " not in talk  # it is true of every window
-    assert [name for name in names() if name.startswith("gap")] == ["gap.mkv#t=0,2", "gap.mkv#t=4"]
+    assert [name for name in names() if name.startswith("gap")] == ["gap.mkv#t=0,2", "gap.mkv#t=5.45"]
     assert "3 unchanged" in index().stdout
     arguments = ["--model", "encoder", "--output", "other", "--segment", "2", "--on-error", "raise"]
     assert "not UTF-8" in run("index", "clips", *arguments, code=1).stderr
-    assert names("other") == ["gap.mkv#t=0,2", "gap.mkv#t=4", "short.wav"]  # in which nothing is damaged
+    assert names("other") == ["gap.mkv#t=0,2", "gap.mkv#t=5.45", "short.wav"]  # in which nothing is damaged
 
 
 def test_a_gallery_keeps_the_length_of_its_windows(place):
+    (place / "clips" / "talk.mkv").unlink()
     index("--segment", "2")
     assert "holds windows of 2 seconds" in index("--segment", "3", code=1).stderr
     assert "windows: 2 s" in run("info", "gallery").stdout
@@ -184,12 +147,36 @@ def test_a_gallery_keeps_the_length_of_its_windows(place):
     assert "holds whole files" in refused.stderr
 
 
-def test_sound_that_the_encoder_does_not_hear_is_told_with_the_way_to_keep_it(place):
-    (place / "clips" / "long.wav").write_bytes(wav(tone(31 * 16_000)))
+def test_sound_that_the_encoder_does_not_hear_is_told_with_the_way_to_keep_it(place, loaded, monkeypatch):
+    monkeypatch.setattr(loaded[1], "max_audio_seconds", 2)
+    (place / "clips" / "talk.mkv").unlink()
+    (place / "clips" / "long.wav").write_bytes(wav(tone(72_000)))
     told = index().stdout
-    assert "long.wav" in told and "after the first 30 s is left out" in told and "--segment 30" in told
+    assert "long.wav, the sound after the first 2 s is left out; a new gallery with --segment 2 has all of it" in told
     assert "left out" not in index().stdout  # of what was indexed before
-    assert np.isclose(sum(Gallery.open("gallery").modality_mask[:, 1].tolist()), 3)
+    assert np.isclose(sum(Gallery.open("gallery").modality_mask[:, 1].tolist()), 2)
+
+    def index_windows(output, segment):
+        options = ["--model", "encoder", "--output", output, "--segment", segment]
+        return run("index", "clips/long.wav", *options).stdout
+
+    assert "left out" not in index_windows("windows", "2") and names("windows") == [
+        "long.wav#t=0,2", "long.wav#t=2,3.25", "long.wav#t=3.25"
+    ]  # fmt: skip
+    assert "in windows the sound after the first 2 s is left out; a new gallery with" in index_windows("longer", "2.2")
+    monkeypatch.setattr(indexing, "read_duration", lambda *_: None)
+    told = index_windows("untold", "2")
+    assert "longer than the header says" in told and "--segment" not in told
+
+
+def test_a_few_milliseconds_more_than_the_encoder_hears_are_not_worth_a_word(place, loaded, monkeypatch, caplog):
+    processor = loaded[1]
+    monkeypatch.setattr(processor, "max_audio_seconds", 1)
+    monkeypatch.setattr(processor, "_has_told_of_cut", False)
+    for more, is_told in ((479, False), (480, True)):
+        (place / "clips" / "short.wav").write_bytes(wav(tone(16_000 + more)))
+        processor.read_clip("clips/short.wav", processed=True)
+        assert ("hears the first 1 s" in caplog.text) == is_told
 
 
 def test_speed_and_time_left_are_said_after_the_first_batch(place):

@@ -177,6 +177,17 @@ def test_parts_of_a_joint_encoder_are_refused_for_three_towers(tiny_model):
         apply_adapters(tiny_model, "trunk")
 
 
+def test_what_only_the_other_kind_of_model_has_is_refused_with_the_kind(place, tiny_model_dir):
+    for folder, changes, kinds in (
+        (tiny_model_dir, {"has_heads": True}, r"\['has_heads'\] can be set for a joint encoder.* of three towers"),
+        (place / "encoder", {"vision_pooling": "mean"}, r"can be set for three towers.* of a joint encoder"),
+    ):
+        with pytest.raises(ValueError, match=kinds):
+            load_model(folder, **changes)
+    with pytest.raises(ValueError, match="ScalarConfig has no fields .* check their spelling"):
+        load_model(tiny_model_dir, has_headz=True)
+
+
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
@@ -466,19 +477,18 @@ def test_a_resumed_run_is_the_unbroken_run(features, gallery, rows, tmp_path, ki
                 FeatureDataset(features / "float16", rows, model, processor),
                 FeatureCollator(processor),
             )
-        schedule = {"save_strategy": "steps", "save_steps": 1, "logging_steps": 2, "max_steps": 3}
+        schedule = {"save_strategy": "steps", "save_steps": 1, "logging_steps": 2, "max_steps": 2}
         adapter = "heads" if kind == "vectors" else "trunk"
         options = schedule | {"per_device_train_batch_size": 3, "mini_batch_size": 2, "adapter": adapter}
         return trainer_of(folder, model, dataset, collator, **options)
 
     expected = finish(run(tmp_path / "run"))
-    shutil.rmtree(tmp_path / "run" / "checkpoint-3")
     shutil.rmtree(tmp_path / "run" / "checkpoint-2")
     trainer = run(tmp_path / "run")
     again = finish(trainer, str(tmp_path / "run" / "checkpoint-1"))
-    assert again[0] == expected[0] and again[1] == expected[1] == 3
+    assert again[0] == expected[0] and again[1] == expected[1] == 2
     assert history(trainer)[:-1] == expected[2][:-1] and again[3][0] == expected[3][0]
-    identity = json.loads((tmp_path / "run" / "checkpoint-3" / "checkpoint.json").read_text())["run"]
+    identity = json.loads((tmp_path / "run" / "checkpoint-2" / "checkpoint.json").read_text())["run"]
     assert ("stored vectors" in identity) == (kind == "vectors")
 
 

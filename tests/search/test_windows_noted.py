@@ -1,0 +1,189 @@
+"""What a gallery notes of files that are cut into windows: changes, losses, and what could not be read."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from tqdm import TqdmWarning
+from typer.testing import CliRunner
+
+from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from gallery.repair import repair
+from gallery.windows import PARTLY
+from modeling_scalar.media_scalar import Limits
+from search import indexing
+from search.__main__ import app
+from search.indexing import find_files, index_files
+from tests.search.test_indexing import FakeModel, FakeProcessor, names
+
+SECONDS = 2
+
+
+class Lines(FakeProcessor):
+    """Each line of a file is a window, see [`FakeProcessor`]; "slow" takes more time than the default limit allows."""
+
+    def __init__(self, limits=None):
+        self.limits = limits or Limits()
+
+    def read_clip(self, path, *, on_error, processed, window=(0, None)):
+        line = Path(path).read_text().splitlines()[int(window[0] // SECONDS)]
+        if "slow" in line and self.limits.time < 120:
+            huge = [self.limits.exceeded(f"{path}: video", "pixels", "its pictures", 10**9)] if "huge" in line else []
+            slow = self.limits.exceeded(f"{path}: sound", "time", "it takes 120 s", 120)
+            raise ValueError("; ".join(map(str, [*huge, slow])))
+        return self.read_line(path, line.split(), on_error)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    def duration(path, limits):
+        return SECONDS * len(Path(path).read_text().splitlines())
+
+    monkeypatch.setattr(indexing, "read_duration", duration)
+    (tmp_path / "clips").mkdir()
+    (tmp_path / "clips" / "short.mp4").write_text("9 video")
+    (tmp_path / "clips" / "talk.mp4").write_text("1 video\n2 slow\n3 video\n4 nothing\n5 slow audio\n6 video")
+    return tmp_path
+
+
+def run(place, limits=None, **options):
+    model = FakeModel()
+    with GalleryWriter(place / "gallery", "float32") as writer:
+        writer.metadata = {"model": "model", "fingerprint": "fingerprint", "segment": SECONDS}
+        report = index_files(find_files([place / "clips"]), writer, model, Lines(limits), **options)
+    return report, Gallery.open(place / "gallery"), [seed for batch in model.batches for seed in batch]
+
+
+def write_talk(place, num_windows):
+    (place / "clips" / "talk.mp4").write_text("\n".join(f"{number} video" for number in range(num_windows)))
+
+
+def test_a_file_that_changed_loses_its_old_windows(place):
+    write_talk(place, 3)
+    run(place)
+    write_talk(place, 2)
+    report, gallery, _ = run(place)
+    assert names(report.changed) == ["talk.mp4"] and names(report.unchanged) == ["short.mp4"]
+    assert sorted(names(gallery.clip_ids)) == ["short.mp4", "talk.mp4#t=0,2", "talk.mp4#t=2"]
+    (place / "clips" / "talk.srt").write_text("words")  # the subtitles alone
+    report, gallery, embedded = run(place)
+    assert names(report.changed) == ["talk.mp4"] and embedded == [0, 1] and len(gallery) == 3
+    (place / "clips" / "talk.mp4").write_text("nothing\nnothing")
+    report, gallery, _ = run(place)
+    assert len(report.unreadable) == 1 and names(gallery.clip_ids) == ["short.mp4"]
+    assert names(run(place)[0].not_retried) == ["talk.mp4"]
+
+
+def test_windows_of_a_file_that_is_gone_are_pruned(place):
+    write_talk(place, 3)
+    run(place)
+    (place / "clips" / "talk.mp4").unlink()
+    report, gallery, _ = run(place)
+    assert names(report.vanished) == ["talk.mp4"] and len(gallery) == 4
+    report, gallery, _ = run(place, prune=True)
+    assert names(report.vanished) == ["talk.mp4"] and names(gallery.clip_ids) == names(gallery.files) == ["short.mp4"]
+
+
+def test_repairing_keeps_windows_and_forgets_files_of_which_one_is_lost(place):
+    write_talk(place, 3)
+    run(place, batch_size=1)
+    (place / "gallery" / "gallery.json").unlink()
+    repair(place / "gallery")
+    report, gallery, _ = run(place)
+    assert len(gallery) == 4 and len(report.unchanged) == 2
+    sorted((place / "gallery" / "clips").glob("*.arrow"))[-1].write_bytes(b"damaged")
+    repair(place / "gallery")
+    assert len(Gallery.open(place / "gallery")) < 4
+    assert len(run(place)[1]) == 4
+
+
+def test_windows_that_failed_are_noted_of_their_file_and_told_in_later_runs(place):
+    talk = str(place / "clips" / "talk.mp4")
+    report, gallery, embedded = run(place)
+    assert embedded == [9, 1, 3, 6] and names(report.new) == ["short.mp4", "talk.mp4"]
+    told = "2-4 s, 8-10 s: sound: it takes 120 s; the limit is time=60"
+    assert report.problems[talk][0].startswith(told) and "6-8 s: it has no picture" in report.problems[talk][1]
+    reason = gallery.files[talk].reason
+    assert reason.startswith(PARTLY + told) and "it has no picture" not in reason  # nothing to read is no failure
+    report, gallery, embedded = run(place)
+    assert not embedded and len(report.unchanged) == 2 and not report.unreadable
+    assert report.problems == {talk: [reason]} and report.not_retried == [talk]
+    shown = CliRunner().invoke(app, ["info", str(place / "gallery")]).stdout
+    assert "unreadable files: 0\nfiles of which windows are missing: 1\n" in shown and f"  {talk}: {reason}" in shown
+    assert "windows: 2 s; files cut: 1, into 3; whole: 1" in shown
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_windows_that_failed_are_read_once_their_limit_is_raised_and_no_others(place, batch_size):
+    talk = str(place / "clips" / "talk.mp4")
+    run(place, batch_size=batch_size)
+    assert run(place, Limits(time=61), batch_size=batch_size)[0].unchanged[-1] == talk  # not enough: they fail again
+    assert "time=61" in Gallery.open(place / "gallery").files[talk].reason
+    report, gallery, embedded = run(place, Limits(time=120), batch_size=batch_size)
+    assert embedded == [5] and names(report.changed) == ["talk.mp4"] and names(report.unchanged) == ["short.mp4"]
+    assert "2-4 s" in report.problems[talk][0]  # in which there is nothing
+    assert gallery.files[talk].reason is None
+    assert sorted(names(gallery.clip_ids)) == [
+        "short.mp4", "talk.mp4#t=0,2", "talk.mp4#t=10", "talk.mp4#t=4,6", "talk.mp4#t=8,10"
+    ]  # fmt: skip
+    assert run(place)[0].problems == {}
+
+
+def test_windows_that_failed_for_two_limits_are_read_again_once_either_is_raised(place):
+    talk = place / "clips" / "talk.mp4"
+    talk.write_text("1 video\n2 slow huge video")
+    run(place)
+    run(place, Limits(time=61))
+    told = run(place)[1].files[str(talk)].reason
+    assert told.startswith(PARTLY + "2 s to the end: video: its pictures; the limit is pixels=") and "time=61" in told
+    assert run(place, Limits(time=120))[2] == [2]
+
+
+def test_windows_that_failed_are_tried_again_where_the_first_problem_ends_the_run(place):
+    run(place)
+    with pytest.raises(ValueError, match=r"talk\.mp4: 2-4 s: sound: it takes 120 s"):
+        run(place, on_error="raise")
+    report, gallery, embedded = run(place, Limits(time=120), on_error="raise")
+    assert embedded == [5] and names(report.changed) == ["talk.mp4"] and len(gallery) == 5
+
+
+def test_a_file_of_which_windows_failed_is_reported_when_it_is_gone(place):
+    run(place)
+    (place / "clips" / "talk.mp4").unlink()
+    assert names(run(place)[0].vanished) == ["talk.mp4"]
+    report, gallery, _ = run(place, prune=True)
+    assert names(report.vanished) == ["talk.mp4"] and names(gallery.clip_ids) == names(gallery.files) == ["short.mp4"]
+
+
+def test_windows_that_were_cut_otherwise_go_when_their_file_is_finished(place):
+    run(place)
+    talk = str(place / "clips" / "talk.mp4")
+    with GalleryWriter(place / "gallery") as writer:  # as an earlier version named the end
+        vectors = torch.nn.functional.normalize(torch.ones(1, 3, 8), dim=-1)
+        writer.put_clips([f"{talk}#t=9"], vectors, torch.ones(1, 3, dtype=torch.bool))
+        writer.commit()
+    _, gallery, embedded = run(place, Limits(time=120))
+    assert embedded == [5] and f"{talk}#t=9" not in gallery.clip_ids and len(gallery) == 5
+
+
+def test_parts_of_files_never_add_up_to_more_than_there_are(place):
+    for name in ("a", "b"):
+        (place / "clips" / f"{name}.mp4").write_text("1 video")
+    write_talk(place, 10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TqdmWarning)  # the bar's, of what lies beyond its end
+        run(place, batch_size=1, progress=True)
+
+
+def test_after_a_loss_a_file_of_which_windows_failed_is_embedded_again(tmp_path):
+    vectors = torch.nn.functional.normalize(torch.ones(1, 3, 8), dim=-1)
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        for name in ("a#t=0,30", "b#t=0,30"):
+            writer.put_clips([name], vectors, torch.ones(1, 3, dtype=torch.bool))
+            writer.put_files([MediaFile(name[0], 1, 1, "", PARTLY + "30 s to the end: cannot decode")])
+            writer.commit()
+    assert not repair(tmp_path / "gallery") and len(Gallery.open(tmp_path / "gallery").files) == 2
+    sorted((tmp_path / "gallery" / "clips").glob("*.arrow"))[-1].write_bytes(b"damaged")
+    repair(tmp_path / "gallery")
+    assert not Gallery.open(tmp_path / "gallery").files  # of the other nothing tells which windows it had
