@@ -307,8 +307,8 @@ def calibrate(
     model: Annotated[
         str | None,
         typer.Option(
-            help="Folder or Hub name of the model. With --write its config.json is changed, if it is a folder of a "
-            "model of one's own."
+            help="Folder or Hub name of the model. With --write its config.json is changed, if it is one that "
+            "`save_pretrained` wrote."
         ),
     ] = None,
     benchmark: _AnyBenchmark = None,
@@ -329,7 +329,7 @@ def calibrate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the folds and of the interval.")] = 0,
     write: Annotated[
         bool,
-        typer.Option("--write", help="Keep a gain that is certain: in the gallery, and in a model of one's own."),
+        typer.Option("--write", help="Keep a gain that is certain: in the gallery, and in a model's own folder."),
     ] = False,
     batch_size: _BatchSize = 32,
     on_error: _OnError = "raise",

@@ -117,7 +117,7 @@ def _subtitles_of_files(gallery: Gallery, limits: Limits) -> dict[str, str]:
             continue
         texts[name] = (found or "").strip()
     if lost:
-        logger.warning("The subtitles of %d clips cannot be read any more: %s.", len(lost), listed(lost))
+        logger.warning("Of some clips (%d) the subtitles cannot be read any more: %s.", len(lost), listed(lost))
     return texts
 
 

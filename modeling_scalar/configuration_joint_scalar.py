@@ -142,7 +142,10 @@ def check_fields(config: ScalarConfig | ScalarJointConfig, changes: Iterable[str
     is_joint = isinstance(config, ScalarJointConfig)
     if set(unknown) <= set((ScalarConfig if is_joint else ScalarJointConfig)().to_dict()):
         kind, other = ("a joint encoder", "three towers") if is_joint else ("three towers", "a joint encoder")
-        raise ValueError(f"{unknown} can be set for {other}, and this is a model of {kind}. Take another model.")
+        raise ValueError(
+            f"{unknown} can be set for {other}, and this is a model of {kind}. Leave them out, or take a model of the "
+            "other kind."
+        )
     raise ValueError(f"{type(config).__name__} has no fields {unknown}; check their spelling.")
 
 

@@ -453,12 +453,14 @@ def default_dtype(name_or_path: str | os.PathLike, device: torch.device) -> torc
 
 
 def said_of(model: torch.nn.Module) -> str:
-    """Say how large a model is, its precision and where it runs."""
+    """Say how large a model is, its precision, the memory of its weights and where it runs."""
     weights = list(model.parameters())
     kinds = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})
     place = next((weight.device for weight in weights), torch.device("cpu"))
     name = f" ({torch.cuda.get_device_name(place)})" if place.type == "cuda" else ""
-    return f"{sum(weight.numel() for weight in weights):,} parameters in {' and '.join(kinds)} on {place}{name}"
+    size = sum(weight.numel() * weight.element_size() for weight in weights) / 1e9
+    count = sum(weight.numel() for weight in weights)
+    return f"{count:,} parameters in {' and '.join(kinds)}, {size:.2g} GB, on {place}{name}"
 
 
 def load_model(

@@ -8,6 +8,7 @@ import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from .processing_scalar import Clip, ScalarProcessor, is_path, one_generator_per
 logger = logging.get_logger(__name__)
 
 _MIN_SAMPLES = SAMPLING_RATE * 30 // 1000  # the encoder has no token for less, and fails
+_PATTERNS: WeakKeyDictionary = WeakKeyDictionary()  # by tokenizer
 VIDEO_TOKEN = "<|video|>"
 """The encoder's own processor names it so, whatever its tokenizer says."""
 
@@ -48,12 +50,20 @@ def as_words(text: str, tokenizer: Any) -> str:
             behind the first character; all else stays as it is.
         tokenizer: which has the tokens; of one that is not of transformers nothing is known.
     """
-    special = {str(token) for token in getattr(tokenizer, "added_tokens_decoder", {}).values() if token.special}
-    special |= {VIDEO_TOKEN, *getattr(tokenizer, "all_special_tokens", ())}
-    found = sorted((token for token in special if len(token) > 1 and token in text), key=len, reverse=True)
-    if not found:
-        return text
-    return re.sub("|".join(map(re.escape, found)), lambda token: f"{token[0][0]} {token[0][1:]}", text)
+    return _pattern(tokenizer).sub(lambda token: f"{token[0][0]} {token[0][1:]}", text)
+
+
+def _pattern(tokenizer: Any) -> re.Pattern:
+    """What of a text would be a token of its own; made once for a tokenizer, which may have thousands."""
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        return re.compile(re.escape(VIDEO_TOKEN))
+    named = VIDEO_TOKEN, *tokenizer.all_special_tokens
+    key = named, len(tokenizer)
+    if _PATTERNS.get(tokenizer, (None,))[0] != key:
+        special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}.union(named)
+        longest_first = sorted((token for token in special if len(token) > 1), key=len, reverse=True)
+        _PATTERNS[tokenizer] = key, re.compile("|".join(map(re.escape, longest_first)))
+    return _PATTERNS[tokenizer][1]
 
 
 class ScalarJointProcessor(ScalarProcessor):

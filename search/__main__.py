@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from commands.errors import Commands, run_command, say, show
-from commands.options import Limit
+from commands.options import Device, Limit, ModelDtype
 
 if TYPE_CHECKING:
-    import torch
-
     from gallery.gallery import GalleryWriter, Hit
     from gallery.windows import Place
 
@@ -33,18 +31,9 @@ app = typer.Typer(
     rich_markup_mode=None, pretty_exceptions_enable=False,
 )  # fmt: skip
 
-_Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cuda, ...; by default the accelerator.")]
 _Gallery = Annotated[Path, typer.Argument(help="Folder of the gallery.")]
 
 _DEFAULT_MODEL = "google/embeddinggemma-2"
-_ModelDtype = Annotated[
-    Literal["bfloat16", "float16", "float32"] | None,
-    typer.Option(
-        help="Precision in which the model computes; by default bfloat16 for a joint encoder on a GPU, float32 for "
-        "one on a CPU, and that of its checkpoint for any other model."
-    ),
-]
-
 _BAR_WIDTH = 8
 _NAME_WIDTH = 72
 
@@ -131,8 +120,9 @@ def _print_report(report: "IndexReport", size: int, segment: float | None, heard
     for failure in report.unreadable:
         show(f"unreadable: {failure.path}: {failure.reason}")
     for path, problems in report.problems.items():
-        fate = " It failed before and has not changed: not tried again." if path in old else ""
-        show(f"partly read: {path}: {'; '.join(problems)}{fate}")
+        told = "; ".join(problem.rstrip(".") for problem in problems)
+        fate = ". It failed before and has not changed: not tried again." if path in old else ""
+        show(f"partly read: {path}: {told}{fate}")
     if report.cut:
         show(_told_of_cut(report.cut, segment, heard))
     fate = "removed" if report.pruned else "kept, --prune removes it"
@@ -179,12 +169,6 @@ def _choose_segment(writer: "GalleryWriter", segment: float | None, has_clips: b
     writer.metadata = writer.metadata | {SEGMENT: segment}
 
 
-def _dtype_of(name: str | None) -> "torch.dtype | None":
-    import torch
-
-    return None if name is None else getattr(torch, name)
-
-
 @app.command()
 def index(
     paths: Annotated[list[Path], typer.Argument(help="Folders and files. Files named here may have any extension.")],
@@ -199,9 +183,9 @@ def index(
     batch_size: Annotated[int, typer.Option(min=1, help="Clips embedded at a time.")] = 8,
     on_error: Annotated[OnError, typer.Option(help="Count the unreadable as missing, or stop.")] = OnError.MISSING,
     recursive: Annotated[bool, typer.Option(help="Look into subfolders.")] = True,
-    device: _Device = None,
+    device: Device = None,
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Precision of a new gallery.")] = "float16",
-    model_dtype: _ModelDtype = None,
+    model_dtype: ModelDtype = None,
     num_workers: Annotated[int, typer.Option(min=1, help="Threads that read batches ahead.")] = 2,
     segment: Annotated[
         float | None,
@@ -217,7 +201,7 @@ def index(
     from gallery.provenance import describe, model_folder
     from gallery.windows import SEGMENT
     from modeling_scalar import Limits, load_model
-    from modeling_scalar.loading_scalar import device_of_name, model_fingerprint, said_of
+    from modeling_scalar.loading_scalar import device_of_name, dtype_of_name, model_fingerprint, said_of
 
     from .indexing import find_files, index_files
 
@@ -232,7 +216,7 @@ def index(
     fingerprint = model_fingerprint(folder)
     if is_gallery(output):
         Gallery.open(output).check_model(model, fingerprint, must_know=True)
-    network, processor = load_model(folder, _dtype_of(model_dtype), place)
+    network, processor = load_model(folder, dtype_of_name(model_dtype), place)
     say(f"{model}: {said_of(network)}.")
     processor.limits = limits
     with GalleryWriter(output, dtype) as writer:
@@ -265,8 +249,8 @@ def query(
     texts: Annotated[list[str], typer.Argument(help="One or more queries.")],
     k: Annotated[int, typer.Option("--k", min=1, help="Hits per query.")] = 5,
     model: Annotated[str | None, typer.Option(help="Where the gallery's model is now, if not where it was.")] = None,
-    device: _Device = None,
-    model_dtype: _ModelDtype = None,
+    device: Device = None,
+    model_dtype: ModelDtype = None,
     per_file: Annotated[
         bool, typer.Option("--per-file", help="Of a gallery of windows, show each file once, by its best one.")
     ] = False,
@@ -280,7 +264,7 @@ def query(
     from gallery.provenance import model_folder
     from gallery.windows import SEGMENT, Place, place_of_clip
     from modeling_scalar import load_model
-    from modeling_scalar.loading_scalar import device_of_name, model_fingerprint
+    from modeling_scalar.loading_scalar import device_of_name, dtype_of_name, model_fingerprint
     from modeling_scalar.pairs_scalar import WEIGHING
 
     place = device_of_name(device)
@@ -291,7 +275,7 @@ def query(
         raise ValueError(f"{gallery} does not say which model made it. Name it with --model.")
     folder = model_folder(model)
     opened.check_model(model, model_fingerprint(folder))
-    network, processor = load_model(folder, _dtype_of(model_dtype), place)
+    network, processor = load_model(folder, dtype_of_name(model_dtype), place)
     embeds = embed_captions(network, processor, texts)
     # A gallery has its own temperature, scale and offset of modalities.
     options = {name: value for name, value in network.score_options().items() if name not in WEIGHING}

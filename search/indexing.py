@@ -290,14 +290,23 @@ def _look_for_vanished(
 
 
 def _sources(
-    todo: dict[str, MediaFile | None], segment: float | None, limits: Limits, clips: dict[str, list[str]]
+    todo: dict[str, MediaFile | None],
+    segment: float | None,
+    limits: Limits,
+    clips: dict[str, list[str]],
+    report: IndexReport,
 ) -> Iterator[tuple[_Source, tuple[float, float | None] | None]]:
     """The windows that must be read, file by file."""
     for path, known in todo.items():
         try:
             windows = windows_of(None if segment is None else read_duration(path, limits), segment)
-        except (OSError, ValueError):  # reading it will say what is wrong
-            windows = [None]
+        except (OSError, ValueError) as error:
+            if known is not None:  # the file is as it was, and so are its windows: nothing can be added to them now
+                reason = str(error).removeprefix(f"{path}: ").rstrip(".")
+                report.unchanged.append(path)
+                report.problems[path] = [f"how long it is could not be read now: {reason}", known.reason]
+                continue
+            windows = [None]  # reading it will say what is wrong
         there, names = clips.get(path, []), [clip_id_of(path, window) for window in windows]
         kept = set() if known is None else set(names).intersection(there)
         missing = [window for window, name in zip(windows, names, strict=True) if name not in kept]
@@ -379,7 +388,7 @@ def index_files(
     _look_for_vanished(gallery, writer, prune, report, clips)
     todo = _plan(files, gallery, writer, on_error == "raise", processor.limits, report, batch_size, clips)
     writer.commit()
-    items = _sources(todo, segment, processor.limits, clips)
+    items = _sources(todo, segment, processor.limits, clips, report)
     begun = time.monotonic()
     with tqdm(
         total=len(todo), unit="file", disable=not (progress and todo), bar_format=_BAR if segment else None

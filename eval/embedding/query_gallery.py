@@ -52,8 +52,8 @@ def rows_of(gallery: Gallery, clips: Iterable[dict[str, Any]], advice: str) -> l
         if cut:
             raise ValueError(
                 f"{told} It holds windows of {segment:g} seconds, and of {len(cut)} of these files no clip that is "
-                "the whole file. Take a gallery that is indexed without `--segment`, or a table of windows, whose "
-                "identifiers are the `clip_id`s that `python -m search query --json` prints."
+                "the whole file. Take a gallery that is indexed without `--segment`, or a table of windows: with the "
+                "`clip_id` that `python -m search query --json` prints as `video_id`, and the file as `video_path`."
             )
     raise ValueError(f"{told} {advice}")
 

@@ -4,6 +4,7 @@ The weights are random and tiny, the classes are the real ones. What Sentence Tr
 computed in a process of its own (joint_reference.py).
 """
 
+import copy
 import json
 import logging
 import math
@@ -336,6 +337,9 @@ def test_a_text_without_such_tokens_stays_as_it_is(joint):
     assert as_words("a < b | c > d {video} <video>", tokenizer) == "a < b | c > d {video} <video>"
     assert as_words("<|video|> and <eos>", tokenizer) == "< |video|> and < eos>"
     assert as_words("<|video|> and <eos>", None) == "< |video|> and <eos>"  # of no tokenizer of transformers
+    grown = copy.deepcopy(tokenizer)
+    grown.add_special_tokens({"additional_special_tokens": ["<new>"]})
+    assert as_words("<new>", grown) == "< new>" and as_words("<new>", tokenizer) == "<new>"
 
 
 def test_a_sentence_transformer_is_given_what_somebody_writes_as_words():

@@ -83,7 +83,7 @@ def test_size_precision_and_device_are_said_before_anything_is_embedded(place):
     arguments = ["index", "clips", "--model", "encoder", "--output"]
     for options, kind in (([], "float32"), (["--model-dtype", "bfloat16"], "bfloat16")):
         result = CliRunner().invoke(app, [*arguments, kind, "--device", "cpu", *options])
-        assert result.exit_code == 0 and f"encoder: {count:,} parameters in {kind} on cpu." in result.stderr
+        assert result.exit_code == 0 and f"encoder: {count:,} parameters in {kind}, " in result.stderr
     refused = CliRunner().invoke(app, [*arguments, "half", "--device", "cpu", "--model-dtype", "float16"])
     assert refused.exit_code == 1 and "NaN in float16" in refused.stderr
     full, half = (Gallery.open(kind).modality_embeds().float() for kind in ("float32", "bfloat16"))

@@ -148,6 +148,22 @@ def test_windows_that_failed_are_tried_again_where_the_first_problem_ends_the_ru
     assert embedded == [5] and names(report.changed) == ["talk.mp4"] and len(gallery) == 5
 
 
+def test_windows_are_kept_where_their_file_cannot_be_measured_again(place, monkeypatch):
+    _, before, _ = run(place)
+
+    def fail(path, limits):
+        raise OSError(f"{path}: the drive is busy.")
+
+    monkeypatch.setattr(indexing, "read_duration", fail)
+    report, after, embedded = run(place, Limits(time=200))  # which makes it worth a try
+    assert after.clip_ids == before.clip_ids and not embedded and not report.unreadable
+    (path,) = report.problems
+    assert report.problems[path][0] == "how long it is could not be read now: the drive is busy"
+    assert after.files[path].reason == before.files[path].reason
+    monkeypatch.undo()
+    assert len(report.unchanged) == 2
+
+
 def test_a_file_of_which_windows_failed_is_reported_when_it_is_gone(place):
     run(place)
     (place / "clips" / "talk.mp4").unlink()

@@ -445,7 +445,7 @@ def test_heads_are_applied_in_float32_and_the_gallery_finds_them_from_anywhere(
     made = rehead("given", "heads", "made")
     assert (str(base), "5eba5e") in seen
     assert made.model == str(adapter)
-    assert " parameters in float32 on cpu" in capsys.readouterr().err
+    assert " parameters in float32, " in capsys.readouterr().err
 
 
 def test_only_heads_are_applied_to_a_gallery(place, gallery, heads, tmp_path):
