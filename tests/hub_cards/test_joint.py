@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import sys
 from importlib.metadata import distribution
@@ -269,9 +270,13 @@ def test_a_gallery_notes_whether_an_encoder_without_code_made_it(made, name, is_
     assert describe(model, made / name)["is_encoder"] is is_encoder
 
 
-def test_what_the_card_of_an_encoders_gallery_installs_reads_pictures(made):
+def test_what_the_card_of_an_encoders_gallery_installs_reads_pictures(tmp_path):
     """Without torchvision the encoder's processor cannot be made, not even for texts."""
-    wanted, found = [Requirement("sentence-transformers[image]")], set()
+    gallery = write_gallery(tmp_path / "gallery", "user/named", is_encoder=True)
+    stage_gallery(gallery, tmp_path / "staged", "user/named")
+    card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
+    (install,) = re.findall(r"^pip install (.*)$", card, re.MULTILINE)
+    wanted, found = [Requirement(name) for name in shlex.split(install)], set()
     while wanted:
         one = wanted.pop()
         found.add(one.name)
