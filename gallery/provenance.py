@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from gallery.files import read_json
 from modeling_scalar.checking_scalar import place_of
+from modeling_scalar.joint_encoders_scalar import look_at
 from modeling_scalar.loading_scalar import model_fingerprint, weight_digests
 
 # The same weights for other libraries; nobody reads them here.
@@ -137,10 +138,12 @@ def describe(model: PreTrainedModel, model_path: str | os.PathLike, **settings: 
     Returns:
         `dict`: of what JSON can hold. An infinite `query_temperature` is the string `"inf"`, which `float` reads.
     """
+    folder = model_folder(model_path)
     return {
         "model": str(model_path),
-        "fingerprint": model_fingerprint(model_folder(model_path)),
+        "fingerprint": model_fingerprint(folder),
         "weights": weight_digests(model_path),
+        "is_encoder": look_at(folder) is not None,  # as its publisher has it, without code of ours
         "training": training_recipe(model_path),
         "query_temperature": _json_number(model.config.query_temperature),
         "score_options": {name: _json_number(value) for name, value in model.score_options().items()},

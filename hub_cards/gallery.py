@@ -10,7 +10,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,10 @@ from datasets.info import DatasetInfosDict
 from huggingface_hub import DatasetCardData, HfApi
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-from gallery.files import sha256_of, write_json
+from gallery.files import read_json, sha256_of, write_json
 from gallery.gallery import Gallery, MediaFile, calibration_of, is_gallery
 from gallery.windows import SEGMENT
+from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.loading_scalar import model_fingerprint, weight_digests
 from modeling_scalar.media_scalar import check_file, find_sidecar
@@ -44,11 +45,10 @@ _SHARD_BYTES = 500_000_000
 _BATCH_BYTES = 64_000_000  # rows held at once, and those of one row group
 _ON_CARD = (
     *("dim", "num_clips", "num_queries", "columns", "split", "model", "model_revision", "query_temperature"),
-    *("problems", "left_out", "media", "is_adapter", "is_encoder"),
+    *("problems", "left_out", "media", "model_kind"),
 )
 _CALIBRATION = {
-    "modality_scale": f"scale of the cosines of {', '.join(MODALITIES)}",
-    "modality_offset": "their offset",
+    f"modality_{name}": f"{name} of the cosines of {', '.join(MODALITIES)}" for name in ("scale", "offset")
 }
 _SIZES = {10**power: name for power, name in ((3, "1K"), (4, "10K"), (5, "100K"), (6, "1M"), (7, "10M"), (8, "100M"))}
 
@@ -134,6 +134,7 @@ def stage_gallery(
     model: str | None = None,
     model_revision: str | None = None,
     media: bool = False,
+    model_kind: str | None = None,
 ) -> None:
     """
     Lay a gallery out as a data set of the Hub, everything but its card.
@@ -148,6 +149,9 @@ def stage_gallery(
             which one did. By default the card names the model as the source does, as one that is not on the Hub.
         model_revision (`str`, *optional*): its commit.
         media (`bool`): also publish the videos of a gallery of search and the subtitle files beside them.
+        model_kind (`str`, *optional*): what `model` is: a `"model"` or an `"adapter"` with code beside it, or an
+            `"encoder"` as its publisher has it. By default what the source says, if it names the same model; where
+            nothing is known, the card does not say how texts are embedded.
 
     Raises:
         FileNotFoundError: the source, a data set of it, or a file to publish is not there.
@@ -166,6 +170,8 @@ def stage_gallery(
         _write_shards(
             folder / "queries", gallery.split, gallery.query_features, gallery.num_queries, gallery.read_queries
         )
+    if model_kind is None and model == gallery.description["metadata"].get("model"):
+        model_kind = gallery.description["model_kind"]
     copied = _copy_media(gallery.media, folder / "media") if gallery.media else None
     if copied is not None:
         logger.info("With %d media files of %d bytes.", copied["num_files"], copied["num_bytes"])
@@ -176,6 +182,7 @@ def stage_gallery(
         "num_present": dict(zip(MODALITIES, gallery.presence.sum(axis=0).tolist(), strict=True)),
         "model": model,
         "model_revision": model_revision,
+        "model_kind": None if model is None else model_kind,
         "media": copied,
     }
     write_json(description, folder / DESCRIPTION)
@@ -343,8 +350,27 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
 # Push ---------------------------------------------------------------------------------------------------------------
 
 
-def _check_made_by(api: HfApi, source: Path, model: str) -> None:
-    """Raise an error unless a model is on the Hub, with the weights that a gallery names, if it names any."""
+def _kind_of(files: Iterable[str], read_config: Callable[[], dict[str, Any]]) -> str | None:
+    """What kind of model a folder or a repository holds, `None` where that cannot be told; see [`stage_gallery`]."""
+    files = set(files)
+    try:
+        config = read_config()
+    except (OSError, ValueError):  # gated, absent or damaged: the vectors are published without it
+        return None
+    is_adapter = "adapter_config.json" in files
+    if "aggregation" in config:
+        return "adapter" if is_adapter else "model"
+    is_encoder = "modules.json" in files or config.get("model_type") in list(FAMILIES)  # it may be no text
+    return "encoder" if is_encoder and not is_adapter else None
+
+
+def _check_made_by(api: HfApi, source: Path, model: str) -> str | None:
+    """
+    Return what kind of model one on the Hub is.
+
+    Raises:
+        PublishError, ValueError: it is not there, or has other weights than the gallery names, if it names any.
+    """
     try:
         with explained(api, "model", model):
             info = api.model_info(model, files_metadata=True)
@@ -360,9 +386,15 @@ def _check_made_by(api: HfApi, source: Path, model: str) -> None:
             "that made it, or make it again."
         )
 
+    def read_config() -> dict[str, Any]:
+        with explained(api, "model", model):
+            return read_json(Path(api.hf_hub_download(model, "config.json", revision=info.sha)))
 
-def _model_of(source: Path, endpoint: str) -> tuple[str | None, str | None]:
-    """The id and commit on the Hub of the model that made a gallery, `None` where that is not known.
+    return _kind_of([file.rfilename for file in info.siblings], read_config)
+
+
+def _model_of(source: Path, endpoint: str) -> tuple[str | None, str | None, str | None]:
+    """The id, commit and kind on the Hub of the model that made a gallery, `None` where that is not known.
 
     Raises:
         ValueError: the model's folder holds other weights than those that made the gallery.
@@ -373,16 +405,17 @@ def _model_of(source: Path, endpoint: str) -> tuple[str | None, str | None]:
         made_by, identify = metadata["fingerprint"], model_fingerprint
     if not isinstance(name, str) or not Path(name).is_dir():
         is_id = isinstance(name, str) and not os.path.isabs(name) and name.count("/") <= 1
-        return (name, None) if is_id else (None, None)
-    place = read_record(Path(name), endpoint)
+        return (name if is_id else None), None, None
+    folder = Path(name)
+    place = read_record(folder, endpoint)
     if place is None:
-        return None, None
+        return None, None, None
     if identify(name) != made_by:
         raise ValueError(
             f"{source} was not made by the model that is in {name} now, so their vectors cannot be compared. Make it "
             "again, or name the model with --model."
         )
-    return place
+    return *place, _kind_of(os.listdir(folder), lambda: read_json(folder / "config.json"))
 
 
 def push_gallery(
@@ -410,14 +443,14 @@ def push_gallery(
         PublishError, FileNotFoundError, ValueError: as [`~hub_cards.model.push_model`].
     """
     api = api or HfApi()
-    revision = None
+    revision = kind = None
     if model is None:
-        model, revision = _model_of(source, api.endpoint)
+        model, revision, kind = _model_of(source, api.endpoint)
     if output is None and model not in (None, UNKNOWN) and revision is None:
-        _check_made_by(api, source, model)
+        kind = _check_made_by(api, source, model)
 
     def stage(folder: Path) -> None:
-        stage_gallery(source, folder, model, revision, media=media)
+        stage_gallery(source, folder, model, revision, media, kind)
 
     return push(KIND, target, details, stage, gallery_card, output, api, source if source.is_dir() else None)
 

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from datasets import Features, List, Value
-from huggingface_hub import try_to_load_from_cache
-from huggingface_hub.utils import HFValidationError
 
 from gallery.columns import CONCAT_COLUMNS, NORM_TOLERANCE, check_lists, column_of, lists_of, texts_of
 from gallery.files import read_json
@@ -22,7 +20,6 @@ from gallery.provenance import gallery_sha256
 from gallery.storage import verify
 from gallery.windows import place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.joint_encoders_scalar import look_at
 
 from .hub.privacy import without_folders
 
@@ -38,9 +35,10 @@ _CLIPS = ("clip_id", *MODALITIES, "presence")
 _OPTIONAL = (*CONCAT_COLUMNS, "gram", "duration", "problems")
 _QUERIES = ("query_id", "caption", "embedding", "clip_ids")
 # What the card reads of `metadata`, which may be written by hand.
-_IN_METADATA = {"weights": dict, "source": dict, "score_options": dict, "left_out": list} | dict.fromkeys(
-    ("model", "benchmark", "split"), str
-)
+_IN_METADATA = {
+    **{"weights": dict, "source": dict, "score_options": dict, "left_out": list, "is_encoder": bool},
+    **dict.fromkeys(("model", "benchmark", "split"), str),
+}
 # Paths below a common folder no lower than these would begin with the names of people or disks.
 _TOO_HIGH = ("/", "/home", "/Users")
 
@@ -254,20 +252,11 @@ def _file_names(paths: Iterable[str], source: Path) -> tuple[dict[str, str], str
     return {path: _relative(path, folder) for path in paths}, folder
 
 
-def _is_encoder(model: str | None) -> bool:
-    """Whether a model is a joint encoder as its publisher has it, without code of ours, as far as files here tell."""
-    if model is None:
-        return False
-    folder = Path(model)
-    if not folder.is_dir():
-        try:
-            config = try_to_load_from_cache(model, "config.json")
-        except HFValidationError:
-            return False
-        if not isinstance(config, str):
-            return False
-        folder = Path(config).parent
-    return not (folder / "adapter_config.json").exists() and look_at(folder) is not None
+def _kind_told(metadata: dict[str, Any]) -> str | None:
+    """What kind of model made a gallery by what that tells, `None` where it does not; see [`stage_gallery`]."""
+    if "adapter_model.safetensors" in (metadata.get("weights") or {}):
+        return "adapter"
+    return {True: "encoder", False: "model", None: None}[metadata.get("is_encoder")]
 
 
 def _open(source: Path, is_known: bool) -> Gallery:
@@ -322,16 +311,21 @@ def read_gallery(source: Path, is_known: bool, media: bool) -> PublishedRows:
 
     metadata = {name: value for name, value in gallery.metadata.items() if name not in ("left_out", "problems")}
     left_out = gallery.metadata.get("left_out")
+    failed = [file for file in gallery.files.values() if file.reason is not None]
+    clips = gallery.clips_of_files()  # windows of a file are there though others of it could not be read
     if left_out is not None or gallery.files:
-        failed = [file for file in gallery.files.values() if file.reason is not None]
         left_out = [{"clip_id": name, "reason": None} for name in left_out or ()] + [
-            {"clip_id": _relative(file.path, folder), "reason": shortened(file.reason)} for file in failed
+            {"clip_id": _relative(file.path, folder), "reason": shortened(file.reason)}
+            for file in failed
+            if file.path not in clips
         ]
     problems = [
         f"{names.get(name, name)}: {shortened(problem)}"
         for name, told in gallery.problems().items()
         for problem in told
-    ] + [without_folders(problem) for problem in gallery.metadata.get("problems", [])]
+    ]
+    problems += [f"{_relative(file.path, folder)}: {shortened(file.reason)}" for file in failed if file.path in clips]
+    problems += [without_folders(problem) for problem in gallery.metadata.get("problems", [])]
     facts = gallery.facts()
     description = facts | {
         "dtype": _precision(gallery.clips, facts["columns"]),
@@ -341,8 +335,7 @@ def read_gallery(source: Path, is_known: bool, media: bool) -> PublishedRows:
         "problems": problems,
         "left_out": left_out,
         "metadata": without_folders(metadata),
-        "is_adapter": "adapter_model.safetensors" in (metadata.get("weights") or {}),
-        "is_encoder": _is_encoder(metadata.get("model")),
+        "model_kind": _kind_told(metadata),
     }
     split = re.sub(r"\W+", "_", metadata.get("split") or "gallery")
     rows = PublishedRows(description, split, clip_ids, presence, gallery.clips, gallery.queries, source, names=names)

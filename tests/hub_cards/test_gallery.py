@@ -409,6 +409,22 @@ def test_windows_of_files_tell_no_folder_either(tmp_path):
     assert str(tmp_path) not in str(found.description)
 
 
+def test_a_file_of_which_some_windows_could_be_read_is_not_left_out(tmp_path):
+    saved_windows(tmp_path / "windows", tmp_path / "videos")
+    partly = "not all of its windows could be read: 60-90 s: reading stopped"
+    with GalleryWriter(tmp_path / "windows") as writer:
+        known = writer.gallery().files[str(tmp_path / "videos/a/talk.mp4")]
+        gone = str(tmp_path / "videos/gone.mp4")
+        writer.put_files([replace(known, reason=partly), MediaFile(gone, 1, 1, "", "it is cut off")])
+        writer.commit()
+    stage_gallery(tmp_path / "windows", tmp_path / "staged", "unknown")
+    description = json.loads((tmp_path / "staged" / "embeddings.json").read_text())
+    assert description["left_out"] == [{"clip_id": "gone.mp4", "reason": "it is cut off"}]
+    assert description["problems"] == ["a/talk.mp4#t=0,30: a/talk.mp4#t=0,30: dark", f"a/talk.mp4: {partly}"]
+    card = gallery_card(tmp_path / "staged", "user/windows", DETAILS)
+    assert "2 times something could not be read" in card and "could be read (1 clip):\n\n- gone.mp4: it is" in card
+
+
 def test_windows_share_the_published_file(tmp_path):
     names = saved_windows(tmp_path / "windows", tmp_path / "videos")
     stage_gallery(tmp_path / "windows", tmp_path / "staged", "unknown", media=True)
@@ -487,7 +503,7 @@ def blocks(card):
 
 def test_the_numbers_of_the_card_are_those_of_the_files(tmp_path):
     embeddings = saved_store(tmp_path / "store", problems=[f"clip {row}: *no* sound" for row in range(12)])
-    stage_gallery(tmp_path / "store", tmp_path / "staged", "user/adapter", COMMIT)
+    stage_gallery(tmp_path / "store", tmp_path / "staged", "user/adapter", COMMIT, model_kind="adapter")
     card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
     assert f"| clips | {CLIPS} |" in card and f"| captions | {QUERIES} |" in card
     for index, name in enumerate(MODALITIES):
@@ -531,12 +547,16 @@ def test_the_snippet_scores_as_the_model_does(tmp_path, temperature, calibration
         texts = torch.nn.functional.normalize(torch.randn(QUERIES, 3, DIM, generator=generator), dim=-1)
         embeddings = replace(embeddings, text_embeds=texts)
     embeddings.save(tmp_path / "store")
-    stage_gallery(tmp_path / "store", tmp_path / "staged", "user/model")
+    stage_gallery(tmp_path / "store", tmp_path / "staged", "user/model", model_kind="model")
     card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
     (tmp_path / "staged" / "README.md").write_text(card)
     check_card(tmp_path / "staged", "dataset")
     is_calibrated = bool(calibration) and calibration != {"modality_scale": [1, 1, 1]}
     assert ("made comparable" in card, "for each of video, audio, subtitle" in card) == (is_calibrated, per_modality)
+    for name, values in calibration.items():
+        row = f"{name.removeprefix('modality_')} of the cosines of video, audio, subtitle"
+        assert f"| {row} | {', '.join(map(str, values))} |" in card
+    assert "is the query temperature of the gallery." in card  # a calibration changes it, and not the model's
     given = "".join(f", {name}={values}" for name, values in calibration.items())
     tau = 'float("inf")' if temperature == "inf" else temperature
     assert f"modality_embeds, modality_mask, query_temperature={tau}{given})" in card
@@ -634,7 +654,7 @@ def test_the_snippet_takes_an_adapter_with_the_base_it_was_trained_on(
     push_adapter(tmp_path / "adapter", Target("user/adapter"), DETAILS, api=api)
     commit = api.model_info("user/adapter").sha
     push_model(tmp_path / "changed", Target("user/base"), DETAILS, api=api)
-    stage_gallery(tmp_path / "store", tmp_path / "staged", "user/adapter", commit)
+    stage_gallery(tmp_path / "store", tmp_path / "staged", "user/adapter", commit, model_kind="adapter")
     (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
     shutil.copy(tmp_path / "staged" / "README.md", tmp_path / "card.md")
     api.create_repo("user/gallery", repo_type="dataset")

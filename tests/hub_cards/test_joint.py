@@ -2,18 +2,23 @@
 
 import json
 import re
+import shlex
+import shutil
 import sys
+from importlib.metadata import distribution
 
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from packaging.requirements import Requirement
 
 from gallery.gallery import GalleryWriter
+from gallery.provenance import describe
 from hub_cards.adapter import adapter_card, push_adapter, stage_adapter
 from hub_cards.apps import SEARCH
 from hub_cards.card import Details
-from hub_cards.gallery import gallery_card, stage_gallery
-from hub_cards.hub.publishing import Target
+from hub_cards.gallery import gallery_card, push_gallery, stage_gallery
+from hub_cards.hub.publishing import Published, Target, write_record
 from hub_cards.model import model_card, push_model, stage_model
 from hub_cards.space import push_space
 from modeling_scalar import load_model
@@ -167,29 +172,149 @@ def test_the_app_loads_an_adapter_of_an_encoder_without_code(made, staged, run):
     torch.testing.assert_close(scores_of(model, processor), scores_here(made / run), atol=1e-6, rtol=0)
 
 
-def published_gallery(model, folder):
-    """The card of a gallery of one clip that a model made."""
+def write_gallery(folder, model, **metadata):
+    """A gallery of one clip."""
     vectors = torch.nn.functional.normalize(torch.randn(1, 3, 24), dim=-1)
-    with GalleryWriter(folder / "gallery") as writer:
-        writer.metadata = {"model": str(model), "query_temperature": 0.1, "weights": weight_digests(model)}
+    with GalleryWriter(folder) as writer:
+        writer.metadata = {"model": str(model), "query_temperature": 0.1} | metadata
         writer.put_clips(["clip"], vectors, torch.ones(1, 3, dtype=torch.bool))
         writer.commit()
-    stage_gallery(folder / "gallery", folder / "staged", "user/encoder")
-    return gallery_card(folder / "staged", "user/gallery", DETAILS)
+    return folder
 
 
-def test_the_card_of_a_gallery_embeds_texts_with_the_encoder_where_that_made_it(made, tmp_path):
-    card = published_gallery(made / "encoder", tmp_path)
-    assert 'SentenceTransformer("user/encoder", device="cpu")' in card and "AutoModel" not in card
-    assert "pip install datasets torch sentence-transformers\n" in card
+EMBEDDED_BY = {
+    "encoder": ("SentenceTransformer(", "sentence-transformers[image]"),
+    "model": ("AutoModel.from_pretrained(", '"transformers>=5.23" "peft>=0.21"'),
+    "adapter": ("PeftModel.from_pretrained(", '"transformers>=5.23" "peft>=0.21"'),
+}
+
+
+def kind_on(card):
+    """What kind of model texts are embedded with by a card, `None` if it does not say."""
     for block in blocks(card, "python"):
         compile(block, "card", "exec")
+    kinds = [kind for kind, parts in EMBEDDED_BY.items() if all(part in card for part in parts)]
+    assert len(kinds) <= 1, kinds
+    if not kinds:
+        assert "pip install datasets torch\n" in card and not any(word in card for word in ("import Auto", "[image]"))
+        assert card.count("](https://huggingface.co/user/named)") == 2 and "says how" in card
+    return kinds[0] if kinds else None
 
 
-@pytest.mark.parametrize(("run", "loaded"), [("model", "AutoModel"), ("heads", "model_class")])
-def test_the_card_of_a_gallery_embeds_texts_with_the_model_where_there_is_one(made, tmp_path, run, loaded):
-    card = published_gallery(made / run, tmp_path)
-    assert f"{loaded}.from_pretrained(" in card and "SentenceTransformer" not in card
+def upload(hub, folder, repo_id, patterns=("*.json",)):
+    """A model on the Hub, without its weights unless they are asked for."""
+    hub.api().create_repo(repo_id)
+    hub.api().upload_folder(repo_id=repo_id, folder_path=folder, allow_patterns=list(patterns))
+    return hub.repo(repo_id)
+
+
+def pushed_card(hub, gallery, model=None):
+    push_gallery(gallery, Target("user/gallery"), DETAILS, model=model, api=hub.api())
+    return hub.repo("user/gallery", "dataset").files()["README.md"].decode()
+
+
+@pytest.mark.parametrize(("kind", "name"), [("encoder", "encoder"), ("model", "model"), ("adapter", "heads")])
+def test_the_card_of_a_gallery_embeds_texts_with_the_kind_of_model_that_is_named(made, hub, tmp_path, kind, name):
+    """Whatever lies on this machine, and under the name that the gallery has for it."""
+    upload(hub, made / name, "user/named")
+    for number, made_by in enumerate(("user/named", made / "encoder", made / "model", "/gone/model")):
+        card = pushed_card(hub, write_gallery(tmp_path / str(number), made_by), "user/named")
+        assert kind_on(card) == kind and '"user/named"' in card, made_by
+
+
+def test_a_configuration_that_cannot_be_read_stops_no_gallery(made, hub, tmp_path):
+    upload(hub, made / "model", "somebody/gated").gated = "manual"
+    upload(hub, made / "model", "somebody/damaged")
+    hub.api().upload_file(path_or_fileobj=b"{", path_in_repo="config.json", repo_id="somebody/damaged")
+    for name in ("somebody/gated", "somebody/damaged"):
+        card = pushed_card(hub, write_gallery(tmp_path / name, tmp_path / "gone"), name)
+        assert kind_on(card.replace(name, "user/named")) is None
+
+
+def test_a_damaged_folder_stops_no_gallery_that_names_another_model(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{")
+    stage_gallery(write_gallery(tmp_path / "gallery", tmp_path / "model"), tmp_path / "staged", "user/named")
+    assert kind_on(gallery_card(tmp_path / "staged", "user/gallery", DETAILS)) is None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "kind"),
+    [
+        ({}, None),
+        ({"is_encoder": True}, "encoder"),
+        ({"is_encoder": False}, "model"),
+        ({"is_encoder": False, "weights": {"adapter_model.safetensors": "0" * 64}}, "adapter"),
+        ({"is_encoder": True, "model": "google/embeddinggemma-2"}, None),  # another one is named
+    ],
+)
+def test_a_dry_run_knows_the_kind_of_the_model_from_the_gallery_alone(tmp_path, metadata, kind):
+    gallery = write_gallery(tmp_path / "gallery", **{"model": "user/named"} | metadata)
+    push_gallery(gallery, Target("user/gallery"), DETAILS, model="user/named", output=tmp_path / "staged")
+    assert kind_on((tmp_path / "staged" / "README.md").read_text()) == kind
+
+
+@pytest.mark.parametrize(("name", "kind"), [("model", "model"), ("heads", "adapter")])
+def test_a_pushed_folder_tells_the_kind_of_the_model(made, hub, tmp_path, name, kind):
+    folder = shutil.copytree(made / name, tmp_path / name)
+    write_record(folder, hub.url, Published("user/named", "f" * 40, hub.url, None, True))
+    gallery = write_gallery(tmp_path / "gallery", folder, weights=weight_digests(folder))
+    push_gallery(gallery, Target("user/gallery"), DETAILS, output=tmp_path / "staged", api=hub.api())
+    card = (tmp_path / "staged" / "README.md").read_text()
+    assert kind_on(card) == kind and f'snapshot_download("user/named", revision="{"f" * 40}")' in card
+
+
+@pytest.mark.parametrize(("name", "is_encoder"), [("encoder", True), ("model", False), ("heads", False)])
+def test_a_gallery_notes_whether_an_encoder_without_code_made_it(made, name, is_encoder):
+    model, _ = load_model(made / name)
+    assert describe(model, made / name)["is_encoder"] is is_encoder
+
+
+def test_what_the_card_of_an_encoders_gallery_installs_reads_pictures(tmp_path):
+    """Without torchvision the encoder's processor cannot be made, not even for texts."""
+    gallery = write_gallery(tmp_path / "gallery", "user/named", is_encoder=True)
+    stage_gallery(gallery, tmp_path / "staged", "user/named")
+    card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
+    (install,) = re.findall(r"^pip install (.*)$", card, re.MULTILINE)
+    wanted, found = [Requirement(name) for name in shlex.split(install)], set()
+    while wanted:
+        one = wanted.pop()
+        found.add(one.name)
+        for line in (distribution(one.name).requires or []) if one.extras else []:
+            needed = Requirement(line)
+            if needed.marker and any(needed.marker.evaluate({"extra": extra}) for extra in one.extras):
+                wanted.append(needed)
+    assert {"torchvision", "pillow"} <= {name.lower() for name in found}
+
+
+OF_THE_CARD = """
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+if find_spec("torchvision") is None:
+    sys.path.insert(0, {root!r})
+    from tests.modeling_scalar.joint_reference import stand_in
+
+    stand_in()
+space = {{}}
+for block in Path("card.md").read_text().split("```python\\n")[1:]:
+    exec(block.split("```")[0], space)
+torch.save(space["query"], "found.pt")
+"""
+
+
+@pytest.mark.slow
+def test_the_snippet_takes_the_encoder_as_it_is_published(made, hub, run_python, tmp_path):
+    upload(hub, made / "encoder", "user/encoder", patterns=["*"])
+    (tmp_path / "card.md").write_text(pushed_card(hub, write_gallery(tmp_path / "gallery", "user/encoder")))
+    run_python(OF_THE_CARD.format(root=str(SEARCH.parents[2])))
+    model, processor = load_model(made / "encoder")
+    with torch.no_grad():
+        expected = model.embed_text(**processor(text=["a low bell"]))[0]
+    torch.testing.assert_close(torch.load(tmp_path / "found.pt"), expected, rtol=0, atol=1e-6)
 
 
 def test_an_encoder_without_code_has_no_app(made, hub):
