@@ -247,7 +247,9 @@ def test_of_windows_the_subtitles_are_those_shown_in_them_and_what_is_left_out_i
     caplog.set_level("INFO", "eval")
     found, _ = calibrate(config)
     assert (found.num_queries, found.num_clips) == (4, 6)
-    assert "The subtitles of 1 clips cannot be read any more" in caplog.text and "gone.mp4#t=0,30" in caplog.text
+    assert (
+        "Of some clips (1) the subtitles cannot be read any more" in caplog.text and "gone.mp4#t=0,30" in caplog.text
+    )
     assert "2 of 6 clips with picture or sound have no subtitle that can be read" in caplog.text
     assert " parameters in bfloat16, " in caplog.text
     assert json.loads((place / "out" / "calibration.json").read_text())["clips_without_subtitle"] == 2

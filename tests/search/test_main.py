@@ -59,7 +59,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (FakeModel(), FakeProcessor()))
     for name in ("model", "other"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(name)
+        (tmp_path / name / "config.json").write_text(json.dumps({"name": name}))
         (tmp_path / name / "model.safetensors").write_bytes(b"")
     (tmp_path / "clips" / "[red]").mkdir(parents=True)
     (tmp_path / "clips" / "[red]" / "dog [bold]1.mp4").write_text("video audio")
