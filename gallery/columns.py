@@ -11,10 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from gallery.screening import Codes, encode
 from modeling_scalar.configuration_scalar import CONCATENATIONS, MODALITIES
 
 CONCAT_COLUMNS = tuple("_".join(("concat", *names)) for names in CONCATENATIONS)
 """Columns of what the concatenation heads of some checkpoints give."""
+CODE_COLUMNS = tuple(f"{name}_codes" for name in MODALITIES)
+"""Columns of the vectors in eight bits, with `code_scale` and `code_error` beside them; see [`~gallery.screening`]."""
 DTYPES = {"float16": torch.float16, "float32": torch.float32}
 """Precisions in which vectors are kept."""
 NORM_TOLERANCE = 0.01
@@ -92,6 +95,7 @@ def clip_table(
     durations: Sequence[float | None] | None = None,
     problems: Sequence[Sequence[str]] | None = None,
     dtype: str | None = None,
+    has_codes: bool = False,
 ) -> pa.Table:
     """
     Lay clips out as they are stored.
@@ -104,10 +108,11 @@ def clip_table(
         durations (`list`, *optional*): of the sound in seconds, `None` where unknown.
         problems (`list`, *optional*): of each clip, what could not be read and counts as absent.
         dtype (`str`, *optional*): `"float16"` or `"float32"`; by default that of `modality_embeds`.
+        has_codes (`bool`): add the vectors in eight bits, by which large galleries are searched.
 
     Returns:
         `pa.Table` with the columns `clip_id`, one per modality, `presence`, `gram` (see [`gram_of`]), those of
-        concatenation heads if given, `duration` and `problems`.
+        codes and of concatenation heads if there are any, `duration` and `problems`.
     """
     precision = precision_of(dtype or str(modality_embeds.dtype).removeprefix("torch."))
     embeds = torch.where(modality_mask[..., None], modality_embeds, modality_embeds.new_zeros(())).to(precision)
@@ -116,6 +121,10 @@ def clip_table(
     columns |= {name: fixed_lists(rows) for name, rows in zip(MODALITIES, vectors, strict=True)}
     columns["presence"] = fixed_lists(modality_mask)
     columns["gram"] = fixed_lists(gram_of(vectors).flatten(1))
+    if has_codes:
+        codes = encode(vectors)
+        columns |= {name: fixed_lists(rows) for name, rows in zip(CODE_COLUMNS, codes.codes, strict=True)}
+        columns |= {"code_scale": pa.array(codes.scale.numpy()), "code_error": pa.array(codes.error.numpy())}
     if concat_embeds is not None:
         concat_embeds = concat_embeds.to(precision)
         columns |= {name: fixed_lists(concat_embeds[:, index]) for index, name in enumerate(CONCAT_COLUMNS)}
@@ -254,6 +263,18 @@ def matrix_of(chunk: pa.Array, length: int, where: Any = "a column") -> torch.Te
         return torch.from_numpy(array)
 
 
+def codes_of(rows: pa.Table | pa.RecordBatch, where: Any) -> Codes | None:
+    """The vectors of clips in eight bits, in place; `None` if they are not kept. A table must be of one chunk."""
+    if CODE_COLUMNS[0] not in rows.schema.names:
+        return None
+    chunks = [column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for column in rows.columns]
+    named = dict(zip(rows.schema.names, chunks, strict=True))
+    codes = [matrix_of(named[name], named[name].type.list_size, where) for name in CODE_COLUMNS]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        return Codes(codes, *(torch.from_numpy(named[name].to_numpy()) for name in ("code_scale", "code_error")))
+
+
 def stacked(table: pa.Table, names: Sequence[str], where: Any, boolean: bool = False) -> torch.Tensor:
     """Copy columns of lists of one length into one tensor, `(rows, columns, length)`: bool, float16 or float32."""
     lengths = {check_lists(table, name, where, boolean) for name in names}
@@ -290,12 +311,14 @@ def off_unit(embeds: torch.Tensor) -> torch.Tensor:
 
 
 __all__ = [
+    "CODE_COLUMNS",
     "CONCAT_COLUMNS",
     "DTYPES",
     "NORM_TOLERANCE",
     "check_lists",
     "check_type",
     "clip_table",
+    "codes_of",
     "column_of",
     "fixed_lists",
     "from_utf8",

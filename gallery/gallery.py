@@ -5,9 +5,10 @@ On disk it is three tables (see [`~gallery.storage`]), each of which `datasets.l
 `clips/`
     `clip_id` (string); `video`, `audio`, `subtitle` (lists of D floats): unit vectors, zero where the clip lacks the
     modality; `presence` (list of 3 bools): which of the three it has, in this order; `gram` (list of 9 floats): their
-    Gram matrix, see [`~gallery.columns.gram_of`]; `concat_video_audio`, `concat_video_subtitle` and
-    `concat_video_audio_subtitle` of checkpoints with concatenation heads; `duration` of the sound in seconds, if
-    known; `problems` (list of strings): what could not be read and counts as absent.
+    Gram matrix, see [`~gallery.columns.gram_of`]; `video_codes`, `audio_codes`, `subtitle_codes` (lists of D bytes),
+    `code_scale` and `code_error`: the vectors in eight bits, see [`~gallery.screening`]; `concat_video_audio`,
+    `concat_video_subtitle` and `concat_video_audio_subtitle` of checkpoints with concatenation heads; `duration` of
+    the sound in seconds, if known; `problems` (list of strings): what could not be read and counts as absent.
 `queries/`
     `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector, or one for each modality (3 D
     floats); `clip_ids` (list of strings): the clips that the query describes. Only benchmarks have them.
@@ -39,10 +40,12 @@ import pyarrow as pa
 import torch
 
 from gallery.columns import (
+    CODE_COLUMNS,
     CONCAT_COLUMNS,
     check_lists,
     check_type,
     clip_table,
+    codes_of,
     from_utf8,
     is_string,
     listed,
@@ -59,6 +62,7 @@ from gallery.columns import (
 from gallery.older import is_older, read_older
 from gallery.provenance import gallery_sha256
 from gallery.ranking import Piece, pieces_of, rank
+from gallery.screening import are_codes_of
 from gallery.storage import MANIFEST, Part, Writer, has_lost_its_manifest, read_snapshot
 from gallery.storage import verify as verify_files
 from gallery.windows import SEGMENT, place_of_clip
@@ -96,6 +100,21 @@ class Hit:
     presence: dict[str, bool]
 
 
+class Hits(list):
+    """
+    The hits of one query, best first, and how they were found.
+
+    Args:
+        hits (`list[Hit]`).
+        num_clips (`int`): in the gallery.
+        num_scored (`int`): clips that were scored in full; all others are proved not to be among the best.
+    """
+
+    def __init__(self, hits: Iterable[Hit], num_clips: int, num_scored: int):
+        super().__init__(hits)
+        self.num_clips, self.num_scored = num_clips, num_scored
+
+
 def is_gallery(path: str | os.PathLike) -> bool:
     """Whether a folder holds embedded clips, in today's format or an older one, though maybe damaged."""
     path = Path(path)
@@ -114,6 +133,11 @@ def _check_clips(table: pa.Table, where: Any, dim: int | None) -> int:
     if "gram" in table.column_names:
         check_lists(table, "gram", where, length=len(MODALITIES) ** 2)
         check_type(table, "gram", where, lambda kind: pa.types.is_float32(kind.value_type), "lists of float32")
+    if CODE_COLUMNS[0] in table.column_names:
+        for name in CODE_COLUMNS:
+            check_type(table, name, where, lambda kind: kind == pa.list_(pa.int8(), dim), f"lists of {dim} bytes")
+        for name in ("code_scale", "code_error"):
+            check_type(table, name, where, pa.types.is_float32, "float32")
     if "duration" in table.column_names:
         check_type(table, "duration", where, pa.types.is_floating, "floats", nullable=True)
     return dim
@@ -324,6 +348,11 @@ class Gallery:
         kinds = {str(part.table.column(MODALITIES[0]).type.value_type) for part in self._parts[:1]}
         return None if not kinds else "float16" if kinds == {"halffloat"} else "float32"
 
+    @property
+    def has_codes(self) -> bool:
+        """Whether the vectors are kept in eight bits too."""
+        return bool(self._parts) and CODE_COLUMNS[0] in self._parts[0].table.column_names
+
     def check_model(self, model: str, fingerprint: str, must_know: bool = False) -> None:
         """
         Raise a ValueError if this gallery was made by another model.
@@ -431,7 +460,9 @@ class Gallery:
         if self.clips is None:
             return
         start = 0
-        for batch in self.clips.select(["clip_id", *MODALITIES, "presence"]).to_batches(_COPIED_ROWS):
+        names = ["clip_id", *MODALITIES, "presence"]
+        names += [*CODE_COLUMNS, "code_scale", "code_error"] if self.has_codes else []
+        for batch in self.clips.select(names).to_batches(_COPIED_ROWS):
             rows = pa.Table.from_batches([batch])
             mask = stacked(rows, ["presence"], self.path, boolean=True)[:, 0]
             embeds = stacked(rows, MODALITIES, self.path)
@@ -439,6 +470,11 @@ class Gallery:
             filled = (embeds[~mask] != 0).any()
             if "gram" in self.clips.column_names and filled:
                 raise ValueError(f"Vectors of absent modalities must be zero in {self.path}; some are not.")
+            codes = codes_of(batch, self.path)
+            wrong = [] if codes is None else ~are_codes_of(codes, embeds.unbind(1))
+            if len(wrong) and wrong.any():
+                told = [self.clip_ids[start + row] for row in wrong.nonzero().flatten().tolist()]
+                raise ValueError(f"Vectors in eight bits in {self.path} are not those of the clips {listed(told)}.")
             start += len(rows)
         if len(set(self.clip_ids)) != len(self.clip_ids):
             repeated = sorted(name for name, count in Counter(self.clip_ids).items() if count > 1)
@@ -477,6 +513,7 @@ class Gallery:
         dtype: str | None = None,
         project: Callable[[str, torch.Tensor], torch.Tensor] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        has_codes: bool = True,
     ) -> "Gallery":
         """
         Write all of it to a new folder in today's format, piece by piece.
@@ -487,13 +524,14 @@ class Gallery:
             project (`Callable`, *optional*): makes other vectors of these; called with `"text"` or a modality, and
                 with vectors of it `(rows, D)`.
             metadata (`Mapping`, *optional*): by default that of this gallery.
+            has_codes (`bool`): whether it keeps its vectors in eight bits too.
 
         Raises:
             ValueError: the folder holds something, or a vector is not as it must be.
         """
         if self.clips is None:
             raise ValueError(f"{self.path} holds no clips.")
-        with GalleryWriter(folder, dtype or self.dtype) as writer:
+        with GalleryWriter(folder, dtype or self.dtype, has_codes) as writer:
             writer.metadata = dict(self.metadata if metadata is None else metadata)
             for batch in self.clips.to_batches(_COPIED_ROWS):
                 clip_ids, embeds, mask, *others = self._columns(pa.Table.from_batches([batch]))
@@ -535,10 +573,16 @@ class Gallery:
         k: int = 10,
         query_temperature: float | None = None,
         method: str = "scalar",
+        *,
+        modalities: Sequence[str] | None = None,
+        allowed: torch.Tensor | None = None,
         **score_parameters: float,
-    ) -> list[list[Hit]]:
+    ) -> "list[Hits]":
         """
-        Find the k best clips of each query, exactly: every clip is scored.
+        Find the k best clips of each query, exactly.
+
+        Scores are computed of every clip; that of SCALAR is first bounded in eight bits, and computed in float64 where
+        the bound does not prove that the clip is not among the best (see [`~gallery.screening`]).
 
         Args:
             text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, 3, D)` with a vector for each modality): unit
@@ -546,11 +590,14 @@ class Gallery:
             k (`int`): hits per query; fewer come back where the gallery has fewer clips that `method` can score.
             query_temperature (`float`, *optional*): the gallery's own when None.
             method (`str`): as in `retrieval_scores`. A clip for which it is not defined is no hit.
+            modalities (`list[str]`, *optional*): what of a clip is looked at, by default all; clips that have nothing
+                of it are no hits.
+            allowed (`torch.BoolTensor` of shape `(N,)`, *optional*): which clips may be hits, in gallery order.
             score_parameters (`float`): what the method learned, the other keyword arguments of `retrieval_scores`. The
                 scale and offset of modalities are the gallery's own unless they are given.
 
         Returns:
-            `list[list[Hit]]`: per query, best first; equal scores in gallery order.
+            `list[Hits]`: per query, best first; equal scores in gallery order.
 
         Raises:
             ValueError: shape or norm of `text_embeds`, or a number is out of its range.
@@ -571,16 +618,56 @@ class Gallery:
         temperature = self.query_temperature if query_temperature is None else query_temperature
         options = {"query_temperature": temperature} | self.calibration | score_parameters
         weighing = {name: options[name] for name in WEIGHING if name in options}
-        results = []
+        seen, results = self._seen(modalities), []
+        pieces = self._limited(self._pieces_of(seen), allowed)
         for queries in text_embeds.split(_QUERY_BLOCK):
-            scores, rows = rank(self._pieces, queries, min(k, len(self)), method, **options)
-            results += [
-                self._hits(*of_query, method, weighing) for of_query in zip(queries, scores, rows, strict=True)
-            ]
+            ranking = rank(pieces, queries, min(k, len(self)), method, **options)
+            for query, scores, rows, num_scored in zip(queries, *ranking, strict=True):
+                hits = self._hits(query, scores, rows, method, weighing, seen)
+                results.append(Hits(hits, len(self), int(num_scored)))
         return results
 
+    @staticmethod
+    def _seen(modalities: Sequence[str] | None) -> tuple[bool, ...]:
+        names = MODALITIES if modalities is None else tuple(modalities)
+        if not names or not set(names) <= set(MODALITIES):
+            raise ValueError(f"`modalities` must name some of {MODALITIES}, got {names}.")
+        return tuple(name in names for name in MODALITIES)
+
+    def _pieces_of(self, seen: tuple[bool, ...]) -> list[Piece]:
+        """The clips with what is looked at; made once for each choice."""
+        if seen not in self._partial:
+            self._partial[seen] = [piece.looking_at(torch.tensor(seen)) for piece in self._pieces]
+        return self._partial[seen]
+
+    @cached_property
+    def _partial(self) -> dict[tuple[bool, ...], list[Piece]]:
+        return {(True,) * len(MODALITIES): self._pieces}
+
+    def _limited(self, pieces: list[Piece], allowed: torch.Tensor | None) -> list[Piece]:
+        """The clips of which only those may be found that are allowed, in gallery order."""
+        if allowed is None:
+            return pieces
+        if allowed.dtype != torch.bool or allowed.shape != (len(self),):
+            raise ValueError(
+                f"`allowed` must be a bool tensor of shape {(len(self),)}, got {allowed.dtype} {tuple(allowed.shape)}."
+            )
+        limited, first = [], 0
+        for piece in pieces:
+            here = torch.ones(len(piece.clips), dtype=torch.bool).index_fill(0, piece.removed, False)
+            count = int(here.sum())
+            limited.append(piece.limited(here.masked_scatter(here, allowed[first : first + count])))
+            first += count
+        return limited
+
     def _hits(
-        self, query: torch.Tensor, scores: torch.Tensor, rows: torch.Tensor, method: str, weighing: Mapping[str, Any]
+        self,
+        query: torch.Tensor,
+        scores: torch.Tensor,
+        rows: torch.Tensor,
+        method: str,
+        weighing: Mapping[str, Any],
+        seen: tuple[bool, ...],
     ) -> list[Hit]:
         found = scores > -math.inf
         scores, rows = scores[found], rows[found]
@@ -597,7 +684,7 @@ class Gallery:
         weights = [None] * len(rows)
         if METHODS[method].weights == "query":
             embeds = stacked(table, MODALITIES, self.path)
-            lines = query_weights(query[None], embeds, mask, **weighing)[0].tolist()  # (K, 3)
+            lines = query_weights(query[None], embeds, mask & torch.tensor(seen), **weighing)[0].tolist()  # (K, 3)
             weights = [dict(zip(MODALITIES, line, strict=True)) for line in lines]
         named = zip(texts_of(table, "clip_id", self.path), scores.tolist(), weights, mask.tolist(), strict=True)
         return [
@@ -643,18 +730,21 @@ class GalleryWriter(Writer):
     Args:
         folder (`str`): a gallery of today's format, or a new or empty folder.
         dtype (`str`): precision of the vectors of a new gallery, `"float16"` or `"float32"`.
+        has_codes (`bool`): whether a new gallery also keeps its vectors in eight bits, by which it is searched faster.
 
     Raises:
         ValueError: another process writes, the folder holds something else or an older format, it is damaged, or
             `dtype` is unknown.
     """
 
-    def __init__(self, folder: str | os.PathLike, dtype: str = "float16"):
+    def __init__(self, folder: str | os.PathLike, dtype: str = "float16", has_codes: bool = True):
         precision_of(dtype)
         check_format(Path(folder))
         self._indexed: dict[tuple[str, str], dict[str, int]] = {}  # of each shard, the row of each key
         super().__init__(folder)
-        self.dtype = Gallery(self.snapshot.parts.get("clips", ())).dtype or dtype
+        known = Gallery(self.snapshot.parts.get("clips", ()))
+        self.dtype = known.dtype or dtype
+        self.has_codes = has_codes if known.dtype is None else known.has_codes
 
     def _check(self) -> None:
         gallery = self.gallery()
@@ -711,7 +801,8 @@ class GalleryWriter(Writer):
         twice = sorted(self._pending.intersection(clip_ids))
         if twice:
             raise ValueError(f"Clips can be put once before a commit; put again were {listed(twice)}.")
-        rows = clip_table(clip_ids, modality_embeds, modality_mask, concat_embeds, durations, problems, self.dtype)
+        about = concat_embeds, durations, problems, self.dtype, self.has_codes
+        rows = clip_table(clip_ids, modality_embeds, modality_mask, *about)
         self.append("clips", rows)
         self._drop("clips", clip_ids)
         self._pending.update(clip_ids)
@@ -767,6 +858,7 @@ __all__ = [
     "Gallery",
     "GalleryWriter",
     "Hit",
+    "Hits",
     "MediaFile",
     "calibration_of",
     "check_files",

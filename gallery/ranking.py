@@ -1,5 +1,6 @@
-"""Exact ranking over a gallery, from the mapped vectors and the Gram matrices stored with them: half-precision
-vectors are converted a tile at a time, and nothing else is copied.
+"""Exact ranking over a gallery, from the mapped vectors and what is stored with them: half-precision vectors are
+converted a tile at a time, and nothing else is copied. SCALAR's score is screened in low precision, with proof (see
+[`~gallery.screening`]), other scores are computed of every clip.
 
 Shapes: Q queries, N clips, D dimensions, K hits.
 """
@@ -7,11 +8,13 @@ Shapes: Q queries, N clips, D dimensions, K hits.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 
-from gallery.columns import CONCAT_COLUMNS, NORM_TOLERANCE, check_lists, gram_of, matrix_of, stacked
+from gallery.columns import CONCAT_COLUMNS, NORM_TOLERANCE, check_lists, codes_of, gram_of, matrix_of, stacked
+from gallery.screening import Codes, Screened, find_best, multiplies_eight_bits
 from gallery.storage import Part
 from modeling_scalar.aggregation_scalar import METHODS, Clips, Pairs, ScoreOptions, check_method
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -21,16 +24,54 @@ _WHERE = "a gallery"
 _MIN_NORM = MIN_NORM[torch.float32]
 # Clips whose scores are computed and looked through at once, for few queries and for many: the scores stay in cache.
 _FEW, _BLOCK_OF_FEW, _BLOCK = 16, 16_384, 2_048
+_PAIRS_AT_ONCE = 2**22  # that may be among the best
 _SCORES_AT_ONCE = 2**26  # where all scores of a query are needed
 
 
 @dataclass(eq=False)
 class Piece:
-    """Clips that lie in one place: the number of the first, what scores read of them, and which are removed."""
+    """Clips that lie in one place: the number of the first, what scores read of them, and which are removed. Where it
+    `is_partial`, vectors that count as absent are not zero."""
 
     start: int
     clips: Clips
     removed: torch.Tensor
+    codes: Codes | None = None
+    is_partial: bool = False
+
+    @cached_property
+    def screened(self) -> Screened:
+        """The clips as they are screened; codes are of use where the machine multiplies them."""
+        allowed = self.clips.modality_mask.any(1).index_fill(0, self.removed, False)
+        return Screened(self.start, self.clips, allowed, self.codes if multiplies_eight_bits() else None)
+
+    def looking_at(self, modalities: torch.Tensor) -> "Piece":
+        """The same clips with some modalities `(3,)` alone; vectors of the others are where they were."""
+        clips, mask = self.clips, self.clips.modality_mask & modalities
+        gram = clips.gram * (mask[:, :, None] & mask[:, None])
+        fewer = Clips(clips.modalities, mask, clips.concat_embeds, min_norm=clips.min_norm, gram=gram)
+        return Piece(self.start, fewer, self.removed, self.codes, is_partial=True)
+
+    def limited(self, allowed: torch.Tensor) -> "Piece":
+        """The same clips, of which only some `(N,)` may be found."""
+        removed = (~allowed).index_fill(0, self.removed, True).nonzero().flatten()
+        limited = Piece(self.start, self.clips, removed, self.codes, self.is_partial)
+        limited.screened = self.screened.limited(allowed)
+        return limited
+
+    def tile(self, columns: slice) -> Clips:
+        """Some of the clips, with zeros where nothing is looked at."""
+        clips = self.clips[columns]
+        return clips.masked(clips.modality_mask) if self.is_partial else clips
+
+
+class Ranking(NamedTuple):
+    """The best clips of each query: `scores` and `rows` `(Q, K)`, best first, and `num_scored` `(Q,)`, how many were
+    scored exactly. The others cannot be among the best."""
+
+    scores: torch.Tensor
+    rows: torch.Tensor
+    num_scored: torch.Tensor
 
 
 def _damaged() -> ValueError:
@@ -85,7 +126,7 @@ def pieces_of(parts: Sequence[Part]) -> list[Piece]:
                 gram=gram,
             )
             inside = (removed >= first) & (removed < first + len(batch))
-            pieces.append(Piece(start + first, clips, removed[inside] - first))
+            pieces.append(Piece(start + first, clips, removed[inside] - first, codes_of(batch, _WHERE)))
             first += len(batch)
         start += len(part.table)
     return pieces
@@ -132,6 +173,7 @@ def _rank_whole(
         return joined[rows] if len(removed) else joined
 
     heads = [piece.clips.concat_embeds for piece in pieces]
+    partial = any(piece.is_partial for piece in pieces)
     clips = Clips(
         tuple(whole(columns) for columns in zip(*(piece.clips.modalities for piece in pieces), strict=True)),
         whole(piece.clips.modality_mask for piece in pieces),
@@ -139,6 +181,7 @@ def _rank_whole(
         min_norm=_MIN_NORM,
         gram=whole(piece.clips.gram for piece in pieces),
     )
+    clips = clips.masked(clips.modality_mask) if partial else clips
     found = []
     for queries in text_embeds.split(max(1, _SCORES_AT_ONCE // max(1, len(clips)))):
         scores = Pairs(queries, clips, options).scores(method)
@@ -147,12 +190,25 @@ def _rank_whole(
     return tuple(map(torch.cat, zip(*found, strict=True)))
 
 
+def _screen(
+    pieces: Sequence[Piece], text_embeds: torch.Tensor, k: int, num_rows: int, options: ScoreOptions
+) -> Ranking:
+    """Rank by SCALAR's score; so many queries at once that what may be found of them has room."""
+    parts, found = [piece.screened for piece in pieces], []
+    for queries in text_embeds.split(max(1, _PAIRS_AT_ONCE // (num_rows if 4 * k > num_rows else 4 * k))):
+        try:
+            found.append(find_best(parts, queries, min(k, num_rows), options))
+        except FloatingPointError as error:
+            raise _damaged() from error
+    scores, rows, num_scored = map(torch.cat, zip(*found, strict=True))
+    rows = rows.masked_fill(scores == -math.inf, 0)
+    return Ranking(scores.float(), rows, num_scored)
+
+
 @torch.no_grad()
-def rank(
-    pieces: Sequence[Piece], text_embeds: torch.Tensor, k: int, method: str, **options: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
+def rank(pieces: Sequence[Piece], text_embeds: torch.Tensor, k: int, method: str, **options: Any) -> Ranking:
     """
-    Find the k best clips of each query; every clip is scored.
+    Find the k best clips of each query, exactly.
 
     Args:
         pieces (`list[Piece]`): of [`pieces_of`].
@@ -161,8 +217,8 @@ def rank(
         method (`str`), options: as in [`~modeling_scalar.aggregation_scalar.retrieval_scores`].
 
     Returns:
-        Scores and rows, `(Q, K)` each, best first, equal scores in the order of the gallery; K is at most `k` and the
-        number of rows. A row that is removed or that the method does not cover scores `-inf`.
+        [`Ranking`]: equal scores in the order of the gallery; K is at most `k` and the number of rows. A row that is
+        removed or that the method does not cover scores `-inf`. Of `"scalar"` the order is that of scores in float64.
 
     Raises:
         ValueError: the method is unknown or does not take texts with a vector for each modality, an option is out of
@@ -172,20 +228,23 @@ def rank(
     score_options = ScoreOptions(**options)
     num_rows = sum(len(piece.clips) for piece in pieces)
     best = text_embeds.new_empty(len(text_embeds), 0), torch.empty(len(text_embeds), 0, dtype=torch.long)
+    all_of_them = torch.full((len(text_embeds),), num_rows - sum(len(piece.removed) for piece in pieces))
     if not num_rows or not len(text_embeds):
-        return best
+        return Ranking(*best, all_of_them)
+    if method == "scalar":
+        return _screen(pieces, text_embeds, k, num_rows, score_options)
     if METHODS[method].whole or 4 * k > num_rows:
-        return _rank_whole(pieces, text_embeds, k, method, score_options)
+        return Ranking(*_rank_whole(pieces, text_embeds, k, method, score_options), all_of_them)
     size = _BLOCK_OF_FEW if len(text_embeds) <= _FEW else _BLOCK
     for piece in pieces:
         for start in range(0, len(piece.clips), size):
-            scores = Pairs(text_embeds, piece.clips[start : start + size], score_options).scores(method)
+            scores = Pairs(text_embeds, piece.tile(slice(start, start + size)), score_options).scores(method)
             if len(piece.removed):
                 inside = (piece.removed >= start) & (piece.removed < start + size)
                 scores[:, piece.removed[inside] - start] = -math.inf
             _check_scores(scores)
             best = _merge(best, scores, piece.start + start, k)
-    return best
+    return Ranking(*best, all_of_them)
 
 
-__all__ = ["Piece", "pieces_of", "rank"]
+__all__ = ["Piece", "Ranking", "pieces_of", "rank"]

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Features, List, Value
 
-from gallery.columns import CONCAT_COLUMNS, NORM_TOLERANCE, check_lists, column_of, lists_of, texts_of
+from gallery.columns import CODE_COLUMNS, CONCAT_COLUMNS, NORM_TOLERANCE, check_lists, column_of, lists_of, texts_of
 from gallery.files import read_json
 from gallery.gallery import Gallery, MediaFile, is_gallery
 from gallery.older import is_older
@@ -32,7 +32,8 @@ NUM_NAMED = 10
 """How many entries of a long list are named."""
 
 _CLIPS = ("clip_id", *MODALITIES, "presence")
-_OPTIONAL = (*CONCAT_COLUMNS, "gram", "duration", "problems")
+_DERIVED = ("gram", *CODE_COLUMNS, "code_scale", "code_error")  # of the vectors: not published
+_OPTIONAL = (*CONCAT_COLUMNS, *_DERIVED, "duration", "problems")
 _QUERIES = ("query_id", "caption", "embedding", "clip_ids")
 # What the card reads of `metadata`, which may be written by hand.
 _IN_METADATA = {

@@ -21,7 +21,7 @@ from commands.errors import Commands, run_command, say, show
 from commands.options import Device, Limit, ModelDtype
 
 if TYPE_CHECKING:
-    from gallery.gallery import GalleryWriter, Hit
+    from gallery.gallery import GalleryWriter, Hit, Hits
     from gallery.windows import Place
 
     from .indexing import IndexReport
@@ -251,6 +251,12 @@ def query(
     model: Annotated[str | None, typer.Option(help="Where the gallery's model is now, if not where it was.")] = None,
     device: Device = None,
     model_dtype: ModelDtype = None,
+    mask: Annotated[
+        list[str] | None, typer.Option(help="A modality that is not looked at: video, audio or subtitle. Repeatable.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Of the query's weights: the lower, the more the best modality decides.")
+    ] = None,
     per_file: Annotated[
         bool, typer.Option("--per-file", help="Of a gallery of windows, show each file once, by its best one.")
     ] = False,
@@ -264,11 +270,14 @@ def query(
     from gallery.provenance import model_folder
     from gallery.windows import SEGMENT, Place, place_of_clip
     from modeling_scalar import load_model
+    from modeling_scalar.configuration_scalar import MODALITIES
     from modeling_scalar.loading_scalar import device_of_name, dtype_of_name, model_fingerprint
     from modeling_scalar.pairs_scalar import WEIGHING
 
-    place = device_of_name(device)
+    place, seen = device_of_name(device), [name for name in MODALITIES if name not in (mask or ())]
     _check_queries(texts)
+    if not seen or not set(mask or ()) <= set(MODALITIES):
+        raise ValueError(f"--mask takes one or two of {', '.join(MODALITIES)}, got {', '.join(mask or ())}.")
     opened = Gallery.open(gallery)
     model = model or opened.model
     if model is None:
@@ -283,10 +292,11 @@ def query(
     has_windows = opened.metadata.get(SEGMENT) is not None
     place_of = place_of_clip if has_windows else Place
 
-    def search(size: int) -> list[list["Hit"]]:
-        return opened.search(embeds, size, method=options["method"], **learned)
+    def search(size: int) -> "list[Hits]":
+        return opened.search(embeds, size, temperature, options["method"], modalities=seen, **learned)
 
     results, size = search(k), k
+    num_scored = max(hits.num_scored for hits in results)
     while per_file and has_windows:
         best = [_best_of_files(hits, k, place_of) for hits in results]
         if size >= len(opened) or all(len(hits) == k for hits in best):
@@ -296,6 +306,8 @@ def query(
         results = search(size)
     for text in (text for text, hits in zip(texts, results, strict=True) if not hits):
         say(f"No hits for {text!r}: {opened.why_no_hits(options['method'])}.")
+    if num_scored < len(opened):
+        say(f"Exact: {num_scored:,} of {len(opened):,} clips scored in full, the others proved to be below the best.")
     if as_json:
         table = [
             {"query": text, "hits": [place_of(hit.clip_id)._asdict() | asdict(hit) for hit in hits]}

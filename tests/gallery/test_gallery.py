@@ -313,3 +313,46 @@ def test_a_gallery_that_datasets_wrote_is_searched_whatever_its_absent_rows_hold
         GalleryWriter(tmp_path / "theirs")
     converted = theirs.copy(tmp_path / "converted", "float32")
     assert torch.equal(converted.modality_embeds(), embeds) and converted.clip_ids == names
+
+
+@pytest.mark.parametrize("method", ["scalar", "uniform", "gram", "rank_fusion", "max"])
+@pytest.mark.parametrize("modalities", [None, ["audio"], ["subtitle", "video"]])
+def test_what_is_not_looked_at_or_not_allowed_is_as_if_it_were_not_there(tmp_path, method, modalities):
+    names, embeds, mask = make_clips(90, seed=3)
+    write(tmp_path, (names[:50], embeds[:50], mask[:50]), (names[50:], embeds[50:], mask[50:]))
+    with GalleryWriter(tmp_path) as writer:
+        writer.remove_clips(names[10:15] + names[60:61])
+        writer.commit()
+    gallery, queries = Gallery.open(tmp_path), make_queries(4)
+    allowed = torch.rand(len(gallery), generator=torch.Generator().manual_seed(0)) < 0.7
+    seen = torch.tensor([modalities is None or name in modalities for name in MODALITIES])
+    left = gallery.modality_mask & seen
+    rows = (allowed & left.any(1)).nonzero().flatten()
+    alone = [gallery.clip_ids[row] for row in rows.tolist()]
+    other = write(tmp_path / "other", (alone, gallery.modality_embeds()[rows].float(), left[rows]))
+    for k in (3, 90):
+        found = gallery.search(queries, k, method=method, modalities=modalities, allowed=allowed)
+        for hits, expected in zip(found, other.search(queries, k, method=method), strict=True):
+            assert [hit.clip_id for hit in hits] == [hit.clip_id for hit in expected]
+            assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in expected], abs=1e-6)
+            if method == "scalar":
+                assert [hit.weights for hit in hits] == [pytest.approx(hit.weights, abs=1e-6) for hit in expected]
+    whole = {name: row for row, name in enumerate(gallery.clip_ids)}
+    for hit in found[0]:  # but it is told what the clip has
+        assert list(hit.presence.values()) == gallery.modality_mask[whole[hit.clip_id]].tolist()
+
+
+def test_modalities_and_allowed_clips_are_checked(tmp_path):
+    gallery = write(tmp_path, make_clips(5, seed=0))
+    with pytest.raises(ValueError, match="must name some of"):
+        gallery.search(make_queries(1), modalities=["sound"])
+    with pytest.raises(ValueError, match="must be a bool tensor of shape \\(5,\\)"):
+        gallery.search(make_queries(1), allowed=torch.ones(4, dtype=torch.bool))
+
+
+def test_it_is_told_how_many_clips_were_scored_in_full(tmp_path):
+    gallery = write(tmp_path, make_clips(3000, seed=0))
+    (hits,) = gallery.search(make_queries(1), 5)
+    assert len(hits) == 5 <= hits.num_scored < hits.num_clips == 3000
+    (hits,) = gallery.search(make_queries(1), 5, method="gram")
+    assert hits.num_scored == 3000

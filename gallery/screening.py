@@ -1,0 +1,649 @@
+"""The exact best clips of SCALAR's score, found in low precision and proved.
+
+Products in eight bits cost a fraction of those in float32. Their error has a bound, and so has the score:
+
+1. With weights w >= 0 over what a clip has, the score is F(w, c) = sum_m w_m c_m / |sum_m w_m z_m|. It grows with
+   every (calibrated) cosine c_m, and no weights make it more than P(c) = max_w F(w, c), the norm of the projection on
+   the cone of the clip's vectors. So the score of cosines that are known to +-e is at most P(c + e), whatever the
+   query's temperature.
+2. P is the largest of sqrt(c_S' G_S^-1 c_S) over sets S of what the clip has for which G_S^-1 c_S >= 0. Cheaper bounds
+   come first: max_m c_m / rho, with rho the distance of the convex hull of the clip's vectors from 0, and the norm of
+   the projection on their span, of what is above 0 in c.
+3. The k-th best of any clips that were scored exactly is a threshold. A clip whose bound lies below it is not among
+   the k best. Every other one is scored in float64.
+
+Shapes: Q queries, N clips, B clips of a tile, D dimensions, P pairs of a query and a clip.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, fields, replace
+from functools import cache, cached_property
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.pairs_scalar import Clips, Pairs, ScoreOptions
+
+_TILE = 2**20  # pairs whose products are computed at once, in cache
+_NARROWEST, _WIDEST = 512, 65_536  # clips of a tile
+_SAMPLED, _LEAST_SAMPLE = 32, 2048  # one clip of so many is looked at first, and at least so many
+_SLACK = 4  # standard deviations or so: how far a score may be below its estimate
+_CONVERTED_AT_ONCE = 512  # vectors in half precision
+_EXACT_AT_ONCE = 256  # pairs that are scored in float64 at a time, in cache
+_LONGEST = 1.02  # of vectors that are kept as unit vectors
+_ROUNDING = 1e-6  # of a few operations in float32 on numbers of about 1
+_ROTATED = 2.0**-23  # times the dimension: the most by which a rotation in float32 misses
+_CANCELLING = (
+    0.1  # by a distance from 0 less than this, only the cheaper bound is safe from the rounding of Gram matrices
+)
+_LEAST_DETERMINANT = 1e-9
+
+
+# Codes --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """
+    The vectors of clips in eight bits: `scale * codes` misses each by at most `error`.
+
+    Args:
+        codes: for each modality a `torch.Tensor` of shape `(N, D)` of int8, zero where absent.
+        scale (`torch.FloatTensor` of shape `(N,)`), error (`torch.FloatTensor` of shape `(N,)`): of all modalities.
+    """
+
+    codes: Sequence[torch.Tensor]
+    scale: torch.Tensor
+    error: torch.Tensor
+
+
+@cache
+def rotation(dim: int) -> torch.Tensor:
+    """
+    Make an orthogonal matrix that spreads what stands in few coordinates over all of them.
+
+    Embeddings have a few large coordinates, which would decide the scale of the codes, and so the error of all others.
+    After signs drawn by a rule that never changes, and a discrete cosine transform, they have none.
+
+    Returns:
+        `torch.DoubleTensor` of shape `(dim, dim)`: `vectors @ rotation(dim)`.
+    """
+    numbers = np.arange(dim)
+    cosines = np.cos(np.pi * np.outer(numbers + 0.5, numbers) / dim) * np.sqrt(2 / dim)
+    cosines[:, 0] /= np.sqrt(2)
+    state, signs = 1, np.empty(dim)
+    for number in range(dim):
+        state = state * 48271 % 2147483647  # Lehmer's generator, which needs no library
+        signs[number] = 1 if state & 1024 else -1
+    return torch.from_numpy(signs[:, None] * cosines)
+
+
+def encode(modalities: Sequence[torch.Tensor]) -> Codes:
+    """Write vectors, `(N, D)` for each modality, in eight bits, after [`rotation`]."""
+    found, turn = [], rotation(modalities[0].shape[1]).float()
+    for blocks in zip(*(vectors.split(512) for vectors in modalities), strict=True):
+        block = torch.stack([vectors.float() for vectors in blocks], dim=1) @ turn  # (B, M, D)
+        scale = (block.abs().amax((1, 2)) / 127).clamp(min=1e-30)
+        codes = (block / scale[:, None, None]).round_()
+        lost = torch.addcmul(block, codes, scale[:, None, None], value=-1).square().sum(2).sqrt().amax(1)
+        found.append((codes.to(torch.int8), scale, lost * (1 + 1e-5) + _ROTATED * len(turn)))
+    if not found:
+        return Codes([vectors.to(torch.int8) for vectors in modalities], torch.empty(0), torch.empty(0))
+    codes, scale, error = map(torch.cat, zip(*found, strict=True))
+    return Codes([column.contiguous() for column in codes.unbind(1)], scale, error)
+
+
+def are_codes_of(codes: Codes, modalities: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Tell for which clips `(N,)` the codes miss the vectors by no more than they say."""
+    turn = rotation(modalities[0].shape[1])
+    far = [
+        (vectors.double() @ turn - code.double() * codes.scale[:, None].double()).square().sum(1).sqrt()
+        for vectors, code in zip(modalities, codes.codes, strict=True)
+    ]
+    return torch.stack(far).amax(0) <= codes.error.double()
+
+
+@cache
+def multiplies_eight_bits() -> bool:
+    """Whether products of int8 matrices are exact on this machine: without instructions for them, sums of a few large
+    products may be cut off at 16 bits."""
+    draw = torch.Generator().manual_seed(0)
+    signs = torch.randint(0, 2, (33, 512), generator=draw).mul_(254).sub_(127)
+    signs[0], signs[1] = 127, -127
+    codes = signs.to(torch.int8)
+    try:
+        return torch.equal(torch._int_mm(codes, codes.T).long(), signs @ signs.T)
+    except (AttributeError, RuntimeError):  # a version of torch without it
+        return False
+
+
+# Bounds -------------------------------------------------------------------------------------------------------------
+
+
+def hull_distance(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
+    """
+    Compute how far the convex hull of each clip's vectors is from 0: no weights that sum to 1 make a shorter sum.
+
+    Args:
+        gram (`torch.Tensor` of shape `(N, 3, 3)`): inner products, zero where absent.
+        modality_mask (`torch.BoolTensor` of shape `(N, 3)`): what each clip has.
+
+    Returns:
+        `torch.DoubleTensor` of shape `(N,)`, at most 1 for unit vectors.
+    """
+    # The least value of w'Gw over the simplex lies in a vertex, on an edge, or inside.
+    gram = gram.double()
+    squares = gram.diagonal(dim1=1, dim2=2)
+    least = squares.masked_fill(~modality_mask, math.inf).amin(1)
+    for m, n in ((0, 1), (0, 2), (1, 2)):
+        x, y, g = squares[:, m], squares[:, n], gram[:, m, n]
+        inside = modality_mask[:, m] & modality_mask[:, n] & (g < x) & (g < y)
+        least = torch.where(inside, torch.minimum(least, (x * y - g * g) / (x + y - 2 * g)), least)
+    adjugate, determinant = _adjugate(gram)
+    weights = adjugate.sum(2)
+    inside = modality_mask.all(1) & (weights > 0).all(1)
+    return torch.where(inside, torch.minimum(least, determinant / weights.sum(1)), least).clamp(min=0).sqrt()
+
+
+def _adjugate(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Adjugates (P, 3, 3) and determinants (P,) of symmetric matrices."""
+    (a, d, e), (_, b, f), (_, _, c) = (row.unbind(1) for row in gram.unbind(1))
+    rows = [b * c - f * f, e * f - d * c, d * f - e * b], [a * c - e * e, d * e - a * f], [a * b - d * d]
+    (first, second, third), (fourth, fifth), (sixth,) = rows
+    whole = [first, second, third, second, fourth, fifth, third, fifth, sixth]
+    return torch.stack(whole, dim=1).view(-1, 3, 3), a * first + d * second + e * third
+
+
+_UPPER = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
+
+
+def inverse_of(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
+    """
+    Invert Gram matrices of what each clip has.
+
+    Returns:
+        `torch.FloatTensor` of shape `(N, 6)`: the upper triangle, with what stands beside the diagonal twice; zero
+        where absent; infinity on the diagonal where an inverse has too few digits.
+    """
+    gram = gram.double() + torch.diag_embed((~modality_mask).double())
+    adjugate, determinant = _adjugate(gram)
+    inverse = adjugate / determinant[:, None, None]
+    is_unsafe = determinant < 1e-2
+    inverse[is_unsafe] = torch.diag(torch.full((3,), 1e30, dtype=torch.float64))
+    inverse *= modality_mask[:, :, None] & modality_mask[:, None]
+    return torch.stack([inverse[:, m, n] * (1 if m == n else 2) for m, n in _UPPER], dim=1).float()
+
+
+def spanned_bound(upper: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    """Bound as [`cone_bound`] does where that is positive, for less: by the projection of what is above 0 on the span
+    of the clip's vectors, c' G^-1 c with c = max(`upper`, 0). (P,)"""
+    a, b, c = upper.clamp(min=0).unbind(1)
+    aa, ab, ac, bb, bc, cc = inverse.unbind(1)
+    return (a * (a * aa + b * ab + c * ac) + b * (b * bb + c * bc) + c * c * cc).clamp(min=0).sqrt() * (1 + 1e-3)
+
+
+def cone_bound(
+    upper: torch.Tensor, gram: torch.Tensor, modality_mask: torch.Tensor, rho: torch.Tensor
+) -> torch.Tensor:
+    """
+    Bound F(w, c) over all weights w >= 0 and all c <= `upper`: by P(`upper`), or what is no less.
+
+    Args:
+        upper (`torch.DoubleTensor` of shape `(P, 3)`): the most that (calibrated) cosines may be.
+        gram (`torch.Tensor` of shape `(P, 3, 3)`), modality_mask (`torch.BoolTensor` of shape `(P, 3)`).
+        rho (`torch.DoubleTensor` of shape `(P,)`): at most [`hull_distance`], and above 0.
+
+    Returns:
+        `torch.DoubleTensor` of shape `(P,)`.
+    """
+    upper, gram = upper.masked_fill(~modality_mask, -1e30), gram.double()
+    largest = upper.amax(1)
+    simple = torch.where(largest > 0, largest / rho, largest / _LONGEST)
+    squares = gram.diagonal(dim1=1, dim2=2)
+    positive = upper.clamp(min=0)
+    best = (positive.square() / squares.clamp(min=0.5)).amax(1)  # of one modality
+    is_safe = (largest > 0) & (rho > _CANCELLING)
+    for m, n in ((0, 1), (0, 2), (1, 2)):
+        g = gram[:, m, n]
+        x, y = squares[:, n] * upper[:, m] - g * upper[:, n], squares[:, m] * upper[:, n] - g * upper[:, m]
+        valid = modality_mask[:, m] & modality_mask[:, n] & (x > 0) & (y > 0)
+        determinant = squares[:, m] * squares[:, n] - g * g
+        is_safe &= ~valid | (determinant > _LEAST_DETERMINANT)
+        best = torch.where(valid, torch.maximum(best, (upper[:, m] * x + upper[:, n] * y) / determinant), best)
+    adjugate, determinant = _adjugate(gram)
+    weights = (adjugate * upper[:, None]).sum(2)
+    valid = modality_mask.all(1) & (weights > 0).all(1)
+    is_safe &= ~valid | (determinant > _LEAST_DETERMINANT)
+    best = torch.where(valid, torch.maximum(best, (upper * weights).sum(1) / determinant), best)
+    # A Gram matrix in float32 misses by 6e-8, so squared norms of sums by that much over the square of their own.
+    return torch.where(is_safe, torch.minimum(best.sqrt() * (1 + 1e-5), simple), simple)
+
+
+# Exact scores -------------------------------------------------------------------------------------------------------
+
+
+def exact_scores(
+    texts: np.ndarray, modality_embeds: np.ndarray, modality_mask: torch.Tensor, min_norm: float, options: ScoreOptions
+) -> np.ndarray:
+    """
+    Score pairs in float64 by their centroids, Eq. 2 and 3; equal pairs have equal scores wherever they stand.
+
+    Args:
+        texts (`np.ndarray` of shape `(P, D)` or `(P, 3, D)`), modality_embeds (`np.ndarray` of shape `(P, 3, D)`),
+            modality_mask (`torch.BoolTensor` of shape `(P, 3)`): the pairs, in float64.
+        min_norm (`float`): what a vanishing norm is clamped to.
+        options ([`~modeling_scalar.pairs_scalar.ScoreOptions`]): temperature and calibration.
+
+    Returns:
+        `np.ndarray` of shape `(P,)`.
+    """
+    if texts.ndim == 2:
+        cosines = np.einsum("pmd,pd->pm", modality_embeds, texts)  # which adds in one order, wherever a pair stands
+    else:
+        cosines = np.einsum("pmd,pmd->pm", modality_embeds, texts)
+    cosines = options.calibrated(torch.from_numpy(cosines), dim=1)
+    weights = (cosines / options.query_temperature).masked_fill(~modality_mask, -math.inf).softmax(1)
+    inner = (weights * cosines).masked_fill(~modality_mask, 0).sum(1).numpy()
+    weights = weights.numpy()
+    centroids = sum(weights[:, index, None] * modality_embeds[:, index] for index in range(weights.shape[1]))
+    return inner / np.maximum(np.sqrt(np.einsum("pd,pd->p", centroids, centroids)), min_norm)
+
+
+# The search ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Screened:
+    """
+    Clips that lie in one place, as they are screened.
+
+    Args:
+        start (`int`): the number of the first.
+        clips ([`~modeling_scalar.pairs_scalar.Clips`]): their vectors, presence and Gram matrices. Vectors that are
+            said to be absent are not looked at.
+        allowed (`torch.BoolTensor` of shape `(N,)`): which clips may be found. They have a modality.
+        codes ([`Codes`], *optional*): their vectors in eight bits.
+    """
+
+    start: int
+    clips: Clips
+    allowed: torch.Tensor
+    codes: Codes | None = None
+
+    def limited(self, allowed: torch.Tensor) -> "Screened":
+        """The same clips, of which fewer may be found; what was computed of them is shared."""
+        limited = copy(self)
+        object.__setattr__(limited, "allowed", self.allowed & allowed)
+        return limited
+
+    @cached_property
+    def rho(self) -> torch.Tensor:
+        """No weighted mean of a clip's vectors is shorter, `(N,)`, or as short as what scores are clamped to."""
+        squares = hull_distance(self.clips.gram, self.clips.modality_mask).square() - 1e-6  # which rounding may add
+        return squares.clamp(min=self.clips.min_norm**2).sqrt()
+
+    @cached_property
+    def inverse(self) -> torch.Tensor:
+        """See [`inverse_of`], `(N, 6)`."""
+        return inverse_of(self.clips.gram, self.clips.modality_mask)
+
+
+class _Best:
+    """The best clips that were scored, best first: `scores` and `rows` `(Q, k)`, -inf where there are fewer."""
+
+    def __init__(self, num_queries: int, k: int):
+        self.scores = np.full((num_queries, k), -math.inf)
+        self.rows = np.full((num_queries, k), np.iinfo(np.int64).max)
+        self.num_scored = np.zeros(num_queries, np.int64)
+
+    @property
+    def last(self) -> np.ndarray:
+        """The k-th best score of each query, (Q,)."""
+        return self.scores[:, -1]
+
+    def merge(self, queries: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
+        """Merge scored pairs; of equal scores the first in the gallery comes first."""
+        self.num_scored += np.bincount(queries, minlength=len(self.scores))
+        lines, k = self.scores.shape
+        queries = np.concatenate([np.repeat(np.arange(lines), k), queries])
+        rows, scores = np.concatenate([self.rows.ravel(), rows]), np.concatenate([self.scores.ravel(), scores])
+        order = np.lexsort((rows, -scores, queries))
+        chosen = order[places_of(queries[order]) < k]
+        self.rows, self.scores = rows[chosen].reshape(lines, k), scores[chosen].reshape(lines, k)
+
+
+def places_of(queries: np.ndarray) -> np.ndarray:
+    """The place of each entry among those of its query, which stand together."""
+    return np.arange(len(queries)) - np.searchsorted(queries, queries)
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidates:
+    """Pairs that may be among the best: cosines `(P, 3)` as they were screened, and what they miss at most `(P,)`."""
+
+    queries: np.ndarray
+    rows: np.ndarray
+    cosines: torch.Tensor
+    error: torch.Tensor
+    bounds: np.ndarray
+    estimates: np.ndarray
+
+    def __getitem__(self, chosen: np.ndarray) -> "_Candidates":
+        chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
+        index = torch.from_numpy(chosen)
+        return _Candidates(
+            self.queries[chosen],
+            self.rows[chosen],
+            self.cosines[index],
+            self.error[index],
+            self.bounds[chosen],
+            self.estimates[chosen],
+        )
+
+    @staticmethod
+    def joined(all_of_them: Sequence["_Candidates"]) -> "_Candidates":
+        """All of them in one."""
+        columns = []
+        for field in fields(_Candidates):
+            parts = [getattr(some, field.name) for some in all_of_them]
+            columns.append(torch.cat(parts) if isinstance(parts[0], torch.Tensor) else np.concatenate(parts))
+        return _Candidates(*columns)
+
+
+class _Search:
+    """
+    One search over all clips: see [`find_best`].
+
+    Args:
+        least (`np.ndarray` of shape `(Q,)`, *optional*): scores that the k-th best is known to reach. Without it they
+            are guessed from a sample of the clips, and [`_Search.run`] tells for which queries the guess was wrong.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Screened],
+        texts: torch.Tensor,
+        k: int,
+        options: ScoreOptions,
+        least: np.ndarray | None = None,
+    ):
+        self.parts, self.texts, self.k, self.options = parts, texts, k, options
+        self.exact_texts = texts.double()
+        self.starts = np.array([part.start for part in parts])
+        self.is_plain = texts.ndim == 2 and not options.is_calibrated
+        self.norm = float(torch.linalg.vector_norm(self.exact_texts, dim=-1).amax()) + 1e-6
+        neutral = torch.ones(len(MODALITIES)), torch.zeros(len(MODALITIES))
+        given = options.modality_scale, options.modality_offset
+        self.gain, self.offset = (
+            default if values is None else torch.as_tensor(values).float()
+            for values, default in zip(given, neutral, strict=True)
+        )
+        # One scale for all queries, so that nothing in a tile depends on a query but its threshold.
+        turned = self.exact_texts @ rotation(texts.shape[-1])
+        self.scale = float(turned.abs().amax().clamp(min=1e-30)) / 127
+        codes = (turned / self.scale).round()
+        self.codes = codes.to(torch.int8)
+        self.lost = float(torch.linalg.vector_norm(turned - codes * self.scale, dim=-1).amax()) + 1e-7
+        self.buffers: dict[tuple, torch.Tensor] = {}
+        self.best, self.highest = _Best(len(texts), k), np.full((len(texts), k), -math.inf)
+        self.is_known, self.slack = least is not None, 0.0
+        self.thresholds = np.full(len(texts), -math.inf) if least is None else least
+
+    def buffer(self, name: str, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+        """Memory that every tile uses again: what is new has to be mapped first, which costs as much as a product."""
+        size = shape[0] * shape[1]
+        found = self.buffers.get((name, dtype))
+        if found is None or len(found) < size:
+            found = self.buffers[name, dtype] = torch.empty(size, dtype=dtype)
+        return found[:size].view(shape)
+
+    # Products and bounds -------------------------------------------------------------------------------------------
+
+    def products(self, part: Screened, columns: slice) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+        """
+        Multiply the queries with a tile of clips.
+
+        Returns:
+            The products of each modality `(Q, B)`, what makes cosines of them `(B,)`, and by how much these may be
+            wrong `(B,)`.
+        """
+        shape, products = (len(self.texts), len(part.allowed[columns])), []
+        for index, vectors in enumerate(part.clips.modalities):
+            if part.codes is not None:
+                texts = self.codes if self.codes.ndim == 2 else self.codes[:, index].contiguous()
+                block = part.codes.codes[index][columns]
+                out = self.buffer(f"products {index}", shape, torch.int32)
+                torch._int_mm(texts, (block if columns.step is None else block.contiguous()).T, out=out)
+            else:
+                texts = self.texts if self.texts.ndim == 2 else self.texts[:, index]
+                out = self.buffer(f"products {index}", shape, torch.float32)
+                block, size = vectors[columns], shape[1]
+                if block.dtype != torch.float32:  # converted a few at a time, in cache
+                    size = _CONVERTED_AT_ONCE
+                for start in range(0, shape[1], max(size, 1)):
+                    few = block[start : start + size]
+                    if few.dtype != torch.float32:
+                        few = self.buffer("vectors", tuple(few.shape), torch.float32).copy_(few)
+                    torch.mm(texts, few.T, out=out[:, start : start + size])
+            products.append(out)
+        if part.codes is None:
+            worst = self.texts.shape[-1] * 2.0**-23 * self.norm * _LONGEST + _ROUNDING
+            return products, torch.ones(shape[1]), torch.full(shape[1:], worst)
+        error = part.codes.error[columns]
+        # |<t, z> - <t', z'>| <= |t| |z - z'| + |t - t'| |z'|
+        error = self.norm * error + self.lost * (_LONGEST + error) + _ROUNDING
+        return products, part.codes.scale[columns] * self.scale, error
+
+    def survivors(
+        self, part: Screened, columns: slice, products: list[torch.Tensor], scale: torch.Tensor, error: torch.Tensor
+    ) -> np.ndarray:
+        """The pairs of a tile, numbered query by query, whose cheaper bound reaches the threshold."""
+        shape = tuple(products[0].shape)
+        allowed, mask = part.allowed[columns], part.clips.modality_mask[columns]
+        inverse = (1 / part.rho[columns]).float() * (1 + 1e-6)
+        upper = self.buffer("upper", shape, torch.float32)
+        if self.is_plain:  # where absent, the product is 0, and the bound no less than it is
+            largest = self.buffer("largest", shape, products[0].dtype)
+            torch.maximum(products[0], products[1], out=largest)
+            torch.maximum(largest, products[2], out=largest)
+            torch.mul(largest, scale, out=upper).add_(error.masked_fill(~allowed, -math.inf))
+        else:
+            other = self.buffer("other", shape, torch.float32)
+            for index, product in enumerate(products):
+                more = error * self.gain[index] + self.offset[index]
+                more = more.masked_fill(~(mask[:, index] & allowed), -math.inf)
+                into = other if index else upper
+                torch.mul(product, scale * self.gain[index], out=into).add_(more)
+                if index:
+                    torch.maximum(upper, other, out=upper)
+        thresholds = torch.from_numpy(self.thresholds).float()
+        if (thresholds > 0).all():
+            upper.mul_(inverse)
+        else:  # what is below 0 is divided by norms that are as large as they can be
+            upper = torch.maximum(upper * inverse, upper / _LONGEST)
+        reach = thresholds - thresholds.abs() * _ROUNDING
+        found = torch.ge(upper, reach[:, None], out=self.buffer("found", shape, torch.bool))
+        return np.flatnonzero(found.numpy())
+
+    def screen(self, part: Screened, columns: slice) -> _Candidates:
+        """The clips of a tile that may be among the best."""
+        products, scale, error = self.products(part, columns)
+        pairs = self.survivors(part, columns, products, scale, error)
+        queries = pairs // products[0].shape[1]
+        places = pairs - queries * products[0].shape[1]
+        flat, place = torch.from_numpy(pairs), torch.from_numpy(places)
+        cosines = torch.stack([product.view(-1)[flat] for product in products], dim=1) * scale[place, None]
+        cosines, error = cosines * self.gain + self.offset, error[place]
+        rows = place * (columns.step or 1) + columns.start
+        bounds = spanned_bound(cosines + error[:, None] * self.gain, part.inverse[rows]).numpy()
+        likely = np.flatnonzero((bounds >= self.thresholds[queries]) & part.allowed[rows].numpy())
+        chosen = torch.from_numpy(likely)
+        cosines, rows, error = cosines[chosen], rows[chosen], error[chosen]
+        estimates = self.estimate(cosines, part.clips.gram[rows], part.clips.modality_mask[rows])
+        return _Candidates(queries[likely], rows.numpy() + part.start, cosines, error, bounds[likely], estimates)
+
+    def estimate(self, cosines: torch.Tensor, gram: torch.Tensor, mask: torch.Tensor) -> np.ndarray:
+        """The scores of pairs by their cosines as they were screened, Eq. 4."""
+        weights = (cosines / self.options.query_temperature).masked_fill(~mask, -math.inf).softmax(1)
+        squares = (weights * (gram * weights[:, None]).sum(2)).sum(1)
+        scores = (weights * cosines).masked_fill(~mask, 0).sum(1)
+        return (scores * squares.clamp(min=self.parts[0].clips.min_norm ** 2).rsqrt()).numpy()
+
+    def slack_of(self, error: torch.Tensor) -> float:
+        """How much an estimate misses, nearly always: errors of many coordinates add up as random numbers do."""
+        return _SLACK * error.amax().item() / math.sqrt(self.texts.shape[-1]) * float(self.gain.amax())
+
+    def raise_thresholds(self, found: _Candidates) -> None:
+        """Let the thresholds follow the k-th highest estimate."""
+        better = found.estimates > self.highest[:, -1][found.queries]
+        queries, estimates = found.queries[better], found.estimates[better]
+        if self.is_known or not len(queries):
+            return
+        place = places_of(queries)
+        table = np.full((len(self.texts), self.k + place.max() + 1), -math.inf)
+        table[:, : self.k] = self.highest
+        table[queries, self.k + place] = estimates
+        table.partition(table.shape[1] - self.k, axis=1)
+        self.highest = table[:, -self.k :]
+        self.highest[:, [0, -1]] = self.highest[:, [-1, 0]]
+        self.thresholds = np.maximum(self.thresholds, self.highest[:, -1] - self.slack)
+
+    # Exact scores ---------------------------------------------------------------------------------------------------
+
+    def score(self, found: _Candidates) -> None:
+        """Score pairs exactly."""
+        order = np.argsort(found.rows, kind="stable")  # clips that lie side by side are read together
+        queries, rows, scores = found.queries[order], found.rows[order], np.empty(len(order))
+        places = np.searchsorted(self.starts, rows, side="right") - 1
+        cuts = np.union1d(np.arange(0, len(rows), _EXACT_AT_ONCE), np.flatnonzero(np.diff(places)) + 1)
+        for start, stop in pairwise([*cuts.tolist(), len(rows)]):
+            part = self.parts[places[start]]
+            line = torch.from_numpy(rows[start:stop] - part.start)
+            embeds = torch.stack([vectors[line] for vectors in part.clips.modalities], dim=1).double().numpy()
+            texts = self.exact_texts.numpy()[queries[start:stop]]
+            scores[start:stop] = exact_scores(
+                texts, embeds, part.clips.modality_mask[line], part.clips.min_norm, self.options
+            )
+        if np.isnan(scores).any():
+            raise FloatingPointError("a score is no number")
+        self.best.merge(queries, rows, scores)
+
+    def tiles(self) -> Iterator[tuple[Screened, slice]]:
+        """The clips, so many at a time that their products stay in cache."""
+        width = min(max(_TILE // len(self.texts), _NARROWEST), _WIDEST)
+        for part in self.parts:
+            for start in range(0, len(part.allowed), width):
+                yield part, slice(start, min(start + width, len(part.allowed)))
+
+    def guess_thresholds(self) -> None:
+        """
+        Guess thresholds from a sample of clips that are spread evenly over all.
+
+        Of the k best of N clips, about r = k n / N are among n that are drawn. A place some standard deviations below
+        r in the sample has a score that k of all clips reach, nearly always.
+        """
+        num_clips = sum(len(part.allowed) for part in self.parts)
+        step = max(1, num_clips // max(_LEAST_SAMPLE, num_clips // _SAMPLED))
+        expected = self.k / step
+        rank = math.ceil(expected + 2 * math.sqrt(expected)) + 1
+        found = []
+        for part in self.parts:
+            clips = range(0, len(part.allowed), step)
+            width = max(_TILE // len(self.texts), _NARROWEST)
+            for first in range(0, len(clips), width):
+                few = clips[first : first + width]
+                found.append(self.look_at(part, slice(few.start, few.stop, step)))
+        estimates = np.concatenate(found, axis=1)
+        if estimates.shape[1] < rank:
+            return
+        estimates.partition(estimates.shape[1] - rank, axis=1)
+        self.thresholds = estimates[:, -rank].astype(np.float64) - self.slack
+
+    def look_at(self, part: Screened, columns: slice) -> np.ndarray:
+        """The estimated scores of all queries with a few clips, `(Q, n)`."""
+        products, scale, error = self.products(part, columns)
+        mask = part.clips.modality_mask[columns]
+        cosines = torch.stack([product * scale for product in products]) * mask.T[:, None]
+        self.slack = max(self.slack, self.slack_of(error))
+        estimates = Pairs(self.texts, part.clips[columns], self.options, similarities=cosines).scores("scalar")
+        return np.where(part.allowed[columns].numpy(), estimates.numpy(), -math.inf)
+
+    def run(self) -> np.ndarray:
+        """Screen every tile, and score what may be among the best; return the queries for which that is not proved."""
+        if not self.is_known:
+            self.guess_thresholds()
+        found = []
+        for part, columns in self.tiles():
+            found.append(self.screen(part, columns))
+            self.raise_thresholds(found[-1])
+        found = self.bounded(_Candidates.joined(found))
+        order = np.lexsort((-found.estimates, found.queries))
+        found = found[order]
+        first = places_of(found.queries) < self.k
+        self.score(found[first])
+        found = found[~first]
+        self.score(found[found.bounds >= self.best.last[found.queries]])
+        return np.flatnonzero(self.best.last < self.thresholds)
+
+    def bounded(self, found: _Candidates) -> _Candidates:
+        """Those candidates that may reach the thresholds, with bounds as close as can be."""
+        found = found[found.bounds >= self.thresholds[found.queries]]
+        places = np.searchsorted(self.starts, found.rows, side="right") - 1
+        bounds = np.empty(len(found.rows))
+        for place in np.unique(places):
+            inside = np.flatnonzero(places == place)
+            part, some = self.parts[place], found[inside]
+            rows = torch.from_numpy(some.rows - part.start)
+            upper = (some.cosines + some.error[:, None] * self.gain).double()
+            gram, mask = part.clips.gram[rows], part.clips.modality_mask[rows]
+            bounds[inside] = cone_bound(upper, gram, mask, part.rho[rows]).numpy()
+        found = replace(found, bounds=bounds)
+        return found[bounds >= self.thresholds[found.queries]]
+
+
+@torch.no_grad()
+def find_best(
+    parts: Sequence[Screened], text_embeds: torch.Tensor, k: int, options: ScoreOptions
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """
+    Find the k best clips of each query by SCALAR's score, as if every pair were scored in float64.
+
+    Args:
+        parts (`list[Screened]`): the clips.
+        text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, 3, D)` with a vector for each modality): unit norm.
+        k (`int`): hits per query.
+        options ([`~modeling_scalar.pairs_scalar.ScoreOptions`]): temperature and calibration.
+
+    Returns:
+        Scores (float64) and rows, `(Q, k)`, best first, equal scores in the order of the gallery; `-inf` where there
+        are fewer. And how many clips of each query were scored in float64, `(Q,)`: all others cannot be among the
+        best.
+
+    Raises:
+        FloatingPointError: a score is no number: vectors are damaged.
+    """
+    search = _Search(parts, text_embeds, k, options)
+    again, best = search.run(), search.best
+    if len(again):  # the threshold was too high: what was scored tells one that is not
+        known = _Search(parts, text_embeds[again], k, options, best.last[again])
+        known.run()
+        best.scores[again], best.rows[again] = known.best.scores, known.best.rows
+        best.num_scored[again] += known.best.num_scored
+    return torch.from_numpy(best.scores), torch.from_numpy(best.rows), torch.from_numpy(best.num_scored)
+
+
+__all__ = [
+    "Codes",
+    "Screened",
+    "are_codes_of",
+    "cone_bound",
+    "encode",
+    "exact_scores",
+    "find_best",
+    "hull_distance",
+    "multiplies_eight_bits",
+]

@@ -1,0 +1,259 @@
+"""Ranking that is screened in low precision, against all pairs in float64; and its bounds, against what they bound."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from gallery import columns, screening
+from gallery.columns import gram_of
+from gallery.gallery import Gallery, GalleryWriter
+from gallery.screening import (
+    Screened,
+    cone_bound,
+    encode,
+    exact_scores,
+    find_best,
+    hull_distance,
+    inverse_of,
+    multiplies_eight_bits,
+    spanned_bound,
+)
+from modeling_scalar.pairs_scalar import Clips, ScoreOptions
+from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
+
+MIN_NORM = 1e-3
+MIXES = torch.tensor([mix for mix in itertools.product([False, True], repeat=3) if any(mix)])
+KINDS = ("random", "clustered", "cancelling", "tied")
+
+
+def make_vectors(kind: str, count: int, dim: int, seed: int) -> torch.Tensor:
+    """Unit vectors (count, 3, dim): independent; in few groups; nearly cancelling; nearly or exactly the same."""
+    generator = torch.Generator().manual_seed(seed)
+    vectors = torch.randn(count, 3, dim, generator=generator)
+    if kind == "clustered":
+        centres = torch.randn(5, 1, dim, generator=generator) * torch.arange(dim).add(1).rsqrt()
+        vectors = centres[torch.randint(5, (count,), generator=generator)] + 0.05 * vectors
+    elif kind == "cancelling":
+        noise = torch.tensor([1e-4, 1e-2, 0.3])[torch.randint(3, (count, 1), generator=generator)]
+        vectors[:, 1] = -vectors[:, 0] + noise * vectors[:, 1]
+        vectors[::3, 2] = -(normalize(vectors[::3, 0], dim=-1) + normalize(vectors[::3, 1], dim=-1))
+    elif kind == "tied":
+        few = torch.randint(count // 10 + 1, (count,), generator=generator)
+        vectors = vectors[few] + 1e-4 * torch.randint(2, (count, 1, 1), generator=generator) * vectors
+    return normalize(vectors, dim=-1)
+
+
+def make_part(kind: str, count: int, dim: int, seed: int = 0, dtype=torch.float16, start: int = 0) -> Screened:
+    generator = torch.Generator().manual_seed(seed + 1)
+    mask = MIXES[torch.randint(len(MIXES), (count,), generator=generator)]
+    vectors = make_vectors(kind, count, dim, seed) * mask[..., None]
+    modalities = tuple(vectors[:, index].to(dtype).contiguous() for index in range(3))
+    clips = Clips(modalities, mask, min_norm=MIN_NORM, gram=gram_of(modalities))
+    allowed = torch.rand(count, generator=generator) < 0.9
+    return Screened(start, clips, allowed, encode(modalities) if multiplies_eight_bits() else None)
+
+
+def make_texts(parts: list[Screened], count: int, seed: int, per_modality: bool = False) -> torch.Tensor:
+    """Near to clips, some of them, so that scores are of all sizes."""
+    generator = torch.Generator().manual_seed(seed + 2)
+    vectors = torch.stack(parts[0].clips.modalities, dim=1).float()
+    near = vectors[torch.randint(len(vectors), (count,), generator=generator)].sum(1)
+    texts = near + torch.randn(near.shape, generator=generator) * torch.rand(count, 1, generator=generator)
+    if per_modality:
+        texts = texts[:, None] + 0.5 * torch.randn(count, 3, near.shape[1], generator=generator)
+    return normalize(texts, dim=-1)
+
+
+def all_scores(parts: list[Screened], texts: torch.Tensor, options: ScoreOptions) -> np.ndarray:
+    """Eq. 2 and 3 of every pair in float64, -inf for clips that may not be found: (Q, N)."""
+    columns = []
+    for part in parts:
+        vectors = torch.stack(part.clips.modalities, dim=1).double()
+        per_modality = texts.double() if texts.ndim == 3 else texts.double()[:, None].expand(-1, 3, -1)
+        cosines = torch.einsum("qmd,vmd->qvm", per_modality, vectors)
+        for values, apply in ((options.modality_scale, torch.mul), (options.modality_offset, torch.add)):
+            cosines = cosines if values is None else apply(cosines, torch.tensor(values, dtype=torch.float64))
+        present = part.clips.modality_mask
+        weights = (cosines / options.query_temperature).masked_fill(~present, -math.inf).softmax(-1)
+        norms = torch.einsum("qvm,vmd->qvd", weights, vectors).norm(dim=-1).clamp(min=MIN_NORM)
+        scores = (weights * cosines.masked_fill(~present, 0)).sum(-1) / norms
+        columns.append(scores.masked_fill(~part.allowed, -math.inf))
+    return torch.cat(columns, dim=1).numpy()
+
+
+def check(parts: list[Screened], texts: torch.Tensor, k: int, options: ScoreOptions) -> torch.Tensor:
+    """Compare with all pairs: the same clips, in the same order but for what float64 cannot tell apart."""
+    truth = all_scores(parts, texts, options)
+    scores, rows, num_scored = find_best(parts, texts, k, options)
+    for query, line in enumerate(truth):
+        count = min(k, int((line > -math.inf).sum()))
+        found = rows[query, :count].numpy()
+        assert (scores[query, count:] == -math.inf).all() and len(set(found.tolist())) == count
+        expected = np.sort(line)[::-1][:count]
+        np.testing.assert_allclose(scores[query, :count].numpy(), line[found], rtol=0, atol=1e-9)
+        np.testing.assert_allclose(line[found], expected, rtol=0, atol=1e-12)
+        given = scores[query, :count].numpy()
+        same = given[1:] == given[:-1]
+        assert (found[1:][same] > found[:-1][same]).all()  # equal scores in the order of the gallery
+    return num_scored
+
+
+OPTIONS = {
+    "the paper's": ScoreOptions(),
+    "sharp": ScoreOptions(query_temperature=0.01),
+    "flat": ScoreOptions(query_temperature=3.0),
+    "equal weights": ScoreOptions(query_temperature=math.inf),
+    "calibrated": ScoreOptions(modality_scale=[0.7, 1.0, 1.4], modality_offset=[-0.3, 0.1, -0.2]),
+    "below zero": ScoreOptions(modality_offset=[-3.0, -3.0, -3.0]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_what_is_found_is_what_all_pairs_in_float64_give(kind, name):
+    parts = [make_part(kind, 500, 33), make_part(kind, 700, 33, seed=5, dtype=torch.float32, start=500)]
+    texts = make_texts(parts, 25, 0, per_modality=name == "flat")
+    for k in (1, 10):
+        check(parts, texts, k, OPTIONS[name])
+    without = [Screened(part.start, part.clips, part.allowed) for part in parts]
+    check(without, texts, 10, OPTIONS[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["the paper's", "sharp", "equal weights", "calibrated", "below zero"])
+def test_ten_thousand_queries_are_answered_as_all_pairs_in_float64_do(kind, name):
+    for seed in range(5):
+        parts = [make_part(kind, 4000, 64, seed=seed)]
+        check(parts, make_texts(parts, 100, seed), 10, OPTIONS[name])
+
+
+@pytest.mark.parametrize("k", [40, 61, 1000])
+def test_all_that_there_is_can_be_asked_for(k):
+    part = make_part("random", 60, 16)
+    for options in OPTIONS.values():
+        check([part], make_texts([part], 3, 0), k, options)
+
+
+def test_few_clips_are_scored_exactly():
+    part = make_part("clustered", 20_000, 64)
+    for codes in (part.codes, None):
+        screened = Screened(0, part.clips, part.allowed, codes)
+        counts = check([screened], make_texts([part], 20, 0), 10, ScoreOptions())
+        assert counts.min() >= 10 and counts.float().median() < 2000
+
+
+def test_a_threshold_that_was_guessed_too_high_is_noticed(monkeypatch):
+    part = make_part("random", 3000, 32)
+    texts = make_texts([part], 10, 0)
+    right = find_best([part], texts, 5, ScoreOptions())
+
+    def too_high(self):
+        self.thresholds = np.full(len(self.texts), 0.99)
+        self.thresholds[::2] = -1.0
+
+    monkeypatch.setattr(screening._Search, "guess_thresholds", too_high)
+    wrong = find_best([part], texts, 5, ScoreOptions())
+    assert torch.equal(wrong[0], right[0]) and torch.equal(wrong[1], right[1])
+
+
+def test_bounds_are_no_less_than_what_any_weights_give_and_one_is_reached():
+    generator = torch.Generator().manual_seed(0)
+    for kind in KINDS:
+        part = make_part(kind, 400, 24, dtype=torch.float32)
+        mask, gram = part.clips.modality_mask, part.clips.gram
+        vectors = torch.stack(part.clips.modalities, dim=1).double()
+        text = normalize(torch.randn(24, generator=generator, dtype=torch.float64), dim=0)
+        cosines = vectors @ text
+        bounds = cone_bound(cosines, gram, mask, part.rho)
+        spanned = spanned_bound(cosines.float(), part.inverse).double()
+        weights = torch.rand(2000, 1, 3, generator=generator, dtype=torch.float64).pow(4) * mask
+        weights = weights / weights.sum(-1, keepdim=True)
+        norms = torch.einsum("wvm,vmd->wvd", weights, vectors).norm(dim=-1)
+        assert (norms.clamp(min=MIN_NORM) >= part.rho - 1e-12).all()
+        assert (norms.amin(0) < hull_distance(gram, mask) + 0.05).float().mean() > 0.9
+        values = (weights * cosines).sum(-1) / norms.clamp(min=MIN_NORM)
+        assert (values <= bounds + 1e-9).all()
+        assert (values.amax(0).clamp(min=0) <= spanned + 1e-6).all()
+        reached = (values.amax(0) > bounds - 0.01) & (bounds > 0)
+        assert kind == "cancelling" or reached.float().mean() > 0.2  # the bound is no larger than it must be
+
+
+def test_inverses_are_those_of_what_is_present():
+    part = make_part("random", 50, 16, dtype=torch.float32)
+    for row, present in enumerate(part.clips.modality_mask):
+        expected = torch.zeros(3, 3, dtype=torch.float64)
+        index = present.nonzero().flatten()
+        small = part.clips.gram[row].double()[index][:, index]
+        expected[index[:, None], index[None]] = torch.linalg.inv(small)
+        upper = [expected[m, n] * (1 if m == n else 2) for m in range(3) for n in range(m, 3)]
+        torch.testing.assert_close(
+            inverse_of(part.clips.gram, part.clips.modality_mask)[row].double(), torch.stack(upper)
+        )
+
+
+def test_codes_miss_vectors_by_no_more_than_they_say():
+    vectors = [make_vectors("clustered", 300, 40, seed)[:, 0].half() for seed in range(3)]
+    codes, turn = encode(vectors), screening.rotation(40)
+    torch.testing.assert_close(turn @ turn.T, torch.eye(40, dtype=torch.float64))
+    lost = torch.stack(
+        [
+            (plain.double() @ turn - code.double() * codes.scale[:, None].double()).norm(dim=1)
+            for plain, code in zip(vectors, codes.codes, strict=True)
+        ]
+    )
+    assert (lost.amax(0) <= codes.error).all() and (codes.error < 0.02).all()
+
+
+def test_products_that_are_cut_off_are_noticed(monkeypatch):
+    exact = torch._int_mm
+    monkeypatch.setattr(torch, "_int_mm", lambda a, b: exact(a, b).clamp(max=32767))
+    multiplies_eight_bits.cache_clear()
+    assert not multiplies_eight_bits()
+    monkeypatch.undo()
+    multiplies_eight_bits.cache_clear()
+
+
+def test_equal_pairs_have_equal_scores_wherever_they_stand():
+    vectors = make_vectors("random", 5, 7, 0).double()
+    texts = normalize(torch.randn(5, 7, dtype=torch.float64), dim=-1)
+    many = torch.randint(5, (401,))
+    mask = torch.ones(401, 3, dtype=torch.bool)
+    scores = exact_scores(texts[many].numpy(), vectors[many].numpy(), mask, MIN_NORM, ScoreOptions())
+    for number in range(5):
+        assert len(set(scores[(many == number).numpy()].tolist())) == 1
+
+
+def test_codes_of_other_vectors_are_found_by_checking(tmp_path, monkeypatch):
+    names, embeds, mask = make_clips(20, seed=0)
+    write(tmp_path, (names, embeds, mask)).check()
+    plain = columns.encode
+
+    def wrong(modalities):
+        codes = plain(modalities)
+        codes.codes[1][mask[:, 1].nonzero()[0]] *= -1
+        return codes
+
+    monkeypatch.setattr(columns, "encode", wrong)
+    gallery = write(tmp_path / "wrong", (names, embeds, mask))
+    with pytest.raises(ValueError, match="Vectors in eight bits .* are not those of the clips"):
+        gallery.check()
+
+
+def test_a_gallery_without_codes_grows_without_them_and_gives_the_same(tmp_path):
+    names, embeds, mask = make_clips(60, seed=0)
+    with GalleryWriter(tmp_path / "old", "float32", has_codes=False) as writer:
+        writer.metadata = MADE_BY
+        writer.put_clips(names[:30], embeds[:30], mask[:30])
+        writer.commit()
+    with GalleryWriter(tmp_path / "old") as writer:
+        writer.put_clips(names[30:], embeds[30:], mask[30:])
+        writer.commit()
+    old, new = Gallery.open(tmp_path / "old"), write(tmp_path / "new", (names, embeds, mask))
+    assert not old.has_codes and new.has_codes
+    for first, second in zip(old.search(make_queries(5), 7), new.search(make_queries(5), 7), strict=True):
+        assert list(first) == list(second)
