@@ -160,6 +160,23 @@ def test_k_limits_the_hits(place):
     assert len(run("query", "gallery", "video", "--k", "1").stdout.splitlines()) == 3
 
 
+def test_a_masked_modality_is_not_looked_at_and_a_temperature_is_taken(place):
+    index()
+    lines = run("query", "gallery", "audio", "--mask", "audio").stdout.splitlines()
+    assert lines[1:] == [
+        "  1  0.000  [red]/dog [bold]1.mp4",
+        "     video ████████ 1.00  audio ░░░░░░░░ 0.00  subtitle – absent",
+    ]
+    lines = run("query", "gallery", "video", "--k", "1", "--temperature", "inf").stdout.splitlines()
+    assert lines[2] == "     video ████░░░░ 0.50  audio ████░░░░ 0.50  subtitle – absent"
+    for mask in (["sound"], ["video", "audio", "subtitle"]):
+        given = [option for name in mask for option in ("--mask", name)]
+        assert (
+            "--mask takes one or two of video, audio, subtitle"
+            in run("query", "gallery", "video", *given, code=1).stderr
+        )
+
+
 def test_a_terminal_without_unicode_gets_ascii(place):
     (place / "clips" / "[red]" / "dog [bold]1.mp4").rename(place / "clips" / "hünd.mp4")
     index()
