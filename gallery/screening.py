@@ -446,7 +446,7 @@ class _Search:
         allowed, mask = part.allowed[columns], part.clips.modality_mask[columns]
         inverse = (1 / part.rho[columns]).float() * (1 + 1e-6)
         upper = self.buffer("upper", shape, torch.float32)
-        if self.is_plain:  # where absent, the product is 0, and the bound no less than it is
+        if self.is_plain:  # what is absent or not looked at can only make the bound larger
             largest = self.buffer("largest", shape, products[0].dtype)
             torch.maximum(products[0], products[1], out=largest)
             torch.maximum(largest, products[2], out=largest)
@@ -465,7 +465,8 @@ class _Search:
             upper.mul_(inverse)
         else:  # what is below 0 is divided by norms that are as large as they can be
             upper = torch.maximum(upper * inverse, upper / _LONGEST)
-        reach = thresholds - thresholds.abs() * _ROUNDING
+        # What may not be found is at -inf, and is left out even where nothing is known to be reached.
+        reach = (thresholds - thresholds.abs() * _ROUNDING).nan_to_num(neginf=torch.finfo(torch.float32).min)
         found = torch.ge(upper, reach[:, None], out=self.buffer("found", shape, torch.bool))
         return np.flatnonzero(found.numpy())
 
@@ -480,7 +481,7 @@ class _Search:
         cosines, error = cosines * self.gain + self.offset, error[place]
         rows = place * (columns.step or 1) + columns.start
         bounds = spanned_bound(cosines + error[:, None] * self.gain, part.inverse[rows]).numpy()
-        likely = np.flatnonzero((bounds >= self.thresholds[queries]) & part.allowed[rows].numpy())
+        likely = np.flatnonzero(bounds >= self.thresholds[queries])
         chosen = torch.from_numpy(likely)
         cosines, rows, error = cosines[chosen], rows[chosen], error[chosen]
         estimates = self.estimate(cosines, part.clips.gram[rows], part.clips.modality_mask[rows])
