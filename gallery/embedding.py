@@ -1,19 +1,20 @@
-"""From clips to embeddings: files are read and processed in background threads while the model computes.
+"""From clips to embeddings: files are read and processed in the background while the model computes.
 
-A clip keeps its place: batches are consecutive items, whatever could not be read of them.
+Reading a clip is done by a thread, but nearly all of its work by a decoder, a process of its own: so many threads keep
+so many cores busy. A clip keeps its place: batches are consecutive items, whatever could not be read of them.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from threading import Lock
 from typing import Any, TypeVar
 
 import torch
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
+from modeling_scalar.decoding_scalar import Stop
 from modeling_scalar.processing_scalar import Clip
 
 Item, Result, Note = TypeVar("Item"), TypeVar("Result"), TypeVar("Note")
@@ -64,9 +65,11 @@ def read_batches(
     read: Callable[[Item], tuple[Note, Clip | None]],
     batch_size: int,
     num_workers: int,
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """
-    Read and process items in background threads, in order.
+    Read and process items in the background, in order.
+
+    A generator that is closed early gives up what is being read at once.
 
     Args:
         processor ([`~modeling_scalar.ScalarProcessor`]): turns clips into features.
@@ -74,21 +77,31 @@ def read_batches(
         read (`Callable`): from an item to whatever is to be noted of it and its clip, `None` if there is nothing to
             embed. Called in threads; what it raises ends the run.
         batch_size (`int`): items of a batch; the last one may have fewer.
-        num_workers (`int`): threads that read batches ahead.
+        num_workers (`int`): items that are read at a time. About as many, and a batch, are read ahead.
     """
-    lock = Lock()  # fast tokenizers fail when two threads set their padding at once
 
-    def prepare(batch: Sequence[Item]) -> Batch:
-        notes, clips = zip(*map(read, batch), strict=True)
+    def prepare(reading: list[Future]) -> Batch:
+        notes, clips = zip(*(future.result() for future in reading), strict=True)
         embeddable = [place for place, clip in enumerate(clips) if clip is not None]
-        features = None
-        if embeddable:
-            with lock:
-                features = processor(clips=[clips[place] for place in embeddable])
+        features = processor(clips=[clips[place] for place in embeddable]) if embeddable else None
         return Batch(list(notes), embeddable, features)
 
-    items = iter(items)
-    yield from in_background(prepare, iter(lambda: list(islice(items, batch_size)), []), num_workers)
+    items, stop, waiting = iter(items), Stop(), deque()
+    readers = ThreadPoolExecutor(num_workers, initializer=stop.join)
+    # One thread: fast tokenizers fail when two set their padding at once.
+    preparer = ThreadPoolExecutor(1, initializer=stop.join)
+    most = 1 + -(-num_workers // batch_size)  # so that readers are busy while the last clip of a batch is read
+    try:
+        while batch := list(islice(items, batch_size)):
+            waiting.append(preparer.submit(prepare, [readers.submit(read, item) for item in batch]))
+            if len(waiting) > most:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        stop.set()
+        readers.shutdown(wait=True, cancel_futures=True)
+        preparer.shutdown(wait=True, cancel_futures=True)
 
 
 def _unit(embeds: torch.Tensor) -> torch.Tensor:

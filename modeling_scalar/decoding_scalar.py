@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from threading import Condition, Timer
+from threading import Condition, Lock, Timer, local
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,16 @@ if sys.platform == "linux":
     import fcntl
 
 _PROGRAM = Path(__file__).with_name("media_scalar.py")
-_LIGHT_MEMORY = 2**28  # what a decoder may take beside others; one that needs more runs alone
+LIGHT_MEMORY = 2**28
+"""What a decoder may take beside others, in bytes; one that needs more runs alone."""
 _MOST_JSON = 2**16
 _PIPE = 2**20  # bytes that wait in a pipe: frames are large
+_MOST_THREADS = 8  # of one decoder: more gain little
+
+
+def num_processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def frame_indices(
@@ -411,7 +418,7 @@ class _Pool:
     def __init__(self):
         self.condition = Condition()
         self.line: list[object] = []
-        self.taken = 0
+        self.taken = self.at_work = 0
         self.idle: list[_Decoder] = []
         self.all: set[_Decoder] = set()
 
@@ -426,6 +433,7 @@ class _Pool:
                     lambda: self.line[0] is ticket and (not self.taken or self.taken + memory <= total)
                 )
                 self.taken += memory
+                self.at_work += 1
             finally:
                 self.line.remove(ticket)
                 self.condition.notify_all()
@@ -443,7 +451,12 @@ class _Pool:
                 if decoder is not None and not decoder.is_spent:
                     self.idle.append(decoder)
                 self.taken -= memory
+                self.at_work -= 1
                 self.condition.notify_all()
+
+    def num_threads(self) -> int:
+        """The share of a decoder in the processors: threads beyond it would cost and gain nothing."""
+        return min(_MOST_THREADS, max(1, num_processors() // max(1, self.at_work)))
 
     def _idle_decoder(self) -> _Decoder | None:
         while self.idle:
@@ -479,6 +492,60 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.after_fork)
 
 
+class Stopped(RuntimeError):
+    """Reading was given up by [`Stop`]."""
+
+
+class Stop:
+    """Gives up what a group of threads is reading, as a program must that was interrupted.
+
+    Threads belong to it after they called `join`, and each to one at a time. `set` ends their decoders: what they are
+    reading, and whatever they begin to read later, raises [`Stopped`].
+    """
+
+    def __init__(self):
+        self._lock, self._decoders, self.is_set = Lock(), set(), False
+
+    def join(self) -> None:
+        """Make the calling thread one of the group: the `initializer` of a pool of threads."""
+        _thread.stop = self
+
+    def set(self) -> None:
+        """End what is being read."""
+        with self._lock:
+            self.is_set = True
+            for decoder in self._decoders:
+                with suppress(OSError):
+                    decoder.process.kill()
+
+    @contextmanager
+    def ending(self, decoder: _Decoder) -> Iterator[None]:
+        """End a decoder as soon as this is set."""
+        with self._lock:
+            if self.is_set:
+                raise Stopped("Reading was given up.")
+            self._decoders.add(decoder)
+        try:
+            yield
+        except _Died:
+            if self.is_set:
+                raise Stopped("Reading was given up.") from None
+            raise
+        finally:
+            with self._lock:
+                self._decoders.discard(decoder)
+
+
+class _Thread(local):
+    """What is known of a thread."""
+
+    def __init__(self):
+        self.stop = Stop()
+
+
+_thread = _Thread()
+
+
 def _ask(what: str, path: str | os.PathLike, answer: _Answer, **options: Any) -> _Answer:
     """Let a decoder answer a request (`media_scalar._ANSWERS`), with a light share of memory, else with all of it."""
     if av is None:
@@ -488,9 +555,11 @@ def _ask(what: str, path: str | os.PathLike, answer: _Answer, **options: Any) ->
     total = int(limits.memory)
     answer.name = name
     request = {"what": what, "path": full, "limits": asdict(limits), "options": options}
-    for memory, is_heavy in ((min(_LIGHT_MEMORY, total), False), (total, True)):
+    for memory, is_heavy in ((min(LIGHT_MEMORY, total), False), (total, True)):
         try:
-            with _pool.decoder(memory, total) as decoder:
+            with _pool.decoder(memory, total) as decoder, _thread.stop.ending(decoder):
+                if options.get("num_threads") == 0:
+                    request["options"] = options | {"num_threads": _pool.num_threads()}
                 message = decoder.converse(request | {"memory": memory, "is_heavy": is_heavy}, answer)
         except _Overdue:
             raise limits.exceeded(name, "time", "decoding waits for too long") from None
@@ -573,7 +642,8 @@ def read_frames(
         num_frames (`int`, *optional*): how many; all if `None` (mind the memory: 3 bytes a pixel).
         training (`bool`), generator (`torch.Generator`): see `frame_indices`.
         seek (`str`): `"index"` or `"scan"`.
-        num_threads (`int`): decoding threads, 0 for as many as there are processors, at most 8.
+        num_threads (`int`): decoding threads; 0 for as many as there are processors for each file that is being read,
+            at most 8.
         limits ([`Limits`], *optional*): what reading may take.
         window (`tuple[float, float | None]`, *optional*): choose among the frames that are seen from one second of the
             file to another, None for its end.
@@ -708,7 +778,11 @@ def read_duration(path: str | os.PathLike, limits: Limits | None = None) -> floa
 
 
 __all__ = [
+    "LIGHT_MEMORY",
+    "Stop",
+    "Stopped",
     "frame_indices",
+    "num_processors",
     "prepare_frames",
     "read_audio",
     "read_audio_parts",

@@ -53,7 +53,6 @@ _LARGE_PICTURE = 2048 * 2048
 # A picture of this size is not even tried with the light share of memory.
 _HEAVY_PICTURE = 4096 * 2304
 _MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and some more, of 6 bytes a pixel
-_THREADS = min(8, os.cpu_count() or 1)
 _LONG_SOUND = 600 * SAMPLING_RATE  # samples from which on only the chosen parts of a track are decoded
 _LONG_FOR_WINDOW = 60 * SAMPLING_RATE  # the same where a window of the track is asked for
 _LONGEST_MESSAGE = 8000
@@ -537,7 +536,7 @@ def _set_threads(stream, num_threads: int) -> None:
     if context.width * context.height > _LARGE_PICTURE:
         num_threads = 1
     context.thread_type = "AUTO"
-    context.thread_count = num_threads or _THREADS
+    context.thread_count = num_threads
     context.options = {"max_pixels": str(int(_limits.pixels))}
 
 

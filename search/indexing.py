@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -20,7 +21,7 @@ from gallery.embedding import check_reading, embed_clips, read_batches
 from gallery.files import sha256_of
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, windows_of
-from modeling_scalar.decoding_scalar import read_duration
+from modeling_scalar.decoding_scalar import num_processors, read_duration
 from modeling_scalar.media_scalar import LimitError, Limits, check_file, find_sidecar
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 
@@ -357,7 +358,7 @@ def index_files(
     processor: ScalarProcessor,
     *,
     batch_size: int = 8,
-    num_workers: int = 2,
+    num_workers: int | None = None,
     on_error: str = "missing",
     prune: bool = False,
     progress: bool = False,
@@ -372,7 +373,8 @@ def index_files(
         files (`list[str]`): as returned by `find_files`. Clips of the gallery that are not among them are kept.
         writer ([`~gallery.gallery.GalleryWriter`]): the gallery; its `metadata` names the model.
         batch_size (`int`): clips read and embedded at a time, and what a kill can lose.
-        num_workers (`int`): threads that read batches ahead.
+        num_workers (`int`, *optional*): clips read at a time, each by a decoder of its own; by default one for each
+            processor.
         on_error (`str`): "missing": a stream that cannot be decoded counts as absent, a file in which nothing can be
             read is reported, left out, and not tried again until it changes, or until a limit that it exceeded is
             raised. "raise": the first problem ends the run.
@@ -382,6 +384,7 @@ def index_files(
     Raises:
         ValueError: an option is out of range, or a file cannot be read and `on_error` is "raise".
     """
+    num_workers = num_processors() if num_workers is None else num_workers
     check_reading(batch_size, on_error, num_workers)
     report, gallery = IndexReport(), writer.gallery()
     clips, segment = gallery.clips_of_files(), writer.metadata.get(SEGMENT)
@@ -389,13 +392,15 @@ def index_files(
     todo = _plan(files, gallery, writer, on_error == "raise", processor.limits, report, batch_size, clips)
     writer.commit()
     items = _sources(todo, segment, processor.limits, clips, report)
+    reading = read_batches(processor, items, lambda item: _read(processor, item, on_error), batch_size, num_workers)
     begun = time.monotonic()
-    with tqdm(
-        total=len(todo), unit="file", disable=not (progress and todo), bar_format=_BAR if segment else None
-    ) as bar:
-        for batch in read_batches(
-            processor, items, lambda item: _read(processor, item, on_error), batch_size, num_workers
-        ):
+    with (
+        closing(reading),
+        tqdm(
+            total=len(todo), unit="file", disable=not (progress and todo), bar_format=_BAR if segment else None
+        ) as bar,
+    ):
+        for batch in reading:
             stop = len(batch.notes)
             failed = [place for place, note in enumerate(batch.notes) if note.is_failure]
             if failed and on_error == "raise":
