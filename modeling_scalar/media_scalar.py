@@ -102,8 +102,8 @@ class Limits:
                 raise ValueError(f"The limit `{name}` must be a number above 0 and below 2**60, got {value!r}.")
 
     @classmethod
-    def parse(cls, settings: Iterable[str]) -> "Limits":
-        """Read limits as a command line has them: `["memory=2GiB", "pixels=70e6"]`; the others stay as they are.
+    def parse(cls, settings: Iterable[str], **defaults: float) -> "Limits":
+        """Read limits as a command line has them: `["memory=2GiB", "pixels=70e6"]`; the others are the defaults.
 
         Raises:
             ValueError: an unknown name, not a number, or not above 0.
@@ -124,7 +124,7 @@ class Limits:
                 raise ValueError(f"The limit `{name}` must be a number, got {value!r}.") from error
             if name in ("pixels", "memory") and values[name] < 2**60:
                 values[name] = int(values[name])
-        return cls(**values)
+        return cls(**(defaults | values))
 
     def exceeded(self, where: str, name: str, what: str, needed: float | None = None) -> LimitError:
         """The error that names the file, what it wanted, the limit, and how to raise it."""

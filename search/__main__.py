@@ -186,7 +186,12 @@ def index(
     device: Device = None,
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Precision of a new gallery.")] = "float16",
     model_dtype: ModelDtype = None,
-    num_workers: Annotated[int, typer.Option(min=1, help="Threads that read batches ahead.")] = 2,
+    num_workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Clips read at a time, each by a decoder of its own; by default one for each processor."
+        ),
+    ] = None,
     segment: Annotated[
         float | None,
         typer.Option(
@@ -201,11 +206,13 @@ def index(
     from gallery.provenance import describe, model_folder
     from gallery.windows import SEGMENT
     from modeling_scalar import Limits, load_model
+    from modeling_scalar.decoding_scalar import num_processors
     from modeling_scalar.loading_scalar import device_of_name, dtype_of_name, model_fingerprint, said_of
 
-    from .indexing import find_files, index_files
+    from .indexing import find_files, index_files, memory_of_decoders
 
-    place, limits = device_of_name(device), Limits.parse(limit or [])
+    place, num_workers = device_of_name(device), num_workers or num_processors()
+    limits = Limits.parse(limit or [], memory=memory_of_decoders(num_workers))
     files = find_files(paths, recursive)
     if not files and not prune:
         raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in paths)}.")

@@ -21,7 +21,7 @@ from gallery.embedding import check_reading, embed_clips, read_batches
 from gallery.files import sha256_of
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, windows_of
-from modeling_scalar.decoding_scalar import num_processors, read_duration
+from modeling_scalar.decoding_scalar import LIGHT_MEMORY, num_processors, read_duration
 from modeling_scalar.media_scalar import LimitError, Limits, check_file, find_sidecar
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 
@@ -116,6 +116,12 @@ def _unchanged_since(path: str, known: MediaFile) -> int | None:
     except (OSError, ValueError):  # reading it will say what is wrong
         return None
     return mtime_ns if is_same else None
+
+
+def memory_of_decoders(num_workers: int) -> int:
+    """Bytes for so many decoders side by side: no less than for one alone, and at most a quarter of the machine's."""
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4 if hasattr(os, "sysconf") else 0
+    return max(Limits().memory, min(num_workers * LIGHT_MEMORY, most))
 
 
 _BAR = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}]"  # of files that are read in parts
@@ -449,4 +455,4 @@ def index_files(
     return report
 
 
-__all__ = ["EXTENSIONS", "IndexReport", "clip_sha256", "clip_stat", "find_files", "index_files"]
+__all__ = ["EXTENSIONS", "IndexReport", "clip_sha256", "clip_stat", "find_files", "index_files", "memory_of_decoders"]

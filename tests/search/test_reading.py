@@ -1,12 +1,18 @@
 """Files that are none, and files that a limit keeps from being read."""
 
 import os
+import signal
+from contextlib import closing
+from threading import Barrier
 
 import pytest
 
+from gallery.embedding import read_batches
 from gallery.gallery import Gallery, GalleryWriter
+from modeling_scalar import decoding_scalar
 from modeling_scalar.media_scalar import Limits, MediaError
-from search.indexing import clip_sha256, clip_stat, find_files, index_files
+from modeling_scalar.processing_scalar import Clip
+from search.indexing import clip_sha256, clip_stat, find_files, index_files, memory_of_decoders
 from tests.modeling_scalar.test_media_scalar import write_media
 from tests.search.test_indexing import FakeModel, FakeProcessor
 
@@ -89,3 +95,64 @@ def test_a_file_that_exceeds_a_limit_is_read_once_the_limit_is_raised(tmp_path, 
         assert named(report.changed) == ["b.mp4"] and report.problems == gallery.problems() == {}
     finally:
         tiny_processor.limits = Limits()
+
+
+def test_the_clips_of_one_batch_are_read_at_the_same_time_and_keep_their_order():
+    together = Barrier(3)
+
+    def read(item):
+        if item < 3:
+            together.wait(timeout=30)  # raises unless three threads come
+        return item, Clip()
+
+    batches = list(read_batches(lambda clips: len(clips), range(7), read, batch_size=3, num_workers=3))
+    assert [batch.notes for batch in batches] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert [batch.features for batch in batches] == [3, 3, 1]
+
+
+def test_no_more_is_read_ahead_than_keeps_the_readers_busy():
+    asked = []
+    items = (asked.append(item) or item for item in range(100))
+    with closing(read_batches(lambda clips: None, items, lambda item: (item, None), 2, num_workers=5)) as batches:
+        next(batches)
+        assert len(asked) == 10  # the batch in hand, and as many more as five readers need and one to be whole
+
+
+def test_a_run_that_is_interrupted_does_not_wait_for_a_decoder_that_hangs(tmp_path, monkeypatch):
+    monkeypatch.setattr(decoding_scalar, "_pool", decoding_scalar._Pool())
+    write_media(tmp_path / "a.mp4", 10)
+    path, stopped = tmp_path / "a.mp4", []
+
+    def read(item):
+        if item == 1:
+            decoding_scalar.read_duration(path)  # so that there is a decoder
+            for decoder in decoding_scalar._pool.all:
+                os.kill(decoder.process.pid, signal.SIGSTOP)
+            together.wait(timeout=30)
+            try:
+                decoding_scalar.read_duration(path)
+            except decoding_scalar.Stopped as error:
+                stopped.append(error)
+                raise
+        return item, Clip()
+
+    together = Barrier(2)
+    with closing(read_batches(lambda clips: None, range(2), read, batch_size=1, num_workers=2)) as batches:
+        assert next(batches).notes == [0]
+        together.wait(timeout=30)
+    assert len(stopped) == 1  # and not after four minutes, when a decoder that does nothing is ended
+    assert decoding_scalar.read_duration(path) == 1.0  # of others nothing is given up
+
+
+def test_decoders_share_the_processors(monkeypatch):
+    monkeypatch.setattr(decoding_scalar, "num_processors", lambda: 16)
+    pool = decoding_scalar._Pool()
+    shares = []
+    for pool.at_work in (0, 1, 2, 5, 16, 40):
+        shares.append(pool.num_threads())
+    assert shares == [8, 8, 8, 3, 1, 1]
+
+
+def test_as_many_decoders_as_readers_have_memory_but_not_more_than_the_machine(monkeypatch):
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PHYS_PAGES": 2**23, "SC_PAGE_SIZE": 2**12}[name])
+    assert [memory_of_decoders(number) / 2**30 for number in (1, 4, 6, 32, 1000)] == [1, 1, 1.5, 8, 8]
