@@ -188,12 +188,17 @@ def read_subtitle_of(
     return read_subtitle_track(path, limits, window) if sidecar is None else read_subtitle(sidecar, limits, window)
 
 
+def names_subtitle_file(subtitle: Any) -> bool:
+    """Whether a subtitle is the path of an `.srt` or `.vtt` file, not the words themselves."""
+    return isinstance(subtitle, os.PathLike) or (
+        isinstance(subtitle, str) and subtitle.lower().endswith((".srt", ".vtt")) and "\n" not in subtitle
+    )
+
+
 def _read_text(subtitle: Any, video: Any, limits: Limits, window: Window | None) -> str | None:
     if subtitle is FROM_VIDEO:
         return read_subtitle_of(video, limits, window) if is_path(video) else None
-    if isinstance(subtitle, os.PathLike) or (
-        isinstance(subtitle, str) and subtitle.lower().endswith((".srt", ".vtt")) and "\n" not in subtitle
-    ):
+    if names_subtitle_file(subtitle):
         return read_subtitle(subtitle, limits, window)
     if isinstance(subtitle, str):
         return subtitle
@@ -741,6 +746,7 @@ __all__ = [
     "ScalarProcessor",
     "ScalarProcessorKwargs",
     "is_path",
+    "names_subtitle_file",
     "one_generator_per_clip",
     "read_subtitle_of",
     "scatter",

@@ -171,7 +171,13 @@ def _choose_segment(writer: "GalleryWriter", segment: float | None, has_clips: b
 
 @app.command()
 def index(
-    paths: Annotated[list[Path], typer.Argument(help="Folders and files. Files named here may have any extension.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Folders, files, and lists of files: CSV, JSONL, Parquet, or a saved data set, with a column `path`. "
+            "Media files named here may have any other extension."
+        ),
+    ],
     output: Annotated[Path, typer.Option(help="Folder of the gallery; an existing one is brought up to date.")],
     model: Annotated[
         str | None,
@@ -183,6 +189,9 @@ def index(
     batch_size: Annotated[int, typer.Option(min=1, help="Clips embedded at a time.")] = 8,
     on_error: Annotated[OnError, typer.Option(help="Count the unreadable as missing, or stop.")] = OnError.MISSING,
     recursive: Annotated[bool, typer.Option(help="Look into subfolders.")] = True,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="Column of a list that is not used. Repeat for several.")
+    ] = None,
     device: Device = None,
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Precision of a new gallery.")] = "float16",
     model_dtype: ModelDtype = None,
@@ -209,11 +218,12 @@ def index(
     from modeling_scalar.decoding_scalar import num_processors
     from modeling_scalar.loading_scalar import device_of_name, dtype_of_name, model_fingerprint, said_of
 
-    from .indexing import find_files, index_files, memory_of_decoders
+    from .indexing import index_files, memory_of_decoders
+    from .sources import find_clips
 
     place, num_workers = device_of_name(device), num_workers or num_processors()
     limits = Limits.parse(limit or [], memory=memory_of_decoders(num_workers))
-    files = find_files(paths, recursive)
+    files, subtitles = find_clips(paths, recursive, ignore or [])
     if not files and not prune:
         raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in paths)}.")
     check_format(output)  # before the model is loaded, which takes longer
@@ -238,6 +248,7 @@ def index(
             writer,
             network,
             processor,
+            subtitles=subtitles,
             batch_size=batch_size,
             num_workers=num_workers,
             on_error=on_error.value,

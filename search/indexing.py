@@ -7,7 +7,7 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, windows_of
 from modeling_scalar.decoding_scalar import LIGHT_MEMORY, num_processors, read_duration
 from modeling_scalar.media_scalar import LimitError, Limits, check_file, find_sidecar
-from modeling_scalar.processing_scalar import Clip, ScalarProcessor
+from modeling_scalar.processing_scalar import Clip, ScalarProcessor, names_subtitle_file
 
 EXTENSIONS = frozenset(
     ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .ts .flv .wmv .ogv .3gp .wav .mp3 .m4a .flac .ogg".split()
@@ -64,7 +64,7 @@ def find_files(paths: Iterable[str | os.PathLike], recursive: bool = True) -> li
         if not path.exists():
             raise FileNotFoundError(f"There is no file or folder {str(path)!r}.")
         if not path.is_dir():
-            found[_resolve(path)] = None
+            found[real_path(path)] = None
             continue
         for folder, subfolders, names in os.walk(path, onerror=_reraise, followlinks=True):
             real = os.path.realpath(folder)
@@ -74,11 +74,11 @@ def find_files(paths: Iterable[str | os.PathLike], recursive: bool = True) -> li
             subfolders.sort()
             for name in sorted(names):
                 if os.path.splitext(name)[1].lower() in EXTENSIONS:
-                    found[_resolve(os.path.join(folder, name))] = None
+                    found[real_path(os.path.join(folder, name))] = None
     return list(found)
 
 
-def _resolve(path: str | os.PathLike) -> str:
+def real_path(path: str | os.PathLike) -> str:
     """The file that a link leads to; one that leads to anything else is reported by its own name."""
     real = os.path.realpath(path)
     return os.path.abspath(path) if os.path.exists(real) and not os.path.isfile(real) else real
@@ -88,31 +88,52 @@ def _reraise(error: OSError) -> None:
     raise error
 
 
-def clip_sha256(path: str) -> str:
-    """Hash what a clip is read from: the file and the subtitle file beside it, if there is one.
+def _beside(path: str, subtitle: str | None) -> Path | None:
+    """The file that a clip's subtitles are read from, if it is another one."""
+    if subtitle is None:
+        return find_sidecar(path)
+    return Path(subtitle) if names_subtitle_file(subtitle) else None
+
+
+def _mark(subtitle: str | None) -> str:
+    """What words that were given add to the hash of a clip: there is no file in which they could change."""
+    if subtitle is None or names_subtitle_file(subtitle):
+        return ""
+    return f"+{hashlib.sha256(subtitle.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def clip_sha256(path: str, subtitle: str | None = None) -> str:
+    """
+    Hash what a clip is read from: the file and its subtitles.
+
+    Args:
+        path (`str`): the file.
+        subtitle (`str`, *optional*): words, or the path of an `.srt` or `.vtt` file, in place of the file beside it.
 
     Raises:
         MediaError: not a regular file: a pipe, a device or a folder.
     """
     check_file(path)
-    sidecar = find_sidecar(path)
-    if sidecar is None:
-        return sha256_of(path)
-    beside = sha256_of(sidecar) if sidecar.is_file() else ""  # reading will say what it is instead
-    return hashlib.sha256(f"{sha256_of(path)} {beside}".encode()).hexdigest()
+    beside = _beside(path, subtitle)
+    if beside is None:
+        return sha256_of(path) + _mark(subtitle)
+    words = sha256_of(beside) if beside.is_file() else ""  # reading will say what it is instead
+    return hashlib.sha256(f"{sha256_of(path)} {words}".encode()).hexdigest()
 
 
-def clip_stat(path: str) -> tuple[int, int]:
-    """Size and time of change, in nanoseconds, of a file together with the subtitle file beside it."""
-    stats = [os.stat(file) for file in (path, find_sidecar(path)) if file is not None]
+def clip_stat(path: str, subtitle: str | None = None) -> tuple[int, int]:
+    """Size and time of change, in nanoseconds, of a file together with its subtitle file, see [`clip_sha256`]."""
+    stats = [os.stat(file) for file in (path, _beside(path, subtitle)) if file is not None]
     return sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
 
 
-def _unchanged_since(path: str, known: MediaFile) -> int | None:
+def _unchanged_since(path: str, known: MediaFile, subtitle: str | None) -> int | None:
     """The time of change of a file whose content is the known one; `None` if it must be read."""
+    if "".join(known.sha256.partition("+")[1:]) != _mark(subtitle):
+        return None
     try:
-        size, mtime_ns = clip_stat(path)
-        is_same = size == known.size and (mtime_ns == known.mtime_ns or clip_sha256(path) == known.sha256)
+        size, mtime_ns = clip_stat(path, subtitle)
+        is_same = size == known.size and (mtime_ns == known.mtime_ns or clip_sha256(path, subtitle) == known.sha256)
     except (OSError, ValueError):  # reading it will say what is wrong
         return None
     return mtime_ns if is_same else None
@@ -135,6 +156,7 @@ class _Source:
     path: str
     num_windows: int
     num_missing: int
+    subtitle: str | None = None
     stale: list[str] = field(default_factory=list)  # clips that go when it is read
     was_known: bool = False
     file: MediaFile | None = None
@@ -172,8 +194,8 @@ class _Source:
             if self.file is None:
                 self.file = MediaFile(self.path, 0, 0, "")
                 try:
-                    size, mtime_ns = clip_stat(self.path)
-                    self.file = MediaFile(self.path, size, mtime_ns, clip_sha256(self.path))
+                    size, mtime_ns = clip_stat(self.path, self.subtitle)
+                    self.file = MediaFile(self.path, size, mtime_ns, clip_sha256(self.path, self.subtitle))
                 except (OSError, ValueError) as error:
                     self.file = replace(self.file, reason=str(error).removeprefix(f"{self.path}: "))
             return self.file
@@ -226,7 +248,8 @@ def _read(
     note.reason = source.look().reason
     if note.reason is not None:
         return note, None
-    options = {} if window is None else {"window": window}
+    options = {"window": window, "subtitle": source.subtitle}
+    options = {name: value for name, value in options.items() if value is not None}
     try:
         clip = processor.read_clip(path, on_error=on_error, processed=True, **options)
         problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names the file too
@@ -254,12 +277,13 @@ def _plan(
     report: IndexReport,
     batch_size: int,
     clips: dict[str, list[str]],
+    subtitles: Mapping[str, str],
 ) -> dict[str, MediaFile | None]:
     """Return the files that must be read, with what is noted of those that lack windows alone; report the others."""
     todo, touched, problems = {}, [], gallery.problems()
     for path in files:
         known = gallery.files.get(path)
-        mtime_ns = None if known is None else _unchanged_since(path, known)
+        mtime_ns = None if known is None else _unchanged_since(path, known, subtitles.get(path))
         reason = None if known is None else known.reason
         streams = [problem for name in clips.get(path, ()) for problem in problems.get(name, ())]
         is_stale = mtime_ns is None or _is_worth_it(streams, limits)
@@ -302,6 +326,7 @@ def _sources(
     limits: Limits,
     clips: dict[str, list[str]],
     report: IndexReport,
+    subtitles: Mapping[str, str],
 ) -> Iterator[tuple[_Source, tuple[float, float | None] | None]]:
     """The windows that must be read, file by file."""
     for path, known in todo.items():
@@ -321,7 +346,7 @@ def _sources(
             kept, missing = set(), windows
         stale = [name for name in there if name not in kept]
         was_known = path in clips and (known is None or known.reason != UNFINISHED)
-        source = _Source(path, len(windows), len(missing), stale, was_known)
+        source = _Source(path, len(windows), len(missing), subtitles.get(path), stale, was_known)
         yield from ((source, window) for window in missing)
 
 
@@ -363,6 +388,7 @@ def index_files(
     model: PreTrainedModel,
     processor: ScalarProcessor,
     *,
+    subtitles: Mapping[str, str] | None = None,
     batch_size: int = 8,
     num_workers: int | None = None,
     on_error: str = "missing",
@@ -378,6 +404,8 @@ def index_files(
     Args:
         files (`list[str]`): as returned by `find_files`. Clips of the gallery that are not among them are kept.
         writer ([`~gallery.gallery.GalleryWriter`]): the gallery; its `metadata` names the model.
+        subtitles (`dict[str, str]`, *optional*): of files of which it is known otherwise, what is said: the words, or
+            the path of an `.srt` or `.vtt` file.
         batch_size (`int`): clips read and embedded at a time, and what a kill can lose.
         num_workers (`int`, *optional*): clips read at a time, each by a decoder of its own; by default one for each
             processor.
@@ -393,11 +421,16 @@ def index_files(
     num_workers = num_processors() if num_workers is None else num_workers
     check_reading(batch_size, on_error, num_workers)
     report, gallery = IndexReport(), writer.gallery()
-    clips, segment = gallery.clips_of_files(), writer.metadata.get(SEGMENT)
+    clips, segment, subtitles = gallery.clips_of_files(), writer.metadata.get(SEGMENT), subtitles or {}
+    if segment is not None and (timeless := [path for path, words in subtitles.items() if _mark(words)]):
+        raise ValueError(
+            f"{timeless[0]} has a subtitle without times, which cannot be cut into windows of {segment:g} s. Name an "
+            "`.srt` or `.vtt` file in its place."
+        )
     _look_for_vanished(gallery, writer, prune, report, clips)
-    todo = _plan(files, gallery, writer, on_error == "raise", processor.limits, report, batch_size, clips)
+    todo = _plan(files, gallery, writer, on_error == "raise", processor.limits, report, batch_size, clips, subtitles)
     writer.commit()
-    items = _sources(todo, segment, processor.limits, clips, report)
+    items = _sources(todo, segment, processor.limits, clips, report, subtitles)
     reading = read_batches(processor, items, lambda item: _read(processor, item, on_error), batch_size, num_workers)
     begun = time.monotonic()
     with (
@@ -455,4 +488,13 @@ def index_files(
     return report
 
 
-__all__ = ["EXTENSIONS", "IndexReport", "clip_sha256", "clip_stat", "find_files", "index_files", "memory_of_decoders"]
+__all__ = [
+    "EXTENSIONS",
+    "IndexReport",
+    "clip_sha256",
+    "clip_stat",
+    "find_files",
+    "index_files",
+    "memory_of_decoders",
+    "real_path",
+]

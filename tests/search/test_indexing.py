@@ -375,7 +375,7 @@ def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tm
         embed = model.get_modality_features
 
         def embed_slowly(**features):
-            time.sleep(0.01 if slowly else 0)
+            time.sleep(0.03 if slowly else 0)
             return embed(**features)
 
         model.get_modality_features = embed_slowly
@@ -426,11 +426,11 @@ def test_hashing_touched_files_is_kept_in_batches(folder, monkeypatch):
         touch_later(path)
     hashed = []
 
-    def interrupted(path):
+    def interrupted(path, subtitle):
         if len(hashed) == 2:
             raise KeyboardInterrupt
         hashed.append(path)
-        return clip_sha256(path)
+        return clip_sha256(path, subtitle)
 
     with monkeypatch.context() as patched:
         patched.setattr("search.indexing.clip_sha256", interrupted)

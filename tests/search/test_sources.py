@@ -1,0 +1,190 @@
+"""Lists of files: CSV, JSON Lines, Parquet and saved data sets."""
+
+import json
+import os
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+from datasets import Dataset, DatasetDict
+from typer.testing import CliRunner
+
+from gallery.gallery import Gallery
+from search.__main__ import app
+from search.sources import find_clips, is_list, read_list
+from tests.modeling_scalar.test_media_scalar import write_media
+
+ROWS = [
+    {"path": "clips/b.mp4", "subtitle": 'hello, "world"\nagain'},
+    {"path": "a.mp4", "subtitle": None},
+    {"path": "clips/c.mp4", "subtitle": "c.srt"},
+]
+
+
+def write_csv(path, rows):
+    path.write_text("path,subtitle\n" + "".join(f"{row['path']},{quoted(row['subtitle'])}\n" for row in rows))
+    return path
+
+
+def quoted(cell):
+    return "" if cell is None else '"' + cell.replace('"', '""') + '"'
+
+
+def write_json_lines(path, rows):
+    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
+    return path
+
+
+def write_parquet(path, rows):
+    pa.parquet.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def write_data_set(path, rows):
+    Dataset.from_list(rows).save_to_disk(path)
+    return path
+
+
+WRITERS = {
+    "list.csv": write_csv,
+    "list.JSONL": write_json_lines,
+    "list.parquet": write_parquet,
+    "list": write_data_set,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_kind_of_list_names_the_same_files_and_words_from_where_it_lies(tmp_path, name):
+    (tmp_path / "c.srt").write_text("")
+    assert read_list(WRITERS[name](tmp_path / name, ROWS)) == {
+        str(tmp_path / "clips" / "b.mp4"): 'hello, "world"\nagain',
+        str(tmp_path / "a.mp4"): None,
+        str(tmp_path / "clips" / "c.mp4"): str(tmp_path / "c.srt"),
+    }
+
+
+def test_a_column_of_media_of_datasets_names_its_files(tmp_path):
+    media = pa.array([{"bytes": None, "path": "a.mp4"}, {"bytes": b"x", "path": "b.mp4"}])
+    pa.parquet.write_table(pa.table({"video": media}), tmp_path / "list.parquet")
+    assert [os.path.basename(path) for path in read_list(tmp_path / "list.parquet")] == ["a.mp4", "b.mp4"]
+
+
+def test_a_list_is_told_from_media_and_folders_by_its_name_and_what_it_holds(tmp_path):
+    write_data_set(tmp_path / "set", ROWS)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "state.json").touch()
+    (tmp_path / "folder" / "a.mp4").touch()
+    assert is_list(tmp_path / "set") and is_list("x.CSV") and not is_list("x.mp4") and not is_list(tmp_path / "folder")
+    write_csv(tmp_path / "list.csv", ROWS[:2])
+    files, subtitles = find_clips([tmp_path / "folder", tmp_path / "list.csv"])
+    assert [os.path.relpath(file, tmp_path) for file in files] == ["folder/a.mp4", "clips/b.mp4", "a.mp4"]
+    assert subtitles == {str(tmp_path / "clips" / "b.mp4"): 'hello, "world"\nagain'}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.csv", "", "must have one column `path`, or `video`, that names the files; there is none"),
+        ("a.csv", "file,subtitle\nx.mp4,\n", r"must have one column `path`.*got \['file', 'subtitle'\]"),
+        ("a.csv", "path,video\nx,y\n", r"must have one column.*got \['path', 'video'\]"),
+        ("a.csv", "path,path\nx,y\n", r"line 1: the columns \['path'\] are there more than once"),
+        ("a.csv", "path,id\nx,y\n", r"the columns \['id'\].*--ignore id"),
+        ("a.csv", "path,subtitle\nx.mp4,well, well\n", "line 2: expected 2 cells, as line 1 has, got 3"),
+        ("a.csv", 'path,subtitle\nx.mp4,"a\nb"\n,c\n', "line 4, column `path`: expected the path of a file, got ''"),
+        ("a.csv", 'path\n"x.mp4', "line 2: unexpected end of data"),
+        ("a.csv", b"path\n\xff.mp4\n", "not UTF-8"),
+        ("a.csv", "path\nx\0.mp4\n", "line 2"),
+        ("a.csv", "path,subtitle\nx.mp4,x.srt\n", "line 2, column `subtitle`: there is no file"),
+        ("a.csv", "path,subtitle\nx.mp4,a\n./x.mp4,b\n", "line 2 and line 3, column `subtitle`: they disagree"),
+        ("a.jsonl", '{"path": "x"}\n{"path": \n', r"line 2: not JSON"),
+        ("a.jsonl", '{"path": "x"}\n\n["y"]\n', r"line 3: expected an object"),
+        ("a.jsonl", '{"path": 7}\n', "line 1, column `path`: expected a text, got 7"),
+        ("a.jsonl", '{"path": "x"}\n{"url": "y"}\n', r"got \['url'\].*line 2"),
+        ("a.jsonl", b'{"path": "\xff"}\n', "line 1: not UTF-8"),
+        ("a.parquet", "PAR1 no", "no Parquet file, or damaged"),
+    ],
+)
+def test_what_is_wrong_with_a_list_is_told_with_its_name_line_and_column(tmp_path, name, content, told):
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=told) as caught:
+        read_list(tmp_path / name)
+    assert str(caught.value).startswith(str(tmp_path / name))
+
+
+def test_several_data_sets_in_one_and_damaged_ones_are_named(tmp_path):
+    DatasetDict({"test": Dataset.from_list(ROWS)}).save_to_disk(tmp_path / "sets")
+    with pytest.raises(ValueError, match=f"Name the one to index: {tmp_path / 'sets' / 'test'}"):
+        read_list(tmp_path / "sets")
+    assert len(read_list(write_data_set(tmp_path / "set", ROWS[:2]))) == 2
+    next((tmp_path / "set").glob("*.arrow")).write_bytes(b"no")
+    with pytest.raises(ValueError, match="damaged data set"):
+        read_list(tmp_path / "set")
+
+
+def test_columns_that_are_to_be_ignored_are(tmp_path):
+    (tmp_path / "a.csv").write_text("id,path,mood\n1,x.mp4,good\n")
+    assert len(read_list(tmp_path / "a.csv", ["id", "mood"])) == 1
+
+
+def test_two_lists_that_disagree_are_named(tmp_path):
+    for name, words in (("a.csv", "yes"), ("b.csv", "no")):
+        write_csv(tmp_path / name, [{"path": "x.mp4", "subtitle": words}])
+    with pytest.raises(ValueError, match=r"b\.csv and a list before it disagree"):
+        find_clips([tmp_path / "a.csv", tmp_path / "b.csv"])
+
+
+def index(place, *arguments):
+    arguments = ("index", *arguments, "--model", place.model, "--output", place / "gallery")
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+@pytest.fixture
+def place(tmp_path, tiny_model_dir):
+    class Place(type(tmp_path)):
+        model = tiny_model_dir
+
+    write_media(tmp_path / "a.mp4")
+    write_media(tmp_path / "b.mp4", seconds_of_audio=1)
+    (tmp_path / "b.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na cat meows\n")
+    return Place(tmp_path)
+
+
+def told(result):
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()[0]
+
+
+def vectors(place):
+    gallery = Gallery.open(place / "gallery")
+    order = sorted(range(len(gallery)), key=gallery.clip_ids.__getitem__)
+    return gallery.modality_embeds()[order][:, 2].float(), gallery.modality_mask[order].tolist()
+
+
+def test_what_a_list_says_is_embedded_and_again_only_when_it_says_something_else(place):
+    table = write_csv(place / "list.csv", [{"path": "a.mp4", "subtitle": "a dog barks"}])
+    table.write_text(table.read_text() + "nowhere.mp4,\nb.mp4,\n")
+    result = index(place, table)
+    assert "2 new, 0 changed, 0 unchanged, 1 unreadable" in told(result) and "nowhere.mp4: " in result.stdout
+    first, mask = vectors(place)
+    assert mask == [[True, False, True], [True, True, True]]  # the words of the list; those beside the file
+    table.write_text("path,subtitle\na.mp4,a dog barks\n")
+    assert "0 new, 0 changed, 1 unchanged" in told(index(place, table))
+    table.write_text("path,subtitle\na.mp4,a cat meows\n")  # as many letters
+    assert "0 new, 1 changed, 0 unchanged" in told(index(place, table))
+    second, mask = vectors(place)
+    assert not torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])
+    torch.testing.assert_close(second[0], second[1])  # the same words, from the list and from a file
+    table.write_text("path,subtitle\na.mp4,b.srt\n")
+    assert "0 new, 1 changed, 0 unchanged" in told(index(place, table))
+    assert "0 new, 0 changed, 1 unchanged" in told(index(place, table))
+    assert "0 new, 1 changed, 0 unchanged" in told(index(place, place / "a.mp4"))
+    assert vectors(place)[1] == [[True, False, False], [True, True, True]]
+
+
+def test_words_without_times_cannot_be_cut_into_windows(place):
+    (place / "list.csv").write_text("path,subtitle\na.mp4,b.srt\n")
+    assert "1 new" in told(index(place, place / "list.csv", "--segment", "2"))
+    (place / "list.csv").write_text("path,subtitle\na.mp4,a dog barks\n")
+    result = index(place, place / "list.csv")
+    assert result.exit_code == 1 and "a.mp4 has a subtitle without times" in result.stderr
