@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
@@ -21,7 +22,7 @@ from commands.errors import Commands, run_command, say, show
 from commands.options import Device, Limit, ModelDtype
 
 if TYPE_CHECKING:
-    from gallery.gallery import GalleryWriter, Hit, Hits
+    from gallery.gallery import Gallery, GalleryWriter, Hit, Hits
     from gallery.windows import Place
 
     from .indexing import IndexReport
@@ -34,6 +35,7 @@ app = typer.Typer(
 _Gallery = Annotated[Path, typer.Argument(help="Folder of the gallery.")]
 
 _DEFAULT_MODEL = "google/embeddinggemma-2"
+_INTERVAL = 5.0
 _BAR_WIDTH = 8
 _NAME_WIDTH = 72
 
@@ -43,6 +45,10 @@ class OnError(StrEnum):
 
     MISSING = "missing"
     RAISE = "raise"
+
+
+Modality = StrEnum("Modality", ["video", "audio", "subtitle"])
+"""What a clip may lack; typer takes no list of literals."""
 
 
 def _can_print(text: str) -> bool:
@@ -111,9 +117,20 @@ def _told_of_cut(files: list[str], segment: float | None, heard: float) -> str:
     )
 
 
-def _print_report(report: "IndexReport", size: int, segment: float | None, heard: float) -> None:
+def _counts_of(report: "IndexReport") -> str:
     counts = {name: len(getattr(report, name)) for name in ("new", "changed", "unchanged", "unreadable")}
-    show(", ".join(f"{count} {name}" for name, count in counts.items()) + f"; {size} clips in the gallery")
+    gone = f", {len(report.vanished)} removed" if report.pruned and report.vanished else ""
+    return ", ".join(f"{count} {name}" for name, count in counts.items()) + gone
+
+
+def _print_report(report: "IndexReport", gallery: "Gallery", heard: float) -> None:
+    from gallery.windows import SEGMENT
+    from modeling_scalar.configuration_scalar import MODALITIES
+
+    show(f"{_counts_of(report)}; {len(gallery)} clips in the gallery")
+    lacking = (~gallery.modality_mask).sum(dim=0).tolist() if len(gallery) else []
+    if told := [f"{count} without {name}" for name, count in zip(MODALITIES, lacking, strict=False) if count]:
+        show(f"of these, {', '.join(told)}; `search info --missing NAME` names them")
     old = set(report.not_retried)
     if num_old := sum(failure.path in old for failure in report.unreadable):
         show(f"{num_old} of the unreadable failed before and have not changed: not tried again")
@@ -124,7 +141,7 @@ def _print_report(report: "IndexReport", size: int, segment: float | None, heard
         fate = ". It failed before and has not changed: not tried again." if path in old else ""
         show(f"partly read: {path}: {told}{fate}")
     if report.cut:
-        show(_told_of_cut(report.cut, segment, heard))
+        show(_told_of_cut(report.cut, gallery.metadata.get(SEGMENT), heard))
     fate = "removed" if report.pruned else "kept, --prune removes it"
     for path in report.vanished:
         show(f"gone from disk ({fate}): {path}")
@@ -208,23 +225,38 @@ def index(
         ),
     ] = None,
     prune: Annotated[bool, typer.Option("--prune", help="Remove clips whose file is gone from disk.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on until Ctrl-C: index what is new or changed as soon as it is whole.")
+    ] = False,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            help="With --watch, seconds from one look to the next: a file is read once it looks the same twice. "
+            f"By default {_INTERVAL:g}.",
+        ),
+    ] = None,
     limit: Limit = None,
 ) -> None:
     """Embed new and changed files into a gallery; the rest of the gallery is kept."""
     from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
     from gallery.provenance import describe, model_folder
-    from gallery.windows import SEGMENT
     from modeling_scalar import Limits, load_model
     from modeling_scalar.decoding_scalar import num_processors
     from modeling_scalar.loading_scalar import device_of_name, dtype_of_name, model_fingerprint, said_of
 
-    from .indexing import index_files, memory_of_decoders
-    from .sources import find_clips
+    from .indexing import IndexReport, find_files, index_files, memory_of_decoders
+    from .sources import find_clips, is_list
+    from .watching import watch as watch_files
 
+    if interval is not None and not watch:
+        raise ValueError("`--interval` is for `--watch`, which looks at folders again and again.")
+    if watch and (lists := [str(path) for path in paths if is_list(path)]):
+        raise ValueError(f"`--watch` looks at folders and files, not at lists, got {lists}. Index lists without it.")
     place, num_workers = device_of_name(device), num_workers or num_processors()
     limits = Limits.parse(limit or [], memory=memory_of_decoders(num_workers))
     files, subtitles = find_clips(paths, recursive, ignore or [])
-    if not files and not prune:
+    if not files and not prune and not watch:
         raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in paths)}.")
     check_format(output)  # before the model is loaded, which takes longer
     model = model or _default_model(output)
@@ -243,21 +275,41 @@ def index(
         there = writer.gallery()
         there.check_model(model, fingerprint, must_know=True)  # another process may have begun it
         _choose_segment(writer, segment, len(there) > 0)
-        report = index_files(
-            files,
-            writer,
-            network,
-            processor,
-            subtitles=subtitles,
-            batch_size=batch_size,
-            num_workers=num_workers,
-            on_error=on_error.value,
-            prune=prune,
-            progress=True,
-        )
+        report = IndexReport()
+
+        def update(files: list[str]) -> None:
+            latest = IndexReport()
+            try:
+                index_files(
+                    files,
+                    writer,
+                    network,
+                    processor,
+                    subtitles=subtitles,
+                    batch_size=batch_size,
+                    num_workers=num_workers,
+                    on_error=on_error.value,
+                    prune=prune,
+                    progress=True,
+                    report=latest,
+                )
+            finally:
+                report.add(latest)
+            if watch and (latest.new or latest.changed or latest.unreadable or (prune and latest.vanished)):
+                say(_counts_of(latest))
+
+        if watch:
+            say(
+                f"Watching {', '.join(map(str, paths))}. The gallery can be searched meanwhile, but nothing else can "
+                "write to it until Ctrl-C ends this."
+            )
+            with suppress(KeyboardInterrupt):
+                watch_files(lambda: find_files(paths, recursive), update, interval or _INTERVAL, prune)
+        else:
+            update(files)
         gallery = writer.gallery()
-    _print_report(report, len(gallery), gallery.metadata.get(SEGMENT), processor.max_audio_seconds)
-    if report.unreadable and not (report.new or report.changed or report.unchanged):
+    _print_report(report, gallery, processor.max_audio_seconds)
+    if report.unreadable and not watch and not (report.new or report.changed or report.unchanged):
         raise typer.Exit(1)
 
 
@@ -343,13 +395,24 @@ def query(
 
 
 @app.command()
-def info(gallery: _Gallery) -> None:
+def info(
+    gallery: _Gallery,
+    missing: Annotated[
+        list[Modality] | None,
+        typer.Option(help="Print the names of the clips without it, and no more. Repeat for those without several."),
+    ] = None,
+) -> None:
     """Print what a gallery holds and which files could not be read."""
     from gallery.gallery import Gallery
     from gallery.windows import SEGMENT, UNFINISHED
     from modeling_scalar.configuration_scalar import MODALITIES
 
     opened = Gallery.open(gallery)
+    if missing:
+        places = [MODALITIES.index(name) for name in missing]
+        rows = (~opened.modality_mask[:, places]).all(dim=1).tolist() if len(opened) else []
+        show(*(name for name, lacks in zip(opened.clip_ids, rows, strict=True) if lacks))
+        return
     shares = opened.modality_mask.float().mean(dim=0).tolist() if len(opened) else [0.0] * len(MODALITIES)
     clips = opened.clips_of_files()
     show(f"clips: {len(opened)}, {opened.dim} dimensions, {opened.dtype}")

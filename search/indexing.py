@@ -51,6 +51,23 @@ class IndexReport:
     vanished: list[str] = field(default_factory=list)
     pruned: bool = False
 
+    def add(self, later: "IndexReport") -> None:
+        """Take in what a later run did to the same gallery: what is wrong with a file is what it said last."""
+        lacking = {file.path for file in later.unreadable}
+        met = {*later.new, *later.changed, *later.unchanged, *lacking}
+        self.new = [path for path in dict.fromkeys(self.new + later.new) if path not in lacking]
+        seen = lacking.union(self.new)
+        self.changed = [path for path in dict.fromkeys(self.changed + later.changed) if path not in seen]
+        seen.update(self.changed)
+        self.unchanged = [path for path in dict.fromkeys(self.unchanged + later.unchanged) if path not in seen]
+        self.unreadable = [file for file in self.unreadable if file.path not in met] + later.unreadable
+        self.not_retried = [path for path in self.not_retried if path not in met] + later.not_retried
+        self.problems = {path: told for path, told in self.problems.items() if path not in met} | later.problems
+        self.cut = [path for path in self.cut if path not in met] + later.cut
+        gone = self.vanished if later.pruned else []  # those that are kept are told again by every run
+        self.vanished = [path for path in dict.fromkeys(gone + later.vanished) if path not in met]
+        self.pruned = later.pruned
+
 
 def find_files(paths: Iterable[str | os.PathLike], recursive: bool = True) -> list[str]:
     """List the files that `paths` (files and folders) stand for, absolute, free of symbolic links, each once.
@@ -394,6 +411,7 @@ def index_files(
     on_error: str = "missing",
     prune: bool = False,
     progress: bool = False,
+    report: IndexReport | None = None,
 ) -> IndexReport:
     """
     Bring a gallery up to date with files; every batch is committed when it is embedded.
@@ -414,13 +432,14 @@ def index_files(
             raised. "raise": the first problem ends the run.
         prune (`bool`): take clips whose file is gone out of the gallery, instead of only reporting them.
         progress (`bool`): show a progress bar on stderr and, after the first batch, how fast it goes.
+        report ([`IndexReport`], *optional*): an empty one to fill in, which is there of a run that was interrupted.
 
     Raises:
         ValueError: an option is out of range, or a file cannot be read and `on_error` is "raise".
     """
     num_workers = num_processors() if num_workers is None else num_workers
     check_reading(batch_size, on_error, num_workers)
-    report, gallery = IndexReport(), writer.gallery()
+    report, gallery = IndexReport() if report is None else report, writer.gallery()
     clips, segment, subtitles = gallery.clips_of_files(), writer.metadata.get(SEGMENT), subtitles or {}
     if segment is not None and (timeless := [path for path, words in subtitles.items() if _mark(words)]):
         raise ValueError(

@@ -375,7 +375,7 @@ def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tm
         embed = model.get_modality_features
 
         def embed_slowly(**features):
-            time.sleep(0.03 if slowly else 0)
+            time.sleep(0.02 if slowly else 0)
             return embed(**features)
 
         model.get_modality_features = embed_slowly

@@ -1,0 +1,52 @@
+"""Keeps folders indexed: looks at them again and again, and passes on what has stopped changing.
+
+It looks, and asks the system for no messages: those do not come from drives on other machines, and end when there are
+too many.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+from search.indexing import clip_stat
+
+
+def _stat(path: str) -> tuple[int, int] | None:
+    """Size and time of change of a file and its subtitles; `None` if it cannot be seen, of which reading says why."""
+    try:
+        return clip_stat(path)
+    except (OSError, ValueError):
+        return None
+
+
+def watch(
+    find: Callable[[], Iterable[str]], update: Callable[[list[str]], None], interval: float, is_pruned: bool = False
+) -> NoReturn:
+    """
+    Pass on files that are new or have changed, once they look the same twice, until something is raised.
+
+    Args:
+        find (`Callable`): lists the files that there are.
+        update (`Callable`): called with the files to look at: at first all of them, even if there are none.
+        interval (`float`): seconds from one look to the next; a file that changes all the time is never passed on.
+        is_pruned (`bool`): call `update` too when files are gone, which then lie in no list.
+    """
+    before: dict[str, tuple[int, int] | None] = {}
+    done: dict[str, tuple[int, int] | None] = {}
+    looks = 0
+    while True:
+        now = {path: _stat(path) for path in find()}
+        settled = [path for path, stat in now.items() if path in before and before[path] == stat]
+        ready = [path for path in settled if path not in done or done[path] != now[path]]
+        gone = [path for path in done if path not in now and path not in before and not os.path.exists(path)]
+        if ready or looks == 1 or (is_pruned and gone):
+            update(ready)
+        done |= {path: now[path] for path in ready}
+        for path in gone:
+            del done[path]
+        before, looks = now, looks + 1
+        time.sleep(interval)
+
+
+__all__ = ["watch"]

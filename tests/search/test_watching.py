@@ -1,0 +1,158 @@
+"""Folders that are watched. Nothing sleeps here: what happens between two looks is a step of the test."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from gallery.gallery import Gallery, GalleryWriter
+from search.indexing import IndexReport
+from search.watching import watch
+from tests.search.test_main import FakeModel, place, run  # noqa: F401
+
+
+def looks_of(folder, steps, monkeypatch, **options):
+    """Watch while `steps` happen, one after each look; what was passed on before each step, by name."""
+    passed, now = [], []
+
+    def sleep(seconds):
+        assert seconds == 7
+        passed.append(now.copy())
+        now.clear()
+        if len(passed) > len(steps):
+            raise KeyboardInterrupt
+        steps[len(passed) - 1]()
+
+    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep))
+    with pytest.raises(KeyboardInterrupt):
+        watch(
+            lambda: [str(path) for path in sorted(folder.glob("*.mp4"))],
+            lambda files: now.append([os.path.basename(file) for file in files]),
+            7,
+            **options,
+        )
+    return passed
+
+
+def nothing():
+    pass
+
+
+def test_a_file_is_passed_on_once_it_has_stopped_changing(tmp_path, monkeypatch):
+    file = tmp_path / "a.mp4"
+
+    def grow():
+        with open(file, "a") as stream:
+            stream.write("more")
+
+    passed = looks_of(tmp_path, [nothing, grow, grow, grow, nothing, nothing, grow, nothing, nothing], monkeypatch)
+    assert passed == [[], [[]], [], [], [], [["a.mp4"]], [], [], [["a.mp4"]], []]
+
+
+def test_what_is_there_at_first_is_passed_on_at_once_and_subtitles_belong_to_a_file(tmp_path, monkeypatch):
+    for name in ("a.mp4", "b.mp4"):
+        (tmp_path / name).touch()
+    passed = looks_of(tmp_path, [nothing, lambda: (tmp_path / "b.srt").write_text("words"), nothing], monkeypatch)
+    assert passed == [[], [["a.mp4", "b.mp4"]], [], [["b.mp4"]]]
+
+
+@pytest.mark.parametrize("is_pruned", [False, True])
+def test_a_file_that_is_gone_for_two_looks_is_told_only_to_be_pruned(tmp_path, monkeypatch, is_pruned):
+    file = tmp_path / "a.mp4"
+    file.touch()
+    steps = [nothing, file.unlink, file.touch, nothing, nothing, file.unlink, nothing, nothing, file.touch, nothing]
+    passed = looks_of(tmp_path, steps, monkeypatch, is_pruned=is_pruned)
+    gone = [[]] if is_pruned else []
+    touched = [["a.mp4"]]  # of another time, it may be another file
+    assert passed == [[], touched, [], [], touched, [], [], gone, [], [], touched]
+
+
+def test_a_file_that_cannot_be_seen_is_passed_on_for_reading_to_say_why(tmp_path, monkeypatch):
+    (tmp_path / "a.mp4").symlink_to("a.mp4")
+    assert looks_of(tmp_path, [nothing, nothing], monkeypatch) == [[], [["a.mp4"]], []]
+
+
+def media(path, reason=None):
+    return SimpleNamespace(path=path, reason=reason)
+
+
+def test_a_report_of_several_runs_counts_every_file_once():
+    report = IndexReport()
+    report.add(IndexReport(new=["a", "b"], unchanged=["c"], unreadable=[media("d", "half")], problems={"a": ["x"]}))
+    report.add(IndexReport(new=["d"], changed=["a", "c"], unchanged=["b"], vanished=["e"]))
+    assert (report.new, report.changed, report.unchanged) == (["a", "b", "d"], ["c"], [])
+    assert report.unreadable == [] and report.problems == {} and report.vanished == ["e"]
+    report.add(IndexReport(unreadable=[media("a", "gone bad")], vanished=["e", "b"], pruned=True))
+    report.add(IndexReport(vanished=["f"], pruned=True))
+    assert (report.new, [file.path for file in report.unreadable]) == (["b", "d"], ["a"])
+    assert report.vanished == ["e", "b", "f"] and report.pruned
+
+
+def watching(monkeypatch, *steps):
+    """Index with --watch while `steps` happen, one after each look; then Ctrl-C."""
+    waiting = iter([*steps, None])
+
+    def sleep(_):
+        if (step := next(waiting)) is None:
+            raise KeyboardInterrupt
+        step()
+
+    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep))
+    return run("index", "clips", "--model", "model", "--output", "gallery", "--watch", "--prune", "--interval", "1")
+
+
+def test_a_watched_folder_is_indexed_until_ctrl_c_and_then_reported(place, monkeypatch):  # noqa: F811
+    seen = []
+
+    def look():
+        seen.append(len(Gallery.open("gallery")))
+        with pytest.raises(ValueError, match="Another process writes"):
+            GalleryWriter("gallery")
+
+    def arrive():
+        look()
+        (place / "clips" / "late.mp4").write_text("video subtitle")
+        (place / "clips" / "cat.mp4").unlink()
+
+    result = watching(monkeypatch, nothing, arrive, nothing, look)
+    assert seen == [2, 2]
+    assert "Watching clips." in result.stderr and "until Ctrl-C" in result.stderr
+    assert "1 new, 0 changed, 0 unchanged, 0 unreadable, 1 removed" in result.stderr
+    assert (
+        result.stdout.splitlines()[0]
+        == "3 new, 0 changed, 0 unchanged, 1 unreadable, 1 removed; 2 clips in the gallery"
+    )
+    assert f"gone from disk (removed): {place / 'clips' / 'cat.mp4'}" in result.stdout
+    assert "1 unchanged" in run("index", "clips/late.mp4", "--model", "model", "--output", "gallery").stdout
+
+
+def test_ctrl_c_while_a_watched_file_is_embedded_keeps_and_reports_what_was_committed(place, monkeypatch):  # noqa: F811
+    embed, calls = FakeModel.get_modality_features, []
+
+    def interrupted(self, **features):
+        calls.append(features)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return embed(self, **features)
+
+    monkeypatch.setattr(FakeModel, "get_modality_features", interrupted)
+    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=lambda _: None))
+    arguments = ("clips", "--model", "model", "--output", "gallery", "--batch-size", "1", "--watch")
+    assert run("index", *arguments).stdout.startswith("1 new, 0 changed, 0 unchanged, 1 unreadable; 1 clips")
+
+
+def test_what_cannot_be_watched_is_told(place):  # noqa: F811
+    (place / "list.csv").write_text("path\nclips/cat.mp4\n")
+    arguments = ("--model", "model", "--output", "gallery")
+    assert "`--watch` looks at folders" in run("index", "list.csv", *arguments, "--watch", code=1).stderr
+    assert "`--interval` is for `--watch`" in run("index", "clips", *arguments, "--interval", "3", code=1).stderr
+
+
+def test_index_counts_what_clips_lack_and_info_names_it(place):  # noqa: F811
+    lines = run("index", "clips", "--model", "model", "--output", "gallery").stdout.splitlines()
+    assert lines[1] == "of these, 1 without video, 2 without subtitle; `search info --missing NAME` names them"
+    cat, dog = (str(place / "clips" / name) for name in ("cat.mp4", "[red]/dog [bold]1.mp4"))
+    assert run("info", "gallery", "--missing", "video").stdout.splitlines() == [cat]
+    assert sorted(run("info", "gallery", "--missing", "subtitle").stdout.splitlines()) == sorted([cat, dog])
+    assert run("info", "gallery", "--missing", "subtitle", "--missing", "video").stdout.splitlines() == [cat]
+    assert run("info", "gallery", "--missing", "audio").stdout == ""
