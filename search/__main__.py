@@ -22,10 +22,14 @@ from commands.errors import Commands, run_command, say, show
 from commands.options import Device, Limit, ModelDtype
 
 if TYPE_CHECKING:
+    import torch
+
     from gallery.gallery import Gallery, GalleryWriter, Hit, Hits
     from gallery.windows import Place
+    from modeling_scalar import ScalarProcessor
 
     from .indexing import IndexReport
+    from .speech import SpeechRecognizer
 
 app = typer.Typer(
     cls=Commands, help="Search your own videos by text.", no_args_is_help=True, add_completion=False,
@@ -131,6 +135,8 @@ def _print_report(report: "IndexReport", gallery: "Gallery", heard: float) -> No
     lacking = (~gallery.modality_mask).sum(dim=0).tolist() if len(gallery) else []
     if told := [f"{count} without {name}" for name, count in zip(MODALITIES, lacking, strict=False) if count]:
         show(f"of these, {', '.join(told)}; `search info --missing NAME` names them")
+    if report.transcribed:
+        show(f"of {len(report.transcribed)} files of this run, the subtitles are transcripts made by machine")
     old = set(report.not_retried)
     if num_old := sum(failure.path in old for failure in report.unreadable):
         show(f"{num_old} of the unreadable failed before and have not changed: not tried again")
@@ -171,6 +177,18 @@ def _announce(model: str) -> None:
             f"files are downloaded, once, from {download.host} to {download.folder}. Later runs need no network: "
             "with HF_HUB_OFFLINE=1 they do not ask for one. --model takes a folder, too."
         )
+
+
+def _recognizer(model: str, processor: "ScalarProcessor", device: "torch.device") -> "SpeechRecognizer":
+    from gallery.provenance import model_folder
+    from modeling_scalar.configuration_scalar import MODALITIES
+
+    from .speech import SpeechRecognizer
+
+    if "subtitle" not in getattr(processor, "modalities", MODALITIES):
+        raise ValueError("`--transcribe` makes subtitles, of which the model of this gallery takes none.")
+    _announce(model)
+    return SpeechRecognizer(str(model_folder(model)), model, device)
 
 
 def _choose_segment(writer: "GalleryWriter", segment: float | None, has_clips: bool) -> None:
@@ -225,6 +243,14 @@ def index(
         ),
     ] = None,
     prune: Annotated[bool, typer.Option("--prune", help="Remove clips whose file is gone from disk.")] = False,
+    transcribe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Write down what is said in clips with sound and without subtitles, once, by a model of transformers "
+            "for automatic speech recognition: a folder, or a Hub id.",
+        ),
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Go on until Ctrl-C: index what is new or changed as soon as it is whole.")
     ] = False,
@@ -268,6 +294,7 @@ def index(
     network, processor = load_model(folder, dtype_of_name(model_dtype), place)
     say(f"{model}: {said_of(network)}.")
     processor.limits = limits
+    recognizer = None if transcribe is None else _recognizer(transcribe, processor, network.device)
     with GalleryWriter(output, dtype) as writer:
         if not writer.metadata:
             name = str(folder) if Path(model).is_dir() else model
@@ -286,6 +313,7 @@ def index(
                     network,
                     processor,
                     subtitles=subtitles,
+                    recognizer=recognizer,
                     batch_size=batch_size,
                     num_workers=num_workers,
                     on_error=on_error.value,
@@ -407,6 +435,8 @@ def info(
     from gallery.windows import SEGMENT, UNFINISHED
     from modeling_scalar.configuration_scalar import MODALITIES
 
+    from .speech import Transcripts
+
     opened = Gallery.open(gallery)
     if missing:
         places = [MODALITIES.index(name) for name in missing]
@@ -428,6 +458,9 @@ def info(
     for name, values in opened.calibration.items():
         show(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")
     show(f"clips of which a stream could not be read: {len(opened.problems())}")
+    num_transcripts, num_with_words = Transcripts(gallery).count()
+    if num_transcripts:
+        show(f"transcripts made by machine: {num_transcripts}, of which {num_with_words} have words")
     lacking = [file for file in opened.files.values() if file.reason is not None]
     partly = [file for file in lacking if file.path in clips or file.reason == UNFINISHED]
     for what, files in (

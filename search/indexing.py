@@ -21,9 +21,11 @@ from gallery.embedding import check_reading, embed_clips, read_batches
 from gallery.files import sha256_of
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, windows_of
+from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.decoding_scalar import LIGHT_MEMORY, num_processors, read_duration
 from modeling_scalar.media_scalar import LimitError, Limits, check_file, find_sidecar
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor, names_subtitle_file
+from search.speech import SpeechRecognizer, Transcripts
 
 EXTENSIONS = frozenset(
     ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .ts .flv .wmv .ogv .3gp .wav .mp3 .m4a .flac .ogg".split()
@@ -37,8 +39,9 @@ class IndexReport:
 
     `problems` lists files of this run of which some stream could not be read, and files of which some window could
     not, in this run or before; `not_retried` are those files, and the `unreadable` ones, that failed in an earlier run
-    and have not changed since; `cut` are files of this run of which the encoder hears the beginning alone; `vanished`
-    are files that are gone, `pruned` says whether their clips were taken out.
+    and have not changed since; `cut` are files of this run of which the encoder hears the beginning alone,
+    `transcribed` those of which the subtitles are a transcript; `vanished` are files that are gone, `pruned` says
+    whether their clips were taken out.
     """
 
     new: list[str] = field(default_factory=list)
@@ -48,6 +51,7 @@ class IndexReport:
     not_retried: list[str] = field(default_factory=list)
     problems: dict[str, list[str]] = field(default_factory=dict)
     cut: list[str] = field(default_factory=list)
+    transcribed: list[str] = field(default_factory=list)
     vanished: list[str] = field(default_factory=list)
     pruned: bool = False
 
@@ -64,6 +68,7 @@ class IndexReport:
         self.not_retried = [path for path in self.not_retried if path not in met] + later.not_retried
         self.problems = {path: told for path, told in self.problems.items() if path not in met} | later.problems
         self.cut = [path for path in self.cut if path not in met] + later.cut
+        self.transcribed = [path for path in self.transcribed if path not in met] + later.transcribed
         gone = self.vanished if later.pruned else []  # those that are kept are told again by every run
         self.vanished = [path for path in dict.fromkeys(gone + later.vanished) if path not in met]
         self.pruned = later.pruned
@@ -184,6 +189,8 @@ class _Source:
     reasons: dict[str, list[str | None]] = field(default_factory=dict)
     problems: dict[str, list[str | None]] = field(default_factory=dict)
     is_cut: bool = False
+    is_listened: bool = False
+    transcript: str | None = None
 
     @property
     def is_done(self) -> bool:
@@ -216,6 +223,16 @@ class _Source:
                 except (OSError, ValueError) as error:
                     self.file = replace(self.file, reason=str(error).removeprefix(f"{self.path}: "))
             return self.file
+
+    def words(self, speech: Transcripts, limits: Limits) -> str | None:
+        """What is said, where that is known otherwise than by the file: of a list, or by a transcript."""
+        if self.subtitle is not None:
+            return self.subtitle
+        with self.lock:
+            if not self.is_listened:
+                self.is_listened = True
+                self.transcript = speech.of(self.path, self.file.sha256, limits)
+            return self.transcript
 
 
 @dataclass
@@ -257,7 +274,10 @@ class _Read:
 
 
 def _read(
-    processor: ScalarProcessor, item: tuple[_Source, tuple[float, float | None] | None], on_error: str
+    processor: ScalarProcessor,
+    item: tuple[_Source, tuple[float, float | None] | None],
+    on_error: str,
+    speech: Transcripts,
 ) -> tuple[_Read, Clip | None]:
     """Read one window of a file; whatever is wrong with it is noted."""
     source, window = item
@@ -265,7 +285,7 @@ def _read(
     note.reason = source.look().reason
     if note.reason is not None:
         return note, None
-    options = {"window": window, "subtitle": source.subtitle}
+    options = {"window": window, "subtitle": source.words(speech, processor.limits)}
     options = {name: value for name, value in options.items() if value is not None}
     try:
         clip = processor.read_clip(path, on_error=on_error, processed=True, **options)
@@ -285,6 +305,17 @@ def _is_worth_it(told: Iterable[str], limits: Limits) -> bool:
     return any(LimitError.no_longer_holds(part, limits) for text in told for part in text.split("; "))
 
 
+def _unheard(gallery: Gallery, clips: dict[str, list[str]], problems: Mapping[str, list[str]]) -> set[str]:
+    """The files with sound and without subtitles, of which everything could be read."""
+    audio, subtitle = (gallery.modality_mask[:, MODALITIES.index(name)] for name in ("audio", "subtitle"))
+    has_sound, has_words = (dict(zip(gallery.clip_ids, mask.tolist(), strict=True)) for mask in (audio, subtitle))
+    return {
+        path
+        for path, names in clips.items()
+        if any(map(has_sound.get, names)) and not any(map(has_words.get, names)) and problems.keys().isdisjoint(names)
+    }
+
+
 def _plan(
     files: list[str],
     gallery: Gallery,
@@ -295,15 +326,18 @@ def _plan(
     batch_size: int,
     clips: dict[str, list[str]],
     subtitles: Mapping[str, str],
+    speech: Transcripts,
 ) -> dict[str, MediaFile | None]:
     """Return the files that must be read, with what is noted of those that lack windows alone; report the others."""
     todo, touched, problems = {}, [], gallery.problems()
+    unheard = _unheard(gallery, clips, problems) if speech.recognizer is not None else set()
     for path in files:
         known = gallery.files.get(path)
         mtime_ns = None if known is None else _unchanged_since(path, known, subtitles.get(path))
         reason = None if known is None else known.reason
         streams = [problem for name in clips.get(path, ()) for problem in problems.get(name, ())]
         is_stale = mtime_ns is None or _is_worth_it(streams, limits)
+        is_stale |= path in unheard and path not in subtitles and speech.is_due(known.sha256)
         if is_stale or (reason is not None and (retry or reason == UNFINISHED or _is_worth_it([reason], limits))):
             todo[path] = known if reason is not None and path in clips and not is_stale else None
             continue
@@ -397,6 +431,8 @@ def _tell(source: _Source, report: IndexReport) -> None:
         report.problems[source.path] = told
     if source.is_cut:
         report.cut.append(source.path)
+    if source.transcript is not None:
+        report.transcribed.append(source.path)
 
 
 def index_files(
@@ -406,6 +442,7 @@ def index_files(
     processor: ScalarProcessor,
     *,
     subtitles: Mapping[str, str] | None = None,
+    recognizer: SpeechRecognizer | None = None,
     batch_size: int = 8,
     num_workers: int | None = None,
     on_error: str = "missing",
@@ -424,6 +461,8 @@ def index_files(
         writer ([`~gallery.gallery.GalleryWriter`]): the gallery; its `metadata` names the model.
         subtitles (`dict[str, str]`, *optional*): of files of which it is known otherwise, what is said: the words, or
             the path of an `.srt` or `.vtt` file.
+        recognizer ([`~search.speech.SpeechRecognizer`], *optional*): writes down what is said in clips with sound and
+            without subtitles. What was written down before is read without it, too.
         batch_size (`int`): clips read and embedded at a time, and what a kill can lose.
         num_workers (`int`, *optional*): clips read at a time, each by a decoder of its own; by default one for each
             processor.
@@ -441,16 +480,21 @@ def index_files(
     check_reading(batch_size, on_error, num_workers)
     report, gallery = IndexReport() if report is None else report, writer.gallery()
     clips, segment, subtitles = gallery.clips_of_files(), writer.metadata.get(SEGMENT), subtitles or {}
+    speech = Transcripts(writer.folder, recognizer)
     if segment is not None and (timeless := [path for path, words in subtitles.items() if _mark(words)]):
         raise ValueError(
             f"{timeless[0]} has a subtitle without times, which cannot be cut into windows of {segment:g} s. Name an "
             "`.srt` or `.vtt` file in its place."
         )
     _look_for_vanished(gallery, writer, prune, report, clips)
-    todo = _plan(files, gallery, writer, on_error == "raise", processor.limits, report, batch_size, clips, subtitles)
+    todo = _plan(
+        files, gallery, writer, on_error == "raise", processor.limits, report, batch_size, clips, subtitles, speech
+    )
     writer.commit()
     items = _sources(todo, segment, processor.limits, clips, report, subtitles)
-    reading = read_batches(processor, items, lambda item: _read(processor, item, on_error), batch_size, num_workers)
+    reading = read_batches(
+        processor, items, lambda item: _read(processor, item, on_error, speech), batch_size, num_workers
+    )
     begun = time.monotonic()
     with (
         closing(reading),

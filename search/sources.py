@@ -161,7 +161,8 @@ def read_list(path: str | os.PathLike, ignored: Collection[str] = ()) -> dict[st
         for name, cell in row.items():
             if not isinstance(cell, str | None) or (isinstance(cell, str) and "\0" in cell):
                 raise ValueError(f"{path}, {where}, column `{name}`: expected a text, got {cell!r}.")
-        words = row.pop(_SUBTITLE, None) or None
+        words = row.pop(_SUBTITLE, None)
+        words = words if words and words.strip() else None
         ((name, file),) = row.items()
         if not file:
             raise ValueError(f"{path}, {where}, column `{name}`: expected the path of a file, got {file!r}.")
