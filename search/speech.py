@@ -2,8 +2,8 @@
 
 A transcript is a WebVTT file in the folder `transcripts` of a gallery. It has times, so that windows get the words
 that are spoken in them; it says that a machine made it, which one, and of what language; people can read it, and
-players show it. Its name is the hash of what the clip is read from: it is made once, also for files that are moved, and
-a file that changes gets another. One without words says that nothing was understood, so as not to ask again.
+players show it. Its name is the hash of what the clip is read from, so that it is made once, also for files that are
+moved, and a file that changes gets another. One without words says that nothing was understood: nobody asks again.
 """
 
 import html
