@@ -108,7 +108,8 @@ def _copy_media(files: dict[str, MediaFile], folder: Path) -> dict[str, int]:
         digest = digests[0] if sidecar is None else hashlib.sha256(" ".join(digests).encode()).hexdigest()
         if (sum(copy.stat().st_size for copy in copies), digest) != (known.size, known.sha256):
             raise ValueError(
-                f"{path}, or the subtitle file beside it, has changed since it was embedded. Index again."
+                f"{path}, or the subtitle file beside it, has changed since it was embedded, or a list gave its "
+                "subtitle. Index again, without a list."
             )
     sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
     return {"num_files": len(sizes), "num_bytes": sum(sizes)}
