@@ -132,9 +132,6 @@ def _print_report(report: "IndexReport", gallery: "Gallery", heard: float) -> No
     from modeling_scalar.configuration_scalar import MODALITIES
 
     show(f"{_counts_of(report)}; {len(gallery)} clips in the gallery")
-    lacking = (~gallery.modality_mask).sum(dim=0).tolist() if len(gallery) else []
-    if told := [f"{count} without {name}" for name, count in zip(MODALITIES, lacking, strict=False) if count]:
-        show(f"of these, {', '.join(told)}; `search info --missing NAME` names them")
     if report.transcribed:
         show(f"of {len(report.transcribed)} files of this run, the subtitles are transcripts made by machine")
     old = set(report.not_retried)
@@ -151,6 +148,9 @@ def _print_report(report: "IndexReport", gallery: "Gallery", heard: float) -> No
     fate = "removed" if report.pruned else "kept, --prune removes it"
     for path in report.vanished:
         show(f"gone from disk ({fate}): {path}")
+    lacking = (~gallery.modality_mask).sum(dim=0).tolist() if len(gallery) else []
+    if told := [f"{count} without {name}" for name, count in zip(MODALITIES, lacking, strict=False) if count]:
+        show(f"in the gallery, {', '.join(told)}; `search info --missing NAME` names them")
 
 
 def _default_model(output: Path) -> str:

@@ -6,7 +6,17 @@ from threading import Lock
 import numpy as np
 import pytest
 import torch
-from transformers import Wav2Vec2Config, Wav2Vec2CTCTokenizer, Wav2Vec2FeatureExtractor, Wav2Vec2ForCTC
+from transformers import (
+    GenerationConfig,
+    Wav2Vec2Config,
+    Wav2Vec2CTCTokenizer,
+    Wav2Vec2FeatureExtractor,
+    Wav2Vec2ForCTC,
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperTokenizer,
+)
 
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.windows import SEGMENT
@@ -46,6 +56,42 @@ def test_a_recogniser_of_transformers_hears_words_with_times(speech_model):
     for cue in cues:
         assert 0 <= cue.start <= cue.stop <= 3 and cue.text and set(cue.text) <= set("abcdefghij ")
     assert recognizer(np.zeros_like(NOISE)) == ([], None)  # which random weights would fill with letters
+
+
+@pytest.fixture(scope="module")
+def whisper(tmp_path_factory):
+    """A Whisper with random weights, which knows two languages."""
+    folder = tmp_path_factory.mktemp("whisper")
+    languages, tasks = ["<|en|>", "<|de|>"], ["<|translate|>", "<|transcribe|>"]
+    special = ["<|endoftext|>", "<|startoftranscript|>", *languages, *tasks, "<|startofprev|>", "<|notimestamps|>"]
+    tokenizer = WhisperTokenizer(vocab={letter: index for index, letter in enumerate("abcdefghij")}, merges=[])
+    tokenizer.add_special_tokens({"extra_special_tokens": special})
+    tokenizer.add_tokens([f"<|{index * 0.02:.2f}|>" for index in range(1501)])
+    ids = tokenizer.get_vocab()
+    end, start = ids["<|endoftext|>"], ids["<|startoftranscript|>"]
+    tokens = {"pad_token_id": end, "bos_token_id": end, "eos_token_id": end, "decoder_start_token_id": start}
+    torch.manual_seed(0)
+    config = WhisperConfig(
+        vocab_size=len(ids), d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_target_positions=64, init_std=1.0, **tokens,
+    )  # fmt: skip
+    model = WhisperForConditionalGeneration(config)
+    model.generation_config = GenerationConfig(
+        is_multilingual=True, lang_to_id={name: ids[name] for name in languages},
+        task_to_id={name.strip("<|>"): ids[name] for name in tasks}, no_timestamps_token_id=ids["<|notimestamps|>"],
+        max_initial_timestamp_index=50, max_length=24, prev_sot_token_id=ids["<|startofprev|>"],
+        suppress_tokens=[ids[name] for name in special[1:]], begin_suppress_tokens=[end], **tokens,
+    )  # fmt: skip
+    for part in (model, tokenizer, WhisperFeatureExtractor()):
+        part.save_pretrained(folder)
+    return folder
+
+
+def test_whisper_hears_segments_and_tells_their_language(whisper):
+    recognizer = SpeechRecognizer(str(whisper), "tiny")
+    cues, language = recognizer(np.tile(NOISE, 12))  # more than it takes at once
+    assert recognizer.kind == "whisper" and language in ("english", "german") and len(cues) > 1
+    assert all(0 <= cue.start <= cue.stop <= 36 and set(cue.text) <= set("abcdefghij ") for cue in cues)
 
 
 def test_what_recognises_no_speech_is_told(tiny_model_dir):
