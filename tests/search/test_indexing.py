@@ -375,7 +375,7 @@ def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tm
         embed = model.get_modality_features
 
         def embed_slowly(**features):
-            time.sleep(0.02 if slowly else 0)
+            time.sleep(0.01 if slowly else 0)
             return embed(**features)
 
         model.get_modality_features = embed_slowly
@@ -401,7 +401,7 @@ def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tm
             except BaseException:
                 os._exit(1)
             os._exit(0)
-        stop = time.monotonic() + patience * dice.uniform(0.03, 0.2)
+        stop = time.monotonic() + patience * dice.uniform(0.03, 0.12)
         while time.monotonic() < stop and not is_done:
             time.sleep(0.005)
             ended, status = os.waitpid(child, os.WNOHANG)

@@ -1,6 +1,7 @@
 """Transcripts: heard once, kept with times, and used where there are no subtitles."""
 
 import json
+import shutil
 from threading import Lock
 
 import numpy as np
@@ -73,7 +74,8 @@ def whisper(tmp_path_factory):
     torch.manual_seed(0)
     config = WhisperConfig(
         vocab_size=len(ids), d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
-        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_target_positions=64, init_std=1.0, **tokens,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_target_positions=64, init_std=1.0,
+        **tokens,
     )  # fmt: skip
     model = WhisperForConditionalGeneration(config)
     model.generation_config = GenerationConfig(
@@ -150,15 +152,19 @@ def test_a_transcript_reads_as_it_was_heard_and_says_who_heard_it(tmp_path):
     assert read_subtitle(tmp_path / "a.vtt", window=(0, 2)) == "42"
 
 
-@pytest.fixture
-def videos(tmp_path):
-    folder = tmp_path / "videos"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("originals")
     write_media(folder / "said.mp4", num_frames=60, seconds_of_audio=6)
     write_media(folder / "silent.mp4")
     write_media(folder / "with subtitles.mp4", seconds_of_audio=4)
     (folder / "with subtitles.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na dog barks\n")
     return folder
+
+
+@pytest.fixture
+def videos(originals, tmp_path):
+    return shutil.copytree(originals, tmp_path / "videos")
 
 
 def run(videos, model, processor, recognizer, segment=None):
