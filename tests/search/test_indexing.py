@@ -401,7 +401,7 @@ def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tm
             except BaseException:
                 os._exit(1)
             os._exit(0)
-        stop = time.monotonic() + patience * dice.uniform(0.03, 0.12)
+        stop = time.monotonic() + patience * dice.uniform(0.03, 0.16)
         while time.monotonic() < stop and not is_done:
             time.sleep(0.005)
             ended, status = os.waitpid(child, os.WNOHANG)
@@ -416,7 +416,7 @@ def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tm
             assert number % 2 == 0 and number >= last
             patience = 1.0 if number > last else 1.5 * patience  # the machine may be busy
             last = number
-    assert is_done and kills > 3, "it was not killed in the middle"
+    assert is_done and kills > 2, "it was not killed in the middle"
     assert listing("killed") == listing("whole") and len(listing("whole")) > 10
 
 
