@@ -114,6 +114,16 @@ def test_on_error_raise_names_the_file_in_one_line(place):
     assert "clips: 1," in run("info", "gallery").stdout  # cat.mp4 comes before empty.mp4
 
 
+def test_memory_is_for_as_many_decoders_as_there_are_unless_a_limit_is_given(place, monkeypatch):
+    processor = FakeProcessor()
+    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (FakeModel(), processor))
+    monkeypatch.setattr("search.indexing.memory_of_decoders", lambda number: number * 2**20)
+    index("clips", "--num-workers", "3")
+    assert processor.limits == Limits(memory=3 * 2**20)
+    index("clips", "--num-workers", "3", "--limit", "memory=5MiB", "--limit", "time=7")
+    assert processor.limits == Limits(memory=5 * 2**20, time=7)
+
+
 def test_an_interrupt_is_not_a_traceback(place, monkeypatch):
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt

@@ -153,6 +153,20 @@ def test_decoders_share_the_processors(monkeypatch):
     assert shares == [8, 8, 8, 3, 1, 1]
 
 
+def test_a_decoder_is_asked_to_take_its_share_unless_a_number_is_given(tmp_path, monkeypatch):
+    write_media(tmp_path / "a.mp4", 10)
+    asked, converse = [], decoding_scalar._Decoder.converse
+
+    def spy(self, request, answer):
+        asked.append(request["options"]["num_threads"])
+        return converse(self, request, answer)
+
+    monkeypatch.setattr(decoding_scalar._Decoder, "converse", spy)
+    monkeypatch.setattr(decoding_scalar, "num_processors", lambda: 5)
+    frames = [decoding_scalar.read_frames(tmp_path / "a.mp4", 2, num_threads=number) for number in (0, 2)]
+    assert asked == [5, 2] and (frames[0] == frames[1]).all()
+
+
 def test_as_many_decoders_as_readers_have_memory_but_not_more_than_the_machine(monkeypatch):
     monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PHYS_PAGES": 2**23, "SC_PAGE_SIZE": 2**12}[name])
     assert [memory_of_decoders(number) / 2**30 for number in (1, 4, 6, 32, 1000)] == [1, 1, 1.5, 8, 8]
