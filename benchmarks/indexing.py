@@ -35,7 +35,7 @@ from gallery.gallery import GalleryWriter
 from gallery.provenance import describe
 from modeling_scalar import load_model, media_scalar
 from modeling_scalar.decoding_scalar import frame_indices
-from search.indexing import find_files, index_files
+from search.indexing import default_workers, find_files, index_files
 
 MODEL = Path(__file__).parents[1] / "recipes" / "miniature_backbone"
 
@@ -133,7 +133,9 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     parser.add_argument("--clips", type=int, default=48, help="how many (default 48)")
     parser.add_argument("--cores", type=int, default=cores, help=f"processes that decode alone (default {cores})")
-    parser.add_argument("--workers", type=int, nargs="+", default=[cores], help="clips that are read at a time")
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=[default_workers()], help="clips that are read at a time"
+    )
     parser.add_argument("--repeats", type=int, default=3, help="runs of each (default 3)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()

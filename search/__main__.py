@@ -233,7 +233,8 @@ def index(
     num_workers: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Clips read at a time, each by a decoder of its own; by default one for each processor."
+            min=1,
+            help="Clips read at a time, each by a decoder of its own; by default some more than there are processors.",
         ),
     ] = None,
     segment: Annotated[
@@ -268,10 +269,9 @@ def index(
     from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
     from gallery.provenance import describe, model_folder
     from modeling_scalar import Limits, load_model
-    from modeling_scalar.decoding_scalar import num_processors
     from modeling_scalar.loading_scalar import device_of_name, dtype_of_name, model_fingerprint, said_of
 
-    from .indexing import IndexReport, find_files, index_files, memory_of_decoders
+    from .indexing import IndexReport, default_workers, find_files, index_files, memory_of_decoders
     from .sources import find_clips, is_list
     from .watching import watch as watch_files
 
@@ -279,7 +279,7 @@ def index(
         raise ValueError("`--interval` is for `--watch`, which looks at folders again and again.")
     if watch and (lists := [str(path) for path in paths if is_list(path)]):
         raise ValueError(f"`--watch` looks at folders and files, not at lists, got {lists}. Index lists without it.")
-    place, num_workers = device_of_name(device), num_workers or num_processors()
+    place, num_workers = device_of_name(device), num_workers or default_workers()
     limits = Limits.parse(limit or [], memory=memory_of_decoders(num_workers))
     files, subtitles = find_clips(paths, recursive, ignore or [])
     if not files and not prune and not watch:

@@ -161,6 +161,12 @@ def _unchanged_since(path: str, known: MediaFile, subtitle: str | None) -> int |
     return mtime_ns if is_same else None
 
 
+def default_workers() -> int:
+    """How many clips are read at a time: some more than there are processors, as a decoder waits while its clip is
+    prepared here."""
+    return num_processors() + num_processors() // 2 + 1
+
+
 def memory_of_decoders(num_workers: int) -> int:
     """Bytes for so many decoders side by side: no less than for one alone, and at most a quarter of the machine's."""
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4 if hasattr(os, "sysconf") else 0
@@ -464,8 +470,8 @@ def index_files(
         recognizer ([`~search.speech.SpeechRecognizer`], *optional*): writes down what is said in clips with sound and
             without subtitles. What was written down before is read without it, too.
         batch_size (`int`): clips read and embedded at a time, and what a kill can lose.
-        num_workers (`int`, *optional*): clips read at a time, each by a decoder of its own; by default one for each
-            processor.
+        num_workers (`int`, *optional*): clips read at a time, each by a decoder of its own; by default some more than
+            there are processors.
         on_error (`str`): "missing": a stream that cannot be decoded counts as absent, a file in which nothing can be
             read is reported, left out, and not tried again until it changes, or until a limit that it exceeded is
             raised. "raise": the first problem ends the run.
@@ -476,7 +482,7 @@ def index_files(
     Raises:
         ValueError: an option is out of range, or a file cannot be read and `on_error` is "raise".
     """
-    num_workers = num_processors() if num_workers is None else num_workers
+    num_workers = default_workers() if num_workers is None else num_workers
     check_reading(batch_size, on_error, num_workers)
     report, gallery = IndexReport() if report is None else report, writer.gallery()
     clips, segment, subtitles = gallery.clips_of_files(), writer.metadata.get(SEGMENT), subtitles or {}
@@ -556,6 +562,7 @@ __all__ = [
     "IndexReport",
     "clip_sha256",
     "clip_stat",
+    "default_workers",
     "find_files",
     "index_files",
     "memory_of_decoders",

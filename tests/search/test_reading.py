@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from contextlib import closing
 from threading import Barrier
 
@@ -119,14 +120,15 @@ def test_no_more_is_read_ahead_than_keeps_the_readers_busy():
 
 
 def test_a_run_that_is_interrupted_does_not_wait_for_a_decoder_that_hangs(tmp_path, monkeypatch):
-    monkeypatch.setattr(decoding_scalar, "_pool", decoding_scalar._Pool())
+    pool = decoding_scalar._Pool()
+    monkeypatch.setattr(decoding_scalar, "_pool", pool)
     write_media(tmp_path / "a.mp4", 10)
     path, stopped = tmp_path / "a.mp4", []
 
     def read(item):
         if item == 1:
             decoding_scalar.read_duration(path)  # so that there is a decoder
-            for decoder in decoding_scalar._pool.all:
+            for decoder in pool.all:
                 os.kill(decoder.process.pid, signal.SIGSTOP)
             together.wait(timeout=30)
             try:
@@ -140,7 +142,11 @@ def test_a_run_that_is_interrupted_does_not_wait_for_a_decoder_that_hangs(tmp_pa
     with closing(read_batches(lambda clips: None, range(2), read, batch_size=1, num_workers=2)) as batches:
         assert next(batches).notes == [0]
         together.wait(timeout=30)
+        patience = time.monotonic() + 30
+        while not pool.at_work and time.monotonic() < patience:
+            time.sleep(0.001)
     assert len(stopped) == 1  # and not after four minutes, when a decoder that does nothing is ended
+    pool.close()  # one that was stopped before it was asked would wait for ever
     assert decoding_scalar.read_duration(path) == 1.0  # of others nothing is given up
 
 
