@@ -1,4 +1,4 @@
-"""The command line: `python -m search index`, `query`, `info`, `verify`, `compact` and `convert`.
+"""The command line: `python -m search index`, `query`, `serve`, `info`, `verify`, `compact` and `convert`.
 
 Libraries load inside the commands, so that `--help` is quick.
 """
@@ -420,6 +420,76 @@ def query(
         for hit in hits:
             show(f"{hit.rank:3}  {hit.score:.3f}  {_short_name(place_of(hit.clip_id), root)}")
             show(f"     {_weights_line(hit)}")
+
+
+@app.command()
+def serve(
+    gallery: _Gallery,
+    host: Annotated[str, typer.Option(help="Address to listen on. Any but this machine's own needs a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any that is free.")] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="File of the token that requests must carry; by default SCALAR_SERVICE_TOKEN, if set."),
+    ] = None,
+    hostname: Annotated[
+        list[str] | None,
+        typer.Option(help="Name by which browsers call this machine, if they do not use its address. Repeatable."),
+    ] = None,
+    allow_uploads: Annotated[
+        bool, typer.Option("--allow-uploads", help="Let the page add files, which are kept beside the gallery.")
+    ] = False,
+    max_upload: Annotated[float, typer.Option(min=0.001, help="Of an uploaded file, in MB.")] = 1000,
+    model: Annotated[str | None, typer.Option(help="Where the gallery's model is now, if not where it was.")] = None,
+    device: _Device = None,
+    model_dtype: _ModelDtype = None,
+    limit: Limit = None,
+) -> None:
+    """Answer searches over HTTP, and show a page to search with."""
+    from copy import deepcopy
+
+    from gallery.gallery import Gallery, check_format
+    from gallery.provenance import model_folder
+    from modeling_scalar import Limits, load_model
+    from modeling_scalar.loading_scalar import device_of_name, model_fingerprint
+
+    from .service.archive import Archive
+    from .service.server import TOKEN_VARIABLE, address_of, is_loopback, listen, make_server, read_token
+
+    # All that can be wrong is told before the model is loaded, which takes longest.
+    place, limits, secret = device_of_name(device), Limits.parse(limit or []), read_token(token_file)
+    if secret is None and not is_loopback(host):
+        raise ValueError(
+            f"Others can reach {host}, so a token is needed. Put one into a file that only you can read and name it "
+            f"with --token-file, or set {TOKEN_VARIABLE}."
+        )
+    from .service.app import build_app
+    from .service.guard import Token
+
+    token = None if secret is None else Token(secret)
+    opened = Gallery.open(gallery)
+    if allow_uploads:
+        check_format(gallery)
+    model = model or opened.model
+    if model is None:
+        raise ValueError(f"{gallery} does not say which model made it. Name it with --model.")
+    with listen(host, port) as listener:
+        folder = model_folder(model)
+        fingerprint = model_fingerprint(folder)
+        opened.check_model(model, fingerprint, must_know=allow_uploads)
+        network, processor = load_model(folder, _dtype_of(model_dtype), place)
+        archive, uploads = Archive(gallery, network, processor, model, fingerprint), None
+        if allow_uploads:
+            from .service.uploads import Uploads
+
+            reader = deepcopy(processor)
+            reader.limits = limits
+            uploads = Uploads(archive, network, reader, round(1e6 * max_upload))
+        server = make_server(build_app(archive, uploads, token, (host, *(hostname or ()))))
+        show(f"{len(opened)} clips are searched at {address_of(listener)} until Ctrl-C.")
+        sys.stdout.flush()
+        server.run(sockets=[listener])
 
 
 @app.command()

@@ -1,0 +1,206 @@
+"""What every request must pass before it is answered: who asks, from which page, how much and how slowly.
+
+A page of another site can make a browser send requests to this machine. It cannot name a host of its own in them that
+is an address (names that are made to lead here are refused), cannot hide that it is another site, and gets no answer
+that it may read.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+
+Message = MutableMapping[str, Any]
+Receive, Send = Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]
+
+COOKIE = "scalar_search"
+SHORTEST_TOKEN = 16
+
+MOST_REQUESTS = 96
+"""Answered or waiting at once, files that are played not counted."""
+MOST_STREAMS = 256
+"""Files played at once."""
+MOST_BYTES = 2**16
+"""Of a question."""
+_QUESTION_SECONDS = 20.0  # to send one
+_SILENT_SECONDS = 30.0  # between two pieces of a file
+_RETRY_SECONDS = 1
+
+_HEADERS = {
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cross-origin-opener-policy": b"same-origin",
+}
+_NO_PAGE = b"default-src 'none'; frame-ancestors 'none'; sandbox"
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?", re.ASCII)
+
+
+class Token:
+    """
+    The secret that opens the service.
+
+    Args:
+        secret (`str`): at least [`SHORTEST_TOKEN`] characters, printable ASCII.
+
+    Raises:
+        ValueError: it is too short to be one, or nobody could send it.
+    """
+
+    def __init__(self, secret: str):
+        if len(secret) < SHORTEST_TOKEN:
+            raise ValueError(
+                f"The token has {len(secret)} characters; it must have at least {SHORTEST_TOKEN}. Make one with "
+                "`python -c 'import secrets; print(secrets.token_urlsafe())'`."
+            )
+        if not (secret.isascii() and secret.isprintable() and " " not in secret):
+            raise ValueError("The token must consist of printable ASCII characters without spaces.")
+        self._digest = hashlib.sha256(secret.encode()).digest()
+        # What the browser keeps is not the token, and the token cannot be told from it.
+        self.cookie = hmac.new(secret.encode(), b"cookie of the search", hashlib.sha256).hexdigest()
+
+    def opens(self, secret: str) -> bool:
+        """Whether this is the token, in a time that does not depend on how much of it is right."""
+        return hmac.compare_digest(hashlib.sha256(secret.encode("utf-8", "replace")).digest(), self._digest)
+
+    def knows(self, headers: Headers) -> bool:
+        """Whether a request carries the token, or the cookie that was given for it."""
+        scheme, _, secret = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self.opens(secret.strip()):
+            return True
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self.cookie.encode())
+
+
+def host_of(header: str) -> str | None:
+    """The name or address in a `Host` header; `None` if it is none."""
+    found = _HOST.fullmatch(header.lower())
+    return None if found is None else found[1].strip("[]")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+async def _refuse(send: Send, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
+    body = json.dumps({"error": sentence}).encode()
+    told = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+    lines = [(name.encode(), value.encode()) for name, value in told.items()]
+    await send({"type": "http.response.start", "status": status, "headers": lines})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Guard:
+    """
+    An ASGI application around another one.
+
+    Args:
+        app: what answers.
+        names (`Iterable[str]`): names by which this machine may be called, beside any address and `localhost`.
+        token ([`Token`], *optional*): that requests for anything but the page itself must carry.
+        most_bytes (`int`): of an uploaded file.
+    """
+
+    def __init__(self, app: Any, names: Iterable[str] = (), token: Token | None = None, most_bytes: int = 0):
+        self._app, self._token, self._most_bytes = app, token, most_bytes
+        self._names = {"localhost", *(name.lower() for name in names)}
+        self._running = {"question": 0, "stream": 0}
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request, or refuse it."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        send = self._with_headers(send)
+        headers = Headers(scope=scope)
+        if refusal := self._refusal(scope, headers):
+            return await _refuse(send, *refusal)
+        is_stream = scope["path"].startswith("/api/clips/")
+        kind, most = ("stream", MOST_STREAMS) if is_stream else ("question", MOST_REQUESTS)
+        if self._running[kind] >= most:
+            retry = {"retry-after": str(_RETRY_SECONDS)}
+            return await _refuse(send, 429, f"{most} requests are being answered already. Ask again.", retry)
+        self._running[kind] += 1
+        try:
+            await self._app(scope, self._limited(scope, headers, receive), send)
+        finally:
+            self._running[kind] -= 1
+
+    def _refusal(self, scope: MutableMapping[str, Any], headers: Headers) -> tuple[int, str] | None:
+        hosts = headers.getlist("host")
+        host = host_of(hosts[0]) if len(hosts) == 1 else None
+        if host is None or not (host in self._names or _is_address(host)):
+            name = "no name" if host is None else f"the name {host!r:.100}"
+            return 400, f"The request gives {name} to this machine. Use its address, or start with --hostname NAME."
+        # What a browser says of the page that asks; other programs say nothing.
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        is_navigation = scope["method"] == "GET" and scope["path"] == "/"
+        is_foreign = site in ("cross-site", "same-site") and not is_navigation
+        if is_foreign or (origin is not None and origin.lower().partition("://")[2] != hosts[0].lower()):
+            return 403, "The request comes from a page of another site."
+        is_open = not scope["path"].startswith("/api/") or scope["path"] == "/api/session"
+        if self._token is not None and not is_open and not self._token.knows(headers):
+            return 401, "A token is needed. Send it as `Authorization: Bearer TOKEN`, or type it into the page."
+        return None
+
+    def _with_headers(self, send: Send) -> Send:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                lines = dict(message.get("headers", ()))
+                added = {**_HEADERS, b"content-security-policy": _NO_PAGE}
+                if lines.get(b"content-type", b"").startswith(b"application/json"):
+                    added[b"cache-control"] = b"no-store"
+                if message["status"] == 401:
+                    added[b"www-authenticate"] = b"Bearer"
+                more = [(name, value) for name, value in added.items() if name not in lines]
+                message = {**message, "headers": [*message.get("headers", ()), *more]}
+            await send(message)
+
+        return sending
+
+    def _limited(self, scope: MutableMapping[str, Any], headers: Headers, receive: Receive) -> Receive:
+        """Raise an HTTPException where the body is longer than may be, or comes too slowly."""
+        is_file = scope["path"] == "/api/uploads" and scope["method"] == "POST"
+        most = self._most_bytes if is_file else MOST_BYTES
+        begun, count, is_whole = time.monotonic(), 0, False
+        length = headers.get("content-length", "")
+
+        async def receiving() -> Message:
+            nonlocal count, is_whole
+            if is_whole:
+                return await receive()  # which tells when the client goes
+            if length.isdigit() and int(length[:_LONGEST]) > most:
+                raise HTTPException(413, f"At most {most} bytes can be sent here, got {length[:_LONGEST]}.")
+            left = _SILENT_SECONDS if is_file else _QUESTION_SECONDS - (time.monotonic() - begun)
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, left))
+            except TimeoutError:
+                raise HTTPException(408, "The request was not sent in time.") from None
+            count += len(message.get("body", b""))
+            is_whole = message["type"] == "http.disconnect" or not message.get("more_body", False)
+            if count > most:
+                raise HTTPException(413, f"At most {most} bytes can be sent here, got more.")
+            return message
+
+        return receiving
+
+
+_LONGEST = 18  # digits of a number of bytes
+
+__all__ = ["COOKIE", "MOST_BYTES", "MOST_REQUESTS", "MOST_STREAMS", "SHORTEST_TOKEN", "Guard", "Token", "host_of"]

@@ -1,0 +1,117 @@
+"""What goes over the wire: the questions and answers of the HTTP API."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Modality = Literal["video", "audio", "subtitle"]
+Kind = Literal["video", "audio", "image"]
+
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-4, 1e4
+MOST_HITS = 100
+LONGEST_QUERY = 2000
+LONGEST_NAME = 1000
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class _Asked(_Strict):
+    k: int = Field(10, ge=1, le=MOST_HITS, description="Hits wanted.")
+    temperature: float | None = Field(
+        None,
+        ge=LEAST_TEMPERATURE,
+        le=MOST_TEMPERATURE,
+        description="Temperature of the query's modality weights; the gallery's own where it is left out.",
+    )
+    modalities: Annotated[list[Modality], Field(min_length=1, max_length=3)] = Field(
+        ["video", "audio", "subtitle"], description="What is looked at; clips that have none of it are no hits."
+    )
+
+
+class SearchRequest(_Asked):
+    """A query in words."""
+
+    query: str = Field(min_length=1, max_length=LONGEST_QUERY, description="What to look for.")
+
+
+class LikeRequest(_Asked):
+    """A clip of an earlier answer, in place of a query."""
+
+    key: str = Field(max_length=80, description="Of a hit of an earlier answer.")
+
+
+class Found(BaseModel):
+    """A clip that was found."""
+
+    rank: int
+    key: str = Field(description="Names the clip to `/api/like` and `/api/clips`, until the gallery is rewritten.")
+    clip_id: str = Field(description="As the gallery names it; what is not UTF-8 is escaped.")
+    name: str = Field(description="Of the file, without the folders that all files share.")
+    score: float
+    weights: dict[Modality, float] | None = Field(description="What made it match; none for a score without weights.")
+    presence: dict[Modality, bool] = Field(description="What the clip has.")
+    problems: list[str] = Field(description="What could not be read when it was embedded, and counts as absent.")
+    start: float | None = Field(description="Of a window of a longer file, in seconds.")
+    stop: float | None = Field(description="Of a window; none for one that goes on to the end of the file.")
+    kind: Kind | None = Field(description="How to play it; none where there is no file that can be played.")
+    media: str | None = Field(description="Where to play it from.")
+
+
+class Answer(BaseModel):
+    """The clips found, best first."""
+
+    hits: list[Found]
+    temperature: float | Literal["inf"] = Field(description="With which modalities were weighed.")
+    num_clips: int = Field(description="In the gallery.")
+    seconds: float = Field(description="Taken to answer, without the time that the request waited.")
+    note: str | None = Field(None, description="Why there are no hits, where there are none.")
+
+
+class About(BaseModel):
+    """What is served."""
+
+    name: str
+    num_clips: int
+    share: dict[Modality, float] = Field(description="Of the clips that have the modality.")
+    model: str | None
+    method: str = Field(description="The score.")
+    has_temperature: bool = Field(description="Whether the score weighs modalities by the query.")
+    temperature: float | Literal["inf"] = Field(description="The gallery's own.")
+    segment: float | None = Field(description="Seconds of a window, of a gallery of windows.")
+    uploads: bool = Field(description="Whether files can be added.")
+    most_bytes: int = Field(description="That an uploaded file may have.")
+    extensions: list[str] = Field(description="Of files that can be uploaded.")
+    problem: str | None = Field(description="Why the gallery on disk, which changed, is not what is served.")
+
+
+class Upload(BaseModel):
+    """A file on its way into the gallery."""
+
+    id: str
+    name: str
+    state: Literal["waiting", "embedding", "done", "failed"]
+    ahead: int = Field(0, description="Files that are embedded before this one.")
+    clips: int = Field(0, description="That it became: one, or a window each.")
+    problems: list[str] = Field([], description="What could not be read.")
+    error: str | None = Field(None, description="Why it is not in the gallery.")
+
+
+class Problem(BaseModel):
+    """The body of every answer that is an error."""
+
+    error: str
+
+
+__all__ = [
+    "About",
+    "Answer",
+    "Found",
+    "Kind",
+    "LikeRequest",
+    "Modality",
+    "Problem",
+    "SearchRequest",
+    "Upload",
+]
