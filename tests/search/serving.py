@@ -1,0 +1,145 @@
+"""A small gallery that is served: a model to which words are directions, files that hold the names of modalities."""
+
+import threading
+import time
+import zlib
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from torch.nn.functional import normalize
+from transformers import BatchFeature
+
+from gallery.gallery import GalleryWriter
+from modeling_scalar.media_scalar import Limits
+from modeling_scalar.processing_scalar import Clip
+from search.service.app import build_app
+from search.service.archive import Archive
+from search.service.guard import Token
+from search.service.server import address_of, listen, make_server
+from search.service.uploads import Uploads
+
+DIM = 8
+SECRET = "a-token-of-enough-letters"
+PRESENCE = {
+    "dog.webm": (True, True, True),
+    "cat.webm": (True, True, False),
+    "silent.webm": (True, False, False),
+    "bell.wav": (False, True, False),
+    "<b>&amp; \"odd\" 'name'.webm": (True, False, True),
+}
+
+
+def vector(name: str) -> torch.Tensor:
+    """The direction of a word."""
+    seed = zlib.crc32(name.encode("utf-8", "surrogateescape"))
+    return normalize(torch.randn(DIM, generator=torch.Generator().manual_seed(seed)), dim=-1)
+
+
+class WordProcessor:
+    """Files hold the words "video", "audio" and "subtitle", whichever they have, and then what they are about."""
+
+    limits, max_audio_seconds = Limits(), float("inf")
+
+    def read_clip(self, path, *, on_error, processed):
+        words = Path(path).read_bytes().split()
+        if words[:1] == [b"slow"]:
+            time.sleep(0.3)
+        known = [b"video" in words, b"audio" in words, b"subtitle" in words]
+        frames = torch.zeros(1, 2, 2, 3).byte().numpy() if known[0] else None
+        waveform = torch.zeros(4).numpy() if known[1] else None
+        problems = ["the sound is damaged"] if b"damaged" in words else []
+        return Clip(
+            frames=frames, waveform=waveform, subtitle="words" if known[2] else None, problems=problems, path=path
+        )
+
+    def __call__(self, text=None, clips=None):
+        if text is not None:
+            ids = torch.tensor([[zlib.crc32(line.encode())] for line in text])
+            return BatchFeature({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+        mask = [[clip.frames is not None, clip.waveform is not None, clip.subtitle is not None] for clip in clips]
+        return BatchFeature({"modality_mask": torch.tensor(mask)})
+
+
+class WordModel:
+    """Each modality of an uploaded clip is the direction of its name; each text that of its words."""
+
+    device, dtype = torch.device("cpu"), torch.float32
+    config = SimpleNamespace(query_temperature=0.1, aggregation="scalar", has_concat_heads=False)
+
+    def __init__(self):
+        self.texts, self.inside, self.most_inside = [], 0, 0
+
+    def parameters(self):
+        return iter([torch.zeros(1)])
+
+    def score_options(self):
+        return {"method": self.config.aggregation, "query_temperature": self.config.query_temperature}
+
+    @contextmanager
+    def _alone(self):
+        self.inside += 1
+        self.most_inside = max(self.most_inside, self.inside)
+        yield
+        self.inside -= 1
+
+    def get_modality_features(self, modality_mask):
+        with self._alone():
+            vectors = torch.stack([vector(name) for name in ("video", "audio", "subtitle")])
+            return vectors * modality_mask[..., None], modality_mask
+
+    def embed_text(self, input_ids, attention_mask):
+        with self._alone():
+            self.texts += input_ids.flatten().tolist()
+            return torch.stack(
+                [normalize(torch.randn(DIM, generator=torch.Generator().manual_seed(i)), dim=-1) for i in self.texts]
+            )[-len(input_ids) :]
+
+
+def vectors_of(name: str) -> torch.Tensor:
+    """Of a clip of the gallery, by the name of its file."""
+    return torch.stack([vector(f"{name} {modality}") for modality in ("video", "audio", "subtitle")])
+
+
+def write_gallery(place: Path, contents: dict[str, bytes] | None = None, segment: float | None = None) -> list[str]:
+    """Write the files and the gallery `place/gallery`; returns the identifiers of the clips."""
+    (place / "clips").mkdir(exist_ok=True)
+    contents = contents or {name: name.encode() * 10 for name in PRESENCE}
+    for name, data in contents.items():
+        (place / "clips" / name.partition("#")[0]).write_bytes(data)
+    ids = [str(place / "clips" / name) for name in contents]
+    mask = torch.tensor([PRESENCE.get(name, (True, True, False)) for name in contents])
+    with GalleryWriter(place / "gallery", "float32") as writer:
+        writer.metadata = {"model": "words", "fingerprint": "f" * 64, "query_temperature": 0.1}
+        writer.metadata |= {} if segment is None else {"segment": segment}
+        problems = [["the subtitles are no text"] if name == "silent.webm" else [] for name in contents]
+        writer.put_clips(ids, torch.stack([vectors_of(name) for name in contents]), mask, problems=problems)
+        writer.commit()
+    return ids
+
+
+def make_app(place: Path, *, uploads: bool = False, secret: str | None = None, most_bytes: int = 1000, names=()):
+    """The service of the gallery in a folder; `app.archive`, `app.model` and `app.uploads` are what it uses."""
+    model = WordModel()
+    archive = Archive(place / "gallery", model, WordProcessor(), "words", "f" * 64)
+    taken = Uploads(archive, model, WordProcessor(), most_bytes) if uploads else None
+    app = build_app(archive, taken, None if secret is None else Token(secret), names)
+    app.archive, app.model, app.uploads = archive, model, taken
+    return app
+
+
+@contextmanager
+def serving(app):
+    """Serve an application at an address, in a thread."""
+    listener = listen("127.0.0.1", 0)
+    server = make_server(app)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    address = address_of(listener)
+    thread.start()
+    try:
+        yield address
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()

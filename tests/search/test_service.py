@@ -1,0 +1,519 @@
+"""The HTTP API of the search service."""
+
+import json
+import math
+import os
+import re
+import time
+
+import pytest
+import torch
+from starlette.testclient import TestClient
+from torch.nn.functional import normalize
+
+from gallery.gallery import Gallery, GalleryWriter, verify_gallery
+from gallery.windows import clip_id_of
+from search.service import guard
+from search.service import uploads as uploading
+from search.service.guard import SHORTEST_TOKEN, Token, host_of
+from search.service.media import RangeError, part_of
+from tests.search.serving import PRESENCE, SECRET, make_app, vector, vectors_of, write_gallery
+
+ADDRESS = "http://127.0.0.1:8000"
+MODALITIES = ("video", "audio", "subtitle")
+
+
+@pytest.fixture
+def place(tmp_path):
+    write_gallery(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    """Of a service that no test changes."""
+    folder = tmp_path_factory.mktemp("service")
+    write_gallery(folder)
+    with TestClient(make_app(folder, names=("Search.lan",)), ADDRESS) as client:
+        client.folder = folder
+        yield client
+
+
+@pytest.fixture
+def changing(place):
+    """Of a service whose gallery is changed."""
+    with TestClient(make_app(place), ADDRESS) as client:
+        yield client
+
+
+def search(client, query="a dog", code=200, **options):
+    response = client.post("/api/search", json={"query": query} | options)
+    assert response.status_code == code, response.text
+    return response.json()
+
+
+def scored(query, vectors, presence, temperature):
+    """Score and weights of one clip, Eq. 2 and 3 written out in float64; a query may have a vector a modality."""
+    there = [m for m in range(3) if presence[m]]
+    query, vectors = query.double().expand(3, -1), vectors.double()
+    cosines = {m: float(query[m] @ vectors[m]) for m in there}
+    most = max(cosines.values())
+    shares = {m: math.exp((cosines[m] - most) / temperature) for m in there}
+    weights = {m: share / sum(shares.values()) for m, share in shares.items()}
+    norm = sum(weights[m] * weights[n] * float(vectors[m] @ vectors[n]) for m in there for n in there) ** 0.5
+    return sum(weights[m] * cosines[m] for m in there) / norm, [weights.get(m, 0) for m in range(3)]
+
+
+def check(answer, query, on=(True, True, True), temperature=0.1, without=None):
+    table = {}
+    for name, presence in PRESENCE.items():
+        presence = [here and looked_at for here, looked_at in zip(presence, on, strict=True)]
+        if any(presence) and name != without:
+            table[name] = scored(query, vectors_of(name), presence, temperature)
+    order = sorted(table, key=lambda name: -table[name][0])
+    assert [(hit["rank"], hit["name"]) for hit in answer["hits"]] == list(enumerate(order, start=1))
+    for hit in answer["hits"]:
+        score, weights = table[hit["name"]]
+        assert hit["score"] == pytest.approx(score, abs=1e-5)  # float32
+        assert list(hit["weights"].values()) == pytest.approx(weights, abs=1e-5)
+        assert hit["presence"] == dict(zip(MODALITIES, PRESENCE[hit["name"]], strict=True))
+
+
+def test_hits_are_those_of_the_formula_at_any_temperature(client):
+    check(search(client), vector("a dog"))
+    for temperature in (0.001, 0.5, 10):
+        check(search(client, temperature=temperature), vector("a dog"), temperature=temperature)
+    assert [len(search(client, k=k)["hits"]) for k in (1, 3)] == [1, 3]
+
+
+@pytest.mark.parametrize("switched", [["audio"], ["video", "subtitle"], ["subtitle"]])
+def test_only_the_modalities_that_are_switched_on_are_looked_at(client, switched):
+    answer = search(client, modalities=switched)
+    assert len(answer["hits"]) < len(PRESENCE)  # some clips have none of it
+    check(answer, vector("a dog"), on=[name in switched for name in MODALITIES])
+
+
+def test_a_query_is_embedded_once_while_the_temperature_slides(place):
+    app = make_app(place)
+    with TestClient(app, ADDRESS) as client:
+        for temperature in (0.01, 0.1, 1):
+            search(client, temperature=temperature)
+        search(client, query="  a dog ")
+        assert len(app.model.texts) == 1
+        search(client, query="another")
+    assert len(app.model.texts) == 2
+
+
+def test_clips_like_one_are_compared_modality_by_modality_and_without_itself(client):
+    keys = {hit["name"]: hit["key"] for hit in search(client)["hits"]}
+    for name, key in keys.items():
+        mine, presence = vectors_of(name), torch.tensor(PRESENCE[name])
+        centroid = normalize(mine[presence].sum(0), dim=-1)  # for what it lacks
+        answer = client.post("/api/like", json={"key": key}).json()
+        check(answer, torch.where(presence[:, None], mine, centroid), without=name)
+    response = client.post("/api/like", json={"key": keys["silent.webm"], "modalities": ["audio"]})
+    assert response.status_code == 404 and "modalities" in response.json()["error"]
+
+
+def test_a_hit_says_what_could_not_be_read(client):
+    problems = {hit["name"]: hit["problems"] for hit in search(client)["hits"]}
+    assert problems.pop("silent.webm") == ["the subtitles are no text"] and not any(problems.values())
+
+
+def test_the_gallery_says_what_it_holds(client):
+    about = client.get("/api/gallery").json()
+    assert (about["name"], about["num_clips"], about["method"], about["temperature"]) == ("gallery", 5, "scalar", 0.1)
+    assert about["share"] == pytest.approx({"video": 0.8, "audio": 0.6, "subtitle": 0.4})
+    assert about["has_temperature"] and not about["uploads"] and about["problem"] is None
+
+
+def test_the_schema_describes_every_answer(place):
+    with TestClient(make_app(place, uploads=True), ADDRESS) as client:
+        schema = client.get("/api/openapi.json").json()
+    assert set(schema["paths"]) == {
+        "/api/session", "/api/gallery", "/api/search", "/api/like", "/api/clips/{key}/media", "/api/uploads",
+        "/api/uploads/{upload_id}",
+    }  # fmt: skip
+    for path in schema["paths"].values():
+        for call in path.values():
+            assert call["responses"]["429"]["content"]["application/json"]["schema"]["$ref"].endswith("/Problem")
+    assert {"query", "k", "temperature", "modalities"} == set(
+        schema["components"]["schemas"]["SearchRequest"]["properties"]
+    )
+
+
+# Files --------------------------------------------------------------------------------------------------------------
+
+
+def media_of(client, name):
+    return next(hit["media"] for hit in search(client)["hits"] if hit["name"] == name)
+
+
+def test_a_clip_is_played_in_parts(client):
+    address, data = media_of(client, "dog.webm"), (client.folder / "clips" / "dog.webm").read_bytes()
+    whole = client.get(address)
+    assert (whole.status_code, whole.content, whole.headers["content-type"]) == (200, data, "video/webm")
+    assert whole.headers["accept-ranges"] == "bytes" and whole.headers["x-content-type-options"] == "nosniff"
+    for wanted, part in (("0-", data), ("3-5", data[3:6]), ("70-999", data[70:]), ("-4", data[-4:])):
+        response = client.get(address, headers={"range": f"bytes={wanted}"})
+        assert (response.status_code, response.content) == (206, part), wanted
+        start = 3 if wanted == "3-5" else len(data) - len(part)
+        assert response.headers["content-range"] == f"bytes {start}-{start + len(part) - 1}/{len(data)}"
+    outside = client.get(address, headers={"range": f"bytes={len(data)}-"})
+    assert outside.status_code == 416 and outside.headers["content-range"] == f"bytes */{len(data)}"
+    assert str(len(data)) in outside.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "header", [None, "bytes=-", "bytes=5-3", "bytes=0-1,4-5", "lines=0-1", "bytes=x-", f"bytes={'9' * 5000}-"]
+)
+def test_what_is_no_range_is_answered_with_the_whole_file(header):
+    assert part_of(header, 10) is None
+
+
+def test_an_empty_file_has_no_part():
+    for header in ("bytes=0-", "bytes=-1"):
+        with pytest.raises(RangeError):
+            part_of(header, 0)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["0", "0-", "0-0000000000000000", "9-0000000000000000", "-1-00", "²-00", "1e3-00", "9" * 5000, "..", "%2e%2e%2f0"],
+)
+def test_nothing_is_played_that_was_not_found(client, key):
+    response = client.get(f"/api/clips/{key}/media")
+    assert response.status_code == 404 and response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/clips/../../etc/passwd/media", "/api/clips/%2Fetc%2Fpasswd/media", "//etc/passwd", "/../page.html"]
+)
+def test_a_path_leads_nowhere(client, path):
+    response = client.get(path)
+    assert response.status_code == 404 and set(response.json()) == {"error"}
+
+
+def test_a_gallery_cannot_make_other_files_public(tmp_path):
+    """Identifiers are what somebody wrote into a gallery, maybe a stranger: only media are served."""
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret")
+    (tmp_path / "clips").mkdir()
+    (tmp_path / "clips" / "link.mp4").symlink_to(secret)
+    os.mkfifo(tmp_path / "clips" / "pipe.mp4")
+    (tmp_path / "clips" / "folder.mp4").mkdir()
+    ids = [str(secret), "relative.mp4", "/etc/passwd"]
+    ids += [str(tmp_path / "clips" / name) for name in ("link.mp4", "pipe.mp4", "folder.mp4", "gone.mp4")]
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.metadata = {"model": "words", "fingerprint": "f" * 64}
+        writer.put_clips(ids, torch.stack([vectors_of(name) for name in ids]), torch.ones(len(ids), 3).bool())
+        writer.commit()
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+        hits = {hit["clip_id"]: hit for hit in search(client)["hits"]}
+        assert set(hits) == set(ids) and [hits[name]["media"] for name in ids[:3]] == [None, None, None]
+        for hit in hits.values():
+            response = client.get(f"/api/clips/{hit['key']}/media")
+            assert response.status_code == 404 and set(response.json()) == {"error"}, hit["clip_id"]
+
+
+def test_a_window_tells_its_seconds_and_plays_its_file(tmp_path):
+    names = [clip_id_of("talk.webm", window) for window in ((0, 30), (30, None))]
+    write_gallery(tmp_path, dict.fromkeys(names, b"talk"), segment=30)
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+        hits = sorted(search(client)["hits"], key=lambda hit: hit["start"])
+        assert [(hit["name"], hit["start"], hit["stop"]) for hit in hits] == [
+            ("talk.webm", 0, 30), ("talk.webm", 30, None),
+        ]  # fmt: skip
+        assert {client.get(hit["media"]).content for hit in hits} == {b"talk"}
+
+
+def test_names_that_are_no_text_are_told_and_played(tmp_path):
+    name = os.fsdecode(b"caf\xe9\n\xff.webm")
+    write_gallery(tmp_path, {name: b"data"})
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+        (hit,) = search(client)["hits"]
+        assert hit["clip_id"].endswith("caf\\udce9\\n\\udcff.webm") and client.get(hit["media"]).content == b"data"
+
+
+# A gallery that changes ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_committed_is_found_at_once_and_older_keys_stay_good(changing, place):
+    before = {hit["name"]: hit["key"] for hit in search(changing)["hits"]}
+    (place / "clips" / "new.webm").write_bytes(b"new")
+    with GalleryWriter(place / "gallery") as writer:
+        writer.remove_clips([str(place / "clips" / "dog.webm")])  # rows move
+        writer.put_clips([str(place / "clips" / "new.webm")], vectors_of("new")[None], torch.ones(1, 3).bool())
+        writer.commit()
+    assert {hit["name"] for hit in search(changing)["hits"]} == {*before, "new.webm"} - {"dog.webm"}
+    played = {name: changing.get(f"/api/clips/{key}/media").status_code for name, key in before.items()}
+    assert played.pop("dog.webm") == 404 and set(played.values()) == {200}
+
+
+def test_a_gallery_that_is_damaged_or_replaced_leaves_the_last_one_served(changing, place):
+    manifest = place / "gallery" / "gallery.json"
+    good = manifest.read_bytes()
+    for bad in (b"", b"{}", None, good.replace(b"f" * 64, b"e" * 64)):
+        manifest.unlink(missing_ok=True)
+        if bad is not None:
+            manifest.write_bytes(bad)
+        assert len(search(changing)["hits"]) == 5
+        assert "cannot be opened" in changing.get("/api/gallery").json()["problem"]
+    manifest.write_bytes(good)
+    assert len(search(changing)["hits"]) == 5 and changing.get("/api/gallery").json()["problem"] is None
+
+
+def test_an_empty_gallery_says_so(tmp_path):
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.metadata = {"model": "words", "fingerprint": "f" * 64}
+        writer.commit()
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+        answer = search(client)
+        assert answer["hits"] == [] and "no clips" in answer["note"]
+        assert client.get("/api/gallery").json()["num_clips"] == 0
+
+
+# Wrong questions ----------------------------------------------------------------------------------------------------
+
+QUERIES = (b'""', b'" \\n "', b"3", b"null", b'"\\ud800"', b'"' + b"a" * 2001 + b'"')
+WRONG = [
+    b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 60_000, b'{"q": "a"}',
+    *(b'{"query": ' + query + b"}" for query in QUERIES),
+    *(b'{"query": "a", "k": ' + k + b"}" for k in (b"0", b"101", b"1e9", b'"many"', b"9" * 5000)),
+    *(b'{"query": "a", "temperature": ' + t + b"}" for t in (b"0", b"-1", b"NaN", b"Infinity", b"1e-9", b'"hot"')),
+    *(b'{"query": "a", "modalities": ' + m + b"}" for m in (b"[]", b'["smell"]', b'"audio"')),
+    b'{"query": "a", "modalities": ["audio", "audio", "audio", "audio"]}', b'{"query": "a", "method": "gram"}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", WRONG, ids=lambda body: repr(body[:40]))
+def test_a_wrong_question_is_answered_in_one_sentence(client, body):
+    response = client.post("/api/search", content=body, headers={"content-type": "application/json"})
+    assert 400 <= response.status_code < 500, response.text
+    (sentence,) = response.json().values()
+    assert list(response.json()) == ["error"] and "\n" not in sentence and "Traceback" not in sentence
+    assert response.headers["content-type"] == "application/json"
+
+
+def test_other_calls_and_places_are_answered_in_one_sentence(client):
+    for method, path in (
+        ("GET", "/api/search"),
+        ("DELETE", "/"),
+        ("GET", "/api/none"),
+        ("POST", "/api/uploads?name=a.mp4"),
+    ):
+        response = client.request(method, path)
+        assert response.status_code in (404, 405) and list(response.json()) == ["error"]
+
+
+def test_a_question_that_is_too_long_is_refused_whether_it_says_so_or_not(client):
+    body = b'{"query": "' + b" " * guard.MOST_BYTES + b'"}'
+    headers = {"content-type": "application/json"}
+    assert client.post("/api/search", content=body, headers=headers).status_code == 413
+    assert client.post("/api/search", content=iter([body]), headers=headers).status_code == 413
+
+
+def test_a_fault_is_told_without_its_traceback(place, monkeypatch):
+    app = make_app(place)
+    monkeypatch.setattr(app.archive, "search", lambda *_: 1 / 0)
+    with TestClient(app, ADDRESS, raise_server_exceptions=False) as client:
+        assert "division" not in search(client, code=500)["error"]
+
+
+def test_what_comes_in_floods_is_told_to_ask_again(place, monkeypatch):
+    monkeypatch.setattr(guard, "MOST_REQUESTS", 0)
+    with TestClient(make_app(place), ADDRESS) as client:
+        response = client.get("/api/gallery")
+    assert response.status_code == 429 and int(response.headers["retry-after"]) >= 1
+
+
+# Who may ask --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        ("127.0.0.1:8000", 200), ("localhost", 200), ("LOCALHOST:1", 200), ("[::1]:8000", 200), ("192.168.0.3", 200),
+        ("search.lan", 200), ("evil.example", 400), ("localhost.evil.example", 400), ("127.0.0.1.nip.io", 400),
+        ("", 400), ("a b", 400), ("localhost:x", 400),
+    ],
+)  # fmt: skip
+def test_names_that_are_made_to_lead_here_are_refused(client, host, code):
+    for path in ("/", "/api/gallery"):
+        response = client.get(path, headers={"host": host})
+        assert response.status_code == code
+    assert code == 200 or "--hostname" in response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:9000"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+def test_pages_of_other_sites_get_no_answer(place, headers):
+    with TestClient(make_app(place, uploads=True), ADDRESS) as client:
+        media = media_of(client, "dog.webm")
+        for method, path in (("POST", "/api/search"), ("POST", "/api/uploads?name=a.mp4"), ("GET", f"/{media}")):
+            response = client.request(method, path, headers=headers, content=b"video")
+            assert response.status_code == 403 and "access-control-allow-origin" not in response.headers
+        own = {"origin": ADDRESS, "sec-fetch-site": "same-origin"}
+        assert client.get("/api/gallery", headers=own).status_code == 200
+    assert not (place / "gallery-uploads").exists()
+
+
+def test_without_the_token_only_the_empty_page_is_given(place):
+    with TestClient(make_app(place, secret=SECRET, uploads=True), ADDRESS) as client:
+        assert client.get("/").status_code == 200
+        for method, path in (
+            ("GET", "/api/gallery"), ("POST", "/api/search"), ("POST", "/api/like"), ("GET", "/api/clips/0-0/media"),
+            ("POST", "/api/uploads?name=a.mp4"), ("GET", "/api/uploads/0"), ("GET", "/api/openapi.json"),
+        ):  # fmt: skip
+            for given in (None, "Bearer", "Bearer wrong", f"Basic {SECRET}", f"Bearer {SECRET}x", "Bearer \xe9"):
+                headers = {} if given is None else {"authorization": given.encode("latin-1")}
+                response = client.request(method, path, headers=headers, content=b"{}")
+                assert response.status_code == 401 and response.headers["www-authenticate"] == "Bearer"
+            assert client.request(method, path, headers={"cookie": f"{guard.COOKIE}={SECRET}"}).status_code == 401
+        bearer = {"authorization": f"Bearer {SECRET}"}
+        assert client.get("/api/gallery", headers=bearer).status_code == 200
+        assert client.post("/api/session").status_code == 401
+        given = client.post("/api/session", headers=bearer).headers["set-cookie"]
+        assert SECRET not in given and "HttpOnly" in given and "SameSite=strict" in given
+        assert client.get("/api/gallery").status_code == 200  # by the cookie
+
+
+def test_a_token_must_be_long_and_can_be_sent():
+    for secret, told in (("short", str(SHORTEST_TOKEN)), ("é" * 20, "ASCII"), ("two words of a token", "spaces")):
+        with pytest.raises(ValueError, match=told):
+            Token(secret)
+
+
+@pytest.mark.parametrize(("header", "host"), [("[::1]:80", "::1"), ("a.b:1", "a.b"), ("a:b:c", None), ("[x", None)])
+def test_the_host_is_read_from_its_header(header, host):
+    assert host_of(header) == host
+
+
+def test_the_page_may_run_nothing_but_itself(client):
+    response = client.get("/")
+    policy = response.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+    assert policy.count("'sha256-") == 2  # its style and its script
+    assert not re.search(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//""", response.text)
+    for path in ("/api/gallery", "/nothing"):
+        headers = client.get(path).headers
+        assert "sandbox" in headers["content-security-policy"] and headers["x-content-type-options"] == "nosniff"
+
+
+# Uploads ------------------------------------------------------------------------------------------------------------
+
+
+def send(client, name="party.mp4", data=b"video audio", code=202):
+    response = client.post("/api/uploads", params={"name": name}, content=data)
+    assert response.status_code == code, response.text
+    return response.json()
+
+
+def finished(client, upload, seconds=20):
+    stop = time.monotonic() + seconds
+    while upload["state"] in ("waiting", "embedding"):
+        assert time.monotonic() < stop
+        time.sleep(0.01)
+        upload = client.get(f"/api/uploads/{upload['id']}").json()
+    return upload
+
+
+@pytest.fixture
+def taking(place):
+    app = make_app(place, uploads=True)
+    with TestClient(app, ADDRESS) as client:
+        client.service = app
+        yield client
+
+
+def test_an_uploaded_file_is_embedded_found_and_played(taking, place):
+    upload = finished(taking, send(taking, "../../Party – 1.mp4", b"video audio damaged"))
+    assert (upload["state"], upload["clips"], upload["problems"]) == ("done", 1, ["the sound is damaged"])
+    hit = next(hit for hit in search(taking, query="video", k=6)["hits"] if hit["name"] == "../../Party – 1.mp4")
+    assert hit["presence"] == {"video": True, "audio": True, "subtitle": False}
+    assert taking.get(hit["media"]).content == b"video audio damaged"
+    stored = sorted(path.name for path in (place / "gallery-uploads").iterdir())
+    assert len(stored) == 2 and all(re.fullmatch(r"[0-9a-f]{64}\.mp4(\.name)?", name) for name in stored)
+    assert {hit["name"] for hit in search(taking)["hits"]} >= set(
+        PRESENCE
+    )  # no longer names, though the folder differs
+    verify_gallery(place / "gallery")
+
+
+def test_the_same_file_twice_is_one_clip(taking, place):
+    for name in ("first.mp4", "second.mp4"):
+        assert finished(taking, send(taking, name))["clips"] == 1
+    assert len(Gallery.open(place / "gallery")) == len(PRESENCE) + 1
+
+
+def test_a_file_in_which_nothing_can_be_read_leaves_no_trace(taking, place):
+    upload = finished(taking, send(taking, data=b"nothing"))
+    assert upload["state"] == "failed" and "no picture" in upload["error"]
+    assert not list((place / "gallery-uploads").iterdir())
+    gallery = Gallery.open(place / "gallery")
+    assert len(gallery) == len(PRESENCE) and not gallery.files
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "code"),
+    [
+        ("page.html", b"video", 415), ("noextension", b"video", 415), (".mp4", b"video", 415), ("a.mp4", b"", 415),
+        ("a.mp4", b"v" * 1001, 413), ("a" * 1001 + ".mp4", b"video", 422), ("", b"video", 422),
+    ],
+)  # fmt: skip
+def test_what_is_not_taken_leaves_no_file(taking, place, name, data, code):
+    assert send(taking, name, data, code)["error"]
+    assert send(taking, name, iter([data[:5], data[5:]]), code)["error"]  # which does not say how much comes
+    folder = place / "gallery-uploads"
+    assert not folder.exists() or not list(folder.iterdir())
+
+
+def test_the_kind_that_a_file_claims_to_be_is_not_trusted(taking):
+    response = taking.post("/api/uploads?name=a.wav", content=b"video", headers={"content-type": "text/html"})
+    assert finished(taking, response.json())["state"] == "done"
+    hits = search(taking, query="video", k=6)["hits"]
+    media = next(hit["media"] for hit in hits if hit["name"] == "a.wav")
+    assert taking.get(media).headers["content-type"] == "audio/wav"
+
+
+def test_files_that_wait_are_few(taking, monkeypatch):
+    with taking.service.archive.lock:  # the model is busy
+        states = [taking.post(f"/api/uploads?name={n}.mp4", content=b"video %d" % n).status_code for n in range(40)]
+    assert set(states) == {202, 429} and states.count(202) <= uploading.MOST_WAITING + 2
+
+
+def test_searches_and_uploads_never_use_the_model_at_once(taking):
+    uploads = [send(taking, data=b"video audio %d" % number) for number in range(8)]
+    for number in range(30):
+        search(taking, query=f"query {number}")
+    assert {finished(taking, upload)["state"] for upload in uploads} == {"done"}
+    assert taking.service.model.most_inside == 1
+
+
+def test_a_gallery_that_another_process_writes_to_refuses_the_upload(taking, place):
+    with GalleryWriter(place / "gallery"):
+        upload = finished(taking, send(taking))
+    assert upload["state"] == "failed" and "writ" in upload["error"]
+    assert finished(taking, send(taking))["state"] == "done"  # once more, later
+
+
+def test_what_a_killed_service_left_is_cleared_away(place):
+    folder = place / "gallery-uploads"
+    folder.mkdir()
+    (folder / "tmpabc.part").write_bytes(b"half")
+    (folder / "mine.txt").write_text("mine")
+    make_app(place, uploads=True)
+    assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+
+
+def test_errors_name_what_helps(client):
+    told = json.dumps([search(client, code=422, k=0), search(client, code=422, modalities=["smell"])])
+    assert "`k`" in told and "'audio'" in told

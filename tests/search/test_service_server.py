@@ -1,0 +1,216 @@
+"""The server of the search service: where it listens, whom it waits for, and the command that starts it."""
+
+import json
+import os
+import re
+import signal
+import socket
+import time
+import urllib.request
+from contextlib import closing
+
+import pytest
+from typer.testing import CliRunner
+
+from gallery.gallery import verify_gallery
+from search.__main__ import app
+from search.service import server
+from search.service.server import Connection, is_loopback, listen, read_token
+from tests.joint_encoders import write_joint_encoder
+from tests.media_corpus import tone, wav
+from tests.search.serving import SECRET, make_app, serving, write_gallery
+
+HEAD = b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n"
+BODY = b'{"query": "ab"}'
+
+
+@pytest.fixture
+def address(tmp_path):
+    write_gallery(tmp_path)
+    with serving(make_app(tmp_path)) as address:
+        yield place_of(address)
+
+
+def place_of(address):
+    return "127.0.0.1", int(address.rsplit(":", 1)[1].strip("/"))
+
+
+def answer_to(connection, *parts, wait=0.0):
+    for part in parts:
+        connection.sendall(part)
+        time.sleep(wait)
+    connection.settimeout(20)
+    received = b""
+    while more := connection.recv(65536):
+        received += more
+        if b"}" in more[-3:]:
+            break
+    return received
+
+
+def test_a_question_that_trickles_is_answered(address):
+    with closing(socket.create_connection(address)) as connection:
+        answer = answer_to(connection, *(bytes([byte]) for byte in HEAD + BODY))
+    assert answer.startswith(b"HTTP/1.1 200") and b'"hits"' in answer
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", HEAD[:-4]])
+def test_who_does_not_finish_the_head_is_left(address, monkeypatch, sent):
+    monkeypatch.setattr(server, "_HEAD_SECONDS", 0.1)
+    with closing(socket.create_connection(address)) as connection:
+        assert ended(connection, sent)
+
+
+def ended(connection, sent=b""):
+    connection.sendall(sent)
+    connection.settimeout(10)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_who_does_not_send_the_body_is_told_so(address, monkeypatch):
+    monkeypatch.setattr("search.service.guard._QUESTION_SECONDS", 0.1)
+    with closing(socket.create_connection(address)) as connection:
+        assert answer_to(connection, HEAD + BODY[:3]).startswith(b"HTTP/1.1 408")
+
+
+def test_who_sends_on_after_a_refusal_is_left(address, monkeypatch):
+    monkeypatch.setattr(server, "_HEAD_SECONDS", 0.2)
+    with closing(socket.create_connection(address)) as connection:
+        head = HEAD.replace(b"15", b"9999999999")
+        assert answer_to(connection, head + BODY).startswith(b"HTTP/1.1 413")
+        with pytest.raises(OSError):
+            for _ in range(1000):
+                connection.sendall(b" " * 1000)
+                time.sleep(0.01)
+
+
+def test_who_does_not_read_is_left_and_its_file_closed(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "_STALLED_SECONDS", 0.2)
+    write_gallery(tmp_path, {"dog.webm": b"x" * 50_000_000})
+    application = make_app(tmp_path)
+    path = str(tmp_path / "clips" / "dog.webm")
+    key = application.archive.view().key_of(0, path)
+
+    def is_open():
+        links = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+        return path in {os.readlink(link) for link in links if os.path.islink(link)}
+
+    def comes(state):
+        stop = time.monotonic() + 10
+        while is_open() != state and time.monotonic() < stop:
+            time.sleep(0.01)
+        return is_open() == state
+
+    with serving(application) as address, closing(socket.create_connection(place_of(address))) as connection:
+        connection.sendall(f"GET /api/clips/{key}/media HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert comes(True) and comes(False)
+
+
+def test_more_connections_than_may_be_are_refused_and_others_go_on(address, monkeypatch):
+    monkeypatch.setattr(Connection, "most", 3)
+    held = [socket.create_connection(address) for _ in range(3)]
+    try:
+        answer_to(held[0], HEAD + BODY)  # it is one of those
+        with closing(socket.create_connection(address)) as one_more:
+            assert ended(one_more)
+        assert answer_to(held[2], HEAD + BODY).startswith(b"HTTP/1.1 200")
+    finally:
+        for connection in held:
+            connection.close()
+
+
+def test_what_is_no_request_is_refused(address):
+    for nonsense in (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"A" * 100_000):
+        with closing(socket.create_connection(address)) as connection:
+            connection.sendall(nonsense)
+            connection.settimeout(10)
+            assert connection.recv(12) == b"HTTP/1.1 400"
+
+
+def test_the_addresses_of_this_machine_are_known():
+    assert is_loopback("127.0.0.1") and is_loopback("localhost") and is_loopback("127.8.8.8")
+    assert not is_loopback("0.0.0.0") and not is_loopback("192.168.0.3")
+    with pytest.raises(ValueError, match="no-such-host.invalid"):
+        is_loopback("no-such-host.invalid")
+
+
+def test_a_token_comes_from_a_file_that_others_cannot_read(tmp_path, monkeypatch):
+    monkeypatch.delenv(server.TOKEN_VARIABLE, raising=False)
+    assert read_token(None) is None
+    monkeypatch.setenv(server.TOKEN_VARIABLE, f" {SECRET}\n")
+    assert read_token(None) == SECRET
+    file = tmp_path / "token"
+    file.write_text("another-token-of-letters\n")
+    file.chmod(0o640)
+    with pytest.raises(ValueError, match="chmod 600"):
+        read_token(file)
+    file.chmod(0o600)
+    assert read_token(file) == "another-token-of-letters"
+    for content, told in ((b" \n", "empty"), (b"\xff\xfe", "text")):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=told):
+            read_token(file)
+
+
+def test_what_cannot_be_served_is_said_before_the_model_is_loaded(tmp_path, monkeypatch):
+    write_gallery(tmp_path)
+    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: pytest.fail("loaded"))
+    monkeypatch.delenv(server.TOKEN_VARIABLE, raising=False)
+    gallery = tmp_path / "gallery"
+    with closing(listen("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for options, told in (
+            ((gallery, "--host", "0.0.0.0"), "--token-file"),
+            ((gallery, "--port", port), "is taken"),
+            ((gallery, "--limit", "memory=x"), "memory"),
+            ((tmp_path / "none",), "no gallery"),
+            ((gallery, "--token-file", tmp_path / "none"), "none"),
+            ((gallery, "--host", "no-such-host.invalid"), "no-such-host.invalid"),
+            ((gallery, "--port", 0), "words"),  # the model, which is not there
+        ):
+            result = CliRunner().invoke(app, ["serve", *map(str, options)])
+            assert result.exit_code == 1 and told in result.output and "Traceback" not in result.output
+        monkeypatch.setenv(server.TOKEN_VARIABLE, "short")
+        result = CliRunner().invoke(app, ["serve", str(gallery), "--host", "0.0.0.0"])
+    assert result.exit_code == 1 and "16" in result.output and "short" not in result.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_the_command_serves_until_it_is_told_to_end(commands, tmp_path, number):
+    encoder = write_joint_encoder(tmp_path / "encoder")
+    (tmp_path / "tone.wav").write_bytes(wav(tone(16_000)))
+    gallery, token = tmp_path / "gallery", tmp_path / "token"
+    token.write_text(SECRET)
+    token.chmod(0o600)
+    indexed = CliRunner().invoke(app, ["index", str(tmp_path), "--model", str(encoder), "--output", str(gallery)])
+    assert indexed.exit_code == 0, indexed.output
+    running = commands.start(
+        "-m", "search", "serve", gallery, "--port", 0, "--allow-uploads", "--token-file", token, "--device", "cpu"
+    )  # fmt: skip
+    stop = time.monotonic() + 60
+    while not (found := re.search(r"1 clips are searched at (http://127\.0\.0\.1:\d+/)", running.printed())):
+        assert time.monotonic() < stop, running.printed("stderr")
+        time.sleep(0.05)
+
+    def ask(path, data=None):
+        headers = {"authorization": f"Bearer {SECRET}", "content-type": "application/json"}
+        with urllib.request.urlopen(urllib.request.Request(found[1] + path, data, headers), timeout=20) as answer:
+            return json.load(answer)
+
+    (hit,) = ask("api/search", b'{"query": "a dog"}')["hits"]
+    assert (hit["name"], hit["presence"]["audio"], hit["weights"]["audio"]) == ("tone.wav", True, 1)
+    upload = ask("api/uploads?name=higher.wav", wav(tone(8_000)))
+    while upload["state"] in ("waiting", "embedding"):
+        assert time.monotonic() < stop
+        time.sleep(0.05)
+        upload = ask(f"api/uploads/{upload['id']}")
+    assert upload["state"] == "done", upload
+    assert {hit["name"] for hit in ask("api/search", b'{"query": "a dog"}')["hits"]} == {"tone.wav", "higher.wav"}
+    running.kill(number)
+    outcome = running.wait()
+    assert outcome.code == {signal.SIGINT: 130, signal.SIGTERM: -signal.SIGTERM}[number], outcome.stderr
+    assert "Traceback" not in outcome.stderr and SECRET not in outcome.stderr + outcome.stdout
+    assert len(verify_gallery(gallery)[0]) == 2
