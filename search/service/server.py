@@ -71,6 +71,12 @@ class Connection(H11Protocol):
         self._forget("_stalled")
         self._stalled = self.loop.call_later(_STALLED_SECONDS, self.transport.abort)
 
+    def shutdown(self) -> None:
+        """At the end, do not wait for a client that does not read."""
+        super().shutdown()
+        if self.flow.write_paused:
+            self.transport.abort()
+
     def resume_writing(self) -> None:
         """It reads."""
         self._forget("_stalled")

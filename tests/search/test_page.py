@@ -1,0 +1,270 @@
+"""The page of the search service, in a browser."""
+
+import re
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from starlette.testclient import TestClient
+
+from search.service.app import PAGE
+from tests.media_corpus import media, tone, wav
+from tests.search.serving import PRESENCE, SECRET, make_app, serving, write_gallery
+
+CHROMIUM = Path("/usr/bin/chromium")
+ODD = next(name for name in PRESENCE if name.startswith("<b>"))
+WINDOWS = ["talk.webm#t=0,2", "talk.webm#t=2,4", "talk.webm#t=4"]
+LABELS = {"video": "Picture", "audio": "Sound", "subtitle": "Subtitles"}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    if not CHROMIUM.is_file():
+        pytest.skip(f"no browser at {CHROMIUM}")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def talk():
+    """Six seconds of picture and sound that a browser plays."""
+    return media("webm", "libvpx", "libopus", frames=60, seconds=6, size=(64, 64), sampling_rate=48_000)
+
+
+@pytest.fixture
+def open_page(browser):
+    """Opens an address; that another host is asked for something, and all that the page complains of, is an error."""
+    hosts, complaints, pages = set(), [], []
+
+    def open_page(address, **options):
+        page = browser.new_page(reduced_motion="reduce", **options)
+        page.set_default_timeout(20_000)
+        page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+        page.on("console", lambda line: complaints.append(line.text) if line.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(address)
+        pages.append((page, urlsplit(address).netloc))
+        return page
+
+    yield open_page
+    for page, _ in pages:
+        page.close()
+    assert hosts <= {host for _, host in pages} | {""}  # "" of what is in the page itself
+    assert [line for line in complaints if not line.startswith("Failed to load resource")] == []
+
+
+@contextmanager
+def served(place, contents=None, segment=None, **options):
+    write_gallery(place, contents, segment)
+    app = make_app(place, **options)
+    with serving(app) as address, TestClient(make_app(place), address) as client:
+        app.ask = lambda path="search", **body: client.post(f"/api/{path}", json=body).json()["hits"]
+        yield address, app
+
+
+def ask(page, words):
+    page.get_by_label("What are you looking for?").fill(words)
+    page.keyboard.press("Enter")
+    settled(page)
+
+
+def wait(page, expression):
+    """Wait until an expression is true; the page's policy lets nothing evaluate code inside it."""
+    stop = time.monotonic() + 20
+    while not page.evaluate(expression):
+        assert time.monotonic() < stop, expression
+        page.wait_for_timeout(10)
+
+
+def settled(page):
+    """Wait until what was asked for is shown."""
+    wait(page, "!busy && document.getElementById('status').textContent != ''")
+
+
+def shown(page):
+    return page.locator(".hit .name").all_inner_texts()
+
+
+def told(hit, on=LABELS):
+    """What the page says of the modalities of a hit."""
+    lines = []
+    for name, label in LABELS.items():
+        there = f"{label} {hit['weights'][name] * 100:.0f} %" if name in on else f"{label} not looked at"
+        lines.append(there if hit["presence"][name] else f"no {label.lower()}")
+    return lines
+
+
+def check(page, hits, on=LABELS):
+    assert shown(page) == [hit["name"] for hit in hits]
+    assert page.locator(".hit .rank").all_inner_texts() == [str(hit["rank"]) for hit in hits]
+    assert page.locator(".hit .score").all_inner_texts() == [f"{hit['score']:.3f}" for hit in hits]
+    for card, hit in zip(page.locator(".hit").all(), hits, strict=True):
+        assert card.locator(".weights li").all_inner_texts() == told(hit, on)
+        whole = card.locator(".bar").evaluate("bar => bar.clientWidth")
+        for name, weight in hit["weights"].items():
+            width = card.locator(f".bar .{name}").evaluate("piece => piece.getBoundingClientRect().width")
+            assert width == pytest.approx(whole * weight, abs=6)  # gaps are between the pieces
+
+
+def test_clips_are_found_weighed_and_compared(open_page, tmp_path):
+    with served(tmp_path) as (address, app):
+        page = open_page(address)
+        page.get_by_text("Type what you are looking for.").wait_for()
+        assert page.evaluate("document.activeElement.id") == "query"
+        ask(page, "a dog")
+        check(page, app.ask(query="a dog"))
+        assert ODD in shown(page) and page.locator(".hit b").count() == 0  # names are text
+        assert "subtitles are no text" in page.locator(".hit", has_text="silent.webm").locator(".problem").inner_text()
+
+        slider = page.get_by_label("Temperature", exact=True)
+        slider.focus()
+        for _ in range(20):
+            page.keyboard.press("ArrowLeft")
+        settled(page)
+        check(page, app.ask(query="a dog", temperature=10 ** (20 / 20 - 3)))
+        assert slider.get_attribute("aria-valuetext") == "0.01" and len(app.model.texts) == 1
+        page.keyboard.press("End")
+        settled(page)
+        assert slider.get_attribute("aria-valuetext") == "equal weights"
+        page.get_by_role("button", name="Back to the gallery’s own temperature").click()
+        settled(page)
+        assert slider.get_attribute("aria-valuetext") == "0.1 (the gallery’s own)"
+
+        page.get_by_role("checkbox", name="Sound").uncheck()
+        settled(page)
+        check(page, app.ask(query="a dog", modalities=["video", "subtitle"]), on=("video", "subtitle"))
+        for name in ("Picture", "Subtitles"):
+            page.get_by_role("checkbox", name=name).uncheck()
+        settled(page)
+        assert shown(page) == [] and "nothing is looked at" in page.get_by_role("status").inner_text()
+        for name in LABELS.values():
+            page.get_by_role("checkbox", name=name).check()
+        settled(page)
+
+        first = app.ask(query="a dog")[0]
+        page.get_by_role("button", name=f"More like this: {first['name']}").click()
+        settled(page)
+        check(page, app.ask("like", key=first["key"]))
+        assert page.locator("#like-name").inner_text() == first["name"]
+        page.get_by_role("button", name="Back to the words").click()
+        settled(page)
+        assert shown(page)[0] == first["name"] and not page.locator("#like").is_visible()
+        page.reload()
+        page.locator(".hit").first.wait_for()
+        assert page.locator("#query").input_value() == "a dog"
+
+
+def test_a_window_starts_and_stops_at_its_seconds(open_page, tmp_path, talk):
+    with served(tmp_path, dict.fromkeys(WINDOWS, talk), segment=2) as (address, _):
+        page = open_page(address)
+        ask(page, "a dog")
+        assert sorted(shown(page)) == ["talk.webm, 0:00–0:02", "talk.webm, 0:02–0:04", "talk.webm, 0:04 to the end"]
+        middle = page.locator(".hit", has_text="0:02–0:04").locator("video")
+        wait(page, "[...document.querySelectorAll('video')].every(video => video.readyState >= 2)")
+        times = page.locator("video").evaluate_all("all => all.map(video => video.currentTime).sort()")
+        assert times == pytest.approx([0, 2, 4], abs=0.15)
+        middle.evaluate("video => { video.muted = true; video.playbackRate = 4; return video.play(); }")
+        page.get_by_label("Temperature", exact=True).fill("20")  # what plays goes on when the hits are ranked anew
+        settled(page)
+        wait(page, "[...document.querySelectorAll('video')].every(video => video.paused)")
+        assert middle.evaluate("video => video.currentTime") == pytest.approx(4, abs=0.1)
+        middle.evaluate("video => { video.playbackRate = 1; return video.play(); }")  # once more
+        assert middle.evaluate("video => video.currentTime") == pytest.approx(2, abs=0.5)
+
+
+def test_files_are_dragged_in_and_found(open_page, tmp_path):
+    with served(tmp_path, uploads=True) as (address, _):
+        page = open_page(address)
+        ask(page, "video")
+        dragged = page.evaluate_handle(
+            """() => { const data = new DataTransfer();
+                data.items.add(new File(["video audio damaged"], "party <1>.mp4"));
+                data.items.add(new File(["nothing"], "broken.mp4"));
+                data.items.add(new File(["x".repeat(1001)], "large.mp4")); return data; }"""
+        )
+        for event in ("dragover", "drop"):
+            page.dispatch_event("main", event, {"dataTransfer": dragged})
+        lines = page.locator("#sent li")
+        lines.nth(2).get_by_text("larger than the 1,000 bytes").wait_for()
+        lines.nth(1).get_by_text("Nothing in the file could be read").wait_for()
+        lines.nth(0).get_by_text("in the gallery: 1 clip; the sound is damaged").wait_for()
+        page.locator(".hit", has_text="party <1>.mp4").wait_for()
+        assert "6 clips" in page.locator("#counts").inner_text()
+        page.set_input_files("#file", {"name": "chosen.wav", "mimeType": "audio/wav", "buffer": b"audio"})
+        lines.nth(3).get_by_text("in the gallery: 1 clip").wait_for()
+
+
+def test_the_token_is_asked_for_once(open_page, tmp_path):
+    with served(tmp_path, {"bell.wav": wav(tone(16_000))}, secret=SECRET) as (address, _):
+        page = open_page(address)
+        token = page.get_by_label("Token of this service")
+        for given in ("wrong", "ünïcode"):
+            token.fill(given)
+            page.keyboard.press("Enter")
+            page.locator("#login-problem:not(:empty)").wait_for()
+            assert not page.locator("#search").is_visible()
+            page.evaluate("document.getElementById('login-problem').textContent = ''")
+        token.fill(SECRET)
+        page.keyboard.press("Enter")
+        ask(page, "a bell")
+        wait(page, "document.querySelector('audio').readyState >= 1")  # players send it too
+        page.reload()
+        page.locator(".hit").wait_for()
+        kept = page.evaluate("[document.cookie, JSON.stringify({...localStorage, ...sessionStorage}), location.href]")
+        assert SECRET not in "".join(kept)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone_in_light_and_dark(open_page, tmp_path, scheme):
+    long = "a_very_long_name_without_any_space_" * 6 + ".webm"
+    with served(tmp_path, {long: b"x", "bell.wav": b"x"}, uploads=True) as (address, _):
+        page = open_page(address, viewport={"width": 320, "height": 640}, color_scheme=scheme)
+        ask(page, "w" * 300)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320
+        inks = page.evaluate(
+            "[document.body, document.querySelector('.hit'), document.querySelector('.soft')]"
+            ".map(e => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor])"
+        )
+        (ink, ground), (_, card), (soft, _) = inks
+        for front, back in ((ink, ground), (ink, card), (soft, ground), (soft, card)):
+            assert contrast(front, back) >= 4.5  # of WCAG 2, level AA
+        assert (luminance(ground) > 0.5) == (scheme == "light")
+
+
+def luminance(colour):
+    parts = [int(number) / 255 for number in re.findall(r"\d+", colour)[:3]]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(first, second):
+    light, dark = sorted((luminance(first), luminance(second)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_it_says_when_the_service_is_gone_and_goes_on_when_it_is_back(open_page, tmp_path):
+    with served(tmp_path) as (address, app):
+        page = open_page(address)
+        ask(page, "a dog")
+        page.route("**/api/search", lambda route: route.abort(), times=1)
+        page.get_by_label("Hits").select_option("5")
+        page.get_by_text("The service does not answer").wait_for()
+        refused = {"status": 429, "headers": {"retry-after": "0.1"}, "body": "{}"}
+        page.route("**/api/search", lambda route: route.fulfill(**refused), times=2)
+        page.get_by_label("Hits").select_option("20")
+        wait(page, "!busy && document.getElementById('note').hidden")
+        assert shown(page) == [hit["name"] for hit in app.ask(query="a dog")]
+
+
+def test_every_control_has_a_name_and_every_id_is_there():
+    text = PAGE.read_text(encoding="utf-8")
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids)) and len(ids) > 20
+    assert set(re.findall(r'\$\("([^"]+)"\)', text)) <= set(ids)
+    assert set(re.findall(r'\bfor="([^"]+)"', text)) <= set(ids)
+    assert "http://" not in text and "https://" not in text and "innerHTML" not in text
