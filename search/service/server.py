@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import ipaddress
+import json
 import os
 import resource
 import socket
@@ -64,6 +65,18 @@ class Connection(H11Protocol):
             self._wait()
         else:
             self._forget("_deadline")
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP; where it follows a request that is being answered, end without an answer."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        elif self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = json.dumps({"error": "This is no HTTP request."}).encode()
+            lines = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+            for event in (h11.Response(status_code=400, headers=lines), h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event))
+        self.transport.close()
 
     def pause_writing(self) -> None:
         """Wait for a client that does not read."""
@@ -153,6 +166,7 @@ def make_server(app: Any) -> uvicorn.Server:
         ws="none",
         loop="asyncio",
         lifespan="on",
+        log_config=None,  # faults go where all else is logged
         log_level="error",
         access_log=False,
         server_header=False,
