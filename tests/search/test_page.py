@@ -159,6 +159,7 @@ def test_clips_are_found_weighed_and_compared(open_page, tmp_path):
         assert page.locator("#query").input_value() == "a dog"
 
 
+@pytest.mark.slow
 def test_a_window_starts_and_stops_at_its_seconds(open_page, tmp_path, talk):
     with served(tmp_path, dict.fromkeys(WINDOWS, talk), segment=2) as (address, _):
         page = open_page(address)
@@ -177,6 +178,7 @@ def test_a_window_starts_and_stops_at_its_seconds(open_page, tmp_path, talk):
         assert middle.evaluate("video => video.currentTime") == pytest.approx(2, abs=0.5)
 
 
+@pytest.mark.slow
 def test_files_are_dragged_in_and_found(open_page, tmp_path):
     with served(tmp_path, uploads=True) as (address, _):
         page = open_page(address)
@@ -199,6 +201,7 @@ def test_files_are_dragged_in_and_found(open_page, tmp_path):
         lines.nth(3).get_by_text("in the gallery: 1 clip").wait_for()
 
 
+@pytest.mark.slow
 def test_the_token_is_asked_for_once(open_page, tmp_path):
     with served(tmp_path, {"bell.wav": wav(tone(16_000))}, secret=SECRET) as (address, _):
         page = open_page(address)
@@ -219,6 +222,7 @@ def test_the_token_is_asked_for_once(open_page, tmp_path):
         assert SECRET not in "".join(kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone_in_light_and_dark(open_page, tmp_path, scheme):
     long = "a_very_long_name_without_any_space_" * 6 + ".webm"
@@ -247,6 +251,7 @@ def contrast(first, second):
     return (light + 0.05) / (dark + 0.05)
 
 
+@pytest.mark.slow
 def test_it_says_when_the_service_is_gone_and_goes_on_when_it_is_back(open_page, tmp_path):
     with served(tmp_path) as (address, app):
         page = open_page(address)

@@ -8,17 +8,20 @@ import socket
 import time
 import urllib.request
 from contextlib import closing, suppress
+from types import SimpleNamespace
 
 import pytest
+from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from gallery.gallery import verify_gallery
 from search.__main__ import app
 from search.service import server
 from search.service.server import Connection, is_loopback, listen, read_token
+from search.service.uploads import Uploads
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import tone, wav
-from tests.search.serving import SECRET, make_app, serving, write_gallery
+from tests.search.serving import SECRET, WordModel, WordProcessor, make_app, serving, write_gallery
 
 HEAD = b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n"
 BODY = b'{"query": "ab"}'
@@ -183,7 +186,41 @@ def test_what_cannot_be_served_is_said_before_the_model_is_loaded(tmp_path, monk
     assert result.exit_code == 1 and "16" in result.output and "short" not in result.output
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_the_command_serves_what_its_options_say(tmp_path, monkeypatch):
+    write_gallery(tmp_path)
+    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (WordModel(), WordProcessor()))
+    monkeypatch.setattr("modeling_scalar.loading_scalar.model_fingerprint", lambda _: "f" * 64)
+    monkeypatch.setattr("search.service.server.address_of", lambda _: "http://here/")
+    (tmp_path / "words").mkdir()
+    about, limits = [], []
+
+    def make_server(application):
+        def run(sockets):
+            assert sockets[0].getsockname()[0] == "0.0.0.0"
+            headers = {"authorization": f"Bearer {SECRET}"}
+            with TestClient(application, "http://search.lan") as client:
+                assert client.get("/api/gallery").status_code == 401
+                about.append(client.get("/api/gallery", headers=headers).json())
+
+        return SimpleNamespace(run=run)
+
+    monkeypatch.setattr("search.service.server.make_server", make_server)
+    receive = Uploads.__init__
+    monkeypatch.setattr(
+        Uploads, "__init__", lambda self, *rest: (limits.append(rest[2].limits), receive(self, *rest))[1]
+    )
+    monkeypatch.setenv(server.TOKEN_VARIABLE, SECRET)
+    arguments = ["serve", tmp_path / "gallery", "--model", tmp_path / "words", "--host", "0.0.0.0", "--port", 0]
+    more = ["--hostname", "Search.lan", "--allow-uploads", "--max-upload", 2.5, "--limit", "time=7"]
+    for options in (["--hostname", "search.lan"], more):
+        result = CliRunner().invoke(app, list(map(str, [*arguments, *options])))
+        assert result.exit_code == 0 and "5 clips are searched at http://here/" in result.output, result.output
+    assert [told["uploads"] for told in about] == [False, True] and about[1]["most_bytes"] == 2_500_000
+    assert [limit.time for limit in limits] == [7]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_serves_until_it_is_told_to_end(commands, tmp_path, number):
     encoder = write_joint_encoder(tmp_path / "encoder")
     (tmp_path / "tone.wav").write_bytes(wav(tone(16_000)))
