@@ -442,8 +442,8 @@ def serve(
     ] = False,
     max_upload: Annotated[float, typer.Option(min=0.001, help="Of an uploaded file, in MB.")] = 1000,
     model: Annotated[str | None, typer.Option(help="Where the gallery's model is now, if not where it was.")] = None,
-    device: _Device = None,
-    model_dtype: _ModelDtype = None,
+    device: Device = None,
+    model_dtype: ModelDtype = None,
     limit: Limit = None,
 ) -> None:
     """Answer searches over HTTP, and show a page to search with."""
