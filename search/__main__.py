@@ -452,7 +452,7 @@ def serve(
     from gallery.gallery import Gallery, check_format
     from gallery.provenance import model_folder
     from modeling_scalar import Limits, load_model
-    from modeling_scalar.loading_scalar import device_of_name, model_fingerprint
+    from modeling_scalar.loading_scalar import device_of_name, dtype_of_name, model_fingerprint
 
     from .service.archive import Archive
     from .service.server import TOKEN_VARIABLE, address_of, is_loopback, listen, make_server, read_token
@@ -478,7 +478,7 @@ def serve(
         folder = model_folder(model)
         fingerprint = model_fingerprint(folder)
         opened.check_model(model, fingerprint, must_know=allow_uploads)
-        network, processor = load_model(folder, _dtype_of(model_dtype), place)
+        network, processor = load_model(folder, dtype_of_name(model_dtype), place)
         archive, uploads = Archive(gallery, network, processor, model, fingerprint), None
         if allow_uploads:
             from .service.uploads import Uploads
