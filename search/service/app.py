@@ -221,7 +221,7 @@ def build_app(
         """Play the file of a clip; of a window too it is the whole file."""
         path = await in_thread(readers, archive.path_of, key)
         opened = await in_thread(readers, open_media, path)
-        return media_response(opened, request.headers.get("range"), readers)
+        return media_response(opened, request.headers, readers)
 
     if uploads is not None:
 

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _TEXTS = 1024  # whose embeddings are kept
 _VIEWS = 3  # older states in which the key of a clip is still understood
+_RETRY_SECONDS = 5.0  # after which a state that could not be opened is tried again
 NAME_SUFFIX = ".name"
 """Of the file beside an uploaded one that holds the name it was given."""
 
@@ -51,7 +52,7 @@ def find(
     return gallery.search(embeds, k, **options)[0], gallery
 
 
-@lru_cache(maxsize=7)
+@lru_cache(maxsize=2)  # each is a copy
 def _without_others(gallery: Gallery, modalities: tuple[str, ...]) -> Gallery:
     """The clips that have one of these modalities, with nothing else, in memory."""
     if gallery.clips is None:
@@ -205,6 +206,7 @@ class Archive:
         self._stamp = self._look()
         self._views: deque[View] = deque([self._open()], _VIEWS)
         self.problem: str | None = None
+        self._retry = 0.0
 
     def _look(self) -> tuple[int, ...] | None:
         """What changes with every commit; `None` for a gallery of another format, and for one that is gone."""
@@ -222,14 +224,15 @@ class Archive:
     def view(self) -> View:
         """The last committed state; an earlier one, and `problem`, where that cannot be read."""
         stamp = self._look()
-        if stamp != self._stamp:
+        if stamp != self._stamp or (self.problem and time.monotonic() > self._retry):
             with self._opening:
-                if stamp != self._stamp:
+                if stamp != self._stamp or self.problem:
                     try:
                         self._views.appendleft(self._open())
                         self.problem = None
                     except (OSError, ValueError) as error:
                         self.problem = f"The gallery has changed on disk and cannot be opened: {describe(error)}"
+                        self._retry = time.monotonic() + _RETRY_SECONDS
                         logger.warning("%s", self.problem)
                     self._stamp = stamp
         return self._views[0]

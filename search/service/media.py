@@ -7,6 +7,7 @@ import stat
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor
 
+from starlette.datastructures import Headers
 from starlette.responses import Response, StreamingResponse
 
 from .models import Kind
@@ -139,25 +140,28 @@ class _Closing(StreamingResponse):
             os.close(self.descriptor)
 
 
-def media_response(opened: tuple[int, os.stat_result, str], wanted: str | None, pool: Executor) -> Response:
+def media_response(opened: tuple[int, os.stat_result, str], headers: Headers, pool: Executor) -> Response:
     """Answer with an open file, which is closed afterwards, or the part of it that a `Range` header wants."""
     descriptor, status, media_type = opened
+    version = f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
+    # A part of another version of the file would be put together with those that came before.
+    is_same = headers.get("if-range", version) == version
     try:
-        part = part_of(wanted, status.st_size)
+        part = part_of(headers.get("range"), status.st_size) if is_same else None
     except RangeError:
         os.close(descriptor)
         raise
     start, stop = part or (0, status.st_size)
-    headers = {
+    told = {
         "accept-ranges": "bytes",
         "content-length": str(stop - start),
         "cache-control": "private, no-cache",
-        "etag": f'"{status.st_mtime_ns:x}-{status.st_size:x}"',
+        "etag": version,
     }
     if part is not None:
-        headers["content-range"] = f"bytes {start}-{stop - 1}/{status.st_size}"
+        told["content-range"] = f"bytes {start}-{stop - 1}/{status.st_size}"
     response = _Closing(
-        _pieces(descriptor, start, stop, pool), 200 if part is None else 206, headers, media_type=media_type
+        _pieces(descriptor, start, stop, pool), 200 if part is None else 206, told, media_type=media_type
     )
     response.descriptor = descriptor
     return response

@@ -159,6 +159,10 @@ def test_a_clip_is_played_in_parts(client):
         assert (response.status_code, response.content) == (206, part), wanted
         start = 3 if wanted == "3-5" else len(data) - len(part)
         assert response.headers["content-range"] == f"bytes {start}-{start + len(part) - 1}/{len(data)}"
+    of_this = {"range": "bytes=3-5", "if-range": whole.headers["etag"]}
+    assert client.get(address, headers=of_this).status_code == 206
+    other = client.get(address, headers=of_this | {"if-range": '"another"'})  # parts of two files do not fit
+    assert (other.status_code, other.content) == (200, data)
     outside = client.get(address, headers={"range": f"bytes={len(data)}-"})
     assert outside.status_code == 416 and outside.headers["content-range"] == f"bytes */{len(data)}"
     assert str(len(data)) in outside.json()["error"]
