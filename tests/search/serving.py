@@ -102,7 +102,9 @@ def vectors_of(name: str) -> torch.Tensor:
     return torch.stack([vector(f"{name} {modality}") for modality in ("video", "audio", "subtitle")])
 
 
-def write_gallery(place: Path, contents: dict[str, bytes] | None = None, segment: float | None = None) -> list[str]:
+def write_gallery(
+    place: Path, contents: dict[str, bytes] | None = None, segment: float | None = None, **metadata
+) -> list[str]:
     """Write the files and the gallery `place/gallery`; returns the identifiers of the clips."""
     (place / "clips").mkdir(exist_ok=True)
     contents = contents or {name: name.encode() * 10 for name in PRESENCE}
@@ -112,7 +114,7 @@ def write_gallery(place: Path, contents: dict[str, bytes] | None = None, segment
     mask = torch.tensor([PRESENCE.get(name, (True, True, False)) for name in contents])
     with GalleryWriter(place / "gallery", "float32") as writer:
         writer.metadata = {"model": "words", "fingerprint": "f" * 64, "query_temperature": 0.1}
-        writer.metadata |= {} if segment is None else {"segment": segment}
+        writer.metadata |= metadata | ({} if segment is None else {"segment": segment})
         problems = [["the subtitles are no text"] if name == "silent.webm" else [] for name in contents]
         writer.put_clips(ids, torch.stack([vectors_of(name) for name in contents]), mask, problems=problems)
         writer.commit()

@@ -115,6 +115,18 @@ def test_clips_like_one_are_compared_modality_by_modality_and_without_itself(cli
     assert response.status_code == 404 and "modalities" in response.json()["error"]
 
 
+def test_what_fits_modalities_to_words_does_not_count_between_clips(client, tmp_path):
+    write_gallery(tmp_path, score_options={"modality_scale": [1.0, 5.0, 1.0], "modality_offset": [0.0, 0.5, 0.0]})
+    with TestClient(make_app(tmp_path), ADDRESS) as other:
+        assert search(other)["hits"][0]["score"] != pytest.approx(search(client)["hits"][0]["score"], abs=1e-3)
+        answers = []
+        for service in (client, other):
+            key = next(hit["key"] for hit in search(service)["hits"] if hit["name"] == "dog.webm")
+            hits = service.post("/api/like", json={"key": key}).json()["hits"]
+            answers.append([(hit["name"], hit["score"], hit["weights"]) for hit in hits])
+    assert answers[0] == answers[1]
+
+
 def test_a_hit_says_what_could_not_be_read(client):
     problems = {hit["name"]: hit["problems"] for hit in search(client)["hits"]}
     assert problems.pop("silent.webm") == ["the subtitles are no text"] and not any(problems.values())
@@ -220,6 +232,14 @@ def test_a_gallery_cannot_make_other_files_public(tmp_path):
             assert response.status_code == 404 and set(response.json()) == {"error"}, hit["clip_id"]
 
 
+def test_a_file_that_was_moved_and_linked_is_played(place):
+    path = place / "clips" / "dog.webm"
+    path.rename(place / "elsewhere.webm").touch()
+    path.symlink_to(place / "elsewhere.webm")
+    with TestClient(make_app(place), ADDRESS) as client:
+        assert client.get(media_of(client, "dog.webm")).content.startswith(b"dog.webm")
+
+
 def test_a_window_tells_its_seconds_and_plays_its_file(tmp_path):
     names = [clip_id_of("talk.webm", window) for window in ((0, 30), (30, None))]
     write_gallery(tmp_path, dict.fromkeys(names, b"talk"), segment=30)
@@ -322,6 +342,17 @@ def test_a_fault_is_told_without_its_traceback(place, monkeypatch):
     monkeypatch.setattr(app.archive, "search", lambda *_: 1 / 0)
     with TestClient(app, ADDRESS, raise_server_exceptions=False) as client:
         assert "division" not in search(client, code=500)["error"]
+
+
+def test_what_a_library_says_is_told_in_one_line_of_text(place, monkeypatch):
+    app = make_app(place)
+
+    def search_fails(*_):
+        raise ValueError("/videos/caf\udce9:\nwrong")
+
+    monkeypatch.setattr(app.archive, "search", search_fails)
+    with TestClient(app, ADDRESS) as client:
+        assert search(client, code=400)["error"] == "/videos/caf\\udce9: wrong"
 
 
 def test_what_comes_in_floods_is_told_to_ask_again(place, monkeypatch):
