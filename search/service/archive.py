@@ -43,13 +43,11 @@ class UnknownClipError(ValueError):
     """No clip of the gallery has this key."""
 
 
-def find(
-    gallery: Gallery, embeds: torch.Tensor, k: int, modalities: Sequence[str], **options: Any
-) -> tuple[list[Hit], Gallery]:
-    """The best clips of one query, of which only these modalities are looked at; and what was searched."""
+def find(gallery: Gallery, embeds: torch.Tensor, k: int, modalities: Sequence[str], **options: Any) -> Sequence[Hit]:
+    """The best clips of one query, of which only these modalities are looked at."""
     if len(set(modalities)) < len(MODALITIES):
         gallery = _without_others(gallery, tuple(name for name in MODALITIES if name in modalities))
-    return gallery.search(embeds, k, **options)[0], gallery
+    return gallery.search(embeds, k, **options)[0]
 
 
 @lru_cache(maxsize=2)  # each is a copy
@@ -256,7 +254,7 @@ class Archive:
                 self._texts.popitem(last=False)
         return embeds
 
-    def _answer(self, view: View, asked: Asked, search: Callable[[dict[str, Any]], list[Hit]]) -> Answer:
+    def _answer(self, view: View, asked: Asked, search: Callable[[dict[str, Any]], Sequence[Hit]]) -> Answer:
         begun, gallery = time.monotonic(), view.gallery
         temperature = gallery.query_temperature if asked.temperature is None else asked.temperature
         hits = search({"method": self.method, "query_temperature": temperature} | self._learned)
@@ -277,7 +275,7 @@ class Archive:
         """The best clips of a text; the model is not asked for one that was embedded before."""
         embeds, view = self.embed(text), self.view()
         return self._answer(
-            view, asked, lambda options: find(view.gallery, embeds, asked.k, asked.modalities, **options)[0]
+            view, asked, lambda options: find(view.gallery, embeds, asked.k, asked.modalities, **options)
         )
 
     def _clip_of(self, key: str) -> tuple[View, str]:
@@ -311,7 +309,7 @@ class Archive:
 
         def search(options: dict[str, Any]) -> list[Hit]:
             options |= dict.fromkeys(CALIBRATION)
-            hits, _ = find(view.gallery, queries, asked.k + 1, asked.modalities, **options)
+            hits = find(view.gallery, queries, asked.k + 1, asked.modalities, **options)
             others = [hit for hit in hits if to_utf8(hit.clip_id) != name][: asked.k]
             return [Hit(rank, *list(vars(hit).values())[1:]) for rank, hit in enumerate(others, start=1)]
 
