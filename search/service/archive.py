@@ -19,10 +19,10 @@ from torch.nn.functional import normalize
 from transformers import PreTrainedModel, ProcessorMixin
 
 from commands.errors import describe, plain
-from gallery.columns import clip_table, from_utf8, lists_of, stacked, to_utf8
+from gallery.columns import from_utf8, lists_of, stacked, to_utf8
 from gallery.embedding import embed_captions
 from gallery.gallery import Gallery, Hit
-from gallery.storage import MANIFEST, Part
+from gallery.storage import MANIFEST
 from gallery.windows import SEGMENT, Place, place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import CALIBRATION, METHODS, WEIGHING
@@ -45,21 +45,7 @@ class UnknownClipError(ValueError):
 
 def find(gallery: Gallery, embeds: torch.Tensor, k: int, modalities: Sequence[str], **options: Any) -> Sequence[Hit]:
     """The best clips of one query, of which only these modalities are looked at."""
-    if len(set(modalities)) < len(MODALITIES):
-        gallery = _without_others(gallery, tuple(name for name in MODALITIES if name in modalities))
-    return gallery.search(embeds, k, **options)[0]
-
-
-@lru_cache(maxsize=2)  # each is a copy
-def _without_others(gallery: Gallery, modalities: tuple[str, ...]) -> Gallery:
-    """The clips that have one of these modalities, with nothing else, in memory."""
-    if gallery.clips is None:
-        return gallery
-    mask = gallery.modality_mask & torch.tensor([name in modalities for name in MODALITIES])
-    rows = mask.any(1).nonzero().flatten()
-    names = gallery.clips.column("clip_id").take(pa.array(rows.numpy())).to_pylist()
-    table = clip_table([from_utf8(name) for name in names], gallery.modality_embeds()[rows], mask[rows])
-    return Gallery([Part(table)], metadata=gallery.metadata, path=gallery.path)
+    return gallery.search(embeds, k, modalities=modalities, **options)[0]
 
 
 @lru_cache(maxsize=4096)
