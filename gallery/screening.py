@@ -10,7 +10,8 @@ Products in eight bits cost a fraction of those in float32. Their error has a bo
    come first: max_m c_m / rho, with rho the distance of the convex hull of the clip's vectors from 0, and the norm of
    the projection on their span, of what is above 0 in c.
 3. The k-th best of any clips that were scored exactly is a threshold. A clip whose bound lies below it is not among
-   the k best. Every other one is scored in float64.
+   the k best. Of every other one the vectors are read and multiplied in float32, which leaves few that may be; these
+   are scored in float64.
 
 Shapes: Q queries, N clips, B clips of a tile, D dimensions, P pairs of a query and a clip.
 """
@@ -18,9 +19,10 @@ Shapes: Q queries, N clips, B clips of a tile, D dimensions, P pairs of a query 
 import math
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +35,8 @@ _NARROWEST, _WIDEST = 512, 65_536  # clips of a tile
 _SAMPLED, _LEAST_SAMPLE = 32, 2048  # one clip of so many is looked at first, and at least so many
 _SLACK = 4  # standard deviations or so: how far a score may be below its estimate
 _CONVERTED_AT_ONCE = 512  # vectors in half precision
-_EXACT_AT_ONCE = 256  # pairs that are scored in float64 at a time, in cache
+_READ_AT_ONCE = 128  # pairs whose vectors are read at a time, in cache
+_PAIRS_AT_ONCE = 16_384  # whose bounds or scores are computed at a time
 _LONGEST = 1.02  # of vectors that are kept as unit vectors
 _ROUNDING = 1e-6  # of a few operations in float32 on numbers of about 1
 _ROTATED = 2.0**-23  # times the dimension: the most by which a rotation in float32 misses
@@ -248,9 +251,29 @@ def exact_scores(
     cosines = options.calibrated(torch.from_numpy(cosines), dim=1)
     weights = (cosines / options.query_temperature).masked_fill(~modality_mask, -math.inf).softmax(1)
     inner = (weights * cosines).masked_fill(~modality_mask, 0).sum(1).numpy()
-    weights = weights.numpy()
-    centroids = sum(weights[:, index, None] * modality_embeds[:, index] for index in range(weights.shape[1]))
+    centroids = np.einsum("pm,pmd->pd", weights.numpy(), modality_embeds)
     return inner / np.maximum(np.sqrt(np.einsum("pd,pd->p", centroids, centroids)), min_norm)
+
+
+def score_error(largest: torch.Tensor, rho: torch.Tensor, error: float, temperature: float) -> torch.Tensor:
+    """
+    Bound by how much a score changes if no cosine changes by more than `error`.
+
+    The derivative of the score s by a cosine is w_m (1 + (c_m - s b_m) / temperature) / |sum_m w_m z_m|, with b_m at
+    most the norm of z_m, |s| at most max_m |c_m| / rho, and weights that sum to 1.
+
+    Args:
+        largest (`torch.DoubleTensor` of shape `(P,)`): the largest absolute (calibrated) cosine of what a clip has.
+        rho (`torch.DoubleTensor` of shape `(P,)`): at most [`hull_distance`], and above 0.
+        error (`float`), temperature (`float`).
+
+    Returns:
+        `torch.DoubleTensor` of shape `(P,)`; infinity where a Gram matrix in float32 has too few digits.
+    """
+    largest = largest + error
+    slope = (1 + largest * (1 + _LONGEST / rho) / temperature) / rho
+    rounded = 1e-6 * largest / rho**3  # a Gram matrix in float32 misses by 6e-8
+    return (slope * error + rounded).masked_fill(rho <= _CANCELLING, math.inf)
 
 
 # The search ---------------------------------------------------------------------------------------------------------
@@ -307,7 +330,6 @@ class _Best:
 
     def merge(self, queries: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
         """Merge scored pairs; of equal scores the first in the gallery comes first."""
-        self.num_scored += np.bincount(queries, minlength=len(self.scores))
         lines, k = self.scores.shape
         queries = np.concatenate([np.repeat(np.arange(lines), k), queries])
         rows, scores = np.concatenate([self.rows.ravel(), rows]), np.concatenate([self.scores.ravel(), scores])
@@ -338,8 +360,8 @@ class _Candidates:
         return _Candidates(
             self.queries[chosen],
             self.rows[chosen],
-            self.cosines[index],
-            self.error[index],
+            self.cosines.index_select(0, index),
+            self.error.index_select(0, index),
             self.bounds[chosen],
             self.estimates[chosen],
         )
@@ -352,6 +374,19 @@ class _Candidates:
             parts = [getattr(some, field.name) for some in all_of_them]
             columns.append(torch.cat(parts) if isinstance(parts[0], torch.Tensor) else np.concatenate(parts))
         return _Candidates(*columns)
+
+
+class _Scale(NamedTuple):
+    """
+    What makes cosines of products: that of query q and clip j is product * clips[j] * queries[q], and misses by no
+    more than error[j] + lost[q] * spread[j].
+    """
+
+    clips: torch.Tensor
+    error: torch.Tensor
+    spread: torch.Tensor
+    queries: torch.Tensor
+    lost: torch.Tensor
 
 
 class _Search:
@@ -382,15 +417,16 @@ class _Search:
             default if values is None else torch.as_tensor(values).float()
             for values, default in zip(given, neutral, strict=True)
         )
-        # One scale for all queries, so that nothing in a tile depends on a query but its threshold.
-        turned = self.exact_texts @ rotation(texts.shape[-1])
-        self.scale = float(turned.abs().amax().clamp(min=1e-30)) / 127
-        codes = (turned / self.scale).round()
+        turned = (self.exact_texts @ rotation(texts.shape[-1])).view(len(texts), -1, texts.shape[-1])
+        self.scale = (turned.abs().amax((1, 2)) / 127).clamp(min=1e-30)
+        codes = (turned / self.scale[:, None, None]).round()
         self.codes = codes.to(torch.int8)
-        self.lost = float(torch.linalg.vector_norm(turned - codes * self.scale, dim=-1).amax()) + 1e-7
+        lost = torch.linalg.vector_norm(turned - codes * self.scale[:, None, None], dim=2).amax(1)
+        self.scale, self.lost = self.scale.float(), lost.float() * (1 + 1e-6) + 1e-7
         self.buffers: dict[tuple, torch.Tensor] = {}
         self.best, self.highest = _Best(len(texts), k), np.full((len(texts), k), -math.inf)
-        self.is_known, self.slack = least is not None, 0.0
+        self.rounding = texts.shape[-1] * 2.0**-24 * self.norm * _LONGEST + _ROUNDING  # of a product in float32
+        self.is_known, self.slack = least is not None, np.zeros(len(texts))
         self.thresholds = np.full(len(texts), -math.inf) if least is None else least
 
     def buffer(self, name: str, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
@@ -403,18 +439,17 @@ class _Search:
 
     # Products and bounds -------------------------------------------------------------------------------------------
 
-    def products(self, part: Screened, columns: slice) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+    def products(self, part: Screened, columns: slice) -> tuple[list[torch.Tensor], _Scale]:
         """
         Multiply the queries with a tile of clips.
 
         Returns:
-            The products of each modality `(Q, B)`, what makes cosines of them `(B,)`, and by how much these may be
-            wrong `(B,)`.
+            The products of each modality `(Q, B)`; the [`_Scale`] that makes cosines of them.
         """
         shape, products = (len(self.texts), len(part.allowed[columns])), []
         for index, vectors in enumerate(part.clips.modalities):
             if part.codes is not None:
-                texts = self.codes if self.codes.ndim == 2 else self.codes[:, index].contiguous()
+                texts = self.codes[:, index % self.codes.shape[1]].contiguous()
                 block = part.codes.codes[index][columns]
                 out = self.buffer(f"products {index}", shape, torch.int32)
                 torch._int_mm(texts, (block if columns.step is None else block.contiguous()).T, out=out)
@@ -431,72 +466,87 @@ class _Search:
                     torch.mm(texts, few.T, out=out[:, start : start + size])
             products.append(out)
         if part.codes is None:
-            worst = self.texts.shape[-1] * 2.0**-23 * self.norm * _LONGEST + _ROUNDING
-            return products, torch.ones(shape[1]), torch.full(shape[1:], worst)
+            ones, zeros = torch.ones(len(self.texts)), torch.zeros(len(self.texts))
+            error = torch.full(shape[1:], 2 * self.rounding)  # tiles are multiplied in other orders than pairs
+            return products, _Scale(torch.ones(shape[1]), error, torch.zeros(shape[1]), ones, zeros)
         error = part.codes.error[columns]
+        scale = part.codes.scale[columns]
         # |<t, z> - <t', z'>| <= |t| |z - z'| + |t - t'| |z'|
-        error = self.norm * error + self.lost * (_LONGEST + error) + _ROUNDING
-        return products, part.codes.scale[columns] * self.scale, error
+        return products, _Scale(scale, self.norm * error + _ROUNDING, _LONGEST + error, self.scale, self.lost)
 
-    def survivors(
-        self, part: Screened, columns: slice, products: list[torch.Tensor], scale: torch.Tensor, error: torch.Tensor
-    ) -> np.ndarray:
+    def survivors(self, part: Screened, columns: slice, products: list[torch.Tensor], scale: _Scale) -> np.ndarray:
         """The pairs of a tile, numbered query by query, whose cheaper bound reaches the threshold."""
         shape = tuple(products[0].shape)
         allowed, mask = part.allowed[columns], part.clips.modality_mask[columns]
         inverse = (1 / part.rho[columns]).float() * (1 + 1e-6)
-        upper = self.buffer("upper", shape, torch.float32)
         if self.is_plain:  # what is absent or not looked at can only make the bound larger
             largest = self.buffer("largest", shape, products[0].dtype)
             torch.maximum(products[0], products[1], out=largest)
             torch.maximum(largest, products[2], out=largest)
-            torch.mul(largest, scale, out=upper).add_(error.masked_fill(~allowed, -math.inf))
+            looked_at = [(largest, 1.0, 0.0, allowed)]
         else:
-            other = self.buffer("other", shape, torch.float32)
-            for index, product in enumerate(products):
-                more = error * self.gain[index] + self.offset[index]
-                more = more.masked_fill(~(mask[:, index] & allowed), -math.inf)
-                into = other if index else upper
-                torch.mul(product, scale * self.gain[index], out=into).add_(more)
-                if index:
-                    torch.maximum(upper, other, out=upper)
+            looked_at = list(zip(products, self.gain, self.offset, (mask & allowed[:, None]).unbind(1), strict=True))
+        # All is divided by the query's scale. Relative to it, all queries lose about the same.
+        spread = (scale.lost / scale.queries).amax() * scale.spread
+        upper = self.buffer("upper", shape, torch.float32)
+        for index, (product, gain, offset, is_there) in enumerate(looked_at):
+            into = self.buffer("other", shape, torch.float32) if index else upper
+            fixed = (scale.error * gain + offset).masked_fill(~is_there, -math.inf)
+            into.copy_(product).mul_(scale.clips * gain).add_(spread * gain)
+            into.addcmul_(1 / scale.queries[:, None], fixed)
+            if index:
+                torch.maximum(upper, into, out=upper)
         thresholds = torch.from_numpy(self.thresholds).float()
         if (thresholds > 0).all():
             upper.mul_(inverse)
         else:  # what is below 0 is divided by norms that are as large as they can be
             upper = torch.maximum(upper * inverse, upper / _LONGEST)
         # What may not be found is at -inf, and is left out even where nothing is known to be reached.
-        reach = (thresholds - thresholds.abs() * _ROUNDING).nan_to_num(neginf=torch.finfo(torch.float32).min)
-        found = torch.ge(upper, reach[:, None], out=self.buffer("found", shape, torch.bool))
-        return np.flatnonzero(found.numpy())
+        reach = (thresholds - thresholds.abs() * _ROUNDING) / scale.queries
+        reach = reach.clamp(min=torch.finfo(torch.float32).min)
+        found = self.buffer("found", shape, torch.bool).numpy()
+        # NumPy compares several times as fast as torch, which does it one by one.
+        return np.flatnonzero(np.greater_equal(upper.numpy(), reach.numpy()[:, None], out=found))
 
     def screen(self, part: Screened, columns: slice) -> _Candidates:
         """The clips of a tile that may be among the best."""
-        products, scale, error = self.products(part, columns)
-        pairs = self.survivors(part, columns, products, scale, error)
+        products, scale = self.products(part, columns)
+        pairs = self.survivors(part, columns, products, scale)
         queries = pairs // products[0].shape[1]
-        places = pairs - queries * products[0].shape[1]
-        flat, place = torch.from_numpy(pairs), torch.from_numpy(places)
-        cosines = torch.stack([product.view(-1)[flat] for product in products], dim=1) * scale[place, None]
-        cosines, error = cosines * self.gain + self.offset, error[place]
+        flat, query = torch.from_numpy(pairs), torch.from_numpy(queries)
+        place = flat - query * products[0].shape[1]
+        cosines = torch.stack([product.view(-1).index_select(0, flat) for product in products], dim=1)
+        times = scale.clips.index_select(0, place) * scale.queries.index_select(0, query)
+        cosines = cosines * times[:, None] * self.gain + self.offset
+        error = scale.lost.index_select(0, query) * scale.spread.index_select(0, place)
+        error += scale.error.index_select(0, place)
         rows = place * (columns.step or 1) + columns.start
-        bounds = spanned_bound(cosines + error[:, None] * self.gain, part.inverse[rows]).numpy()
+        bounds = spanned_bound(cosines + error[:, None] * self.gain, part.inverse.index_select(0, rows)).numpy()
         likely = np.flatnonzero(bounds >= self.thresholds[queries])
         chosen = torch.from_numpy(likely)
-        cosines, rows, error = cosines[chosen], rows[chosen], error[chosen]
-        estimates = self.estimate(cosines, part.clips.gram[rows], part.clips.modality_mask[rows])
+        cosines, rows, error = (values.index_select(0, chosen) for values in (cosines, rows, error))
+        gram, mask = part.clips.gram.index_select(0, rows), part.clips.modality_mask.index_select(0, rows)
+        estimates = self.estimate(cosines, gram, mask)
         return _Candidates(queries[likely], rows.numpy() + part.start, cosines, error, bounds[likely], estimates)
 
     def estimate(self, cosines: torch.Tensor, gram: torch.Tensor, mask: torch.Tensor) -> np.ndarray:
-        """The scores of pairs by their cosines as they were screened, Eq. 4."""
-        weights = (cosines / self.options.query_temperature).masked_fill(~mask, -math.inf).softmax(1)
-        squares = (weights * (gram * weights[:, None]).sum(2)).sum(1)
-        scores = (weights * cosines).masked_fill(~mask, 0).sum(1)
-        return (scores * squares.clamp(min=self.parts[0].clips.min_norm ** 2).rsqrt()).numpy()
+        """The scores of pairs `(P,)` by their cosines `(P, 3)`, Eq. 4, written out: sums over 3 numbers are slow."""
+        a, b, c = columns = cosines.masked_fill(~mask, -math.inf).unbind(1)
+        largest = torch.maximum(torch.maximum(a, b), c)
+        weights = [
+            ((column - largest) / self.options.query_temperature).masked_fill(~present, -math.inf).exp_()
+            for column, present in zip(columns, mask.unbind(1), strict=True)
+        ]
+        (x, y, z), g = weights, [gram[:, m, n] for m, n in _UPPER]
+        squares = x * (x * g[0] + 2 * (y * g[1] + z * g[2])) + y * (y * g[3] + 2 * z * g[4]) + z * z * g[5]
+        inner = sum(weight * column for weight, column in zip(weights, cosines.unbind(1), strict=True))
+        least = (self.parts[0].clips.min_norm * (x + y + z)).square_()
+        return (inner * torch.maximum(squares, least).rsqrt_()).numpy()
 
-    def slack_of(self, error: torch.Tensor) -> float:
+    def slack_of(self, scale: _Scale) -> np.ndarray:
         """How much an estimate misses, nearly always: errors of many coordinates add up as random numbers do."""
-        return _SLACK * error.amax().item() / math.sqrt(self.texts.shape[-1]) * float(self.gain.amax())
+        error = scale.error.amax() + scale.lost * scale.spread.amax()
+        return (_SLACK / math.sqrt(self.texts.shape[-1]) * self.gain.amax() * error).numpy()
 
     def raise_thresholds(self, found: _Candidates) -> None:
         """Let the thresholds follow the k-th highest estimate."""
@@ -515,23 +565,45 @@ class _Search:
 
     # Exact scores ---------------------------------------------------------------------------------------------------
 
-    def score(self, found: _Candidates) -> None:
-        """Score pairs exactly."""
-        order = np.argsort(found.rows, kind="stable")  # clips that lie side by side are read together
-        queries, rows, scores = found.queries[order], found.rows[order], np.empty(len(order))
+    def pieces(self, rows: np.ndarray, most: int) -> Iterator[tuple[Screened, slice, torch.Tensor]]:
+        """Rows in ascending order, so many at a time: where they lie, which they are, and their numbers there."""
         places = np.searchsorted(self.starts, rows, side="right") - 1
-        cuts = np.union1d(np.arange(0, len(rows), _EXACT_AT_ONCE), np.flatnonzero(np.diff(places)) + 1)
+        cuts = np.union1d(np.arange(0, len(rows), most), np.flatnonzero(np.diff(places)) + 1)
         for start, stop in pairwise([*cuts.tolist(), len(rows)]):
             part = self.parts[places[start]]
-            line = torch.from_numpy(rows[start:stop] - part.start)
-            embeds = torch.stack([vectors[line] for vectors in part.clips.modalities], dim=1).double().numpy()
-            texts = self.exact_texts.numpy()[queries[start:stop]]
-            scores[start:stop] = exact_scores(
-                texts, embeds, part.clips.modality_mask[line], part.clips.min_norm, self.options
-            )
+            yield part, slice(start, stop), torch.from_numpy(rows[start:stop] - part.start)
+
+    def refined(self, found: _Candidates) -> _Candidates:
+        """Those candidates that may be among the best by their vectors in float32."""
+        size, dim = min(len(found.rows), _READ_AT_ONCE), self.texts.shape[-1]
+        vectors, cosines = torch.empty(size, dim), np.empty((len(found.rows), len(MODALITIES)), np.float32)
+        texts, most = self.texts.numpy(), np.empty(len(found.rows))
+        for part, some, rows in self.pieces(found.rows, _READ_AT_ONCE):
+            asked = texts[found.queries[some]]
+            for index, column in enumerate(part.clips.modalities):
+                read = vectors[: len(rows)].copy_(column.index_select(0, rows)).numpy()
+                np.einsum("pd,pd->p", read, asked if asked.ndim == 2 else asked[:, index], out=cosines[some, index])
+        cosines = torch.from_numpy(cosines).double() * self.gain + self.offset
+        for part, some, rows in self.pieces(found.rows, _PAIRS_AT_ONCE):
+            mask, gram = part.clips.modality_mask.index_select(0, rows), part.clips.gram.index_select(0, rows)
+            largest = cosines[some].masked_fill(~mask, 0).abs().amax(1)
+            error = self.rounding * self.gain.amax().item() + _ROUNDING * largest.amax().item()
+            rho = part.rho.index_select(0, rows).double()
+            miss = score_error(largest, rho, error, self.options.query_temperature)
+            most[some] = self.estimate(cosines[some], gram.double(), mask) + miss.numpy()
+        return found[~(most < self.best.last[found.queries])]  # NaN is kept, to be noticed
+
+    def score(self, found: _Candidates) -> None:
+        """Score pairs in float64."""
+        scores = np.empty(len(found.rows))
+        for part, some, rows in self.pieces(found.rows, _READ_AT_ONCE):
+            embeds = torch.stack([column.index_select(0, rows) for column in part.clips.modalities], dim=1)
+            texts, mask = self.exact_texts.numpy()[found.queries[some]], part.clips.modality_mask.index_select(0, rows)
+            embeds = embeds.float().double().numpy()  # several times as fast as in one step
+            scores[some] = exact_scores(texts, embeds, mask, part.clips.min_norm, self.options)
         if np.isnan(scores).any():
             raise FloatingPointError("a score is no number")
-        self.best.merge(queries, rows, scores)
+        self.best.merge(found.queries, found.rows, scores)
 
     def tiles(self) -> Iterator[tuple[Screened, slice]]:
         """The clips, so many at a time that their products stay in cache."""
@@ -566,10 +638,10 @@ class _Search:
 
     def look_at(self, part: Screened, columns: slice) -> np.ndarray:
         """The estimated scores of all queries with a few clips, `(Q, n)`."""
-        products, scale, error = self.products(part, columns)
-        mask = part.clips.modality_mask[columns]
-        cosines = torch.stack([product * scale for product in products]) * mask.T[:, None]
-        self.slack = max(self.slack, self.slack_of(error))
+        products, scale = self.products(part, columns)
+        mask, times = part.clips.modality_mask[columns], scale.queries[:, None] * scale.clips
+        cosines = torch.stack([product * times for product in products]) * mask.T[:, None]
+        self.slack = np.maximum(self.slack, self.slack_of(scale))
         estimates = Pairs(self.texts, part.clips[columns], self.options, similarities=cosines).scores("scalar")
         return np.where(part.allowed[columns].numpy(), estimates.numpy(), -math.inf)
 
@@ -582,27 +654,27 @@ class _Search:
             found.append(self.screen(part, columns))
             self.raise_thresholds(found[-1])
         found = self.bounded(_Candidates.joined(found))
-        order = np.lexsort((-found.estimates, found.queries))
-        found = found[order]
-        first = places_of(found.queries) < self.k
+        order = np.argsort(-found.estimates)
+        order = order[np.argsort(found.queries[order], kind="stable")]
+        first = np.zeros(len(order), bool)
+        first[order[places_of(found.queries[order]) < self.k]] = True
         self.score(found[first])
-        found = found[~first]
-        self.score(found[found.bounds >= self.best.last[found.queries]])
+        rest = found[~first & (found.bounds >= self.best.last[found.queries])]
+        self.score(self.refined(rest))
+        self.best.num_scored += np.bincount(found.queries[first], minlength=len(self.texts))
+        self.best.num_scored += np.bincount(rest.queries, minlength=len(self.texts))
         return np.flatnonzero(self.best.last < self.thresholds)
 
     def bounded(self, found: _Candidates) -> _Candidates:
-        """Those candidates that may reach the thresholds, with bounds as close as can be."""
+        """Those candidates that may reach the thresholds by bounds as close as can be, in the order of their rows, so
+        that clips that lie side by side are read together."""
         found = found[found.bounds >= self.thresholds[found.queries]]
-        places = np.searchsorted(self.starts, found.rows, side="right") - 1
+        found = found[np.argsort(found.rows, kind="stable")]
         bounds = np.empty(len(found.rows))
-        for place in np.unique(places):
-            inside = np.flatnonzero(places == place)
-            part, some = self.parts[place], found[inside]
-            rows = torch.from_numpy(some.rows - part.start)
-            upper = (some.cosines + some.error[:, None] * self.gain).double()
-            gram, mask = part.clips.gram[rows], part.clips.modality_mask[rows]
-            bounds[inside] = cone_bound(upper, gram, mask, part.rho[rows]).numpy()
-        found = replace(found, bounds=bounds)
+        for part, some, rows in self.pieces(found.rows, _PAIRS_AT_ONCE):
+            upper = (found.cosines[some] + found.error[some, None] * self.gain).double()
+            gram, mask = part.clips.gram.index_select(0, rows), part.clips.modality_mask.index_select(0, rows)
+            bounds[some] = cone_bound(upper, gram, mask, part.rho.index_select(0, rows)).numpy()
         return found[bounds >= self.thresholds[found.queries]]
 
 

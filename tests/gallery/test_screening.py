@@ -132,6 +132,42 @@ def test_ten_thousand_queries_are_answered_as_all_pairs_in_float64_do(kind, name
         check(parts, make_texts(parts, 100, seed), 10, OPTIONS[name])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_score_changes_by_no_more_than_its_error_when_cosines_do(kind, name):
+    options, error = OPTIONS[name], 1e-3
+    part = make_part(kind, 2000, 16, seed=3)
+    texts = make_texts([part], 2000, 0).double()
+    vectors, mask = torch.stack(part.clips.modalities, dim=1).double(), part.clips.modality_mask
+    gram = vectors @ vectors.mT
+    cosines = options.calibrated((vectors @ texts[:, :, None])[..., 0], dim=1)
+
+    def scores(cosines: torch.Tensor) -> torch.Tensor:
+        weights = (cosines / options.query_temperature).masked_fill(~mask, -math.inf).softmax(1)
+        norms = torch.einsum("pm,pmn,pn->p", weights, gram, weights).clamp(min=MIN_NORM**2).sqrt()
+        return (weights * cosines).masked_fill(~mask, 0).sum(1) / norms
+
+    largest = cosines.masked_fill(~mask, 0).abs().amax(1)
+    bound = screening.score_error(largest, part.rho.double(), error, options.query_temperature)
+    generator = torch.Generator().manual_seed(1)
+    worst = torch.zeros(len(cosines), dtype=torch.float64)
+    for _ in range(20):
+        moved = cosines + error * (2 * torch.rand(cosines.shape, generator=generator, dtype=torch.float64) - 1).sign()
+        worst = torch.maximum(worst, (scores(moved) - scores(cosines)).abs())
+    assert (worst <= bound).all() and (worst > 0).all()
+    assert (worst / bound).max() > 0.02  # which a bound of no use would not be
+
+
+def test_clips_that_float32_cannot_tell_apart_are_scored_in_float64():
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(1, 3, 64, generator=generator) + 1e-7 * torch.randn(2000, 3, 64, generator=generator)
+    modalities = tuple(normalize(vectors, dim=-1).unbind(1))
+    mask = torch.ones(2000, 3, dtype=torch.bool)
+    clips = Clips(modalities, mask, min_norm=MIN_NORM, gram=gram_of(modalities))
+    part = Screened(0, clips, mask.any(1), encode(modalities) if multiplies_eight_bits() else None)
+    check([part], make_texts([part], 10, 0), 10, ScoreOptions())
+
+
 @pytest.mark.parametrize("k", [40, 61, 1000])
 def test_all_that_there_is_can_be_asked_for(k):
     part = make_part("random", 60, 16)
