@@ -1,6 +1,7 @@
 """Exact ranking over a gallery, from the mapped vectors and what is stored with them: half-precision vectors are
 converted a tile at a time, and nothing else is copied. SCALAR's score is screened in low precision, with proof (see
-[`~gallery.screening`]), other scores are computed of every clip.
+[`~gallery.screening`]; for clips in the memory of a GPU, [`~gallery.device_search`]), other scores are computed of
+every clip.
 
 Shapes: Q queries, N clips, D dimensions, K hits.
 """
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gallery.columns import CONCAT_COLUMNS, NORM_TOLERANCE, check_lists, codes_of, gram_of, matrix_of, stacked
+from gallery.device_search import find_best_on_device
 from gallery.screening import Codes, Screened, find_best, multiplies_eight_bits
 from gallery.storage import Part
 from modeling_scalar.aggregation_scalar import METHODS, Clips, Pairs, ScoreOptions, check_method
@@ -45,15 +47,33 @@ class Piece:
         allowed = self.clips.modality_mask.any(1).index_fill(0, self.removed, False)
         return Screened(self.start, self.clips, allowed, self.codes if multiplies_eight_bits() else None)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the clips are ranked."""
+        return self.clips.modality_mask.device
+
+    def to(self, device: torch.device) -> "Piece":
+        """The same clips in the memory of a device, without their codes."""
+        clips = self.clips
+        moved = Clips(
+            tuple(vectors.to(device) for vectors in clips.modalities),
+            clips.modality_mask.to(device),
+            None if clips.concat_embeds is None else clips.concat_embeds.to(device),
+            min_norm=clips.min_norm,
+            gram=clips.gram.to(device),
+        )
+        return Piece(self.start, moved, self.removed.to(device), is_partial=self.is_partial)
+
     def looking_at(self, modalities: torch.Tensor) -> "Piece":
         """The same clips with some modalities `(3,)` alone; vectors of the others are where they were."""
-        clips, mask = self.clips, self.clips.modality_mask & modalities
+        clips, mask = self.clips, self.clips.modality_mask & modalities.to(self.device)
         gram = clips.gram * (mask[:, :, None] & mask[:, None])
         fewer = Clips(clips.modalities, mask, clips.concat_embeds, min_norm=clips.min_norm, gram=gram)
         return Piece(self.start, fewer, self.removed, self.codes, is_partial=True)
 
     def limited(self, allowed: torch.Tensor) -> "Piece":
         """The same clips, of which only some `(N,)` may be found."""
+        allowed = allowed.to(self.device)
         removed = (~allowed).index_fill(0, self.removed, True).nonzero().flatten()
         limited = Piece(self.start, self.clips, removed, self.codes, self.is_partial)
         limited.screened = self.screened.limited(allowed)
@@ -143,15 +163,16 @@ def _merge(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Merge the scores (Q, B) of clips that follow into the k best so far (Q, K) and their rows (Q, K)."""
     if best[0].shape[1] < k:
-        rows = torch.arange(start, start + scores.shape[1]).expand(len(scores), -1)
+        rows = torch.arange(start, start + scores.shape[1], device=scores.device).expand(len(scores), -1)
         return _sorted(torch.cat([best[0], scores], dim=1), torch.cat([best[1], rows], dim=1), k)
     # An equal score comes later in the gallery, and so does not replace the last one.
     queries, columns = (scores > best[0][:, -1:]).nonzero(as_tuple=True)
     if len(queries):
         lines, counts = queries.unique_consecutive(return_counts=True)
         width = int(counts.max())
-        place = torch.arange(len(queries)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-        line = torch.arange(len(lines)).repeat_interleave(counts)
+        first = (counts.cumsum(0) - counts).repeat_interleave(counts)
+        place = torch.arange(len(queries), device=first.device) - first
+        line = torch.arange(len(lines), device=first.device).repeat_interleave(counts)
         found = scores.new_full((len(lines), width), -math.inf).index_put_((line, place), scores[queries, columns])
         rows = best[1].new_zeros(len(lines), width).index_put_((line, place), columns + start)
         merged = _sorted(torch.cat([best[0][lines], found], dim=1), torch.cat([best[1][lines], rows], dim=1), k)
@@ -166,7 +187,8 @@ def _rank_whole(
     num_rows = pieces[-1].start + len(pieces[-1].clips)
     # Only what is there: removed clips would take ranks from others.
     removed = torch.cat([piece.start + piece.removed for piece in pieces])
-    rows = torch.ones(num_rows, dtype=torch.bool).index_fill(0, removed, False).nonzero().flatten()
+    is_there = torch.ones(num_rows, dtype=torch.bool, device=removed.device)
+    rows = is_there.index_fill(0, removed, False).nonzero().flatten()
 
     def whole(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
         joined = torch.cat(list(tensors))
@@ -195,9 +217,10 @@ def _screen(
 ) -> Ranking:
     """Rank by SCALAR's score; so many queries at once that what may be found of them has room."""
     parts, found = [piece.screened for piece in pieces], []
+    find = find_best if pieces[0].device.type == "cpu" else find_best_on_device
     for queries in text_embeds.split(max(1, _PAIRS_AT_ONCE // (num_rows if 4 * k > num_rows else 4 * k))):
         try:
-            found.append(find_best(parts, queries, min(k, num_rows), options))
+            found.append(find(parts, queries, min(k, num_rows), options))
         except FloatingPointError as error:
             raise _damaged() from error
     scores, rows, num_scored = map(torch.cat, zip(*found, strict=True))
@@ -227,7 +250,9 @@ def rank(pieces: Sequence[Piece], text_embeds: torch.Tensor, k: int, method: str
     check_method(method)
     score_options = ScoreOptions(**options)
     num_rows = sum(len(piece.clips) for piece in pieces)
-    best = text_embeds.new_empty(len(text_embeds), 0), torch.empty(len(text_embeds), 0, dtype=torch.long)
+    if pieces:
+        text_embeds = text_embeds.to(pieces[0].device)
+    best = text_embeds.new_empty(len(text_embeds), 0), torch.empty_like(text_embeds[:, :0], dtype=torch.long)
     all_of_them = torch.full((len(text_embeds),), num_rows - sum(len(piece.removed) for piece in pieces))
     if not num_rows or not len(text_embeds):
         return Ranking(*best, all_of_them)

@@ -37,8 +37,8 @@ _SLACK = 4  # standard deviations or so: how far a score may be below its estima
 _CONVERTED_AT_ONCE = 512  # vectors in half precision
 _READ_AT_ONCE = 128  # pairs whose vectors are read at a time, in cache
 _PAIRS_AT_ONCE = 16_384  # whose bounds or scores are computed at a time
-_LONGEST = 1.02  # of vectors that are kept as unit vectors
-_ROUNDING = 1e-6  # of a few operations in float32 on numbers of about 1
+LONGEST = 1.02  # of vectors that are kept as unit vectors
+ROUNDING = 1e-6  # of a few operations in float32 on numbers of about 1
 _ROTATED = 2.0**-23  # times the dimension: the most by which a rotation in float32 misses
 _CANCELLING = (
     0.1  # by a distance from 0 less than this, only the cheaper bound is safe from the rounding of Gram matrices
@@ -205,7 +205,7 @@ def cone_bound(
     """
     upper, gram = upper.masked_fill(~modality_mask, -1e30), gram.double()
     largest = upper.amax(1)
-    simple = torch.where(largest > 0, largest / rho, largest / _LONGEST)
+    simple = torch.where(largest > 0, largest / rho, largest / LONGEST)
     squares = gram.diagonal(dim1=1, dim2=2)
     positive = upper.clamp(min=0)
     best = (positive.square() / squares.clamp(min=0.5)).amax(1)  # of one modality
@@ -271,9 +271,18 @@ def score_error(largest: torch.Tensor, rho: torch.Tensor, error: float, temperat
         `torch.DoubleTensor` of shape `(P,)`; infinity where a Gram matrix in float32 has too few digits.
     """
     largest = largest + error
-    slope = (1 + largest * (1 + _LONGEST / rho) / temperature) / rho
+    slope = (1 + largest * (1 + LONGEST / rho) / temperature) / rho
     rounded = 1e-6 * largest / rho**3  # a Gram matrix in float32 misses by 6e-8
     return (slope * error + rounded).masked_fill(rho <= _CANCELLING, math.inf)
+
+
+def product_error(dim: int, norm: float, vectors: torch.Tensor) -> float:
+    """Bound the error of inner products of texts of this norm with clips' vectors, summed in float32 on the device of
+    `vectors`; where torch was allowed less precision, of products in that."""
+    allowed = {"highest": 0.0, "high": 2.0**-9, "medium": 2.0**-7}[torch.get_float32_matmul_precision()]
+    if vectors.is_cuda and torch.backends.cuda.matmul.allow_tf32:
+        allowed = max(allowed, 2.0**-9)
+    return (dim * 2.0**-24 + allowed) * norm * LONGEST + ROUNDING
 
 
 # The search ---------------------------------------------------------------------------------------------------------
@@ -425,7 +434,7 @@ class _Search:
         self.scale, self.lost = self.scale.float(), lost.float() * (1 + 1e-6) + 1e-7
         self.buffers: dict[tuple, torch.Tensor] = {}
         self.best, self.highest = _Best(len(texts), k), np.full((len(texts), k), -math.inf)
-        self.rounding = texts.shape[-1] * 2.0**-24 * self.norm * _LONGEST + _ROUNDING  # of a product in float32
+        self.rounding = texts.shape[-1] * 2.0**-24 * self.norm * LONGEST + ROUNDING  # of what NumPy sums
         self.is_known, self.slack = least is not None, np.zeros(len(texts))
         self.thresholds = np.full(len(texts), -math.inf) if least is None else least
 
@@ -467,12 +476,12 @@ class _Search:
             products.append(out)
         if part.codes is None:
             ones, zeros = torch.ones(len(self.texts)), torch.zeros(len(self.texts))
-            error = torch.full(shape[1:], 2 * self.rounding)  # tiles are multiplied in other orders than pairs
+            error = torch.full(shape[1:], product_error(self.texts.shape[-1], self.norm, part.clips.modalities[0]))
             return products, _Scale(torch.ones(shape[1]), error, torch.zeros(shape[1]), ones, zeros)
         error = part.codes.error[columns]
         scale = part.codes.scale[columns]
         # |<t, z> - <t', z'>| <= |t| |z - z'| + |t - t'| |z'|
-        return products, _Scale(scale, self.norm * error + _ROUNDING, _LONGEST + error, self.scale, self.lost)
+        return products, _Scale(scale, self.norm * error + ROUNDING, LONGEST + error, self.scale, self.lost)
 
     def survivors(self, part: Screened, columns: slice, products: list[torch.Tensor], scale: _Scale) -> np.ndarray:
         """The pairs of a tile, numbered query by query, whose cheaper bound reaches the threshold."""
@@ -500,9 +509,9 @@ class _Search:
         if (thresholds > 0).all():
             upper.mul_(inverse)
         else:  # what is below 0 is divided by norms that are as large as they can be
-            upper = torch.maximum(upper * inverse, upper / _LONGEST)
+            upper = torch.maximum(upper * inverse, upper / LONGEST)
         # What may not be found is at -inf, and is left out even where nothing is known to be reached.
-        reach = (thresholds - thresholds.abs() * _ROUNDING) / scale.queries
+        reach = (thresholds - thresholds.abs() * ROUNDING) / scale.queries
         reach = reach.clamp(min=torch.finfo(torch.float32).min)
         found = self.buffer("found", shape, torch.bool).numpy()
         # NumPy compares several times as fast as torch, which does it one by one.
@@ -587,7 +596,7 @@ class _Search:
         for part, some, rows in self.pieces(found.rows, _PAIRS_AT_ONCE):
             mask, gram = part.clips.modality_mask.index_select(0, rows), part.clips.gram.index_select(0, rows)
             largest = cosines[some].masked_fill(~mask, 0).abs().amax(1)
-            error = self.rounding * self.gain.amax().item() + _ROUNDING * largest.amax().item()
+            error = self.rounding * self.gain.amax().item() + ROUNDING * largest.amax().item()
             rho = part.rho.index_select(0, rows).double()
             miss = score_error(largest, rho, error, self.options.query_temperature)
             most[some] = self.estimate(cosines[some], gram.double(), mask) + miss.numpy()
@@ -699,11 +708,13 @@ def find_best(
     Raises:
         FloatingPointError: a score is no number: vectors are damaged.
     """
-    search = _Search(parts, text_embeds, k, options)
-    again, best = search.run(), search.best
-    if len(again):  # the threshold was too high: what was scored tells one that is not
-        known = _Search(parts, text_embeds[again], k, options, best.last[again])
-        known.run()
+    with torch.autocast("cpu", enabled=False):
+        search = _Search(parts, text_embeds, k, options)
+        again, best = search.run(), search.best
+        if len(again):  # the threshold was too high: what was scored tells one that is not
+            known = _Search(parts, text_embeds[again], k, options, best.last[again])
+            known.run()
+    if len(again):
         best.scores[again], best.rows[again] = known.best.scores, known.best.rows
         best.num_scored[again] += known.best.num_scored
     return torch.from_numpy(best.scores), torch.from_numpy(best.rows), torch.from_numpy(best.num_scored)

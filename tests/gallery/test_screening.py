@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from gallery import columns, screening
+from gallery import columns, device_search, screening
 from gallery.columns import gram_of
+from gallery.device_search import find_best_on_device
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.screening import (
     Screened,
@@ -85,10 +86,10 @@ def all_scores(parts: list[Screened], texts: torch.Tensor, options: ScoreOptions
     return torch.cat(columns, dim=1).numpy()
 
 
-def check(parts: list[Screened], texts: torch.Tensor, k: int, options: ScoreOptions) -> torch.Tensor:
+def check(parts: list[Screened], texts: torch.Tensor, k: int, options: ScoreOptions, find=find_best) -> torch.Tensor:
     """Compare with all pairs: the same clips, in the same order but for what float64 cannot tell apart."""
     truth = all_scores(parts, texts, options)
-    scores, rows, num_scored = find_best(parts, texts, k, options)
+    scores, rows, num_scored = find(parts, texts, k, options)
     for query, line in enumerate(truth):
         count = min(k, int((line > -math.inf).sum()))
         found = rows[query, :count].numpy()
@@ -121,6 +122,39 @@ def test_what_is_found_is_what_all_pairs_in_float64_give(kind, name):
         check(parts, texts, k, OPTIONS[name])
     without = [Screened(part.start, part.clips, part.allowed) for part in parts]
     check(without, texts, 10, OPTIONS[name])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_in_one_pass_the_same_is_found(kind, name, monkeypatch):
+    monkeypatch.setattr(device_search, "_TILE", 6000)
+    monkeypatch.setattr(device_search, "_MORE", 0)
+    parts = [make_part(kind, 500, 33), make_part(kind, 700, 33, seed=5, dtype=torch.float32, start=500)]
+    texts = make_texts(parts, 25, 0, per_modality=name == "flat")
+    for k in (1, 10, 1150):
+        counts = check(parts, texts, k, OPTIONS[name], find_best_on_device)
+    assert counts.min() > 1000  # all that there are
+
+
+def test_a_text_is_the_sum_of_two_in_half_precision():
+    texts = normalize(torch.randn(50, 512), dim=-1)
+    first, second = device_search._halves(texts)
+    missed = texts.double() - first.double() - second.double() / device_search._SMALL
+    assert 0 < missed.abs().max() < 2.0**-21
+
+
+@pytest.mark.parametrize("find", [find_best, find_best_on_device])
+def test_products_of_less_precision_find_the_same(find):
+    part = make_part("clustered", 3000, 64, dtype=torch.float32)
+    part = Screened(0, part.clips, part.allowed)
+    precision = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        check([part], make_texts([part], 20, 0), 10, ScoreOptions(), find)
+        with torch.autocast("cpu", torch.bfloat16):
+            check([part], make_texts([part], 20, 0), 10, ScoreOptions(), find)
+    finally:
+        torch.set_float32_matmul_precision(precision)
 
 
 @pytest.mark.slow

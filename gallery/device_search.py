@@ -1,0 +1,151 @@
+"""The exact best clips of SCALAR's score where all clips lie in the memory of one device, such as a GPU, in one pass.
+
+Every pair is scored in float32. The error of the products has a bound, and so have the errors of the scores. Clips are
+scored in float64 in the order of the most that their scores may be, until the k-th best of them is above that of any
+other clip. Vectors in float16 are multiplied as they are: of a text, a second product adds what float16 lost.
+
+Shapes: Q queries, N clips, B clips of a tile, D dimensions, K candidates of a query.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+
+from gallery.screening import LONGEST, ROUNDING, Screened, product_error, score_error
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.pairs_scalar import METHODS, Pairs, ScoreOptions
+
+_TILE = 2**26  # pairs that are scored at once
+_EXACT_AT_ONCE = 2**14  # pairs that are scored in float64 at once
+_MORE = 64  # candidates besides twice as many as hits
+_SMALL = 2048.0  # makes the rest of a float16 as large as what it is the rest of
+
+
+def _halves(texts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Texts as the sum of one in float16 and 1 / 2048 of another; it misses a coordinate by 2^-21 at most."""
+    first = texts.half()
+    return first, ((texts - first.float()) * _SMALL).half()
+
+
+def _product(texts: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    """Inner products in float32, `(Q, B)`."""
+    if vectors.dtype != torch.float16 or not vectors.is_cuda:
+        return texts @ vectors.float().T
+    first, second = (torch.mm(part, vectors.T, out_dtype=torch.float32) for part in _halves(texts))
+    return first.add_(second, alpha=1 / _SMALL)
+
+
+class _Search:
+    """One search over clips on a device: see [`find_best_on_device`]."""
+
+    def __init__(self, parts: Sequence[Screened], texts: torch.Tensor, options: ScoreOptions):
+        self.parts, self.texts, self.options = parts, texts, options
+        self.num_rows = parts[-1].start + len(parts[-1].allowed)
+        gain, offset = (
+            max(abs(value) for value in values) if values is not None else default
+            for values, default in ((options.modality_scale, 1.0), (options.modality_offset, 0.0))
+        )
+        norm = torch.linalg.vector_norm(texts.double(), dim=-1).amax().item()
+        dim = texts.shape[-1]
+        # Sums of products in a tensor core are cut off, not rounded, and the rests of texts are cut off too.
+        error = 4 * product_error(dim, norm, vectors_of(parts)) + norm * math.sqrt(dim) * 2.0**-21
+        self.error, self.largest = gain * error + ROUNDING, gain * norm * LONGEST + offset
+
+    def highest(self, queries: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The most that scores may be, of the clips of which that is highest, and their rows, `(Q, K)` each."""
+        texts, best, found = self.texts[queries], None, None
+        width = max(_TILE // len(texts), 1)
+        for part in self.parts:
+            miss = score_error(
+                part.rho.new_full(part.rho.shape, self.largest, dtype=torch.float64),
+                part.rho.double(), self.error, self.options.query_temperature,
+            ).float()  # fmt: skip
+            miss = miss * (1 + 1e-6) + ROUNDING
+            for start in range(0, len(part.allowed), width):
+                columns = slice(start, start + width)
+                clips = part.clips[columns]
+                per_modality = texts.unbind(1) if texts.ndim == 3 else (texts,) * len(MODALITIES)
+                products = [
+                    _product(text, vectors) for text, vectors in zip(per_modality, clips.modalities, strict=True)
+                ]
+                products = torch.stack(products).mul_(clips.modality_mask.T[:, None])
+                upper = METHODS["scalar"].score(Pairs(texts, clips, self.options, similarities=products))
+                upper = (upper + miss[columns]).masked_fill_(~part.allowed[columns], -math.inf)
+                values, places = upper.topk(min(count, upper.shape[1]), dim=1)
+                rows = places + (part.start + start)
+                if best is not None:
+                    values, rows = torch.cat([best, values], dim=1), torch.cat([found, rows], dim=1)
+                best, order = values.topk(min(count, values.shape[1]), dim=1)
+                found = rows.gather(1, order)
+        return best, found
+
+    def exact(self, queries: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Scores in float64 by their centroids, Eq. 2 and 3, of pairs `(P,)` in the order of their rows."""
+        starts = torch.tensor([part.start for part in self.parts], device=rows.device)
+        places = torch.searchsorted(starts, rows, right=True) - 1
+        stops, found = [0, *places.bincount(minlength=len(self.parts)).cumsum(0).tolist()], []
+        for part, (begin, end) in zip(self.parts, pairwise(stops), strict=True):
+            for some in range(begin, end, _EXACT_AT_ONCE):
+                these = slice(some, min(some + _EXACT_AT_ONCE, end))
+                inside, texts = rows[these] - part.start, self.texts[queries[these]].double()
+                vectors = torch.stack([vectors.index_select(0, inside) for vectors in part.clips.modalities], dim=1)
+                vectors, mask = vectors.double(), part.clips.modality_mask.index_select(0, inside)
+                cosines = (vectors * (texts if texts.ndim == 3 else texts[:, None])).sum(2)
+                cosines = self.options.calibrated(cosines, dim=1)
+                weights = (cosines / self.options.query_temperature).masked_fill(~mask, -math.inf).softmax(1)
+                inner = (weights * cosines).masked_fill(~mask, 0).sum(1)
+                norms = (weights[:, :, None] * vectors).sum(1).square().sum(1).sqrt()
+                found.append(inner / norms.clamp(min=part.clips.min_norm))
+        return torch.cat(found) if found else self.texts.new_empty(0, dtype=torch.float64)
+
+    def run(self, queries: torch.Tensor, k: int, count: int) -> tuple[torch.Tensor, ...]:
+        """Scores and rows `(Q, k)`, how many pairs were scored `(Q,)`, and for which queries that proves the best."""
+        upper, rows = self.highest(queries, min(count + 1, self.num_rows))
+        rest = upper[:, -1] if count < self.num_rows else upper.new_full((len(upper),), -math.inf)
+        rows, order = rows[:, :count].sort(dim=1)
+        is_found = upper[:, :count].gather(1, order) != -math.inf  # NaN is scored, to be noticed
+        lines, columns = is_found.nonzero(as_tuple=True)
+        in_order = rows[lines, columns].argsort(stable=True)
+        lines, columns = lines[in_order], columns[in_order]
+        scores = torch.full(rows.shape, -math.inf, dtype=torch.float64, device=rows.device)
+        scores[lines, columns] = self.exact(queries[lines], rows[lines, columns])
+        if scores.isnan().any():
+            raise FloatingPointError("a score is no number")
+        scores, order = scores.sort(dim=1, descending=True, stable=True)
+        rows = rows.gather(1, order)
+        return scores[:, :k], rows[:, :k], is_found.sum(1), (rest == -math.inf) | (scores[:, k - 1] > rest.double())
+
+
+def vectors_of(parts: Sequence[Screened]) -> torch.Tensor:
+    """Some vectors of these clips, which tell in which precision products are."""
+    return parts[0].clips.modalities[0]
+
+
+@torch.no_grad()
+def find_best_on_device(
+    parts: Sequence[Screened], text_embeds: torch.Tensor, k: int, options: ScoreOptions
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """
+    Find the k best clips of each query as [`~gallery.screening.find_best`] does; clips and texts lie on one device.
+
+    Args and returns: as of [`~gallery.screening.find_best`]; on the device.
+
+    Raises:
+        FloatingPointError: a score is no number: vectors are damaged.
+    """
+    with torch.autocast(text_embeds.device.type, enabled=False):
+        search, count = _Search(parts, text_embeds, options), 2 * k + _MORE
+        queries = torch.arange(len(text_embeds), device=text_embeds.device)
+        scores = torch.full((len(queries), k), -math.inf, dtype=torch.float64, device=queries.device)
+        rows, num_scored = queries.new_zeros(len(queries), k), queries.new_zeros(len(queries))
+        while len(queries):
+            count = min(count, search.num_rows)
+            scores[queries], rows[queries], counts, is_proved = search.run(queries, k, count)
+            num_scored[queries] += counts
+            queries, count = queries[~is_proved], 4 * count
+    return scores, rows, num_scored
+
+
+__all__ = ["find_best_on_device"]
