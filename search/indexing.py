@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from gallery.embedding import check_reading, embed_clips, read_batches
 from gallery.files import sha256_of
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, windows_of
+from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, seconds_of, windows_of
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.decoding_scalar import LIGHT_MEMORY, num_processors, read_duration
 from modeling_scalar.media_scalar import LimitError, Limits, check_file, find_sidecar
@@ -197,6 +197,8 @@ class _Source:
     is_cut: bool = False
     is_listened: bool = False
     transcript: str | None = None
+    seconds: float | None = None
+    is_measured: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -230,6 +232,15 @@ class _Source:
                     self.file = replace(self.file, reason=str(error).removeprefix(f"{self.path}: "))
             return self.file
 
+    def measure(self, limits: Limits) -> float | None:
+        """How long the file lasts, if that can be told; asked once for all its windows."""
+        with self.lock:
+            if not self.is_measured:
+                self.is_measured = True
+                with suppress(OSError, ValueError):
+                    self.seconds = read_duration(self.path, limits)
+            return self.seconds
+
     def words(self, speech: Transcripts, limits: Limits) -> str | None:
         """What is said, where that is known otherwise than by the file: of a list, or by a transcript."""
         if self.subtitle is not None:
@@ -248,6 +259,7 @@ class _Read:
     source: _Source
     window: tuple[float, float | None] | None
     duration: float | None = None
+    seconds: float | None = None
     problems: list[str] = field(default_factory=list)
     reason: str | None = None
     is_cut: bool = False
@@ -302,6 +314,7 @@ def _read(
         note.reason = str(error).removeprefix(f"{path}: ")
         return note, None
     note.duration, note.problems = clip.duration, problems
+    note.seconds = seconds_of(source.measure(processor.limits), window)
     note.is_cut = (clip.duration or 0) >= processor.max_audio_seconds + SLIVER
     return note, clip
 
@@ -387,8 +400,10 @@ def _sources(
 ) -> Iterator[tuple[_Source, tuple[float, float | None] | None]]:
     """The windows that must be read, file by file."""
     for path, known in todo.items():
+        seconds = None
         try:
-            windows = windows_of(None if segment is None else read_duration(path, limits), segment)
+            seconds = None if segment is None else read_duration(path, limits)
+            windows = windows_of(seconds, segment)
         except (OSError, ValueError) as error:
             if known is not None:  # the file is as it was, and so are its windows: nothing can be added to them now
                 reason = str(error).removeprefix(f"{path}: ").rstrip(".")
@@ -404,6 +419,7 @@ def _sources(
         stale = [name for name in there if name not in kept]
         was_known = path in clips and (known is None or known.reason != UNFINISHED)
         source = _Source(path, len(windows), len(missing), subtitles.get(path), stale, was_known)
+        source.seconds, source.is_measured = seconds, segment is not None
         yield from ((source, window) for window in missing)
 
 
@@ -525,6 +541,7 @@ def index_files(
                     None if concat_embeds is None else concat_embeds[rows],
                     durations=[note.duration for note in read],
                     problems=[note.problems for note in read],
+                    seconds=[note.seconds for note in read],
                 )
             for note in notes:
                 note.count()
