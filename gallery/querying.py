@@ -50,6 +50,10 @@ def where_is(model: str | os.PathLike) -> tuple[Path, str]:
         ) from error
 
 
+class NothingToCompareError(ValueError):
+    """A clip has nothing that others could be like."""
+
+
 class QueryModel:
     """
     A model that embeds queries; threads may use it at once, and take turns.
@@ -92,10 +96,11 @@ def query_like(embeds: torch.Tensor, mask: torch.Tensor, method: str) -> torch.T
         `torch.FloatTensor` of shape `(1, 3, D)`, or `(1, D)`: unit norm.
 
     Raises:
-        ValueError: the clip has nothing that counts, or the score is unknown.
+        NothingToCompareError: the clip has nothing that counts.
+        ValueError: the score is unknown.
     """
     if not mask.any():
-        raise ValueError("This clip has none of the modalities that are looked at. Look at another one.")
+        raise NothingToCompareError("This clip has none of the modalities that are looked at. Look at another one.")
     check_method(method)
     vectors = normalize(embeds.float(), dim=-1)
     total = vectors[mask].sum(0)
@@ -105,4 +110,4 @@ def query_like(embeds: torch.Tensor, mask: torch.Tensor, method: str) -> torch.T
     return torch.where(mask[:, None], vectors, centroid)[None]
 
 
-__all__ = ["QueryModel", "check_texts", "query_like", "where_is"]
+__all__ = ["NothingToCompareError", "QueryModel", "check_texts", "query_like", "where_is"]
