@@ -30,7 +30,7 @@ Shapes: Q queries, N clips, D dimensions, K hits.
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -68,6 +68,8 @@ from gallery.older import is_older, read_older
 from gallery.provenance import gallery_sha256
 from gallery.querying import QueryModel, check_texts, query_like, where_is
 from gallery.ranking import Piece, pieces_of, rank
+from gallery.reranking import check_can_match, check_depth
+from gallery.reranking import rerank as rerank_hits
 from gallery.screening import are_codes_of
 from gallery.storage import MANIFEST, Part, Writer, has_lost_its_manifest, read_snapshot
 from gallery.storage import verify as verify_files
@@ -408,10 +410,16 @@ class Gallery:
     @cached_property
     def files(self) -> dict[str, MediaFile]:
         """The media files it knows, by path."""
+        return self.files_at()
+
+    def files_at(self, paths: Collection[str] | None = None) -> dict[str, MediaFile]:
+        """The media files it knows, by path; only those at some paths, if they are given."""
         table = _rows_of(self._files)
         if table is None:
             return {}
         check_files(table, self.path)
+        if paths is not None:
+            table = table.filter(pc.is_in(table.column("path"), value_set=strings(list(paths))))
         columns = [table.column(item.name).to_pylist() for item in fields(MediaFile)]
         return {
             from_utf8(path): MediaFile(from_utf8(path), size, mtime, sha256, reason and from_utf8(reason))
@@ -597,6 +605,8 @@ class Gallery:
         modalities: Sequence[str] | None = None,
         allowed: torch.Tensor | Filter | None = None,
         per_file: bool = False,
+        rerank: int | None = None,
+        fusion_weight: float | None = None,
         **score_parameters: float,
     ) -> "Hits | Results":
         """
@@ -620,6 +630,10 @@ class Gallery:
             allowed (`torch.BoolTensor` of shape `(N,)`, or [`~gallery.filters.Filter`], *optional*): which clips may
                 be hits, in gallery order, or what they must fulfil.
             per_file (`bool`): of a gallery of windows, each file once, by its best window.
+            rerank (`int`, *optional*): of texts, so many first hits are put in order by the model's cross-encoder,
+                which reads their files again: the second stage of [`~gallery.reranking`].
+            fusion_weight (`float`, *optional*): in the second stage, order by the score and so many times the match,
+                in place of the match alone.
             score_parameters (`float`): what the method learned, the other keyword arguments of `retrieval_scores`; by
                 default what the model did. The scale and offset of modalities are the gallery's own unless they are
                 given.
@@ -634,9 +648,15 @@ class Gallery:
             ValueError: a text is empty, the shape or norm of vectors is wrong, a number is out of its range, the
                 model is another one, or the clip has nothing of what is looked at.
         """
+        if k < 1:
+            raise ValueError(f"`k` must be at least 1, got {k}.")
         if (queries is None) == (like is None):
             raise ValueError("Search for `queries`, or for what is `like` a clip: give one of the two.")
+        if rerank is None and fusion_weight is not None:
+            raise ValueError("`fusion_weight` is of the second stage: say with `rerank` how many hits it reads.")
         texts: list[str | None] = [None]
+        if rerank is not None and (like is not None or isinstance(queries, torch.Tensor)):
+            raise ValueError("The second stage reads texts: `rerank` goes with queries that are texts.")
         if like is not None:
             embeds, allowed = self._query_like(like, modalities, allowed, method := method or self._own_method)
             score_parameters = self._learned(method) | dict.fromkeys(CALIBRATION) | score_parameters
@@ -647,21 +667,30 @@ class Gallery:
             check_texts(texts)
             with _LOADING:
                 model = self._query_model or self.load_model()
+            if rerank is not None:
+                check_depth(rerank)
+                check_can_match(model.model)
             embeds, method = model.embed(texts), method or model.method
             score_parameters = (model.learned if method == model.method else {}) | score_parameters
 
         def find(size: int) -> list[Hits]:
             options = {"modalities": modalities, "allowed": allowed, **score_parameters}
-            return self.search_vectors(embeds, size, query_temperature, method, **options)
+            found = self.search_vectors(embeds, size, query_temperature, method, **options)
+            for hits, text in zip(found, texts, strict=True):
+                hits.query, hits.like = text, like
+            return found
 
-        size, per_file = k, per_file and self.metadata.get(SEGMENT) is not None
+        size, per_file = max(k, rerank or 0), per_file and self.metadata.get(SEGMENT) is not None
         found = find(size)
         while per_file and size < len(self) and any(len(hits.best_of_files(k)) < k for hits in found):
             size = min(4 * size, len(self))
             found = find(size)
-        results = Results([hits.best_of_files(k) for hits in found] if per_file else found)
-        for hits, text in zip(results, texts, strict=True):
-            hits.query, hits.like = text, like
+        if rerank is not None:
+            paths = {hits.place_of(hit).path for hits in found for hit in hits[:rerank]}
+            names = MODALITIES if modalities is None else modalities
+            found = rerank_hits(found, model, self.files_at(paths), rerank, names, fusion_weight)
+            found = [hits.having(hits[:k]) for hits in found] if not per_file else found
+        results = Results(hits.best_of_files(k) for hits in found) if per_file else Results(found)
         return results[0] if like is not None or isinstance(queries, str) else results
 
     def search_vectors(

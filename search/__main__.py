@@ -323,6 +323,14 @@ def query(
     per_file: Annotated[
         bool, typer.Option("--per-file", help="Of a gallery of windows, show each file once, by its best one.")
     ] = False,
+    rerank: Annotated[
+        int | None,
+        typer.Option(min=1, help="So many first hits are put in order by the model's cross-encoder: 50, say."),
+    ] = None,
+    fusion_weight: Annotated[
+        float | None,
+        typer.Option(help="With --rerank: order by the score and so many times the match, not the match alone."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with full paths.")] = False,
 ) -> None:
     """Print the best clips of each query and the weight of each modality in each."""
@@ -341,6 +349,8 @@ def query(
         raise ValueError("There is no query. Type what you are looking for, or name a clip with --like.")
     if texts and like is not None:
         raise ValueError("--like takes the place of queries: give one of the two.")
+    if rerank is not None and like is not None:
+        raise ValueError("--rerank reads texts: it does not go with --like.")
     check_texts(texts or [])
     seen = [name for name in MODALITIES if name not in (mask or ())]
     if not seen or not set(mask or ()) <= set(MODALITIES):
@@ -350,7 +360,7 @@ def query(
     options = {"modalities": seen, "allowed": wanted, "per_file": per_file}
     if like is None:
         opened.load_model(model, device, model_dtype)
-        results = opened.search(texts, k, temperature, **options)
+        results = opened.search(texts, k, temperature, rerank=rerank, fusion_weight=fusion_weight, **options)
     else:
         results = [opened.search(None, k, temperature, like=opened.clip_named(like), **options)]
     for remark in remarks_of(results):
@@ -359,7 +369,7 @@ def query(
 
         def told(hits: "Hits") -> list[dict]:
             table = [hits.place_of(hit)._asdict() | asdict(hit) for hit in hits]
-            return [{name: value for name, value in row.items() if name != "match"} for row in table]
+            return table if rerank else [{name: row[name] for name in row if name != "match"} for row in table]
 
         asked = [{"query": text} for text in texts] if like is None else [{"like": like}]
         typer.echo(json.dumps([of | {"hits": told(hits)} for of, hits in zip(asked, results, strict=True)], indent=2))
