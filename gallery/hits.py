@@ -6,8 +6,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from commands.texts import plain
 from gallery.filters import DATE, DURATION
 from gallery.windows import Place, place_of_clip
@@ -72,10 +70,6 @@ def _weights_line(hit: Hit, encoding: str) -> str:
         filled = round(weight * _BAR_WIDTH)
         parts.append(f"{name} {full * filled}{rest * (_BAR_WIDTH - filled)} {weight:.2f}")
     return "  ".join(parts)
-
-
-def _probability(logit: float) -> str:
-    return f"{torch.tensor(logit, dtype=torch.float64).sigmoid().item():.2f}"
 
 
 class Hits(list):
@@ -168,7 +162,7 @@ class Hits(list):
         """The hits as lines for a terminal, not yet escaped by [`~commands.texts.plain`]."""
         lines = [] if self.title is None else [self.title]
         for hit in self[:most]:
-            match = "" if hit.match is None else f"  match {_probability(hit.match)}"
+            match = "" if hit.match is None else f"  match {hit.match:+.2f}"
             lines.append(f"{hit.rank:3}  {hit.score:.3f}{match}  {self._short_name(hit, encoding)}")
             lines.append(f"     {_weights_line(hit, encoding)}")
         more = len(self) - len(self[:most])
@@ -260,7 +254,7 @@ def _table(hits: Hits) -> str:
     head = ["", "score", *(["match"] if has_match else []), "clip", *hits[0].presence]
     rows = []
     for hit in hits[:_SHOWN]:
-        match = "–" if hit.match is None else _probability(hit.match)
+        match = "–" if hit.match is None else f"{hit.match:+.2f}"
         name = cell(hits.name_of(hit)[-500:])
         rows.append(
             f'<tr><td class="n soft">{hit.rank}</td><td class="n">{hit.score:.3f}</td>'
