@@ -10,6 +10,7 @@ import pytest
 
 from gallery.filters import Filter
 from gallery.hits import Hit, Hits, Results, remarks_of
+from gallery.windows import place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
 from tests.gallery.conftest import make_clips, make_queries, write
 
@@ -49,7 +50,7 @@ class Page(HTMLParser):
 
 
 def test_hits_print_rank_score_name_weights_and_how_exact_they_are():
-    hits = make_hits("/v/a/1.mp4#t=30,60", "clip", has_windows=True)
+    hits = make_hits("/v/a/1.mp4#t=30,60", "clip", locate=place_of_clip)
     assert str(hits).splitlines() == repr(hits).splitlines() == [
         "query: a dog",
         "  1  0.500  a/1.mp4 [30-60 s]",
