@@ -3,12 +3,11 @@
 A file is embedded once, and again only when its content changes. What cannot be read is recorded, never dropped.
 """
 
-import hashlib
 import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -18,13 +17,13 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from gallery.embedding import check_reading, embed_clips, read_batches
-from gallery.files import sha256_of
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, windows_of
+from gallery.media import clip_sha256, clip_stat, mark_of, unchanged_since
+from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, seconds_of, windows_of
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.decoding_scalar import LIGHT_MEMORY, num_processors, read_duration
-from modeling_scalar.media_scalar import LimitError, Limits, check_file, find_sidecar
-from modeling_scalar.processing_scalar import Clip, ScalarProcessor, names_subtitle_file
+from modeling_scalar.media_scalar import LimitError, Limits
+from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 from search.speech import SpeechRecognizer, Transcripts
 
 EXTENSIONS = frozenset(
@@ -110,57 +109,6 @@ def _reraise(error: OSError) -> None:
     raise error
 
 
-def _beside(path: str, subtitle: str | None) -> Path | None:
-    """The file that a clip's subtitles are read from, if it is another one."""
-    if subtitle is None:
-        return find_sidecar(path)
-    return Path(subtitle) if names_subtitle_file(subtitle) else None
-
-
-def _mark(subtitle: str | None) -> str:
-    """What words that were given add to the hash of a clip: there is no file in which they could change."""
-    if subtitle is None or names_subtitle_file(subtitle):
-        return ""
-    return f"+{hashlib.sha256(subtitle.encode('utf-8', 'surrogatepass')).hexdigest()}"
-
-
-def clip_sha256(path: str, subtitle: str | None = None) -> str:
-    """
-    Hash what a clip is read from: the file and its subtitles.
-
-    Args:
-        path (`str`): the file.
-        subtitle (`str`, *optional*): words, or the path of an `.srt` or `.vtt` file, in place of the file beside it.
-
-    Raises:
-        MediaError: not a regular file: a pipe, a device or a folder.
-    """
-    check_file(path)
-    beside = _beside(path, subtitle)
-    if beside is None:
-        return sha256_of(path) + _mark(subtitle)
-    words = sha256_of(beside) if beside.is_file() else ""  # reading will say what it is instead
-    return hashlib.sha256(f"{sha256_of(path)} {words}".encode()).hexdigest()
-
-
-def clip_stat(path: str, subtitle: str | None = None) -> tuple[int, int]:
-    """Size and time of change, in nanoseconds, of a file together with its subtitle file, see [`clip_sha256`]."""
-    stats = [os.stat(file) for file in (path, _beside(path, subtitle)) if file is not None]
-    return sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
-
-
-def _unchanged_since(path: str, known: MediaFile, subtitle: str | None) -> int | None:
-    """The time of change of a file whose content is the known one; `None` if it must be read."""
-    if "".join(known.sha256.partition("+")[1:]) != _mark(subtitle):
-        return None
-    try:
-        size, mtime_ns = clip_stat(path, subtitle)
-        is_same = size == known.size and (mtime_ns == known.mtime_ns or clip_sha256(path, subtitle) == known.sha256)
-    except (OSError, ValueError):  # reading it will say what is wrong
-        return None
-    return mtime_ns if is_same else None
-
-
 def default_workers() -> int:
     """How many clips are read at a time: some more than there are processors, as a decoder waits while its clip is
     prepared here."""
@@ -197,6 +145,8 @@ class _Source:
     is_cut: bool = False
     is_listened: bool = False
     transcript: str | None = None
+    seconds: float | None = None
+    is_measured: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -230,6 +180,15 @@ class _Source:
                     self.file = replace(self.file, reason=str(error).removeprefix(f"{self.path}: "))
             return self.file
 
+    def measure(self, limits: Limits) -> float | None:
+        """How long the file lasts, if that can be told; asked once for all its windows."""
+        with self.lock:
+            if not self.is_measured:
+                self.is_measured = True
+                with suppress(OSError, ValueError):
+                    self.seconds = read_duration(self.path, limits)
+            return self.seconds
+
     def words(self, speech: Transcripts, limits: Limits) -> str | None:
         """What is said, where that is known otherwise than by the file: of a list, or by a transcript."""
         if self.subtitle is not None:
@@ -248,6 +207,7 @@ class _Read:
     source: _Source
     window: tuple[float, float | None] | None
     duration: float | None = None
+    seconds: float | None = None
     problems: list[str] = field(default_factory=list)
     reason: str | None = None
     is_cut: bool = False
@@ -302,6 +262,7 @@ def _read(
         note.reason = str(error).removeprefix(f"{path}: ")
         return note, None
     note.duration, note.problems = clip.duration, problems
+    note.seconds = seconds_of(source.measure(processor.limits), window)
     note.is_cut = (clip.duration or 0) >= processor.max_audio_seconds + SLIVER
     return note, clip
 
@@ -339,7 +300,7 @@ def _plan(
     unheard = _unheard(gallery, clips, problems) if speech.recognizer is not None else set()
     for path in files:
         known = gallery.files.get(path)
-        mtime_ns = None if known is None else _unchanged_since(path, known, subtitles.get(path))
+        mtime_ns = None if known is None else unchanged_since(path, known, subtitles.get(path))
         reason = None if known is None else known.reason
         streams = [problem for name in clips.get(path, ()) for problem in problems.get(name, ())]
         is_stale = mtime_ns is None or _is_worth_it(streams, limits)
@@ -387,8 +348,10 @@ def _sources(
 ) -> Iterator[tuple[_Source, tuple[float, float | None] | None]]:
     """The windows that must be read, file by file."""
     for path, known in todo.items():
+        seconds = None
         try:
-            windows = windows_of(None if segment is None else read_duration(path, limits), segment)
+            seconds = None if segment is None else read_duration(path, limits)
+            windows = windows_of(seconds, segment)
         except (OSError, ValueError) as error:
             if known is not None:  # the file is as it was, and so are its windows: nothing can be added to them now
                 reason = str(error).removeprefix(f"{path}: ").rstrip(".")
@@ -404,6 +367,7 @@ def _sources(
         stale = [name for name in there if name not in kept]
         was_known = path in clips and (known is None or known.reason != UNFINISHED)
         source = _Source(path, len(windows), len(missing), subtitles.get(path), stale, was_known)
+        source.seconds, source.is_measured = seconds, segment is not None
         yield from ((source, window) for window in missing)
 
 
@@ -487,7 +451,7 @@ def index_files(
     report, gallery = IndexReport() if report is None else report, writer.gallery()
     clips, segment, subtitles = gallery.clips_of_files(), writer.metadata.get(SEGMENT), subtitles or {}
     speech = Transcripts(writer.folder, recognizer)
-    if segment is not None and (timeless := [path for path, words in subtitles.items() if _mark(words)]):
+    if segment is not None and (timeless := [path for path, words in subtitles.items() if mark_of(words)]):
         raise ValueError(
             f"{timeless[0]} has a subtitle without times, which cannot be cut into windows of {segment:g} s. Name an "
             "`.srt` or `.vtt` file in its place."
@@ -525,6 +489,7 @@ def index_files(
                     None if concat_embeds is None else concat_embeds[rows],
                     durations=[note.duration for note in read],
                     problems=[note.problems for note in read],
+                    seconds=[note.seconds for note in read],
                 )
             for note in notes:
                 note.count()
