@@ -1,6 +1,7 @@
 """Cost of searching a gallery, of opening it and of adding to it.
 
     python benchmarks/search.py [--clips 100000] [--dim 512] [--queries 1,64,1000] [--threads 1] [--data clustered]
+    python benchmarks/search.py --device cuda [--clips 1000000]
     python benchmarks/search.py --growth 10000,1000000 [--dim 64]
 
 Searching is told as a ratio to three plain float32 matrix products over the same vectors in memory, in blocks, with
@@ -11,6 +12,9 @@ tell apart, or clustered ones, whose spectrum, clusters and common cone are near
 Peers: FAISS' flat search over one modality alone (`pip install faiss-cpu`); the Gramian volume as its authors compute
 it, and as it is computed here; SCALAR's definition, a centroid written out for every pair. What takes long is run on a
 part of the clips, and its time counted in full: it is linear in their number, as that of the products is.
+
+On a GPU, searching is told in milliseconds, and as a share of the rate at which its memory is read: the vectors' bytes
+over the time, divided by the bytes over the time of a sum over as much memory.
 """
 
 import argparse
@@ -175,6 +179,36 @@ def measure_search(options: argparse.Namespace, folder: Path) -> None:
             print(f"    {name}: scored in full {counts.median():.0f} clips (median), {counts.max():.0f} (most){same}")
 
 
+def measure_on_device(options: argparse.Namespace, folder: Path) -> None:
+    """Searching where the gallery lies in the memory of a GPU."""
+    device = torch.device(options.device)
+    gallery = fill(folder, options.clips, options.dim, "float16", data=options.data, has_codes=False).to(device)
+    num_bytes = 2 * 3 * options.clips * options.dim
+    memory = torch.empty(num_bytes // 4, device=device)
+
+    def seconds(run: Callable[[], object]) -> float:
+        times = []
+        for _ in range(2 * ROUNDS):
+            torch.accelerator.synchronize(device)
+            start = time.perf_counter()
+            run()
+            torch.accelerator.synchronize(device)
+            times.append(time.perf_counter() - start)
+        return statistics.median(times[ROUNDS:])
+
+    reading = seconds(lambda: memory.sum())
+    print(
+        f"memory is read at {num_bytes / reading / 1e9:.0f} GB/s; {options.clips} clips are {num_bytes / 1e9:.2f} GB"
+    )
+    generator = torch.Generator().manual_seed(1)
+    for count in options.queries:
+        texts = made_vectors(options.data, (count, options.dim), generator).to(device)
+        passed = seconds(lambda texts=texts: rank(gallery._pieces, texts, K, "scalar"))
+        scored = rank(gallery._pieces, texts, K, "scalar").num_scored.float().median()
+        share = f"{reading / passed:.0%} of reading the vectors once, {scored:.0f} scored in float64 (median)"
+        print(f"    {count:5} queries, k = {K}: {passed * 1e3:8.2f} ms, {share}")
+
+
 def measure_growth(options: argparse.Namespace, folder: Path) -> None:
     """What one more batch of 8 costs, and opening, at several sizes."""
     generator = torch.Generator().manual_seed(2)
@@ -223,6 +257,7 @@ def main() -> None:
     parser.add_argument("--queries", type=numbers, default=[1, 64, 1000])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--data", choices=("random", "clustered"), default="clustered")
+    parser.add_argument("--device", default=None, help="A GPU, as `cuda`, in place of the processor.")
     parser.add_argument("--growth", type=numbers, default=[], help="Sizes at which adding and opening are measured.")
     parser.add_argument("--folder", type=Path, default=None, help="Where galleries are made; needs a few GB.")
     options = parser.parse_args()
@@ -230,7 +265,8 @@ def main() -> None:
     if faiss is not None:
         faiss.omp_set_num_threads(options.threads)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        (measure_growth if options.growth else measure_search)(options, Path(folder))
+        measure = measure_growth if options.growth else measure_on_device if options.device else measure_search
+        measure(options, Path(folder))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -582,6 +583,24 @@ class Gallery:
     def _pieces(self) -> list[Piece]:
         return pieces_of(self._clips)
 
+    def to(self, device: str | torch.device) -> "Gallery":
+        """
+        Copy what is ranked into the memory of a device, where many searches cost less: 6 bytes per clip and dimension
+        in float16.
+
+        Args:
+            device (`str` or `torch.device`): such as `"cuda"`; `"cpu"` reads it from the files again.
+
+        Returns:
+            `Gallery`: the same clips. It is as the gallery was; open it again to see what was added since.
+        """
+        moved, place = copy(self), torch.device(device)
+        for derived in ("_pieces", "_partial"):
+            vars(moved).pop(derived, None)
+        if place.type != "cpu":
+            moved._pieces = [piece.to(place) for piece in pieces_of(self._clips)]
+        return moved
+
     def load_model(
         self, model: str | os.PathLike | None = None, device: str | None = None, dtype: str | None = None
     ) -> QueryModel:
@@ -883,7 +902,7 @@ class Gallery:
             return pieces
         limited, first = [], 0
         for piece in pieces:
-            here = torch.ones(len(piece.clips), dtype=torch.bool).index_fill(0, piece.removed, False)
+            here = torch.ones(len(piece.clips), dtype=torch.bool).index_fill(0, piece.removed.cpu(), False)
             count = int(here.sum())
             limited.append(piece.limited(here.masked_scatter(here, allowed[first : first + count])))
             first += count

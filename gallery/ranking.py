@@ -240,19 +240,26 @@ def rank(pieces: Sequence[Piece], text_embeds: torch.Tensor, k: int, method: str
         method (`str`), options: as in [`~modeling_scalar.aggregation_scalar.retrieval_scores`].
 
     Returns:
-        [`Ranking`]: equal scores in the order of the gallery; K is at most `k` and the number of rows. A row that is
-        removed or that the method does not cover scores `-inf`. Of `"scalar"` the order is that of scores in float64.
+        [`Ranking`], on the CPU: equal scores in the order of the gallery; K is at most `k` and the number of rows. A
+        row that is removed or that the method does not cover scores `-inf`. Of `"scalar"` the order is that of scores
+        in float64.
 
     Raises:
         ValueError: the method is unknown or does not take texts with a vector for each modality, an option is out of
             its range, or vectors are damaged.
     """
     check_method(method)
-    score_options = ScoreOptions(**options)
+    ranking = _rank(pieces, text_embeds, k, method, ScoreOptions(**options))
+    return Ranking(*(numbers.cpu() for numbers in ranking))
+
+
+def _rank(
+    pieces: Sequence[Piece], text_embeds: torch.Tensor, k: int, method: str, score_options: ScoreOptions
+) -> Ranking:
     num_rows = sum(len(piece.clips) for piece in pieces)
     if pieces:
         text_embeds = text_embeds.to(pieces[0].device)
-    best = text_embeds.new_empty(len(text_embeds), 0), torch.empty_like(text_embeds[:, :0], dtype=torch.long)
+    best = text_embeds.new_empty(len(text_embeds), 0), text_embeds.new_empty(len(text_embeds), 0).long()
     all_of_them = torch.full((len(text_embeds),), num_rows - sum(len(piece.removed) for piece in pieces))
     if not num_rows or not len(text_embeds):
         return Ranking(*best, all_of_them)

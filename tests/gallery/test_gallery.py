@@ -6,6 +6,7 @@ import torch
 from datasets import Dataset, load_from_disk
 
 from gallery.columns import query_table
+from gallery.device_search import find_best_on_device
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from modeling_scalar.aggregation_scalar import METHODS, retrieval_scores
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -67,6 +68,32 @@ def test_every_score_ranks_what_is_stored_as_the_whole_matrix_does(tmp_path, mon
         assert [hit.score for hit in hits] == pytest.approx(values[row, :count].tolist(), abs=2e-6)
         if values[row, : count + 1].diff().abs().min() > 2e-6:  # else sums in another order may swap neighbours
             assert ids(hits) == [gallery.clip_ids[place] for place in order[row, :count].tolist()]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.uses_concat_heads])
+def test_in_the_memory_of_a_device_a_gallery_is_searched_the_same(tmp_path, monkeypatch, device, method):
+    gallery = write(tmp_path, *(make_clips(40, seed) for seed in range(3)))
+    with GalleryWriter(tmp_path) as writer:
+        writer.remove_clips(gallery.clip_ids[3:9])
+        writer.commit()
+    gallery, queries = Gallery.open(tmp_path), make_queries(9)
+    if device == "cpu":
+        moved = Gallery.open(tmp_path)
+        moved._pieces = [piece.to(torch.device(device)) for piece in moved._pieces]
+        monkeypatch.setattr("gallery.ranking.find_best", find_best_on_device)
+    else:
+        moved = gallery.to(device)
+    allowed = torch.arange(len(gallery)) % 3 > 0
+    for options in ({}, {"modalities": ["audio", "subtitle"]}, {"allowed": allowed}):
+        for mine, theirs in zip(
+            gallery.search(queries, 5, method=method, **options),
+            moved.search(queries, 5, method=method, **options),
+            strict=True,
+        ):
+            assert ids(mine) == ids(theirs)
+            assert [hit.score for hit in mine] == pytest.approx([hit.score for hit in theirs], abs=1e-5)
+    assert gallery.to("cpu").search(queries, 5) == gallery.search(queries, 5)
 
 
 def test_the_gallery_temperature_is_the_default(make_gallery):
