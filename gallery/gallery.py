@@ -686,18 +686,22 @@ class Gallery:
             embeds, method = model.embed(texts), method or model.method
             score_parameters = (model.learned if method == model.method else {}) | score_parameters
 
-        def find(size: int) -> list[Hits]:
+        def find(embeds: torch.Tensor, size: int, allowed: Any) -> list[Hits]:
             options = {"modalities": modalities, "allowed": allowed, **score_parameters}
-            found = self.search_vectors(embeds, size, query_temperature, method, **options)
-            for hits, text in zip(found, texts, strict=True):
-                hits.query, hits.like = text, like
-            return found
+            return self.search_vectors(embeds, size, query_temperature, method, **options)
 
         size, per_file = max(k, rerank or 0), per_file and self.metadata.get(SEGMENT) is not None
-        found = find(size)
-        while per_file and size < len(self) and any(len(hits.best_of_files(k)) < k for hits in found):
-            size = min(4 * size, len(self))
-            found = find(size)
+        found = find(embeds, size, allowed)
+        for hits, text in zip(found, texts, strict=True):
+            hits.query, hits.like = text, like
+        if per_file:  # not by ever more hits: a file may have any number of windows
+            allowed = self.allowed(allowed) or Allowed(torch.ones(len(self), dtype=torch.bool))
+            for place, one in enumerate(embeds.split(1)):
+                while len(found[place].best_of_files(k)) < k:
+                    rest = find(one, size, self._outside(allowed, found[place]))[0]
+                    if not rest:
+                        break
+                    found[place] = found[place].going_on(rest)
         if rerank is not None:
             paths = {hits.place_of(hit).path for hits in found for hit in hits[:rerank]}
             names = MODALITIES if modalities is None else modalities
@@ -868,6 +872,15 @@ class Gallery:
         while len(self._allowed) > _FILTERS:
             self._allowed.pop(list(self._allowed)[0], None)  # threads may do so at once
         return found
+
+    def _outside(self, among: Allowed, hits: Hits) -> Allowed:
+        """Of the clips that may be hits those of other files than these are of."""
+        paths, names = {hits.place_of(hit).path for hit in hits}, [hit.clip_id for hit in hits]
+        of_these = pc.or_(
+            pc.is_in(self._facts_of_clips.paths, value_set=strings(list(paths))),
+            pc.is_in(self.clips.column("clip_id"), value_set=strings(names)),
+        )
+        return Allowed(among.mask & ~torch.from_numpy(np.array(of_these, dtype=bool)), among.unknown)
 
     @cached_property
     def _allowed(self) -> dict[Filter, Allowed]:

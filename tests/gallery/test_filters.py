@@ -111,6 +111,7 @@ def test_names_that_are_not_utf8_are_found_by_what_is_typed_for_them(tmp_path):
     assert named(gallery, Filter(paths="café"))[0] == [plain]
     assert named(gallery, Filter(paths="caf?"))[0] == named(gallery, Filter(paths="/a"))[0] == [odd, plain]
     assert named(gallery, Filter(paths="[!a]*.mp4"))[0] == [odd, plain]
+    assert named(gallery, Filter(paths="\ud800*"))[0] == []
 
 
 def test_a_pattern_takes_no_longer_than_it_has_letters(tmp_path):
