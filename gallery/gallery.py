@@ -692,16 +692,10 @@ class Gallery:
 
         size, per_file = max(k, rerank or 0), per_file and self.metadata.get(SEGMENT) is not None
         found = find(embeds, size, allowed)
+        if per_file:
+            found = self._with_files(found, k, lambda place, *limits: find(embeds[place, None], *limits)[0], allowed)
         for hits, text in zip(found, texts, strict=True):
             hits.query, hits.like = text, like
-        if per_file:  # not by ever more hits: a file may have any number of windows
-            allowed = self.allowed(allowed) or Allowed(torch.ones(len(self), dtype=torch.bool))
-            for place, one in enumerate(embeds.split(1)):
-                while len(found[place].best_of_files(k)) < k:
-                    rest = find(one, size, self._outside(allowed, found[place]))[0]
-                    if not rest:
-                        break
-                    found[place] = found[place].going_on(rest)
         if rerank is not None:
             paths = {hits.place_of(hit).path for hits in found for hit in hits[:rerank]}
             names = MODALITIES if modalities is None else modalities
@@ -871,6 +865,31 @@ class Gallery:
         self._allowed[wanted] = found
         while len(self._allowed) > _FILTERS:
             self._allowed.pop(list(self._allowed)[0], None)  # threads may do so at once
+        return found
+
+    def _with_files(
+        self,
+        found: list[Hits],
+        k: int,
+        find: Callable[[int, int, Any], Hits],
+        allowed: torch.Tensor | Filter | Allowed | None,
+    ) -> list[Hits]:
+        """Hits of so many files, or of all; `find` asks one query again, for so many hits among some clips."""
+        if self.clips is None:  # they lie elsewhere, and none can be left out
+            sizes = [len(hits) for hits in found]
+            for place, size in enumerate(sizes):
+                while size < len(self) and len(found[place].best_of_files(k)) < k:
+                    size = min(4 * max(size, 1), len(self))
+                    found[place] = find(place, size, allowed)
+            return found
+        # Not by ever more hits: a file may have any number of windows.
+        among = self.allowed(allowed) or Allowed(torch.ones(len(self), dtype=torch.bool))
+        for place, hits in enumerate(found):
+            while len(found[place].best_of_files(k)) < k:
+                rest = find(place, max(k, len(hits)), self._outside(among, found[place]))
+                if not rest:
+                    break
+                found[place] = found[place].going_on(rest)
         return found
 
     def _outside(self, among: Allowed, hits: Hits) -> Allowed:
