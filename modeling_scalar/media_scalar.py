@@ -54,6 +54,7 @@ _LARGE_PICTURE = 2048 * 2048
 _HEAVY_PICTURE = 4096 * 2304
 _MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and some more, of 6 bytes a pixel
 _LONG_SOUND = 600 * SAMPLING_RATE  # samples from which on only the chosen parts of a track are decoded
+_MESSAGE = 2**16  # samples that are sent together
 _LONG_FOR_WINDOW = 60 * SAMPLING_RATE  # the same where a window of the track is asked for
 _LONGEST_MESSAGE = 8000
 # Formats whose duration is a guess from the first bytes, or not told.
@@ -653,32 +654,50 @@ def to_float(samples: np.ndarray) -> np.ndarray:
 def _all_sound(path: str) -> Iterator[np.ndarray]:
     """The whole first audio track in 16 bits, piece by piece; nothing if there is none."""
     with _open(path) as container:
-        stream = _first_stream(path, container, "audio")
-        if stream is None:
-            return
-        num_packets, end, num_samples, seconds = 0, 0.0, 0, 0.0
-        time_base = float(stream.time_base or 0)
+        yield from _sound_in(path, container)
 
-        def frames() -> Iterator:
-            nonlocal num_packets, end, seconds
-            for packet in container.demux(stream):
-                if packet.size or packet.dts is not None:
-                    num_packets += 1
-                    seconds += (packet.duration or 0) * time_base
-                    if packet.pts is not None:
-                        end = max(end, (packet.pts + (packet.duration or 0)) * time_base)
-                yield from packet.decode()
 
-        try:
-            for piece in _mono(frames()):
-                num_samples += len(piece)
-                _check_duration(path, stream, num_samples / SAMPLING_RATE)
-                yield piece
-        except MemoryError:
-            raise
-        except av.FFmpegError as error:
-            raise _damage(_describe(path, stream), f"decoding stopped after {num_packets} packets", error) from error
-        _check_complete(path, container, stream, num_packets, end, seconds)
+def _sound_in(path: str, container: "av.container.InputContainer") -> Iterator[np.ndarray]:
+    """The same of a file that is open, from its beginning."""
+    stream = _first_stream(path, container, "audio")
+    if stream is None:
+        return
+    num_packets, end, num_samples, seconds = 0, 0.0, 0, 0.0
+    time_base = float(stream.time_base or 0)
+
+    def frames() -> Iterator:
+        nonlocal num_packets, end, seconds
+        for packet in container.demux(stream):
+            if packet.size or packet.dts is not None:
+                num_packets += 1
+                seconds += (packet.duration or 0) * time_base
+                if packet.pts is not None:
+                    end = max(end, (packet.pts + (packet.duration or 0)) * time_base)
+            yield from packet.decode()
+
+    try:
+        for piece in _mono(frames()):
+            num_samples += len(piece)
+            _check_duration(path, stream, num_samples / SAMPLING_RATE)
+            yield piece
+    except MemoryError:
+        raise
+    except av.FFmpegError as error:
+        raise _damage(_describe(path, stream), f"decoding stopped after {num_packets} packets", error) from error
+    _check_complete(path, container, stream, num_packets, end, seconds)
+
+
+def _send_pieces(channel: _Channel, pieces: Iterable[np.ndarray]) -> None:
+    """Send samples, of packets that follow each other many at once: a message costs more than they do."""
+    waiting, num_samples = [], 0
+    for piece in pieces:
+        waiting.append(piece)
+        num_samples += len(piece)
+        if num_samples >= _MESSAGE:
+            channel.send("sound", np.concatenate(waiting))
+            waiting, num_samples = [], 0
+    if num_samples:
+        channel.send("sound", np.concatenate(waiting))
 
 
 def _send_window(path: str, channel: _Channel, window: Window) -> None:
@@ -694,14 +713,16 @@ def _send_window(path: str, channel: _Channel, window: Window) -> None:
         start = 0
     if is_long and _send_range(path, channel, start, stop):
         return
-    position = 0
-    for piece in _all_sound(path):
-        part = piece[max(0, start - position) : None if stop is None else max(0, stop - position)]
-        if part.size:
-            channel.send("sound", np.ascontiguousarray(part))
-        position += len(piece)
-        if stop is not None and position >= stop:
-            return
+
+    def inside() -> Iterator[np.ndarray]:
+        position = 0
+        for piece in _all_sound(path):
+            yield piece[max(0, start - position) : None if stop is None else max(0, stop - position)]
+            position += len(piece)
+            if stop is not None and position >= stop:
+                return
+
+    _send_pieces(channel, inside())
 
 
 def _send_range(path: str, channel: _Channel, start: int, stop: int | None) -> bool:
@@ -733,23 +754,30 @@ def _send_sound(path: str, channel: _Channel, whole: bool, window: Window | None
         _send_window(path, channel, window)
         return
     if whole:
-        for piece in _all_sound(path):
-            channel.send("sound", np.ascontiguousarray(piece))
+        _send_pieces(channel, _all_sound(path))
         return
     with _open(path) as container:
         is_long = (container.duration or 0) / av.time_base > _LONG_SOUND / SAMPLING_RATE
-    if is_long and _send_parts(path, channel):
-        return
+        pieces = None if is_long else _unless_long(_sound_in(path, container))
+    if pieces is None:
+        if _send_parts(path, channel):
+            return
+        pieces = _unless_long(_all_sound(path)) if is_long else None
+    if pieces is None:
+        _send_chosen(path, channel)
+    else:
+        _send_pieces(channel, pieces)
+
+
+def _unless_long(sound: Iterator[np.ndarray]) -> list[np.ndarray] | None:
+    """All of a sound; `None` if it is a long one."""
     pieces, num_samples = [], 0
-    for piece in _all_sound(path):
+    for piece in sound:
         pieces.append(piece)
         num_samples += len(piece)
         if num_samples > _LONG_SOUND:
-            if is_long or not _send_parts(path, channel):
-                _send_chosen(path, channel)
-            return
-    for piece in pieces:
-        channel.send("sound", np.ascontiguousarray(piece))
+            return None
+    return pieces
 
 
 class _Unsteady(Exception):

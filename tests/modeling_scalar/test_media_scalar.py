@@ -645,6 +645,18 @@ def read_parts(path, choose):
     return listener
 
 
+def test_short_sound_is_sent_at_once_from_a_file_that_is_opened_once(tmp_path, monkeypatch):
+    write_media(tmp_path / "clip.mp4", seconds_of_audio=3)
+    whole = np.concatenate(list(media_scalar._all_sound(str(tmp_path / "clip.mp4"))))
+    opened, opens = [], media_scalar._open
+    monkeypatch.setattr(media_scalar, "_open", lambda path: opened.append(path) or opens(path))
+    (part,) = read_parts(tmp_path / "clip.mp4", None).parts
+    assert np.array_equal(part, whole) and len(whole) >= 3 * 16_000 and len(opened) == 1
+    monkeypatch.setattr(media_scalar, "_MESSAGE", 20_000)
+    parts = read_parts(tmp_path / "clip.mp4", None).parts
+    assert np.array_equal(np.concatenate(parts), whole) and len(parts) == 3
+
+
 LONG = {
     "wav.wav": ("pcm_s16le", 44100),
     "float.wav": ("pcm_f32le", 48000),
