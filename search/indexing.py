@@ -149,6 +149,14 @@ def clip_stat(path: str, subtitle: str | None = None) -> tuple[int, int]:
     return sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
 
 
+def _look(path: str, subtitle: str | None) -> MediaFile:
+    """What is noted of a file before it is read; without a hash, and with the reason, if it cannot be looked at."""
+    try:
+        return MediaFile(path, *clip_stat(path, subtitle), clip_sha256(path, subtitle))
+    except (OSError, ValueError) as error:
+        return MediaFile(path, 0, 0, "", str(error).removeprefix(f"{path}: "))
+
+
 def _unchanged_since(path: str, known: MediaFile, subtitle: str | None) -> int | None:
     """The time of change of a file whose content is the known one; `None` if it must be read."""
     if "".join(known.sha256.partition("+")[1:]) != _mark(subtitle):
@@ -222,12 +230,7 @@ class _Source:
         """Note the file as it is before it is read, once for all its windows."""
         with self.lock:
             if self.file is None:
-                self.file = MediaFile(self.path, 0, 0, "")
-                try:
-                    size, mtime_ns = clip_stat(self.path, self.subtitle)
-                    self.file = MediaFile(self.path, size, mtime_ns, clip_sha256(self.path, self.subtitle))
-                except (OSError, ValueError) as error:
-                    self.file = replace(self.file, reason=str(error).removeprefix(f"{self.path}: "))
+                self.file = _look(self.path, self.subtitle)
             return self.file
 
     def words(self, speech: Transcripts, limits: Limits) -> str | None:
@@ -339,6 +342,9 @@ def _plan(
     unheard = _unheard(gallery, clips, problems) if speech.recognizer is not None else set()
     for path in files:
         known = gallery.files.get(path)
+        if known is not None and not known.sha256 and not retry and _look(path, subtitles.get(path)) == known:
+            report.unreadable.append(known)  # a link that leads nowhere, a pipe: reading it would say the same
+            continue
         mtime_ns = None if known is None else _unchanged_since(path, known, subtitles.get(path))
         reason = None if known is None else known.reason
         streams = [problem for name in clips.get(path, ()) for problem in problems.get(name, ())]
