@@ -7,24 +7,28 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
+import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from gallery.embedding import check_reading, embed_clips, read_batches
+from gallery.embedding import batches_ahead, check_reading, embed_clips, read_in_batches
 from gallery.files import sha256_of
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, windows_of
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.decoding_scalar import LIGHT_MEMORY, num_processors, read_duration
-from modeling_scalar.media_scalar import LimitError, Limits, check_file, find_sidecar
+from modeling_scalar.media_scalar import LimitError, Limits, Window, check_file, find_sidecar
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor, names_subtitle_file
+from search.crew import Crew
 from search.speech import SpeechRecognizer, Transcripts
 
 EXTENSIONS = frozenset(
@@ -182,6 +186,7 @@ def memory_of_decoders(num_workers: int) -> int:
 
 
 _BAR = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}]"  # of files that are read in parts
+_REMEMBERED = 1024  # files of which windows are read at a time, by all threads
 _NOTHING = "it has no picture, no sound and no subtitles"
 
 
@@ -196,15 +201,13 @@ class _Source:
     stale: list[str] = field(default_factory=list)  # clips that go when it is read
     was_known: bool = False
     file: MediaFile | None = None
-    lock: Any = field(default_factory=Lock)
     num_read: int = 0
     num_new: int = 0
     is_begun: bool = False
     reasons: dict[str, list[str | None]] = field(default_factory=dict)
     problems: dict[str, list[str | None]] = field(default_factory=dict)
     is_cut: bool = False
-    is_listened: bool = False
-    transcript: str | None = None
+    is_transcribed: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -226,34 +229,35 @@ class _Source:
             lines.append(text)
         return lines
 
-    def look(self) -> MediaFile:
-        """Note the file as it is before it is read, once for all its windows."""
-        with self.lock:
-            if self.file is None:
-                self.file = _look(self.path, self.subtitle)
-            return self.file
 
-    def words(self, speech: Transcripts, limits: Limits) -> str | None:
-        """What is said, where that is known otherwise than by the file: of a list, or by a transcript."""
-        if self.subtitle is not None:
-            return self.subtitle
-        with self.lock:
-            if not self.is_listened:
-                self.is_listened = True
-                self.transcript = speech.of(self.path, self.file.sha256, limits)
-            return self.transcript
+@dataclass(frozen=True)
+class _Job:
+    """What is to be read of a file, all of it or a window, and what is said in it, where a list knows that."""
+
+    path: str
+    window: Window | None
+    subtitle: str | None
 
 
 @dataclass
-class _Read:
-    """What is noted of a window that was read; `reason` says why it is no clip."""
+class _Found:
+    """What reading tells of a window; `reason` says why it is no clip, `file` is what the file was before."""
 
-    source: _Source
-    window: tuple[float, float | None] | None
+    file: MediaFile
     duration: float | None = None
     problems: list[str] = field(default_factory=list)
     reason: str | None = None
     is_cut: bool = False
+    is_transcribed: bool = False
+
+
+@dataclass
+class _Read:
+    """A window that was read."""
+
+    source: _Source
+    window: Window | None
+    found: _Found
 
     @property
     def clip_id(self) -> str:
@@ -263,18 +267,20 @@ class _Read:
     @property
     def is_failure(self) -> bool:
         """Whether something could not be read: a window in which there is nothing is none."""
-        return self.reason is not None and (self.window is None or self.reason != _NOTHING)
+        return self.found.reason is not None and (self.window is None or self.found.reason != _NOTHING)
 
     def count(self) -> None:
         """Add what was found to what is known of the file."""
-        source = self.source
+        source, found = self.source, self.found
+        source.file = source.file or found.file
         source.num_read += 1
-        source.is_cut |= self.is_cut
-        source.num_new += self.reason is None
-        for problem in self.problems:
+        source.is_cut |= found.is_cut
+        source.is_transcribed |= found.is_transcribed
+        source.num_new += found.reason is None
+        for problem in found.problems:
             source.problems.setdefault(problem, []).append(self.span)
-        if self.reason is not None:
-            source.reasons.setdefault(self.reason, []).append(self.span)
+        if found.reason is not None:
+            source.reasons.setdefault(found.reason, []).append(self.span)
 
     @property
     def span(self) -> str | None:
@@ -282,31 +288,95 @@ class _Read:
         return None if self.window is None else place_of_clip(self.clip_id).span
 
 
-def _read(
-    processor: ScalarProcessor,
-    item: tuple[_Source, tuple[float, float | None] | None],
-    on_error: str,
-    speech: Transcripts,
-) -> tuple[_Read, Clip | None]:
-    """Read one window of a file; whatever is wrong with it is noted."""
-    source, window = item
-    path, note = source.path, _Read(source, window)
-    note.reason = source.look().reason
-    if note.reason is not None:
-        return note, None
-    options = {"window": window, "subtitle": source.words(speech, processor.limits)}
-    options = {name: value for name, value in options.items() if value is not None}
-    try:
-        clip = processor.read_clip(path, on_error=on_error, processed=True, **options)
-        problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names the file too
-        if clip.is_empty:
-            raise ValueError("; ".join(problems) or _NOTHING)
-    except (OSError, ValueError) as error:
-        note.reason = str(error).removeprefix(f"{path}: ")
-        return note, None
-    note.duration, note.problems = clip.duration, problems
-    note.is_cut = (clip.duration or 0) >= processor.max_audio_seconds + SLIVER
-    return note, clip
+class _Looked:
+    """What was found out about a file once for all its windows; threads take turns."""
+
+    def __init__(self):
+        self.lock = Lock()
+        self.file: MediaFile | None = None
+        self.is_listened = False
+        self.transcript: str | None = None
+
+
+class _Reader:
+    """Reads jobs, in threads; whatever is wrong with a file is noted."""
+
+    def __init__(self, processor: ScalarProcessor, on_error: str, speech: Transcripts):
+        self.processor, self.on_error, self.speech = processor, on_error, speech
+        self._lock, self._looked = Lock(), {}
+
+    def __call__(self, job: _Job) -> tuple[_Found, Clip | None]:
+        """Read a window: what is told of it, and the clip, if it is one."""
+        path, looked = job.path, self._of(job.path)
+        with looked.lock:
+            looked.file = looked.file or _look(path, job.subtitle)
+        found = _Found(looked.file, reason=looked.file.reason)
+        if found.reason is not None:
+            return found, None
+        words = job.subtitle
+        if words is None:
+            words = self._transcript(path, looked)
+            found.is_transcribed = words is not None
+        options = {"window": job.window, "subtitle": words}
+        options = {name: value for name, value in options.items() if value is not None}
+        try:
+            clip = self.processor.read_clip(path, on_error=self.on_error, processed=True, **options)
+            problems = [
+                problem.removeprefix(f"{path}: ") for problem in clip.problems
+            ]  # the reader names the file too
+            if clip.is_empty:
+                raise ValueError("; ".join(problems) or _NOTHING)
+        except (OSError, ValueError) as error:
+            found.reason = str(error).removeprefix(f"{path}: ")
+            return found, None
+        found.duration, found.problems = clip.duration, problems
+        found.is_cut = (clip.duration or 0) >= self.processor.max_audio_seconds + SLIVER
+        return found, clip
+
+    def _of(self, path: str) -> _Looked:
+        """What is known of a file; the latest are remembered."""
+        with self._lock:
+            looked = self._looked[path] = self._looked.pop(path, None) or _Looked()
+            if len(self._looked) > _REMEMBERED:
+                del self._looked[next(iter(self._looked))]
+            return looked
+
+    def _transcript(self, path: str, looked: _Looked) -> str | None:
+        with looked.lock:
+            if not looked.is_listened:
+                looked.is_listened = True
+                looked.transcript = self.speech.of(path, looked.file.sha256, self.processor.limits)
+            return looked.transcript
+
+
+@dataclass
+class _Embedded:
+    """Jobs that were read and embedded: what was found of each, which are clips, and their embeddings."""
+
+    found: list[_Found]
+    embeddable: list[int]
+    embeds: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None
+
+    @classmethod
+    def joined(cls, parts: Sequence["_Embedded"]) -> "_Embedded":
+        """One after the other."""
+        found, embeddable = [], []
+        for part in parts:
+            embeddable += [len(found) + place for place in part.embeddable]
+            found += part.found
+        columns = list(zip(*(part.embeds for part in parts if part.embeds is not None), strict=True))
+        embeds = tuple(None if column[0] is None else torch.cat(column) for column in columns)
+        return cls(found, embeddable, embeds or None)
+
+
+def _embed(
+    batches: Iterable[list[_Job]], model: PreTrainedModel, reader: _Reader, num_workers: int, ahead: int
+) -> Generator[_Embedded, None, None]:
+    """Read and embed batches of jobs."""
+    with closing(read_in_batches(reader.processor, batches, reader, num_workers, ahead)) as reading:
+        for batch in reading:
+            embeds = embed_clips(model, batch.features) if batch.embeddable else None
+            yield _Embedded(batch.notes, batch.embeddable, embeds)
 
 
 def _is_worth_it(told: Iterable[str], limits: Limits) -> bool:
@@ -390,7 +460,7 @@ def _sources(
     clips: dict[str, list[str]],
     report: IndexReport,
     subtitles: Mapping[str, str],
-) -> Iterator[tuple[_Source, tuple[float, float | None] | None]]:
+) -> Iterator[tuple[_Source, Window | None]]:
     """The windows that must be read, file by file."""
     for path, known in todo.items():
         try:
@@ -443,7 +513,7 @@ def _tell(source: _Source, report: IndexReport) -> None:
         report.problems[source.path] = told
     if source.is_cut:
         report.cut.append(source.path)
-    if source.transcript is not None:
+    if source.is_transcribed:
         report.transcribed.append(source.path)
 
 
@@ -461,6 +531,7 @@ def index_files(
     prune: bool = False,
     progress: bool = False,
     report: IndexReport | None = None,
+    crew: Crew | None = None,
 ) -> IndexReport:
     """
     Bring a gallery up to date with files; every batch is committed when it is embedded.
@@ -484,6 +555,8 @@ def index_files(
         prune (`bool`): take clips whose file is gone out of the gallery, instead of only reporting them.
         progress (`bool`): show a progress bar on stderr and, after the first batch, how fast it goes.
         report ([`IndexReport`], *optional*): an empty one to fill in, which is there of a run that was interrupted.
+        crew ([`~search.crew.Crew`], *optional*): other processes that take a share; they call [`help_index`]. A commit
+            is a batch of each of them then.
 
     Raises:
         ValueError: an option is out of range, or a file cannot be read and `on_error` is "raise".
@@ -503,34 +576,41 @@ def index_files(
         files, gallery, writer, on_error == "raise", processor.limits, report, batch_size, clips, subtitles, speech
     )
     writer.commit()
-    items = _sources(todo, segment, processor.limits, clips, report, subtitles)
-    reading = read_batches(
-        processor, items, lambda item: _read(processor, item, on_error, speech), batch_size, num_workers
-    )
+    waiting: deque[tuple[_Source, Window | None]] = deque()
+
+    def batches() -> Iterator[list[_Job]]:
+        items = _sources(todo, segment, processor.limits, clips, report, subtitles)
+        while batch := list(islice(items, batch_size)):
+            waiting.extend(batch)
+            yield [_Job(source.path, window, source.subtitle) for source, window in batch]
+
+    ahead = batches_ahead(batch_size, num_workers) if crew is None else crew.ahead
+    reader = _Reader(processor, on_error, speech)
+    embed = partial(_embed, model=model, reader=reader, num_workers=num_workers, ahead=ahead)
+    embedded = embed(batches()) if crew is None else map(_Embedded.joined, crew.lead(batches(), embed))
     begun = time.monotonic()
     with (
-        closing(reading),
+        closing(embedded),
         tqdm(
             total=len(todo), unit="file", disable=not (progress and todo), bar_format=_BAR if segment else None
         ) as bar,
     ):
-        for batch in reading:
-            stop = len(batch.notes)
-            failed = [place for place, note in enumerate(batch.notes) if note.is_failure]
-            if failed and on_error == "raise":
-                stop = failed[0]  # the files before this one are good
-            notes = batch.notes[:stop]
-            read = [batch.notes[place] for place in batch.embeddable if place < stop]
+        for batch in embedded:
+            notes = [_Read(*waiting.popleft(), found) for found in batch.found]
+            failed = [place for place, note in enumerate(notes) if note.is_failure]
+            stop = failed[0] if failed and on_error == "raise" else len(notes)  # the files before that one are good
+            failure = notes[stop] if stop < len(notes) else None
+            notes, read = notes[:stop], [notes[place] for place in batch.embeddable if place < stop]
             if read:
-                embeds, mask, concat_embeds = embed_clips(model, batch.features)
+                embeds, mask, concat_embeds = batch.embeds
                 rows = slice(len(read))
                 writer.put_clips(
                     [note.clip_id for note in read],
                     embeds[rows],
                     mask[rows],
                     None if concat_embeds is None else concat_embeds[rows],
-                    durations=[note.duration for note in read],
-                    problems=[note.problems for note in read],
+                    durations=[note.found.duration for note in read],
+                    problems=[note.found.problems for note in read],
                 )
             for note in notes:
                 note.count()
@@ -546,10 +626,9 @@ def index_files(
                 ]
             )
             writer.commit()
-            if stop < len(batch.notes):
-                note = batch.notes[stop]
-                span = "" if note.span is None else f"{note.span}: "
-                raise ValueError(f"{note.source.path}: {span}{note.reason}")
+            if failure is not None:
+                span = "" if failure.span is None else f"{failure.span}: "
+                raise ValueError(f"{failure.source.path}: {span}{failure.found.reason}")
             for source in sources:
                 if source.is_done:
                     _tell(source, report)
@@ -563,6 +642,30 @@ def index_files(
     return report
 
 
+def help_index(
+    crew: Crew,
+    folder: str | os.PathLike,
+    model: PreTrainedModel,
+    processor: ScalarProcessor,
+    *,
+    recognizer: SpeechRecognizer | None = None,
+    num_workers: int | None = None,
+    on_error: str = "missing",
+) -> None:
+    """
+    Take a share in what [`index_files`] does in the first process of a crew.
+
+    Args:
+        folder (`str`): the gallery; what is told of the others belongs to `index_files`.
+
+    Raises:
+        SystemExit: a process has failed, which the first one tells.
+    """
+    num_workers = default_workers() if num_workers is None else num_workers
+    reader = _Reader(processor, on_error, Transcripts(folder, recognizer))
+    crew.follow(partial(_embed, model=model, reader=reader, num_workers=num_workers, ahead=crew.ahead))
+
+
 __all__ = [
     "EXTENSIONS",
     "IndexReport",
@@ -570,6 +673,7 @@ __all__ = [
     "clip_stat",
     "default_workers",
     "find_files",
+    "help_index",
     "index_files",
     "memory_of_decoders",
     "real_path",
