@@ -96,6 +96,7 @@ def clip_table(
     problems: Sequence[Sequence[str]] | None = None,
     dtype: str | None = None,
     has_codes: bool = False,
+    seconds: Sequence[float | None] | None = None,
 ) -> pa.Table:
     """
     Lay clips out as they are stored.
@@ -109,10 +110,11 @@ def clip_table(
         problems (`list`, *optional*): of each clip, what could not be read and counts as absent.
         dtype (`str`, *optional*): `"float16"` or `"float32"`; by default that of `modality_embeds`.
         has_codes (`bool`): add the vectors in eight bits, by which large galleries are searched.
+        seconds (`list`, *optional*): how long each clip lasts, `None` where unknown.
 
     Returns:
         `pa.Table` with the columns `clip_id`, one per modality, `presence`, `gram` (see [`gram_of`]), those of
-        codes and of concatenation heads if there are any, `duration` and `problems`.
+        codes and of concatenation heads if there are any, `duration`, `seconds` if they are given, and `problems`.
     """
     precision = precision_of(dtype or str(modality_embeds.dtype).removeprefix("torch."))
     embeds = torch.where(modality_mask[..., None], modality_embeds, modality_embeds.new_zeros(())).to(precision)
@@ -129,6 +131,8 @@ def clip_table(
         concat_embeds = concat_embeds.to(precision)
         columns |= {name: fixed_lists(concat_embeds[:, index]) for index, name in enumerate(CONCAT_COLUMNS)}
     columns["duration"] = pa.array([None] * len(clip_ids) if durations is None else list(durations), pa.float64())
+    if seconds is not None:
+        columns["seconds"] = pa.array(list(seconds), pa.float64())
     told = [[]] * len(clip_ids) if problems is None else [list(map(to_utf8, of_clip)) for of_clip in problems]
     columns["problems"] = pa.array(told, pa.list_(pa.string()))
     return pa.table(columns)

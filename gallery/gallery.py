@@ -8,7 +8,8 @@ On disk it is three tables (see [`~gallery.storage`]), each of which `datasets.l
     Gram matrix, see [`~gallery.columns.gram_of`]; `video_codes`, `audio_codes`, `subtitle_codes` (lists of D bytes),
     `code_scale` and `code_error`: the vectors in eight bits, see [`~gallery.screening`]; `concat_video_audio`,
     `concat_video_subtitle` and `concat_video_audio_subtitle` of checkpoints with concatenation heads; `duration` of
-    the sound in seconds, if known; `problems` (list of strings): what could not be read and counts as absent.
+    the sound in seconds, if known; `seconds`: how long the clip lasts, if known; `problems` (list of
+    strings): what could not be read and counts as absent.
 `queries/`
     `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector, or one for each modality (3 D
     floats); `clip_ids` (list of strings): the clips that the query describes. Only benchmarks have them.
@@ -59,6 +60,7 @@ from gallery.columns import (
     texts_of,
     to_utf8,
 )
+from gallery.filters import Allowed, ClipFacts, Filter
 from gallery.older import is_older, read_older
 from gallery.provenance import gallery_sha256
 from gallery.ranking import Piece, pieces_of, rank
@@ -76,6 +78,7 @@ KEYS = {"clips": "clip_id", "files": "path", "queries": "query_id"}
 _QUERY_BLOCK = 1024
 _LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)  # by less, scores would be divided to infinity
 _COPIED_ROWS = 16_384
+_FILTERS = 8  # of which it is remembered what fulfils them
 
 
 @dataclass(frozen=True)
@@ -108,11 +111,23 @@ class Hits(list):
         hits (`list[Hit]`).
         num_clips (`int`): in the gallery.
         num_scored (`int`): clips that were scored in full; all others are proved not to be among the best.
+        num_allowed (`int`, *optional*): of the clips in the gallery, those that could be hits; by default all.
+        unknown (`dict[str, int]`, *optional*): how many clips a filter left out because what it asks for is not known
+            of them, see [`~gallery.filters.Allowed`].
     """
 
-    def __init__(self, hits: Iterable[Hit], num_clips: int, num_scored: int):
+    def __init__(
+        self,
+        hits: Iterable[Hit],
+        num_clips: int,
+        num_scored: int,
+        num_allowed: int | None = None,
+        unknown: Mapping[str, int] | None = None,
+    ):
         super().__init__(hits)
         self.num_clips, self.num_scored = num_clips, num_scored
+        self.num_allowed = num_clips if num_allowed is None else num_allowed
+        self.unknown = dict(unknown or {})
 
 
 def is_gallery(path: str | os.PathLike) -> bool:
@@ -138,8 +153,9 @@ def _check_clips(table: pa.Table, where: Any, dim: int | None) -> int:
             check_type(table, name, where, lambda kind: kind == pa.list_(pa.int8(), dim), f"lists of {dim} bytes")
         for name in ("code_scale", "code_error"):
             check_type(table, name, where, pa.types.is_float32, "float32")
-    if "duration" in table.column_names:
-        check_type(table, "duration", where, pa.types.is_floating, "floats", nullable=True)
+    for name in ("duration", "seconds"):
+        if name in table.column_names:
+            check_type(table, name, where, pa.types.is_floating, "floats", nullable=True)
     return dim
 
 
@@ -347,6 +363,11 @@ class Gallery:
         """`"float16"` or `"float32"`; `None` as long as there is no clip."""
         kinds = {str(part.table.column(MODALITIES[0]).type.value_type) for part in self._parts[:1]}
         return None if not kinds else "float16" if kinds == {"halffloat"} else "float32"
+
+    @property
+    def has_seconds(self) -> bool:
+        """Whether it can hold how long clips last; galleries from before that was kept cannot."""
+        return bool(self._parts) and "seconds" in self._parts[0].table.column_names
 
     @property
     def has_codes(self) -> bool:
@@ -559,6 +580,7 @@ class Gallery:
             stacked(rows, CONCAT_COLUMNS, self.path) if CONCAT_COLUMNS[0] in names else None,
             rows.column("duration").to_pylist() if "duration" in names else None,
             lists_of(rows, "problems", self.path) if "problems" in names else None,
+            rows.column("seconds").to_pylist() if "seconds" in names else None,
         )
 
     # Search --------------------------------------------------------------------------------------------------------
@@ -575,7 +597,7 @@ class Gallery:
         method: str = "scalar",
         *,
         modalities: Sequence[str] | None = None,
-        allowed: torch.Tensor | None = None,
+        allowed: torch.Tensor | Filter | None = None,
         **score_parameters: float,
     ) -> "list[Hits]":
         """
@@ -592,7 +614,8 @@ class Gallery:
             method (`str`): as in `retrieval_scores`. A clip for which it is not defined is no hit.
             modalities (`list[str]`, *optional*): what of a clip is looked at, by default all; clips that have nothing
                 of it are no hits.
-            allowed (`torch.BoolTensor` of shape `(N,)`, *optional*): which clips may be hits, in gallery order.
+            allowed (`torch.BoolTensor` of shape `(N,)`, or [`~gallery.filters.Filter`], *optional*): which clips may
+                be hits, in gallery order, or what they must fulfil.
             score_parameters (`float`): what the method learned, the other keyword arguments of `retrieval_scores`. The
                 scale and offset of modalities are the gallery's own unless they are given.
 
@@ -619,12 +642,14 @@ class Gallery:
         options = {"query_temperature": temperature} | self.calibration | score_parameters
         weighing = {name: options[name] for name in WEIGHING if name in options}
         seen, results = self._seen(modalities), []
-        pieces = self._limited(self._pieces_of(seen), allowed)
+        among = self.allowed(allowed)
+        pieces = self._limited(self._pieces_of(seen), None if among is None else among.mask)
         for queries in text_embeds.split(_QUERY_BLOCK):
             ranking = rank(pieces, queries, min(k, len(self)), method, **options)
             for query, scores, rows, num_scored in zip(queries, *ranking, strict=True):
                 hits = self._hits(query, scores, rows, method, weighing, seen)
-                results.append(Hits(hits, len(self), int(num_scored)))
+                about = (None, None) if among is None else (among.num_clips, among.unknown)
+                results.append(Hits(hits, len(self), int(num_scored), *about))
         return results
 
     @staticmethod
@@ -641,6 +666,48 @@ class Gallery:
         return self._partial[seen]
 
     @cached_property
+    def _facts_of_clips(self) -> ClipFacts:
+        files = _rows_of(self._files)
+        if files is not None:
+            check_files(files, self.path)
+        return ClipFacts(self.clips, files, self.metadata.get(SEGMENT) is not None, self.modality_mask)
+
+    def allowed(self, wanted: torch.Tensor | Filter | None) -> Allowed | None:
+        """
+        Tell which clips may be hits.
+
+        Args:
+            wanted (`torch.BoolTensor` of shape `(N,)`, or [`~gallery.filters.Filter`], *optional*): the clips, in
+                gallery order, or what they must fulfil. What fulfils a filter is remembered for the last few.
+
+        Returns:
+            [`~gallery.filters.Allowed`], `None` if all may be.
+
+        Raises:
+            ValueError: not bools, or not one for each clip.
+        """
+        if wanted is None or (isinstance(wanted, Filter) and wanted.is_empty):
+            return None
+        if not isinstance(wanted, Filter):
+            if wanted.dtype != torch.bool or wanted.shape != (len(self),):
+                raise ValueError(
+                    f"`allowed` must be a bool tensor of shape {(len(self),)}, got {wanted.dtype} "
+                    f"{tuple(wanted.shape)}."
+                )
+            return Allowed(wanted)
+        if self.clips is None:
+            return Allowed(torch.zeros(0, dtype=torch.bool))
+        found = self._allowed.pop(wanted, None) or self._facts_of_clips.allowed(wanted)
+        self._allowed[wanted] = found
+        while len(self._allowed) > _FILTERS:
+            self._allowed.pop(list(self._allowed)[0], None)  # threads may do so at once
+        return found
+
+    @cached_property
+    def _allowed(self) -> dict[Filter, Allowed]:
+        return {}
+
+    @cached_property
     def _partial(self) -> dict[tuple[bool, ...], list[Piece]]:
         return {(True,) * len(MODALITIES): self._pieces}
 
@@ -648,10 +715,6 @@ class Gallery:
         """The clips of which only those may be found that are allowed, in gallery order."""
         if allowed is None:
             return pieces
-        if allowed.dtype != torch.bool or allowed.shape != (len(self),):
-            raise ValueError(
-                f"`allowed` must be a bool tensor of shape {(len(self),)}, got {allowed.dtype} {tuple(allowed.shape)}."
-            )
         limited, first = [], 0
         for piece in pieces:
             here = torch.ones(len(piece.clips), dtype=torch.bool).index_fill(0, piece.removed, False)
@@ -745,6 +808,7 @@ class GalleryWriter(Writer):
         known = Gallery(self.snapshot.parts.get("clips", ()))
         self.dtype = known.dtype or dtype
         self.has_codes = has_codes if known.dtype is None else known.has_codes
+        self._has_seconds = known.dtype is None or known.has_seconds
 
     def _check(self) -> None:
         gallery = self.gallery()
@@ -787,6 +851,7 @@ class GalleryWriter(Writer):
         concat_embeds: torch.Tensor | None = None,
         durations: Sequence[float | None] | None = None,
         problems: Sequence[Sequence[str]] | None = None,
+        seconds: Sequence[float | None] | None = None,
     ) -> None:
         """
         Add clips at the end; a clip that is there already is replaced.
@@ -801,7 +866,8 @@ class GalleryWriter(Writer):
         twice = sorted(self._pending.intersection(clip_ids))
         if twice:
             raise ValueError(f"Clips can be put once before a commit; put again were {listed(twice)}.")
-        about = concat_embeds, durations, problems, self.dtype, self.has_codes
+        seconds = (seconds or [None] * len(clip_ids)) if self._has_seconds else None
+        about = concat_embeds, durations, problems, self.dtype, self.has_codes, seconds
         rows = clip_table(clip_ids, modality_embeds, modality_mask, *about)
         self.append("clips", rows)
         self._drop("clips", clip_ids)

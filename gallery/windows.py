@@ -74,6 +74,13 @@ def clip_id_of(path: str, window: tuple[float, float | None] | None) -> str:
     return f"{path}#t={_number(start)}" + ("" if stop is None else f",{_number(stop)}")
 
 
+def seconds_of(seconds: float | None, window: tuple[float, float | None] | None) -> float | None:
+    """How long a window lasts, or the whole file, which lasts so many seconds, as far as that is known."""
+    start, stop = window or (0.0, None)
+    stop = seconds if stop is None else stop
+    return None if stop is None else max(0.0, stop - start)
+
+
 def place_of_clip(clip_id: str) -> Place:
     """Tell the file and the seconds of a clip of a gallery of windows."""
     found = _NAME.fullmatch(clip_id)
@@ -105,6 +112,7 @@ __all__ = [
     "Place",
     "clip_id_of",
     "place_of_clip",
+    "seconds_of",
     "whole_files",
     "windows_of",
 ]

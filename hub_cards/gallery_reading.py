@@ -33,7 +33,7 @@ NUM_NAMED = 10
 
 _CLIPS = ("clip_id", *MODALITIES, "presence")
 _DERIVED = ("gram", *CODE_COLUMNS, "code_scale", "code_error")  # of the vectors: not published
-_OPTIONAL = (*CONCAT_COLUMNS, *_DERIVED, "duration", "problems")
+_OPTIONAL = (*CONCAT_COLUMNS, *_DERIVED, "duration", "seconds", "problems")
 _QUERIES = ("query_id", "caption", "embedding", "clip_ids")
 # What the card reads of `metadata`, which may be written by hand.
 _IN_METADATA = {

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from gallery.embedding import batches_ahead, check_reading, embed_clips, read_in_batches
 from gallery.files import sha256_of
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, windows_of
+from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, seconds_of, windows_of
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.decoding_scalar import LIGHT_MEMORY, num_processors, read_duration
 from modeling_scalar.media_scalar import LimitError, Limits, Window, check_file, find_sidecar
@@ -208,6 +208,8 @@ class _Source:
     problems: dict[str, list[str | None]] = field(default_factory=dict)
     is_cut: bool = False
     is_transcribed: bool = False
+    seconds: float | None = None
+    is_measured: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -218,6 +220,10 @@ class _Source:
     def num_clips(self) -> int:
         """How many of its windows are clips, those from before counted."""
         return self.num_windows - self.num_missing + self.num_new
+
+    def job(self, window: Window | None) -> "_Job":
+        """What is to be done for a window of it."""
+        return _Job(self.path, window, self.subtitle, self.seconds, self.is_measured)
 
     def told(self, found: dict[str, list[str | None]]) -> list[str]:
         """What was found, each with the seconds of its windows, unless it is true of all."""
@@ -232,11 +238,14 @@ class _Source:
 
 @dataclass(frozen=True)
 class _Job:
-    """What is to be read of a file, all of it or a window, and what is said in it, where a list knows that."""
+    """What is to be read of a file, all of it or a window; what is said in it, where a list knows that; and how long
+    the file lasts, if that `is_measured`."""
 
     path: str
     window: Window | None
     subtitle: str | None
+    seconds: float | None
+    is_measured: bool
 
 
 @dataclass
@@ -245,6 +254,7 @@ class _Found:
 
     file: MediaFile
     duration: float | None = None
+    seconds: float | None = None
     problems: list[str] = field(default_factory=list)
     reason: str | None = None
     is_cut: bool = False
@@ -294,8 +304,9 @@ class _Looked:
     def __init__(self):
         self.lock = Lock()
         self.file: MediaFile | None = None
-        self.is_listened = False
+        self.is_listened = self.is_measured = False
         self.transcript: str | None = None
+        self.seconds: float | None = None
 
 
 class _Reader:
@@ -330,6 +341,7 @@ class _Reader:
             found.reason = str(error).removeprefix(f"{path}: ")
             return found, None
         found.duration, found.problems = clip.duration, problems
+        found.seconds = seconds_of(job.seconds if job.is_measured else self._measured(path, looked), job.window)
         found.is_cut = (clip.duration or 0) >= self.processor.max_audio_seconds + SLIVER
         return found, clip
 
@@ -340,6 +352,15 @@ class _Reader:
             if len(self._looked) > _REMEMBERED:
                 del self._looked[next(iter(self._looked))]
             return looked
+
+    def _measured(self, path: str, looked: _Looked) -> float | None:
+        """How long a file lasts, if that can be told."""
+        with looked.lock:
+            if not looked.is_measured:
+                looked.is_measured = True
+                with suppress(OSError, ValueError):
+                    looked.seconds = read_duration(path, self.processor.limits)
+            return looked.seconds
 
     def _transcript(self, path: str, looked: _Looked) -> str | None:
         with looked.lock:
@@ -463,8 +484,10 @@ def _sources(
 ) -> Iterator[tuple[_Source, Window | None]]:
     """The windows that must be read, file by file."""
     for path, known in todo.items():
+        seconds = None
         try:
-            windows = windows_of(None if segment is None else read_duration(path, limits), segment)
+            seconds = None if segment is None else read_duration(path, limits)
+            windows = windows_of(seconds, segment)
         except (OSError, ValueError) as error:
             if known is not None:  # the file is as it was, and so are its windows: nothing can be added to them now
                 reason = str(error).removeprefix(f"{path}: ").rstrip(".")
@@ -480,6 +503,7 @@ def _sources(
         stale = [name for name in there if name not in kept]
         was_known = path in clips and (known is None or known.reason != UNFINISHED)
         source = _Source(path, len(windows), len(missing), subtitles.get(path), stale, was_known)
+        source.seconds, source.is_measured = seconds, segment is not None
         yield from ((source, window) for window in missing)
 
 
@@ -582,7 +606,7 @@ def index_files(
         items = _sources(todo, segment, processor.limits, clips, report, subtitles)
         while batch := list(islice(items, batch_size)):
             waiting.extend(batch)
-            yield [_Job(source.path, window, source.subtitle) for source, window in batch]
+            yield [source.job(window) for source, window in batch]
 
     ahead = batches_ahead(batch_size, num_workers) if crew is None else crew.ahead
     reader = _Reader(processor, on_error, speech)
@@ -611,6 +635,7 @@ def index_files(
                     None if concat_embeds is None else concat_embeds[rows],
                     durations=[note.found.duration for note in read],
                     problems=[note.found.problems for note in read],
+                    seconds=[note.found.seconds for note in read],
                 )
             for note in notes:
                 note.count()

@@ -411,6 +411,7 @@ WRONG = [
     Wrong("Gram matrices of eight", column("gram", listed(lambda m: m[:, :8])), "the length 9"),
     Wrong("Gram matrices are doubles", column("gram", listed(lambda m: m, pa.float64())), "lists of float32"),
     Wrong("durations are texts", column("duration", strings), "`duration` of .* must hold floats"),
+    Wrong("lengths are texts", column("seconds", strings), "`seconds` of .* must hold floats"),
     Wrong("other columns in the second file", shard(1, file="data-000001-0.arrow"), "is there twice"),
     # Vectors that are looked at when they are used
     Wrong("a vector of NaN", column("video", listed(in_first_row(np.nan))), NO_NUMBERS, ("query", "verify", "push")),

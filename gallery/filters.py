@@ -1,0 +1,270 @@
+"""Which clips a search may find, by what is known of them beside their vectors: path, duration, date, modalities.
+
+What is not known of a clip cannot fulfil a condition: such clips are left out, and counted.
+"""
+
+import math
+import os
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from gallery.columns import from_utf8
+from modeling_scalar.configuration_scalar import MODALITIES
+
+DURATION, DATE = "duration", "date"
+"""What may be unknown of a clip."""
+
+_NO_DATE = -(2**63)
+_WINDOW = r"(?s)^(?P<path>.*)#t=(?P<start>\d+(?:\.\d+)?)(?:,(?P<stop>\d+(?:\.\d+)?))?$"
+
+
+def _pattern_of(glob: str) -> str:
+    """A regular expression that fits what a pattern of paths does, for `re.fullmatch` and between `^` and `$`."""
+    rest, parts, begins = os.path.expanduser(glob), [], True
+    if not rest.strip("/"):
+        raise ValueError(f"A pattern of paths must name something, got {glob!r}. Write 'holiday/**', say.")
+    below = "/.*" if rest.endswith("/") else "(?:/.*)?"  # what fits a folder fits all that is in it
+    rest = rest.rstrip("/").removeprefix("./")
+    start = "" if rest.startswith("/") else "(?:.*/)?"
+    while rest:
+        if found := re.match(r"\*\*/", rest):
+            parts.append("(?:.*/)?" if begins else "[^/]*/")
+        elif found := re.match(r"\*\*+", rest):
+            parts.append(".*")
+        elif found := re.match(r"[*?]", rest):
+            parts.append("[^/]*" if found[0] == "*" else "[^/]")
+        elif found := re.match(r"\[(!?)(\]?[^\]]*)\]", rest):
+            members = re.sub(r"([\\\[\]^&~|])", r"\\\1", found[2])
+            parts.append(f"[^/{members}]" if found[1] else f"[{members}]")
+        else:
+            found = re.match(r".", rest, re.DOTALL)
+            parts.append(re.escape(found[0]))
+        rest, begins = rest[found.end() :], found[0].endswith("/")
+    pattern = f"{start}{''.join(parts)}{below}"
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"The pattern of paths {glob!r} cannot be read: {error}.") from error
+    return pattern
+
+
+def _moment(name: str, value: str | date | datetime | None) -> datetime | None:
+    """A date, or a date and a time, as a moment; without a zone it is UTC, without a time midnight."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value.strip())
+        except ValueError as error:
+            raise ValueError(
+                f"`{name}` must be a date as 2026-01-31, or a date and a time as 2026-01-31T18:00, got {value!r}."
+            ) from error
+    elif isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
+    if not isinstance(value, datetime):
+        raise ValueError(f"`{name}` must be a date, got {value!r}.")
+    value = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"`{name}` must be a date that there is in UTC, got {value}.") from error
+
+
+def _nanoseconds(moment: datetime) -> int:
+    """From 1970; no more than 64 bits hold, as no file has such a time."""
+    number = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+    return min(max(number, _NO_DATE + 1), -_NO_DATE - 1)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """
+    What a clip must fulfil to be found, all of it.
+
+    Args:
+        paths (`tuple[str]`): patterns of which the path must fit one. `*` and `?` stand for what is between two `/`,
+            `**` for any folders, `[...]` for one of some characters. A pattern that does not begin with `/` may fit
+            from any folder on: `holiday/*.mp4` is any folder of that name. What fits a folder fits all that is in it.
+        min_duration (`float`, *optional*), max_duration (`float`, *optional*): seconds that the clip lasts, both
+            included; of a window its own.
+        after (`datetime` or `str`, *optional*), before (`datetime` or `str`, *optional*): when its file, or the
+            subtitle file beside that, was last changed: from the first moment on, and before the second. A date alone
+            is its first moment; without a zone it is UTC.
+        has (`tuple[str]`), lacks (`tuple[str]`): modalities that the clip must have, and must not have.
+
+    Raises:
+        ValueError: nothing could fulfil it, or a value is not what it must be.
+    """
+
+    paths: tuple[str, ...] = ()
+    min_duration: float | None = None
+    max_duration: float | None = None
+    after: datetime | None = None
+    before: datetime | None = None
+    has: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        for name in ("paths", "has", "lacks"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value or ()))
+        for name in ("after", "before"):
+            object.__setattr__(self, name, _moment(name, getattr(self, name)))
+        for pattern in self.paths:
+            _pattern_of(pattern)
+        for name in ("min_duration", "max_duration"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not 0 <= value < math.inf):
+                raise ValueError(f"`{name}` must be a number of seconds, at least 0, got {value!r}.")
+        if None not in (self.min_duration, self.max_duration) and self.min_duration > self.max_duration:
+            raise ValueError(
+                f"Nothing lasts at least {self.min_duration:g} and at most {self.max_duration:g} seconds. Swap them?"
+            )
+        if None not in (self.after, self.before) and self.after >= self.before:
+            raise ValueError(f"No time is after {self.after} and before {self.before}. Swap them?")
+        if not {*self.has, *self.lacks} <= set(MODALITIES):
+            raise ValueError(f"`has` and `lacks` must name some of {MODALITIES}, got {self.has} and {self.lacks}.")
+        if both := set(self.has) & set(self.lacks):
+            raise ValueError(f"No clip both has and lacks {' and '.join(sorted(both))}. Choose one of the two.")
+        if set(self.lacks) == set(MODALITIES):
+            raise ValueError("Every clip has something: name one or two modalities in `lacks`.")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is asked, so that every clip fulfils it."""
+        return self == Filter()
+
+
+@dataclass(frozen=True, eq=False)
+class Allowed:
+    """
+    What fulfils a [`Filter`].
+
+    Args:
+        mask (`torch.BoolTensor` of shape `(N,)`): the clips, in gallery order.
+        unknown (`dict[str, int]`): by `"duration"` and `"date"`, how many clips are left out because that is not
+            known of them, though they fulfil everything else that is known.
+    """
+
+    mask: torch.Tensor
+    unknown: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def num_clips(self) -> int:
+        """How many clips fulfil it."""
+        return int(self.mask.sum())
+
+
+class ClipFacts:
+    """
+    What is known of the clips of a gallery beside their vectors, column by column, each read when it is asked for.
+
+    Args:
+        clips (`pa.Table`), files (`pa.Table`, *optional*): the tables of a gallery.
+        has_windows (`bool`): whether names of clips may name windows of files.
+        modality_mask (`torch.BoolTensor` of shape `(N, 3)`).
+    """
+
+    def __init__(self, clips: pa.Table, files: pa.Table | None, has_windows: bool, modality_mask: torch.Tensor):
+        self._names, self._files, self._has_windows = clips.column("clip_id"), files, has_windows
+        self._told = clips.column("seconds") if "seconds" in clips.column_names else None
+        self._modality_mask = modality_mask
+
+    @cached_property
+    def _windows(self) -> pa.ChunkedArray | None:
+        """Of each clip its file and its seconds, null of those that are no windows; `None` if none are."""
+        if not self._has_windows:
+            return None
+        found = pc.extract_regex(self._names, _WINDOW)
+        if self._files is None:
+            return found
+        is_file = pc.is_in(self._names, value_set=self._paths_of_files)  # a file may be called as a window is
+        return pc.if_else(is_file, pa.scalar(None, found.type), found)
+
+    @cached_property
+    def _paths_of_files(self) -> pa.Array:
+        return self._files.column("path").combine_chunks().cast(self._names.type)
+
+    @cached_property
+    def paths(self) -> pa.ChunkedArray:
+        """The file of each clip, or the name of a clip of no file."""
+        if self._windows is None:
+            return self._names
+        return pc.coalesce(pc.struct_field(self._windows, "path"), self._names)
+
+    @cached_property
+    def seconds(self) -> torch.Tensor:
+        """`torch.DoubleTensor` of shape `(N,)`: how long each clip lasts, NaN where that is not known."""
+        seconds = pa.scalar(None, pa.float64()) if self._told is None else self._told.cast(pa.float64())
+        if self._windows is not None:
+            start, stop = (self._second(name) for name in ("start", "stop"))
+            seconds = pc.coalesce(pc.subtract(stop, start), seconds)
+        if isinstance(seconds, pa.Scalar):
+            return torch.full((len(self._names),), math.nan, dtype=torch.float64)
+        return torch.from_numpy(pc.fill_null(seconds, math.nan).to_numpy().copy())
+
+    def _second(self, name: str) -> pa.ChunkedArray:
+        texts = pc.struct_field(self._windows, name)
+        return pc.if_else(pc.equal(texts, ""), None, texts).cast(pa.float64())  # a group that did not take part
+
+    @cached_property
+    def changed(self) -> torch.Tensor:
+        """`torch.LongTensor` of shape `(N,)`: nanoseconds from 1970 to the last change of each clip's file, the least
+        number of all where that is not known."""
+        if self._files is None:
+            return torch.full((len(self._names),), _NO_DATE)
+        times = self._files.column("mtime_ns").combine_chunks().cast(pa.int64())
+        rows = pc.index_in(self.paths, value_set=self._paths_of_files)
+        return torch.from_numpy(pc.fill_null(pc.take(times, rows), _NO_DATE).to_numpy().copy())
+
+    def fit(self, glob: str) -> torch.Tensor:
+        """`torch.BoolTensor` of shape `(N,)`: of which clips the path fits a pattern, see [`Filter`]."""
+        pattern = _pattern_of(glob)
+        try:
+            fits = np.array(pc.match_substring_regex(self.paths, f"(?s)^(?:{pattern})$"), dtype=bool)
+        except UnicodeEncodeError:  # what the pattern asks for is in no path that is UTF-8
+            fits = np.zeros(len(self.paths), dtype=bool)
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"The pattern of paths {glob!r} cannot be read: {error}.") from error
+        fits &= ~self._is_coded
+        for row in np.flatnonzero(self._is_coded):
+            fits[row] = re.fullmatch(pattern, from_utf8(self.paths[row].as_py()), re.DOTALL) is not None
+        return torch.from_numpy(fits)
+
+    @cached_property
+    def _is_coded(self) -> np.ndarray:
+        """Which paths are not UTF-8, and so are kept otherwise; there are few."""
+        return np.array(pc.starts_with(self.paths, "\0"), dtype=bool)
+
+    def allowed(self, wanted: Filter) -> Allowed:
+        """The clips that fulfil a filter."""
+        mask, unknown = torch.ones(len(self._names), dtype=torch.bool), {}
+        if wanted.paths:
+            mask &= torch.stack([self.fit(glob) for glob in wanted.paths]).any(0)
+        for names, expected in ((wanted.has, True), (wanted.lacks, False)):
+            for name in names:
+                mask &= self._modality_mask[:, MODALITIES.index(name)] == expected
+        if wanted.min_duration is not None or wanted.max_duration is not None:
+            unknown[DURATION] = self.seconds.isnan()
+            least = -math.inf if wanted.min_duration is None else wanted.min_duration
+            most = math.inf if wanted.max_duration is None else wanted.max_duration
+            mask &= ((self.seconds >= least) & (self.seconds <= most)) | unknown[DURATION]
+        if wanted.after is not None or wanted.before is not None:
+            unknown[DATE] = self.changed == _NO_DATE
+            for moment, is_least in ((wanted.after, True), (wanted.before, False)):
+                if moment is not None:
+                    mask &= ((self.changed >= _nanoseconds(moment)) == is_least) | unknown[DATE]
+        left_out = {name: int((mask & rows).sum()) for name, rows in unknown.items()}
+        for rows in unknown.values():
+            mask &= ~rows
+        return Allowed(mask, {name: count for name, count in left_out.items() if count})
+
+
+__all__ = ["DATE", "DURATION", "Allowed", "ClipFacts", "Filter"]

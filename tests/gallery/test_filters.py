@@ -1,0 +1,291 @@
+import fnmatch
+import itertools
+import os
+import random
+from datetime import UTC, date, datetime, timedelta, timezone
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from datasets import Dataset
+
+from gallery.filters import ClipFacts, Filter
+from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from modeling_scalar.configuration_scalar import MODALITIES
+from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
+
+DAY = 86_400 * 10**9
+PATHS = (
+    "/a/holiday/beach.mp4",
+    "/a/holiday/2024/sea.mp4",
+    "/a/work/holiday.mp4",
+    "/a/work/talk [1].mkv",
+    "/a/work/tälk?.mkv",
+    "/b/holidays/beach.mp4",
+    "/b/odd\nname.mp4",
+)
+
+
+def make_gallery(folder, names, seconds=None, files=(), segment=None):
+    _, embeds, mask = make_clips(len(names))
+    with GalleryWriter(folder, "float32") as writer:
+        writer.metadata = MADE_BY | ({} if segment is None else {"segment": segment})
+        writer.put_clips(names, embeds, mask, seconds=seconds)
+        writer.put_files(files)
+        writer.commit()
+    return Gallery.open(folder)
+
+
+def named(gallery, wanted):
+    """The clips that fulfil a filter, and how many are left out because something is unknown."""
+    allowed = gallery.allowed(wanted)
+    return [name for name, fits in zip(gallery.clip_ids, allowed.mask.tolist(), strict=True) if fits], allowed.unknown
+
+
+@pytest.mark.parametrize(
+    ("globs", "places"),
+    [
+        ("holiday/**", [0, 1]),
+        ("holiday/*", [0, 1]),  # what fits a folder fits all that is in it
+        ("holiday/*.mp4", [0]),
+        ("holiday", [0, 1]),
+        ("holiday/", [0, 1]),
+        ("./holiday", [0, 1]),
+        ("holiday/**/*.mp4", [0, 1]),
+        ("holiday/**/**/sea.mp4", [1]),
+        ("/holiday", []),
+        ("/a/holiday", [0, 1]),
+        ("/a/**/*.mp4", [0, 1, 2]),
+        ("/a", [0, 1, 2, 3, 4]),
+        ("**/beach.mp4", [0, 5]),
+        ("beach.mp4", [0, 5]),
+        ("each.mp4", []),
+        ("beach", []),
+        ("*.mkv", [3, 4]),
+        ("talk [[]1].mkv", [3]),
+        ("talk [1].mkv", []),
+        ("talk *", [3]),
+        ("t[äö]lk[?].mkv", [4]),
+        ("t?lk*", [3, 4]),
+        ("t[!a]lk*", [4]),
+        ("t[b-z]lk*", []),
+        ("odd\nname.mp4", [6]),
+        ("odd*", [6]),
+        ("odd.name.mp4", []),
+        (("*.mkv", "sea.*"), [1, 3, 4]),
+        ("**", list(range(7))),
+    ],
+)
+def test_patterns_of_paths_fit_from_any_folder_on(tmp_path, globs, places):
+    gallery = make_gallery(tmp_path, PATHS)
+    assert named(gallery, Filter(paths=globs)) == ([PATHS[place] for place in places], {})
+
+
+def test_patterns_without_folders_fit_as_those_of_the_shell_do(tmp_path):
+    random.seed(0)
+    letters = "ab]^-!.+ä$(&~"
+    names = sorted({"".join(random.choices(letters, k=random.randint(1, 3))) for _ in range(400)})
+    gallery, count = make_gallery(tmp_path, [f"/x/{name}" for name in names]), 0
+    for _ in range(300):
+        glob = "".join(random.choices([*letters, "*", "?", "[ab]", "[!a-z]", "[]a]", "[a^]", "[!^]", "[&&]"], k=3))
+        if "**" in glob:
+            continue
+        fits = [bool(fit) for fit in gallery.allowed(Filter(paths=glob)).mask]
+        expected = [fnmatch.fnmatchcase(name, glob) for name in names]
+        assert fits == expected, glob
+        count += sum(expected)
+    assert count > 500
+
+
+def test_a_home_folder_is_understood_in_quotes(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/a")
+    assert named(make_gallery(tmp_path, PATHS), Filter(paths="~/work"))[0] == list(PATHS[2:5])
+
+
+def test_names_that_are_not_utf8_are_found_by_what_is_typed_for_them(tmp_path):
+    odd, plain = os.fsdecode(b"/a/caf\xe9/1.mp4"), "/a/café/1.mp4"
+    gallery = make_gallery(tmp_path, [odd, plain])
+    assert gallery.clip_ids == [odd, plain]
+    assert named(gallery, Filter(paths=os.fsdecode(b"caf\xe9")))[0] == [odd]
+    assert named(gallery, Filter(paths="café"))[0] == [plain]
+    assert named(gallery, Filter(paths="caf?"))[0] == named(gallery, Filter(paths="/a"))[0] == [odd, plain]
+    assert named(gallery, Filter(paths="[!a]*.mp4"))[0] == [odd, plain]
+
+
+def test_conditions_hold_together_as_a_loop_over_clips_says(tmp_path):
+    """Durations and dates at, below and above each limit, or unknown, with every mix of modalities."""
+    moments = [None, *(datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3))]
+    combined = list(itertools.product([None, 0.0, 4.999, 5.0, 60.0, 60.001], moments)) * 7
+    names = [f"/x/{number % 2}/{number}.mp4" for number in range(len(combined))]
+    times = [None if moment is None else int(moment.timestamp()) * 10**9 for _, moment in combined]
+    files = [MediaFile(path, 1, time, "") for path, time in zip(names, times, strict=True) if time is not None]
+    gallery = make_gallery(tmp_path, names, [seconds for seconds, _ in combined], files)
+    presence = [dict(zip(MODALITIES, row, strict=True)) for row in gallery.modality_mask.tolist()]
+    first, last = moments[2], moments[3]
+    met = set()
+    for low, high, after, before, has, lacks, paths in itertools.product(
+        (None, 5), (None, 60.0), (None, first), (None, last), ((), ("audio",)), ((), ("subtitle",)), ((), ("1/*",))
+    ):
+        expected, unknown = [], {"duration": 0, "date": 0}
+        for (seconds, moment), name, here in zip(combined, names, presence, strict=True):
+            asks_seconds, asks_date = low is not None or high is not None, after is not None or before is not None
+            fits = (not paths or "/1/" in name) and all(map(here.get, has)) and not any(map(here.get, lacks))
+            fits &= seconds is None or ((low is None or seconds >= low) and (high is None or seconds <= high))
+            fits &= moment is None or ((after is None or moment >= after) and (before is None or moment < before))
+            lacking = [("duration", asks_seconds and seconds is None), ("date", asks_date and moment is None)]
+            for what, is_unknown in lacking:
+                unknown[what] += fits and is_unknown
+            if fits and not any(is_unknown for _, is_unknown in lacking):
+                expected.append(name)
+        wanted = Filter(paths, low, high, after, before, has, lacks)
+        if not wanted.is_empty:
+            assert named(gallery, wanted) == (expected, {what: count for what, count in unknown.items() if count})
+            met.add(len(expected))
+    assert len(met) > 10
+
+
+def test_a_filter_is_the_search_among_what_fulfils_it(tmp_path):
+    names, embeds, mask = make_clips(40)
+    seconds = [None if number % 10 == 0 else float(number) for number in range(40)]
+    gallery = make_gallery(tmp_path, names, seconds)
+    wanted = Filter(min_duration=12, has="audio")
+    rows = torch.tensor([second is not None and second >= 12 for second in seconds]) & mask[:, 1]
+    queries = make_queries(3)
+    found = gallery.search(queries, 5, allowed=wanted)
+    assert found == gallery.search(queries, 5, allowed=rows) != gallery.search(queries, 5)
+    unknown = int((mask[::10, 1]).sum())
+    for hits in found:
+        assert (hits.num_clips, hits.num_allowed, hits.unknown) == (40, int(rows.sum()), {"duration": unknown})
+        assert len(hits) <= hits.num_scored <= hits.num_allowed < 40
+    assert unknown and gallery.search(queries, allowed=Filter()) == gallery.search(queries)
+    (nothing,) = gallery.search(queries[:1], allowed=Filter(paths="nowhere"))
+    assert (nothing, nothing.num_allowed, nothing.num_scored) == ([], 0, 0)
+
+
+def test_what_fulfils_a_filter_is_remembered_for_the_last_few(tmp_path):
+    gallery = make_gallery(tmp_path, PATHS)
+    first = gallery.allowed(Filter(paths="*.mp4"))
+    assert gallery.allowed(Filter(paths=("*.mp4",))) is first
+    for number in range(8):
+        gallery.allowed(Filter(paths=str(number)))
+    again = gallery.allowed(Filter(paths="*.mp4"))
+    assert again is not first and torch.equal(again.mask, first.mask)
+
+
+def test_windows_have_their_own_duration_and_the_date_and_the_path_of_their_file(tmp_path):
+    files = [MediaFile("/a/talk.mp4", 1, 2 * DAY, ""), MediaFile("/a/x#t=1,9.mp4#t=5", 1, 4 * DAY, "")]
+    names = ["/a/talk.mp4#t=0,30", "/a/talk.mp4#t=30,37.5", "/a/talk.mp4#t=37.5", files[1].path]
+    gallery = make_gallery(tmp_path, names, [30.0, 7.5, 3.25, 100.0], files, segment=30)
+    assert named(gallery, Filter(max_duration=7.5)) == (names[1:3], {})
+    assert named(gallery, Filter(min_duration=90)) == (names[3:], {})
+    assert named(gallery, Filter(paths="talk.mp4")) == (names[:3], {})
+    assert named(gallery, Filter(after="1970-01-04")) == (names[3:], {})
+    assert named(gallery, Filter(before="1970-01-04")) == (names[:3], {})
+
+
+def test_of_a_gallery_from_before_durations_were_kept_only_windows_are_known(tmp_path):
+    names, embeds, mask = make_clips(4)
+    names = ["/a/x.mp4#t=0,30", "/a/x.mp4#t=30", "/a/y.mp4", "/a/z.mp4"]
+    write(tmp_path / "new", (names, embeds, mask))
+    old = Gallery.open(tmp_path / "new").clips.drop_columns(["seconds"])
+    with GalleryWriter(tmp_path / "old", "float32") as writer:
+        writer.metadata = MADE_BY | {"segment": 30}
+        writer.append("clips", old)
+        writer.commit()
+    with GalleryWriter(tmp_path / "old") as writer:
+        writer.put_clips(["/a/w.mp4"], embeds[:1], mask[:1], seconds=[5.0])  # it cannot be kept
+        writer.commit()
+    gallery = Gallery.open(tmp_path / "old")
+    assert len(gallery) == 5 and not gallery.has_seconds
+    assert named(gallery, Filter(min_duration=10)) == (names[:1], {"duration": 4})
+    copied = gallery.copy(tmp_path / "copy")
+    assert copied.has_seconds and named(copied, Filter(min_duration=10)) == (names[:1], {"duration": 4})
+
+
+def test_durations_survive_copies_replacement_and_compaction(tmp_path):
+    names, embeds, mask = make_clips(3)
+    make_gallery(tmp_path / "a", names, [1.0, None, 3.0])
+    with GalleryWriter(tmp_path / "a") as writer:
+        writer.put_clips(names[:1], embeds[:1], mask[:1], seconds=[9.0])
+        writer.commit()
+        writer.compact()
+    for gallery in (Gallery.open(tmp_path / "a"), Gallery.open(tmp_path / "a").copy(tmp_path / "b")):
+        assert dict(zip(gallery.clip_ids, gallery.clips.column("seconds").to_pylist(), strict=True)) == {
+            names[0]: 9.0, names[1]: None, names[2]: 3.0,
+        }  # fmt: skip
+
+
+def test_clips_of_no_files_have_no_date_and_are_found_by_their_names(tmp_path):
+    names, embeds, mask = make_clips(4)
+    columns = {"clip_id": ["v1", "v2", "w/v1", "x"], "presence": mask.tolist()}
+    columns |= {name: embeds[:, number].tolist() for number, name in enumerate(MODALITIES)}
+    Dataset.from_dict(columns).save_to_disk(tmp_path / "clips")
+    gallery = Gallery.open(tmp_path)
+    assert named(gallery, Filter(paths="v?")) == (["v1", "v2", "w/v1"], {})
+    assert named(gallery, Filter(paths="v1", after="2026-01-01")) == ([], {"date": 2})
+    assert named(gallery, Filter(min_duration=0, before="2026-01-01")) == ([], {"duration": 4, "date": 4})
+
+
+def test_a_gallery_without_clips_has_none_that_fulfil_anything(tmp_path):
+    with GalleryWriter(tmp_path) as writer:
+        writer.metadata = MADE_BY
+        writer.commit()
+    gallery = Gallery.open(tmp_path)
+    assert gallery.allowed(Filter(paths="x", min_duration=1, after="2026-01-01")).num_clips == 0
+    assert gallery.search(make_queries(1), allowed=Filter(has="audio")) == [[]]
+
+
+def test_dates_are_moments_in_utc():
+    moment = datetime(2026, 1, 31, tzinfo=UTC)
+    zone = timezone(timedelta(hours=2))
+    for told in ("2026-01-31", " 2026-01-31T00:00 ", "2026-01-31T02:00+02:00", "2026-01-31T00:00Z", date(2026, 1, 31),
+                 datetime(2026, 1, 31), datetime(2026, 1, 31, 2, tzinfo=zone)):  # fmt: skip
+        assert Filter(after=told) == Filter(after=moment) and Filter(after=told).after.tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"paths": ""}, "must name something, got ''"),
+        ({"paths": "/"}, "must name something"),
+        ({"paths": "[z-a]"}, r"'\[z-a\]' cannot be read"),
+        ({"min_duration": -1}, "`min_duration` must be a number of seconds, at least 0, got -1"),
+        ({"max_duration": float("nan")}, "`max_duration` must be a number"),
+        ({"max_duration": float("inf")}, "`max_duration` must be a number"),
+        ({"min_duration": True}, "`min_duration` must be a number"),
+        ({"min_duration": 5, "max_duration": 4}, "at least 5 and at most 4 seconds"),
+        ({"after": "yesterday"}, "`after` must be a date as 2026-01-31.*got 'yesterday'"),
+        ({"before": "2026-02-30"}, "`before` must be a date"),
+        ({"before": 5}, "`before` must be a date, got 5"),
+        ({"after": "0001-01-01T00:00+14:00"}, "`after` must be a date that there is in UTC"),
+        ({"after": "2026-01-02", "before": "2026-01-02"}, "No time is after"),
+        ({"has": "smell"}, "must name some of"),
+        ({"has": ("audio",), "lacks": ("audio",)}, "both has and lacks audio"),
+        ({"lacks": MODALITIES}, "Every clip has something"),
+    ],
+)
+def test_a_filter_that_makes_no_sense_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Filter(**options)
+
+
+def test_a_year_that_nanoseconds_cannot_hold_is_before_or_after_every_file(tmp_path):
+    gallery = make_gallery(tmp_path, ["/a"], files=[MediaFile("/a", 1, DAY, "")])
+    assert named(gallery, Filter(after="0001-01-01", before="9999-12-31")) == (["/a"], {})
+    assert named(gallery, Filter(after="9999-12-31")) == named(gallery, Filter(before="0001-01-02")) == ([], {})
+
+
+def test_two_hundred_thousand_clips_are_filtered_without_a_loop(tmp_path, monkeypatch):
+    """Python looks at no name: nothing is turned into a list."""
+    count = 200_000
+    names = [f"/x/{number % 100}/{number}.mp4#t=0,{number % 7 + 1}" for number in range(count)]
+    files = pa.table({"path": [name.split("#")[0] for name in names], "mtime_ns": np.arange(count) * DAY // 1000})
+    facts = ClipFacts(pa.table({"clip_id": names}), files, True, torch.ones(count, 3, dtype=torch.bool))
+    monkeypatch.setattr("gallery.filters.from_utf8", None)
+    allowed = facts.allowed(Filter("7/*", 3, 5, "1970-01-10", "1970-03-01", "audio"))
+    expected = [
+        number % 100 == 7 and 3 <= number % 7 + 1 <= 5 and 9 * DAY <= number * DAY // 1000 < 59 * DAY
+        for number in range(count)
+    ]
+    assert allowed.mask.tolist() == expected and allowed.num_clips == sum(expected) > 100
