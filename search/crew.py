@@ -12,10 +12,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
-from accelerate import PartialState
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
 
 Share, Result = TypeVar("Share"), TypeVar("Result")
 
@@ -38,7 +40,7 @@ class Crew:
         ahead (`int`): how many rounds are read ahead; that of the first process counts.
     """
 
-    def __init__(self, state: PartialState, ahead: int):
+    def __init__(self, state: "PartialState", ahead: int):
         self.size, self.is_main = state.num_processes, state.is_main_process
         self._group = torch.distributed.new_group(backend="gloo", timeout=timedelta(days=7))
         self.ahead = self._deal([ahead] * self.size)
@@ -104,7 +106,7 @@ class Crew:
         """Give each process its own of the shares that the first process has; returns that of this one."""
         found = [None]
         try:
-            torch.distributed.scatter_object_list(found, shares and list(shares), src=0, group=self._group)
+            torch.distributed.scatter_object_list(found, shares if self.is_main else None, src=0, group=self._group)
         except RuntimeError as error:
             self._tell_death(error)
         return found[0]

@@ -173,16 +173,17 @@ def _unchanged_since(path: str, known: MediaFile, subtitle: str | None) -> int |
     return mtime_ns if is_same else None
 
 
-def default_workers() -> int:
-    """How many clips are read at a time: some more than there are processors, as a decoder waits while its clip is
-    prepared here."""
-    return num_processors() + num_processors() // 2 + 1
+def default_workers(num_processes: int = 1) -> int:
+    """How many clips are read at a time by each of so many processes of a machine: together some more than there are
+    processors, as a decoder waits while its clip is prepared here."""
+    return 1 + max(1, 3 * num_processors() // (2 * num_processes))
 
 
-def memory_of_decoders(num_workers: int) -> int:
-    """Bytes for so many decoders side by side: no less than for one alone, and at most a quarter of the machine's."""
-    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4 if hasattr(os, "sysconf") else 0
-    return max(Limits().memory, min(num_workers * LIGHT_MEMORY, most))
+def memory_of_decoders(num_workers: int, num_processes: int = 1) -> int:
+    """Bytes for so many decoders of a process: no less than for one alone, and at most its share of a quarter of the
+    machine's."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+    return max(Limits().memory, min(num_workers * LIGHT_MEMORY, machine // 4 // num_processes))
 
 
 _BAR = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}]"  # of files that are read in parts
@@ -611,7 +612,7 @@ def index_files(
     ahead = batches_ahead(batch_size, num_workers) if crew is None else crew.ahead
     reader = _Reader(processor, on_error, speech)
     embed = partial(_embed, model=model, reader=reader, num_workers=num_workers, ahead=ahead)
-    embedded = embed(batches()) if crew is None else map(_Embedded.joined, crew.lead(batches(), embed))
+    embedded = embed(batches()) if crew is None else (_Embedded.joined(one) for one in crew.lead(batches(), embed))
     begun = time.monotonic()
     with (
         closing(embedded),
