@@ -526,10 +526,9 @@ def info(
 ) -> None:
     """Print what a gallery holds and which files could not be read."""
     from gallery.gallery import Gallery
+    from gallery.transcripts import Transcripts
     from gallery.windows import SEGMENT, UNFINISHED
     from modeling_scalar.configuration_scalar import MODALITIES
-
-    from .speech import Transcripts
 
     opened = Gallery.open(gallery)
     if missing:
@@ -610,10 +609,12 @@ def convert(
 ) -> None:
     """Copy a gallery into today's format, which can be searched, evaluated, published and added to."""
     from gallery.gallery import Gallery, is_gallery
+    from gallery.transcripts import Transcripts
 
     if is_gallery(new):
         raise ValueError(f"{new} holds a gallery already. Give a new folder.")
     converted = Gallery.open(old).copy(new, dtype)
+    Transcripts(old).copy(new)
     show(f"{len(converted)} clips are in {new}.")
 
 

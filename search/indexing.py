@@ -29,7 +29,7 @@ from modeling_scalar.decoding_scalar import LIGHT_MEMORY, num_processors, read_d
 from modeling_scalar.media_scalar import LimitError, Limits, Window, check_file, find_sidecar
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor, names_subtitle_file
 from search.crew import Crew
-from search.speech import SpeechRecognizer, Transcripts
+from search.speech import Speech, SpeechRecognizer
 
 EXTENSIONS = frozenset(
     ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .ts .flv .wmv .ogv .3gp .wav .mp3 .m4a .flac .ogg".split()
@@ -313,7 +313,7 @@ class _Looked:
 class _Reader:
     """Reads jobs, in threads; whatever is wrong with a file is noted."""
 
-    def __init__(self, processor: ScalarProcessor, on_error: str, speech: Transcripts):
+    def __init__(self, processor: ScalarProcessor, on_error: str, speech: Speech):
         self.processor, self.on_error, self.speech = processor, on_error, speech
         self._lock, self._looked = Lock(), {}
 
@@ -427,7 +427,7 @@ def _plan(
     batch_size: int,
     clips: dict[str, list[str]],
     subtitles: Mapping[str, str],
-    speech: Transcripts,
+    speech: Speech,
 ) -> dict[str, MediaFile | None]:
     """Return the files that must be read, with what is noted of those that lack windows alone; report the others."""
     todo, touched, problems = {}, [], gallery.problems()
@@ -590,7 +590,7 @@ def index_files(
     check_reading(batch_size, on_error, num_workers)
     report, gallery = IndexReport() if report is None else report, writer.gallery()
     clips, segment, subtitles = gallery.clips_of_files(), writer.metadata.get(SEGMENT), subtitles or {}
-    speech = Transcripts(writer.folder, recognizer)
+    speech = Speech(writer.folder, recognizer)
     if segment is not None and (timeless := [path for path, words in subtitles.items() if _mark(words)]):
         raise ValueError(
             f"{timeless[0]} has a subtitle without times, which cannot be cut into windows of {segment:g} s. Name an "
@@ -688,7 +688,7 @@ def help_index(
         SystemExit: a process has failed, which the first one tells.
     """
     num_workers = default_workers() if num_workers is None else num_workers
-    reader = _Reader(processor, on_error, Transcripts(folder, recognizer))
+    reader = _Reader(processor, on_error, Speech(folder, recognizer))
     crew.follow(partial(_embed, model=model, reader=reader, num_workers=num_workers, ahead=crew.ahead))
 
 

@@ -250,7 +250,11 @@ def test_verify_names_a_changed_file_and_compact_leaves_no_removed_clip(place):
 
 def test_a_gallery_converts_and_keeps_what_it_holds(place):
     index()
+    transcript = place / "gallery" / "transcripts" / "a.vtt"
+    transcript.parent.mkdir()
+    transcript.write_text("WEBVTT")
     run("convert", "gallery", "copy", "--dtype", "float32")
+    assert (place / "copy" / "transcripts" / "a.vtt").read_text() == "WEBVTT"
     assert "clips: 2, 3 dimensions, float32" in run("info", "copy").stdout
     assert run("query", "gallery", "audio").stdout == run("query", "copy", "audio").stdout
     assert "2 unchanged" in run("index", "clips", "--model", "model", "--output", "copy").stdout

@@ -24,7 +24,7 @@ from gallery.windows import SEGMENT
 from modeling_scalar.decoding_scalar import read_subtitle
 from modeling_scalar.media_scalar import SAMPLING_RATE
 from search.indexing import find_files, index_files
-from search.speech import Cue, SpeechRecognizer, Transcripts, write_transcript
+from search.speech import Cue, Speech, SpeechRecognizer, write_transcript
 from tests.modeling_scalar.test_media_scalar import write_media
 from tests.search.test_sources import index, place, told  # noqa: F401
 
@@ -187,7 +187,7 @@ def test_only_clips_with_sound_and_without_subtitles_are_heard_and_only_once(vid
     report, words = run(videos, tiny_model, tiny_processor, recognizer)
     assert words == {"said.mp4": True, "silent.mp4": False, "with subtitles.mp4": True}
     assert len(recognizer.calls) == 1 and [path.rsplit("/")[-1] for path in report.transcribed] == ["said.mp4"]
-    assert Transcripts(videos.parent / "gallery").count() == (1, 1)
+    assert Speech(videos.parent / "gallery").count() == (1, 1)
     report, _ = run(videos, tiny_model, tiny_processor, recognizer)
     assert len(report.unchanged) == 3 and len(recognizer.calls) == 1
     (videos / "said.mp4").rename(videos / "moved.mp4")
@@ -213,7 +213,7 @@ def test_where_nothing_is_understood_there_is_no_subtitle_and_nobody_asks_again(
     for _ in range(2):
         report, words = run(videos, tiny_model, tiny_processor, recognizer)
         assert not words["said.mp4"] and len(recognizer.calls) == 1 and not report.transcribed
-    assert Transcripts(videos.parent / "gallery").count() == (1, 0) and len(report.unchanged) == 3
+    assert Speech(videos.parent / "gallery").count() == (1, 0) and len(report.unchanged) == 3
 
 
 def test_a_run_that_was_killed_after_hearing_goes_on_with_what_it_heard(videos, tiny_model, tiny_processor):
@@ -254,7 +254,7 @@ def test_long_sound_is_heard_piece_by_piece_with_times_of_the_whole(videos, tmp_
         "whisper", lambda call: {"text": "", "chunks": [{"text": f"n{call}", "timestamp": (0.5, 1)}]}
     )
     monkeypatch.setattr(SpeechRecognizer, "num_seconds", 2.0)
-    path = Transcripts(tmp_path, recognizer).of(str(videos / "said.mp4"), "a1", limits=None)
+    path = Speech(tmp_path, recognizer).of(str(videos / "said.mp4"), "a1", limits=None)
     assert [length for length, _ in recognizer.calls][:2] == [2 * SAMPLING_RATE] * 2
     assert read_subtitle(path, window=(2.1, 3.9)) == "n2" and read_subtitle(path, window=(4.1, 5.2)) == "n3"
 
