@@ -274,6 +274,7 @@ def index(
 
     from .crew import Crew
     from .indexing import IndexReport, default_workers, find_files, help_index, index_files, memory_of_decoders
+    from .known import Known
     from .sources import find_clips, is_list
     from .watching import watch as watch_files
 
@@ -325,9 +326,9 @@ def index(
         there = writer.gallery()
         there.check_model(model, fingerprint, must_know=True)  # another process may have begun it
         _choose_segment(writer, segment, len(there) > 0)
-        report = IndexReport()
+        report, known = IndexReport(), Known(there)
 
-        def update(files: list[str]) -> None:
+        def update(files: list[str], vanished: list[str] | None = None) -> None:
             latest = IndexReport()
             try:
                 index_files(
@@ -344,6 +345,8 @@ def index(
                     progress=True,
                     report=latest,
                     crew=crew,
+                    known=known,
+                    vanished=vanished,
                 )
             finally:
                 report.add(latest)

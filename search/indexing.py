@@ -22,13 +22,13 @@ from transformers import PreTrainedModel
 
 from gallery.embedding import batches_ahead, check_reading, embed_clips, read_in_batches
 from gallery.files import sha256_of
-from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from gallery.gallery import GalleryWriter, MediaFile
 from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, seconds_of, windows_of
-from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.decoding_scalar import LIGHT_MEMORY, num_processors, read_duration
 from modeling_scalar.media_scalar import LimitError, Limits, Window, check_file, find_sidecar
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor, names_subtitle_file
 from search.crew import Crew
+from search.known import Known
 from search.speech import Speech, SpeechRecognizer
 
 EXTENSIONS = frozenset(
@@ -406,115 +406,115 @@ def _is_worth_it(told: Iterable[str], limits: Limits) -> bool:
     return any(LimitError.no_longer_holds(part, limits) for text in told for part in text.split("; "))
 
 
-def _unheard(gallery: Gallery, clips: dict[str, list[str]], problems: Mapping[str, list[str]]) -> set[str]:
-    """The files with sound and without subtitles, of which everything could be read."""
-    audio, subtitle = (gallery.modality_mask[:, MODALITIES.index(name)] for name in ("audio", "subtitle"))
-    has_sound, has_words = (dict(zip(gallery.clip_ids, mask.tolist(), strict=True)) for mask in (audio, subtitle))
-    return {
-        path
-        for path, names in clips.items()
-        if any(map(has_sound.get, names)) and not any(map(has_words.get, names)) and problems.keys().isdisjoint(names)
-    }
-
-
 def _plan(
     files: list[str],
-    gallery: Gallery,
+    known: Known,
     writer: GalleryWriter,
     retry: bool,
     limits: Limits,
     report: IndexReport,
     batch_size: int,
-    clips: dict[str, list[str]],
     subtitles: Mapping[str, str],
     speech: Speech,
 ) -> dict[str, MediaFile | None]:
     """Return the files that must be read, with what is noted of those that lack windows alone; report the others."""
-    todo, touched, problems = {}, [], gallery.problems()
-    unheard = _unheard(gallery, clips, problems) if speech.recognizer is not None else set()
+    todo, touched = {}, []
+
+    def keep() -> None:
+        writer.put_files(touched)
+        writer.commit()
+        known.put_files(touched)
+        touched.clear()
+
     for path in files:
-        known = gallery.files.get(path)
-        if known is not None and not known.sha256 and not retry and _look(path, subtitles.get(path)) == known:
-            report.unreadable.append(known)  # a link that leads nowhere, a pipe: reading it would say the same
+        file = known.files.get(path)
+        if file is not None and not file.sha256 and not retry and _look(path, subtitles.get(path)) == file:
+            report.unreadable.append(file)  # a link that leads nowhere, a pipe: reading it would say the same
             continue
-        mtime_ns = None if known is None else _unchanged_since(path, known, subtitles.get(path))
-        reason = None if known is None else known.reason
-        streams = [problem for name in clips.get(path, ()) for problem in problems.get(name, ())]
-        is_stale = mtime_ns is None or _is_worth_it(streams, limits)
-        is_stale |= path in unheard and path not in subtitles and speech.is_due(known.sha256)
+        mtime_ns = None if file is None else _unchanged_since(path, file, subtitles.get(path))
+        reason = None if file is None else file.reason
+        is_stale = mtime_ns is None or _is_worth_it(known.problems_of(path), limits)
+        is_stale |= (
+            path not in subtitles and file is not None and speech.is_due(file.sha256) and known.is_unheard(path)
+        )
         if is_stale or (reason is not None and (retry or reason == UNFINISHED or _is_worth_it([reason], limits))):
-            todo[path] = known if reason is not None and path in clips and not is_stale else None
+            todo[path] = file if reason is not None and path in known.clips and not is_stale else None
             continue
-        if mtime_ns != known.mtime_ns:  # touched, same content: remember, so as not to hash it again
-            touched.append(replace(known, mtime_ns=mtime_ns))
+        if mtime_ns != file.mtime_ns:  # touched, same content: remember, so as not to hash it again
+            touched.append(replace(file, mtime_ns=mtime_ns))
             if len(touched) == batch_size:  # hashing large files takes long too: a kill may lose no more than that
-                writer.put_files(touched)
-                writer.commit()
-                touched = []
-        if path in clips or reason is None:
+                keep()
+        if path in known.clips or reason is None:
             report.unchanged.append(path)
         else:
-            report.unreadable.append(known)
+            report.unreadable.append(file)
         if reason is not None:
             report.not_retried.append(path)
-            if path in clips:
+            if path in known.clips:
                 report.problems[path] = [reason]
-    writer.put_files(touched)
+    keep()
     return todo
 
 
 def _look_for_vanished(
-    gallery: Gallery, writer: GalleryWriter, prune: bool, report: IndexReport, clips: dict[str, list[str]]
+    known: Known, writer: GalleryWriter, prune: bool, report: IndexReport, vanished: Iterable[str] | None
 ) -> None:
     """Report clips whose file is gone; with `prune`, take them and the records of such failures out."""
-    gone = [file for path, file in gallery.files.items() if not os.path.exists(path)]
-    report.vanished = [file.path for file in gone if file.reason is None or file.path in clips]
+    paths = known.files if vanished is None or known.gone is None else sorted(known.gone.union(vanished))
+    known.gone = {path for path in paths if path in known.files and not os.path.exists(path)}
+    gone = [path for path in paths if path in known.gone]
+    report.vanished = [path for path in gone if known.files[path].reason is None or path in known.clips]
     report.pruned = prune
     if prune:
-        writer.remove_clips(name for file in gone for name in clips.pop(file.path, ()))
-        writer.forget_files(file.path for file in gone)
+        writer.remove_clips(name for path in gone for name in known.clips.get(path, ()))
+        writer.forget_files(gone)
+        writer.commit()
+        known.forget(gone)
+        known.gone = set()
 
 
 def _sources(
     todo: dict[str, MediaFile | None],
     segment: float | None,
     limits: Limits,
-    clips: dict[str, list[str]],
+    known: Known,
     report: IndexReport,
     subtitles: Mapping[str, str],
 ) -> Iterator[tuple[_Source, Window | None]]:
     """The windows that must be read, file by file."""
-    for path, known in todo.items():
+    for path, file in todo.items():
         seconds = None
         try:
             seconds = None if segment is None else read_duration(path, limits)
             windows = windows_of(seconds, segment)
         except (OSError, ValueError) as error:
-            if known is not None:  # the file is as it was, and so are its windows: nothing can be added to them now
+            if file is not None:  # the file is as it was, and so are its windows: nothing can be added to them now
                 reason = str(error).removeprefix(f"{path}: ").rstrip(".")
                 report.unchanged.append(path)
-                report.problems[path] = [f"how long it is could not be read now: {reason}", known.reason]
+                report.problems[path] = [f"how long it is could not be read now: {reason}", file.reason]
                 continue
             windows = [None]  # reading it will say what is wrong
-        there, names = clips.get(path, []), [clip_id_of(path, window) for window in windows]
-        kept = set() if known is None else set(names).intersection(there)
+        there, names = known.clips.get(path, []), [clip_id_of(path, window) for window in windows]
+        kept = set() if file is None else set(names).intersection(there)
         missing = [window for window, name in zip(windows, names, strict=True) if name not in kept]
         if not missing:  # something is noted all the same: look again
             kept, missing = set(), windows
         stale = [name for name in there if name not in kept]
-        was_known = path in clips and (known is None or known.reason != UNFINISHED)
+        was_known = path in known.clips and (file is None or file.reason != UNFINISHED)
         source = _Source(path, len(windows), len(missing), subtitles.get(path), stale, was_known)
         source.seconds, source.is_measured = seconds, segment is not None
         yield from ((source, window) for window in missing)
 
 
-def _note(writer: GalleryWriter, source: _Source, put: set[str]) -> MediaFile | None:
+def _note(writer: GalleryWriter, known: Known, source: _Source, put: set[str]) -> MediaFile | None:
     """Bring what the gallery knows of a file up to date, after the clips `put`; `None` if that is no news."""
     is_first, file = not source.is_begun, source.file
     if is_first:
         source.is_begun = True
         # What was embedded before is no longer what the file holds, or is cut otherwise now.
-        writer.remove_clips(name for name in source.stale if name not in put)
+        stale = [name for name in source.stale if name not in put]
+        writer.remove_clips(stale)
+        known.remove_clips(source.path, stale)
     if not source.is_done:
         return replace(file, reason=UNFINISHED) if is_first else None
     failures = {reason: spans for reason, spans in source.reasons.items() if reason != _NOTHING}
@@ -557,6 +557,8 @@ def index_files(
     progress: bool = False,
     report: IndexReport | None = None,
     crew: Crew | None = None,
+    known: Known | None = None,
+    vanished: Iterable[str] | None = None,
 ) -> IndexReport:
     """
     Bring a gallery up to date with files; every batch is committed when it is embedded.
@@ -580,6 +582,10 @@ def index_files(
         prune (`bool`): take clips whose file is gone out of the gallery, instead of only reporting them.
         progress (`bool`): show a progress bar on stderr and, after the first batch, how fast it goes.
         report ([`IndexReport`], *optional*): an empty one to fill in, which is there of a run that was interrupted.
+        known ([`~search.known.Known`], *optional*): what the gallery knows, if an earlier call with the same writer
+            was given it; it is kept up to date, so that a call costs what `files` do.
+        vanished (iterable of `str`, *optional*): files to look whether they are gone, beside those that were; by
+            default, and with a new `known`, all of the gallery.
         crew ([`~search.crew.Crew`], *optional*): other processes that take a share; they call [`help_index`]. A commit
             is a batch of each of them then.
 
@@ -588,23 +594,21 @@ def index_files(
     """
     num_workers = default_workers() if num_workers is None else num_workers
     check_reading(batch_size, on_error, num_workers)
-    report, gallery = IndexReport() if report is None else report, writer.gallery()
-    clips, segment, subtitles = gallery.clips_of_files(), writer.metadata.get(SEGMENT), subtitles or {}
+    report, known = IndexReport() if report is None else report, known or Known(writer.gallery())
+    segment, subtitles = writer.metadata.get(SEGMENT), subtitles or {}
     speech = Speech(writer.folder, recognizer)
     if segment is not None and (timeless := [path for path, words in subtitles.items() if _mark(words)]):
         raise ValueError(
             f"{timeless[0]} has a subtitle without times, which cannot be cut into windows of {segment:g} s. Name an "
             "`.srt` or `.vtt` file in its place."
         )
-    _look_for_vanished(gallery, writer, prune, report, clips)
-    todo = _plan(
-        files, gallery, writer, on_error == "raise", processor.limits, report, batch_size, clips, subtitles, speech
-    )
-    writer.commit()
+    _look_for_vanished(known, writer, prune, report, vanished)
+    retry = on_error == "raise"
+    todo = _plan(files, known, writer, retry, processor.limits, report, batch_size, subtitles, speech)
     waiting: deque[tuple[_Source, Window | None]] = deque()
 
     def batches() -> Iterator[list[_Job]]:
-        items = _sources(todo, segment, processor.limits, clips, report, subtitles)
+        items = _sources(todo, segment, processor.limits, known, report, subtitles)
         while batch := list(islice(items, batch_size)):
             waiting.extend(batch)
             yield [source.job(window) for source, window in batch]
@@ -642,16 +646,17 @@ def index_files(
                 note.count()
             put, sources = {note.clip_id for note in read}, dict.fromkeys(note.source for note in notes)
             begins = {source for source in sources if not source.is_begun}
-            noted = [(source, _note(writer, source, put)) for source in sources]
-            writer.put_files(
-                [
-                    file
-                    for source, file in noted
-                    if file is not None
-                    and (source not in begins or file != gallery.files.get(file.path))  # or no news
-                ]
-            )
+            noted = [(source, _note(writer, known, source, put)) for source in sources]
+            news = [
+                file
+                for source, file in noted
+                if file is not None and (source not in begins or file != known.files.get(file.path))
+            ]
+            writer.put_files(news)
             writer.commit()
+            known.put_files(news)
+            for row, note in enumerate(read):
+                known.put_clip(note.source.path, note.clip_id, mask[row].tolist(), note.found.problems)
             if failure is not None:
                 span = "" if failure.span is None else f"{failure.span}: "
                 raise ValueError(f"{failure.source.path}: {span}{failure.found.reason}")

@@ -117,7 +117,7 @@ def test_on_error_raise_names_the_file_in_one_line(place):
 def test_memory_is_for_as_many_decoders_as_there_are_unless_a_limit_is_given(place, monkeypatch):
     processor = FakeProcessor()
     monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (FakeModel(), processor))
-    monkeypatch.setattr("search.indexing.memory_of_decoders", lambda number: number * 2**20)
+    monkeypatch.setattr("search.indexing.memory_of_decoders", lambda number, _: number * 2**20)
     index("clips", "--num-workers", "3")
     assert processor.limits == Limits(memory=3 * 2**20)
     index("clips", "--num-workers", "3", "--limit", "memory=5MiB", "--limit", "time=7")
