@@ -89,6 +89,7 @@ def whisper(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_whisper_hears_segments_and_tells_their_language(whisper):
     recognizer = SpeechRecognizer(str(whisper), "tiny")
     cues, language = recognizer(np.tile(NOISE, 12))  # more than it takes at once
@@ -196,6 +197,7 @@ def test_only_clips_with_sound_and_without_subtitles_are_heard_and_only_once(vid
     assert Gallery.open(videos.parent / "gallery").check() is None
 
 
+@pytest.mark.slow
 def test_what_was_indexed_without_speech_is_heard_later(videos, tiny_model, tiny_processor):
     report, words = run(videos, tiny_model, tiny_processor, None)
     assert not words["said.mp4"] and not report.transcribed
@@ -205,7 +207,7 @@ def test_what_was_indexed_without_speech_is_heard_later(videos, tiny_model, tiny
     assert len(recognizer.calls) == 1
 
 
-@pytest.mark.parametrize("text", ["", " ... "])
+@pytest.mark.parametrize("text", ["", pytest.param(" ... ", marks=pytest.mark.slow)])
 def test_where_nothing_is_understood_there_is_no_subtitle_and_nobody_asks_again(
     videos, tiny_model, tiny_processor, text
 ):
@@ -216,6 +218,7 @@ def test_where_nothing_is_understood_there_is_no_subtitle_and_nobody_asks_again(
     assert Speech(videos.parent / "gallery").count() == (1, 0) and len(report.unchanged) == 3
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_after_hearing_goes_on_with_what_it_heard(videos, tiny_model, tiny_processor):
     run(videos, tiny_model, tiny_processor, heard_by("whisper", HELLO))
     transcript = next((videos.parent / "gallery" / "transcripts").iterdir())
@@ -232,6 +235,7 @@ def test_a_run_that_was_killed_after_hearing_goes_on_with_what_it_heard(videos, 
     assert words["said.mp4"] and len(report.changed) == 1 and recognizer.calls == []
 
 
+@pytest.mark.slow
 def test_a_subtitle_file_that_comes_later_takes_the_place_of_a_transcript(videos, tiny_model, tiny_processor):
     run(videos, tiny_model, tiny_processor, heard_by("whisper", HELLO))
     (videos / "said.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na cat meows\n")
@@ -249,6 +253,7 @@ def test_windows_have_the_words_that_are_spoken_in_them(videos, tiny_model, tiny
     assert len(report.unchanged) == 3 and len(recognizer.calls) == 1
 
 
+@pytest.mark.slow
 def test_long_sound_is_heard_piece_by_piece_with_times_of_the_whole(videos, tmp_path, monkeypatch):
     recognizer = heard_by(
         "whisper", lambda call: {"text": "", "chunks": [{"text": f"n{call}", "timestamp": (0.5, 1)}]}
