@@ -703,6 +703,7 @@ def _send_pieces(channel: _Channel, pieces: Iterable[np.ndarray]) -> None:
 def _send_window(path: str, channel: _Channel, window: Window) -> None:
     """Send the samples of a window of the first audio track; of a long one, decode no more than these."""
     with _open(path) as container:
+        _send_contents(channel, container)
         stream = _first_stream(path, container, "audio")
         if stream is None:
             return
@@ -757,6 +758,7 @@ def _send_sound(path: str, channel: _Channel, whole: bool, window: Window | None
         _send_pieces(channel, _all_sound(path))
         return
     with _open(path) as container:
+        _send_contents(channel, container)
         is_long = (container.duration or 0) / av.time_base > _LONG_SOUND / SAMPLING_RATE
         pieces = None if is_long else _unless_long(_sound_in(path, container))
     if pieces is None:
@@ -767,6 +769,12 @@ def _send_sound(path: str, channel: _Channel, whole: bool, window: Window | None
         _send_chosen(path, channel)
     else:
         _send_pieces(channel, pieces)
+
+
+def _send_contents(channel: _Channel, container: "av.container.InputContainer") -> None:
+    """Say what the header of a file tells for nothing, which to ask for would be to open the file again."""
+    has_text = _text_stream(container) is not None
+    channel.send("contents", seconds=_seconds_in_header(container), has_text=has_text)
 
 
 def _unless_long(sound: Iterator[np.ndarray]) -> list[np.ndarray] | None:
@@ -1019,11 +1027,16 @@ def _send_subtitle_file(path: str, channel: _Channel, window: Window | None = No
     channel.send("text", text.encode())
 
 
+def _text_stream(container: "av.container.InputContainer") -> Any:
+    """The first text track; `None` if there is none."""
+    streams = (s for s in container.streams.subtitles if s.codec_context is not None)
+    return next((s for s in streams if s.codec_context.name in _TEXT_SUBTITLES), None)
+
+
 def _send_subtitle_track(path: str, channel: _Channel, window: Window | None = None) -> None:
     """Send the first text track inside a media file as `_send_subtitle_file` does; nothing if it has none."""
     with _open(path) as container:
-        streams = (s for s in container.streams.subtitles if s.codec_context is not None)
-        stream = next((s for s in streams if s.codec_context.name in _TEXT_SUBTITLES), None)
+        stream = _text_stream(container)
         if stream is None:
             return
         _select(container, stream)
@@ -1059,11 +1072,19 @@ def _send_header(path: str, channel: _Channel, stream: str) -> None:
         channel.send("header", promised=_first_stream(path, container, stream) is not None, seconds=seconds)
 
 
+def _seconds_in_header(container: "av.container.InputContainer") -> float | None:
+    """How long the header says a file lasts; `None` where it does not, or it is a guess."""
+    if container.duration is None or container.format.name in _UNTIMED:
+        return None
+    return container.duration / av.time_base
+
+
 def _send_duration(path: str, channel: _Channel) -> None:
     """Say how many seconds a file lasts, by its header or, where that does not tell, by its packets."""
     with _open(path) as container:
-        seconds = None if container.duration is None else container.duration / av.time_base
-        if seconds is None or container.format.name in _UNTIMED:
+        seconds = _seconds_in_header(container)
+        if seconds is None:
+            seconds = None if container.duration is None else container.duration / av.time_base
             ends = [
                 float((packet.pts + (packet.duration or 0)) * packet.time_base)
                 for packet in container.demux()

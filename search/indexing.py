@@ -342,7 +342,10 @@ class _Reader:
             found.reason = str(error).removeprefix(f"{path}: ")
             return found, None
         found.duration, found.problems = clip.duration, problems
-        found.seconds = seconds_of(job.seconds if job.is_measured else self._measured(path, looked), job.window)
+        seconds = clip.contents.seconds if clip.contents is not None else None
+        if job.is_measured or seconds is None:
+            seconds = job.seconds if job.is_measured else self._measured(path, looked)
+        found.seconds = seconds_of(seconds, job.window)
         found.is_cut = (clip.duration or 0) >= self.processor.max_audio_seconds + SLIVER
         return found, clip
 
