@@ -1,11 +1,14 @@
 """What a gallery knows of media files: read once, and kept up to date by the one process that writes."""
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import or_
 
 from gallery.gallery import Gallery, MediaFile
 from modeling_scalar.configuration_scalar import MODALITIES
 
 _AUDIO, _SUBTITLE = MODALITIES.index("audio"), MODALITIES.index("subtitle")
+_SOUND, _WORDS = 1, 2
 
 
 class Known:
@@ -27,8 +30,9 @@ class Known:
         self.clips = gallery.clips_of_files()
         self.problems = gallery.problems()
         self.gone: set[str] | None = None
-        rows = zip(gallery.clip_ids, gallery.modality_mask.tolist(), strict=True)
-        self._presence = {name: (row[_AUDIO], row[_SUBTITLE]) for name, row in rows}
+        sound, words = (gallery.modality_mask[:, place].int() for place in (_AUDIO, _SUBTITLE))
+        # Numbers, not pairs of them: there may be millions.
+        self._presence = dict(zip(gallery.clip_ids, (_SOUND * sound + _WORDS * words).tolist(), strict=True))
 
     def problems_of(self, path: str) -> list[str]:
         """What could not be read in the clips of a file."""
@@ -36,16 +40,15 @@ class Known:
 
     def is_unheard(self, path: str) -> bool:
         """Whether a file has sound and no subtitles, and everything in it could be read."""
-        presence = [self._presence[name] for name in self.clips.get(path, ())]
-        has_sound, has_words = (any(column) for column in zip(*presence, strict=True)) if presence else (False, False)
-        return has_sound and not has_words and not self.problems_of(path)
+        presence = reduce(or_, (self._presence[name] for name in self.clips.get(path, ())), 0)
+        return presence == _SOUND and not self.problems_of(path)
 
     def put_clip(self, path: str, name: str, mask: Sequence[bool], problems: Sequence[str]) -> None:
         """A clip of a file is there, or there again."""
         names = self.clips.setdefault(path, [])
         if name not in self._presence:
             names.append(name)
-        self._presence[name] = mask[_AUDIO], mask[_SUBTITLE]
+        self._presence[name] = _SOUND * mask[_AUDIO] + _WORDS * mask[_SUBTITLE]
         self.problems.pop(name, None)
         if problems:
             self.problems[name] = list(problems)
