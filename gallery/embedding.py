@@ -111,7 +111,8 @@ def read_in_batches(
         features = processor(clips=[clips[place] for place in embeddable]) if embeddable else None
         return Batch(list(notes), embeddable, features)
 
-    stop, waiting = Stop(), deque()
+    # Files side by side keep the processors busy, and each gives the same pictures whenever it is read.
+    stop, waiting = Stop(num_threads=1 if num_workers > 1 else 0), deque()
     readers = ThreadPoolExecutor(num_workers, initializer=stop.join)
     # One thread: fast tokenizers fail when two set their padding at once.
     preparer = ThreadPoolExecutor(1, initializer=stop.join)

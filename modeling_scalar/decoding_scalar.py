@@ -524,10 +524,15 @@ class Stop:
 
     Threads belong to it after they called `join`, and each to one at a time. `set` ends their decoders: what they are
     reading, and whatever they begin to read later, raises [`Stopped`].
+
+    Args:
+        num_threads (`int`): of each decoder, where a thread does not ask for a number: 0 for its share of the
+            processors. With more than one, damaged pictures are not the same each time.
     """
 
-    def __init__(self):
+    def __init__(self, num_threads: int = 0):
         self._lock, self._decoders, self.is_set = Lock(), set(), False
+        self.num_threads = num_threads
 
     def join(self) -> None:
         """Make the calling thread one of the group: the `initializer` of a pool of threads."""
@@ -582,7 +587,7 @@ def _ask(what: str, path: str | os.PathLike, answer: _Answer, **options: Any) ->
         try:
             with _pool.decoder(memory, total) as decoder, _thread.stop.ending(decoder):
                 if options.get("num_threads") == 0:
-                    request["options"] = options | {"num_threads": _pool.num_threads()}
+                    request["options"] = options | {"num_threads": _thread.stop.num_threads or _pool.num_threads()}
                 message = decoder.converse(request | {"memory": memory, "is_heavy": is_heavy}, answer)
         except _Overdue:
             raise limits.exceeded(name, "time", "decoding waits for too long") from None
