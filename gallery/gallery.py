@@ -73,6 +73,7 @@ from gallery.reranking import rerank as rerank_hits
 from gallery.screening import are_codes_of
 from gallery.storage import MANIFEST, Part, Writer, has_lost_its_manifest, read_snapshot
 from gallery.storage import verify as verify_files
+from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place, place_of_clip
 from modeling_scalar.aggregation_scalar import METHODS, query_weights
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -699,7 +700,8 @@ class Gallery:
         if rerank is not None:
             paths = {hits.place_of(hit).path for hits in found for hit in hits[:rerank]}
             names = MODALITIES if modalities is None else modalities
-            found = rerank_hits(found, model, self.files_at(paths), rerank, names, fusion_weight)
+            words = None if self.path is None else Transcripts(self.path)
+            found = rerank_hits(found, model, self.files_at(paths), rerank, names, fusion_weight, words)
             found = [hits.having(hits[:k]) for hits in found] if not per_file else found
         results = Results(hits.best_of_files(k) for hits in found) if per_file else Results(found)
         return results[0] if like is not None or isinstance(queries, str) else results
