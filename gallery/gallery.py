@@ -679,6 +679,8 @@ class Gallery:
         else:
             texts = [queries] if isinstance(queries, str) else list(queries)
             check_texts(texts)
+            if not texts:
+                return Results()
             with _LOADING:
                 model = self._query_model or self.load_model()
             if rerank is not None:

@@ -23,10 +23,10 @@ from gallery.querying import QueryModel
 from gallery.transcripts import Transcripts
 from gallery.windows import Place
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.decoding_scalar import num_processors
 from modeling_scalar.processing_scalar import Clip
 
 _BATCH_SIZE = 8
-_NUM_WORKERS = 2
 _TOLD = 3  # clips that are named of those that keep their place
 
 
@@ -154,7 +154,7 @@ def rerank(
 
     def batches(wanted: list[int]) -> Iterator[Batch]:
         names = [list(clips)[row] for row in wanted]
-        return read_batches(query_model.processor, names, read, _BATCH_SIZE, _NUM_WORKERS)
+        return read_batches(query_model.processor, names, read, _BATCH_SIZE, min(1 + num_processors(), _BATCH_SIZE))
 
     requests = [
         [query, rows[hit.clip_id], int(views[rows[hit.clip_id]])] for query, hits in enumerate(first) for hit in hits
