@@ -37,6 +37,11 @@ def make_gallery(folder, names, seconds=None, files=(), segment=None):
     return Gallery.open(folder)
 
 
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory):
+    return make_gallery(tmp_path_factory.mktemp("paths"), PATHS)
+
+
 def named(gallery, wanted):
     """The clips that fulfil a filter, and how many are left out because something is unknown."""
     allowed = gallery.allowed(wanted)
@@ -77,8 +82,7 @@ def named(gallery, wanted):
         ("**", list(range(7))),
     ],
 )
-def test_patterns_of_paths_fit_from_any_folder_on(tmp_path, globs, places):
-    gallery = make_gallery(tmp_path, PATHS)
+def test_patterns_of_paths_fit_from_any_folder_on(gallery, globs, places):
     assert named(gallery, Filter(paths=globs)) == ([PATHS[place] for place in places], {})
 
 
