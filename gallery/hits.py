@@ -132,6 +132,12 @@ class Hits(list):
             best.setdefault(self.place_of(hit).path, hit)
         return self.having(list(best.values())[:k])
 
+    def going_on(self, rest: "Hits") -> "Hits":
+        """These hits, and below them those of the same query among other clips."""
+        hits = self.having([*self, *rest])
+        hits.num_scored = min(self.num_scored + rest.num_scored, self.num_allowed)
+        return hits
+
     @property
     def title(self) -> str | None:
         """What was asked for."""
