@@ -9,8 +9,9 @@ model is the small one of `recipes/miniature_backbone`. Compared are, taking tur
 - reading in processes: as many make of the clips what the model takes, each by `ScalarProcessor.read_clip`;
 - indexing: `search.indexing.index_files` into a new gallery, with so many clips read at a time.
 
-"ratio" is the rate of a row by that of decoding alone. Where other programs take a part of the machine, look at the
-seconds of computing a clip, of all processes together: "best" is the ratio that they leave room for.
+"ratio" is the rate of a row by that of decoding alone. Where other programs take a part of the machine, it says
+nothing; look at the seconds of computing a clip then, of all processes together: "best" is the ratio that they leave
+room for where all cores are busy. With a model that computes much on the same cores, "best" has its time in it.
 """
 
 import argparse

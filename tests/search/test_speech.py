@@ -1,8 +1,9 @@
 """Transcripts: heard once, kept with times, and used where there are no subtitles."""
 
 import json
+import os
 import shutil
-from threading import Lock
+from threading import Lock, Thread
 
 import numpy as np
 import pytest
@@ -251,6 +252,30 @@ def test_windows_have_the_words_that_are_spoken_in_them(videos, tiny_model, tiny
     assert len(recognizer.calls) == 1  # for both
     report, _ = run(videos, tiny_model, tiny_processor, recognizer, segment=3.0)
     assert len(report.unchanged) == 3 and len(recognizer.calls) == 1
+
+
+def test_a_file_that_another_process_hears_is_waited_for_and_not_heard_twice(videos, tmp_path):
+    path, answers, hears = str(videos / "said.mp4"), [], []
+
+    def listen():
+        answers.append(Speech(tmp_path, heard_by("whisper", second)).of(path, "a1", limits=None))
+
+    def second(_):
+        hears.append("twice")
+        return HELLO
+
+    def first(_):
+        other.start()
+        other.join(0.1)
+        assert other.is_alive()  # it waits
+        hears.append("once")
+        return HELLO
+
+    other = Thread(target=listen)
+    found = Speech(tmp_path, heard_by("whisper", first)).of(path, "a1", limits=None)
+    other.join(30)
+    assert answers == [found] and found.endswith("/transcripts/a1.vtt") and hears == ["once"]
+    assert os.listdir(tmp_path / "transcripts") == ["a1.vtt"]
 
 
 @pytest.mark.slow
