@@ -5,13 +5,14 @@ import math
 import os
 import re
 import time
+from datetime import UTC, datetime
 
 import pytest
 import torch
 from starlette.testclient import TestClient
 from torch.nn.functional import normalize
 
-from gallery.gallery import Gallery, GalleryWriter, verify_gallery
+from gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from gallery.windows import clip_id_of
 from search.service import guard
 from search.service import uploads as uploading
@@ -149,9 +150,98 @@ def test_the_schema_describes_every_answer(place):
     for path in schema["paths"].values():
         for call in path.values():
             assert call["responses"]["429"]["content"]["application/json"]["schema"]["$ref"].endswith("/Problem")
-    assert {"query", "k", "temperature", "modalities"} == set(
-        schema["components"]["schemas"]["SearchRequest"]["properties"]
-    )
+    types = {name: kind["properties"] for name, kind in schema["components"]["schemas"].items()}
+    assert {"query", "k", "temperature", "modalities", "filter", "per_file"} == set(types["SearchRequest"])
+    assert {"paths", "min_duration", "max_duration", "after", "before", "has", "lacks"} == set(types["Wanted"])
+    assert {"date", "date-time"} <= {kind.get("format") for kind in types["Wanted"]["after"]["anyOf"]}
+
+
+# Filters ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def dated(tmp_path_factory):
+    """Of a gallery that knows of all clips but one when their files were changed."""
+    folder = tmp_path_factory.mktemp("dated")
+    ids = write_gallery(folder)
+    with GalleryWriter(folder / "gallery") as writer:
+        days = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3, 4)]
+        files = zip(ids, days, strict=False)
+        writer.put_files([MediaFile(name, 1, int(day.timestamp() * 1e9), "0" * 64) for name, day in files])
+        writer.commit()
+    with TestClient(make_app(folder), ADDRESS) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names", "unknown"),
+    [
+        ({}, set(PRESENCE), 0),
+        ({"has": ["audio"]}, {"dog.webm", "cat.webm", "bell.wav"}, 0),
+        ({"has": ["audio"], "lacks": ["subtitle", "video"]}, {"bell.wav"}, 0),
+        ({"paths": ["*.wav", "clips/d*"]}, {"bell.wav", "dog.webm"}, 0),
+        ({"paths": ["clips"], "has": ["subtitle"], "after": "2026-01-01"}, {"dog.webm"}, 1),
+        ({"after": "2026-01-02", "before": "2026-01-03T00:00:01+00:00"}, {"cat.webm", "silent.webm"}, 1),
+    ],
+)
+def test_only_what_fulfils_the_filter_is_found(dated, wanted, names, unknown):
+    answer = search(dated, filter=wanted)
+    assert {hit["name"] for hit in answer["hits"]} == names
+    assert (answer["num_clips"], answer["num_allowed"]) == (5, len(names))
+    assert answer["unknown"] == ({"date": unknown} if unknown else {})
+    first = search(dated)["hits"][0]
+    like = dated.post("/api/like", json={"key": first["key"], "filter": wanted}).json()
+    assert {hit["name"] for hit in like["hits"]} == names - {first["name"]}
+
+
+def test_a_filter_that_leaves_nothing_says_so(client):
+    answer = search(client, filter={"paths": ["nowhere/**"]})
+    assert answer["hits"] == [] and answer["note"] == "The filters leave none of the 5 clips."
+    answer = search(client, filter={"min_duration": 1})
+    assert answer["unknown"] == {"duration": 5} and answer["hits"] == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ({"min_duration": 5, "max_duration": 2}, "Swap"), ({"after": "2026-02-01", "before": "2026-01-01"}, "Swap"),
+        ({"has": ["audio"], "lacks": ["audio"]}, "Choose one"), ({"lacks": list(MODALITIES)}, "every clip"),
+        ({"has": ["smell"]}, "'audio'"), ({"min_duration": -1}, "min_duration"), ({"after": "soon"}, "after"),
+        ({"after": 3}, "2026-01-31"), ({"paths": ["/"]}, "holiday"), ({"paths": [""]}, "paths"),
+        ({"paths": ["a" * 501]}, "paths"), ({"paths": ["a"] * 9}, "paths"), ({"size": 3}, "size"), ([], "filter"),
+        ({"min_duration": 1e300}, "min_duration"), ({"paths": "*.mp4"}, "list"),
+    ],
+)  # fmt: skip
+def test_a_senseless_filter_is_refused(client, wanted, told):
+    assert told.lower() in search(client, code=422, filter=wanted)["error"].lower()
+
+
+def test_a_hostile_pattern_is_answered(client):
+    hostile = ("*a" * 249, "[" * 500, "**/" * 166, "[!]]" * 100, "(a+)+$", "\\" * 99, "\0", "[z-a]", "{1000}" * 80)
+    for pattern in hostile:
+        response = client.post("/api/search", json={"query": "a", "filter": {"paths": [pattern]}})
+        assert response.status_code in (200, 400, 422), pattern
+
+
+def test_an_answer_says_how_exact_it_is(client):
+    answer = search(client, k=1)
+    assert answer["exact"] and 1 <= answer["num_scored"] <= answer["num_allowed"] == answer["num_clips"] == 5
+
+
+def test_each_file_is_told_once_where_that_is_asked_for(tmp_path):
+    names = [clip_id_of(name, (start, start + 1)) for name in ("talk.webm", "song.webm") for start in range(9)]
+    write_gallery(tmp_path, dict.fromkeys([*names, "short.webm"], b"x"), segment=1)
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+        every, each = search(client, k=20), search(client, k=10, per_file=True)
+        assert len(every["hits"]) == 19 and every["num_files"] is None and every["hits"][0]["num_windows"] is None
+        best = {}
+        for hit in every["hits"]:
+            best.setdefault(hit["name"], hit["key"])
+        assert {hit["name"]: hit["key"] for hit in each["hits"]} == best and each["num_files"] == 3
+        counts = {hit["name"]: hit["num_windows"] for hit in each["hits"]}
+        assert counts == {"talk.webm": 9, "song.webm": 9, "short.webm": 1}
+        (only,) = search(client, per_file=True, filter={"paths": ["song*"]})["hits"]
+        assert (only["rank"], only["name"]) == (1, "song.webm")
 
 
 # Files --------------------------------------------------------------------------------------------------------------
@@ -178,6 +268,27 @@ def test_a_clip_is_played_in_parts(client):
     outside = client.get(address, headers={"range": f"bytes={len(data)}-"})
     assert outside.status_code == 416 and outside.headers["content-range"] == f"bytes */{len(data)}"
     assert str(len(data)) in outside.json()["error"]
+
+
+def test_what_a_browser_has_already_is_not_sent_again(client):
+    for address in ("/", media_of(client, "dog.webm")):
+        whole = client.get(address)
+        version = whole.headers["etag"]
+        for known in (version, f"W/{version}", f'"another", {version}', "*"):
+            response = client.get(address, headers={"if-none-match": known, "range": "bytes=0-1"})
+            assert (response.status_code, response.content) == (304, b"") and response.headers["etag"] == version
+        for other in ('"another"', version.strip('"'), ""):
+            assert client.get(address, headers={"if-none-match": other}).status_code == 200
+
+
+def test_the_head_of_a_file_is_told_without_it(client):
+    address = media_of(client, "dog.webm")
+    for headers in ({}, {"range": "bytes=3-5"}, {"if-none-match": "*"}):
+        whole, head = (client.request(method, address, headers=headers) for method in ("GET", "HEAD"))
+        assert head.content == b"" and head.status_code == whole.status_code
+        assert dict(head.headers) == dict(whole.headers)
+    assert client.head("/").headers["etag"] == client.get("/").headers["etag"]
+    assert client.head("/api/clips/0-0/media").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -517,6 +628,93 @@ def test_the_kind_that_a_file_claims_to_be_is_not_trusted(taking):
     hits = search(taking, query="video", k=6)["hits"]
     media = next(hit["media"] for hit in hits if hit["name"] == "a.wav")
     assert taking.get(media).headers["content-type"] == "audio/wav"
+
+
+def removed(client, upload):
+    response = client.delete(f"/api/uploads/{upload['id']}")
+    assert response.status_code == 202, response.text
+    found, stop = response.json(), time.monotonic() + 20
+    while found["state"] == "removing":
+        assert time.monotonic() < stop
+        time.sleep(0.01)
+        found = client.get(f"/api/uploads/{upload['id']}").json()
+    return found
+
+
+def test_who_sent_a_file_can_remove_it_and_nothing_else(taking, place):
+    upload = finished(taking, send(taking))
+    clips = {path: path.read_bytes() for path in (place / "clips").iterdir()}
+    hit = next(hit for hit in search(taking, query="video", k=6)["hits"] if hit["name"] == "party.mp4")
+    for other in ("0" * 32, "..", "%2e%2e%2fclips%2fdog.webm", upload["id"][:-1], hit["key"]):
+        assert taking.delete(f"/api/uploads/{other}").status_code in (404, 405)
+    assert upload["id"] not in json.dumps(search(taking, query="video", k=6))  # who finds it did not send it
+    assert removed(taking, upload)["state"] == "removed"
+    assert {hit["name"] for hit in search(taking)["hits"]} == set(PRESENCE)
+    assert taking.get(hit["media"]).status_code == 404 and not list((place / "gallery-uploads").iterdir())
+    assert {path: path.read_bytes() for path in (place / "clips").iterdir()} == clips
+    assert removed(taking, upload)["state"] == "removed"  # once more
+    verify_gallery(place / "gallery")
+    assert finished(taking, send(taking, "again.mp4"))["state"] == "done"
+    assert "again.mp4" in {hit["name"] for hit in search(taking, k=6)["hits"]}
+
+
+def test_a_file_that_others_sent_too_stays_until_all_removed_it(taking, place):
+    first, second = (finished(taking, send(taking, name)) for name in ("first.mp4", "second.mp4"))
+    assert removed(taking, first)["state"] == "removed"
+    assert len(Gallery.open(place / "gallery")) == len(PRESENCE) + 1
+    assert removed(taking, second)["state"] == "removed"
+    assert len(Gallery.open(place / "gallery")) == len(PRESENCE) and not list((place / "gallery-uploads").iterdir())
+
+
+def test_a_file_that_waits_can_be_removed_and_a_later_service_knows_who_sent_what(place):
+    app = make_app(place, uploads=True)
+    with TestClient(app, ADDRESS) as client:
+        with app.archive.lock:  # the model is busy
+            sent = [send(client, data=b"video %d" % number) for number in range(3)]
+            assert client.delete(f"/api/uploads/{sent[2]['id']}").json()["state"] == "removing"
+        assert removed(client, sent[2])["state"] == "removed"
+        assert {finished(client, upload)["state"] for upload in sent[:2]} == {"done"}
+    with TestClient(make_app(place, uploads=True), ADDRESS) as client:
+        told = client.get(f"/api/uploads/{sent[0]['id']}").json()
+        assert (told["name"], told["state"]) == ("party.mp4", "done")
+        assert removed(client, sent[0])["state"] == "removed"
+    assert len(verify_gallery(place / "gallery")[0]) == len(PRESENCE) + 1
+
+
+def test_a_file_is_not_removed_while_another_process_writes_to_the_gallery(taking, place):
+    upload = finished(taking, send(taking))
+    with GalleryWriter(place / "gallery"):
+        told = removed(taking, upload)
+    assert told["state"] == "done" and "writ" in told["error"]
+    assert removed(taking, upload)["state"] == "removed"
+
+
+def test_uploads_take_up_no_more_than_is_set_aside(place):
+    options = {"uploads": True, "most_bytes": 100, "quota": 150}
+    with TestClient(make_app(place, **options), ADDRESS) as client:
+        kept = finished(client, send(client, data=b"video".ljust(90)))
+        for data in (b"video".ljust(61), iter([b"video", b" " * 56])):
+            assert "150 bytes" in send(client, data=data, code=507)["error"]
+        assert len(list((place / "gallery-uploads").iterdir())) == 2
+        for _ in range(3):  # in which nothing can be read
+            finished(client, send(client, data=b"nothing".ljust(60)))
+        finished(client, send(client, data=b"audio".ljust(60)))
+        send(client, data=b"video", code=507)
+    with TestClient(make_app(place, **options), ADDRESS) as client:
+        send(client, data=b"video", code=507)  # a later service counts what is there
+        assert removed(client, kept)["state"] == "removed"
+        for _ in range(2):
+            upload = send(client, data=b"video".ljust(45))  # the same file takes up nothing more
+            assert finished(client, upload)["state"] == "done"
+        send(client, data=b"video".ljust(46), code=507)
+
+
+def test_no_more_files_are_kept_than_may_be(place):
+    with TestClient(make_app(place, uploads=True, most_files=2), ADDRESS) as client:
+        sent = [finished(client, send(client, data=b"video %d" % number)) for number in range(2)]
+        assert "2" in send(client, data=b"video more", code=507)["error"]
+        removed(client, sent[0])
+        assert finished(client, send(client, data=b"video more"))["state"] == "done"
 
 
 def test_files_that_wait_are_few(taking, monkeypatch):
