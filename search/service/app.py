@@ -61,8 +61,10 @@ def _sentence(error: RequestValidationError) -> str:
     for problem in error.errors()[:3]:
         where = ".".join(str(part) for part in problem["loc"] if part not in ("body", "query"))
         message = problem["msg"].removeprefix("Value error, ").removesuffix(".")
-        told.append(f"`{where}`: {message}" if where else message)
-    return plain("; ".join(told)[:500], "utf-8") + "."
+        is_whole = problem["type"] == "value_error" and where == "filter"  # a sentence that says what it is about
+        told.append(f"`{where}`: {message}" if where and not is_whole else message)
+    sentence = plain("; ".join(told)[:500], "utf-8")
+    return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 def _problem(status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
