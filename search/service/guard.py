@@ -33,6 +33,7 @@ MOST_BYTES = 2**16
 """Of a question."""
 _QUESTION_SECONDS = 20.0  # to send one
 _SILENT_SECONDS = 30.0  # between two pieces of a file
+_LEAST_RATE = 4000.0  # bytes a second of a file, on average: few can be received at once
 _RETRY_SECONDS = 1
 
 _HEADERS = {
@@ -187,7 +188,8 @@ class Guard:
                 return await receive()  # which tells when the client goes
             if length.isdigit() and int(length[:_LONGEST]) > most:
                 raise HTTPException(413, f"At most {most} bytes can be sent here, got {length[:_LONGEST]}.")
-            left = _SILENT_SECONDS if is_file else _QUESTION_SECONDS - (time.monotonic() - begun)
+            left = begun - time.monotonic() + (_SILENT_SECONDS + count / _LEAST_RATE if is_file else _QUESTION_SECONDS)
+            left = min(left, _SILENT_SECONDS)
             try:
                 message = await asyncio.wait_for(receive(), max(0.0, left))
             except TimeoutError:

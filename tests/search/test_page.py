@@ -59,8 +59,8 @@ def open_page(browser):
 
 
 @contextmanager
-def served(place, contents=None, segment=None, **options):
-    write_gallery(place, contents, segment)
+def served(place, contents=None, segment=None, metadata=None, **options):
+    write_gallery(place, contents, segment, **(metadata or {}))
     app = make_app(place, **options)
     with serving(app) as address, TestClient(make_app(place), address) as client:
         app.ask = lambda path="search", **body: client.post(f"/api/{path}", json=body).json()["hits"]
@@ -316,7 +316,8 @@ def test_the_token_is_asked_for_once(open_page, tmp_path):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone_in_light_and_dark(open_page, tmp_path, scheme):
     long = "a_very_long_name_without_any_space_" * 6 + ".webm"
-    with served(tmp_path, {long: b"x", "bell.wav": b"x"}, uploads=True) as (address, _):
+    contents, metadata = {long: b"x", "bell.wav": b"x"}, {"model": "m" * 300}
+    with served(tmp_path, contents, metadata=metadata, uploads=True) as (address, _):
         page = open_page(address, viewport={"width": 320, "height": 640}, color_scheme=scheme)
         page.get_by_text("Filters").click()
         ask(page, "w" * 300)

@@ -4,7 +4,9 @@ import json
 import math
 import os
 import re
+import socket
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
@@ -18,7 +20,7 @@ from search.service import guard
 from search.service import uploads as uploading
 from search.service.guard import SHORTEST_TOKEN, Token, host_of
 from search.service.media import RangeError, part_of
-from tests.search.serving import PRESENCE, SECRET, make_app, vector, vectors_of, write_gallery
+from tests.search.serving import PRESENCE, SECRET, make_app, serving, vector, vectors_of, write_gallery
 
 ADDRESS = "http://127.0.0.1:8000"
 MODALITIES = ("video", "audio", "subtitle")
@@ -209,7 +211,8 @@ def test_a_filter_that_leaves_nothing_says_so(client):
         ({"has": ["smell"]}, "'audio'"), ({"min_duration": -1}, "min_duration"), ({"after": "soon"}, "after"),
         ({"after": 3}, "2026-01-31"), ({"paths": ["/"]}, "holiday"), ({"paths": [""]}, "paths"),
         ({"paths": ["a" * 501]}, "paths"), ({"paths": ["a"] * 9}, "paths"), ({"size": 3}, "size"), ([], "filter"),
-        ({"min_duration": 1e300}, "min_duration"), ({"paths": "*.mp4"}, "list"),
+        ({"min_duration": 1e300}, "min_duration"), ({"paths": "*.mp4"}, "list"), ({"after": "2026-13-01"}, "after"),
+        ({"before": "9999-12-31T23:59-14:00"}, "UTC"),
     ],
 )  # fmt: skip
 def test_a_senseless_filter_is_refused(client, wanted, told):
@@ -505,7 +508,10 @@ def test_names_that_are_made_to_lead_here_are_refused(client, host, code):
 def test_pages_of_other_sites_get_no_answer(place, headers):
     with TestClient(make_app(place, uploads=True), ADDRESS) as client:
         media = media_of(client, "dog.webm")
-        for method, path in (("POST", "/api/search"), ("POST", "/api/uploads?name=a.mp4"), ("GET", f"/{media}")):
+        for method, path in (
+            ("POST", "/api/search"), ("POST", "/api/uploads?name=a.mp4"), ("GET", f"/{media}"), ("HEAD", f"/{media}"),
+            ("DELETE", "/api/uploads/0"), ("OPTIONS", "/api/uploads/0"),
+        ):  # fmt: skip
             response = client.request(method, path, headers=headers, content=b"video")
             assert response.status_code == 403 and "access-control-allow-origin" not in response.headers
         own = {"origin": ADDRESS, "sec-fetch-site": "same-origin"}
@@ -519,6 +525,7 @@ def test_without_the_token_only_the_empty_page_is_given(place):
         for method, path in (
             ("GET", "/api/gallery"), ("POST", "/api/search"), ("POST", "/api/like"), ("GET", "/api/clips/0-0/media"),
             ("POST", "/api/uploads?name=a.mp4"), ("GET", "/api/uploads/0"), ("GET", "/api/openapi.json"),
+            ("DELETE", "/api/uploads/0"), ("HEAD", "/api/clips/0-0/media"),
         ):  # fmt: skip
             for given in (None, "Bearer", "Bearer wrong", f"Basic {SECRET}", f"Bearer {SECRET}x", "Bearer \xe9"):
                 headers = {} if given is None else {"authorization": given.encode("latin-1")}
@@ -531,6 +538,32 @@ def test_without_the_token_only_the_empty_page_is_given(place):
         given = client.post("/api/session", headers=bearer).headers["set-cookie"]
         assert SECRET not in given and "HttpOnly" in given and "SameSite=strict" in given
         assert client.get("/api/gallery").status_code == 200  # by the cookie
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/gallery", "/%61pi/gallery", "/api/gallery/", "//api/gallery", "/./api/gallery", "/x/../api/gallery",
+        "/API/gallery", "/api//gallery", "/api/gallery?x=/", "/;/api/gallery", "/api%2Fgallery", "/api/gallery%00",
+        "http://127.0.0.1/api/gallery", "/api/session/../gallery", "/\\api/gallery",
+    ],
+)  # fmt: skip
+def test_no_spelling_of_a_path_leads_around_the_token(guarded, path):
+    host, port = guarded
+    with closing(socket.create_connection((host, port))) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        connection.settimeout(10)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert re.match(rb"HTTP/1.1 (307|400|401|404)", answer) and b"num_clips" not in answer
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """The address of a service with a token."""
+    folder = tmp_path_factory.mktemp("guarded")
+    write_gallery(folder)
+    with serving(make_app(folder, secret=SECRET)) as address:
+        yield "127.0.0.1", int(address.rsplit(":", 1)[1].strip("/"))
 
 
 def test_a_token_must_be_long_and_can_be_sent():
@@ -737,6 +770,30 @@ def test_a_gallery_that_another_process_writes_to_refuses_the_upload(taking, pla
         upload = finished(taking, send(taking))
     assert upload["state"] == "failed" and "writ" in upload["error"]
     assert finished(taking, send(taking))["state"] == "done"  # once more, later
+
+
+@pytest.mark.parametrize(
+    "name", ["a\nb\u2028c.mp4", "\x1b[31m.mp4", "\u202egnp.mp4", "..\\..\\a.mp4", "a" * 990 + ".mp4"]
+)
+def test_a_hostile_name_is_one_line_of_harmless_text(taking, place, name):
+    upload = finished(taking, send(taking, name))
+    shown = next(hit["name"] for hit in search(taking, k=6)["hits"] if hit["name"] not in PRESENCE)
+    assert shown == upload["name"] and shown.isprintable() and shown.endswith(".mp4")
+    (note,) = (place / "gallery-uploads").glob("*.name")
+    assert note.read_text().split("\n") == [shown, upload["id"]]
+    assert removed(taking, upload)["state"] == "removed"
+
+
+def test_what_lies_in_the_folder_of_uploads_by_chance_is_left_alone(place):
+    folder = place / "gallery-uploads"
+    folder.mkdir()
+    (folder / ("0" * 64 + ".mp4")).symlink_to(place / "clips" / "dog.webm")
+    (folder / ("0" * 64 + ".mp4.name")).write_text("dog\nmine")
+    (folder / "notes.mp4").write_bytes(b"x" * 999)
+    with TestClient(make_app(place, uploads=True, quota=1000), ADDRESS) as client:
+        assert client.delete("/api/uploads/mine").status_code == 404
+        assert finished(client, send(client))["state"] == "done"
+    assert (place / "clips" / "dog.webm").is_file() and (folder / "notes.mp4").is_file()
 
 
 def test_what_a_killed_service_left_is_cleared_away(place):

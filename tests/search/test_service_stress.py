@@ -125,6 +125,7 @@ class Client:
                 self.statuses.append(status)
                 if status == 429:
                     assert int(dict(event.headers)[b"retry-after"]) >= 1
+                    await asyncio.sleep(self.draw.choice([0, 0.5]))  # some heed it
             elif isinstance(event, h11.Data):
                 body += event.data
             elif isinstance(event, h11.EndOfMessage):
@@ -174,7 +175,7 @@ class Killer(threading.Thread):
             time.sleep(0.02)
         browser = driver.chromium.connect_over_cdp(f"http://127.0.0.1:{port.read_text().split()[0]}")
         page = browser.contexts[0].pages[0]
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(40_000)
         page.goto(self.address)
         page.locator("#search:not([hidden])").wait_for()
         slow = {"offline": False, "latency": 0, "downloadThroughput": 50_000, "uploadThroughput": 50_000}
