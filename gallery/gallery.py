@@ -73,7 +73,7 @@ from gallery.reranking import rerank as rerank_hits
 from gallery.screening import are_codes_of
 from gallery.storage import MANIFEST, Part, Writer, has_lost_its_manifest, read_snapshot
 from gallery.storage import verify as verify_files
-from gallery.windows import SEGMENT, place_of_clip
+from gallery.windows import SEGMENT, Place, place_of_clip
 from modeling_scalar.aggregation_scalar import METHODS, query_weights
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import CALIBRATION, WEIGHING, check_calibration
@@ -429,11 +429,24 @@ class Gallery:
     def clips_of_files(self) -> dict[str, list[str]]:
         """The clips of each file: itself, or its windows."""
         clips: dict[str, list[str]] = {}
-        has_windows = self.metadata.get(SEGMENT) is not None
         for name in self.clip_ids:
-            path = place_of_clip(name).path if has_windows and name not in self.files else name
-            clips.setdefault(path, []).append(name)
+            clips.setdefault(self.place_of(name).path, []).append(name)
         return clips
+
+    def place_of(self, clip_id: str) -> Place:
+        """The file of a clip, or the name of a clip of no file, and its seconds if it is a window."""
+        is_whole = self.metadata.get(SEGMENT) is None or clip_id in self._called_as_windows
+        return Place(clip_id) if is_whole else place_of_clip(clip_id)
+
+    @cached_property
+    def _called_as_windows(self) -> frozenset[str]:
+        """The files, hardly any, whose own names are as those of windows."""
+        table = _rows_of(self._files)
+        if table is None:
+            return frozenset()
+        check_files(table, self.path)
+        paths = table.column("path")
+        return frozenset(map(from_utf8, paths.filter(pc.match_substring(paths, "#t=")).to_pylist()))
 
     def facts(self) -> dict[str, Any]:
         """
@@ -729,7 +742,7 @@ class Gallery:
         among = self.allowed(allowed)
         pieces = self._limited(self._pieces_of(seen), None if among is None else among.mask)
         about = (None, None) if among is None else (among.num_clips, among.unknown)
-        told = {"root": self.root, "has_windows": self.metadata.get(SEGMENT) is not None}
+        told = {"root": self.root, "locate": self.place_of}
         for queries in text_embeds.split(_QUERY_BLOCK):
             ranking = rank(pieces, queries, min(k, len(self)), method, **options)
             for query, scores, rows, num_scored in zip(queries, *ranking, strict=True):
@@ -750,10 +763,17 @@ class Gallery:
 
     def row_of(self, clip_id: str) -> int:
         """The place of a clip in the gallery; a KeyError if there is none of that name."""
-        row = -1 if self.clips is None else pc.index(self.clips.column("clip_id"), to_utf8(clip_id)).as_py()
-        if row < 0:
+        row = self._find_row(clip_id)
+        if row is None:
             raise KeyError(clip_id)
         return row
+
+    def _find_row(self, clip_id: str) -> int | None:
+        if self.clips is None:
+            return None
+        names = self.clips.column("clip_id")
+        row = pc.index(names, pa.scalar(to_utf8(clip_id), names.type)).as_py()
+        return None if row < 0 else row
 
     def clip_named(self, name: str) -> str:
         """
@@ -763,11 +783,11 @@ class Gallery:
             ValueError: there is none; of a file that was cut, the message names windows.
         """
         candidates = [name, *([os.path.join(self.root, name)] if self.root else []), os.path.realpath(name)]
-        names = None if self.clips is None else self.clips.column("clip_id")
-        for candidate in candidates if names is not None else ():
-            if pc.index(names, to_utf8(candidate)).as_py() >= 0:
+        for candidate in candidates:
+            if self._find_row(candidate) is not None:
                 return candidate
-        for candidate in candidates if names is not None else ():
+        for candidate in candidates if self.clips is not None else ():
+            names = self.clips.column("clip_id")
             windows = names.filter(pc.starts_with(names, to_utf8(f"{candidate}#t="))).slice(0, 3).to_pylist()
             if windows:
                 told = ", ".join(repr(from_utf8(window)) for window in windows)

@@ -3,30 +3,29 @@
 import html
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import torch
 
 from commands.texts import plain
 from gallery.filters import DATE, DURATION
-from gallery.windows import Place, place_of_clip
+from gallery.windows import Place
 
 _BAR_WIDTH = 8
 _NAME_WIDTH = 72
 _SHOWN = 50  # hits that a notebook or a prompt shows of more
 _UNKNOWN = {DURATION: "how long they last", DATE: "when their files were changed"}
 _COLORS = {"video": "#3b8fc4", "audio": "#d08a00", "subtitle": "#1a9e78"}  # seen on white and on black
-_TOLD = ("query", "like", "root", "has_windows", "reason", "exactness")  # of a search, whatever its hits
+_TOLD = ("query", "like", "root", "locate", "reason", "exactness")  # of a search, whatever its hits
 _NUMBERS = dict.fromkeys(("", "score", "match"), ' class="n"')  # columns, by their heads
 _STYLE = """\
-.scalar-hits { font: 13px/1.5 system-ui, sans-serif; max-width: 60rem; margin: .3rem 0 .9rem; }
-.scalar-hits table { border-collapse: collapse; width: 100%; margin: .2rem 0; background: none; color: inherit; }
+.scalar-hits { font: 13px/1.5 system-ui, sans-serif; max-width: 60rem; margin: .3rem 0 .9rem; overflow-x: auto; }
+.scalar-hits table { border-collapse: collapse; width: 100%; margin: .2rem 0 .6rem; background: none; color: inherit;
+  font: inherit; }
 .scalar-hits th, .scalar-hits td { border: 0; border-top: 1px solid rgba(128, 128, 128, .3); padding: .25rem .5rem;
   text-align: left; vertical-align: middle; background: none; color: inherit; }
 .scalar-hits th { border-top: 0; font-weight: 600; }
 .scalar-hits .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.scalar-hits .name { overflow-wrap: anywhere; width: 50%; }
+.scalar-hits .name { overflow-wrap: anywhere; width: 50%; min-width: 14em; }
 .scalar-hits .soft { opacity: .7; }
 .scalar-hits .w { white-space: nowrap; font-variant-numeric: tabular-nums; }
 .scalar-hits .bar { display: inline-block; width: 4rem; height: .6rem; margin-right: .35rem; border-radius: .2rem;
@@ -73,10 +72,6 @@ def _weights_line(hit: Hit, encoding: str) -> str:
     return "  ".join(parts)
 
 
-def _probability(logit: float) -> str:
-    return f"{torch.tensor(logit, dtype=torch.float64).sigmoid().item():.2f}"
-
-
 class Hits(list):
     """
     The hits of one query, best first, and how they were found. `print` shows them, and a notebook does.
@@ -90,7 +85,7 @@ class Hits(list):
             of them, see [`~gallery.filters.Allowed`].
         query (`str`, *optional*), like (`str`, *optional*): the text, or the clip, that was asked for.
         root (`str`, *optional*): the folder that names of files are shown from.
-        has_windows (`bool`): whether clips may be windows of files.
+        locate (`Callable`): from the identifier of a clip to its file, and its seconds if it is a window.
         reason (`str`, *optional*): why there are no hits.
         notes (`list[str]`): sentences on what else is to be known of these hits.
         exactness (`str`, *optional*): a sentence on how exact they are, in place of the one that the numbers give.
@@ -107,7 +102,7 @@ class Hits(list):
         query: str | None = None,
         like: str | None = None,
         root: str | None = None,
-        has_windows: bool = False,
+        locate: Callable[[str], Place] = Place,
         reason: str | None = None,
         notes: Iterable[str] = (),
         exactness: str | None = None,
@@ -116,7 +111,7 @@ class Hits(list):
         self.num_clips, self.num_scored = num_clips, num_scored
         self.num_allowed = num_clips if num_allowed is None else num_allowed
         self.unknown = dict(unknown or {})
-        self.query, self.like, self.root, self.has_windows = query, like, root, has_windows
+        self.query, self.like, self.root, self.locate = query, like, root, locate
         self.reason, self.notes, self.exactness = reason, list(notes), exactness
 
     def having(self, hits: Iterable[Hit], notes: Iterable[str] = ()) -> "Hits":
@@ -128,9 +123,7 @@ class Hits(list):
 
     def place_of(self, hit: Hit) -> Place:
         """The file of a hit, and its seconds if it is a window."""
-        # a file may be called as a window is
-        is_file = not self.has_windows or os.path.isfile(hit.clip_id)
-        return Place(hit.clip_id) if is_file else place_of_clip(hit.clip_id)
+        return self.locate(hit.clip_id)
 
     def best_of_files(self, k: int) -> "Hits":
         """Of each file the first hit, the best `k` of them."""
@@ -173,7 +166,7 @@ class Hits(list):
         """The hits as lines for a terminal, not yet escaped by [`~commands.texts.plain`]."""
         lines = [] if self.title is None else [self.title]
         for hit in self[:most]:
-            match = "" if hit.match is None else f"  match {_probability(hit.match)}"
+            match = "" if hit.match is None else f"  match {hit.match:+.2f}"
             lines.append(f"{hit.rank:3}  {hit.score:.3f}{match}  {self._short_name(hit, encoding)}")
             lines.append(f"     {_weights_line(hit, encoding)}")
         more = len(self) - len(self[:most])
@@ -206,35 +199,42 @@ class Results(list):
         return _page(self)
 
 
+def _why_none(hits: Hits) -> str:
+    asked = hits.query if hits.like is None else hits.like
+    return f"No hits{'' if asked is None else f' for {asked!r}'}{'' if hits.reason is None else f': {hits.reason}'}."
+
+
 def remarks_of(results: Sequence[Hits]) -> list[str]:
     """Sentences on how the hits of queries to one gallery were found, each once; the numbers are the largest."""
+    return list(dict.fromkeys([*(_why_none(hits) for hits in results if not hits), *_how_found(results)]))
+
+
+def _how_found(results: Sequence[Hits]) -> list[str]:
+    if not results:
+        return []
     told = []
-    for hits in results:
-        if not hits and hits.reason is not None:
-            asked = hits.query if hits.like is None else hits.like
-            told.append(f"No hits{'' if asked is None else f' for {asked!r}'}: {hits.reason}.")
     for name, count in max((hits.unknown for hits in results), key=lambda unknown: sum(unknown.values())).items():
         clips = "1 clip was" if count == 1 else f"{count:,} clips were"
         told.append(f"{clips} left out because it is not known {_UNKNOWN[name]}.")
     told += [note for hits in results for note in hits.notes]
     if any(hits.exactness is not None for hits in results):
-        return list(dict.fromkeys([*told, *(hits.exactness for hits in results if hits.exactness is not None)]))
+        return [*told, *(hits.exactness for hits in results if hits.exactness is not None)]
     widest = max(results, key=lambda hits: hits.num_scored)
     allowed, scored = widest.num_allowed, widest.num_scored
     among = f"{allowed:,} clips" if allowed == widest.num_clips else f"{allowed:,} of {widest.num_clips:,} clips"
     if not any(results):
-        return list(dict.fromkeys(told))
+        return told
     if scored < allowed:
         told.append(f"Exact among {among}: {scored:,} scored in full, the others proved to be below the best.")
     else:
         told.append(f"Exact among {among}: all were scored in full.")
-    return list(dict.fromkeys(told))
+    return told
 
 
 def _text(results: Sequence[Hits], most: int | None) -> str:
     encoding = _encoding()
     lines = [line for hits in results for line in hits.lines(encoding, most)]
-    return "\n".join(plain(line, "utf-8") for line in [*lines, *(remarks_of(results) if results else [])])
+    return "\n".join(plain(line, "utf-8") for line in [*lines, *remarks_of(results)])
 
 
 def _weight_cell(hit: Hit, name: str) -> str:
@@ -253,16 +253,17 @@ def _table(hits: Hits) -> str:
 
     title = "" if hits.title is None else f"<div><strong>{cell(hits.title)}</strong></div>"
     if not hits:
-        return title
+        return f'{title}<div class="soft">{cell(_why_none(hits))}</div>'
     has_match = any(hit.match is not None for hit in hits)
     head = ["", "score", *(["match"] if has_match else []), "clip", *hits[0].presence]
     rows = []
     for hit in hits[:_SHOWN]:
-        match = "–" if hit.match is None else _probability(hit.match)
+        match = "–" if hit.match is None else f"{hit.match:+.2f}"
+        name = cell(hits.name_of(hit)[-500:])
         rows.append(
             f'<tr><td class="n soft">{hit.rank}</td><td class="n">{hit.score:.3f}</td>'
             + (f'<td class="n">{match}</td>' if has_match else "")
-            + f'<td class="name" title="{cell(hit.clip_id[-500:])}">{cell(hits.name_of(hit)[-500:])}</td>'
+            + f'<td class="name" title="{cell(hit.clip_id[-500:])}"><bdi dir="ltr">{name}</bdi></td>'
             + "".join(_weight_cell(hit, name) for name in hit.presence)
             + "</tr>"
         )
@@ -273,7 +274,7 @@ def _table(hits: Hits) -> str:
 
 
 def _page(results: Sequence[Hits]) -> str:
-    remarks = "".join(f"<div>{html.escape(plain(line, 'utf-8'))}</div>" for line in remarks_of(results) if results)
+    remarks = "".join(f"<div>{html.escape(plain(line, 'utf-8'))}</div>" for line in dict.fromkeys(_how_found(results)))
     tables = "".join(map(_table, results))
     return f'<div class="scalar-hits"><style>{_STYLE}</style>{tables}<div class="soft">{remarks}</div></div>'
 

@@ -75,7 +75,7 @@ def places_of(values: torch.Tensor, ties: torch.Tensor) -> torch.LongTensor:
         `torch.LongTensor` of shape `(N, K)`, from 0.
     """
     unread = values.isnan()
-    order = sort_rows(values.nan_to_num(nan=-torch.inf), ties)
+    order = sort_rows(values.nan_to_num(nan=-torch.inf), ties.masked_fill(unread, 0))
     held = unread.byte().argsort(dim=1, stable=True)
     return torch.empty_like(order).scatter_(1, order, held)
 

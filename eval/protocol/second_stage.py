@@ -97,7 +97,7 @@ def two_stage_scores(
     candidates, values, relevant, readable = (
         found.gather(1, order) for found in (candidates, values, relevant, readable)
     )
-    places = places_of(values, (relevant & readable).byte())
+    places = places_of(values, relevant.byte())
     final = scores.double()
     top = final.amax(dim=1, keepdim=True).clamp(min=0)
     return final.scatter(1, candidates, top + candidates.shape[1] - places)
