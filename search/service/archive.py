@@ -19,15 +19,14 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from commands.errors import describe, plain
 from gallery.columns import from_utf8, lists_of, stacked, to_utf8
-from gallery.embedding import embed_captions
 from gallery.filters import ClipFacts, Filter
 from gallery.gallery import Gallery
 from gallery.hits import Hit, Hits
-from gallery.querying import NothingToCompareError
+from gallery.querying import NothingToCompareError, QueryModel
 from gallery.storage import MANIFEST
 from gallery.windows import SEGMENT, Place, place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.pairs_scalar import METHODS, WEIGHING
+from modeling_scalar.pairs_scalar import METHODS
 
 from .media import kind_of
 from .models import About, Answer, Found
@@ -185,15 +184,12 @@ class Archive:
     def __init__(
         self, folder: Path, model: PreTrainedModel, processor: ProcessorMixin, model_name: str, fingerprint: str
     ):
-        self.folder, self.lock = Path(os.path.abspath(folder)), Lock()
+        self.folder, self._asking = Path(os.path.abspath(folder)), QueryModel(model, processor)
+        self.lock, self.method = self._asking.lock, self._asking.method
         self.uploads = self.folder.with_name(self.folder.name + "-uploads")
-        self._model, self._processor = model, processor
         self._model_name, self._fingerprint = model_name, fingerprint
         self._texts: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._texts_lock, self._opening = Lock(), Lock()
-        options = {name: value for name, value in model.score_options().items() if name not in WEIGHING}
-        self.method = options.pop("method")
-        self._learned = {name: value.item() for name, value in options.items()}
         self._stamp = self._look()
         self._views: deque[View] = deque([self._open()], _VIEWS)
         self.problem: str | None = None
@@ -239,8 +235,7 @@ class Archive:
             if text in self._texts:
                 self._texts.move_to_end(text)
                 return self._texts[text]
-        with self.lock:
-            embeds = embed_captions(self._model, self._processor, [text])
+        embeds = self._asking.embed([text])
         with self._texts_lock:
             self._texts[text] = embeds
             while len(self._texts) > _TEXTS:
@@ -257,7 +252,7 @@ class Archive:
             modalities=asked.modalities,
             allowed=asked.wanted,
             per_file=asked.per_file,
-            **(query | self._learned),
+            **(query | self._asking.learned),
         )
         hits = found if isinstance(found, Hits) else found[0]
         return Answer(

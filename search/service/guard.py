@@ -132,6 +132,8 @@ class Guard:
         headers = Headers(scope=scope)
         if refusal := self._refusal(scope, headers):
             return await _refuse(send, *refusal)
+        if not scope["path"].startswith("/api/"):  # the page lies ready in memory, and waits for nothing
+            return await self._app(scope, receive, send)
         is_stream = scope["path"].startswith("/api/clips/")
         kind, most = ("stream", MOST_STREAMS) if is_stream else ("question", MOST_REQUESTS)
         if self._running[kind] >= most:

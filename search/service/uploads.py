@@ -111,13 +111,12 @@ class Receiver:
 
     def close(self) -> None:
         """Remove what was not kept."""
-        self._file.close()
-        if self._is_kept:
-            return
         try:
-            os.unlink(self._path)
-        finally:
-            self._take(-self.size)
+            self._file.close()
+        finally:  # what is buffered may find the disk full
+            if not self._is_kept:
+                self._take(-self.size)
+                os.unlink(self._path)
 
 
 class Uploads:

@@ -1,5 +1,7 @@
 """The HTTP API of the search service."""
 
+import errno
+import io
 import json
 import math
 import os
@@ -474,6 +476,7 @@ def test_what_comes_in_floods_is_told_to_ask_again(place, monkeypatch):
     monkeypatch.setattr(guard, "MOST_REQUESTS", 0)
     with TestClient(make_app(place), ADDRESS) as client:
         response = client.get("/api/gallery")
+        assert client.get("/").status_code == 200  # which asks again by itself
     assert response.status_code == 429 and int(response.headers["retry-after"]) >= 1
 
 
@@ -741,6 +744,23 @@ def test_uploads_take_up_no_more_than_is_set_aside(place):
             upload = send(client, data=b"video".ljust(45))  # the same file takes up nothing more
             assert finished(client, upload)["state"] == "done"
         send(client, data=b"video".ljust(46), code=507)
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(taking, place, monkeypatch):
+    class Full(io.BytesIO):
+        def flush(self):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self):  # which writes what is left, too
+            if not self.closed:
+                super().close()
+                self.flush()
+
+    opened = os.fdopen
+    monkeypatch.setattr(uploading.os, "fdopen", lambda number, mode: (os.close(number), Full())[1])
+    assert "disk" in send(taking, data=b"v" * 900, code=507)["error"]
+    monkeypatch.setattr(uploading.os, "fdopen", opened)
+    assert taking.service.uploads._used == 0 and not list((place / "gallery-uploads").iterdir())
 
 
 def test_no_more_files_are_kept_than_may_be(place):
