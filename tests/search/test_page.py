@@ -316,12 +316,13 @@ def test_the_token_is_asked_for_once(open_page, tmp_path):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone_in_light_and_dark(open_page, tmp_path, scheme):
     long = "a_very_long_name_without_any_space_" * 6 + ".webm"
-    contents, metadata = {long: b"x", "bell.wav": b"x"}, {"model": "m" * 300}
+    contents, metadata = {long: b"x", "bell.wav": b"x"}, {"model": "<img src=x>" + "m" * 300}
     with served(tmp_path, contents, metadata=metadata, uploads=True) as (address, _):
         page = open_page(address, viewport={"width": 320, "height": 640}, color_scheme=scheme)
         page.get_by_text("Filters").click()
         ask(page, "w" * 300)
         assert page.evaluate("document.documentElement.scrollWidth") <= 320
+        assert page.locator("img").count() == 0  # what a gallery says of itself is text, too
         inks = page.evaluate(
             "[document.body, document.querySelector('.hit'), document.querySelector('.soft')]"
             ".map(e => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor])"

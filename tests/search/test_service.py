@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 import pytest
 import torch
+from starlette.datastructures import Headers
 from starlette.testclient import TestClient
 from torch.nn.functional import normalize
 
@@ -543,6 +544,21 @@ def test_without_the_token_only_the_empty_page_is_given(place):
         given = client.post("/api/session", headers=bearer).headers["set-cookie"]
         assert SECRET not in given and "HttpOnly" in given and "SameSite=strict" in given
         assert client.get("/api/gallery").status_code == 200  # by the cookie
+
+
+@pytest.mark.parametrize(
+    "other", ['"', 'a="\\\\', "=", "b\xe9=c", "scalar", f"{guard.COOKIE}s=1", 'a="' + "\\" * 30_000 + '"']
+)
+def test_cookies_of_others_do_not_shut_anybody_out_or_keep_them_waiting(monkeypatch, other):
+    monkeypatch.setattr("http.cookies.SimpleCookie.load", lambda *_: pytest.fail("slow"))
+    token = Token(SECRET)
+
+    def knows(cookie):
+        return token.knows(Headers(raw=[(b"cookie", cookie.encode("latin-1"))]))
+
+    mine = f"{guard.COOKIE}={token.cookie}"
+    assert knows(mine) and knows(f"{other}; {mine}") and knows(f"{mine};{other}")
+    assert not knows(other) and not knows(f"{other}; {mine[:-1]}") and not knows(f"{mine}x")
 
 
 @pytest.mark.parametrize(
