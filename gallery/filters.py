@@ -234,7 +234,10 @@ class ClipFacts:
         """`torch.BoolTensor` of shape `(N,)`: of which clips the path fits a pattern, see [`Filter`]."""
         pattern = _pattern_of(glob).translate(_PLAIN)
         try:
+            # by RE2, whose time grows with the length of a name alone, whatever the pattern
             fits = pc.match_substring_regex(self._texts, f"(?s)^(?:{pattern})$")
+        except UnicodeEncodeError:  # what the pattern asks for is in no path
+            return torch.zeros(len(self.paths), dtype=torch.bool)
         except pa.ArrowInvalid as error:
             raise ValueError(f"The pattern of paths {glob!r:.80} cannot be read: {error}.") from error
         return torch.from_numpy(np.array(fits, dtype=bool))

@@ -73,6 +73,7 @@ from gallery.reranking import rerank as rerank_hits
 from gallery.screening import are_codes_of
 from gallery.storage import MANIFEST, Part, Writer, has_lost_its_manifest, read_snapshot
 from gallery.storage import verify as verify_files
+from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place, place_of_clip
 from modeling_scalar.aggregation_scalar import METHODS, query_weights
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -678,6 +679,8 @@ class Gallery:
         else:
             texts = [queries] if isinstance(queries, str) else list(queries)
             check_texts(texts)
+            if not texts:
+                return Results()
             with _LOADING:
                 model = self._query_model or self.load_model()
             if rerank is not None:
@@ -692,20 +695,15 @@ class Gallery:
 
         size, per_file = max(k, rerank or 0), per_file and self.metadata.get(SEGMENT) is not None
         found = find(embeds, size, allowed)
+        if per_file:
+            found = self._with_files(found, k, lambda place, *limits: find(embeds[place, None], *limits)[0], allowed)
         for hits, text in zip(found, texts, strict=True):
             hits.query, hits.like = text, like
-        if per_file:  # not by ever more hits: a file may have any number of windows
-            allowed = self.allowed(allowed) or Allowed(torch.ones(len(self), dtype=torch.bool))
-            for place, one in enumerate(embeds.split(1)):
-                while len(found[place].best_of_files(k)) < k:
-                    rest = find(one, size, self._outside(allowed, found[place]))[0]
-                    if not rest:
-                        break
-                    found[place] = found[place].going_on(rest)
         if rerank is not None:
             paths = {hits.place_of(hit).path for hits in found for hit in hits[:rerank]}
             names = MODALITIES if modalities is None else modalities
-            found = rerank_hits(found, model, self.files_at(paths), rerank, names, fusion_weight)
+            words = None if self.path is None else Transcripts(self.path)
+            found = rerank_hits(found, model, self.files_at(paths), rerank, names, fusion_weight, words)
             found = [hits.having(hits[:k]) for hits in found] if not per_file else found
         results = Results(hits.best_of_files(k) for hits in found) if per_file else Results(found)
         return results[0] if like is not None or isinstance(queries, str) else results
@@ -871,6 +869,31 @@ class Gallery:
         self._allowed[wanted] = found
         while len(self._allowed) > _FILTERS:
             self._allowed.pop(list(self._allowed)[0], None)  # threads may do so at once
+        return found
+
+    def _with_files(
+        self,
+        found: list[Hits],
+        k: int,
+        find: Callable[[int, int, Any], Hits],
+        allowed: torch.Tensor | Filter | Allowed | None,
+    ) -> list[Hits]:
+        """Hits of so many files, or of all; `find` asks one query again, for so many hits among some clips."""
+        if self.clips is None:  # they lie elsewhere, and none can be left out
+            sizes = [len(hits) for hits in found]
+            for place, size in enumerate(sizes):
+                while size < len(self) and len(found[place].best_of_files(k)) < k:
+                    size = min(4 * max(size, 1), len(self))
+                    found[place] = find(place, size, allowed)
+            return found
+        # Not by ever more hits: a file may have any number of windows.
+        among = self.allowed(allowed) or Allowed(torch.ones(len(self), dtype=torch.bool))
+        for place, hits in enumerate(found):
+            while len(found[place].best_of_files(k)) < k:
+                rest = find(place, max(k, len(hits)), self._outside(among, found[place]))
+                if not rest:
+                    break
+                found[place] = found[place].going_on(rest)
         return found
 
     def _outside(self, among: Allowed, hits: Hits) -> Allowed:

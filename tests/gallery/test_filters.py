@@ -37,6 +37,11 @@ def make_gallery(folder, names, seconds=None, files=(), segment=None):
     return Gallery.open(folder)
 
 
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory):
+    return make_gallery(tmp_path_factory.mktemp("paths"), PATHS)
+
+
 def named(gallery, wanted):
     """The clips that fulfil a filter, and how many are left out because something is unknown."""
     allowed = gallery.allowed(wanted)
@@ -77,8 +82,7 @@ def named(gallery, wanted):
         ("**", list(range(7))),
     ],
 )
-def test_patterns_of_paths_fit_from_any_folder_on(tmp_path, globs, places):
-    gallery = make_gallery(tmp_path, PATHS)
+def test_patterns_of_paths_fit_from_any_folder_on(gallery, globs, places):
     assert named(gallery, Filter(paths=globs)) == ([PATHS[place] for place in places], {})
 
 
@@ -111,6 +115,7 @@ def test_names_that_are_not_utf8_are_found_by_what_is_typed_for_them(tmp_path):
     assert named(gallery, Filter(paths="café"))[0] == [plain]
     assert named(gallery, Filter(paths="caf?"))[0] == named(gallery, Filter(paths="/a"))[0] == [odd, plain]
     assert named(gallery, Filter(paths="[!a]*.mp4"))[0] == [odd, plain]
+    assert named(gallery, Filter(paths="\ud800*"))[0] == []
 
 
 def test_a_pattern_takes_no_longer_than_it_has_letters(tmp_path):
