@@ -424,6 +424,8 @@ def serve(
         bool, typer.Option("--allow-uploads", help="Let the page add files, which are kept beside the gallery.")
     ] = False,
     max_upload: Annotated[float, typer.Option(min=0.001, help="Of an uploaded file, in MB.")] = 1000,
+    upload_quota: Annotated[float, typer.Option(min=0.001, help="Of all uploaded files together, in MB.")] = 20_000,
+    max_uploads: Annotated[int, typer.Option(min=1, help="How many uploaded files are kept.")] = 1000,
     model: Annotated[str | None, typer.Option(help="Where the gallery's model is now, if not where it was.")] = None,
     device: Device = None,
     model_dtype: ModelDtype = None,
@@ -468,7 +470,8 @@ def serve(
 
             reader = deepcopy(processor)
             reader.limits = limits
-            uploads = Uploads(archive, network, reader, round(1e6 * max_upload))
+            most = round(1e6 * max_upload), round(1e6 * upload_quota), max_uploads
+            uploads = Uploads(archive, network, reader, *most)
         server = make_server(build_app(archive, uploads, token, (host, *(hostname or ()))))
         show(f"{len(opened)} clips are searched at {address_of(listener)} until Ctrl-C.")
         sys.stdout.flush()

@@ -24,9 +24,9 @@ from search.indexing import EXTENSIONS
 
 from .archive import Archive, Asked, UnknownClipError
 from .guard import COOKIE, Guard, Token
-from .media import NoMediaError, RangeError, media_response, open_media
+from .media import NoMediaError, RangeError, is_known, media_response, open_media
 from .models import LONGEST_NAME, About, Answer, LikeRequest, Problem, SearchRequest, Upload
-from .uploads import RefusedError, TooManyError, Uploads
+from .uploads import NoRoomError, RefusedError, TooManyError, Uploads
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +60,11 @@ def _sentence(error: RequestValidationError) -> str:
     told = []
     for problem in error.errors()[:3]:
         where = ".".join(str(part) for part in problem["loc"] if part not in ("body", "query"))
-        told.append(f"`{where}`: {problem['msg']}" if where else problem["msg"])
-    return plain("; ".join(told)[:500], "utf-8") + "."
+        message = problem["msg"].removeprefix("Value error, ").removesuffix(".")
+        is_whole = problem["type"] == "value_error" and where == "filter"  # a sentence that says what it is about
+        told.append(f"`{where}`: {message}" if where and not is_whole else message)
+    sentence = plain("; ".join(told)[:500], "utf-8")
+    return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 def _problem(status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -70,7 +73,9 @@ def _problem(status: int, sentence: str, headers: dict[str, str] | None = None) 
 
 
 def _asked(request: SearchRequest | LikeRequest) -> Asked:
-    return Asked(request.k, request.temperature, tuple(dict.fromkeys(request.modalities)))
+    wanted = None if request.filter is None else request.filter.filter()
+    modalities = tuple(dict.fromkeys(request.modalities))
+    return Asked(request.k, request.temperature, modalities, wanted, request.per_file)
 
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -101,7 +106,7 @@ def build_app(
         An ASGI application.
     """
     page = PAGE.read_text(encoding="utf-8")
-    policy = _content_policy(page)
+    policy, version = _content_policy(page), hashlib.sha256(page.encode()).hexdigest()
     model_thread = ThreadPoolExecutor(1, "model")
     searches, readers = ThreadPoolExecutor(_SEARCHES, "search"), ThreadPoolExecutor(_READERS, "read")
 
@@ -148,7 +153,13 @@ def build_app(
     async def fault(_: Request, error: Exception) -> Response:
         return _problem(500, _FAULT)  # Starlette logs it
 
-    for kind, status in ((UnknownClipError, 404), (NoMediaError, 404), (RefusedError, 415), (ValueError, 400)):
+    for kind, status in (
+        (UnknownClipError, 404),
+        (NoMediaError, 404),
+        (RefusedError, 415),
+        (NoRoomError, 507),
+        (ValueError, 400),
+    ):
 
         @api.exception_handler(kind)
         async def refused(_: Request, error: Exception, status: int = status) -> Response:
@@ -167,9 +178,13 @@ def build_app(
         logger.error("%s", describe(error))
         return _problem(507, "The service cannot read or write on its disk; its log says more.")
 
-    @api.get("/", include_in_schema=False)
-    async def the_page() -> HTMLResponse:
-        return HTMLResponse(page, headers={"content-security-policy": policy, "cache-control": "no-cache"})
+    page_headers = {"content-security-policy": policy, "cache-control": "no-cache", "etag": f'"{version[:32]}"'}
+
+    @api.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    async def the_page(request: Request) -> Response:
+        if is_known(request.headers, page_headers["etag"]):
+            return Response(status_code=304, headers=page_headers)
+        return HTMLResponse(page, headers=page_headers)
 
     @api.get("/favicon.ico", include_in_schema=False)
     async def no_icon() -> Response:
@@ -213,6 +228,7 @@ def build_app(
         responses={
             200: {"content": {"video/*": {}, "audio/*": {}, "image/*": {}}, "description": "The file of the clip."},
             206: {"description": "The part of it that the `Range` header asked for."},
+            304: {"description": "It is the version that `If-None-Match` names."},
             404: {"model": Problem, "description": "There is no such clip, or its file is gone."},
             416: {"model": Problem, "description": "The part lies outside the file."},
         },
@@ -221,7 +237,9 @@ def build_app(
         """Play the file of a clip; of a window too it is the whole file."""
         path = await in_thread(readers, archive.path_of, key)
         opened = await in_thread(readers, open_media, path)
-        return media_response(opened, request.headers, readers)
+        return media_response(opened, request.headers, readers, is_head=request.method == "HEAD")
+
+    api.head("/api/clips/{key}/media", include_in_schema=False)(media)
 
     if uploads is not None:
 
@@ -237,6 +255,7 @@ def build_app(
             responses={
                 413: {"model": Problem, "description": "The file is too large."},
                 415: {"model": Problem, "description": "The file is of a kind that is not taken."},
+                507: {"model": Problem, "description": "What is set aside for uploaded files is used up."},
             },
         )
         async def upload(
@@ -258,16 +277,22 @@ def build_app(
                 uploads.done()
                 await asyncio.shield(in_thread(readers, receiver.close))
 
-        @api.get(
-            "/api/uploads/{upload_id}",
-            responses={404: {"model": Problem, "description": "No such file was sent lately."}},
-        )
+        unknown: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "No such file was sent."}}
+
+        @api.get("/api/uploads/{upload_id}", responses=unknown)
         async def state(upload_id: str) -> Upload:
             """How a file fares that was sent."""
-            found = uploads.state(upload_id)
-            if found is None:
-                raise HTTPException(404, "No such file was sent lately.")
-            return found
+            return known(await in_thread(readers, uploads.state, upload_id))
+
+        @api.delete("/api/uploads/{upload_id}", status_code=202, responses=unknown)
+        async def remove(upload_id: str) -> Upload:
+            """Take a file that was sent out of the gallery and off the disk; one that others sent too stays."""
+            return known(await in_thread(readers, uploads.remove, upload_id))
+
+        def known(upload: Upload | None) -> Upload:
+            if upload is None:
+                raise HTTPException(404, "No such file was sent, or it is gone.")
+            return upload
 
     return Guard(api, names, token, 0 if uploads is None else uploads.most_bytes)
 

@@ -5,9 +5,9 @@ import logging
 import os
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -19,13 +19,14 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from commands.errors import describe, plain
 from gallery.columns import from_utf8, lists_of, stacked, to_utf8
-from gallery.embedding import embed_captions
-from gallery.gallery import Gallery, Hit
-from gallery.querying import NothingToCompareError
+from gallery.filters import ClipFacts, Filter
+from gallery.gallery import Gallery
+from gallery.hits import Hit, Hits
+from gallery.querying import NothingToCompareError, QueryModel
 from gallery.storage import MANIFEST
 from gallery.windows import SEGMENT, Place, place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.pairs_scalar import METHODS, WEIGHING
+from modeling_scalar.pairs_scalar import METHODS
 
 from .media import kind_of
 from .models import About, Answer, Found
@@ -43,16 +44,10 @@ class UnknownClipError(ValueError):
     """No clip of the gallery has this key."""
 
 
-def find(gallery: Gallery, embeds: torch.Tensor, k: int, modalities: Sequence[str], **options: Any) -> Sequence[Hit]:
-    """The best clips of one query, of which only these modalities are looked at."""
-    return gallery.search(embeds, k, modalities=modalities, **options)[0]
-
-
-@lru_cache(maxsize=4096)
 def _given_name(path: str) -> str | None:
     """The name that an uploaded file was given."""
     try:
-        return Path(path + NAME_SUFFIX).read_text(encoding="utf-8")
+        return Path(path + NAME_SUFFIX).read_text(encoding="utf-8").partition("\n")[0]
     except (OSError, ValueError):
         return None
 
@@ -115,10 +110,23 @@ class View:
         below = path.removeprefix(self._root + os.sep) if self._root else path
         return plain(below, "utf-8")
 
-    def found(self, hits: Sequence[Hit]) -> list[Found]:
+    @cached_property
+    def _files(self) -> pa.StructArray:
+        """Each file of a gallery of windows, and the number of its clips."""
+        return pc.value_counts(ClipFacts(self.gallery.clips, None, True, self.gallery.modality_mask).paths)
+
+    def num_files(self, per_file: bool) -> int | None:
+        """How many files there are, if that is what is told; else `None`."""
+        return len(self._files) if per_file and self._has_windows and len(self.gallery) else None
+
+    def _num_windows(self, place: Place) -> int:
+        row = pc.index(self._files.field("values"), to_utf8(place.path)).as_py()
+        return self._files.field("counts")[row].as_py() if row >= 0 else 1
+
+    def found(self, hits: Sequence[Hit], per_file: bool = False) -> list[Found]:
         """Hits as they are told."""
         rows = self.rows_of([to_utf8(hit.clip_id) for hit in hits])
-        told = []
+        told, per_file = [], per_file and self._has_windows
         for hit in hits:
             row = rows[to_utf8(hit.clip_id)]
             table = self.gallery.clips.slice(row, 1)
@@ -140,6 +148,7 @@ class View:
                     stop=place.stop,
                     kind=kind,
                     media=None if kind is None else f"api/clips/{key}/media",
+                    num_windows=self._num_windows(place) if per_file else None,
                 )
             )
         return told
@@ -147,11 +156,14 @@ class View:
 
 @dataclass(frozen=True)
 class Asked:
-    """How a search is made: hits wanted, the temperature (None is the gallery's own), what is looked at."""
+    """How a search is made: hits wanted, the temperature (None is the gallery's own), what is looked at, which clips
+    may be found (None is all), and whether each file is told once."""
 
     k: int
     temperature: float | None
     modalities: tuple[str, ...]
+    wanted: Filter | None = None
+    per_file: bool = False
 
 
 class Archive:
@@ -172,15 +184,12 @@ class Archive:
     def __init__(
         self, folder: Path, model: PreTrainedModel, processor: ProcessorMixin, model_name: str, fingerprint: str
     ):
-        self.folder, self.lock = Path(os.path.abspath(folder)), Lock()
+        self.folder, self._asking = Path(os.path.abspath(folder)), QueryModel(model, processor)
+        self.lock, self.method = self._asking.lock, self._asking.method
         self.uploads = self.folder.with_name(self.folder.name + "-uploads")
-        self._model, self._processor = model, processor
         self._model_name, self._fingerprint = model_name, fingerprint
         self._texts: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._texts_lock, self._opening = Lock(), Lock()
-        options = {name: value for name, value in model.score_options().items() if name not in WEIGHING}
-        self.method = options.pop("method")
-        self._learned = {name: value.item() for name, value in options.items()}
         self._stamp = self._look()
         self._views: deque[View] = deque([self._open()], _VIEWS)
         self.problem: str | None = None
@@ -226,37 +235,52 @@ class Archive:
             if text in self._texts:
                 self._texts.move_to_end(text)
                 return self._texts[text]
-        with self.lock:
-            embeds = embed_captions(self._model, self._processor, [text])
+        embeds = self._asking.embed([text])
         with self._texts_lock:
             self._texts[text] = embeds
             while len(self._texts) > _TEXTS:
                 self._texts.popitem(last=False)
         return embeds
 
-    def _answer(self, view: View, asked: Asked, search: Callable[[dict[str, Any]], Sequence[Hit]]) -> Answer:
+    def _answer(self, view: View, asked: Asked, **query: Any) -> Answer:
         begun, gallery = time.monotonic(), view.gallery
         temperature = gallery.query_temperature if asked.temperature is None else asked.temperature
-        hits = search({"method": self.method, "query_temperature": temperature} | self._learned)
-        note = None
-        if not hits:
-            missing = "" if len(asked.modalities) == len(MODALITIES) else f" of {' or '.join(asked.modalities)}"
-            note = f"No clip of the {len(gallery)} in the gallery has what the score {self.method!r} needs{missing}."
-            note = note if len(gallery) else "The gallery holds no clips."
+        found = gallery.search(
+            k=asked.k,
+            query_temperature=temperature,
+            method=self.method,
+            modalities=asked.modalities,
+            allowed=asked.wanted,
+            per_file=asked.per_file,
+            **(query | self._asking.learned),
+        )
+        hits = found if isinstance(found, Hits) else found[0]
         return Answer(
-            hits=view.found(hits),
+            hits=view.found(hits, asked.per_file),
             temperature="inf" if temperature == float("inf") else temperature,
             num_clips=len(gallery),
+            num_allowed=hits.num_allowed,
+            num_scored=hits.num_scored,
+            exact=hits.exactness is None,
+            unknown=hits.unknown,
+            num_files=view.num_files(asked.per_file),
             seconds=time.monotonic() - begun,
-            note=note,
+            note=None if hits else self._why_none(hits, asked),
         )
+
+    def _why_none(self, hits: Hits, asked: Asked) -> str:
+        if not hits.num_clips:
+            return "The gallery holds no clips."
+        if not hits.num_allowed:
+            return f"The filters leave none of the {hits.num_clips} clips."
+        missing = "" if len(asked.modalities) == len(MODALITIES) else f" of {' or '.join(asked.modalities)}"
+        what = "in the gallery has" if hits.num_allowed == hits.num_clips else "that could be found has"
+        return f"No clip of the {hits.num_allowed} {what} what the score {self.method!r} needs{missing}."
 
     def search(self, text: str, asked: Asked) -> Answer:
         """The best clips of a text; the model is not asked for one that was embedded before."""
-        embeds, view = self.embed(text), self.view()
-        return self._answer(
-            view, asked, lambda options: find(view.gallery, embeds, asked.k, asked.modalities, **options)
-        )
+        embeds = self.embed(text)
+        return self._answer(self.view(), asked, queries=embeds)
 
     def _clip_of(self, key: str) -> tuple[View, str]:
         """The last state, and the stored name of a clip in it."""
@@ -275,12 +299,8 @@ class Archive:
             UnknownClipError: no clip has this key, or it has nothing of what is looked at.
         """
         view, name = self._clip_of(key)
-
-        def search(options: dict[str, Any]) -> Sequence[Hit]:
-            return view.gallery.search(k=asked.k, like=from_utf8(name), modalities=asked.modalities, **options)
-
         try:
-            return self._answer(view, asked, search)
+            return self._answer(view, asked, like=from_utf8(name))
         except NothingToCompareError as error:
             raise UnknownClipError(str(error)) from error
 
@@ -310,4 +330,4 @@ class Archive:
         )
 
 
-__all__ = ["NAME_SUFFIX", "Archive", "Asked", "UnknownClipError", "View", "find"]
+__all__ = ["NAME_SUFFIX", "Archive", "Asked", "UnknownClipError", "View"]

@@ -13,7 +13,6 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -33,6 +32,7 @@ MOST_BYTES = 2**16
 """Of a question."""
 _QUESTION_SECONDS = 20.0  # to send one
 _SILENT_SECONDS = 30.0  # between two pieces of a file
+_LEAST_RATE = 4000.0  # bytes a second of a file, on average: few can be received at once
 _RETRY_SECONDS = 1
 
 _HEADERS = {
@@ -78,11 +78,10 @@ class Token:
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.opens(secret.strip()):
             return True
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self.cookie.encode())
+        # Not by `http.cookies`: what it takes grows with the square of the length, and anybody may send this.
+        cookies = (cookie.strip().partition("=") for cookie in headers.get("cookie", "").split(";"))
+        given = next((value for name, _, value in cookies if name == COOKIE), "")
+        return hmac.compare_digest(given.encode("latin-1"), self.cookie.encode())
 
 
 def host_of(header: str) -> str | None:
@@ -131,6 +130,8 @@ class Guard:
         headers = Headers(scope=scope)
         if refusal := self._refusal(scope, headers):
             return await _refuse(send, *refusal)
+        if not scope["path"].startswith("/api/"):  # the page lies ready in memory, and waits for nothing
+            return await self._app(scope, receive, send)
         is_stream = scope["path"].startswith("/api/clips/")
         kind, most = ("stream", MOST_STREAMS) if is_stream else ("question", MOST_REQUESTS)
         if self._running[kind] >= most:
@@ -187,7 +188,8 @@ class Guard:
                 return await receive()  # which tells when the client goes
             if length.isdigit() and int(length[:_LONGEST]) > most:
                 raise HTTPException(413, f"At most {most} bytes can be sent here, got {length[:_LONGEST]}.")
-            left = _SILENT_SECONDS if is_file else _QUESTION_SECONDS - (time.monotonic() - begun)
+            left = begun - time.monotonic() + (_SILENT_SECONDS + count / _LEAST_RATE if is_file else _QUESTION_SECONDS)
+            left = min(left, _SILENT_SECONDS)
             try:
                 message = await asyncio.wait_for(receive(), max(0.0, left))
             except TimeoutError:

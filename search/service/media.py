@@ -118,6 +118,12 @@ def part_of(header: str | None, size: int) -> tuple[int, int] | None:
     return start, stop
 
 
+def is_known(headers: Headers, version: str) -> bool:
+    """Whether the client has this version already, as `If-None-Match` names it: a whole answer would be wasted."""
+    known = [name.strip().removeprefix("W/") for name in headers.get("if-none-match", "").split(",")]
+    return version in known or known == ["*"]
+
+
 async def _pieces(descriptor: int, start: int, stop: int, pool: Executor) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
     while start < stop:
@@ -140,10 +146,16 @@ class _Closing(StreamingResponse):
             os.close(self.descriptor)
 
 
-def media_response(opened: tuple[int, os.stat_result, str], headers: Headers, pool: Executor) -> Response:
+def media_response(
+    opened: tuple[int, os.stat_result, str], headers: Headers, pool: Executor, is_head: bool = False
+) -> Response:
     """Answer with an open file, which is closed afterwards, or the part of it that a `Range` header wants."""
     descriptor, status, media_type = opened
     version = f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
+    told = {"accept-ranges": "bytes", "cache-control": "private, no-cache", "etag": version}
+    if is_known(headers, version):
+        os.close(descriptor)
+        return Response(status_code=304, headers=told)
     # A part of another version of the file would be put together with those that came before.
     is_same = headers.get("if-range", version) == version
     try:
@@ -152,19 +164,16 @@ def media_response(opened: tuple[int, os.stat_result, str], headers: Headers, po
         os.close(descriptor)
         raise
     start, stop = part or (0, status.st_size)
-    told = {
-        "accept-ranges": "bytes",
-        "content-length": str(stop - start),
-        "cache-control": "private, no-cache",
-        "etag": version,
-    }
+    told["content-length"] = str(stop - start)
     if part is not None:
         told["content-range"] = f"bytes {start}-{stop - 1}/{status.st_size}"
-    response = _Closing(
-        _pieces(descriptor, start, stop, pool), 200 if part is None else 206, told, media_type=media_type
-    )
+    code = 200 if part is None else 206
+    if is_head:
+        os.close(descriptor)
+        return Response(status_code=code, headers=told, media_type=media_type)
+    response = _Closing(_pieces(descriptor, start, stop, pool), code, told, media_type=media_type)
     response.descriptor = descriptor
     return response
 
 
-__all__ = ["NoMediaError", "RangeError", "kind_of", "media_response", "open_media", "part_of"]
+__all__ = ["NoMediaError", "RangeError", "is_known", "kind_of", "media_response", "open_media", "part_of"]

@@ -1,8 +1,11 @@
 """What goes over the wire: the questions and answers of the HTTP API."""
 
-from typing import Annotated, Literal
+from datetime import date, datetime
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from gallery.filters import Filter
 
 Modality = Literal["video", "audio", "subtitle"]
 Kind = Literal["video", "audio", "image"]
@@ -11,10 +14,44 @@ LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-4, 1e4
 MOST_HITS = 100
 LONGEST_QUERY = 2000
 LONGEST_NAME = 1000
+MOST_SECONDS = 1e9
+MOST_PATHS, LONGEST_PATH = 8, 500
+
+
+def _text(value: object) -> object:
+    if not (value is None or isinstance(value, str)):
+        raise ValueError("a date as 2026-01-31 was expected, or a date and a time as 2026-01-31T18:00")
+    return value
+
+
+_Moment = Annotated[date | datetime | None, BeforeValidator(_text)]
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Wanted(_Strict):
+    """What a clip must fulfil to be found, all of it. What is not known of a clip cannot fulfil anything."""
+
+    paths: list[Annotated[str, Field(min_length=1, max_length=LONGEST_PATH)]] = Field(
+        [], max_length=MOST_PATHS, description="Patterns of which its path must fit one: `holiday/**`, `*.mkv`."
+    )
+    min_duration: float | None = Field(None, ge=0, le=MOST_SECONDS, description="Seconds; of a window its own.")
+    max_duration: float | None = Field(None, ge=0, le=MOST_SECONDS)
+    after: _Moment = Field(None, description="Its file was changed then or later; UTC without a zone.")
+    before: _Moment = Field(None, description="Its file was changed before.")
+    has: list[Modality] = Field([], max_length=3, description="Modalities that it must have.")
+    lacks: list[Modality] = Field([], max_length=3, description="Modalities that it must not have.")
+
+    @model_validator(mode="after")
+    def _can_be_fulfilled(self) -> Self:
+        self.filter()
+        return self
+
+    def filter(self) -> Filter:
+        """As the gallery takes it; a ValueError where nothing could fulfil it."""
+        return Filter(**dict(self))
 
 
 class _Asked(_Strict):
@@ -28,6 +65,8 @@ class _Asked(_Strict):
     modalities: Annotated[list[Modality], Field(min_length=1, max_length=3)] = Field(
         ["video", "audio", "subtitle"], description="What is looked at; clips that have none of it are no hits."
     )
+    filter: Wanted | None = Field(None, description="Which clips may be found; all where it is left out.")
+    per_file: bool = Field(False, description="Of a gallery of windows: each file once, by its best window.")
 
 
 class SearchRequest(_Asked):
@@ -57,6 +96,7 @@ class Found(BaseModel):
     stop: float | None = Field(description="Of a window; none for one that goes on to the end of the file.")
     kind: Kind | None = Field(description="How to play it; none where there is no file that can be played.")
     media: str | None = Field(description="Where to play it from.")
+    num_windows: int | None = Field(None, description="Of its file in the gallery, where each file is told once.")
 
 
 class Answer(BaseModel):
@@ -65,6 +105,13 @@ class Answer(BaseModel):
     hits: list[Found]
     temperature: float | Literal["inf"] = Field(description="With which modalities were weighed.")
     num_clips: int = Field(description="In the gallery.")
+    num_allowed: int = Field(description="Of these, the clips that could be hits: all, or what fulfils the filter.")
+    num_scored: int = Field(description="Clips that were scored in full; the others are proved to be no hits.")
+    exact: bool = Field(description="Whether no clip that could be a hit is better than those told.")
+    unknown: dict[Literal["duration", "date"], int] = Field(
+        description="How many clips the filter left out because what it asks for is not known of them."
+    )
+    num_files: int | None = Field(None, description="In the gallery, where each file is told once.")
     seconds: float = Field(description="Taken to answer, without the time that the request waited.")
     note: str | None = Field(None, description="Why there are no hits, where there are none.")
 
@@ -89,13 +136,13 @@ class About(BaseModel):
 class Upload(BaseModel):
     """A file on its way into the gallery."""
 
-    id: str
+    id: str = Field(description="By which it is asked for and removed: of whoever sent the file.")
     name: str
-    state: Literal["waiting", "embedding", "done", "failed"]
+    state: Literal["waiting", "embedding", "done", "failed", "removing", "removed"]
     ahead: int = Field(0, description="Files that are embedded before this one.")
     clips: int = Field(0, description="That it became: one, or a window each.")
     problems: list[str] = Field([], description="What could not be read.")
-    error: str | None = Field(None, description="Why it is not in the gallery.")
+    error: str | None = Field(None, description="Why it is not in the gallery, or why it still is.")
 
 
 class Problem(BaseModel):
@@ -114,4 +161,5 @@ __all__ = [
     "Problem",
     "SearchRequest",
     "Upload",
+    "Wanted",
 ]

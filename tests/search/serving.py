@@ -121,11 +121,13 @@ def write_gallery(
     return ids
 
 
-def make_app(place: Path, *, uploads: bool = False, secret: str | None = None, most_bytes: int = 1000, names=()):
+def make_app(
+    place: Path, *, uploads: bool = False, secret: str | None = None, most_bytes: int = 1000, names=(), **most
+):
     """The service of the gallery in a folder; `app.archive`, `app.model` and `app.uploads` are what it uses."""
     model = WordModel()
     archive = Archive(place / "gallery", model, WordProcessor(), "words", "f" * 64)
-    taken = Uploads(archive, model, WordProcessor(), most_bytes) if uploads else None
+    taken = Uploads(archive, model, WordProcessor(), most_bytes, **most) if uploads else None
     app = build_app(archive, taken, None if secret is None else Token(secret), names)
     app.archive, app.model, app.uploads = archive, model, taken
     return app

@@ -59,8 +59,8 @@ def open_page(browser):
 
 
 @contextmanager
-def served(place, contents=None, segment=None, **options):
-    write_gallery(place, contents, segment)
+def served(place, contents=None, segment=None, metadata=None, **options):
+    write_gallery(place, contents, segment, **(metadata or {}))
     app = make_app(place, **options)
     with serving(app) as address, TestClient(make_app(place), address) as client:
         app.ask = lambda path="search", **body: client.post(f"/api/{path}", json=body).json()["hits"]
@@ -111,6 +111,20 @@ def check(page, hits, on=LABELS):
             assert width == pytest.approx(whole * weight, abs=6)  # gaps are between the pieces
 
 
+def test_a_query_is_typed_and_its_hits_are_shown(open_page, tmp_path):
+    with served(tmp_path) as (address, app):
+        page = open_page(address)
+        ask(page, "a dog")
+        check(page, app.ask(query="a dog"))
+        assert ODD in shown(page) and page.locator(".hit b").count() == 0  # names are text
+        page.get_by_label("Temperature", exact=True).press("Home")
+        settled(page)
+        check(page, app.ask(query="a dog", temperature=0.001))
+        assert len(app.model.texts) == 1
+        assert "Exact among 5 clips; " in page.locator("#taken").inner_text()
+
+
+@pytest.mark.slow
 def test_clips_are_found_weighed_and_compared(open_page, tmp_path):
     with served(tmp_path) as (address, app):
         page = open_page(address)
@@ -199,6 +213,82 @@ def test_files_are_dragged_in_and_found(open_page, tmp_path):
         assert "6 clips" in page.locator("#counts").inner_text()
         page.set_input_files("#file", {"name": "chosen.wav", "mimeType": "audio/wav", "buffer": b"audio"})
         lines.nth(3).get_by_text("in the gallery: 1 clip").wait_for()
+        page.get_by_role("button", name="Remove party <1>.mp4").click()
+        lines.nth(0).get_by_text("removed").wait_for()
+        wait(page, "document.getElementById('counts').textContent.startsWith('6 clips')")
+        settled(page)
+        assert "party <1>.mp4" not in shown(page) and "chosen.wav" in shown(page)
+        page.reload()  # what this browser sent can be removed later too
+        page.get_by_role("button", name="Remove chosen.wav").click()
+        lines.get_by_text("removed").wait_for()
+        assert lines.count() == 1 and sorted(path.name for path in (tmp_path / "gallery-uploads").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_only_what_the_filters_leave_is_shown(open_page, tmp_path):
+    with served(tmp_path) as (address, app):
+        page = open_page(address, timezone_id="Asia/Tokyo")
+        asked = []
+        page.on("request", lambda request: asked.append(request) if request.method == "POST" else None)
+        ask(page, "a dog")
+        page.get_by_text("Filters").click()
+        page.get_by_label("Sound", exact=True).nth(1).select_option("no sound")
+        settled(page)
+        check(page, app.ask(query="a dog", filter={"lacks": ["audio"]}))
+        assert "Exact among 2 clips" in page.locator("#taken").inner_text()
+        assert "Filters (1 in use)" in page.locator("#filters summary").inner_text()
+        page.get_by_label("File or folder").fill("nowhere/**, s*")
+        settled(page)
+        assert shown(page) == ["silent.webm"]
+        page.get_by_label("First day").fill("2026-01-31")
+        page.get_by_label("Last day").fill("2026-01-31")
+        page.get_by_text("it is not known when they were changed").wait_for()
+        wanted = asked[-1].post_data_json["filter"]  # days of whoever looks at the page
+        assert (wanted["after"], wanted["before"]) == ("2026-01-30T15:00:00.000Z", "2026-01-31T15:00:00.000Z")
+        page.get_by_label("At least, seconds").fill("9")
+        page.get_by_label("At most, seconds").fill("2")
+        page.get_by_text("Nothing lasts at least 9 and at most 2 seconds. Swap them?").wait_for()
+        page.get_by_role("button", name="Clear").click()
+        wait(page, "!busy && document.getElementById('note').hidden")
+        check(page, app.ask(query="a dog"))
+
+
+@pytest.mark.slow
+def test_a_file_of_many_windows_does_not_crowd_out_others(open_page, tmp_path):
+    names = [f"talk.webm#t={start},{start + 1}" for start in range(12)]
+    with served(tmp_path, dict.fromkeys([*names, "short.webm"], b"x"), segment=1) as (address, app):
+        page = open_page(address)
+        ask(page, "a dog")
+        assert len(shown(page)) == 10 and page.locator("#status").inner_text() == "10 of 13 clips."
+        page.get_by_label("Each file once").check()
+        settled(page)
+        assert page.locator("#status").inner_text() == "2 of 2 files."
+        card = page.locator(".hit", has_text="talk.webm")
+        assert card.locator("p", has_text="The best of 12 windows of this file.").is_visible()
+
+
+@pytest.mark.slow
+def test_a_file_that_is_gone_is_told_from_one_that_cannot_be_played(open_page, tmp_path):
+    with served(tmp_path, {"gone.webm": b"x", "odd.webm": b"x"}) as (address, _):
+        (tmp_path / "clips" / "gone.webm").unlink()
+        page = open_page(address)
+        ask(page, "a dog")
+        page.locator(".hit", has_text="gone.webm").get_by_text("The file is gone.").wait_for()
+        odd = page.locator(".hit", has_text="odd.webm")
+        odd.get_by_text("This browser cannot play the file.").wait_for()
+        assert odd.get_by_role("link", name="Save it").get_attribute("download") == "odd.webm"
+
+
+@pytest.mark.slow
+def test_a_slow_answer_is_announced(open_page, tmp_path):
+    with served(tmp_path) as (address, _):
+        page = open_page(address)
+        page.route("**/api/search", lambda route: (page.wait_for_timeout(1500), route.continue_()), times=1)
+        page.get_by_label("What are you looking for?").fill("a dog")
+        page.keyboard.press("Enter")
+        page.get_by_text("Searching …").wait_for()
+        settled(page)
+        assert "Searching" not in page.locator("#taken").inner_text() and len(shown(page)) == 5
 
 
 @pytest.mark.slow
@@ -226,10 +316,13 @@ def test_the_token_is_asked_for_once(open_page, tmp_path):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone_in_light_and_dark(open_page, tmp_path, scheme):
     long = "a_very_long_name_without_any_space_" * 6 + ".webm"
-    with served(tmp_path, {long: b"x", "bell.wav": b"x"}, uploads=True) as (address, _):
+    contents, metadata = {long: b"x", "bell.wav": b"x"}, {"model": "<img src=x>" + "m" * 300}
+    with served(tmp_path, contents, metadata=metadata, uploads=True) as (address, _):
         page = open_page(address, viewport={"width": 320, "height": 640}, color_scheme=scheme)
+        page.get_by_text("Filters").click()
         ask(page, "w" * 300)
         assert page.evaluate("document.documentElement.scrollWidth") <= 320
+        assert page.locator("img").count() == 0  # what a gallery says of itself is text, too
         inks = page.evaluate(
             "[document.body, document.querySelector('.hit'), document.querySelector('.soft')]"
             ".map(e => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor])"

@@ -1,23 +1,29 @@
 """The HTTP API of the search service."""
 
+import errno
+import io
 import json
 import math
 import os
 import re
+import socket
 import time
+from contextlib import closing
+from datetime import UTC, datetime
 
 import pytest
 import torch
+from starlette.datastructures import Headers
 from starlette.testclient import TestClient
 from torch.nn.functional import normalize
 
-from gallery.gallery import Gallery, GalleryWriter, verify_gallery
+from gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from gallery.windows import clip_id_of
 from search.service import guard
 from search.service import uploads as uploading
 from search.service.guard import SHORTEST_TOKEN, Token, host_of
 from search.service.media import RangeError, part_of
-from tests.search.serving import PRESENCE, SECRET, make_app, vector, vectors_of, write_gallery
+from tests.search.serving import PRESENCE, SECRET, make_app, serving, vector, vectors_of, write_gallery
 
 ADDRESS = "http://127.0.0.1:8000"
 MODALITIES = ("video", "audio", "subtitle")
@@ -149,9 +155,100 @@ def test_the_schema_describes_every_answer(place):
     for path in schema["paths"].values():
         for call in path.values():
             assert call["responses"]["429"]["content"]["application/json"]["schema"]["$ref"].endswith("/Problem")
-    assert {"query", "k", "temperature", "modalities"} == set(
-        schema["components"]["schemas"]["SearchRequest"]["properties"]
-    )
+    types = {name: kind["properties"] for name, kind in schema["components"]["schemas"].items()}
+    assert {"query", "k", "temperature", "modalities", "filter", "per_file"} == set(types["SearchRequest"])
+    assert {"paths", "min_duration", "max_duration", "after", "before", "has", "lacks"} == set(types["Wanted"])
+    assert {"date", "date-time"} <= {kind.get("format") for kind in types["Wanted"]["after"]["anyOf"]}
+
+
+# Filters ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def dated(tmp_path_factory):
+    """Of a gallery that knows of all clips but one when their files were changed."""
+    folder = tmp_path_factory.mktemp("dated")
+    ids = write_gallery(folder)
+    with GalleryWriter(folder / "gallery") as writer:
+        days = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3, 4)]
+        files = zip(ids, days, strict=False)
+        writer.put_files([MediaFile(name, 1, int(day.timestamp() * 1e9), "0" * 64) for name, day in files])
+        writer.commit()
+    with TestClient(make_app(folder), ADDRESS) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names", "unknown"),
+    [
+        ({}, set(PRESENCE), 0),
+        ({"has": ["audio"]}, {"dog.webm", "cat.webm", "bell.wav"}, 0),
+        ({"has": ["audio"], "lacks": ["subtitle", "video"]}, {"bell.wav"}, 0),
+        ({"paths": ["*.wav", "clips/d*"]}, {"bell.wav", "dog.webm"}, 0),
+        ({"paths": ["clips"], "has": ["subtitle"], "after": "2026-01-01"}, {"dog.webm"}, 1),
+        ({"after": "2026-01-02", "before": "2026-01-03T00:00:01+00:00"}, {"cat.webm", "silent.webm"}, 1),
+    ],
+)
+def test_only_what_fulfils_the_filter_is_found(dated, wanted, names, unknown):
+    answer = search(dated, filter=wanted)
+    assert {hit["name"] for hit in answer["hits"]} == names
+    assert (answer["num_clips"], answer["num_allowed"]) == (5, len(names))
+    assert answer["unknown"] == ({"date": unknown} if unknown else {})
+    first = search(dated)["hits"][0]
+    like = dated.post("/api/like", json={"key": first["key"], "filter": wanted}).json()
+    assert {hit["name"] for hit in like["hits"]} == names - {first["name"]}
+
+
+def test_a_filter_that_leaves_nothing_says_so(client):
+    answer = search(client, filter={"paths": ["nowhere/**"]})
+    assert answer["hits"] == [] and answer["note"] == "The filters leave none of the 5 clips."
+    answer = search(client, filter={"min_duration": 1})
+    assert answer["unknown"] == {"duration": 5} and answer["hits"] == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ({"min_duration": 5, "max_duration": 2}, "Swap"), ({"after": "2026-02-01", "before": "2026-01-01"}, "Swap"),
+        ({"has": ["audio"], "lacks": ["audio"]}, "Choose one"), ({"lacks": list(MODALITIES)}, "every clip"),
+        ({"has": ["smell"]}, "'audio'"), ({"min_duration": -1}, "min_duration"), ({"after": "soon"}, "after"),
+        ({"after": 3}, "2026-01-31"), ({"paths": ["/"]}, "holiday"), ({"paths": [""]}, "paths"),
+        ({"paths": ["a" * 501]}, "paths"), ({"paths": ["a"] * 9}, "paths"), ({"size": 3}, "size"), ([], "filter"),
+        ({"min_duration": 1e300}, "min_duration"), ({"paths": "*.mp4"}, "list"), ({"after": "2026-13-01"}, "after"),
+        ({"before": "9999-12-31T23:59-14:00"}, "UTC"),
+    ],
+)  # fmt: skip
+def test_a_senseless_filter_is_refused(client, wanted, told):
+    sentence = search(client, code=422, filter=wanted)["error"]
+    assert told.lower() in sentence.lower() and sentence[-1] in ".?" and sentence[-2] not in ".?"
+
+
+def test_a_hostile_pattern_is_answered(client):
+    hostile = ("*a" * 249, "[" * 500, "**/" * 166, "[!]]" * 100, "(a+)+$", "\\" * 99, "\0", "[z-a]", "{1000}" * 80)
+    for pattern in hostile:
+        response = client.post("/api/search", json={"query": "a", "filter": {"paths": [pattern]}})
+        assert response.status_code in (200, 400, 422), pattern
+
+
+def test_an_answer_says_how_exact_it_is(client):
+    answer = search(client, k=1)
+    assert answer["exact"] and 1 <= answer["num_scored"] <= answer["num_allowed"] == answer["num_clips"] == 5
+
+
+def test_each_file_is_told_once_where_that_is_asked_for(tmp_path):
+    names = [clip_id_of(name, (start, start + 1)) for name in ("talk.webm", "song.webm") for start in range(9)]
+    write_gallery(tmp_path, dict.fromkeys([*names, "short.webm"], b"x"), segment=1)
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+        every, each = search(client, k=20), search(client, k=10, per_file=True)
+        assert len(every["hits"]) == 19 and every["num_files"] is None and every["hits"][0]["num_windows"] is None
+        best = {}
+        for hit in every["hits"]:
+            best.setdefault(hit["name"], hit["key"])
+        assert {hit["name"]: hit["key"] for hit in each["hits"]} == best and each["num_files"] == 3
+        counts = {hit["name"]: hit["num_windows"] for hit in each["hits"]}
+        assert counts == {"talk.webm": 9, "song.webm": 9, "short.webm": 1}
+        (only,) = search(client, per_file=True, filter={"paths": ["song*"]})["hits"]
+        assert (only["rank"], only["name"]) == (1, "song.webm")
 
 
 # Files --------------------------------------------------------------------------------------------------------------
@@ -178,6 +275,29 @@ def test_a_clip_is_played_in_parts(client):
     outside = client.get(address, headers={"range": f"bytes={len(data)}-"})
     assert outside.status_code == 416 and outside.headers["content-range"] == f"bytes */{len(data)}"
     assert str(len(data)) in outside.json()["error"]
+
+
+def test_what_a_browser_has_already_is_not_sent_again(client):
+    for address in ("/", media_of(client, "dog.webm")):
+        whole = client.get(address)
+        version = whole.headers["etag"]
+        for known in (version, f"W/{version}", f'"another", {version}', "*"):
+            response = client.get(address, headers={"if-none-match": known, "range": "bytes=0-1"})
+            assert (response.status_code, response.content) == (304, b"") and response.headers["etag"] == version
+        for other in ('"another"', version.strip('"'), ""):
+            assert client.get(address, headers={"if-none-match": other}).status_code == 200
+
+
+def test_the_head_of_a_file_is_told_without_reading_it(client, monkeypatch):
+    address = media_of(client, "dog.webm")
+    for headers in ({}, {"range": "bytes=3-5"}, {"if-none-match": "*"}):
+        whole = client.get(address, headers=headers)
+        with monkeypatch.context() as patched:
+            patched.setattr("search.service.media._pieces", lambda *_: pytest.fail("read"))
+            head = client.head(address, headers=headers)
+        assert head.status_code == whole.status_code and dict(head.headers) == dict(whole.headers)
+    assert client.head("/").headers["etag"] == client.get("/").headers["etag"]
+    assert client.head("/api/clips/0-0/media").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -359,6 +479,7 @@ def test_what_comes_in_floods_is_told_to_ask_again(place, monkeypatch):
     monkeypatch.setattr(guard, "MOST_REQUESTS", 0)
     with TestClient(make_app(place), ADDRESS) as client:
         response = client.get("/api/gallery")
+        assert client.get("/").status_code == 200  # which asks again by itself
     assert response.status_code == 429 and int(response.headers["retry-after"]) >= 1
 
 
@@ -393,7 +514,10 @@ def test_names_that_are_made_to_lead_here_are_refused(client, host, code):
 def test_pages_of_other_sites_get_no_answer(place, headers):
     with TestClient(make_app(place, uploads=True), ADDRESS) as client:
         media = media_of(client, "dog.webm")
-        for method, path in (("POST", "/api/search"), ("POST", "/api/uploads?name=a.mp4"), ("GET", f"/{media}")):
+        for method, path in (
+            ("POST", "/api/search"), ("POST", "/api/uploads?name=a.mp4"), ("GET", f"/{media}"), ("HEAD", f"/{media}"),
+            ("DELETE", "/api/uploads/0"), ("OPTIONS", "/api/uploads/0"),
+        ):  # fmt: skip
             response = client.request(method, path, headers=headers, content=b"video")
             assert response.status_code == 403 and "access-control-allow-origin" not in response.headers
         own = {"origin": ADDRESS, "sec-fetch-site": "same-origin"}
@@ -407,6 +531,7 @@ def test_without_the_token_only_the_empty_page_is_given(place):
         for method, path in (
             ("GET", "/api/gallery"), ("POST", "/api/search"), ("POST", "/api/like"), ("GET", "/api/clips/0-0/media"),
             ("POST", "/api/uploads?name=a.mp4"), ("GET", "/api/uploads/0"), ("GET", "/api/openapi.json"),
+            ("DELETE", "/api/uploads/0"), ("HEAD", "/api/clips/0-0/media"),
         ):  # fmt: skip
             for given in (None, "Bearer", "Bearer wrong", f"Basic {SECRET}", f"Bearer {SECRET}x", "Bearer \xe9"):
                 headers = {} if given is None else {"authorization": given.encode("latin-1")}
@@ -419,6 +544,47 @@ def test_without_the_token_only_the_empty_page_is_given(place):
         given = client.post("/api/session", headers=bearer).headers["set-cookie"]
         assert SECRET not in given and "HttpOnly" in given and "SameSite=strict" in given
         assert client.get("/api/gallery").status_code == 200  # by the cookie
+
+
+@pytest.mark.parametrize(
+    "other", ['"', 'a="\\\\', "=", "b\xe9=c", "scalar", f"{guard.COOKIE}s=1", 'a="' + "\\" * 30_000 + '"']
+)
+def test_cookies_of_others_do_not_shut_anybody_out_or_keep_them_waiting(monkeypatch, other):
+    monkeypatch.setattr("http.cookies.SimpleCookie.load", lambda *_: pytest.fail("slow"))
+    token = Token(SECRET)
+
+    def knows(cookie):
+        return token.knows(Headers(raw=[(b"cookie", cookie.encode("latin-1"))]))
+
+    mine = f"{guard.COOKIE}={token.cookie}"
+    assert knows(mine) and knows(f"{other}; {mine}") and knows(f"{mine};{other}")
+    assert not knows(other) and not knows(f"{other}; {mine[:-1]}") and not knows(f"{mine}x")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/gallery", "/%61pi/gallery", "/api/gallery/", "//api/gallery", "/./api/gallery", "/x/../api/gallery",
+        "/API/gallery", "/api//gallery", "/api/gallery?x=/", "/;/api/gallery", "/api%2Fgallery", "/api/gallery%00",
+        "http://127.0.0.1/api/gallery", "/api/session/../gallery", "/\\api/gallery",
+    ],
+)  # fmt: skip
+def test_no_spelling_of_a_path_leads_around_the_token(guarded, path):
+    host, port = guarded
+    with closing(socket.create_connection((host, port))) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        connection.settimeout(10)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert re.match(rb"HTTP/1.1 (307|400|401|404)", answer) and b"num_clips" not in answer
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """The address of a service with a token."""
+    folder = tmp_path_factory.mktemp("guarded")
+    write_gallery(folder)
+    with serving(make_app(folder, secret=SECRET)) as address:
+        yield "127.0.0.1", int(address.rsplit(":", 1)[1].strip("/"))
 
 
 def test_a_token_must_be_long_and_can_be_sent():
@@ -519,6 +685,110 @@ def test_the_kind_that_a_file_claims_to_be_is_not_trusted(taking):
     assert taking.get(media).headers["content-type"] == "audio/wav"
 
 
+def removed(client, upload):
+    response = client.delete(f"/api/uploads/{upload['id']}")
+    assert response.status_code == 202, response.text
+    found, stop = response.json(), time.monotonic() + 20
+    while found["state"] == "removing":
+        assert time.monotonic() < stop
+        time.sleep(0.01)
+        found = client.get(f"/api/uploads/{upload['id']}").json()
+    return found
+
+
+def test_who_sent_a_file_can_remove_it_and_nothing_else(taking, place):
+    upload = finished(taking, send(taking))
+    clips = {path: path.read_bytes() for path in (place / "clips").iterdir()}
+    hit = next(hit for hit in search(taking, query="video", k=6)["hits"] if hit["name"] == "party.mp4")
+    for other in ("0" * 32, "..", "%2e%2e%2fclips%2fdog.webm", upload["id"][:-1], hit["key"]):
+        assert taking.delete(f"/api/uploads/{other}").status_code in (404, 405)
+    assert upload["id"] not in json.dumps(search(taking, query="video", k=6))  # who finds it did not send it
+    assert removed(taking, upload)["state"] == "removed"
+    assert {hit["name"] for hit in search(taking)["hits"]} == set(PRESENCE)
+    assert taking.get(hit["media"]).status_code == 404 and not list((place / "gallery-uploads").iterdir())
+    assert {path: path.read_bytes() for path in (place / "clips").iterdir()} == clips
+    assert removed(taking, upload)["state"] == "removed"  # once more
+    verify_gallery(place / "gallery")
+    assert finished(taking, send(taking, "again.mp4"))["state"] == "done"
+    assert "again.mp4" in {hit["name"] for hit in search(taking, k=6)["hits"]}
+
+
+def test_a_file_that_others_sent_too_stays_until_all_removed_it(taking, place):
+    first, second = (finished(taking, send(taking, name)) for name in ("first.mp4", "second.mp4"))
+    assert removed(taking, first)["state"] == "removed"
+    assert len(Gallery.open(place / "gallery")) == len(PRESENCE) + 1
+    assert removed(taking, second)["state"] == "removed"
+    assert len(Gallery.open(place / "gallery")) == len(PRESENCE) and not list((place / "gallery-uploads").iterdir())
+
+
+def test_a_file_that_waits_can_be_removed_and_a_later_service_knows_who_sent_what(place):
+    app = make_app(place, uploads=True)
+    with TestClient(app, ADDRESS) as client:
+        with app.archive.lock:  # the model is busy
+            sent = [send(client, data=b"video %d" % number) for number in range(3)]
+            assert client.delete(f"/api/uploads/{sent[2]['id']}").json()["state"] == "removing"
+        assert removed(client, sent[2])["state"] == "removed"
+        assert {finished(client, upload)["state"] for upload in sent[:2]} == {"done"}
+    with TestClient(make_app(place, uploads=True), ADDRESS) as client:
+        told = client.get(f"/api/uploads/{sent[0]['id']}").json()
+        assert (told["name"], told["state"]) == ("party.mp4", "done")
+        assert removed(client, sent[0])["state"] == "removed"
+    assert len(verify_gallery(place / "gallery")[0]) == len(PRESENCE) + 1
+
+
+def test_a_file_is_not_removed_while_another_process_writes_to_the_gallery(taking, place):
+    upload = finished(taking, send(taking))
+    with GalleryWriter(place / "gallery"):
+        told = removed(taking, upload)
+    assert told["state"] == "done" and "writ" in told["error"]
+    assert removed(taking, upload)["state"] == "removed"
+
+
+def test_uploads_take_up_no_more_than_is_set_aside(place):
+    options = {"uploads": True, "most_bytes": 100, "quota": 150}
+    with TestClient(make_app(place, **options), ADDRESS) as client:
+        kept = finished(client, send(client, data=b"video".ljust(90)))
+        for data in (b"video".ljust(61), iter([b"video", b" " * 56])):
+            assert "150 bytes" in send(client, data=data, code=507)["error"]
+        assert len(list((place / "gallery-uploads").iterdir())) == 2
+        for _ in range(3):  # in which nothing can be read
+            finished(client, send(client, data=b"nothing".ljust(60)))
+        finished(client, send(client, data=b"audio".ljust(60)))
+        send(client, data=b"video", code=507)
+    with TestClient(make_app(place, **options), ADDRESS) as client:
+        send(client, data=b"video", code=507)  # a later service counts what is there
+        assert removed(client, kept)["state"] == "removed"
+        for _ in range(2):
+            upload = send(client, data=b"video".ljust(45))  # the same file takes up nothing more
+            assert finished(client, upload)["state"] == "done"
+        send(client, data=b"video".ljust(46), code=507)
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(taking, place, monkeypatch):
+    class Full(io.BytesIO):
+        def flush(self):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self):  # which writes what is left, too
+            if not self.closed:
+                super().close()
+                self.flush()
+
+    opened = os.fdopen
+    monkeypatch.setattr(uploading.os, "fdopen", lambda number, mode: (os.close(number), Full())[1])
+    assert "disk" in send(taking, data=b"v" * 900, code=507)["error"]
+    monkeypatch.setattr(uploading.os, "fdopen", opened)
+    assert taking.service.uploads._used == 0 and not list((place / "gallery-uploads").iterdir())
+
+
+def test_no_more_files_are_kept_than_may_be(place):
+    with TestClient(make_app(place, uploads=True, most_files=2), ADDRESS) as client:
+        sent = [finished(client, send(client, data=b"video %d" % number)) for number in range(2)]
+        assert "2" in send(client, data=b"video more", code=507)["error"]
+        removed(client, sent[0])
+        assert finished(client, send(client, data=b"video more"))["state"] == "done"
+
+
 def test_files_that_wait_are_few(taking, monkeypatch):
     with taking.service.archive.lock:  # the model is busy
         states = [taking.post(f"/api/uploads?name={n}.mp4", content=b"video %d" % n).status_code for n in range(40)]
@@ -538,6 +808,30 @@ def test_a_gallery_that_another_process_writes_to_refuses_the_upload(taking, pla
         upload = finished(taking, send(taking))
     assert upload["state"] == "failed" and "writ" in upload["error"]
     assert finished(taking, send(taking))["state"] == "done"  # once more, later
+
+
+@pytest.mark.parametrize(
+    "name", ["a\nb\u2028c.mp4", "\x1b[31m.mp4", "\u202egnp.mp4", "..\\..\\a.mp4", "a" * 990 + ".mp4"]
+)
+def test_a_hostile_name_is_one_line_of_harmless_text(taking, place, name):
+    upload = finished(taking, send(taking, name))
+    shown = next(hit["name"] for hit in search(taking, k=6)["hits"] if hit["name"] not in PRESENCE)
+    assert shown == upload["name"] and shown.isprintable() and shown.endswith(".mp4")
+    (note,) = (place / "gallery-uploads").glob("*.name")
+    assert note.read_text().split("\n") == [shown, upload["id"]]
+    assert removed(taking, upload)["state"] == "removed"
+
+
+def test_what_lies_in_the_folder_of_uploads_by_chance_is_left_alone(place):
+    folder = place / "gallery-uploads"
+    folder.mkdir()
+    (folder / ("0" * 64 + ".mp4")).symlink_to(place / "clips" / "dog.webm")
+    (folder / ("0" * 64 + ".mp4.name")).write_text("dog\nmine")
+    (folder / "notes.mp4").write_bytes(b"x" * 999)
+    with TestClient(make_app(place, uploads=True, quota=1000), ADDRESS) as client:
+        assert client.delete("/api/uploads/mine").status_code == 404
+        assert finished(client, send(client))["state"] == "done"
+    assert (place / "clips" / "dog.webm").is_file() and (folder / "notes.mp4").is_file()
 
 
 def test_what_a_killed_service_left_is_cleared_away(place):

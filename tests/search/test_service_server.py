@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import signal
 import socket
 import time
@@ -77,6 +78,24 @@ def test_who_does_not_send_the_body_is_told_so(address, monkeypatch):
     monkeypatch.setattr("search.service.guard._QUESTION_SECONDS", 0.1)
     with closing(socket.create_connection(address)) as connection:
         assert answer_to(connection, HEAD + BODY[:3]).startswith(b"HTTP/1.1 408")
+
+
+def test_a_file_that_trickles_does_not_keep_others_waiting_for_long(tmp_path, monkeypatch):
+    monkeypatch.setattr("search.service.guard._SILENT_SECONDS", 0.15)
+    write_gallery(tmp_path)
+    head = b"POST /api/uploads?name=a.mp4 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n"
+    with (
+        serving(make_app(tmp_path, uploads=True)) as address,
+        closing(socket.create_connection(place_of(address))) as c,
+    ):
+        c.sendall(head)
+        for _ in range(99):  # never silent, and late done
+            if select.select([c], [], [], 0.03)[0]:
+                break
+            c.sendall(b"v")
+        c.settimeout(10)
+        assert c.recv(1000).startswith(b"HTTP/1.1 408")
+        assert not list((tmp_path / "gallery-uploads").iterdir())
 
 
 def test_who_sends_on_after_a_refusal_is_left(address, monkeypatch):
