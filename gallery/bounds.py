@@ -1,0 +1,156 @@
+"""Vectors that bound a clip's score from above, for every query at every temperature: what a vector engine can search.
+
+A score that weighs modalities by the query is no inner product with one vector. But it never exceeds the largest inner
+product with at most seven that depend on the clip alone, one for each set S of what it has:
+
+1. Softmax keeps the order of cosines. With modalities in an order in which weights fall, w_1 >= w_2 >= w_3, the
+   centroid is a mean, by weights i (w_i - w_{i+1}) >= 0, of the centroids f_1, f_2, f_3 of the first one, two and three.
+2. So it is a sum of e_i = f_i / |f_i| by weights v_i >= 0, which is no shorter than rho sum_i v_i, with rho the
+   distance of the convex hull of e_1, e_2, e_3 from 0. The numerator is sum_i v_i <t, e_i>.
+3. The score is therefore at most max_i <t, e_i> / rho, or 0 where all of these are negative. In which order the query
+   puts the modalities is not known beforehand: for each S, rho is the least over all orders that begin with S.
+
+The temperature is nowhere in it, and neither is a mask: leaving modalities out leaves fewer sets and fewer orders.
+docs/scale.md has the proof in full, with scales and offsets of modalities and norms that are clamped.
+
+Shapes: N clips, D dimensions, R rows of a clip.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+import torch
+
+from modeling_scalar.configuration_scalar import MODALITIES
+
+_SETS = [number for number in range(1, 2 ** len(MODALITIES))]  # bit m: whether modality m is in the set
+_HAS = torch.tensor([[bool(number >> place & 1) for place in range(len(MODALITIES))] for number in _SETS])  # (7, 3)
+_CHAINS = torch.tensor(
+    [
+        [sum(1 << place for place in order[: end + 1]) - 1 for end in range(len(order))]
+        for order in permutations(range(len(MODALITIES)))
+    ]
+)  # (6, 3): of each order, the places in `_SETS` of its first one, two and three
+
+_LONGEST = 1.01  # of a query
+_TINY = 1e-12  # more than what float64 leaves open of squares near 1
+_MORE = 1e-9  # more than what float64 leaves open of a score
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """
+    The rows of each clip.
+
+    Args:
+        rows (`torch.DoubleTensor` of shape `(N, R, D)`), offsets (`torch.DoubleTensor` of shape `(N, R)`): no score of
+            a text t is more than the largest of `rows @ t + offsets`, where that is above 0.
+        is_used (`torch.BoolTensor` of shape `(N, R)`): the others belong to sets of what the clip has not.
+    """
+
+    rows: torch.Tensor
+    offsets: torch.Tensor
+    is_used: torch.Tensor
+
+
+def _radius(first: torch.Tensor, second: torch.Tensor, third: torch.Tensor) -> torch.Tensor:
+    """The squared radius of the smallest ball around three points, by their squared distances."""
+    longest = torch.maximum(torch.maximum(first, second), third)
+    acute = first + second + third > 2 * longest
+    # 16 times the squared area; the ball around an acute triangle is between those of a line and of equal sides.
+    area = 4 * first * second - (first + second - third).square()
+    around = (first * second * third / area).nan_to_num(math.inf, math.inf, math.inf)
+    return torch.where(acute, around.clamp(longest / 4, longest / 3), longest / 4)
+
+
+def bound_vectors(
+    modality_embeds: torch.Tensor,
+    modality_mask: torch.Tensor,
+    min_norm: float,
+    modality_scale: Sequence[float] | None = None,
+    modality_offset: Sequence[float] | None = None,
+) -> Bounds:
+    """
+    Compute the vectors that bound the scores of clips.
+
+    Args:
+        modality_embeds (`torch.Tensor` of shape `(N, 3, D)`): as they are stored; what is absent does not count.
+        modality_mask (`torch.BoolTensor` of shape `(N, 3)`): what each clip has.
+        min_norm (`float`): what the norm of a centroid is clamped to.
+        modality_scale, modality_offset (three `float`, *optional*): of the cosines of each modality.
+
+    Returns:
+        [`Bounds`], with R = 7, or 14 where there are offsets: scores may all be negative then, and half of the rows
+        bound those.
+    """
+    embeds = torch.where(modality_mask[..., None], modality_embeds.double(), 0)
+    mean = _HAS / _HAS.sum(1, keepdim=True).double()  # (7, 3)
+    is_used = ~(_HAS & ~modality_mask[:, None]).any(-1)  # (N, 7)
+    centroids = torch.einsum("sm,nmd->nsd", mean, embeds)
+    norms = torch.linalg.vector_norm(centroids, dim=-1)
+    clamped = norms.clamp(min=min_norm)
+    flags = centroids / clamped[..., None]
+    # From here: how far the hull of the flags of each order is from 0. They are unit vectors, so that its nearest
+    # point is the centre of the smallest ball around them. Sets that the clip lacks repeat the last one it has.
+    gram = flags @ flags.mT
+    squares = gram.diagonal(dim1=1, dim2=2)
+    apart = (squares[:, :, None] + squares[:, None] - 2 * gram).clamp(min=0)  # (N, 7, 7)
+    least = norms.new_ones(is_used.shape)  # rho squared of each set
+    for chain in _CHAINS:
+        there = is_used[:, chain]  # (N, 3), and those after the first that is not there are not there either
+        place = torch.where(there, chain, chain[0])
+        place[:, 2] = torch.where(there[:, 2], place[:, 2], place[:, 1])
+        sides = [apart[torch.arange(len(apart)), place[:, m], place[:, n]] for m, n in ((0, 1), (0, 2), (1, 2))]
+        vanishes = ((norms[:, chain] < min_norm) & there).any(1)
+        rho = (1 - _radius(*sides) - _TINY).clamp(min=0).masked_fill(vanishes, 0)
+        least[:, chain] = torch.where(there, torch.minimum(least[:, chain], rho[:, None]), least[:, chain])
+    # No centroid counts as shorter than `min_norm`, and none of its parts is longer than the clip's vectors.
+    longest = torch.linalg.vector_norm(embeds, dim=-1).amax(1).clamp(min=1)
+    rho = torch.maximum(least.sqrt(), min_norm / longest[:, None])
+    scale = torch.ones(len(MODALITIES)) if modality_scale is None else torch.as_tensor(modality_scale)
+    rows = torch.einsum("sm,nmd->nsd", mean * scale.double(), embeds) / clamped[..., None]
+    if modality_offset is None:
+        return Bounds(rows / rho[..., None], torch.zeros_like(rho), is_used)
+    offsets = mean @ torch.as_tensor(modality_offset).double() / clamped
+    return Bounds(
+        torch.cat([rows / rho[..., None], rows], dim=1),
+        torch.cat([offsets / rho, offsets], dim=1),
+        torch.cat([is_used, is_used], dim=1),
+    )
+
+
+def stored_bounds(bounds: Bounds, dtype: torch.dtype) -> torch.Tensor:
+    """
+    Round bounds up to what an engine stores, `(N, R, D + 1)`, for queries that end in 1.
+
+    The last coordinate holds the offset, and by how much the product of the others may fall short: because the row is
+    rounded, because the query is, as an engine with rows in half precision does, and because float32 adds with errors.
+    So the products that an engine computes are bounds, whatever it rounds.
+
+    Args:
+        bounds ([`Bounds`]).
+        dtype (`torch.dtype`): `torch.float16` or `torch.float32`.
+
+    Raises:
+        ValueError: a number is too large for `dtype`.
+    """
+    rows = bounds.rows.to(dtype)
+    norm = torch.linalg.vector_norm(rows.double(), dim=-1)
+    lost = torch.linalg.vector_norm(rows.double() - bounds.rows, dim=-1)
+    dim = rows.shape[-1]
+    adding = (dim + 8) * 2.0**-23
+    rounding = 2.0**-11 + math.sqrt(dim) * 2.0**-25 if dtype == torch.float16 else 2.0**-24
+    last = bounds.offsets + _LONGEST * (lost + norm * (rounding + adding)) + bounds.offsets.abs() * adding + _MORE
+    numbers = last.numpy() * (1 + np.sign(last.numpy()) * adding)
+    up = numbers.astype(np.float16 if dtype == torch.float16 else np.float32)
+    up = np.where(up < numbers, np.nextafter(up, up.dtype.type(np.inf)), up)
+    stored = torch.cat([rows, torch.from_numpy(up)[..., None]], dim=-1)
+    if not stored[bounds.is_used].isfinite().all():
+        raise ValueError(f"Bounds of clips are too large for {dtype}. Convert the gallery with `--dtype float32`.")
+    return stored
+
+
+__all__ = ["Bounds", "bound_vectors", "stored_bounds"]
