@@ -4,7 +4,7 @@ A score that weighs modalities by the query is no inner product with one vector.
 product with at most seven that depend on the clip alone, one for each set S of what it has:
 
 1. Softmax keeps the order of cosines. With modalities in an order in which weights fall, w_1 >= w_2 >= w_3, the
-   centroid is a mean, by weights i (w_i - w_{i+1}) >= 0, of the centroids f_1, f_2, f_3 of the first one, two and three.
+   centroid is a mean, by weights i (w_i - w_{i+1}) >= 0, of the means f_1, f_2, f_3 of the first one, two and three.
 2. So it is a sum of e_i = f_i / |f_i| by weights v_i >= 0, which is no shorter than rho sum_i v_i, with rho the
    distance of the convex hull of e_1, e_2, e_3 from 0. The numerator is sum_i v_i <t, e_i>.
 3. The score is therefore at most max_i <t, e_i> / rho, or 0 where all of these are negative. In which order the query
@@ -98,26 +98,25 @@ def bound_vectors(
     gram = flags @ flags.mT
     squares = gram.diagonal(dim1=1, dim2=2)
     apart = (squares[:, :, None] + squares[:, None] - 2 * gram).clamp(min=0)  # (N, 7, 7)
-    least = norms.new_ones(is_used.shape)  # rho squared of each set
+    least = norms.new_ones(is_used.shape)  # rho of each set
     for chain in _CHAINS:
         there = is_used[:, chain]  # (N, 3), and those after the first that is not there are not there either
         place = torch.where(there, chain, chain[0])
         place[:, 2] = torch.where(there[:, 2], place[:, 2], place[:, 1])
         sides = [apart[torch.arange(len(apart)), place[:, m], place[:, n]] for m, n in ((0, 1), (0, 2), (1, 2))]
-        vanishes = ((norms[:, chain] < min_norm) & there).any(1)
-        rho = (1 - _radius(*sides) - _TINY).clamp(min=0).masked_fill(vanishes, 0)
-        least[:, chain] = torch.where(there, torch.minimum(least[:, chain], rho[:, None]), least[:, chain])
-    # No centroid counts as shorter than `min_norm`, and none of its parts is longer than the clip's vectors.
-    longest = torch.linalg.vector_norm(embeds, dim=-1).amax(1).clamp(min=1)
-    rho = torch.maximum(least.sqrt(), min_norm / longest[:, None])
+        rho = (1 - _radius(*sides) - _TINY).clamp(min=0).sqrt()
+        # Where that is next to nothing, the norm of the centroid is at least what it is clamped to.
+        vanishes = ((norms[:, chain] < min_norm) & there).any(1) | (rho < min_norm)
+        rho = torch.where(vanishes[:, None], min_norm / clamped[:, chain], rho[:, None])
+        least[:, chain] = torch.where(there, torch.minimum(least[:, chain], rho), least[:, chain])
     scale = torch.ones(len(MODALITIES)) if modality_scale is None else torch.as_tensor(modality_scale)
     rows = torch.einsum("sm,nmd->nsd", mean * scale.double(), embeds) / clamped[..., None]
     if modality_offset is None:
-        return Bounds(rows / rho[..., None], torch.zeros_like(rho), is_used)
+        return Bounds(rows / least[..., None], torch.zeros_like(least), is_used)
     offsets = mean @ torch.as_tensor(modality_offset).double() / clamped
     return Bounds(
-        torch.cat([rows / rho[..., None], rows], dim=1),
-        torch.cat([offsets / rho, offsets], dim=1),
+        torch.cat([rows / least[..., None], rows], dim=1),
+        torch.cat([offsets / least, offsets], dim=1),
         torch.cat([is_used, is_used], dim=1),
     )
 
@@ -145,7 +144,8 @@ def stored_bounds(bounds: Bounds, dtype: torch.dtype) -> torch.Tensor:
     rounding = 2.0**-11 + math.sqrt(dim) * 2.0**-25 if dtype == torch.float16 else 2.0**-24
     last = bounds.offsets + _LONGEST * (lost + norm * (rounding + adding)) + bounds.offsets.abs() * adding + _MORE
     numbers = last.numpy() * (1 + np.sign(last.numpy()) * adding)
-    up = numbers.astype(np.float16 if dtype == torch.float16 else np.float32)
+    with np.errstate(over="ignore"):  # of what is told below
+        up = numbers.astype(np.float16 if dtype == torch.float16 else np.float32)
     up = np.where(up < numbers, np.nextafter(up, up.dtype.type(np.inf)), up)
     stored = torch.cat([rows, torch.from_numpy(up)[..., None]], dim=-1)
     if not stored[bounds.is_used].isfinite().all():

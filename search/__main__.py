@@ -1,4 +1,4 @@
-"""The command line: `python -m search index`, `query`, `serve`, `info`, `verify`, `compact` and `convert`.
+"""The command line: `python -m search index`, `query`, `push`, `serve`, `info`, `verify`, `compact` and `convert`.
 
 Libraries load inside the commands, so that `--help` is quick.
 """
@@ -37,6 +37,10 @@ app = typer.Typer(
 )  # fmt: skip
 
 _Gallery = Annotated[Path, typer.Argument(help="Folder of the gallery.")]
+_Place = Annotated[
+    str,
+    typer.Argument(metavar="GALLERY", help="Folder of the gallery, or the address of a collection that `push` made."),
+]
 
 _DEFAULT_MODEL = "google/embeddinggemma-2"
 _INTERVAL = 5.0
@@ -341,9 +345,22 @@ def index(
         raise typer.Exit(1)
 
 
+def _open(place: str) -> "Gallery":
+    """The gallery in a folder, or in a vector engine."""
+    from gallery.gallery import Gallery
+
+    from .engine.address import is_address, parse_address
+
+    if not is_address(place):
+        return Gallery.open(place)
+    from .engine.asking import EngineGallery
+
+    return EngineGallery.at(parse_address(place))
+
+
 @app.command()
 def query(
-    gallery: _Gallery,
+    gallery: _Place,
     texts: Annotated[list[str], typer.Argument(help="One or more queries.")],
     k: Annotated[int, typer.Option("--k", min=1, help="Hits per query.")] = 5,
     model: Annotated[str | None, typer.Option(help="Where the gallery's model is now, if not where it was.")] = None,
@@ -364,7 +381,6 @@ def query(
     from dataclasses import asdict
 
     from gallery.embedding import embed_captions
-    from gallery.gallery import Gallery
     from gallery.provenance import model_folder
     from gallery.windows import SEGMENT, Place, place_of_clip
     from modeling_scalar import load_model
@@ -376,7 +392,7 @@ def query(
     _check_queries(texts)
     if not seen or not set(mask or ()) <= set(MODALITIES):
         raise ValueError(f"--mask takes one or two of {', '.join(MODALITIES)}, got {', '.join(mask or ())}.")
-    opened = Gallery.open(gallery)
+    opened = _open(gallery)
     model = model or opened.model
     if model is None:
         raise ValueError(f"{gallery} does not say which model made it. Name it with --model.")
@@ -404,7 +420,10 @@ def query(
         results = search(size)
     for text in (text for text, hits in zip(texts, results, strict=True) if not hits):
         say(f"No hits for {text!r}: {opened.why_no_hits(options['method'])}.")
-    if num_scored < len(opened):
+    exactness = list(dict.fromkeys(getattr(hits, "exactness", None) for hits in results))
+    if exactness != [None]:
+        say(" ".join(exactness))
+    elif num_scored < len(opened):
         say(f"Exact: {num_scored:,} of {len(opened):,} clips scored in full, the others proved to be below the best.")
     if as_json:
         table = [
@@ -420,6 +439,38 @@ def query(
         for hit in hits:
             show(f"{hit.rank:3}  {hit.score:.3f}  {_short_name(place_of(hit.clip_id), root)}")
             show(f"     {_weights_line(hit)}")
+
+
+@app.command()
+def push(
+    gallery: _Gallery,
+    address: Annotated[
+        str,
+        typer.Argument(
+            help="Of a collection of Qdrant: qdrant+http://HOST:6333/NAME, qdrant+https://HOST/NAME, or without a "
+            "server qdrant+file:///FOLDER/NAME. QDRANT_API_KEY holds the key, if it needs one."
+        ),
+    ],
+    part: Annotated[
+        str, typer.Option(help="Name of this gallery, where several of one model lie in one collection.")
+    ] = "",
+    shards: Annotated[int | None, typer.Option(min=1, help="Of a new collection: into how many it is cut.")] = None,
+    replicas: Annotated[int | None, typer.Option(min=1, help="Of a new collection: copies of each shard.")] = None,
+) -> None:
+    """Make a collection of a vector engine hold what a gallery holds; what it holds already is left alone."""
+    from contextlib import closing
+
+    from gallery.gallery import Gallery
+
+    from .engine.address import parse_address
+    from .engine.collection import Collection
+    from .engine.push import push as push_gallery
+
+    place, opened = parse_address(address), Gallery.open(gallery)
+    with closing(Collection.at(place)) as collection:
+        report = push_gallery(opened, collection, part, shards, replicas, progress=True)
+        counts = ", ".join(f"{count} {name}" for name, count in vars(report).items())
+        show(f"{counts}; {len(collection)} clips in the collection")
 
 
 @app.command()

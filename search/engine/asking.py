@@ -1,8 +1,8 @@
 """A query is answered from a list of the engine, and the answer is proved.
 
-The engine reads the L clips of the highest bounds; these clips and no others are scored in float64. A clip that was not
-read has no bound above the L-th one, and so no score above it. Once k scores lie above it, they are the k best; until
-then the list is made twice as long.
+The engine reads the L clips of the highest bounds; these clips and no others are scored in float64. A clip that was
+not read has no bound above the L-th one, and so no score above it. Once k scores lie above it, they are the k best;
+until then the list is made twice as long.
 """
 
 import math
@@ -98,7 +98,7 @@ def find_best(
         options ([`~modeling_scalar.pairs_scalar.ScoreOptions`]): temperature, and the calibration of the bounds.
         modalities (`list[str]`): what is looked at. Bounds hold for whatever is left out.
         where: which clips may be found, as the engine takes it.
-        first (`int`), most (`int`): how many entries are read at first, and at most.
+        first (`int`), most (`int`): how many entries are read at first, and at most, but never fewer than 4 k.
 
     Raises:
         ValueError: what is in the engine is damaged.
@@ -110,6 +110,7 @@ def find_best(
     lowest = 0.0 if options.modality_offset is None else -math.inf
     points: dict[str, Point | None] = {}
     found, scores = [], np.empty(0)
+    most = max(most, 4 * k)
     limit = min(max(first, 4 * k), most)
     while True:
         entries = engine.nearest(query, limit, where)
@@ -137,23 +138,20 @@ def find_best(
 
 
 class EngineHits(Hits):
-    """The hits of one query, with `certainty`, a [`Certainty`], and `num_scored`, how many clips were scored."""
+    """The hits of one query, with `certainty`, a [`Certainty`], and `exactness`, the same in a sentence."""
 
     def __init__(self, hits: Sequence[Hit], num_clips: int, best: Best, num_allowed: int):
         super().__init__(hits, num_clips, best.num_scored, num_allowed)
         self.certainty = best.certainty
-
-    @property
-    def told(self) -> str:
-        """What is known of the answer, in a sentence."""
-        counted = f"{self.num_scored:,} of {self.num_allowed:,} clips scored in full"
         others = {
             Certainty.EXACT: "the others proved to be below the best",
             Certainty.INDEX: "the others proved to be below the best, but for what the engine's index missed",
             Certainty.STOPPED: "there may be better ones",
         }
-        certainty = self.certainty.value
-        return f"{certainty[0].upper()}{certainty[1:]}: {counted}, {others[self.certainty]}."
+        told = f"{best.certainty[0].upper()}{best.certainty[1:]}"
+        self.exactness = (
+            f"{told}: {best.num_scored:,} of {num_allowed:,} clips scored in full, {others[self.certainty]}."
+        )
 
 
 class EngineGallery(Gallery):
@@ -198,8 +196,8 @@ class EngineGallery(Gallery):
             ValueError: what an engine cannot be asked; a number is out of its range; what it holds is damaged.
             OSError: it does not answer.
         """
-        if k < 1 or 4 * k > _MOST:
-            raise ValueError(f"`k` must be at least 1, and at most {_MOST // 4} of an engine, got {k}.")
+        if k < 1:
+            raise ValueError(f"`k` must be at least 1, got {k}.")
         if method != "scalar" or set(score_parameters) & set(CALIBRATION):
             raise ValueError(
                 f"An engine holds bounds of the score 'scalar' as its gallery has it, got {method!r} and "

@@ -28,7 +28,8 @@ from .address import KEY_VARIABLE, Address
 
 try:
     from qdrant_client import QdrantClient, models
-    from qdrant_client.http.exceptions import ApiException, ResponseHandlingException, UnexpectedResponse
+    from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
+    from qdrant_client.local.qdrant_local import QdrantLocal
 except ImportError as error:
     raise ImportError(
         "Galleries in a vector engine need the client of Qdrant: `pip install qdrant-client`, or this package with "
@@ -158,7 +159,7 @@ class Collection:
 
     def __init__(self, client: QdrantClient, name: str, is_approximate: bool = False):
         self.client, self.name = client, name
-        self.is_local = not hasattr(client._client, "rest_uri")
+        self.is_local = isinstance(getattr(client, "_client", None), QdrantLocal)
         self.is_exact = self.is_local or not is_approximate
         self._about: About | None = None
 
@@ -186,7 +187,7 @@ class Collection:
                     ) from None
                 if error.status_code not in _AGAIN or pause is None:
                     raise OSError(f"The engine refuses a request about {self.name!r}: {_told(error)}") from None
-            except (ResponseHandlingException, ApiException) as error:
+            except ApiException as error:
                 if pause is None:
                     raise OSError(f"The engine does not answer: {_told(error)}. Is the address right?") from None
             time.sleep(pause)
