@@ -1,4 +1,4 @@
-"""Bounds of scores as vectors: against every score in float64, against a loop over orders, and as engines store them."""
+"""Bounds of scores as vectors: against scores in float64, against a loop over orders, and as engines store them."""
 
 import itertools
 import math

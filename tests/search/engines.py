@@ -79,7 +79,9 @@ class EdgeClient:
                 hnsw_config=self.hnsw if many else PLAIN,
             )
 
-        config = EdgeConfig({name: params(vector) for name, vector in vectors.items()}, optimizers=self.optimizers)
+        config = EdgeConfig(
+            {name: params(vector) for name, vector in vectors.items()}, optimizers=self.optimizers, wal_enabled=False
+        )
         self.folder.mkdir(parents=True, exist_ok=True)
         self.shard, self.metadata = EdgeShard.create(str(self.folder), config), metadata
 
