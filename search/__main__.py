@@ -345,7 +345,7 @@ def index(
         raise typer.Exit(1)
 
 
-def _open(place: str) -> "Gallery":
+def _open(place: str, context: typer.Context) -> "Gallery":
     """The gallery in a folder, or in a vector engine."""
     from gallery.gallery import Gallery
 
@@ -354,12 +354,17 @@ def _open(place: str) -> "Gallery":
     if not is_address(place):
         return Gallery.open(place)
     from .engine.asking import EngineGallery
+    from .engine.collection import Collection
 
-    return EngineGallery.at(parse_address(place))
+    address = parse_address(place)
+    collection = Collection.at(address)
+    context.call_on_close(collection.close)
+    return EngineGallery(collection, str(address))
 
 
 @app.command()
 def query(
+    context: typer.Context,
     gallery: _Place,
     texts: Annotated[list[str], typer.Argument(help="One or more queries.")],
     k: Annotated[int, typer.Option("--k", min=1, help="Hits per query.")] = 5,
@@ -392,7 +397,7 @@ def query(
     _check_queries(texts)
     if not seen or not set(mask or ()) <= set(MODALITIES):
         raise ValueError(f"--mask takes one or two of {', '.join(MODALITIES)}, got {', '.join(mask or ())}.")
-    opened = _open(gallery)
+    opened = _open(gallery, context)
     model = model or opened.model
     if model is None:
         raise ValueError(f"{gallery} does not say which model made it. Name it with --model.")

@@ -22,7 +22,6 @@ from modeling_scalar.aggregation_scalar import query_weights
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import CALIBRATION, WEIGHING, ScoreOptions
 
-from .address import Address
 from .collection import MIN_CLIP_NORM, Collection, Point, condition_of
 
 _FIRST = 128  # entries that are read at first, and four for each hit
@@ -166,11 +165,6 @@ class EngineGallery(Gallery):
     def __init__(self, collection: Collection, name: str):
         super().__init__([], metadata=collection.about().metadata)
         self.collection, self.path, self.dim = collection, name, collection.about().dim
-
-    @classmethod
-    def at(cls, address: Address) -> "EngineGallery":
-        """The gallery at an address."""
-        return cls(Collection.at(address), str(address))
 
     def __len__(self) -> int:
         return len(self.collection)

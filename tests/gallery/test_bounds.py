@@ -84,21 +84,21 @@ def test_without_the_distance_of_the_hull_the_bound_would_be_exceeded():
 
 
 def test_a_bound_holds_for_clips_of_which_something_is_not_looked_at():
-    for kind in KINDS:
-        part, embeds = made(kind, 300, 16)
+    for kind in ("random", "cancelling"):
+        part, embeds = made(kind, 200, 16)
         mask = part.clips.modality_mask
         bounds = bound_vectors(embeds, mask, MIN_NORM)
-        texts = make_texts([part], 60, 0)
+        texts = make_texts([part], 40, 0)
         found = largest(bounds.rows, bounds.is_used, texts.double()).clamp(min=0)
         for seen in itertools.product([False, True], repeat=3):
             left = mask & torch.tensor(seen)
             rows = left.any(1)
             if not rows.any():
                 continue
-            masked = made(kind, 300, 16)[0]
+            masked = made(kind, 200, 16)[0]
             vectors = tuple(v * left[:, m, None] for m, v in enumerate(masked.clips.modalities))
             object.__setattr__(masked, "clips", type(masked.clips)(vectors, left, min_norm=MIN_NORM))
-            for temperature in TEMPERATURES:
+            for temperature in TEMPERATURES[::2]:
                 scores = torch.from_numpy(all_scores([masked], texts, ScoreOptions(temperature)))
                 assert (scores[:, rows] <= found[:, rows] + 1e-9).all()
 
