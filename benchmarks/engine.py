@@ -28,7 +28,7 @@ import torch
 from torch.nn.functional import normalize
 
 from benchmarks.search import fill, made_clips, made_vectors
-from gallery.bounds import bound_vectors, stored_bounds
+from gallery.bounds import DETAIL, bound_vectors, stored_bounds
 from gallery.columns import precision_of, text_embeds_of
 from gallery.gallery import Gallery
 
@@ -48,12 +48,14 @@ def scores_of(cosines: torch.Tensor, gram: torch.Tensor, mask: torch.Tensor, tem
     return (weights * cosines).sum(-1) / squares.clamp(min=MIN_NORM**2).sqrt()
 
 
-def lists_of(texts: torch.Tensor, blocks: Blocks, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, dict]:
+def lists_of(
+    texts: torch.Tensor, blocks: Blocks, dtype: torch.dtype, detail: int
+) -> tuple[torch.Tensor, torch.Tensor, dict]:
     """Bounds (Q, N), cosines (Q, N, 3) with -2 where absent, and of each temperature the best scores and rows."""
     queries = torch.cat([texts, torch.ones(len(texts), 1)], dim=1).to(dtype).float()
     bounds, cosines, best, start = [], [], {}, 0
     for embeds, mask in blocks():
-        found = bound_vectors(embeds, mask, MIN_NORM)
+        found = bound_vectors(embeds, mask, MIN_NORM, detail=detail)
         rows = stored_bounds(found, dtype).float()
         size, sets, width = rows.shape
         products = (queries @ rows.view(-1, width).T).view(len(texts), size, sets)
@@ -91,9 +93,9 @@ def told(values: torch.Tensor) -> str:
     return f"{values.median():6.0f} {values.quantile(0.95):6.0f} {values.amax():6.0f}"
 
 
-def measure_lists(name: str, texts: torch.Tensor, blocks: Blocks, dtype: torch.dtype) -> None:
-    bounds, cosines, best = lists_of(texts, blocks, dtype)
-    print(f"{name}: {bounds.shape[1]:,} clips, {len(texts)} queries, {dtype}")
+def measure_lists(name: str, texts: torch.Tensor, blocks: Blocks, dtype: torch.dtype, detail: int) -> None:
+    bounds, cosines, best = lists_of(texts, blocks, dtype, detail)
+    print(f"{name}: {bounds.shape[1]:,} clips, {len(texts)} queries, {dtype}, detail {detail}")
     print(f"    entries until the proof closes: median, p95, most{'within 128':>40}")
     for k in DEPTHS:
         for temperature in TEMPERATURES:
@@ -126,7 +128,7 @@ def measure_made(options: argparse.Namespace) -> None:
                 embeds, mask = made_clips(min(BLOCK, count - start), options.dim, generator, options.data)
                 yield embeds.to(dtype), mask
 
-        measure_lists(f"{options.data}, {options.dim} dimensions", texts, blocks, dtype)
+        measure_lists(f"{options.data}, {options.dim} dimensions", texts, blocks, dtype, options.detail)
 
 
 def measure_galleries(options: argparse.Namespace) -> None:
@@ -142,7 +144,7 @@ def measure_galleries(options: argparse.Namespace) -> None:
         def blocks(count: int = count) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
             yield from zip(embeds[:count].split(BLOCK), mask[:count].split(BLOCK), strict=True)
 
-        measure_lists(f"{options.gallery[0]}", texts, blocks, embeds.dtype)
+        measure_lists(f"{options.gallery[0]}", texts, blocks, embeds.dtype, options.detail)
 
 
 def measure_latency(options: argparse.Namespace, folder: Path) -> None:
@@ -155,17 +157,22 @@ def measure_latency(options: argparse.Namespace, folder: Path) -> None:
         gallery = fill(folder / str(count), count, options.dim, options.dtype, data=options.data)
         name = f"benchmark-{uuid.uuid4().hex}"
         if options.url is None:
+            from qdrant_edge import BinaryQuantizationConfig, ScalarQuantizationConfig, ScalarType
+
             from tests.search.engines import EdgeClient, EdgeOptimizersConfig, HnswIndexConfig
 
+            kinds = {"int8": ScalarQuantizationConfig(ScalarType.Int8), "binary": BinaryQuantizationConfig()}
             hnsw = HnswIndexConfig(m=16, ef_construct=100, full_scan_threshold=10_000)
-            client = EdgeClient(folder / name, hnsw, EdgeOptimizersConfig(indexing_threshold=10_000))
+            client = EdgeClient(
+                folder / name, hnsw, EdgeOptimizersConfig(indexing_threshold=5_000), kinds.get(options.quantization)
+            )
         else:
             from qdrant_client import QdrantClient
 
             client = QdrantClient(url=options.url, timeout=600)
         collection = Collection(client, name)
         begun = time.perf_counter()
-        push(gallery, collection)
+        push(gallery, collection, detail=options.detail)
         rate = count / (time.perf_counter() - begun)
         print(f"{count:,} clips x 3 x {options.dim}, {options.dtype}: pushed {rate:.0f} a second")
         if options.url is None:
@@ -208,8 +215,10 @@ def main() -> None:
     parser.add_argument("--queries", default=100, type=int)
     parser.add_argument("--data", default="clustered", choices=["clustered", "random"])
     parser.add_argument("--dtype", default="float16", choices=["float16", "float32"])
+    parser.add_argument("--detail", default=DETAIL, type=int, help="of the bounds")
     parser.add_argument("--gallery", action="append", help="of real embeddings; the first must have captions")
     parser.add_argument("--latency", action="store_true", help="ask the real engine")
+    parser.add_argument("--quantization", choices=["int8", "binary"], help="of the bounds, with --latency")
     parser.add_argument("--url", help="of a server, with --latency")
     parser.add_argument("--threads", default=1, type=int)
     options = parser.parse_args()

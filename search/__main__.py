@@ -461,6 +461,12 @@ def push(
     ] = "",
     shards: Annotated[int | None, typer.Option(min=1, help="Of a new collection: into how many it is cut.")] = None,
     replicas: Annotated[int | None, typer.Option(min=1, help="Of a new collection: copies of each shard.")] = None,
+    detail: Annotated[
+        int,
+        typer.Option(
+            min=1, max=6, help="Of a new collection: how close bounds are; 2 is least memory, 4 short lists."
+        ),
+    ] = 3,
 ) -> None:
     """Make a collection of a vector engine hold what a gallery holds; what it holds already is left alone."""
     from contextlib import closing
@@ -473,7 +479,7 @@ def push(
 
     place, opened = parse_address(address), Gallery.open(gallery)
     with closing(Collection.at(place)) as collection:
-        report = push_gallery(opened, collection, part, shards, replicas, progress=True)
+        report = push_gallery(opened, collection, part, shards, replicas, detail, progress=True)
         counts = ", ".join(f"{count} {name}" for name, count in vars(report).items())
         show(f"{counts}; {len(collection)} clips in the collection")
 

@@ -12,13 +12,13 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from gallery.bounds import bound_vectors, stored_bounds
+from gallery.bounds import DETAIL, bound_vectors, stored_bounds
 from gallery.columns import precision_of, to_utf8
 from gallery.filters import Filter
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -94,11 +94,17 @@ class About:
     Args:
         dim (`int`), dtype (`str`): of the vectors.
         metadata (`dict`): of the gallery: the model, and how it scores.
+        detail (`int`): of the bounds, see [`~gallery.bounds.bound_vectors`].
     """
 
     dim: int
     dtype: str
     metadata: dict[str, Any]
+    detail: int = DETAIL
+
+    def told(self) -> dict[str, Any]:
+        """As it stands in the metadata of a collection."""
+        return {"scalar": {"format": FORMAT} | vars(self)}
 
     def differences(self, other: "About") -> list[str]:
         """What keeps two from lying in one collection."""
@@ -214,8 +220,9 @@ class Collection:
                 )
             told = (self._ask(self.client.get_collection).config.metadata or {}).get("scalar")
             try:
-                about = About(told["dim"], told["dtype"], dict(told["metadata"]))
-                known = told["format"] == FORMAT and type(about.dim) is int and bool(precision_of(about.dtype))
+                about = About(told["dim"], told["dtype"], dict(told["metadata"]), told["detail"])
+                numbers = all(type(number) is int and number > 0 for number in (about.dim, about.detail))
+                known = told["format"] == FORMAT and numbers and bool(precision_of(about.dtype))
             except (TypeError, KeyError, ValueError):
                 known = False
             if not known:
@@ -242,10 +249,10 @@ class Collection:
             on_disk=True,
             multivector_config=models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM),
         )
-        told = {"scalar": {"format": FORMAT, "dim": about.dim, "dtype": about.dtype, "metadata": about.metadata}}
         options = {"shard_number": num_shards, "replication_factor": num_replicas}
-        options["write_consistency_factor"] = None if num_replicas is None else num_replicas // 2 + 1
-        self._ask(self.client.create_collection, vectors, metadata=told, on_disk_payload=True, **options)
+        # Copies that must have a clip before it counts as written: so many that as many may be gone.
+        options["write_consistency_factor"] = None if num_replicas is None else (num_replicas + 1) // 2
+        self._ask(self.client.create_collection, vectors, metadata=about.told(), on_disk_payload=True, **options)
         for name, kind in _INDEXED.items():
             if not self.is_local:
                 self._ask(self.client.create_payload_index, field_name=name, field_schema=kind, wait=True)
@@ -257,9 +264,8 @@ class Collection:
 
     def describe(self, metadata: Mapping[str, Any]) -> None:
         """Replace what is told of the gallery."""
-        about = self.about()
-        told = {"format": FORMAT, "dim": about.dim, "dtype": about.dtype, "metadata": dict(metadata)}
-        self._ask(self.client.update_collection, metadata={"scalar": told})
+        about = replace(self.about(), metadata=dict(metadata))
+        self._ask(self.client.update_collection, metadata=about.told())
         self._about = None
 
     def __len__(self) -> int:
@@ -301,7 +307,7 @@ class Collection:
             name: (about.metadata.get("score_options") or {}).get(name)
             for name in ("modality_scale", "modality_offset")
         }
-        bounds = bound_vectors(embeds, mask, MIN_CLIP_NORM, **calibration)
+        bounds = bound_vectors(embeds, mask, MIN_CLIP_NORM, **calibration, detail=about.detail)
         rows = stored_bounds(bounds, precision_of(about.dtype)).float().numpy()
         structs = []
         for number, point in enumerate(points):

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
+from gallery.bounds import DETAIL
 from gallery.columns import stacked, texts_of, to_utf8
 from gallery.gallery import Gallery
 from gallery.windows import SEGMENT, place_of_clip
@@ -29,12 +30,12 @@ class PushReport:
     removed: int = 0
 
 
-def about_gallery(gallery: Gallery) -> About:
+def about_gallery(gallery: Gallery, detail: int = DETAIL) -> About:
     """What the collection of a gallery tells about itself; no paths but that of the model."""
     if gallery.dim is None:
         raise ValueError(f"{gallery.path} holds no clips.")
     metadata = {name: gallery.metadata[name] for name in _TOLD if gallery.metadata.get(name) is not None}
-    return About(gallery.dim, gallery.dtype, metadata)
+    return About(gallery.dim, gallery.dtype, metadata, detail)
 
 
 def points_of(gallery: Gallery, part: str) -> Iterator[Point]:
@@ -68,6 +69,7 @@ def push(
     part: str = "",
     num_shards: int | None = None,
     num_replicas: int | None = None,
+    detail: int = DETAIL,
     progress: bool = False,
 ) -> PushReport:
     """
@@ -81,13 +83,14 @@ def push(
         part (`str`): several galleries of one model may lie in a collection, each as a part with a name of its own;
             clips of other parts are left alone. One process at a time may push a part.
         num_shards (`int`, *optional*), num_replicas (`int`, *optional*): of a new collection.
+        detail (`int`): of the bounds of a new collection, see [`~gallery.bounds.bound_vectors`].
         progress (`bool`): show a bar.
 
     Raises:
         ValueError: the collection holds vectors of another model, dimension or precision, or something else.
         OSError: the engine does not answer, or refuses.
     """
-    about, report = about_gallery(gallery), PushReport()
+    about, report = about_gallery(gallery, detail), PushReport()
     if not collection.exists():
         collection.create(about, num_shards, num_replicas)
     there = collection.about()

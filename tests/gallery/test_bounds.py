@@ -103,31 +103,56 @@ def test_a_bound_holds_for_clips_of_which_something_is_not_looked_at():
                 assert (scores[:, rows] <= found[:, rows] + 1e-9).all()
 
 
-def by_loop(embeds, mask):
-    """The rows of one clip as docs/scale.md has them, set by set and order by order."""
-    names = [m for m in range(3) if mask[m]]
-    found = {}
-    for order in itertools.permutations(names):
-        flags = [normalize(embeds[list(order[: end + 1])].sum(0), dim=0) for end in range(len(order))]
-        padded = torch.stack([*flags, *[torch.zeros_like(flags[0])] * (3 - len(flags))])
-        there = torch.tensor([[True] * len(flags) + [False] * (3 - len(flags))])
-        rho = hull_distance((padded @ padded.T)[None], there).item()
-        for end, flag in enumerate(flags):
-            number = sum(1 << m for m in order[: end + 1]) - 1
-            found[number] = min(found.get(number, (math.inf, None))[0], rho), flag
-    return {number: flag / rho for number, (rho, flag) in found.items()}
+def by_loop(embeds, mask, detail):
+    """The rows of one clip as docs/scale.md has them, point by point: of weights (in parts), the row."""
+    points = [point for point in itertools.product(range(detail + 1), repeat=3) if sum(point) == detail]
+    found = {point: math.inf for point in points if all(mask[m] for m in range(3) if point[m])}
+    units = {point: normalize(torch.tensor(point).double() @ embeds, dim=0) for point in found}
+    steps = [(-1, 1, 0), (-1, 0, 1)], [(1, -1, 0), (1, 0, -1)]  # to the other corners of triangles, both ways up
+    for point in points:
+        for step in steps:
+            three = [point, *(tuple(a + b for a, b in zip(point, one, strict=True)) for one in step)]
+            if not all(one in points for one in three):
+                continue
+            there = [one for one in three if one in found]
+            if there:
+                vectors = torch.stack([units[one] for one in there] + [torch.zeros(12)] * (3 - len(there))).double()
+                known = torch.tensor([[True] * len(there) + [False] * (3 - len(there))])
+                rho = hull_distance((vectors @ vectors.T)[None], known).item()
+                for one in there:
+                    found[one] = min(found[one], rho)
+    return {point: units[point] / rho for point, rho in found.items()}
 
 
-def test_rows_are_those_of_the_definition():
-    part, embeds = made("random", 60, 12)
-    embeds = embeds.double()
-    mask = part.clips.modality_mask
-    bounds = bound_vectors(embeds, mask, MIN_NORM)
-    for clip in range(60):
-        expected = by_loop(embeds[clip], mask[clip])
-        assert sorted(expected) == bounds.is_used[clip].nonzero().flatten().tolist()
-        for number, row in expected.items():
-            torch.testing.assert_close(bounds.rows[clip, number], row, rtol=1e-9, atol=1e-9)
+@pytest.mark.parametrize("detail", [1, 2, 3, 4])
+def test_rows_are_those_of_the_definition(detail):
+    part, embeds = made("random", 30, 12)
+    embeds, mask = embeds.double(), part.clips.modality_mask
+    bounds = bound_vectors(embeds, mask, MIN_NORM, detail=detail)
+    for clip in range(30):
+        expected = torch.stack(list(by_loop(embeds[clip], mask[clip], detail).values()))
+        rows = bounds.rows[clip][bounds.is_used[clip]]
+        distances = torch.cdist(expected, rows)
+        assert (
+            len(rows)
+            == len(expected)
+            == {1: 1, 2: detail + 1, 3: (detail + 1) * (detail + 2) // 2}[int(mask[clip].sum())]
+        )
+        assert (distances.amin(0) < 1e-8).all() and (distances.amin(1) < 1e-8).all()
+
+
+@pytest.mark.parametrize("detail", [1, 2, 4, 6])
+def test_every_detail_bounds_every_score_and_a_finer_one_is_closer(detail):
+    part, embeds = made("random", 300, 16)
+    mask, texts = part.clips.modality_mask, make_texts([part], 40, 0).double()
+    found, finer = (
+        largest(bounds.rows, bounds.is_used, texts).clamp(min=0)
+        for bounds in (bound_vectors(embeds, mask, MIN_NORM, detail=n) for n in (detail, 2 * detail))
+    )
+    for temperature in TEMPERATURES:
+        scores = torch.from_numpy(all_scores([part], texts.float(), ScoreOptions(temperature)))
+        assert (scores <= found + 1e-6).all() and (scores <= finer + 1e-6).all()
+    assert finer.mean() < found.mean()
 
 
 def test_of_a_clip_with_one_modality_the_bound_is_the_score():
@@ -162,7 +187,7 @@ def test_vectors_that_cancel_or_repeat_give_finite_rows():
     bounds = bound_vectors(embeds, torch.ones(4, 3, dtype=torch.bool), MIN_NORM)
     norms = torch.linalg.vector_norm(bounds.rows, dim=-1)
     assert norms.isfinite().all() and (norms <= 1.01 / MIN_NORM).all()
-    torch.testing.assert_close(norms[0], torch.ones(7, dtype=torch.float64), rtol=0, atol=1e-6)
+    torch.testing.assert_close(norms[0], torch.ones(10, dtype=torch.float64), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])

@@ -52,10 +52,10 @@ def _filter(where):
 
 
 class EdgeClient:
-    """The engine of one shard; `hnsw` and `optimizers` are its settings, for tests of its index."""
+    """The engine of one shard; `hnsw`, `optimizers` and `quantization` are settings, for tests of its index."""
 
-    def __init__(self, folder, hnsw=None, optimizers=None):
-        self.folder, self.shard, self.metadata = folder, None, None
+    def __init__(self, folder, hnsw=None, optimizers=None, quantization=None):
+        self.folder, self.shard, self.metadata, self.quantization = folder, None, None, quantization
         self.hnsw, self.optimizers = hnsw, optimizers or EdgeOptimizersConfig()
 
     def close(self):
@@ -77,6 +77,7 @@ class EdgeClient:
                 multivector_config=many,
                 datatype=datatypes[config.datatype.value],
                 hnsw_config=self.hnsw if many else PLAIN,
+                quantization_config=self.quantization if many else None,
             )
 
         config = EdgeConfig(

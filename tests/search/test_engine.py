@@ -611,7 +611,7 @@ def test_the_engine_compares_by_the_largest_product_and_normalises_nothing(tmp_p
     rounded = text.astype(np.float16).astype(np.float64)
     for number, score in found:
         rows = np.array(held[number][1][BOUND], np.float64)
-        assert len(rows) == 2 ** len(held[number][0]["has"]) - 1  # one for each set of what the clip has
+        assert len(rows) == (1, 4, 10)[len(held[number][0]["has"]) - 1]
         expected = {(rows @ vector).max() for vector in (rounded, text.astype(np.float64))}
         assert min(abs(score - value) for value in expected) < 1e-4 * max(1, np.abs(rows).max())
     assert max(np.abs(rows).max() for _, vectors in held.values() for rows in [vectors[BOUND]]) > 10
