@@ -24,7 +24,7 @@ from modeling_scalar.pairs_scalar import CALIBRATION, WEIGHING, ScoreOptions
 
 from .collection import MIN_CLIP_NORM, Collection, Point, condition_of
 
-_FIRST = 128  # entries that are read at first, and four for each hit
+_FIRST = 64  # entries that are read at first, and four for each hit
 _MOST = 16_384  # entries after which a query gives up
 
 
