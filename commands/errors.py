@@ -8,12 +8,15 @@ import errno
 import os
 import sys
 import traceback
-import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 import typer
+
+import commands.interrupts  # noqa: F401
+
+from .texts import plain
 
 FAULT = 70
 """The exit code of a fault of ours: EX_SOFTWARE of sysexits.h."""
@@ -34,20 +37,6 @@ _MENDED_BY = {
     errno.ENAMETOOLONG: "The name {file} is too long for this disk.",
     errno.ENOTDIR: "{file} cannot be: a part of this path is a file, not a folder.",
 }
-
-
-_JOINERS = "\u200c\u200d"  # invisible, but part of words in many scripts, and of emoji
-
-
-def plain(text: str, encoding: str | None = None) -> str:
-    """Escape what a terminal could obey (control characters, marks of direction), and what `encoding` lacks."""
-
-    def is_harmless(char: str) -> bool:
-        return char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs"
-
-    text = "".join(char if is_harmless(char) else ascii(char)[1:-1] for char in text)
-    encoding = encoding or "ascii"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def describe(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """`python -m eval`: make the miniature benchmark, audit a benchmark, embed it, calibrate and evaluate a model."""
 
-import commands  # noqa: F401 # isort: skip (first, so that Ctrl-C is heard from here on)
+import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is heard from here on)
 
 import os
 from functools import partial

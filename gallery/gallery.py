@@ -30,14 +30,16 @@ Shapes: Q queries, N clips, D dimensions, K hits.
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from gallery.columns import (
@@ -61,9 +63,13 @@ from gallery.columns import (
     to_utf8,
 )
 from gallery.filters import Allowed, ClipFacts, Filter
+from gallery.hits import Hit, Hits, Results
 from gallery.older import is_older, read_older
 from gallery.provenance import gallery_sha256
+from gallery.querying import QueryModel, check_texts, query_like, where_is
 from gallery.ranking import Piece, pieces_of, rank
+from gallery.reranking import check_can_match, check_depth
+from gallery.reranking import rerank as rerank_hits
 from gallery.screening import are_codes_of
 from gallery.storage import MANIFEST, Part, Writer, has_lost_its_manifest, read_snapshot
 from gallery.storage import verify as verify_files
@@ -78,6 +84,7 @@ KEYS = {"clips": "clip_id", "files": "path", "queries": "query_id"}
 _QUERY_BLOCK = 1024
 _LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)  # by less, scores would be divided to infinity
 _COPIED_ROWS = 16_384
+_LOADING = Lock()
 _FILTERS = 8  # of which it is remembered what fulfils them
 
 
@@ -90,44 +97,6 @@ class MediaFile:
     mtime_ns: int
     sha256: str
     reason: str | None = None
-
-
-@dataclass(frozen=True)
-class Hit:
-    """One result. `weights` are the query's modality weights, `None` for a score without weights."""
-
-    rank: int
-    clip_id: str
-    score: float
-    weights: dict[str, float] | None
-    presence: dict[str, bool]
-
-
-class Hits(list):
-    """
-    The hits of one query, best first, and how they were found.
-
-    Args:
-        hits (`list[Hit]`).
-        num_clips (`int`): in the gallery.
-        num_scored (`int`): clips that were scored in full; all others are proved not to be among the best.
-        num_allowed (`int`, *optional*): of the clips in the gallery, those that could be hits; by default all.
-        unknown (`dict[str, int]`, *optional*): how many clips a filter left out because what it asks for is not known
-            of them, see [`~gallery.filters.Allowed`].
-    """
-
-    def __init__(
-        self,
-        hits: Iterable[Hit],
-        num_clips: int,
-        num_scored: int,
-        num_allowed: int | None = None,
-        unknown: Mapping[str, int] | None = None,
-    ):
-        super().__init__(hits)
-        self.num_clips, self.num_scored = num_clips, num_scored
-        self.num_allowed = num_clips if num_allowed is None else num_allowed
-        self.unknown = dict(unknown or {})
 
 
 def is_gallery(path: str | os.PathLike) -> bool:
@@ -291,6 +260,7 @@ class Gallery:
         self.metadata = dict(metadata or {})
         check_metadata(self.metadata, path or "the gallery")
         self._parts, self._queries, self._files = list(clips), list(queries), list(files)
+        self._query_model: QueryModel | None = None
         self._where = path / "clips" if path else "clips"
         # Of one part; the others are read when they are asked for.
         self.dim = _check_clips(self._parts[0].table, self._where, None) if self._parts else None
@@ -440,10 +410,16 @@ class Gallery:
     @cached_property
     def files(self) -> dict[str, MediaFile]:
         """The media files it knows, by path."""
+        return self.files_at()
+
+    def files_at(self, paths: Collection[str] | None = None) -> dict[str, MediaFile]:
+        """The media files it knows, by path; only those at some paths, if they are given."""
         table = _rows_of(self._files)
         if table is None:
             return {}
         check_files(table, self.path)
+        if paths is not None:
+            table = table.filter(pc.is_in(table.column("path"), value_set=strings(list(paths))))
         columns = [table.column(item.name).to_pylist() for item in fields(MediaFile)]
         return {
             from_utf8(path): MediaFile(from_utf8(path), size, mtime, sha256, reason and from_utf8(reason))
@@ -508,11 +484,15 @@ class Gallery:
                 wrong = [names[row] for row in wrong.nonzero().flatten().tolist()]
                 raise ValueError(f"Vectors of queries in {self.path} must be of unit norm; not so: {listed(wrong)}.")
 
-    def why_no_hits(self, method: str) -> str:
-        """Why a search with this score finds nothing."""
+    def why_no_hits(self, method: str, among: Allowed | None = None) -> str:
+        """Why a search with this score, among these clips, finds nothing."""
         if not len(self):
             return f"{self.path} holds no clips"
-        return f"none of the {len(self)} clips in {self.path} has what the score {method!r} needs"
+        if among is None:
+            return f"none of the {len(self)} clips in {self.path} has what the score {method!r} needs"
+        if not among.num_clips:
+            return f"the filter leaves none of the {len(self)} clips in {self.path}"
+        return f"none of the {among.num_clips} clips that the filter leaves has what the score {method!r} needs"
 
     def verify(self) -> int:
         """
@@ -589,7 +569,131 @@ class Gallery:
     def _pieces(self) -> list[Piece]:
         return pieces_of(self._clips)
 
+    def load_model(
+        self, model: str | os.PathLike | None = None, device: str | None = None, dtype: str | None = None
+    ) -> QueryModel:
+        """
+        Load the model that texts are embedded with; by default it is loaded for the first search by a text.
+
+        Args:
+            model (`str`, *optional*): where it is now, a folder or a Hub id; by default where it was.
+            device (`str`, *optional*), dtype (`str`, *optional*): where it runs and in which precision, by name; by
+                default as the commands have it.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            ValueError: the gallery does not say which model made it and none is named, or another one made it.
+        """
+        model = model or self.model
+        if model is None:
+            raise ValueError(
+                f"{self.path} does not say which model made it. Name it with --model, or `gallery.load_model(FOLDER)`."
+            )
+        folder, fingerprint = where_is(model)
+        self.check_model(str(model), fingerprint)
+        self._query_model = QueryModel.load(folder, device, dtype)
+        return self._query_model
+
     def search(
+        self,
+        queries: "str | Sequence[str] | torch.Tensor | None" = None,
+        k: int = 10,
+        query_temperature: float | None = None,
+        method: str | None = None,
+        *,
+        like: str | None = None,
+        modalities: Sequence[str] | None = None,
+        allowed: torch.Tensor | Filter | None = None,
+        per_file: bool = False,
+        rerank: int | None = None,
+        fusion_weight: float | None = None,
+        **score_parameters: float,
+    ) -> "Hits | Results":
+        """
+        Find the k best clips of each query, exactly.
+
+        Scores are computed of every clip; that of SCALAR is first bounded in eight bits, and computed in float64 where
+        the bound does not prove that the clip is not among the best (see [`~gallery.screening`]).
+
+        Args:
+            queries (`str`, `list[str]`, or `torch.FloatTensor` of shape `(Q, D)` or `(Q, 3, D)`): texts, which the
+                gallery's own model embeds (see [`Gallery.load_model`]), or vectors of unit norm along the last axis,
+                one or one for each modality.
+            k (`int`): hits per query; fewer come back where the gallery has fewer clips that `method` can score.
+            query_temperature (`float`, *optional*): the gallery's own when None.
+            method (`str`, *optional*): as in `retrieval_scores`; by default the model's own, of vectors `"scalar"`. A
+                clip for which it is not defined is no hit.
+            like (`str`, *optional*): in place of queries, a clip: those most like it, without itself. See
+                [`~gallery.querying.query_like`]; scales and offsets, which fit modalities to words, do not count then.
+            modalities (`list[str]`, *optional*): what of a clip is looked at, by default all; clips that have nothing
+                of it are no hits.
+            allowed (`torch.BoolTensor` of shape `(N,)`, or [`~gallery.filters.Filter`], *optional*): which clips may
+                be hits, in gallery order, or what they must fulfil.
+            per_file (`bool`): of a gallery of windows, each file once, by its best window.
+            rerank (`int`, *optional*): of texts, so many first hits are put in order by the model's cross-encoder,
+                which reads their files again: the second stage of [`~gallery.reranking`].
+            fusion_weight (`float`, *optional*): in the second stage, order by the score and so many times the match,
+                in place of the match alone.
+            score_parameters (`float`): what the method learned, the other keyword arguments of `retrieval_scores`; by
+                default what the model did. The scale and offset of modalities are the gallery's own unless they are
+                given.
+
+        Returns:
+            [`Hits`] of one text or clip; of several queries their [`Results`], a list of `Hits`. Best first, equal
+            scores in gallery order. They show themselves when they are printed, and in notebooks.
+
+        Raises:
+            KeyError: there is no clip `like`.
+            FileNotFoundError: the model is gone.
+            ValueError: a text is empty, the shape or norm of vectors is wrong, a number is out of its range, the
+                model is another one, or the clip has nothing of what is looked at.
+        """
+        if k < 1:
+            raise ValueError(f"`k` must be at least 1, got {k}.")
+        if (queries is None) == (like is None):
+            raise ValueError("Search for `queries`, or for what is `like` a clip: give one of the two.")
+        if rerank is None and fusion_weight is not None:
+            raise ValueError("`fusion_weight` is of the second stage: say with `rerank` how many hits it reads.")
+        texts: list[str | None] = [None]
+        if rerank is not None and (like is not None or isinstance(queries, torch.Tensor)):
+            raise ValueError("The second stage reads texts: `rerank` goes with queries that are texts.")
+        if like is not None:
+            embeds, allowed = self._query_like(like, modalities, allowed, method := method or self._own_method)
+            score_parameters = self._learned(method) | dict.fromkeys(CALIBRATION) | score_parameters
+        elif isinstance(queries, torch.Tensor):
+            embeds, method, texts = queries, method or "scalar", [None] * (len(queries) if queries.ndim else 0)
+        else:
+            texts = [queries] if isinstance(queries, str) else list(queries)
+            check_texts(texts)
+            with _LOADING:
+                model = self._query_model or self.load_model()
+            if rerank is not None:
+                check_depth(rerank)
+                check_can_match(model.model)
+            embeds, method = model.embed(texts), method or model.method
+            score_parameters = (model.learned if method == model.method else {}) | score_parameters
+
+        def find(size: int) -> list[Hits]:
+            options = {"modalities": modalities, "allowed": allowed, **score_parameters}
+            found = self.search_vectors(embeds, size, query_temperature, method, **options)
+            for hits, text in zip(found, texts, strict=True):
+                hits.query, hits.like = text, like
+            return found
+
+        size, per_file = max(k, rerank or 0), per_file and self.metadata.get(SEGMENT) is not None
+        found = find(size)
+        while per_file and size < len(self) and any(len(hits.best_of_files(k)) < k for hits in found):
+            size = min(4 * size, len(self))
+            found = find(size)
+        if rerank is not None:
+            paths = {hits.place_of(hit).path for hits in found for hit in hits[:rerank]}
+            names = MODALITIES if modalities is None else modalities
+            found = rerank_hits(found, model, self.files_at(paths), rerank, names, fusion_weight)
+            found = [hits.having(hits[:k]) for hits in found] if not per_file else found
+        results = Results(hits.best_of_files(k) for hits in found) if per_file else Results(found)
+        return results[0] if like is not None or isinstance(queries, str) else results
+
+    def search_vectors(
         self,
         text_embeds: torch.Tensor,
         k: int = 10,
@@ -599,32 +703,8 @@ class Gallery:
         modalities: Sequence[str] | None = None,
         allowed: torch.Tensor | Filter | None = None,
         **score_parameters: float,
-    ) -> "list[Hits]":
-        """
-        Find the k best clips of each query, exactly.
-
-        Scores are computed of every clip; that of SCALAR is first bounded in eight bits, and computed in float64 where
-        the bound does not prove that the clip is not among the best (see [`~gallery.screening`]).
-
-        Args:
-            text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, 3, D)` with a vector for each modality): unit
-                norm along the last axis.
-            k (`int`): hits per query; fewer come back where the gallery has fewer clips that `method` can score.
-            query_temperature (`float`, *optional*): the gallery's own when None.
-            method (`str`): as in `retrieval_scores`. A clip for which it is not defined is no hit.
-            modalities (`list[str]`, *optional*): what of a clip is looked at, by default all; clips that have nothing
-                of it are no hits.
-            allowed (`torch.BoolTensor` of shape `(N,)`, or [`~gallery.filters.Filter`], *optional*): which clips may
-                be hits, in gallery order, or what they must fulfil.
-            score_parameters (`float`): what the method learned, the other keyword arguments of `retrieval_scores`. The
-                scale and offset of modalities are the gallery's own unless they are given.
-
-        Returns:
-            `list[Hits]`: per query, best first; equal scores in gallery order.
-
-        Raises:
-            ValueError: shape or norm of `text_embeds`, or a number is out of its range.
-        """
+    ) -> list[Hits]:
+        """Find the k best clips of each vector: what [`Gallery.search`] does once queries are embedded."""
         if k < 1:
             raise ValueError(f"`k` must be at least 1, got {k}.")
         shape, expected = tuple(text_embeds.shape[1:]), self.dim or (text_embeds.shape[-1] if text_embeds.ndim else 0)
@@ -644,13 +724,77 @@ class Gallery:
         seen, results = self._seen(modalities), []
         among = self.allowed(allowed)
         pieces = self._limited(self._pieces_of(seen), None if among is None else among.mask)
+        about = (None, None) if among is None else (among.num_clips, among.unknown)
+        told = {"root": self.root, "has_windows": self.metadata.get(SEGMENT) is not None}
         for queries in text_embeds.split(_QUERY_BLOCK):
             ranking = rank(pieces, queries, min(k, len(self)), method, **options)
             for query, scores, rows, num_scored in zip(queries, *ranking, strict=True):
                 hits = self._hits(query, scores, rows, method, weighing, seen)
-                about = (None, None) if among is None else (among.num_clips, among.unknown)
-                results.append(Hits(hits, len(self), int(num_scored), *about))
+                reason = None if hits else self.why_no_hits(method, among)
+                results.append(Hits(hits, len(self), int(num_scored), *about, reason=reason, **told))
         return results
+
+    @property
+    def _own_method(self) -> str:
+        return score_options_of(self.metadata)["method"]
+
+    def _learned(self, method: str) -> dict[str, Any]:
+        """What the model learned of its score, as far as the gallery tells it."""
+        told = score_options_of(self.metadata)
+        is_own = told.pop("method") == method
+        return {name: value for name, value in told.items() if is_own and name not in WEIGHING}
+
+    def row_of(self, clip_id: str) -> int:
+        """The place of a clip in the gallery; a KeyError if there is none of that name."""
+        row = -1 if self.clips is None else pc.index(self.clips.column("clip_id"), to_utf8(clip_id)).as_py()
+        if row < 0:
+            raise KeyError(clip_id)
+        return row
+
+    def clip_named(self, name: str) -> str:
+        """
+        Tell which clip is meant by its identifier, its name as hits show it, or its path from the working folder.
+
+        Raises:
+            ValueError: there is none; of a file that was cut, the message names windows.
+        """
+        candidates = [name, *([os.path.join(self.root, name)] if self.root else []), os.path.realpath(name)]
+        names = None if self.clips is None else self.clips.column("clip_id")
+        for candidate in candidates if names is not None else ():
+            if pc.index(names, to_utf8(candidate)).as_py() >= 0:
+                return candidate
+        for candidate in candidates if names is not None else ():
+            windows = names.filter(pc.starts_with(names, to_utf8(f"{candidate}#t="))).slice(0, 3).to_pylist()
+            if windows:
+                told = ", ".join(repr(from_utf8(window)) for window in windows)
+                raise ValueError(f"{name!r} is cut into windows in {self.path}: name one of them, as {told}.")
+        raise ValueError(
+            f"There is no clip {name!r} in {self.path}. `search query ... --json` prints the `clip_id` of each hit."
+        )
+
+    def _query_like(
+        self, clip_id: str, modalities: Sequence[str] | None, allowed: torch.Tensor | Filter | None, method: str
+    ) -> tuple[torch.Tensor, Allowed]:
+        """The query that a clip is, and what may be found: all that may be, but itself."""
+        row = self.row_of(clip_id)
+        rows = self.clips.slice(row, 1)
+        mask = stacked(rows, ["presence"], self.path, boolean=True)[0, 0] & torch.tensor(self._seen(modalities))
+        among = self.allowed(allowed) or Allowed(torch.ones(len(self), dtype=torch.bool))
+        others = among.mask.clone()
+        others[row] = False
+        return query_like(stacked(rows, MODALITIES, self.path)[0], mask, method), Allowed(others, among.unknown)
+
+    @cached_property
+    def root(self) -> str | None:
+        """The folder that all files lie in or below, from which their names are shown; `None` if there are none."""
+        if self.clips is None:
+            return None
+        names = self.clips.column("clip_id")
+        ends = pc.min_max(names.filter(pc.starts_with(names, "/"))).as_py()
+        # Names that are not UTF-8, which are kept otherwise, are few.
+        odd = [from_utf8(name) for name in names.filter(pc.starts_with(names, "\0/")).to_pylist()]
+        first_and_last = [name for name in (*ends.values(), *odd) if name is not None]
+        return os.path.commonpath(map(os.path.dirname, first_and_last)) if first_and_last else None
 
     @staticmethod
     def _seen(modalities: Sequence[str] | None) -> tuple[bool, ...]:
@@ -672,7 +816,7 @@ class Gallery:
             check_files(files, self.path)
         return ClipFacts(self.clips, files, self.metadata.get(SEGMENT) is not None, self.modality_mask)
 
-    def allowed(self, wanted: torch.Tensor | Filter | None) -> Allowed | None:
+    def allowed(self, wanted: torch.Tensor | Filter | Allowed | None) -> Allowed | None:
         """
         Tell which clips may be hits.
 
@@ -688,6 +832,8 @@ class Gallery:
         """
         if wanted is None or (isinstance(wanted, Filter) and wanted.is_empty):
             return None
+        if isinstance(wanted, Allowed):
+            return wanted
         if not isinstance(wanted, Filter):
             if wanted.dtype != torch.bool or wanted.shape != (len(self),):
                 raise ValueError(
@@ -926,6 +1072,7 @@ __all__ = [
     "Hit",
     "Hits",
     "MediaFile",
+    "Results",
     "calibration_of",
     "check_files",
     "check_format",

@@ -4,7 +4,7 @@
 Libraries are imported inside the commands, so that `--help` is quick.
 """
 
-import commands  # noqa: F401 # isort: skip (first, so that Ctrl-C is heard from here on)
+import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is heard from here on)
 
 import inspect
 import logging

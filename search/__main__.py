@@ -3,14 +3,11 @@
 Libraries load inside the commands, so that `--help` is quick.
 """
 
-import commands  # noqa: F401 # isort: skip (first, so that Ctrl-C is heard from here on)
+import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is heard from here on)
 
 import json
-import os
 import sys
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -24,8 +21,8 @@ from commands.options import Device, Limit, ModelDtype
 if TYPE_CHECKING:
     import torch
 
-    from gallery.gallery import Gallery, GalleryWriter, Hit, Hits
-    from gallery.windows import Place
+    from gallery.gallery import Gallery, GalleryWriter
+    from gallery.hits import Hits
     from modeling_scalar import ScalarProcessor
 
     from .indexing import IndexReport
@@ -44,8 +41,6 @@ _Place = Annotated[
 
 _DEFAULT_MODEL = "google/embeddinggemma-2"
 _INTERVAL = 5.0
-_BAR_WIDTH = 8
-_NAME_WIDTH = 72
 
 
 class OnError(StrEnum):
@@ -57,57 +52,6 @@ class OnError(StrEnum):
 
 Modality = StrEnum("Modality", ["video", "audio", "subtitle"])
 """What a clip may lack; typer takes no list of literals."""
-
-
-def _can_print(text: str) -> bool:
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _check_queries(texts: list[str]) -> None:
-    for text in texts:
-        if not text.strip():
-            raise ValueError(f"A query is empty, got {text!r}. Type what you are looking for.")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"The query {text!r} is not UTF-8. Set the encoding of your terminal to UTF-8."
-            ) from error
-
-
-def _weights_line(hit: "Hit") -> str:
-    if hit.weights is None:
-        return "  ".join(f"{name} present" for name, here in hit.presence.items() if here)
-    full, rest, dash = ("█", "░", "–") if _can_print("█░–") else ("#", ".", "-")
-    parts = []
-    for name, weight in hit.weights.items():
-        if not hit.presence[name]:
-            parts.append(f"{name} {dash} absent")
-            continue
-        filled = round(weight * _BAR_WIDTH)
-        parts.append(f"{name} {full * filled}{rest * (_BAR_WIDTH - filled)} {weight:.2f}")
-    return "  ".join(parts)
-
-
-def _short_name(place: "Place", root: str | None) -> str:
-    """A path below `root`, the folder all clips share, or another identifier; cut from the left if it is long."""
-    name = os.path.relpath(place.path, root) if root and os.path.isabs(place.path) else place.path
-    if len(name) > _NAME_WIDTH:
-        mark = "…" if _can_print("…") else "..."
-        name = mark + name[len(mark) - _NAME_WIDTH :]
-    return name if place.span is None else f"{name} [{place.span}]"
-
-
-def _best_of_files(hits: list["Hit"], k: int, place_of: "Callable[[str], Place]") -> list["Hit"]:
-    """The first hit of each file, the best `k`."""
-    best = {}
-    for hit in hits:
-        best.setdefault(place_of(hit.clip_id).path, hit)
-    return [replace(hit, rank=number) for number, hit in enumerate(list(best.values())[:k], start=1)]
 
 
 def _told_of_cut(files: list[str], segment: float | None, heard: float) -> str:
@@ -366,84 +310,93 @@ def _open(place: str, context: typer.Context) -> "Gallery":
 def query(
     context: typer.Context,
     gallery: _Place,
-    texts: Annotated[list[str], typer.Argument(help="One or more queries.")],
+    texts: Annotated[list[str] | None, typer.Argument(help="One or more queries.")] = None,
     k: Annotated[int, typer.Option("--k", min=1, help="Hits per query.")] = 5,
     model: Annotated[str | None, typer.Option(help="Where the gallery's model is now, if not where it was.")] = None,
     device: Device = None,
     model_dtype: ModelDtype = None,
+    like: Annotated[
+        str | None, typer.Option(help="In place of queries: a clip of the gallery, to find those most like it.")
+    ] = None,
     mask: Annotated[
         list[str] | None, typer.Option(help="A modality that is not looked at: video, audio or subtitle. Repeatable.")
     ] = None,
     temperature: Annotated[
         float | None, typer.Option(help="Of the query's weights: the lower, the more the best modality decides.")
     ] = None,
+    path: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only clips of such files: 'holiday/**', '*.mkv'. From any folder on, unless it begins with /. "
+            "Repeatable: one must fit."
+        ),
+    ] = None,
+    min_duration: Annotated[
+        float | None, typer.Option(help="Only clips, or windows, of at least so many seconds.")
+    ] = None,
+    max_duration: Annotated[float | None, typer.Option(help="Only clips, or windows, of at most so many.")] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(help="Only files changed then or later: 2026-01-31, or 2026-01-31T18:00; UTC."),
+    ] = None,
+    before: Annotated[str | None, typer.Option(help="Only files changed before this time.")] = None,
+    has: Annotated[list[Modality] | None, typer.Option(help="Only clips that have it. Repeatable.")] = None,
+    lacks: Annotated[list[Modality] | None, typer.Option(help="Only clips that lack it. Repeatable.")] = None,
     per_file: Annotated[
         bool, typer.Option("--per-file", help="Of a gallery of windows, show each file once, by its best one.")
     ] = False,
+    rerank: Annotated[
+        int | None,
+        typer.Option(min=1, help="So many first hits are put in order by the model's cross-encoder: 50, say."),
+    ] = None,
+    fusion_weight: Annotated[
+        float | None,
+        typer.Option(help="With --rerank: order by the score and so many times the match, not the match alone."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with full paths.")] = False,
 ) -> None:
     """Print the best clips of each query and the weight of each modality in each."""
     from dataclasses import asdict
 
-    from gallery.embedding import embed_captions
-    from gallery.provenance import model_folder
-    from gallery.windows import SEGMENT, Place, place_of_clip
-    from modeling_scalar import load_model
+    from gallery.filters import Filter
+    from gallery.hits import remarks_of
+    from gallery.querying import check_texts
     from modeling_scalar.configuration_scalar import MODALITIES
-    from modeling_scalar.loading_scalar import device_of_name, dtype_of_name, model_fingerprint
-    from modeling_scalar.pairs_scalar import WEIGHING
+    from modeling_scalar.loading_scalar import device_of_name
 
-    place, seen = device_of_name(device), [name for name in MODALITIES if name not in (mask or ())]
-    _check_queries(texts)
+    # All that can be wrong is told before the model is loaded, which takes longest.
+    device_of_name(device)
+    if not texts and like is None:
+        raise ValueError("There is no query. Type what you are looking for, or name a clip with --like.")
+    if texts and like is not None:
+        raise ValueError("--like takes the place of queries: give one of the two.")
+    if rerank is not None and like is not None:
+        raise ValueError("--rerank reads texts: it does not go with --like.")
+    check_texts(texts or [])
+    seen = [name for name in MODALITIES if name not in (mask or ())]
     if not seen or not set(mask or ()) <= set(MODALITIES):
         raise ValueError(f"--mask takes one or two of {', '.join(MODALITIES)}, got {', '.join(mask or ())}.")
+    wanted = Filter(path or (), min_duration, max_duration, after, before, has or (), lacks or ())
     opened = _open(gallery, context)
-    model = model or opened.model
-    if model is None:
-        raise ValueError(f"{gallery} does not say which model made it. Name it with --model.")
-    folder = model_folder(model)
-    opened.check_model(model, model_fingerprint(folder))
-    network, processor = load_model(folder, dtype_of_name(model_dtype), place)
-    embeds = embed_captions(network, processor, texts)
-    # A gallery has its own temperature, scale and offset of modalities.
-    options = {name: value for name, value in network.score_options().items() if name not in WEIGHING}
-    learned = {name: value.item() for name, value in options.items() if name != "method"}
-    has_windows = opened.metadata.get(SEGMENT) is not None
-    place_of = place_of_clip if has_windows else Place
-
-    def search(size: int) -> "list[Hits]":
-        return opened.search(embeds, size, temperature, options["method"], modalities=seen, **learned)
-
-    results, size = search(k), k
-    num_scored = max(hits.num_scored for hits in results)
-    while per_file and has_windows:
-        best = [_best_of_files(hits, k, place_of) for hits in results]
-        if size >= len(opened) or all(len(hits) == k for hits in best):
-            results = best
-            break
-        size = min(4 * size, len(opened))
-        results = search(size)
-    for text in (text for text, hits in zip(texts, results, strict=True) if not hits):
-        say(f"No hits for {text!r}: {opened.why_no_hits(options['method'])}.")
-    exactness = list(dict.fromkeys(getattr(hits, "exactness", None) for hits in results))
-    if exactness != [None]:
-        say(" ".join(exactness))
-    elif num_scored < len(opened):
-        say(f"Exact: {num_scored:,} of {len(opened):,} clips scored in full, the others proved to be below the best.")
+    options = {"modalities": seen, "allowed": wanted, "per_file": per_file}
+    if like is None:
+        opened.load_model(model, device, model_dtype)
+        results = opened.search(texts, k, temperature, rerank=rerank, fusion_weight=fusion_weight, **options)
+    else:
+        results = [opened.search(None, k, temperature, like=opened.clip_named(like), **options)]
+    for remark in remarks_of(results):
+        say(remark)
     if as_json:
-        table = [
-            {"query": text, "hits": [place_of(hit.clip_id)._asdict() | asdict(hit) for hit in hits]}
-            for text, hits in zip(texts, results, strict=True)
-        ]
-        typer.echo(json.dumps(table, indent=2))
+
+        def told(hits: "Hits") -> list[dict]:
+            table = [hits.place_of(hit)._asdict() | asdict(hit) for hit in hits]
+            return table if rerank else [{name: row[name] for name in row if name != "match"} for row in table]
+
+        asked = [{"query": text} for text in texts] if like is None else [{"like": like}]
+        typer.echo(json.dumps([of | {"hits": told(hits)} for of, hits in zip(asked, results, strict=True)], indent=2))
         return
-    folders = {os.path.dirname(place_of(name).path) for name in opened.clip_ids if os.path.isabs(name)}
-    root = os.path.commonpath(folders) if folders else None
-    for text, hits in zip(texts, results, strict=True):
-        show(f"query: {text}")
-        for hit in hits:
-            show(f"{hit.rank:3}  {hit.score:.3f}  {_short_name(place_of(hit.clip_id), root)}")
-            show(f"     {_weights_line(hit)}")
+    for hits in results:
+        show(*hits.lines(sys.stdout.encoding or "ascii"))
 
 
 @app.command()

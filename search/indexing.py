@@ -3,7 +3,6 @@
 A file is embedded once, and again only when its content changes. What cannot be read is recorded, never dropped.
 """
 
-import hashlib
 import os
 import sys
 import time
@@ -18,13 +17,13 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from gallery.embedding import check_reading, embed_clips, read_batches
-from gallery.files import sha256_of
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from gallery.media import clip_sha256, clip_stat, mark_of, unchanged_since
 from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, seconds_of, windows_of
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.decoding_scalar import LIGHT_MEMORY, num_processors, read_duration
-from modeling_scalar.media_scalar import LimitError, Limits, check_file, find_sidecar
-from modeling_scalar.processing_scalar import Clip, ScalarProcessor, names_subtitle_file
+from modeling_scalar.media_scalar import LimitError, Limits
+from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 from search.speech import SpeechRecognizer, Transcripts
 
 EXTENSIONS = frozenset(
@@ -108,57 +107,6 @@ def real_path(path: str | os.PathLike) -> str:
 
 def _reraise(error: OSError) -> None:
     raise error
-
-
-def _beside(path: str, subtitle: str | None) -> Path | None:
-    """The file that a clip's subtitles are read from, if it is another one."""
-    if subtitle is None:
-        return find_sidecar(path)
-    return Path(subtitle) if names_subtitle_file(subtitle) else None
-
-
-def _mark(subtitle: str | None) -> str:
-    """What words that were given add to the hash of a clip: there is no file in which they could change."""
-    if subtitle is None or names_subtitle_file(subtitle):
-        return ""
-    return f"+{hashlib.sha256(subtitle.encode('utf-8', 'surrogatepass')).hexdigest()}"
-
-
-def clip_sha256(path: str, subtitle: str | None = None) -> str:
-    """
-    Hash what a clip is read from: the file and its subtitles.
-
-    Args:
-        path (`str`): the file.
-        subtitle (`str`, *optional*): words, or the path of an `.srt` or `.vtt` file, in place of the file beside it.
-
-    Raises:
-        MediaError: not a regular file: a pipe, a device or a folder.
-    """
-    check_file(path)
-    beside = _beside(path, subtitle)
-    if beside is None:
-        return sha256_of(path) + _mark(subtitle)
-    words = sha256_of(beside) if beside.is_file() else ""  # reading will say what it is instead
-    return hashlib.sha256(f"{sha256_of(path)} {words}".encode()).hexdigest()
-
-
-def clip_stat(path: str, subtitle: str | None = None) -> tuple[int, int]:
-    """Size and time of change, in nanoseconds, of a file together with its subtitle file, see [`clip_sha256`]."""
-    stats = [os.stat(file) for file in (path, _beside(path, subtitle)) if file is not None]
-    return sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
-
-
-def _unchanged_since(path: str, known: MediaFile, subtitle: str | None) -> int | None:
-    """The time of change of a file whose content is the known one; `None` if it must be read."""
-    if "".join(known.sha256.partition("+")[1:]) != _mark(subtitle):
-        return None
-    try:
-        size, mtime_ns = clip_stat(path, subtitle)
-        is_same = size == known.size and (mtime_ns == known.mtime_ns or clip_sha256(path, subtitle) == known.sha256)
-    except (OSError, ValueError):  # reading it will say what is wrong
-        return None
-    return mtime_ns if is_same else None
 
 
 def default_workers() -> int:
@@ -352,7 +300,7 @@ def _plan(
     unheard = _unheard(gallery, clips, problems) if speech.recognizer is not None else set()
     for path in files:
         known = gallery.files.get(path)
-        mtime_ns = None if known is None else _unchanged_since(path, known, subtitles.get(path))
+        mtime_ns = None if known is None else unchanged_since(path, known, subtitles.get(path))
         reason = None if known is None else known.reason
         streams = [problem for name in clips.get(path, ()) for problem in problems.get(name, ())]
         is_stale = mtime_ns is None or _is_worth_it(streams, limits)
@@ -503,7 +451,7 @@ def index_files(
     report, gallery = IndexReport() if report is None else report, writer.gallery()
     clips, segment, subtitles = gallery.clips_of_files(), writer.metadata.get(SEGMENT), subtitles or {}
     speech = Transcripts(writer.folder, recognizer)
-    if segment is not None and (timeless := [path for path, words in subtitles.items() if _mark(words)]):
+    if segment is not None and (timeless := [path for path, words in subtitles.items() if mark_of(words)]):
         raise ValueError(
             f"{timeless[0]} has a subtitle without times, which cannot be cut into windows of {segment:g} s. Name an "
             "`.srt` or `.vtt` file in its place."

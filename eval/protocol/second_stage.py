@@ -12,7 +12,6 @@ reading of the clips in which each pair is scored once.
 Shape letters: Q captions, V clips, N rows that rank something, C what they rank, K candidates of each row.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
 from eval.protocol.matching import check_policies, clip_views, match_logits
 from eval.protocol.missing import mask_modalities
 from eval.protocol.statistics import area_under_curve
+from gallery.reranking import check_depth, check_weight, fused_values, places_of, sort_rows
 from modeling_scalar.aggregation_scalar import DIRECTIONS, retrieval_scores
 
 FUSION_WEIGHTS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -34,28 +34,10 @@ FUSION_WEIGHTS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0
 # Ranks after two stages ----------------------------------------------------------------------------------------------
 
 
-def _sort_rows(values: torch.Tensor, ties: torch.Tensor) -> torch.LongTensor:
-    """Order each row: the highest value first, of equal ones the lowest tie, then the lowest column."""
-    order = ties.argsort(dim=1, stable=True)
-    return order.gather(1, values.gather(1, order).argsort(dim=1, descending=True, stable=True))
-
-
 def _is_relevant(scores: torch.Tensor, pairs: torch.Tensor) -> torch.BoolTensor:
     relevant = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
     relevant[pairs[:, 0], pairs[:, 1]] = True
     return relevant
-
-
-def check_depth(depth: int) -> None:
-    """Raise a ValueError unless the second stage has at least one candidate of each row to reorder."""
-    if depth < 1:
-        raise ValueError(f"`depth` must be at least 1, got {depth}.")
-
-
-def check_weight(weight: float) -> None:
-    """Raise a ValueError unless a match logit can be weighted by this."""
-    if not 0 <= weight < math.inf:
-        raise ValueError(f"The weight of a match logit must be a finite number from 0, got {weight}.")
 
 
 def first_candidates(scores: torch.Tensor, pairs: torch.Tensor, depth: int = 50) -> torch.LongTensor:
@@ -72,22 +54,7 @@ def first_candidates(scores: torch.Tensor, pairs: torch.Tensor, depth: int = 50)
         irrelevant ones first, then the lower column.
     """
     check_depth(depth)
-    return _sort_rows(scores, _is_relevant(scores, pairs).byte())[:, :depth].contiguous()
-
-
-def fused_values(scores: torch.Tensor, logits: torch.Tensor, weight: float) -> torch.DoubleTensor:
-    """
-    Add the weighted match logit to the first-stage score; not in the paper.
-
-    Args:
-        scores (`torch.Tensor` of shape `(rows, candidates)`): of the first stage; -inf where it is undefined.
-        logits (`torch.Tensor` of the same shape): of a match, NaN where the cross-encoder cannot read the clip.
-        weight (`float`): of the logits, from 0. At 0 the order is that of the first stage.
-
-    Returns:
-        `torch.DoubleTensor` of the same shape: NaN where the cross-encoder cannot read the clip.
-    """
-    return scores.double() + weight * logits.double()
+    return sort_rows(scores, _is_relevant(scores, pairs).byte())[:, :depth].contiguous()
 
 
 def two_stage_scores(
@@ -126,14 +93,11 @@ def two_stage_scores(
             f"{misplaced.nonzero().flatten().tolist()[:10]} are not."
         )
     relevant, readable = _is_relevant(scores, pairs).gather(1, candidates), ~values.isnan()
-    order = _sort_rows(scores.gather(1, candidates), 2 * relevant.byte() + (readable & ~relevant))
+    order = sort_rows(scores.gather(1, candidates), 2 * relevant.byte() + (readable & ~relevant))
     candidates, values, relevant, readable = (
         found.gather(1, order) for found in (candidates, values, relevant, readable)
     )
-    # The readable ones, best first, take the places that readable ones held; the others keep theirs.
-    order = _sort_rows(values.nan_to_num(nan=-torch.inf), (relevant & readable).byte())
-    held = (~readable).byte().argsort(dim=1, stable=True)
-    places = torch.empty_like(order).scatter_(1, order, held)  # (N, K), from 0
+    places = places_of(values, relevant.byte())
     final = scores.double()
     top = final.amax(dim=1, keepdim=True).clamp(min=0)
     return final.scatter(1, candidates, top + candidates.shape[1] - places)

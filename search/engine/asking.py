@@ -16,8 +16,10 @@ import torch
 
 from gallery.columns import from_utf8, off_unit
 from gallery.filters import Filter
-from gallery.gallery import Gallery, Hit, Hits
+from gallery.gallery import Gallery
+from gallery.hits import Hit, Hits, Results
 from gallery.screening import exact_scores
+from gallery.windows import SEGMENT
 from modeling_scalar.aggregation_scalar import query_weights
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import CALIBRATION, WEIGHING, ScoreOptions
@@ -137,20 +139,18 @@ def find_best(
 
 
 class EngineHits(Hits):
-    """The hits of one query, with `certainty`, a [`Certainty`], and `exactness`, the same in a sentence."""
+    """The hits of one query, with `certainty`, a [`Certainty`], which `exactness` tells in a sentence."""
 
-    def __init__(self, hits: Sequence[Hit], num_clips: int, best: Best, num_allowed: int):
-        super().__init__(hits, num_clips, best.num_scored, num_allowed)
-        self.certainty = best.certainty
+    def __init__(self, hits: Sequence[Hit], num_clips: int, best: Best, num_allowed: int, **about: Any):
         others = {
             Certainty.EXACT: "the others proved to be below the best",
             Certainty.INDEX: "the others proved to be below the best, but for what the engine's index missed",
             Certainty.STOPPED: "there may be better ones",
         }
-        told = f"{best.certainty[0].upper()}{best.certainty[1:]}"
-        self.exactness = (
-            f"{told}: {best.num_scored:,} of {num_allowed:,} clips scored in full, {others[self.certainty]}."
-        )
+        scored = f"{best.num_scored:,} of {num_allowed:,} clips scored in full"
+        told = f"{best.certainty}: {scored}, {others[best.certainty]}."
+        super().__init__(hits, num_clips, best.num_scored, num_allowed, exactness=told[0].upper() + told[1:], **about)
+        self.certainty = best.certainty
 
 
 class EngineGallery(Gallery):
@@ -169,7 +169,22 @@ class EngineGallery(Gallery):
     def __len__(self) -> int:
         return len(self.collection)
 
-    def search(
+    def clip_named(self, name: str) -> str:
+        """A ValueError: clips of an engine are not asked for others like them."""
+        raise ValueError(f"An engine is asked by texts. For clips like {name!r}, search the gallery in its folder.")
+
+    def search(self, *arguments: Any, **options: Any) -> Hits | Results:
+        """
+        Find the k best clips of each query, as [`~gallery.gallery.Gallery.search`] does.
+
+        Raises:
+            ValueError: what an engine cannot be asked, also: clips like one, the second stage, patterns of paths.
+        """
+        if options.get("rerank") is not None or options.get("like") is not None:
+            raise ValueError("An engine holds bounds alone: search the gallery in its folder for a second stage.")
+        return super().search(*arguments, **options)
+
+    def search_vectors(
         self,
         text_embeds: torch.Tensor,
         k: int = 10,
@@ -181,7 +196,7 @@ class EngineGallery(Gallery):
         **score_parameters: float,
     ) -> list[EngineHits]:
         """
-        Find the k best clips of each query; the hits say whether that is proved.
+        Find the k best clips of each vector; the hits say whether that is proved.
 
         Args: as in [`~gallery.gallery.Gallery.search`], but for `text_embeds`, of shape `(Q, D)`, and `allowed`,
         a [`~gallery.filters.Filter`] without patterns of paths.
@@ -217,7 +232,10 @@ class EngineGallery(Gallery):
         results = []
         for text in text_embeds:
             best = find_best(self.collection, text, k, options, names, where)
-            results.append(EngineHits(_hits(best, text, options, seen), num_clips, best, num_allowed))
+            about = {"has_windows": self.metadata.get(SEGMENT) is not None}
+            if not best.points:
+                about["reason"] = f"none of the {num_clips:,} clips in {self.path} fulfils what was asked for"
+            results.append(EngineHits(_hits(best, text, options, seen), num_clips, best, num_allowed, **about))
         return results
 
 

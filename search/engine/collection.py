@@ -47,6 +47,7 @@ _NAMES = uuid.UUID("6f6a1e39-6c52-5c0e-9d6f-8a2f6f9d1b51")  # of points: a name 
 _INDEXED = {"has": "keyword", "path": "keyword", "part": "keyword", "seconds": "float", "changed": "float"}
 _SCROLLED = 4096
 _BYTES_AT_ONCE = 4_000_000  # of vectors in a request: in JSON three times as many
+_OVERSAMPLING = 4.0
 _TIMEOUT = 60
 _PAUSES = (0.2, 0.5, 1, 2, 4, 8)  # seconds, after each of which an engine that does not answer is asked again
 _AGAIN = (408, 429, 500, 502, 503, 504)
@@ -329,8 +330,11 @@ class Collection:
         """The clips of the highest bounds, and these: all in order, as far as the engine's list is complete."""
         params = None
         if not self.is_local:
-            ignored = models.QuantizationSearchParams(ignore=True) if self.is_exact else None
-            params = models.SearchParams(exact=self.is_exact, quantization=ignored)
+            # Where an operator has the engine keep fewer bits: nothing of them in an exact search, which is to be
+            # complete; else more of them than asked for, compared again in full.
+            exactly = models.QuantizationSearchParams(ignore=True)
+            nearly = models.QuantizationSearchParams(rescore=True, oversampling=_OVERSAMPLING)
+            params = models.SearchParams(exact=self.is_exact, quantization=exactly if self.is_exact else nearly)
         found = self._ask(
             self.client.query_points,
             query=[query.tolist()],

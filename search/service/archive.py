@@ -15,17 +15,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from torch.nn.functional import normalize
 from transformers import PreTrainedModel, ProcessorMixin
 
 from commands.errors import describe, plain
 from gallery.columns import from_utf8, lists_of, stacked, to_utf8
 from gallery.embedding import embed_captions
 from gallery.gallery import Gallery, Hit
+from gallery.querying import NothingToCompareError
 from gallery.storage import MANIFEST
 from gallery.windows import SEGMENT, Place, place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.pairs_scalar import CALIBRATION, METHODS, WEIGHING
+from modeling_scalar.pairs_scalar import METHODS, WEIGHING
 
 from .media import kind_of
 from .models import About, Answer, Found
@@ -114,12 +114,6 @@ class View:
             return plain(given, "utf-8")
         below = path.removeprefix(self._root + os.sep) if self._root else path
         return plain(below, "utf-8")
-
-    def vectors_of(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The vectors `(3, D)` of a clip, and which of them it has `(3,)`."""
-        table = self.gallery.clips.slice(row, 1)
-        mask = stacked(table, ["presence"], self.gallery.path, boolean=True)[0, 0]
-        return stacked(table, MODALITIES, self.gallery.path)[0].float(), mask
 
     def found(self, hits: Sequence[Hit]) -> list[Found]:
         """Hits as they are told."""
@@ -275,31 +269,20 @@ class Archive:
 
     def like(self, key: str, asked: Asked) -> Answer:
         """
-        The clips most like one of the gallery, without itself.
-
-        Each of its modalities is the query for the same one of others; for those that it lacks, what it has is: the
-        centroid. Scales and offsets, which fit modalities to words, do not count here.
+        The clips most like one of the gallery, without itself: [`~gallery.gallery.Gallery.search`].
 
         Raises:
-            UnknownClipError: no clip has this key.
+            UnknownClipError: no clip has this key, or it has nothing of what is looked at.
         """
         view, name = self._clip_of(key)
-        embeds, mask = view.vectors_of(view.rows_of([name])[name])
-        mask &= torch.tensor([name in asked.modalities for name in MODALITIES])
-        if not mask.any():
-            raise UnknownClipError("This clip has none of the modalities that are switched on. Switch one on.")
-        centroid = normalize(embeds[mask].sum(0), dim=-1)
-        queries = torch.where(mask[:, None], normalize(embeds, dim=-1), centroid)[None]
-        if not METHODS[self.method].takes_text_per_modality:
-            queries = centroid[None]
 
-        def search(options: dict[str, Any]) -> list[Hit]:
-            options |= dict.fromkeys(CALIBRATION)
-            hits = find(view.gallery, queries, asked.k + 1, asked.modalities, **options)
-            others = [hit for hit in hits if to_utf8(hit.clip_id) != name][: asked.k]
-            return [Hit(rank, *list(vars(hit).values())[1:]) for rank, hit in enumerate(others, start=1)]
+        def search(options: dict[str, Any]) -> Sequence[Hit]:
+            return view.gallery.search(k=asked.k, like=from_utf8(name), modalities=asked.modalities, **options)
 
-        return self._answer(view, asked, search)
+        try:
+            return self._answer(view, asked, search)
+        except NothingToCompareError as error:
+            raise UnknownClipError(str(error)) from error
 
     def path_of(self, key: str) -> str:
         """The file of a clip; an [`UnknownClipError`] if no clip has this key."""

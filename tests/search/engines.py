@@ -24,6 +24,7 @@ from qdrant_edge import (
     MultiVectorConfig,
     PayloadSchemaType,
     Point,
+    QuantizationSearchParams,
     Query,
     QueryRequest,
     RangeFloat,
@@ -117,7 +118,14 @@ class EdgeClient:
             limit,
             query=Query.Nearest(query, using),
             filter=_filter(query_filter),
-            params=SearchParams(exact=search_params.exact, hnsw_ef=search_params.hnsw_ef),
+            params=SearchParams(
+                exact=search_params.exact,
+                quantization=QuantizationSearchParams(
+                    ignore=bool(search_params.quantization.ignore),
+                    rescore=search_params.quantization.rescore,
+                    oversampling=search_params.quantization.oversampling,
+                ),
+            ),
             with_payload=with_payload,
         )
         return SimpleNamespace(points=self.shard.query(request))

@@ -229,6 +229,9 @@ def test_what_an_engine_cannot_be_asked_is_an_error(tmp_path, new_collection):
     ):
         with pytest.raises(ValueError, match=told):
             asked.search(*arguments, **options)
+    for told, options in (("second stage", {"rerank": 5}), ("second stage", {"like": "/clips/1.mp4"})):
+        with pytest.raises(ValueError, match=told):
+            asked.search(**options)
     with pytest.raises(FileNotFoundError, match="search push"):
         EngineGallery(Collection(collection.client, "other"), "it")
     collection.client.create_collection("other", models.VectorParams(size=4, distance=models.Distance.DOT))
@@ -395,6 +398,7 @@ def test_the_commands_push_and_ask(place, tmp_path):  # noqa: F811
     assert "Exact: 2 of 2 clips scored in full" in told.stderr
     masked = run("query", address, "audio", "--mask", "audio")
     assert "dog" in masked.stdout and "cat.mp4" not in masked.stdout
+    assert "An engine is asked by texts" in run("query", address, "--like", "cat.mp4", code=1).stderr
     missing = run("query", address + "x", "audio", code=1)
     assert (
         missing.stderr == "Error: There is no collection 'clipsx'. `python -m search push GALLERY ADDRESS` makes it.\n"

@@ -433,7 +433,7 @@ def test_hashing_touched_files_is_kept_in_batches(folder, monkeypatch):
         return clip_sha256(path, subtitle)
 
     with monkeypatch.context() as patched:
-        patched.setattr("search.indexing.clip_sha256", interrupted)
+        patched.setattr("gallery.media.clip_sha256", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(folder, batch_size=1)
     known = Gallery.open(folder.parent / "gallery").files

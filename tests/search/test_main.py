@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -304,3 +305,53 @@ def test_a_query_that_no_clip_can_be_scored_by_says_why(place, monkeypatch):
     index()
     result = run("query", "gallery", "video")
     assert "No hits for 'video': none of the 2 clips in gallery has what the score 'subtitle' needs." in result.stderr
+
+
+def test_filters_limit_what_is_found_and_say_how_many(place):
+    old = place / "clips" / "[red]" / "dog [bold]1.mp4"
+    os.utime(old, (0, 86_400 * 365))
+    index()
+
+    def found(*options):
+        result = run("query", "gallery", "audio", *options)
+        return [line.split(maxsplit=2)[2] for line in result.stdout.splitlines()[1::2]], result.stderr
+
+    dog, cat = "[red]/dog [bold]1.mp4", "cat.mp4"
+    for options, expected in (
+        (["--path", "*.mp4"], [cat, dog]),
+        (["--path", "[[]red]/**"], [dog]),
+        (["--path", "c*", "--path", "dog*"], [cat, dog]),
+        (["--has", "video"], [dog]),
+        (["--lacks", "video", "--lacks", "subtitle"], [cat]),
+        (["--before", "1971-01-02"], [dog]),
+        (["--after", "1971-01-02T00:00"], [cat]),
+    ):
+        names, told = found(*options)
+        assert names == expected
+        assert ("Exact among 2 clips" if len(expected) == 2 else "Exact among 1 of 2 clips") in told
+    names, told = found("--path", "nowhere")
+    assert names == [] and told == "No hits for 'audio': the filter leaves none of the 2 clips in gallery.\n"
+    names, told = found("--min-duration", "1")
+    assert names == [] and "2 clips were left out because it is not known how long they last." in told
+    wrong = run("query", "gallery", "audio", "--after", "soon", code=1)
+    assert "`after` must be a date as 2026-01-31" in wrong.stderr
+
+
+def test_clips_like_one_are_found_without_the_model(place):
+    index()
+    (place / "model" / "model.safetensors").unlink()
+    lines = run("query", "gallery", "--like", "cat.mp4").stdout.splitlines()
+    # cat is a sound: for the picture, which it lacks, its sound is the query, too
+    assert lines[:2] == ["like: " + str(place / "clips" / "cat.mp4"), "  1  0.939  [red]/dog [bold]1.mp4"]
+    (told,) = json.loads(run("query", "gallery", "--like", "clips/cat.mp4", "--json").stdout)
+    assert told["like"] == "clips/cat.mp4" and [hit["rank"] for hit in told["hits"]] == [1]
+    assert "There is no clip 'bird.mp4'" in run("query", "gallery", "--like", "bird.mp4", code=1).stderr
+    assert "give one of the two" in run("query", "gallery", "video", "--like", "cat.mp4", code=1).stderr
+    assert "There is no query" in run("query", "gallery", code=1).stderr
+
+
+def test_a_model_without_a_second_stage_is_told(place):
+    index()
+    assert "There is no second stage" in run("query", "gallery", "video", "--rerank", "50", code=1).stderr
+    wrong = run("query", "gallery", "--like", "cat.mp4", "--rerank", "5", code=1)
+    assert "it does not go with --like" in wrong.stderr

@@ -1,0 +1,15 @@
+"""Imported first by each program: from then on Ctrl-C is told in a word, while other modules are imported too."""
+
+import sys
+from types import TracebackType
+
+
+def _say_interrupted(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.stderr.write("Interrupted.\n")
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+if sys.excepthook is sys.__excepthook__:
+    sys.excepthook = _say_interrupted

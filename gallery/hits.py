@@ -1,0 +1,284 @@
+"""What a search finds, and how it is shown: in a terminal, by the commands and by `print`, and in a notebook."""
+
+import html
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from commands.texts import plain
+from gallery.filters import DATE, DURATION
+from gallery.windows import Place, place_of_clip
+
+_BAR_WIDTH = 8
+_NAME_WIDTH = 72
+_SHOWN = 50  # hits that a notebook or a prompt shows of more
+_UNKNOWN = {DURATION: "how long they last", DATE: "when their files were changed"}
+_COLORS = {"video": "#3b8fc4", "audio": "#d08a00", "subtitle": "#1a9e78"}  # seen on white and on black
+_TOLD = ("query", "like", "root", "has_windows", "reason", "exactness")  # of a search, whatever its hits
+_NUMBERS = dict.fromkeys(("", "score", "match"), ' class="n"')  # columns, by their heads
+_STYLE = """\
+.scalar-hits { font: 13px/1.5 system-ui, sans-serif; max-width: 60rem; margin: .3rem 0 .9rem; overflow-x: auto; }
+.scalar-hits table { border-collapse: collapse; width: 100%; margin: .2rem 0 .6rem; background: none; color: inherit;
+  font: inherit; }
+.scalar-hits th, .scalar-hits td { border: 0; border-top: 1px solid rgba(128, 128, 128, .3); padding: .25rem .5rem;
+  text-align: left; vertical-align: middle; background: none; color: inherit; }
+.scalar-hits th { border-top: 0; font-weight: 600; }
+.scalar-hits .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.scalar-hits .name { overflow-wrap: anywhere; width: 50%; min-width: 14em; }
+.scalar-hits .soft { opacity: .7; }
+.scalar-hits .w { white-space: nowrap; font-variant-numeric: tabular-nums; }
+.scalar-hits .bar { display: inline-block; width: 4rem; height: .6rem; margin-right: .35rem; border-radius: .2rem;
+  background: rgba(128, 128, 128, .25); overflow: hidden; }
+.scalar-hits .bar i { display: block; height: 100%; }"""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One result. `weights` are the query's modality weights, `None` for a score without weights; `match` is the match
+    logit of the second stage, `None` where it did not read the clip."""
+
+    rank: int
+    clip_id: str
+    score: float
+    weights: dict[str, float] | None
+    presence: dict[str, bool]
+    match: float | None = None
+
+
+def _can_print(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _encoding() -> str:
+    return getattr(sys.stdout, "encoding", None) or "ascii"
+
+
+def _weights_line(hit: Hit, encoding: str) -> str:
+    if hit.weights is None:
+        return "  ".join(f"{name} present" for name, here in hit.presence.items() if here)
+    full, rest, dash = ("█", "░", "–") if _can_print("█░–", encoding) else ("#", ".", "-")
+    parts = []
+    for name, weight in hit.weights.items():
+        if not hit.presence[name]:
+            parts.append(f"{name} {dash} absent")
+            continue
+        filled = round(weight * _BAR_WIDTH)
+        parts.append(f"{name} {full * filled}{rest * (_BAR_WIDTH - filled)} {weight:.2f}")
+    return "  ".join(parts)
+
+
+def _probability(logit: float) -> str:
+    return f"{torch.tensor(logit, dtype=torch.float64).sigmoid().item():.2f}"
+
+
+class Hits(list):
+    """
+    The hits of one query, best first, and how they were found. `print` shows them, and a notebook does.
+
+    Args:
+        hits (`list[Hit]`).
+        num_clips (`int`): in the gallery.
+        num_scored (`int`): clips that were scored in full; all others are proved not to be among the best.
+        num_allowed (`int`, *optional*): of the clips in the gallery, those that could be hits; by default all.
+        unknown (`dict[str, int]`, *optional*): how many clips a filter left out because what it asks for is not known
+            of them, see [`~gallery.filters.Allowed`].
+        query (`str`, *optional*), like (`str`, *optional*): the text, or the clip, that was asked for.
+        root (`str`, *optional*): the folder that names of files are shown from.
+        has_windows (`bool`): whether clips may be windows of files.
+        reason (`str`, *optional*): why there are no hits.
+        notes (`list[str]`): sentences on what else is to be known of these hits.
+        exactness (`str`, *optional*): a sentence on how exact they are, in place of the one that the numbers give.
+    """
+
+    def __init__(
+        self,
+        hits: Iterable[Hit],
+        num_clips: int,
+        num_scored: int,
+        num_allowed: int | None = None,
+        unknown: Mapping[str, int] | None = None,
+        *,
+        query: str | None = None,
+        like: str | None = None,
+        root: str | None = None,
+        has_windows: bool = False,
+        reason: str | None = None,
+        notes: Iterable[str] = (),
+        exactness: str | None = None,
+    ):
+        super().__init__(hits)
+        self.num_clips, self.num_scored = num_clips, num_scored
+        self.num_allowed = num_clips if num_allowed is None else num_allowed
+        self.unknown = dict(unknown or {})
+        self.query, self.like, self.root, self.has_windows = query, like, root, has_windows
+        self.reason, self.notes, self.exactness = reason, list(notes), exactness
+
+    def having(self, hits: Iterable[Hit], notes: Iterable[str] = ()) -> "Hits":
+        """The same search with other hits, ranked in this order, and more notes."""
+        hits = [replace(hit, rank=rank) for rank, hit in enumerate(hits, start=1)]
+        told = {name: getattr(self, name) for name in _TOLD}
+        notes = [*self.notes, *notes]
+        return Hits(hits, self.num_clips, self.num_scored, self.num_allowed, self.unknown, notes=notes, **told)
+
+    def place_of(self, hit: Hit) -> Place:
+        """The file of a hit, and its seconds if it is a window."""
+        # a file may be called as a window is
+        is_file = not self.has_windows or os.path.isfile(hit.clip_id)
+        return Place(hit.clip_id) if is_file else place_of_clip(hit.clip_id)
+
+    def best_of_files(self, k: int) -> "Hits":
+        """Of each file the first hit, the best `k` of them."""
+        best: dict[str, Hit] = {}
+        for hit in self:
+            best.setdefault(self.place_of(hit).path, hit)
+        return self.having(list(best.values())[:k])
+
+    @property
+    def title(self) -> str | None:
+        """What was asked for."""
+        asked = {"query": self.query, "like": self.like}
+        return next((f"{name}: {value}" for name, value in asked.items() if value is not None), None)
+
+    # Showing -------------------------------------------------------------------------------------------------------
+
+    def name_of(self, hit: Hit) -> str:
+        """What a hit is called: its path below `root`, or another identifier, and its seconds."""
+        place = self.place_of(hit)
+        is_below = self.root is not None and os.path.isabs(place.path)
+        name = os.path.relpath(place.path, self.root) if is_below else place.path
+        return name if place.span is None else f"{name} [{place.span}]"
+
+    def _short_name(self, hit: Hit, encoding: str) -> str:
+        """Cut from the left if it is long, but not the seconds."""
+        name, span = self.name_of(hit), self.place_of(hit).span
+        name, seconds = (name, "") if span is None else (name[: -len(span) - 3], f" [{span}]")
+        if len(name) > _NAME_WIDTH:
+            mark = "…" if _can_print("…", encoding) else "..."
+            name = mark + name[len(mark) - _NAME_WIDTH :]
+        return name + seconds
+
+    def lines(self, encoding: str = "utf-8", most: int | None = None) -> list[str]:
+        """The hits as lines for a terminal, not yet escaped by [`~commands.texts.plain`]."""
+        lines = [] if self.title is None else [self.title]
+        for hit in self[:most]:
+            match = "" if hit.match is None else f"  match {_probability(hit.match)}"
+            lines.append(f"{hit.rank:3}  {hit.score:.3f}{match}  {self._short_name(hit, encoding)}")
+            lines.append(f"     {_weights_line(hit, encoding)}")
+        more = len(self) - len(self[:most])
+        return [*lines, *([f"and {more} more"] if more else [])]
+
+    def remarks(self) -> list[str]:
+        """Sentences on how the hits were found: how exact they are, and what was left out."""
+        return remarks_of([self])
+
+    def __str__(self) -> str:
+        return _text([self], None)
+
+    def __repr__(self) -> str:
+        return _text([self], _SHOWN)
+
+    def _repr_html_(self) -> str:
+        return _page([self])
+
+
+class Results(list):
+    """The [`Hits`] of several queries, in their order; shown as they are, one below the other."""
+
+    def __str__(self) -> str:
+        return _text(self, None)
+
+    def __repr__(self) -> str:
+        return _text(self, _SHOWN)
+
+    def _repr_html_(self) -> str:
+        return _page(self)
+
+
+def _why_none(hits: Hits) -> str:
+    asked = hits.query if hits.like is None else hits.like
+    return f"No hits{'' if asked is None else f' for {asked!r}'}{'' if hits.reason is None else f': {hits.reason}'}."
+
+
+def remarks_of(results: Sequence[Hits]) -> list[str]:
+    """Sentences on how the hits of queries to one gallery were found, each once; the numbers are the largest."""
+    return list(dict.fromkeys([*(_why_none(hits) for hits in results if not hits), *_how_found(results)]))
+
+
+def _how_found(results: Sequence[Hits]) -> list[str]:
+    if not results:
+        return []
+    told = []
+    for name, count in max((hits.unknown for hits in results), key=lambda unknown: sum(unknown.values())).items():
+        clips = "1 clip was" if count == 1 else f"{count:,} clips were"
+        told.append(f"{clips} left out because it is not known {_UNKNOWN[name]}.")
+    told += [note for hits in results for note in hits.notes]
+    if any(hits.exactness is not None for hits in results):
+        return [*told, *(hits.exactness for hits in results if hits.exactness is not None)]
+    widest = max(results, key=lambda hits: hits.num_scored)
+    allowed, scored = widest.num_allowed, widest.num_scored
+    among = f"{allowed:,} clips" if allowed == widest.num_clips else f"{allowed:,} of {widest.num_clips:,} clips"
+    if not any(results):
+        return told
+    if scored < allowed:
+        told.append(f"Exact among {among}: {scored:,} scored in full, the others proved to be below the best.")
+    else:
+        told.append(f"Exact among {among}: all were scored in full.")
+    return told
+
+
+def _text(results: Sequence[Hits], most: int | None) -> str:
+    encoding = _encoding()
+    lines = [line for hits in results for line in hits.lines(encoding, most)]
+    return "\n".join(plain(line, "utf-8") for line in [*lines, *remarks_of(results)])
+
+
+def _weight_cell(hit: Hit, name: str) -> str:
+    if not hit.presence[name]:
+        return '<td class="w soft">absent</td>'
+    if hit.weights is None:
+        return '<td class="w">present</td>'
+    weight = hit.weights[name]
+    bar = f'<i style="width: {100 * weight:.0f}%; background: {_COLORS[name]}"></i>'
+    return f'<td class="w"><span class="bar">{bar}</span>{weight:.2f}</td>'
+
+
+def _table(hits: Hits) -> str:
+    def cell(text: str) -> str:
+        return html.escape(plain(text, "utf-8"))
+
+    title = "" if hits.title is None else f"<div><strong>{cell(hits.title)}</strong></div>"
+    if not hits:
+        return f'{title}<div class="soft">{cell(_why_none(hits))}</div>'
+    has_match = any(hit.match is not None for hit in hits)
+    head = ["", "score", *(["match"] if has_match else []), "clip", *hits[0].presence]
+    rows = []
+    for hit in hits[:_SHOWN]:
+        match = "–" if hit.match is None else _probability(hit.match)
+        name = cell(hits.name_of(hit)[-500:])
+        rows.append(
+            f'<tr><td class="n soft">{hit.rank}</td><td class="n">{hit.score:.3f}</td>'
+            + (f'<td class="n">{match}</td>' if has_match else "")
+            + f'<td class="name" title="{cell(hit.clip_id[-500:])}"><bdi dir="ltr">{name}</bdi></td>'
+            + "".join(_weight_cell(hit, name) for name in hit.presence)
+            + "</tr>"
+        )
+    more = len(hits) - len(rows)
+    rest = f'<div class="soft">and {more} more</div>' if more else ""
+    heads = "".join(f'<th scope="col"{_NUMBERS.get(name, "")}>{name}</th>' for name in head)
+    return f"{title}<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>{rest}"
+
+
+def _page(results: Sequence[Hits]) -> str:
+    remarks = "".join(f"<div>{html.escape(plain(line, 'utf-8'))}</div>" for line in dict.fromkeys(_how_found(results)))
+    tables = "".join(map(_table, results))
+    return f'<div class="scalar-hits"><style>{_STYLE}</style>{tables}<div class="soft">{remarks}</div></div>'
+
+
+__all__ = ["Hit", "Hits", "Results", "remarks_of"]

@@ -1,0 +1,238 @@
+"""Match logits: the log-odds that a caption describes a clip, by the cross-encoder (SCALAR, "Inference").
+
+A match logit depends on the caption, the clip and what of it is shown, and on nothing else. Clips come in batches, and
+all pairs of a batch are scored before the next one is read: condition tokens of a whole gallery would be 7 MB per clip
+at full size, and are never held.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
+
+from gallery.embedding import Batch
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.processing_scalar import Clip
+
+POLICIES = ("absent", "zeros")
+"""What the cross-encoder reads of a modality that is masked or missing: no tokens, or those of zero states."""
+
+_INPUTS = {"video": "pixel_values_videos", "audio": "input_features"}
+_SUBTITLES = ("subtitle_input_ids", "subtitle_attention_mask")
+# A view is a number: bit i says whether MODALITIES[i] is shown, the bit above them that zeros stand for what else the
+# cross-encoder reads.
+_WITH_ZEROS = 2 ** len(MODALITIES)
+_NUM_VIEWS = 2 * _WITH_ZEROS
+
+
+def measurable_policies(condition_on: Sequence[str]) -> tuple[str, ...]:
+    """
+    Return the policies that are defined for what a cross-encoder reads.
+
+    Zero states need a number of tokens. Every clip has as many of picture and sound; subtitles have one each, and an
+    absent one has none, so that `"zeros"` is not defined where they are read.
+
+    Args:
+        condition_on (`Sequence[str]`): `condition_on` of the model's configuration.
+    """
+    return POLICIES[:1] if "subtitle" in condition_on else POLICIES
+
+
+def check_policies(policies: Sequence[str], condition_on: Sequence[str]) -> None:
+    """Raise a ValueError unless every policy is known, and defined for what the cross-encoder reads."""
+    if not policies or not set(policies) <= set(POLICIES):
+        raise ValueError(f"`policies` must be some of {POLICIES}, got {list(policies)}.")
+    if not set(policies) <= set(measurable_policies(condition_on)):
+        raise ValueError(
+            "The policy 'zeros' is not defined for a cross-encoder that reads subtitles, as an absent subtitle has no "
+            "number of tokens that could be zero: measure the policy 'absent' alone."
+        )
+
+
+def clip_views(modality_mask: torch.Tensor, condition_on: Sequence[str], policy: str = "absent") -> torch.LongTensor:
+    """
+    Number what the cross-encoder is shown of each clip.
+
+    Args:
+        modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what of each clip may be shown.
+        condition_on (`Sequence[str]`): what the cross-encoder reads, of the model's configuration.
+        policy (`str`): one of [`POLICIES`].
+
+    Returns:
+        `torch.LongTensor` of shape `(clips,)`: equal where the same is shown in the same way, 0 where nothing is.
+
+    Raises:
+        ValueError: the policy is unknown, or not defined for what is read.
+    """
+    check_policies([policy], condition_on)
+    read = torch.tensor([name in condition_on for name in MODALITIES], device=modality_mask.device)
+    shown = modality_mask & read
+    views = (shown.long() << torch.arange(len(MODALITIES), device=shown.device)).sum(dim=1)
+    return views if policy == "absent" else torch.where((shown == read).all(dim=1), views, views + _WITH_ZEROS)
+
+
+def _is_shown(views: torch.Tensor) -> torch.BoolTensor:
+    """Which of `MODALITIES` each view shows, (..., 3)."""
+    return (views[..., None] >> torch.arange(len(MODALITIES))).bitwise_and(1).bool()
+
+
+def _tower_features(model: PreTrainedModel, batch: BatchFeature, modality_mask: torch.Tensor) -> dict:
+    inputs = {name: batch[name] for name in _INPUTS.values() if name in batch}
+    return model.get_tower_features(**inputs, modality_mask=modality_mask) if inputs else {}
+
+
+def _clip_inputs(model: PreTrainedModel, batch: BatchFeature, modality_mask: torch.Tensor) -> dict:
+    """What condition tokens are made of: the outputs of the towers, computed once, and the subtitles."""
+    return _tower_features(model, batch, modality_mask) | {name: batch[name] for name in _SUBTITLES if name in batch}
+
+
+def _blank_features(model: PreTrainedModel, processor: ProcessorMixin) -> dict[str, torch.Tensor]:
+    """What the towers would give for one clip, as zeros: every clip has as many frames, segments and tokens."""
+    clip = Clip(frames=np.zeros((1, 32, 32, 3), np.uint8), waveform=np.zeros(16_000, np.float32))
+    batch = processor(clips=[clip]).to(model.device)
+    features = _tower_features(model, batch, batch["modality_mask"])
+    return {name: torch.zeros_like(value) for name, value in features.items()}
+
+
+def _condition_states(
+    model: PreTrainedModel, clips: dict, blank: dict, rows: torch.Tensor, view: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Condition tokens of some clips of a batch, all in the same view, and their mask."""
+    inputs = {}
+    for name, shown in zip(MODALITIES, _is_shown(torch.tensor(view)).tolist(), strict=True):
+        keys = _SUBTITLES if name == "subtitle" else (f"{name}_pooled", f"{name}_states")
+        if shown:
+            inputs |= {key: clips[key][rows] for key in keys}
+        elif view >= _WITH_ZEROS and name in model.config.condition_on:
+            inputs |= {key: blank[key].expand(len(rows), *blank[key].shape[1:]) for key in keys}
+    return model.get_condition_states(**inputs)
+
+
+def _match_pairs(
+    model: PreTrainedModel,
+    text: BatchFeature,
+    conditions: tuple[torch.Tensor, torch.Tensor],
+    captions: torch.Tensor,
+    clips: torch.Tensor,
+    size: int,
+) -> torch.FloatTensor:
+    """Match logit of each pair of a caption (row of `text`) and a clip (row of `conditions`), on the CPU."""
+    states, token_mask = conditions
+    logits = torch.empty(len(clips))
+    for clip in range(len(states)):
+        for part in (clips == clip).nonzero().flatten().split(size):
+            words = text["attention_mask"][captions[part]].any(dim=0)  # no longer than the longest of these captions
+            ids, attention_mask = (
+                text[name][captions[part]][:, words].to(states.device) for name in ("input_ids", "attention_mask")
+            )
+            # One row of conditions: the clip is read once for all of its captions.
+            rows = slice(clip, clip + 1)
+            logits[part] = model.match(ids, attention_mask, states[rows], token_mask[rows]).cpu()
+    return logits
+
+
+def _match_batch(
+    model: PreTrainedModel, text: BatchFeature, clips: dict, blank: dict, requests: torch.Tensor, size: int
+) -> torch.FloatTensor:
+    """Match logits of a batch of clips; the second column of `requests` is a row of the batch."""
+    captions, rows, views = requests.unbind(dim=1)
+    logits = torch.empty(len(requests))
+    for view in views.unique().tolist():
+        chosen = views == view
+        shown, position = rows[chosen].unique(return_inverse=True)
+        conditions = _condition_states(model, clips, blank, shown.to(model.device), view)
+        logits[chosen] = _match_pairs(model, text, conditions, captions[chosen], position, size)
+    return logits
+
+
+def _needed(views: torch.Tensor, rows: torch.Tensor, batch: BatchFeature, names: list[str]) -> torch.BoolTensor:
+    """What of each clip of a batch some view shows, (clips, 3); the towers need not read the rest."""
+    needed = torch.zeros(len(names), len(MODALITIES), dtype=torch.bool)
+    for index, shown in enumerate(_is_shown(views).unbind(dim=1)):
+        needed[rows[shown], index] = True
+    lost = (needed & ~batch["modality_mask"].cpu()).nonzero().tolist()
+    if lost:
+        raise ValueError(
+            "These clips lack what the embeddings say they have: "
+            f"{[f'{names[row]} ({MODALITIES[index]})' for row, index in lost]}. Embed the files as they are now."
+        )
+    return needed
+
+
+@torch.no_grad()
+def match_logits(
+    model: PreTrainedModel,
+    processor: ProcessorMixin,
+    names: Sequence[str],
+    captions: list[str],
+    requests: torch.Tensor,
+    read: Callable[[list[int]], Iterable[Batch]],
+    batch_size: int,
+    pair_batch_size: int = 128,
+    progress: bool = True,
+) -> torch.FloatTensor:
+    """
+    Score pairs of a caption and a clip with the cross-encoder. Each clip that is asked for is read once.
+
+    Args:
+        model, processor: with a cross-encoder; in evaluation mode meanwhile.
+        names (`list[str]`): of the clips.
+        captions (`list[str]`): the texts.
+        requests (`torch.LongTensor` of shape `(requests, 3)`): a row of `captions`, a row of `names`, and what of the
+            clip is shown ([`clip_views`]).
+        read (`Callable`): from rows of `names` to the clips as [`~gallery.embedding.Batch`]es of `batch_size`.
+        batch_size (`int`): clips whose features are held at once. Changes speed and memory, not results.
+        pair_batch_size (`int`): pairs per forward pass. Likewise.
+        progress (`bool`): show a bar.
+
+    Returns:
+        `torch.FloatTensor` of shape `(requests,)` on the CPU: the log-odds of a match; NaN where nothing is shown, and
+        of a clip of which a batch says that there is nothing to embed.
+
+    Raises:
+        ValueError: `requests` names a caption or clip that is not there or shows what a clip does not have, or the
+            model has no cross-attention.
+    """
+    limits = requests.new_tensor([len(captions), len(names), _NUM_VIEWS])
+    if requests.ndim != 2 or requests.shape[1] != 3 or (requests < 0).any() or (requests >= limits).any():
+        raise ValueError(
+            f"Expected `requests` (requests, 3) among {len(captions)} captions, {len(names)} clips and {_NUM_VIEWS} "
+            f"views, numbered from 0; got {tuple(requests.shape)} with values up to {requests.flatten().max()}."
+        )
+    if batch_size < 1 or pair_batch_size < 1:
+        raise ValueError(f"Batch sizes must be at least 1, got {batch_size} and {pair_batch_size}.")
+    text = processor(text=captions)  # before threads use the tokenizer
+    logits = torch.full((len(requests),), torch.nan)
+    pending = requests[:, 2].nonzero().flatten()
+    pending = pending[requests[pending, 1].argsort(stable=True)]  # those of a batch of clips lie side by side
+    if not len(pending):
+        return logits
+    wanted, counts = requests[pending, 1].unique(return_counts=True)
+    was_training = model.training
+    model.eval()
+    try:
+        blank = _blank_features(model, processor) if (requests[:, 2] >= _WITH_ZEROS).any() else {}
+        with tqdm(total=len(pending), desc="pairs", unit="pair", disable=not progress) as bar:
+            batches = read(wanted.tolist())
+            for batch, rows, sizes in zip(batches, wanted.split(batch_size), counts.split(batch_size), strict=True):
+                here, pending = pending[: sizes.sum()], pending[sizes.sum() :]
+                bar.update(len(here))
+                if batch.features is None:
+                    continue
+                place = torch.full((len(rows),), -1)
+                place[batch.embeddable] = torch.arange(len(batch.embeddable))
+                local = place.repeat_interleave(sizes)
+                here, local = here[local >= 0], local[local >= 0]
+                there = [names[rows[i]] for i in batch.embeddable]
+                needed = _needed(requests[here, 2], local, batch.features, there)
+                inputs = _clip_inputs(model, batch.features.to(model.device), needed.to(model.device))
+                asked = torch.stack([requests[here, 0], local, requests[here, 2]], dim=1)
+                logits[here] = _match_batch(model, text, inputs, blank, asked, pair_batch_size)
+    finally:
+        model.train(was_training)
+    return logits
+
+
+__all__ = ["POLICIES", "check_policies", "clip_views", "match_logits", "measurable_policies"]

@@ -1,0 +1,83 @@
+"""Media files as they were when their clips were embedded, and whether they still are."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Protocol
+
+from gallery.files import sha256_of
+from modeling_scalar.media_scalar import check_file, find_sidecar
+from modeling_scalar.processing_scalar import names_subtitle_file
+
+
+class _Known(Protocol):
+    """What a gallery knows of a file, [`~gallery.gallery.MediaFile`]."""
+
+    size: int
+    mtime_ns: int
+    sha256: str
+
+
+def _beside(path: str, subtitle: str | None) -> Path | None:
+    """The file that a clip's subtitles are read from, if it is another one."""
+    if subtitle is None:
+        return find_sidecar(path)
+    return Path(subtitle) if names_subtitle_file(subtitle) else None
+
+
+def mark_of(subtitle: str | None) -> str:
+    """What words that were given add to the hash of a clip: there is no file in which they could change."""
+    if subtitle is None or names_subtitle_file(subtitle):
+        return ""
+    return f"+{hashlib.sha256(subtitle.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def clip_sha256(path: str, subtitle: str | None = None) -> str:
+    """
+    Hash what a clip is read from: the file and its subtitles.
+
+    Args:
+        path (`str`): the file.
+        subtitle (`str`, *optional*): words, or the path of an `.srt` or `.vtt` file, in place of the file beside it.
+
+    Raises:
+        MediaError: not a regular file: a pipe, a device or a folder.
+    """
+    check_file(path)
+    beside = _beside(path, subtitle)
+    if beside is None:
+        return sha256_of(path) + mark_of(subtitle)
+    words = sha256_of(beside) if beside.is_file() else ""  # reading will say what it is instead
+    return hashlib.sha256(f"{sha256_of(path)} {words}".encode()).hexdigest()
+
+
+def clip_stat(path: str, subtitle: str | None = None) -> tuple[int, int]:
+    """Size and time of change, in nanoseconds, of a file together with its subtitle file, see [`clip_sha256`]."""
+    stats = [os.stat(file) for file in (path, _beside(path, subtitle)) if file is not None]
+    return sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
+
+
+def unchanged_since(path: str, known: _Known, subtitle: str | None) -> int | None:
+    """The time of change of a file whose content is the known one; `None` if it must be read."""
+    if "".join(known.sha256.partition("+")[1:]) != mark_of(subtitle):
+        return None
+    try:
+        size, mtime_ns = clip_stat(path, subtitle)
+        is_same = size == known.size and (mtime_ns == known.mtime_ns or clip_sha256(path, subtitle) == known.sha256)
+    except (OSError, ValueError):  # reading it will say what is wrong
+        return None
+    return mtime_ns if is_same else None
+
+
+def is_as_known(path: str, known: _Known) -> bool:
+    """Whether the files that a clip was read from are as they were; words that a list gave are not looked at."""
+    if "+" not in known.sha256:
+        return unchanged_since(path, known, None) is not None
+    try:
+        size, mtime_ns = clip_stat(path, "")
+        return size == known.size and (mtime_ns == known.mtime_ns or known.sha256.startswith(sha256_of(path)))
+    except OSError:
+        return False
+
+
+__all__ = ["clip_sha256", "clip_stat", "is_as_known", "mark_of", "unchanged_since"]

@@ -1,0 +1,113 @@
+"""What a gallery is asked: texts, by the model that made it, or to be like one of its clips.
+
+Shapes: Q queries, D dimensions.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+
+import torch
+from torch.nn.functional import normalize
+from transformers import PreTrainedModel, ProcessorMixin
+
+import modeling_scalar
+from gallery.embedding import embed_captions
+from gallery.provenance import model_folder
+from modeling_scalar.aggregation_scalar import METHODS, check_method
+from modeling_scalar.loading_scalar import device_of_name, dtype_of_name, model_fingerprint
+from modeling_scalar.pairs_scalar import WEIGHING
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """Raise a ValueError that names a query in which there is no word, or that is not UTF-8."""
+    for text in texts:
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"A query is empty, got {text!r}. Type what you are looking for.")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"The query {text!r} is not UTF-8. Set the encoding of your terminal to UTF-8."
+            ) from error
+
+
+def where_is(model: str | os.PathLike) -> tuple[Path, str]:
+    """
+    The folder of a gallery's model, and the fingerprint of what is in it.
+
+    Raises:
+        FileNotFoundError: it is not where it was, or holds no weights.
+    """
+    try:
+        folder = model_folder(model)
+        return folder, model_fingerprint(folder)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{error} It is the model that the gallery was made with, and queries need it. Where it is elsewhere now, "
+            "name the folder: `--model FOLDER`, or `gallery.load_model(FOLDER)`."
+        ) from error
+
+
+class NothingToCompareError(ValueError):
+    """A clip has nothing that others could be like."""
+
+
+class QueryModel:
+    """
+    A model that embeds queries; threads may use it at once, and take turns.
+
+    Args:
+        model ([`~modeling_scalar.ScalarModel`]), processor (`ProcessorMixin`).
+    """
+
+    def __init__(self, model: PreTrainedModel, processor: ProcessorMixin):
+        self.model, self.processor, self.lock = model, processor, Lock()
+        # A gallery has its own temperature, scale and offset of modalities.
+        options = {name: value for name, value in model.score_options().items() if name not in WEIGHING}
+        self.method = options.pop("method")
+        self.learned = {name: value.item() for name, value in options.items()}
+
+    @classmethod
+    def load(cls, folder: Path, device: str | None = None, dtype: str | None = None) -> "QueryModel":
+        """Load a saved model; no code of its folder runs. `device` and `dtype` by name, as the commands have them."""
+        return cls(*modeling_scalar.load_model(folder, dtype_of_name(dtype), device_of_name(device)))
+
+    def embed(self, texts: Sequence[str]) -> torch.Tensor:
+        """Embed queries: `(Q, D)`, or `(Q, 3, D)` by a model of which each modality meets a vector of its own."""
+        with self.lock:
+            return embed_captions(self.model, self.processor, texts)
+
+
+def query_like(embeds: torch.Tensor, mask: torch.Tensor, method: str) -> torch.Tensor:
+    """
+    Make a query of a clip.
+
+    Each of its modalities is the query for the same one of others; for those that it lacks, what it has is: the
+    centroid. That is the query for all where the score is of one vector per text.
+
+    Args:
+        embeds (`torch.FloatTensor` of shape `(3, D)`): the clip's vectors.
+        mask (`torch.BoolTensor` of shape `(3,)`): which of them count, at least one.
+        method (`str`): the score.
+
+    Returns:
+        `torch.FloatTensor` of shape `(1, 3, D)`, or `(1, D)`: unit norm.
+
+    Raises:
+        NothingToCompareError: the clip has nothing that counts.
+        ValueError: the score is unknown.
+    """
+    if not mask.any():
+        raise NothingToCompareError("This clip has none of the modalities that are looked at. Look at another one.")
+    check_method(method)
+    vectors = normalize(embeds.float(), dim=-1)
+    total = vectors[mask].sum(0)
+    centroid = normalize(total, dim=-1) if total.norm() > 1e-6 else vectors[mask][0]  # of opposites there is none
+    if not METHODS[method].takes_text_per_modality:
+        return centroid[None]
+    return torch.where(mask[:, None], vectors, centroid)[None]
+
+
+__all__ = ["NothingToCompareError", "QueryModel", "check_texts", "query_like", "where_is"]

@@ -1,0 +1,233 @@
+"""The second stage: the cross-encoder reorders the first candidates (SCALAR, "Inference").
+
+Beyond the first candidates the ranks of the first stage stand. A pair whose clip the cross-encoder cannot read keeps
+its first-stage place, and the others are reordered among the places that remain, by one of two rules: by the match
+alone, as in the paper, or by the first-stage score plus a weight times the match logit, which the paper does not have.
+
+Shape letters: N rows that rank something, K candidates of each row.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from gallery.embedding import Batch, read_batches
+from gallery.hits import Hit, Hits
+from gallery.matching import clip_views, match_logits
+from gallery.media import is_as_known
+from gallery.querying import QueryModel
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.processing_scalar import Clip
+
+_BATCH_SIZE = 8
+_NUM_WORKERS = 2
+_TOLD = 3  # clips that are named of those that keep their place
+
+
+def sort_rows(values: torch.Tensor, ties: torch.Tensor) -> torch.LongTensor:
+    """Order each row: the highest value first, of equal ones the lowest tie, then the lowest column."""
+    order = ties.argsort(dim=1, stable=True)
+    return order.gather(1, values.gather(1, order).argsort(dim=1, descending=True, stable=True))
+
+
+def check_depth(depth: int) -> None:
+    """Raise a ValueError unless the second stage has at least one candidate of each row to reorder."""
+    if depth < 1:
+        raise ValueError(f"`depth` must be at least 1, got {depth}.")
+
+
+def check_weight(weight: float) -> None:
+    """Raise a ValueError unless a match logit can be weighted by this."""
+    if not 0 <= weight < math.inf:
+        raise ValueError(f"The weight of a match logit must be a finite number from 0, got {weight}.")
+
+
+def fused_values(scores: torch.Tensor, logits: torch.Tensor, weight: float) -> torch.DoubleTensor:
+    """
+    Add the weighted match logit to the first-stage score; not in the paper.
+
+    Args:
+        scores (`torch.Tensor` of shape `(rows, candidates)`): of the first stage; -inf where it is undefined.
+        logits (`torch.Tensor` of the same shape): of a match, NaN where the cross-encoder cannot read the clip.
+        weight (`float`): of the logits, from 0. At 0 the order is that of the first stage.
+
+    Returns:
+        `torch.DoubleTensor` of the same shape: NaN where the cross-encoder cannot read the clip.
+    """
+    return scores.double() + weight * logits.double()
+
+
+def places_of(values: torch.Tensor, ties: torch.Tensor) -> torch.LongTensor:
+    """
+    Tell the place of each candidate after the second stage: those that could be read, best first, take the places that
+    such held, and the others keep theirs.
+
+    Args:
+        values (`torch.Tensor` of shape `(N, K)`): what candidates, in the order of the first stage, are reordered by;
+            NaN where the cross-encoder cannot read the clip.
+        ties (`torch.Tensor` of shape `(N, K)`): of equal values the lowest tie comes first, then the lowest column.
+
+    Returns:
+        `torch.LongTensor` of shape `(N, K)`, from 0.
+    """
+    unread = values.isnan()
+    order = sort_rows(values.nan_to_num(nan=-torch.inf), ties.masked_fill(unread, 0))
+    held = unread.byte().argsort(dim=1, stable=True)
+    return torch.empty_like(order).scatter_(1, order, held)
+
+
+# Of a gallery -------------------------------------------------------------------------------------------------------
+
+
+def check_can_match(model: PreTrainedModel) -> None:
+    """Raise a ValueError unless a model has a cross-encoder."""
+    if not getattr(model.config, "has_cross_attention", False):
+        raise ValueError(
+            f"There is no second stage: the model ({type(model).__name__}) has no cross-encoder that reads a text "
+            "together with a clip. Search without reranking."
+        )
+
+
+def rerank(
+    results: Sequence[Hits],
+    query_model: QueryModel,
+    files: Mapping[str, Any],
+    depth: int,
+    modalities: Sequence[str] = MODALITIES,
+    weight: float | None = None,
+) -> list[Hits]:
+    """
+    Reorder the first hits of texts by the match of the cross-encoder, on condition tokens computed from the files.
+
+    Args:
+        results (`list[Hits]`): with their `query`.
+        query_model ([`~gallery.querying.QueryModel`]): with a cross-encoder.
+        files (`dict[str, MediaFile]`): what the gallery knows of the files of these hits.
+        depth (`int`): how many hits of each query.
+        modalities (`list[str]`): what of a clip may be looked at.
+        weight (`float`, *optional*): of the match logit beside the first-stage score; by default only the match
+            counts.
+
+    Returns:
+        `list[Hits]`: with `match` of the hits that were read; clips that could not be keep their place, and a note
+        says which and why.
+
+    Raises:
+        ValueError: the model has no cross-encoder, the gallery knows no files, or a number is out of its range.
+    """
+    check_depth(depth)
+    check_can_match(query_model.model)
+    if weight is not None:
+        check_weight(weight)
+    if not any(results):
+        return list(results)
+    if not files:
+        raise ValueError(
+            "The second stage reads the files of clips, and this gallery does not know them: those of `search index` "
+            "do. Search without reranking."
+        )
+    first = [hits[:depth] for hits in results]
+    clips = {hit.clip_id: hit for hits in first for hit in hits}
+    rows = {name: row for row, name in enumerate(clips)}
+    places = {hit.clip_id: hits.place_of(hit) for hits in results for hit in hits[:depth]}
+    condition_on, reasons = query_model.model.config.condition_on, {}
+    present = torch.tensor([[hit.presence[m] and m in modalities for m in MODALITIES] for hit in clips.values()])
+    views = clip_views(present.view(-1, len(MODALITIES)), condition_on)
+    for name, view in zip(clips, views.tolist(), strict=True):
+        if not view:
+            reasons[name] = f"it has nothing that the cross-encoder reads ({', '.join(condition_on)})"
+
+    def read(name: str) -> tuple[str, Clip | None]:
+        clip, reason = _read(query_model.processor, places[name], files, _shown(views[rows[name]], condition_on))
+        if reason is not None:
+            reasons[name] = reason
+        return name, clip
+
+    def batches(wanted: list[int]) -> Iterator[Batch]:
+        names = [list(clips)[row] for row in wanted]
+        return read_batches(query_model.processor, names, read, _BATCH_SIZE, _NUM_WORKERS)
+
+    requests = [
+        [query, rows[hit.clip_id], int(views[rows[hit.clip_id]])] for query, hits in enumerate(first) for hit in hits
+    ]
+    with query_model.lock:
+        logits = match_logits(
+            query_model.model,
+            query_model.processor,
+            list(clips),
+            [hits.query for hits in results],
+            torch.tensor(requests, dtype=torch.long).view(-1, 3),
+            batches,
+            _BATCH_SIZE,
+            progress=False,
+        )
+    found = logits.split([len(hits) for hits in first])
+    return [_reordered(hits, part, depth, weight, reasons) for hits, part in zip(results, found, strict=True)]
+
+
+def _shown(view: torch.Tensor, condition_on: Sequence[str]) -> list[str]:
+    return [name for bit, name in enumerate(MODALITIES) if int(view) >> bit & 1 and name in condition_on]
+
+
+def _read(
+    processor: Any, place: Any, files: Mapping[str, Any], needed: Sequence[str]
+) -> tuple[Clip | None, str | None]:
+    """A clip as it was when it was embedded, or why it cannot be had."""
+    known = files.get(place.path)
+    if known is None:
+        return None, "the gallery does not know its file"
+    if not is_as_known(place.path, known):
+        return None, "its file is gone, or has changed since it was embedded"
+    options = {} if place.start is None else {"window": (place.start, place.stop)}
+    try:
+        clip = processor.read_clip(place.path, on_error="missing", processed=True, **options)
+    except (OSError, ValueError) as error:
+        return None, f"its file cannot be read: {error}"
+    has = {"video": clip.has_video, "audio": clip.has_audio, "subtitle": bool((clip.subtitle or "").strip())}
+    lost = [name for name in needed if not has[name]]
+    if lost:
+        return None, f"{' and '.join(lost)} cannot be read from its file as when it was embedded"
+    return clip, None
+
+
+def _reordered(hits: Hits, logits: torch.Tensor, depth: int, weight: float | None, reasons: Mapping[str, str]) -> Hits:
+    """Hits in the order that the second stage leaves, with what is to be told of it."""
+    first = hits[:depth]
+    if not first:
+        return hits
+    scores = torch.tensor([[hit.score for hit in first]], dtype=torch.float64)
+    values = logits[None].double() if weight is None else fused_values(scores, logits[None], weight)
+    order: list[Hit | None] = [None] * len(first)
+    for hit, place, logit in zip(first, places_of(values, torch.zeros_like(values))[0].tolist(), logits, strict=True):
+        order[place] = hit if logit.isnan() else replace(hit, match=logit.item())
+    by = (
+        "by the cross-encoder"
+        if weight is None
+        else f"by the score and {weight:g} times the match of the cross-encoder"
+    )
+    what = "The first hit was" if len(first) == 1 else f"The first {len(first)} hits were"
+    notes = [f"{what} put in order {by}."]
+    unread = [hit for hit, logit in zip(first, logits, strict=True) if logit.isnan()]
+    if unread:
+        told = "; ".join(
+            f"{hits.name_of(hit)}: {reasons.get(hit.clip_id, 'it was not read')}" for hit in unread[:_TOLD]
+        )
+        more = f"; and {len(unread) - _TOLD} more" if len(unread) > _TOLD else ""
+        verb = "1 keeps its place" if len(unread) == 1 else f"{len(unread)} keep their places"
+        notes.append(f"Of these, {verb}: {told}{more}.")
+    return hits.having([*order, *hits[depth:]], notes)
+
+
+__all__ = [
+    "check_can_match",
+    "check_depth",
+    "check_weight",
+    "fused_values",
+    "places_of",
+    "rerank",
+    "sort_rows",
+]

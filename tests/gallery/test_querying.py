@@ -1,0 +1,222 @@
+"""A gallery that is asked by texts and by its clips."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from gallery.embedding import embed_captions
+from gallery.filters import Filter
+from gallery.gallery import Gallery, GalleryWriter
+from gallery.hits import Hits, Results
+from gallery.querying import NothingToCompareError, query_like
+from modeling_scalar import load_model
+from modeling_scalar.aggregation_scalar import METHODS, query_weights, retrieval_scores
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.loading_scalar import model_fingerprint
+from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries, write
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_model_dir):
+    return load_model(tiny_model_dir)
+
+
+@pytest.fixture
+def asked(tiny_model_dir, loaded, tmp_path, monkeypatch):
+    """A gallery of a saved model, and how often that was loaded."""
+    count, metadata = [], {"model": str(tiny_model_dir), "fingerprint": model_fingerprint(tiny_model_dir)}
+    monkeypatch.setattr("modeling_scalar.load_model", lambda *given: count.append(given) or loaded)
+    with GalleryWriter(tmp_path / "gallery", "float32") as writer:
+        writer.metadata = metadata | {"query_temperature": 0.1}
+        writer.put_clips(*make_clips(20, dim=loaded[0].config.projection_dim))
+        writer.commit()
+    return Gallery.open(tmp_path / "gallery"), count
+
+
+def test_texts_are_embedded_by_the_model_of_the_gallery_which_is_loaded_once(asked, loaded, tiny_model_dir):
+    gallery, count = asked
+    texts = ["a low tone", "the dog barks"]
+    assert not count
+    results = gallery.search(texts, k=4)
+    expected = gallery.search(embed_captions(*loaded, texts), 4, method=loaded[0].score_options()["method"])
+    assert results == expected and isinstance(results, Results) and [len(hits) for hits in results] == [4, 4]
+    one = gallery.search(texts[1], k=4)
+    assert isinstance(one, Hits) and one == gallery.search(embed_captions(*loaded, texts[1:]), 4)[0]
+    assert one.query == texts[1] == results[1].query
+    assert gallery.search(tuple(texts), 4) == expected
+    assert [folder for folder, *_ in count] == [tiny_model_dir]
+
+
+def test_a_model_that_scores_otherwise_is_asked_so(asked, loaded, monkeypatch):
+    gallery, _ = asked
+    monkeypatch.setattr(loaded[0].config, "aggregation", "gram")
+    embeds = embed_captions(*loaded, ["low"])
+    assert gallery.search(["low"], 20) == gallery.search(embeds, 20, method="gram") != gallery.search(embeds, 20)
+    assert gallery.search(["low"], 20, method="scalar") == gallery.search(embeds, 20)
+
+
+def test_a_model_that_is_gone_changed_or_not_known_is_an_error(asked, tmp_path, tiny_model_dir):
+    gallery, count = asked
+    gallery.metadata["model"] = str(tmp_path / "gone")
+    with pytest.raises(FileNotFoundError, match=r"gone.*Where it is elsewhere now.*gallery.load_model\(FOLDER\)"):
+        gallery.search("low")
+    gallery.load_model(tiny_model_dir)
+    assert len(gallery.search("low", k=3)) == 3
+    other = Gallery.open(tmp_path / "gallery")
+    other.metadata["fingerprint"] = "0" * 64
+    with pytest.raises(ValueError, match="Embeddings of different models cannot be compared"):
+        other.search("low")
+    other.metadata["model"] = None
+    with pytest.raises(ValueError, match="does not say which model made it"):
+        other.search("low")
+    with pytest.raises(ValueError, match="The device must be one that is here"):
+        gallery.load_model(tiny_model_dir, device="nowhere")
+    assert len(count) == 1
+
+
+@pytest.mark.parametrize("texts", ["", " \n", ["low", ""], ["\udce9"], [5]])
+def test_a_text_in_which_there_is_nothing_is_refused_before_the_model_is_loaded(asked, texts):
+    gallery, count = asked
+    with pytest.raises(ValueError, match="A query is empty|is not UTF-8"):
+        gallery.search(texts)
+    assert not count
+
+
+def test_one_thing_is_asked_at_a_time(asked):
+    gallery, _ = asked
+    for given in ({}, {"queries": "low", "like": gallery.clip_ids[0]}):
+        with pytest.raises(ValueError, match="give one of the two"):
+            gallery.search(**given)
+    with pytest.raises(ValueError, match="`k` must be at least 1"):
+        gallery.search("low", k=0)
+
+
+# Like a clip --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seen", [MODALITIES, ("audio", "subtitle")])
+def test_clips_like_one_are_those_of_a_float64_loop_without_itself(tmp_path, seen):
+    names, embeds, mask = make_clips(21)
+    gallery = write(tmp_path, (names, embeds, mask))
+    seen_mask = mask & torch.tensor([name in seen for name in MODALITIES])
+    compared = 0
+    for row, name in enumerate(names):
+        here = seen_mask[row]
+        if not here.any():
+            with pytest.raises(NothingToCompareError, match="none of the modalities that are looked at"):
+                gallery.search(like=name, modalities=seen)
+            continue
+        mine = embeds[row].double()
+        centroid = normalize(mine[here].sum(0), dim=-1)
+        expected = {}
+        for other in range(len(names)):
+            places = [place for place in range(3) if seen_mask[other, place]]
+            if other == row or not places:
+                continue
+            cosines = {p: float((mine[p] if here[p] else centroid) @ embeds[other, p].double()) for p in places}
+            total = sum(math.exp(cosine / 0.1) for cosine in cosines.values())
+            weights = {p: math.exp(cosine / 0.1) / total for p, cosine in cosines.items()}
+            mixed = sum(weights[p] * embeds[other, p].double() for p in places)
+            expected[names[other]] = sum(weights[p] * cosines[p] for p in places) / float(mixed.norm())
+        hits = gallery.search(like=name, k=30, modalities=seen)
+        assert [hit.clip_id for hit in hits] == sorted(expected, key=lambda found: -expected[found])
+        assert [hit.score for hit in hits] == pytest.approx(sorted(expected.values(), reverse=True), abs=5e-6)
+        assert hits.like == name and hits.num_allowed == 20 and hits.query is None
+        compared += 1
+    assert compared > 12
+
+
+def test_a_score_of_one_vector_per_text_is_asked_by_the_centroid(tmp_path):
+    names, embeds, mask = make_clips(21)
+    gallery = write(tmp_path, (names, embeds, mask))
+    tried = [name for name, method in METHODS.items() if not method.takes_text_per_modality]
+    method = next(name for name in tried if not METHODS[name].uses_concat_heads)
+    centroid = normalize(embeds[6][mask[6]].sum(0), dim=-1)
+    scores = retrieval_scores(centroid[None], embeds, mask, method, 0.1)[0]
+    scores[6] = -math.inf
+    hits = gallery.search(like=names[6], k=5, method=method)
+    assert [hit.clip_id for hit in hits] == [names[row] for row in scores.argsort(descending=True)[: len(hits)]]
+
+
+def test_scales_that_fit_modalities_to_words_do_not_count_between_clips(tmp_path):
+    plain = write(tmp_path / "a", make_clips(14))
+    with GalleryWriter(tmp_path / "b", "float32") as writer:
+        writer.metadata = MADE_BY | {"score_options": {"modality_scale": [1.0, 5.0, 1.0]}}
+        writer.put_clips(*make_clips(14))
+        writer.commit()
+    scaled, name = Gallery.open(tmp_path / "b"), plain.clip_ids[6]
+    assert scaled.search(like=name) == plain.search(like=name)
+    assert scaled.search(make_queries(1)) != plain.search(make_queries(1))
+
+
+def test_what_a_gallery_says_of_its_score_is_used_between_clips(tmp_path):
+    plain = write(tmp_path / "a", make_clips(14))
+    with GalleryWriter(tmp_path / "b", "float32") as writer:
+        writer.metadata = MADE_BY | {"score_options": {"method": "uniform", "query_temperature": 0.1}}
+        writer.put_clips(*make_clips(14))
+        writer.commit()
+    other, name = Gallery.open(tmp_path / "b"), plain.clip_ids[6]
+    assert other.search(like=name) == plain.search(like=name, method="uniform") != plain.search(like=name)
+
+
+def test_what_may_be_found_is_limited_and_the_clip_is_left_out_all_the_same(tmp_path):
+    gallery = write(tmp_path, make_clips(21))
+    name = gallery.clip_ids[6]
+    hits = gallery.search(like=name, k=30, allowed=Filter(has="audio"))
+    expected = [hit for hit in gallery.search(like=name, k=30) if hit.presence["audio"]]
+    assert [hit.clip_id for hit in hits] == [hit.clip_id for hit in expected] and hits.num_allowed == len(expected)
+    assert gallery.allowed(Filter(has="audio")).mask[6]  # what is remembered of a filter is not changed
+
+
+def test_modalities_that_cancel_have_no_centroid_and_are_a_query_all_the_same():
+    vector = normalize(torch.randn(DIM, generator=torch.Generator().manual_seed(0)), dim=0)
+    embeds, mask = torch.stack([vector, -vector, torch.zeros(DIM)]), torch.tensor([True, True, False])
+    assert torch.equal(query_like(embeds, mask, "scalar")[0], torch.stack([vector, -vector, vector]))
+
+
+def test_a_clip_is_named_as_it_is_shown_or_by_its_path(tmp_path, monkeypatch):
+    names, embeds, mask = make_clips(4)
+    folder = tmp_path / "clips" / "deep"
+    folder.mkdir(parents=True)
+    names = [str(tmp_path / "clips" / "a.mp4"), f"{folder / 'b.mp4'}#t=0,30", f"{folder / 'b.mp4'}#t=30", "c"]
+    gallery = write(tmp_path / "gallery", (names, embeds, mask))
+    monkeypatch.chdir(folder)
+    assert gallery.root == str(tmp_path / "clips")
+    for given, expected in ((names[1], 1), ("deep/b.mp4#t=30", 2), ("b.mp4#t=0,30", 1), ("../a.mp4", 0), ("c", 3)):
+        assert gallery.clip_named(given) == names[expected]
+    with pytest.raises(ValueError, match=r"is cut into windows in .*: name one of them, as '.*#t=0,30', '.*#t=30'"):
+        gallery.clip_named("deep/b.mp4")
+    with pytest.raises(ValueError, match="There is no clip 'x' in"):
+        gallery.clip_named("x")
+    with pytest.raises(KeyError):
+        gallery.search(like="x")
+
+
+@pytest.mark.parametrize(
+    ("names", "root"),
+    [
+        (["/a/b/1.mp4", "/a/b/2.mp4"], "/a/b"),
+        (["/a/b/1.mp4", "/a/bc/2.mp4", "/a/b.mp4"], "/a"),
+        (["/a/b/c/1.mp4", "/a/b/cc.mp4", "/a/b/d/1.mp4"], "/a/b"),
+        (["/a/b/x.mp4#t=0,30", "/a/b/x.mp4#t=30"], "/a/b"),
+        (["/1.mp4"], "/"),
+        (["v1", "v2"], None),
+        (["v1", "/a/b/1.mp4"], "/a/b"),
+        (["/a/b/\udce9.mp4", "/a/b/ä.mp4"], "/a/b"),
+        (["/a/\udce9/1.mp4", "/a/\udce9/2.mp4"], "/a/\udce9"),
+    ],
+)
+def test_the_root_is_the_folder_that_all_files_share(tmp_path, names, root):
+    assert write(tmp_path, (names, *make_clips(len(names))[1:])).root == root
+
+
+def test_weights_of_a_clip_as_query_are_those_of_its_own_vectors(tmp_path):
+    names, embeds, mask = make_clips(14)
+    gallery = write(tmp_path, (names, embeds, mask))
+    (first, *_) = gallery.search(like=names[6])
+    row = names.index(first.clip_id)
+    query = query_like(embeds[6], mask[6], "scalar")
+    weights = query_weights(query, embeds[row : row + 1], mask[row : row + 1], 0.1)[0, 0]
+    assert list(first.weights.values()) == pytest.approx(weights.tolist(), abs=1e-6)

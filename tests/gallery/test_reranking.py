@@ -1,0 +1,217 @@
+"""The second stage of search against that of the evaluation."""
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from eval.embedding.embed_dataset import embed_dataset
+from eval.protocol.matching import match_logits
+from eval.protocol.second_stage import first_candidates, fused_values, two_stage_scores
+from gallery.gallery import Gallery, GalleryWriter
+from gallery.matching import clip_views
+from gallery.media import clip_sha256, clip_stat
+from gallery.querying import QueryModel
+from gallery.reranking import places_of
+from modeling_scalar import ScalarModel
+from modeling_scalar.aggregation_scalar import retrieval_scores
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.media_scalar import Limits, MediaError
+from search.indexing import find_files, index_files
+from tests.conftest import make_tiny_config
+from tests.eval.protocol.slow_matching import CAPTIONS, CONTENTS, MemoryProcessor, make_clips, make_dataset, make_rows
+
+DEPTH = 5
+
+
+class FileProcessor(MemoryProcessor):
+    """Reads a clip of memory where there is a file of its name."""
+
+    limits, max_audio_seconds = Limits(), float("inf")
+    rows = {}
+
+    def read_clip(self, video, audio=None, subtitle=None, on_error="raise", processed=False):
+        if processed and video in self.rows:
+            row = self.rows[video]
+            content = open(video, encoding="utf-8").read()
+            if content == "damaged":
+                raise MediaError(f"{video}: damaged")
+            video, audio, subtitle = row["video_path"], row["audio_path"], row["subtitle"]
+        clip = super().read_clip(video, audio, subtitle, on_error)
+        return clip
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(1)
+    model = ScalarModel(make_tiny_config(initializer_range=0.3)).eval()
+    torch.nn.init.normal_(model.match_head.classifier.weight)
+    return model
+
+
+@pytest.fixture
+def place(tmp_path, model, tiny_processor):
+    """Files, their rows as the evaluation has them, and a gallery that is asked by the model."""
+    rows = make_rows()
+    processor = FileProcessor(tiny_processor)
+    for number, row in enumerate(rows):
+        path = tmp_path / "clips" / f"{number}.mp4"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"content {number}")
+        row["video_id"] = str(path)
+        for name in ("video_path", "audio_path"):
+            row[name] = None if row[name] is None else str(path)
+    processor.rows = {row["video_id"]: row for row in rows}
+    with GalleryWriter(tmp_path / "gallery", "float32") as writer:
+        writer.metadata = {"model": "model", "fingerprint": "f" * 64, "query_temperature": 0.1}
+        index_files(find_files([tmp_path / "clips"]), writer, model, processor)
+    return tmp_path, rows, open_gallery(tmp_path, model, processor)
+
+
+def open_gallery(place, model, processor):
+    gallery = Gallery.open(place / "gallery")
+    gallery._query_model = QueryModel(model, processor)
+    return gallery
+
+
+def evaluated(model, processor, rows, depth, weight=None, seen=MODALITIES):
+    """Of each caption the clips in the order that the evaluation's two stages leave, and the match logit of each."""
+    embeddings = embed_dataset(model, processor, make_dataset(rows), progress=False)
+    mask = embeddings.modality_mask & torch.tensor([name in seen for name in MODALITIES])
+    empty = ~mask.any(1)
+    scored = mask | empty[:, None]  # the scores of clips that have nothing are refused, not undefined
+    scores = retrieval_scores(embeddings.text_embeds, embeddings.modality_embeds, scored, "scalar", 0.1)
+    scores[:, empty] = -torch.inf
+    nothing = torch.empty(0, 2, dtype=torch.long)
+    candidates = first_candidates(scores, nothing, depth)
+    views = clip_views(mask, model.config.condition_on)
+    captions = torch.arange(len(rows))[:, None].expand_as(candidates)
+    requests = torch.stack([captions, candidates, views[candidates]], dim=-1).flatten(0, 1)
+    logits = match_logits(model, processor, make_clips(rows), embeddings.captions, requests, progress=False).view_as(
+        candidates
+    )
+    values = logits if weight is None else fused_values(scores.gather(1, candidates), logits, weight)
+    final = two_stage_scores(scores, nothing, candidates, values)
+    order = final.argsort(dim=1, descending=True)
+    found = torch.full_like(scores, torch.nan).scatter(1, candidates, logits)
+    defined = scores > -torch.inf
+    return [
+        [(embeddings.clip_ids[clip], found[row, clip].item()) for clip in line if defined[row, clip]]
+        for row, line in enumerate(order.tolist())
+    ]
+
+
+@pytest.mark.parametrize(
+    ("depth", "weight", "seen"),
+    [(DEPTH, None, MODALITIES), (DEPTH, 0.05, MODALITIES), (50, None, MODALITIES), (3, None, ("video", "subtitle"))],
+)
+def test_the_order_is_that_of_the_second_stage_of_the_evaluation(place, model, depth, weight, seen):
+    folder, rows, gallery = place
+    expected = evaluated(model, FileProcessor(gallery._query_model.processor.processor), rows, depth, weight, seen)
+    first = gallery.search(CAPTIONS, len(rows), modalities=seen)
+    found = gallery.search(CAPTIONS, len(rows), modalities=seen, rerank=depth, fusion_weight=weight)
+    for hits, before, line in zip(found, first, expected, strict=True):
+        assert [hit.clip_id for hit in hits] == [name for name, _ in line]
+        assert [hit.rank for hit in hits] == list(range(1, len(hits) + 1))
+        logits = [float("nan") if hit.match is None else hit.match for hit in hits]
+        assert logits == pytest.approx([logit for _, logit in line], abs=1e-6, nan_ok=True)
+        assert {hit.clip_id: hit.score for hit in hits} == {hit.clip_id: hit.score for hit in before}
+    assert found != first  # or nothing would be tested
+    assert any(hit.match is None for hits in found for hit in hits)
+
+
+def test_fewer_hits_than_are_reranked_are_the_first_of_them(place):
+    gallery = place[2]
+    whole, few = (gallery.search(CAPTIONS, k, rerank=DEPTH) for k in (7, 2))
+    assert [hits[:2] for hits in whole] == few and {len(hits) for hits in few} == {2}
+
+
+def test_each_file_is_read_once_for_all_queries(place):
+    gallery = place[2]
+    gallery._query_model.processor.read.clear()
+    gallery.search(CAPTIONS, rerank=50)
+    read = gallery._query_model.processor.read
+    readable = sum(video or audio for video, audio, _ in CONTENTS)
+    assert len(read) == len(set(read)) == readable < len(CONTENTS)
+
+
+def test_a_clip_that_cannot_be_read_keeps_its_place_and_is_named(place):
+    folder, rows, gallery = place
+    text, whole = CAPTIONS[0], gallery.search(CAPTIONS[0], 7)
+    gone, changed, damaged = [hit.clip_id for hit in whole if hit.presence["video"]][:3]
+    (folder / "clips" / gone.rsplit("/", 1)[1]).unlink()
+    (folder / "clips" / changed.rsplit("/", 1)[1]).write_text("other content")
+    known, path = gallery.files[damaged], folder / "clips" / damaged.rsplit("/", 1)[1]
+    path.write_text("damaged")
+    with GalleryWriter(folder / "gallery") as writer:  # as if it had been so when it was embedded
+        size, mtime_ns = clip_stat(str(path))
+        writer.put_files([replace(known, size=size, mtime_ns=mtime_ns, sha256=clip_sha256(str(path)))])
+        writer.commit()
+    gallery = open_gallery(folder, gallery._query_model.model, gallery._query_model.processor)
+    hits = gallery.search(text, 7, rerank=7)
+    places = {hit.clip_id: place for place, hit in enumerate(whole)}
+    unread = [hit for hit in hits if hit.match is None]
+    assert {gone, changed, damaged} < {hit.clip_id for hit in unread}
+    assert all(hits.index(hit) == places[hit.clip_id] for hit in unread)
+    read = [hit for hit in hits if hit.match is not None]
+    assert len(read) == 3 and [hit.match for hit in read] == sorted((hit.match for hit in read), reverse=True)
+    order, told = hits.notes
+    assert order == "The first 7 hits were put in order by the cross-encoder."
+    assert re.match(r"Of these, 4 keep their places: .*; and 1 more\.", told)
+    assert told in hits.remarks() and told in str(hits)
+    reasons = {
+        "is gone, or has changed since it was embedded": 2, "damaged": 1, "nothing that the cross-encoder reads": 1,
+    }  # fmt: skip
+    assert sum(told.count(reason) for reason in reasons) == 3  # as many as are named
+
+
+def test_a_touched_file_is_read_all_the_same(place):
+    folder, rows, gallery = place
+    before = gallery.search(CAPTIONS[0], 7, rerank=7)
+    for path in (folder / "clips").iterdir():
+        path.touch()
+    assert gallery.search(CAPTIONS[0], 7, rerank=7) == before and before[0].match is not None
+
+
+def test_what_has_no_second_stage_says_so(place, tmp_path):
+    folder, rows, gallery = place
+    for options, message in (
+        ({"rerank": 0}, "`depth` must be at least 1, got 0"),
+        ({"rerank": 5, "fusion_weight": -1.0}, "finite number from 0, got -1.0"),
+        ({"fusion_weight": 1.0}, "say with `rerank` how many"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            gallery.search("low", **options)
+    for asked in ({"queries": torch.eye(gallery.dim)[:1]}, {"like": gallery.clip_ids[0]}):
+        with pytest.raises(ValueError, match="goes with queries that are texts"):
+            gallery.search(**asked, rerank=5)
+    model, processor = gallery._query_model.model, gallery._query_model.processor
+    with GalleryWriter(tmp_path / "other", "float32") as writer:
+        writer.put_clips(gallery.clip_ids, gallery.modality_embeds(), gallery.modality_mask)
+        writer.commit()
+    other = Gallery.open(tmp_path / "other")
+    other._query_model = QueryModel(model, processor)
+    with pytest.raises(ValueError, match="this gallery does not know them"):
+        other.search("low", rerank=5)
+    encoder = SimpleNamespace(config=SimpleNamespace(), score_options=lambda: {"method": "scalar"})
+    gallery._query_model = QueryModel(encoder, processor)
+    with pytest.raises(ValueError, match="There is no second stage"):
+        gallery.search("low", rerank=5)
+
+
+def test_places_are_those_of_a_loop_over_readable_candidates():
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randint(0, 4, (200, 6), generator=generator).double()
+    values[torch.rand(values.shape, generator=generator) < 0.3] = torch.nan
+    ties = torch.randint(0, 2, values.shape, generator=generator)
+    expected = []
+    for row, tie in zip(values.tolist(), ties.tolist(), strict=True):
+        readable = [place for place, value in enumerate(row) if value == value]
+        best = sorted(readable, key=lambda place: (-row[place], tie[place], place))
+        line = list(range(len(row)))
+        for place, candidate in zip(readable, best, strict=True):
+            line[candidate] = place
+        expected.append(line)
+    assert places_of(values, ties).tolist() == expected
