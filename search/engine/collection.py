@@ -48,6 +48,7 @@ _INDEXED = {"has": "keyword", "path": "keyword", "part": "keyword", "seconds": "
 _SCROLLED = 4096
 _BYTES_AT_ONCE = 4_000_000  # of vectors in a request: in JSON three times as many
 _OVERSAMPLING = 4.0
+_WIDTH = 512  # of the search in an index: entries that are kept in view
 _TIMEOUT = 60
 _PAUSES = (0.2, 0.5, 1, 2, 4, 8)  # seconds, after each of which an engine that does not answer is asked again
 _AGAIN = (408, 429, 500, 502, 503, 504)
@@ -334,7 +335,11 @@ class Collection:
             # complete; else more of them than asked for, compared again in full.
             exactly = models.QuantizationSearchParams(ignore=True)
             nearly = models.QuantizationSearchParams(rescore=True, oversampling=_OVERSAMPLING)
-            params = models.SearchParams(exact=self.is_exact, quantization=exactly if self.is_exact else nearly)
+            params = models.SearchParams(
+                exact=self.is_exact,
+                hnsw_ef=None if self.is_exact else max(_WIDTH, limit),
+                quantization=exactly if self.is_exact else nearly,
+            )
         found = self._ask(
             self.client.query_points,
             query=[query.tolist()],

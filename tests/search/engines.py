@@ -120,6 +120,7 @@ class EdgeClient:
             filter=_filter(query_filter),
             params=SearchParams(
                 exact=search_params.exact,
+                hnsw_ef=search_params.hnsw_ef,
                 quantization=QuantizationSearchParams(
                     ignore=bool(search_params.quantization.ignore),
                     rescore=search_params.quantization.rescore,
