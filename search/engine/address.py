@@ -32,6 +32,11 @@ class Address:
     name: str
     is_approximate: bool = False
 
+    @property
+    def is_here(self) -> bool:
+        """Whether what is sent there stays on this machine."""
+        return self.server is None or urlsplit(self.server).hostname in ("127.0.0.1", "::1", "localhost")
+
     def __str__(self) -> str:
         place = f"file://{self.folder}" if self.server is None else self.server
         return f"{PREFIX}{place}/{self.name}" + ("?approximate" if self.is_approximate else "")

@@ -140,7 +140,10 @@ def connect(address: Address) -> QdrantClient:
     """
     if address.server is not None:
         key = os.environ.get(KEY_VARIABLE) or None
-        return QdrantClient(url=address.server, api_key=key, timeout=_TIMEOUT, check_compatibility=False)
+        with warnings.catch_warnings():
+            if address.is_here:
+                warnings.simplefilter("ignore", UserWarning)  # that others could read a key that is sent as it is
+            return QdrantClient(url=address.server, api_key=key, timeout=_TIMEOUT, check_compatibility=False)
     if _owned_by_others(address.folder):
         raise ValueError(
             f"Others can write to {address.folder}. The client of Qdrant runs code that it finds in such a folder, so "

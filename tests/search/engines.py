@@ -4,9 +4,13 @@ The real engine, `qdrant-edge-py`, is what a node of Qdrant runs for each shard,
 the methods of `QdrantClient` that are used, one collection each.
 """
 
+import json
 import os
+import threading
 import warnings
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
+from uuid import UUID
 
 from qdrant_client import QdrantClient, models
 from qdrant_edge import (
@@ -142,3 +146,110 @@ def make_client(kind, folder):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return QdrantClient(":memory:") if kind == "local mode" else EdgeClient(folder)
+
+
+class EdgeServer(ThreadingHTTPServer):
+    """
+    The real engine of one shard behind the HTTP interface of Qdrant, as far as it is used; not its server, but what
+    the client sends and reads is what it sends to one. `fails` holds statuses that the next requests are answered by.
+    """
+
+    def __init__(self, folder, key=None):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.engine, self.key, self.fails, self.asked, self.lock = EdgeClient(folder), key, [], [], threading.Lock()
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.thread = threading.Thread(target=self.serve_forever)
+        self.thread.start()
+
+    def close(self):
+        self.shutdown()
+        self.thread.join()
+        self.server_close()
+        self.engine.close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def _answer(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        server, path = self.server, self.path.partition("?")[0].split("/")[2:]
+        server.asked.append((self.command, "/".join(path[1:])))
+        status, result = 200, None
+        if server.fails:
+            status = server.fails.pop()
+        elif server.key is not None and self.headers.get("api-key") != server.key:
+            status, result = 401, f"the key {self.headers.get('api-key')} is wrong"
+        else:
+            with server.lock:
+                result = self._result(path[0], (self.command, *path[1:]), body)
+        told = json.dumps({"result": result, "status": "ok" if status == 200 else {"error": result}, "time": 0.0})
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(told)))
+        self.end_headers()
+        self.wfile.write(told.encode())
+
+    do_GET = do_PUT = do_POST = do_PATCH = do_DELETE = _answer
+
+    def _result(self, name, asked, body):
+        engine = self.server.engine
+        if asked == ("GET", "exists"):
+            return {"exists": engine.collection_exists(name)}
+        if asked == ("GET",):
+            return _info(engine.metadata)
+        if asked == ("PUT",):
+            wanted = models.CreateCollection.model_validate_json(body)
+            engine.create_collection(name, wanted.vectors, wanted.metadata)
+        elif asked == ("PATCH",):
+            engine.update_collection(name, models.UpdateCollection.model_validate_json(body).metadata)
+        elif asked == ("PUT", "index"):
+            index = models.CreateFieldIndex.model_validate_json(body)
+            engine.create_payload_index(name, index.field_name, index.field_schema.value, True)
+            return {"operation_id": 1, "status": "completed"}
+        elif asked == ("POST", "points", "count"):
+            wanted = models.CountRequest.model_validate_json(body)
+            return {"count": engine.count(name, wanted.filter, wanted.exact).count}
+        elif asked == ("POST", "points", "scroll"):
+            wanted = models.ScrollRequest.model_validate_json(body)
+            offset = None if wanted.offset is None else UUID(wanted.offset)
+            points, offset = engine.scroll(name, wanted.filter, wanted.limit, offset, wanted.with_payload)
+            return {"points": list(map(_record, points)), "next_page_offset": offset and str(offset)}
+        elif asked == ("PUT", "points"):
+            engine.upsert(name, models.PointsList.model_validate_json(body).points, True)
+            return {"operation_id": 1, "status": "completed"}
+        elif asked == ("POST", "points", "delete"):
+            engine.delete(name, models.PointIdsList.model_validate_json(body), True)
+            return {"operation_id": 1, "status": "completed"}
+        elif asked == ("POST", "points", "query"):
+            wanted = models.QueryRequest.model_validate_json(body)
+            options = wanted.using, wanted.filter, wanted.params, wanted.limit, wanted.with_payload
+            query = wanted.query if isinstance(wanted.query, list) else wanted.query.nearest
+            points = engine.query_points(name, query, *options).points
+            return {"points": [_record(point) | {"version": 1, "score": point.score} for point in points]}
+        elif asked == ("POST", "points"):
+            wanted = models.PointRequest.model_validate_json(body)
+            return list(map(_record, engine.retrieve(name, wanted.ids, wanted.with_payload, wanted.with_vector)))
+        else:
+            raise AssertionError(f"{asked} is not known")
+        return True
+
+
+def _record(point):
+    return {"id": str(point.id), "payload": point.payload, "vector": point.vector}
+
+
+def _info(metadata):
+    hnsw = models.HnswConfig(m=16, ef_construct=100, full_scan_threshold=10_000)
+    optimizers = {"deleted_threshold": 0.2, "vacuum_min_vector_number": 1000, "default_segment_number": 0}
+    config = models.CollectionConfig(
+        params=models.CollectionParams(),
+        hnsw_config=hnsw,
+        optimizer_config=models.OptimizersConfig(**optimizers, flush_interval_sec=5),
+        metadata=metadata,
+    )
+    info = models.CollectionInfo(
+        status="green", optimizer_status="ok", segments_count=1, config=config, payload_schema={}
+    )
+    return info.model_dump(mode="json")

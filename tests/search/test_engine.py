@@ -30,7 +30,7 @@ from search.engine.push import PushReport, push
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 from tests.gallery.test_screening import KINDS as GALLERIES
 from tests.gallery.test_screening import MIXES, make_vectors
-from tests.search.engines import KINDS, SERVER, EdgeClient, make_client
+from tests.search.engines import KINDS, SERVER, EdgeClient, EdgeServer, make_client
 from tests.search.test_main import index, place, run  # noqa: F401 - a fixture
 
 KINDS = [pytest.param(kind, marks=pytest.mark.engine) if kind == "server" else kind for kind in KINDS]
@@ -543,6 +543,42 @@ def test_a_key_is_in_no_message(tmp_path, new_collection, monkeypatch):
     monkeypatch.undo()
 
 
+def test_a_server_is_asked_over_http_with_a_key(tmp_path, monkeypatch):
+    monkeypatch.setattr(collection_module, "_PAUSES", (0, 0, 0))
+    gallery = made_gallery(tmp_path / "gallery", "random", 90)
+    server = EdgeServer(tmp_path / "engine", key="very-secret")
+    try:
+        address = parse_address(f"qdrant+{server.url}/clips")
+        for wrong in (None, "wrong-secret"):
+            monkeypatch.setenv("QDRANT_API_KEY", wrong or "")
+            with pytest.raises(OSError, match="Put its key into QDRANT_API_KEY") as caught:
+                push(gallery, Collection.at(address))
+            assert "wrong-secret" not in str(caught.value)
+        monkeypatch.setenv("QDRANT_API_KEY", "very-secret")
+        collection = Collection.at(address)
+        server.fails += [503, 429, 500]
+        assert push(gallery, collection) == PushReport(new=90)
+        assert server.asked.count(("PUT", "index")) == 5 and ("PUT", "points") in server.asked
+        server.asked.clear()
+        assert push(gallery, collection) == PushReport(unchanged=90)
+        assert {command for command, _ in server.asked} == {"GET", "POST"}  # nothing is written
+        texts = made_texts(gallery, 4)
+        for options in ({}, {"modalities": ["audio"]}, {"allowed": Filter(has="video")}):
+            server.fails.append(502)
+            assert check_same(gallery, collection, texts, k=5, **options) == 4
+        with GalleryWriter(tmp_path / "gallery") as writer:
+            writer.remove_clips(gallery.clip_ids[:10])
+            writer.commit()
+            assert push(writer.gallery(), collection) == PushReport(unchanged=80, removed=10)
+        assert len(collection) == 80
+        near = Collection.at(parse_address(f"qdrant+{server.url}/clips?approximate"))
+        assert EngineGallery(near, "it").search(texts[:1], 3)[0].certainty is Certainty.INDEX
+    finally:
+        server.close()
+    with pytest.raises(OSError, match="The engine does not answer.*Is the address right"):
+        len(collection)
+
+
 # Where it is --------------------------------------------------------------------------------------------------------
 
 
@@ -551,9 +587,10 @@ def test_addresses_are_read():
     assert parse_address("qdrant+http://[::1]/clips").server == "http://[::1]:6333"
     assert parse_address("qdrant+https://a.example/my.clips-1").server == "https://a.example:443"
     approximate = parse_address("qdrant+https://a.example/clips?approximate")
-    assert approximate.is_approximate and approximate.name == "clips"
+    assert approximate.is_approximate and approximate.name == "clips" and not approximate.is_here
     local = parse_address("qdrant+file:///tmp/engine/clips")
     assert (str(local.folder), local.name, local.server) == ("/tmp/engine", "clips", None)
+    assert local.is_here and parse_address("qdrant+http://[::1]/clips").is_here
     for address in (approximate, local, parse_address("qdrant+http://[::1]/clips")):
         assert parse_address(str(address)) == address
 
