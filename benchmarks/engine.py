@@ -176,12 +176,16 @@ def measure_latency(options: argparse.Namespace, folder: Path) -> None:
         rate = count / (time.perf_counter() - begun)
         print(f"{count:,} clips x 3 x {options.dim}, {options.dtype}: pushed {rate:.0f} a second")
         if options.url is None:
+            client.shard.flush()
+            sizes = {"bounds": 0, "vectors": 0, "else": 0}
+            for path in (folder / name).rglob("*"):
+                storage = next((part for part in path.parts if part.startswith("vector_storage-")), None)
+                kind = "else" if storage is None else "bounds" if storage.endswith("bound") else "vectors"
+                sizes[kind] += path.stat().st_blocks * 512 if path.is_file() else 0
+            print(f"    bytes a clip: {', '.join(f'{kind} {size / count:.0f}' for kind, size in sizes.items())}")
             begun = time.perf_counter()
             client.shard.optimize()
-            files = sum(path.stat().st_blocks * 512 for path in (folder / name).rglob("*") if path.is_file())
-            print(
-                f"    index made in {time.perf_counter() - begun:.0f} s; {files / count / 1000:.1f} kB of files a clip"
-            )
+            print(f"    index made in {time.perf_counter() - begun:.0f} s")
         texts = made_vectors(options.data, (options.queries, options.dim), generator)
         asked = EngineGallery(collection, "engine")
         known = gallery.search(texts, 10)

@@ -13,6 +13,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import numpy as np
@@ -43,9 +44,11 @@ FORMAT = 1
 MIN_CLIP_NORM = MIN_NORM[torch.float32]
 """What the norm of a centroid is clamped to, as in every gallery."""
 
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _NAMES = uuid.UUID("6f6a1e39-6c52-5c0e-9d6f-8a2f6f9d1b51")  # of points: a name always gives the same
-_INDEXED = {"has": "keyword", "path": "keyword", "part": "keyword", "seconds": "float", "changed": "float"}
+_INDEXED = {"has": "keyword", "path": "keyword", "part": "keyword", "seconds": "float", "changed": "integer"}
 _SCROLLED = 4096
+_FETCHED_AT_ONCE = 512
 _BYTES_AT_ONCE = 4_000_000  # of vectors in a request: in JSON three times as many
 _OVERSAMPLING = 4.0
 _WIDTH = 512  # of the search in an index: entries that are kept in view
@@ -62,7 +65,8 @@ class Point:
     A clip as the engine holds it.
 
     Args:
-        payload (`dict`): `clip_id`, `has`, `path`, `part`, and `seconds` and `changed` where they are known.
+        payload (`dict`): `clip_id`, `has`, `path`, `part`, and where they are known `seconds`, how long it lasts, and
+            `changed`, when its file was changed, in microseconds from 1970.
         modality_embeds (`np.ndarray` of shape `(3, D)`): as stored, zero where absent.
         place (`int`): clips of equal scores stand in the order of their places.
     """
@@ -361,17 +365,19 @@ class Collection:
         Raises:
             ValueError: what is there is not what was written.
         """
-        about, found, left = self.about(), [], list(ids)
+        found: list[Point] = []
+        for start in range(0, len(ids), _FETCHED_AT_ONCE):
+            found += self._fetch(ids[start : start + _FETCHED_AT_ONCE])
+        return found
+
+    def _fetch(self, left: Sequence[str]) -> list[Point]:
+        about, found = self.about(), []
         dtype = np.float16 if about.dtype == "float16" else np.float32
         for pause in (*_PAUSES[:3], None):
             records = self._ask(self.client.retrieve, left, with_payload=True, with_vectors=list(MODALITIES))
-            left = []
-            for record in records:
-                point = _point_of(record, about.dim, dtype)
-                if point is None:  # half of it was written meanwhile
-                    left.append(record.id)
-                else:
-                    found.append(point)
+            points = [(record.id, _point_of(record, about.dim, dtype)) for record in records]
+            found += [point for _, point in points if point is not None]
+            left = [number for number, point in points if point is None]  # of which half was written meanwhile
             if not left:
                 return found
             if pause is not None:
@@ -431,7 +437,7 @@ def condition_of(wanted: Filter | None, modalities: Sequence[str]) -> models.Fil
         between = models.Range(gte=wanted.min_duration, lte=wanted.max_duration)
         must.append(models.FieldCondition(key="seconds", range=between))
     if wanted.after is not None or wanted.before is not None:
-        first, last = (None if moment is None else moment.timestamp() for moment in (wanted.after, wanted.before))
+        first, last = (moment and (moment - _EPOCH) // _MICROSECOND for moment in (wanted.after, wanted.before))
         must.append(models.FieldCondition(key="changed", range=models.Range(gte=first, lt=last)))
     must_not = [_is_any("has", [name]) for name in wanted.lacks]
     return models.Filter(must=must, must_not=must_not) if must or must_not else None

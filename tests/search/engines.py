@@ -95,7 +95,11 @@ class EdgeClient:
         self.shard = None
 
     def create_payload_index(self, name, field_name, field_schema, wait):
-        kinds = {"keyword": PayloadSchemaType.Keyword, "float": PayloadSchemaType.Float}
+        kinds = {
+            "keyword": PayloadSchemaType.Keyword,
+            "float": PayloadSchemaType.Float,
+            "integer": PayloadSchemaType.Integer,
+        }
         self.shard.update(UpdateOperation.create_field_index(field_name, kinds[field_schema]))
 
     def get_collection(self, name):
