@@ -31,6 +31,7 @@ from benchmarks.search import fill, made_clips, made_vectors
 from gallery.bounds import DETAIL, bound_vectors, stored_bounds
 from gallery.columns import precision_of, text_embeds_of
 from gallery.gallery import Gallery
+from modeling_scalar.configuration_scalar import MODALITIES
 
 TEMPERATURES = (1e-6, 0.01, 0.05, 0.1, 0.3, math.inf)
 DEPTHS = (10, 50)
@@ -45,32 +46,35 @@ def scores_of(cosines: torch.Tensor, gram: torch.Tensor, mask: torch.Tensor, tem
     """Eq. 4 of all pairs, (Q, B), from cosines (Q, B, 3)."""
     weights = (cosines / temperature).masked_fill(~mask, -math.inf).softmax(-1)
     squares = torch.einsum("qbm,qbn,bmn->qb", weights, weights, gram)
-    return (weights * cosines).sum(-1) / squares.clamp(min=MIN_NORM**2).sqrt()
+    scores = (weights * cosines).sum(-1) / squares.clamp(min=MIN_NORM**2).sqrt()
+    return scores.masked_fill(~mask.any(1), -math.inf)
 
 
 def lists_of(
-    texts: torch.Tensor, blocks: Blocks, dtype: torch.dtype, detail: int
+    texts: torch.Tensor, blocks: Blocks, dtype: torch.dtype, options: argparse.Namespace
 ) -> tuple[torch.Tensor, torch.Tensor, dict]:
     """Bounds (Q, N), cosines (Q, N, 3) with -2 where absent, and of each temperature the best scores and rows."""
     queries = torch.cat([texts, torch.ones(len(texts), 1)], dim=1).to(dtype).float()
+    seen = torch.tensor([name not in options.mask for name in MODALITIES])
     bounds, cosines, best, start = [], [], {}, 0
     for embeds, mask in blocks():
-        found = bound_vectors(embeds, mask, MIN_NORM, detail=detail)
+        found = bound_vectors(embeds, mask, MIN_NORM, detail=options.detail)
         rows = stored_bounds(found, dtype).float()
         size, sets, width = rows.shape
         products = (queries @ rows.view(-1, width).T).view(len(texts), size, sets)
-        bounds.append(products.masked_fill(~found.is_used, -math.inf).amax(-1))
+        left = mask & seen  # a filter of the engine leaves out clips that have nothing of it
+        bounds.append(products.masked_fill(~found.is_used | ~left.any(1)[:, None], -math.inf).amax(-1))
         embeds = embeds.to(dtype).float() * mask[..., None]
         here = (texts @ embeds.view(-1, width - 1).T).view(len(texts), size, 3)
         gram = embeds @ embeds.mT
         for temperature in TEMPERATURES:
-            scores = scores_of(here, gram, mask, temperature)
+            scores = scores_of(here, gram, left, temperature)
             values, places = scores.topk(min(max(DEPTHS), size), dim=1)
             old = best.get(temperature, (values[:, :0], places[:, :0]))
             joined = torch.cat([old[0], values], dim=1), torch.cat([old[1], places + start], dim=1)
             order = joined[0].topk(min(max(DEPTHS), joined[0].shape[1]), dim=1).indices
             best[temperature] = tuple(one.gather(1, order) for one in joined)
-        cosines.append(here.masked_fill(~mask, -2))
+        cosines.append(here.masked_fill(~left, -2))
         start += size
     return torch.cat(bounds, dim=1), torch.cat(cosines, dim=1), best
 
@@ -93,9 +97,12 @@ def told(values: torch.Tensor) -> str:
     return f"{values.median():6.0f} {values.quantile(0.95):6.0f} {values.amax():6.0f}"
 
 
-def measure_lists(name: str, texts: torch.Tensor, blocks: Blocks, dtype: torch.dtype, detail: int) -> None:
-    bounds, cosines, best = lists_of(texts, blocks, dtype, detail)
-    print(f"{name}: {bounds.shape[1]:,} clips, {len(texts)} queries, {dtype}, detail {detail}")
+def measure_lists(
+    name: str, texts: torch.Tensor, blocks: Blocks, dtype: torch.dtype, options: argparse.Namespace
+) -> None:
+    bounds, cosines, best = lists_of(texts, blocks, dtype, options)
+    about = f"{len(texts)} queries, {dtype}, detail {options.detail}, mask {options.mask}"
+    print(f"{name}: {bounds.shape[1]:,} clips, {about}")
     print(f"    entries until the proof closes: median, p95, most{'within 128':>40}")
     for k in DEPTHS:
         for temperature in TEMPERATURES:
@@ -128,7 +135,7 @@ def measure_made(options: argparse.Namespace) -> None:
                 embeds, mask = made_clips(min(BLOCK, count - start), options.dim, generator, options.data)
                 yield embeds.to(dtype), mask
 
-        measure_lists(f"{options.data}, {options.dim} dimensions", texts, blocks, dtype, options.detail)
+        measure_lists(f"{options.data}, {options.dim} dimensions", texts, blocks, dtype, options)
 
 
 def measure_galleries(options: argparse.Namespace) -> None:
@@ -144,7 +151,7 @@ def measure_galleries(options: argparse.Namespace) -> None:
         def blocks(count: int = count) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
             yield from zip(embeds[:count].split(BLOCK), mask[:count].split(BLOCK), strict=True)
 
-        measure_lists(f"{options.gallery[0]}", texts, blocks, embeds.dtype, options.detail)
+        measure_lists(f"{options.gallery[0]}", texts, blocks, embeds.dtype, options)
 
 
 def measure_latency(options: argparse.Namespace, folder: Path) -> None:
@@ -220,6 +227,7 @@ def main() -> None:
     parser.add_argument("--data", default="clustered", choices=["clustered", "random"])
     parser.add_argument("--dtype", default="float16", choices=["float16", "float32"])
     parser.add_argument("--detail", default=DETAIL, type=int, help="of the bounds")
+    parser.add_argument("--mask", action="append", default=[], choices=MODALITIES, help="a modality not looked at")
     parser.add_argument("--gallery", action="append", help="of real embeddings; the first must have captions")
     parser.add_argument("--latency", action="store_true", help="ask the real engine")
     parser.add_argument("--quantization", choices=["int8", "binary"], help="of the bounds, with --latency")

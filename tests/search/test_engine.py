@@ -507,6 +507,35 @@ def test_a_clip_that_changes_is_read_old_or_new(tmp_path, new_collection, kind):
     assert seen <= whole
 
 
+@pytest.mark.slow
+def test_a_clip_that_another_process_changes_is_found_as_it_was_or_as_it_is(tmp_path, commands):
+    galleries = [made_gallery(tmp_path / str(seed), "random", 400, seed=seed) for seed in (1, 2)]
+    server = EdgeServer(tmp_path / "engine")
+    try:
+        address = f"qdrant+{server.url}/clips"
+        collection = Collection.at(parse_address(address))
+        numbers, whole = [point_id("", f"/clips/{clip}.mp4") for clip in range(400)], []
+        for gallery in galleries:
+            push(gallery, collection)
+            whole.append({point.digest for point in collection.fetch(numbers)})
+        assert len(whole[0] | whole[1]) == 800
+        texts, mixed = make_queries(8, dim=24), 0
+        for turn in range(4):
+            running, ended = commands.start("-m", "search", "push", tmp_path / str(1 + turn % 2), address), []
+            waiting = threading.Thread(target=lambda to=running, out=ended: out.append(to.wait(120)))
+            waiting.start()
+            while waiting.is_alive():
+                best = find_best(collection, texts[turn], 100, ScoreOptions())
+                found = {point.digest for point in best.points}
+                assert len(best.points) == 100 and found <= whole[0] | whole[1]
+                mixed += bool(found & whole[0]) and bool(found & whole[1])
+            assert ended[0].code == 0 and " 400 changed" in ended[0].stdout
+            assert check_same(galleries[turn % 2], collection, texts, k=10) == 8
+        assert mixed  # some of the searches came between two batches
+    finally:
+        server.close()
+
+
 def test_an_engine_that_does_not_answer_is_asked_again(tmp_path, new_collection, monkeypatch):
     monkeypatch.setattr(collection_module, "_PAUSES", (0, 0, 0))
     gallery = made_gallery(tmp_path / "gallery", "random", 10)
