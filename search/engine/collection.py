@@ -262,14 +262,20 @@ class Collection:
         # Copies that must have a clip before it counts as written: so many that as many may be gone.
         options["write_consistency_factor"] = None if num_replicas is None else (num_replicas + 1) // 2
         self._ask(self.client.create_collection, vectors, metadata=about.told(), on_disk_payload=True, **options)
-        for name, kind in _INDEXED.items():
-            if not self.is_local:
-                self._ask(self.client.create_payload_index, field_name=name, field_schema=kind, wait=True)
         try:
             self.about()
         except ValueError:
             self._ask(self.client.delete_collection)
             raise ValueError("This engine keeps no metadata of collections. Qdrant 1.16 or newer does.") from None
+
+    def index_payload(self) -> None:
+        """Let the engine have an index of what filters ask for, where it has none yet."""
+        if self.is_local:  # which has none at all
+            return
+        there = self._ask(self.client.get_collection).payload_schema or {}
+        for name, kind in _INDEXED.items():
+            if name not in there:
+                self._ask(self.client.create_payload_index, field_name=name, field_schema=kind, wait=True)
 
     def describe(self, metadata: Mapping[str, Any]) -> None:
         """Replace what is told of the gallery."""

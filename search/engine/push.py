@@ -103,6 +103,7 @@ def push(
         )
     if there.metadata != about.metadata:
         collection.describe(about.metadata)
+    collection.index_payload()
     known = {number: (digest, place) for number, digest, place in collection.known(part)}
     # Places rise in the order of the gallery, in which clips of equal scores stand. What is put again comes last.
     next_place = max((place for _, place in known.values()), default=-1) + 1

@@ -38,6 +38,7 @@ from qdrant_edge import (
     VectorStorageDatatype,
 )
 
+_INDEXED = {"has": "keyword", "path": "keyword", "part": "keyword", "seconds": "float", "changed": "integer"}
 SERVER = os.environ.get("QDRANT_URL")
 KINDS = ["local mode", "real engine", *(["server"] if SERVER else [])]
 PLAIN = HnswIndexConfig(m=0, ef_construct=16, full_scan_threshold=10)
@@ -103,7 +104,8 @@ class EdgeClient:
         self.shard.update(UpdateOperation.create_field_index(field_name, kinds[field_schema]))
 
     def get_collection(self, name):
-        return SimpleNamespace(config=SimpleNamespace(metadata=self.metadata))
+        indexed = self.shard.info().payload_schema
+        return SimpleNamespace(config=SimpleNamespace(metadata=self.metadata), payload_schema=indexed)
 
     def update_collection(self, name, metadata):
         self.metadata = self.metadata | metadata
@@ -202,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
         if asked == ("GET", "exists"):
             return {"exists": engine.collection_exists(name)}
         if asked == ("GET",):
-            return _info(engine.metadata)
+            return _info(engine.get_collection(name))
         if asked == ("PUT",):
             wanted = models.CreateCollection.model_validate_json(body)
             engine.create_collection(name, wanted.vectors, wanted.metadata)
@@ -244,16 +246,17 @@ def _record(point):
     return {"id": str(point.id), "payload": point.payload, "vector": point.vector}
 
 
-def _info(metadata):
+def _info(collection):
     hnsw = models.HnswConfig(m=16, ef_construct=100, full_scan_threshold=10_000)
     optimizers = {"deleted_threshold": 0.2, "vacuum_min_vector_number": 1000, "default_segment_number": 0}
     config = models.CollectionConfig(
         params=models.CollectionParams(),
         hnsw_config=hnsw,
         optimizer_config=models.OptimizersConfig(**optimizers, flush_interval_sec=5),
-        metadata=metadata,
+        metadata=collection.config.metadata,
     )
+    indexed = {name: {"data_type": _INDEXED[name], "points": 1} for name in collection.payload_schema}
     info = models.CollectionInfo(
-        status="green", optimizer_status="ok", segments_count=1, config=config, payload_schema={}
+        status="green", optimizer_status="ok", segments_count=1, config=config, payload_schema=indexed
     )
     return info.model_dump(mode="json")

@@ -261,11 +261,17 @@ def test_ten_thousand_queries_are_answered_as_the_folder_answers_them(tmp_path, 
 # Pushing ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_push_writes_nothing(tmp_path, collection):
+def test_a_second_push_writes_nothing(tmp_path, collection, monkeypatch):
     gallery = made_gallery(tmp_path / "gallery", "random", 50)
+    with monkeypatch.context() as patched:
+        patched.setattr(collection_module, "_INDEXED", {"has": "keyword"})  # a push that ends before it has all
+        assert push(gallery, collection).new == 50
+        collection.remove([number for number, _, _ in collection.known("")])
     assert push(gallery, collection) == PushReport(new=50)
     before = contents(collection)
+    assert len(collection.client.get_collection(collection.name).payload_schema) == 5
     collection.put = collection.remove = collection.describe = None
+    monkeypatch.setattr(collection.client, "create_payload_index", None)
     assert push(gallery, collection) == PushReport(unchanged=50)
     assert contents(collection) == before and len(before) == len(collection) == 50
 
