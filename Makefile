@@ -21,7 +21,7 @@ QUERIES := "a yellow ring that keeps vanishing on a banded brown ground" \
 	"a green triangle, while Karin is talking about tigers"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo backbone study test test-fast test-portable suite check clean
+.PHONY: help demo backbone study test test-fast test-portable suite engine-test check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -31,7 +31,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# torch first and by its exact version, so that no other package chooses another
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,eval,hub,space,serve,mteb,dev]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,eval,hub,space,serve,engine,mteb,dev]"
 	@touch $@
 
 $(DATA)/miniature.json: | $(INSTALLED)
@@ -82,6 +82,11 @@ $(SUITE)/.installed: $(INSTALLED)
 
 suite: $(SUITE)/.installed ## mixins of transformers' own test suite, and quantised weights, a minute
 	OMP_NUM_THREADS=1 PYTHONPATH=$(SUITE) $(PYTEST) -m suite -n auto
+
+engine-test: $(INSTALLED) ## galleries in the vector engine at QDRANT_URL; QDRANT_KILL and QDRANT_REVIVE: commands for a node
+	@test -n "$(QDRANT_URL)" || { echo "error: say where the engine is: make engine-test QDRANT_URL=http://localhost:6333" >&2; exit 1; }
+	QDRANT_URL=$(QDRANT_URL) QDRANT_KILL="$(QDRANT_KILL)" QDRANT_REVIVE="$(QDRANT_REVIVE)" OMP_NUM_THREADS=1 \
+		$(PYTEST) -m engine tests/search
 
 # Everything but publishing, which computes nothing. As many processes as cores, counting their threads.
 test-portable: $(INSTALLED) ## as on machines without AVX-512 and AVX2, with one and two threads, half an hour

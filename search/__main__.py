@@ -1,4 +1,4 @@
-"""The command line: `python -m search index`, `query`, `serve`, `info`, `verify`, `compact` and `convert`.
+"""The command line: `python -m search index`, `query`, `push`, `serve`, `info`, `verify`, `compact` and `convert`.
 
 Libraries load inside the commands, so that `--help` is quick.
 """
@@ -34,6 +34,10 @@ app = typer.Typer(
 )  # fmt: skip
 
 _Gallery = Annotated[Path, typer.Argument(help="Folder of the gallery.")]
+_Place = Annotated[
+    str,
+    typer.Argument(metavar="GALLERY", help="Folder of the gallery, or the address of a collection that `push` made."),
+]
 
 _DEFAULT_MODEL = "google/embeddinggemma-2"
 _INTERVAL = 5.0
@@ -312,9 +316,27 @@ def index(
         raise typer.Exit(1)
 
 
+def _open(place: str, context: typer.Context) -> "Gallery":
+    """The gallery in a folder, or in a vector engine."""
+    from gallery.gallery import Gallery
+
+    from .engine.address import is_address, parse_address
+
+    if not is_address(place):
+        return Gallery.open(place)
+    from .engine.asking import EngineGallery
+    from .engine.collection import Collection
+
+    address = parse_address(place)
+    collection = Collection.at(address)
+    context.call_on_close(collection.close)
+    return EngineGallery(collection, str(address))
+
+
 @app.command()
 def query(
-    gallery: _Gallery,
+    context: typer.Context,
+    gallery: _Place,
     texts: Annotated[list[str] | None, typer.Argument(help="One or more queries.")] = None,
     k: Annotated[int, typer.Option("--k", min=1, help="Hits per query.")] = 5,
     model: Annotated[str | None, typer.Option(help="Where the gallery's model is now, if not where it was.")] = None,
@@ -364,7 +386,6 @@ def query(
     from dataclasses import asdict
 
     from gallery.filters import Filter
-    from gallery.gallery import Gallery
     from gallery.hits import remarks_of
     from gallery.querying import check_texts
     from modeling_scalar.configuration_scalar import MODALITIES
@@ -383,7 +404,7 @@ def query(
     if not seen or not set(mask or ()) <= set(MODALITIES):
         raise ValueError(f"--mask takes one or two of {', '.join(MODALITIES)}, got {', '.join(mask or ())}.")
     wanted = Filter(path or (), min_duration, max_duration, after, before, has or (), lacks or ())
-    opened = Gallery.open(gallery)
+    opened = _open(gallery, context)
     options = {"modalities": seen, "allowed": wanted, "per_file": per_file}
     if like is None:
         opened.load_model(model, device, model_dtype)
@@ -403,6 +424,44 @@ def query(
         return
     for hits in results:
         show(*hits.lines(sys.stdout.encoding or "ascii"))
+
+
+@app.command()
+def push(
+    gallery: _Gallery,
+    address: Annotated[
+        str,
+        typer.Argument(
+            help="Of a collection of Qdrant: qdrant+http://HOST:6333/NAME, qdrant+https://HOST/NAME, or without a "
+            "server qdrant+file:///FOLDER/NAME. QDRANT_API_KEY holds the key, if it needs one."
+        ),
+    ],
+    part: Annotated[
+        str, typer.Option(help="Name of this gallery, where several of one model lie in one collection.")
+    ] = "",
+    shards: Annotated[int | None, typer.Option(min=1, help="Of a new collection: into how many it is cut.")] = None,
+    replicas: Annotated[int | None, typer.Option(min=1, help="Of a new collection: copies of each shard.")] = None,
+    detail: Annotated[
+        int,
+        typer.Option(
+            min=1, max=6, help="Of a new collection: how close bounds are; 2 is least memory, 4 short lists."
+        ),
+    ] = 3,
+) -> None:
+    """Make a collection of a vector engine hold what a gallery holds; what it holds already is left alone."""
+    from contextlib import closing
+
+    from gallery.gallery import Gallery
+
+    from .engine.address import parse_address
+    from .engine.collection import Collection
+    from .engine.push import push as push_gallery
+
+    place, opened = parse_address(address), Gallery.open(gallery)
+    with closing(Collection.at(place)) as collection:
+        report = push_gallery(opened, collection, part, shards, replicas, detail, progress=True)
+        counts = ", ".join(f"{count} {name}" for name, count in vars(report).items())
+        show(f"{counts}; {len(collection)} clips in the collection")
 
 
 @app.command()

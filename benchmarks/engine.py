@@ -1,0 +1,248 @@
+"""How long lists of a vector engine must be until an answer is proved, and what an answer costs.
+
+    python -m benchmarks.engine [--clips 10000,100000,1000000] [--dim 512] [--queries 100] [--data clustered]
+    python -m benchmarks.engine --gallery FOLDER [--gallery FOLDER ...] [--clips 1000,10000]
+    python -m benchmarks.engine --latency [--clips 10000,100000] [--dim 512]
+
+The first reads exact lists: inner products of all queries with the bounds of all clips as an engine stores them, in
+blocks. The list of a query is as long as there are clips whose bound is not below its k-th best score. The second does
+so for galleries of one model, together, the first of which has captions; `--clips` are then how many of them. Beside
+the list of bounds, at the same number of entries: three lists, one of each modality, merged by rank (RRF), which is
+what an engine does without bounds, and their clips scored in full.
+
+The third asks the real engine in this process (qdrant-edge-py, of the tests), and `--url` one anywhere.
+"""
+
+import argparse
+import math
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn.functional import normalize
+
+from benchmarks.search import fill, made_clips, made_vectors
+from gallery.bounds import DETAIL, bound_vectors, stored_bounds
+from gallery.columns import precision_of, text_embeds_of
+from gallery.gallery import Gallery
+from modeling_scalar.configuration_scalar import MODALITIES
+
+TEMPERATURES = (1e-6, 0.01, 0.05, 0.1, 0.3, math.inf)
+DEPTHS = (10, 50)
+ENTRIES = (32, 64, 128)
+MIN_NORM = 1e-3
+RRF = 60
+BLOCK = 4096
+Blocks = Callable[[], Iterator[tuple[torch.Tensor, torch.Tensor]]]
+
+
+def scores_of(cosines: torch.Tensor, gram: torch.Tensor, mask: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Eq. 4 of all pairs, (Q, B), from cosines (Q, B, 3)."""
+    weights = (cosines / temperature).masked_fill(~mask, -math.inf).softmax(-1)
+    squares = torch.einsum("qbm,qbn,bmn->qb", weights, weights, gram)
+    scores = (weights * cosines).sum(-1) / squares.clamp(min=MIN_NORM**2).sqrt()
+    return scores.masked_fill(~mask.any(1), -math.inf)
+
+
+def lists_of(
+    texts: torch.Tensor, blocks: Blocks, dtype: torch.dtype, options: argparse.Namespace
+) -> tuple[torch.Tensor, torch.Tensor, dict]:
+    """Bounds (Q, N), cosines (Q, N, 3) with -2 where absent, and of each temperature the best scores and rows."""
+    queries = torch.cat([texts, torch.ones(len(texts), 1)], dim=1).to(dtype).float()
+    seen = torch.tensor([name not in options.mask for name in MODALITIES])
+    bounds, cosines, best, start = [], [], {}, 0
+    for embeds, mask in blocks():
+        found = bound_vectors(embeds, mask, MIN_NORM, detail=options.detail)
+        rows = stored_bounds(found, dtype).float()
+        size, sets, width = rows.shape
+        products = (queries @ rows.view(-1, width).T).view(len(texts), size, sets)
+        left = mask & seen  # a filter of the engine leaves out clips that have nothing of it
+        bounds.append(products.masked_fill(~found.is_used | ~left.any(1)[:, None], -math.inf).amax(-1))
+        embeds = embeds.to(dtype).float() * mask[..., None]
+        here = (texts @ embeds.view(-1, width - 1).T).view(len(texts), size, 3)
+        gram = embeds @ embeds.mT
+        for temperature in TEMPERATURES:
+            scores = scores_of(here, gram, left, temperature)
+            values, places = scores.topk(min(max(DEPTHS), size), dim=1)
+            old = best.get(temperature, (values[:, :0], places[:, :0]))
+            joined = torch.cat([old[0], values], dim=1), torch.cat([old[1], places + start], dim=1)
+            order = joined[0].topk(min(max(DEPTHS), joined[0].shape[1]), dim=1).indices
+            best[temperature] = tuple(one.gather(1, order) for one in joined)
+        cosines.append(here.masked_fill(~left, -2))
+        start += size
+    return torch.cat(bounds, dim=1), torch.cat(cosines, dim=1), best
+
+
+def merged_by_rank(lists: torch.Tensor, cosines: torch.Tensor, k: int) -> list[list[int]]:
+    """Of each query the k best of three lists (Q, 3, L) by the sum of 1 / (60 + rank)."""
+    found = []
+    for query, rows in enumerate(lists.tolist()):
+        points: dict[int, float] = {}
+        for m, line in enumerate(rows):
+            for rank, row in enumerate(line, start=1):
+                if cosines[query, row, m] > -2:
+                    points[row] = points.get(row, 0) + 1 / (RRF + rank)
+        found.append(sorted(points, key=points.get, reverse=True)[:k])
+    return found
+
+
+def told(values: torch.Tensor) -> str:
+    """Median, 95th percentile and most."""
+    return f"{values.median():6.0f} {values.quantile(0.95):6.0f} {values.amax():6.0f}"
+
+
+def measure_lists(
+    name: str, texts: torch.Tensor, blocks: Blocks, dtype: torch.dtype, options: argparse.Namespace
+) -> None:
+    bounds, cosines, best = lists_of(texts, blocks, dtype, options)
+    about = f"{len(texts)} queries, {dtype}, detail {options.detail}, mask {options.mask}"
+    print(f"{name}: {bounds.shape[1]:,} clips, {about}")
+    print(f"    entries until the proof closes: median, p95, most{'within 128':>40}")
+    for k in DEPTHS:
+        for temperature in TEMPERATURES:
+            kth = best[temperature][0][:, k - 1 : k]
+            length = (bounds >= kth - 1e-6).sum(1).float() + 1  # the last entry must lie below
+            print(f"    k = {k}, temperature {temperature:<5g}  {told(length)}{(length <= 128).float().mean():24.1%}")
+    print("    recall@10 at temperature 0.1 with as many entries: bounds; three lists by rank, scored in full")
+    truth = best[0.1][1][:, :10].tolist()
+    for entries in ENTRIES:
+        near = bounds.topk(entries, dim=1).indices.tolist()
+        lists = cosines.topk(math.ceil(entries / 3), dim=1).indices.transpose(1, 2)  # (Q, 3, L)
+        ranked = merged_by_rank(lists, cosines, 10)
+        union = [set(line.flatten().tolist()) for line in lists]
+        recalls = [
+            statistics.mean(len(set(a) & set(b)) / 10 for a, b in zip(truth, one, strict=True))
+            for one in (near, ranked, union)
+        ]
+        print(f"    {entries:4} entries  {recalls[0]:.3f}   {recalls[1]:.3f}  {recalls[2]:.3f}")
+    sys.stdout.flush()
+
+
+def measure_made(options: argparse.Namespace) -> None:
+    dtype = precision_of(options.dtype)
+    for count in options.clips:
+        texts = made_vectors(options.data, (options.queries, options.dim), torch.Generator().manual_seed(1))
+
+        def blocks(count: int = count) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            generator = torch.Generator().manual_seed(0)
+            for start in range(0, count, BLOCK):
+                embeds, mask = made_clips(min(BLOCK, count - start), options.dim, generator, options.data)
+                yield embeds.to(dtype), mask
+
+        measure_lists(f"{options.data}, {options.dim} dimensions", texts, blocks, dtype, options)
+
+
+def measure_galleries(options: argparse.Namespace) -> None:
+    galleries = [Gallery.open(folder) for folder in options.gallery]
+    if len({gallery.fingerprint for gallery in galleries}) > 1:
+        raise ValueError("The galleries are of several models.")
+    embeds = torch.cat([gallery.modality_embeds() for gallery in galleries])
+    mask = torch.cat([gallery.modality_mask for gallery in galleries])
+    texts = normalize(text_embeds_of(galleries[0].queries, galleries[0].dim, "captions").float(), dim=-1)
+    texts = texts[: options.queries]
+    for count in options.clips:
+
+        def blocks(count: int = count) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            yield from zip(embeds[:count].split(BLOCK), mask[:count].split(BLOCK), strict=True)
+
+        measure_lists(f"{options.gallery[0]}", texts, blocks, embeds.dtype, options)
+
+
+def measure_latency(options: argparse.Namespace, folder: Path) -> None:
+    from search.engine.asking import EngineGallery
+    from search.engine.collection import Collection
+    from search.engine.push import push
+
+    generator = torch.Generator().manual_seed(1)
+    for count in options.clips:
+        gallery = fill(folder / str(count), count, options.dim, options.dtype, data=options.data)
+        name = f"benchmark-{uuid.uuid4().hex}"
+        if options.url is None:
+            from qdrant_edge import BinaryQuantizationConfig, ScalarQuantizationConfig, ScalarType
+
+            from tests.search.engines import EdgeClient, EdgeOptimizersConfig, HnswIndexConfig
+
+            kinds = {"int8": ScalarQuantizationConfig(ScalarType.Int8), "binary": BinaryQuantizationConfig()}
+            hnsw = HnswIndexConfig(m=16, ef_construct=100, full_scan_threshold=10_000)
+            client = EdgeClient(
+                folder / name, hnsw, EdgeOptimizersConfig(indexing_threshold=5_000), kinds.get(options.quantization)
+            )
+        else:
+            from qdrant_client import QdrantClient
+
+            client = QdrantClient(url=options.url, timeout=600)
+        collection = Collection(client, name)
+        begun = time.perf_counter()
+        push(gallery, collection, detail=options.detail)
+        rate = count / (time.perf_counter() - begun)
+        print(f"{count:,} clips x 3 x {options.dim}, {options.dtype}: pushed {rate:.0f} a second")
+        if options.url is None:
+            client.shard.flush()
+            sizes = {"bounds": 0, "vectors": 0, "else": 0}
+            for path in (folder / name).rglob("*"):
+                storage = next((part for part in path.parts if part.startswith("vector_storage-")), None)
+                kind = "else" if storage is None else "bounds" if storage.endswith("bound") else "vectors"
+                sizes[kind] += path.stat().st_blocks * 512 if path.is_file() else 0
+            print(f"    bytes a clip: {', '.join(f'{kind} {size / count:.0f}' for kind, size in sizes.items())}")
+            begun = time.perf_counter()
+            client.shard.optimize()
+            print(f"    index made in {time.perf_counter() - begun:.0f} s")
+        texts = made_vectors(options.data, (options.queries, options.dim), generator)
+        asked = EngineGallery(collection, "engine")
+        known = gallery.search(texts, 10)
+        for collection.is_exact in (True, False):
+            seconds, results = [], []
+            for text in texts:
+                begun = time.perf_counter()
+                results += asked.search(text[None], 10)
+                seconds.append(time.perf_counter() - begun)
+            same = np.mean(
+                [
+                    len({h.clip_id for h in a} & {h.clip_id for h in b}) / 10
+                    for a, b in zip(results, known, strict=True)
+                ]
+            )
+            scored = torch.tensor([one.num_scored for one in results]).float()
+            print(
+                f"    {results[0].certainty}: {statistics.median(seconds) * 1e3:.1f} ms (median), "
+                f"{np.quantile(seconds, 0.95) * 1e3:.1f} (p95); {told(scored)} clips scored; recall@10 {same:.3f}"
+            )
+        if options.url is not None:
+            client.delete_collection(name)
+        collection.close()
+        sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clips", default="10000,100000", type=lambda text: [int(part) for part in text.split(",")])
+    parser.add_argument("--dim", default=512, type=int)
+    parser.add_argument("--queries", default=100, type=int)
+    parser.add_argument("--data", default="clustered", choices=["clustered", "random"])
+    parser.add_argument("--dtype", default="float16", choices=["float16", "float32"])
+    parser.add_argument("--detail", default=DETAIL, type=int, help="of the bounds")
+    parser.add_argument("--mask", action="append", default=[], choices=MODALITIES, help="a modality not looked at")
+    parser.add_argument("--gallery", action="append", help="of real embeddings; the first must have captions")
+    parser.add_argument("--latency", action="store_true", help="ask the real engine")
+    parser.add_argument("--quantization", choices=["int8", "binary"], help="of the bounds, with --latency")
+    parser.add_argument("--url", help="of a server, with --latency")
+    parser.add_argument("--threads", default=1, type=int)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.gallery:
+        measure_galleries(options)
+    elif options.latency:
+        with tempfile.TemporaryDirectory() as folder:
+            measure_latency(options, Path(folder))
+    else:
+        measure_made(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,463 @@
+"""A collection of Qdrant that holds a gallery: what a point is, and every call to the engine.
+
+A point is a clip: its bounds as a multi-vector that is compared by the largest inner product, its vectors one by one
+to score it by, and as payload its name, what it has, and what filters ask for. One call writes all of it. A hash over
+it is part of it, so that a reader who got half of an older state, or what somebody else changed, notices.
+"""
+
+import hashlib
+import json
+import os
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from gallery.bounds import DETAIL, bound_vectors, stored_bounds
+from gallery.columns import precision_of, to_utf8
+from gallery.filters import Filter
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.pairs_scalar import MIN_NORM
+
+from .address import KEY_VARIABLE, Address
+
+try:
+    from qdrant_client import QdrantClient, models
+    from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
+    from qdrant_client.local.qdrant_local import QdrantLocal
+except ImportError as error:
+    raise ImportError(
+        "Galleries in a vector engine need the client of Qdrant: `pip install qdrant-client`, or this package with "
+        "its extra `engine`."
+    ) from error
+
+BOUND = "bound"
+"""The name of the multi-vector; the others are named by their modality."""
+
+FORMAT = 1
+MIN_CLIP_NORM = MIN_NORM[torch.float32]
+"""What the norm of a centroid is clamped to, as in every gallery."""
+
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+_NAMES = uuid.UUID("6f6a1e39-6c52-5c0e-9d6f-8a2f6f9d1b51")  # of points: a name always gives the same
+_INDEXED = {"has": "keyword", "path": "keyword", "part": "keyword", "seconds": "float", "changed": "integer"}
+_SCROLLED = 4096
+_FETCHED_AT_ONCE = 512
+_BYTES_AT_ONCE = 8_000_000  # of vectors in a request: in JSON three times as many, of 32 MB that it may have
+_OVERSAMPLING = 4.0
+_WIDTH = 512  # of the search in an index: entries that are kept in view
+_TIMEOUT = 60
+_PAUSES = (0.2, 0.5, 1, 2, 4, 8)  # seconds, after each of which an engine that does not answer is asked again
+_AGAIN = (408, 429, 500, 502, 503, 504)
+
+Answered = TypeVar("Answered")
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """
+    A clip as the engine holds it.
+
+    Args:
+        payload (`dict`): `clip_id`, `has`, `path`, `part`, and where they are known `seconds`, how long it lasts, and
+            `changed`, when its file was changed, in microseconds from 1970.
+        modality_embeds (`np.ndarray` of shape `(3, D)`): as stored, zero where absent.
+        place (`int`): clips of equal scores stand in the order of their places.
+    """
+
+    payload: dict[str, Any]
+    modality_embeds: np.ndarray
+    place: int
+
+    @property
+    def modality_mask(self) -> list[bool]:
+        """What the clip has."""
+        return [name in self.payload["has"] for name in MODALITIES]
+
+    @property
+    def digest(self) -> str:
+        """A hash over all but the place."""
+        facts = json.dumps(self.payload, sort_keys=True)
+        return hashlib.blake2b(facts.encode() + b"\0" + self.modality_embeds.tobytes(), digest_size=16).hexdigest()
+
+
+def point_id(part: str, clip_id: str) -> str:
+    """The number of the point of a clip: always the same for the same name."""
+    return str(uuid.uuid5(_NAMES, f"{part}\0{to_utf8(clip_id)}"))
+
+
+@dataclass(frozen=True)
+class About:
+    """
+    What a collection holds, as its metadata tell.
+
+    Args:
+        dim (`int`), dtype (`str`): of the vectors.
+        metadata (`dict`): of the gallery: the model, and how it scores.
+        detail (`int`): of the bounds, see [`~gallery.bounds.bound_vectors`].
+    """
+
+    dim: int
+    dtype: str
+    metadata: dict[str, Any]
+    detail: int = DETAIL
+
+    def told(self) -> dict[str, Any]:
+        """As it stands in the metadata of a collection."""
+        return {"scalar": {"format": FORMAT} | vars(self)}
+
+    def differences(self, other: "About") -> list[str]:
+        """What keeps two from lying in one collection."""
+        mine, others = ({**vars(about), **about.metadata} for about in (self, other))
+        scores = [
+            {key: value for key, value in (about.get("score_options") or {}).items() if key != "query_temperature"}
+            for about in (mine, others)
+        ]
+        found = [name for name in ("dim", "dtype", "fingerprint", "segment") if mine.get(name) != others.get(name)]
+        return found + (["score_options"] if scores[0] != scores[1] else [])
+
+
+def _owned_by_others(folder: os.PathLike) -> bool:
+    """Whether somebody else can write what is in a folder: the client would run what it finds there."""
+    for path in [folder, *(os.path.join(root, name) for root, _, names in os.walk(folder) for name in names)]:
+        if not os.path.exists(path):
+            continue
+        status = os.stat(path)
+        if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o002):
+            return True
+    return False
+
+
+def connect(address: Address) -> QdrantClient:
+    """
+    Make a client; nothing is asked yet, but a folder is opened.
+
+    Raises:
+        ValueError: the folder could hold what somebody else wrote.
+        OSError: another process uses the folder.
+    """
+    if address.server is not None:
+        key = os.environ.get(KEY_VARIABLE) or None
+        with warnings.catch_warnings():
+            if address.is_here:
+                warnings.simplefilter("ignore", UserWarning)  # that others could read a key that is sent as it is
+            return QdrantClient(url=address.server, api_key=key, timeout=_TIMEOUT, check_compatibility=False)
+    if _owned_by_others(address.folder):
+        raise ValueError(
+            f"Others can write to {address.folder}. The client of Qdrant runs code that it finds in such a folder, so "
+            "it is not opened. Copy it, and take the right to write to it from others."
+        )
+    try:
+        return QdrantClient(path=str(address.folder), force_disable_check_same_thread=True)
+    except RuntimeError as error:
+        raise OSError(
+            f"Another process uses the collections in {address.folder}. Wait until it ends, or use a server, which "
+            "many can ask at once."
+        ) from error
+
+
+class Collection:
+    """
+    A collection in an engine, whether it is there already or not.
+
+    Args:
+        client (`QdrantClient`): of a server, of a folder, or in memory.
+        name (`str`): of the collection.
+        is_approximate (`bool`): whether lists come from the engine's index, which may miss some.
+    """
+
+    def __init__(self, client: QdrantClient, name: str, is_approximate: bool = False):
+        self.client, self.name = client, name
+        self.is_local = isinstance(getattr(client, "_client", None), QdrantLocal)
+        self.is_exact = self.is_local or not is_approximate
+        self._about: About | None = None
+
+    @classmethod
+    def at(cls, address: Address) -> "Collection":
+        """The collection at an address."""
+        return cls(connect(address), address.name, address.is_approximate)
+
+    def close(self) -> None:
+        """Let go of the engine."""
+        self.client.close()
+
+    def _ask(self, call: Callable[..., Answered], *args: Any, **options: Any) -> Answered:
+        """Call the engine, again where it does not answer: every call may be made twice."""
+        for pause in (*_PAUSES, None):
+            try:
+                with warnings.catch_warnings():
+                    if self.is_local:
+                        warnings.simplefilter("ignore", UserWarning)  # that this is for small collections
+                    return call(self.name, *args, **options)
+            except UnexpectedResponse as error:
+                if error.status_code in (401, 403):
+                    raise OSError(
+                        f"The engine refuses access to {self.name!r}. Put its key into {KEY_VARIABLE}."
+                    ) from None
+                if error.status_code not in _AGAIN or pause is None:
+                    raise OSError(f"The engine refuses a request about {self.name!r}: {_told(error)}") from None
+            except ApiException as error:
+                if pause is None:
+                    raise OSError(f"The engine does not answer: {_told(error)}. Is the address right?") from None
+            time.sleep(pause)
+        raise AssertionError("the last try returns or raises")
+
+    # What it is -----------------------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        """Whether there is such a collection."""
+        return self._ask(self.client.collection_exists)
+
+    def about(self) -> About:
+        """
+        What it holds.
+
+        Raises:
+            FileNotFoundError: there is no such collection.
+            ValueError: it holds something else, or in another format.
+        """
+        if self._about is None:
+            if not self.exists():
+                raise FileNotFoundError(
+                    f"There is no collection {self.name!r}. `python -m search push GALLERY ADDRESS` makes it."
+                )
+            told = (self._ask(self.client.get_collection).config.metadata or {}).get("scalar")
+            try:
+                about = About(told["dim"], told["dtype"], dict(told["metadata"]), told["detail"])
+                numbers = all(type(number) is int and number > 0 for number in (about.dim, about.detail))
+                known = told["format"] == FORMAT and numbers and bool(precision_of(about.dtype))
+            except (TypeError, KeyError, ValueError):
+                known = False
+            if not known:
+                raise ValueError(
+                    f"The collection {self.name!r} was not made by `search push` of this version. Choose another name."
+                )
+            self._about = about
+        return self._about
+
+    def create(self, about: About, num_shards: int | None = None, num_replicas: int | None = None) -> None:
+        """Make the collection, empty."""
+        datatype = models.Datatype(about.dtype)
+        flat = models.HnswConfigDiff(m=0)  # vectors to score by are not searched
+        vectors = {
+            name: models.VectorParams(
+                size=about.dim, distance=models.Distance.DOT, datatype=datatype, on_disk=True, hnsw_config=flat
+            )
+            for name in MODALITIES
+        }
+        vectors[BOUND] = models.VectorParams(
+            size=about.dim + 1,
+            distance=models.Distance.DOT,
+            datatype=datatype,
+            on_disk=True,
+            multivector_config=models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM),
+        )
+        options = {"shard_number": num_shards, "replication_factor": num_replicas}
+        # Copies that must have a clip before it counts as written: so many that as many may be gone.
+        options["write_consistency_factor"] = None if num_replicas is None else (num_replicas + 1) // 2
+        self._ask(self.client.create_collection, vectors, metadata=about.told(), on_disk_payload=True, **options)
+        try:
+            self.about()
+        except ValueError:
+            self._ask(self.client.delete_collection)
+            raise ValueError("This engine keeps no metadata of collections. Qdrant 1.16 or newer does.") from None
+
+    def index_payload(self) -> None:
+        """Let the engine have an index of what filters ask for, where it has none yet."""
+        if self.is_local:  # which has none at all
+            return
+        there = self._ask(self.client.get_collection).payload_schema or {}
+        for name, kind in _INDEXED.items():
+            if name not in there:
+                self._ask(self.client.create_payload_index, field_name=name, field_schema=kind, wait=True)
+
+    def describe(self, metadata: Mapping[str, Any]) -> None:
+        """Replace what is told of the gallery."""
+        about = replace(self.about(), metadata=dict(metadata))
+        self._ask(self.client.update_collection, metadata=about.told())
+        self._about = None
+
+    def __len__(self) -> int:
+        return self.count(None)
+
+    def count(self, where: models.Filter | None) -> int:
+        """How many clips fulfil a condition."""
+        return self._ask(self.client.count, count_filter=where, exact=True).count
+
+    # Writing --------------------------------------------------------------------------------------------------------
+
+    def known(self, part: str) -> Iterator[tuple[str, str, int]]:
+        """The number, the hash and the place of each clip of a part."""
+        offset, where = None, models.Filter(must=[_is_any("part", [part])])
+        while True:
+            found, offset = self._ask(
+                self.client.scroll,
+                scroll_filter=where,
+                limit=_SCROLLED,
+                offset=offset,
+                with_payload=["digest", "place"],
+            )
+            for record in found:
+                yield str(record.id), str(record.payload.get("digest")), int(record.payload.get("place", -1))
+            if offset is None:
+                return
+
+    @property
+    def points_at_once(self) -> int:
+        """How many points are written by one call."""
+        about = self.about()
+        rows = (about.detail + 1) * (about.detail + 2)  # with those for scores below 0; and the clip's vectors
+        return int(np.clip(_BYTES_AT_ONCE // (4 * about.dim * (rows + len(MODALITIES))), 1, 256))
+
+    def put(self, points: Sequence[Point]) -> None:
+        """Write clips; each is replaced as a whole."""
+        about = self.about()
+        embeds = torch.from_numpy(np.stack([point.modality_embeds for point in points]))
+        mask = torch.tensor([point.modality_mask for point in points])
+        calibration = {
+            name: (about.metadata.get("score_options") or {}).get(name)
+            for name in ("modality_scale", "modality_offset")
+        }
+        bounds = bound_vectors(embeds, mask, MIN_CLIP_NORM, **calibration, detail=about.detail)
+        rows = stored_bounds(bounds, precision_of(about.dtype)).float().numpy()
+        structs = []
+        for number, point in enumerate(points):
+            there = zip(MODALITIES, point.modality_mask, point.modality_embeds, strict=True)
+            vectors = {name: vector.astype(np.float32).tolist() for name, has, vector in there if has}
+            vectors[BOUND] = rows[number][bounds.is_used[number].numpy()].tolist()
+            payload = point.payload | {"digest": point.digest, "place": point.place}
+            number_of = point_id(point.payload["part"], point.payload["clip_id"])
+            structs.append(models.PointStruct(id=number_of, vector=vectors, payload=payload))
+        self._ask(self.client.upsert, structs, wait=True)
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Take clips out."""
+        self._ask(self.client.delete, models.PointIdsList(points=list(ids)), wait=True)
+
+    # Reading --------------------------------------------------------------------------------------------------------
+
+    def nearest(self, query: np.ndarray, limit: int, where: models.Filter | None) -> list[tuple[str, float]]:
+        """The clips of the highest bounds, and these: all in order, as far as the engine's list is complete."""
+        params = None
+        if not self.is_local:
+            # Where an operator has the engine keep fewer bits: nothing of them in an exact search, which is to be
+            # complete; else more of them than asked for, compared again in full.
+            exactly = models.QuantizationSearchParams(ignore=True)
+            nearly = models.QuantizationSearchParams(rescore=True, oversampling=_OVERSAMPLING)
+            params = models.SearchParams(
+                exact=self.is_exact,
+                hnsw_ef=None if self.is_exact else max(_WIDTH, limit),
+                quantization=exactly if self.is_exact else nearly,
+            )
+        found = self._ask(
+            self.client.query_points,
+            query=[query.tolist()],
+            using=BOUND,
+            query_filter=where,
+            search_params=params,
+            limit=limit,
+            with_payload=False,
+        )
+        return [(str(point.id), point.score) for point in found.points]
+
+    def fetch(self, ids: Sequence[str]) -> list[Point]:
+        """
+        Read clips by their numbers; those that are gone are left out.
+
+        Raises:
+            ValueError: what is there is not what was written.
+        """
+        found: list[Point] = []
+        for start in range(0, len(ids), _FETCHED_AT_ONCE):
+            found += self._fetch(ids[start : start + _FETCHED_AT_ONCE])
+        return found
+
+    def _fetch(self, left: Sequence[str]) -> list[Point]:
+        about, found = self.about(), []
+        dtype = np.float16 if about.dtype == "float16" else np.float32
+        for pause in (*_PAUSES[:3], None):
+            records = self._ask(self.client.retrieve, left, with_payload=True, with_vectors=list(MODALITIES))
+            points = [(record.id, _point_of(record, about.dim, dtype)) for record in records]
+            found += [point for _, point in points if point is not None]
+            left = [number for number, point in points if point is None]  # of which half was written meanwhile
+            if not left:
+                return found
+            if pause is not None:
+                time.sleep(pause)
+        raise ValueError(
+            f"{len(left)} clips of the collection {self.name!r} are not as they were pushed, {left[0]} for one. Push "
+            "the gallery again."
+        )
+
+
+def _point_of(record: models.Record, dim: int, dtype: type) -> Point | None:
+    """A point as it was written; `None` if it is not."""
+    payload, vectors = dict(record.payload or {}), record.vector or {}
+    digest, place = payload.pop("digest", None), payload.pop("place", None)
+    embeds = np.zeros((len(MODALITIES), dim), dtype)
+    if not isinstance(place, int) or not isinstance(payload.get("has"), list) or not isinstance(vectors, dict):
+        return None
+    if set(vectors) != set(payload["has"]) or not payload["has"] or not isinstance(payload.get("clip_id"), str):
+        return None
+    for index, name in enumerate(MODALITIES):
+        if name in vectors:
+            if np.shape(vectors[name]) != (dim,):
+                return None
+            embeds[index] = np.asarray(vectors[name], np.float32)
+    point = Point(payload, embeds, place)
+    return point if point.digest == digest else None
+
+
+def _told(error: Exception) -> str:
+    """What an error says, without a key that it may repeat."""
+    content = getattr(error, "content", b"") or b""
+    text = content[:300].decode("utf-8", "replace") or str(getattr(error, "source", error))
+    key = os.environ.get(KEY_VARIABLE)
+    return f"{getattr(error, 'status_code', '')} {text.replace(key, '...') if key else text}".strip()
+
+
+def _is_any(name: str, values: Sequence[str]) -> models.FieldCondition:
+    return models.FieldCondition(key=name, match=models.MatchAny(any=list(values)))
+
+
+def condition_of(wanted: Filter | None, modalities: Sequence[str]) -> models.Filter | None:
+    """
+    Say to the engine which clips may be found: what a filter asks for, and that a clip has something to look at.
+
+    Raises:
+        ValueError: patterns of paths, which an engine has no index for.
+    """
+    must = [] if set(modalities) == set(MODALITIES) else [_is_any("has", modalities)]
+    if wanted is None:
+        return models.Filter(must=must) if must else None
+    if wanted.paths:
+        raise ValueError(
+            "A vector engine knows no patterns of paths. Leave them away, or search the gallery in its folder."
+        )
+    must += [_is_any("has", [name]) for name in wanted.has]
+    if wanted.min_duration is not None or wanted.max_duration is not None:
+        between = models.Range(gte=wanted.min_duration, lte=wanted.max_duration)
+        must.append(models.FieldCondition(key="seconds", range=between))
+    if wanted.after is not None or wanted.before is not None:
+        first, last = (moment and (moment - _EPOCH) // _MICROSECOND for moment in (wanted.after, wanted.before))
+        must.append(models.FieldCondition(key="changed", range=models.Range(gte=first, lt=last)))
+    must_not = [_is_any("has", [name]) for name in wanted.lacks]
+    return models.Filter(must=must, must_not=must_not) if must or must_not else None
+
+
+__all__ = [
+    "BOUND",
+    "MIN_CLIP_NORM",
+    "About",
+    "Collection",
+    "Point",
+    "condition_of",
+    "connect",
+    "point_id",
+]

@@ -1,0 +1,137 @@
+"""A gallery is written into a collection: what is new or has changed, and no more."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from tqdm import tqdm
+
+from gallery.bounds import DETAIL
+from gallery.columns import stacked, texts_of, to_utf8
+from gallery.gallery import Gallery
+from gallery.windows import SEGMENT, place_of_clip
+from modeling_scalar.configuration_scalar import MODALITIES
+
+from .collection import About, Collection, Point, point_id
+
+_READ_AT_ONCE = 4096
+_REMOVED_AT_ONCE = 1000
+_TOLD = ("model", "fingerprint", "query_temperature", "score_options", SEGMENT)  # of the metadata of a gallery
+
+
+@dataclass
+class PushReport:
+    """How many clips of a gallery a collection lacked, held otherwise, held already, and held in vain."""
+
+    new: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    removed: int = 0
+
+
+def about_gallery(gallery: Gallery, detail: int = DETAIL) -> About:
+    """What the collection of a gallery tells about itself; no paths but that of the model."""
+    if gallery.dim is None:
+        raise ValueError(f"{gallery.path} holds no clips.")
+    metadata = {name: gallery.metadata[name] for name in _TOLD if gallery.metadata.get(name) is not None}
+    return About(gallery.dim, gallery.dtype, metadata, detail)
+
+
+def points_of(gallery: Gallery, part: str) -> Iterator[Point]:
+    """The clips of a gallery as points, in its order; their places are still to be found."""
+    has_windows = gallery.metadata.get(SEGMENT) is not None
+    facts, row = gallery._facts_of_clips, 0
+    seconds, changed = facts.seconds.numpy(), facts.changed.numpy()
+    for batch in gallery.clips.to_batches(_READ_AT_ONCE):
+        rows = pa.Table.from_batches([batch])
+        names = texts_of(rows, "clip_id", gallery.path)
+        embeds = stacked(rows, MODALITIES, gallery.path).numpy()
+        mask = stacked(rows, ["presence"], gallery.path, boolean=True)[:, 0].tolist()
+        for name, vectors, present in zip(names, embeds, mask, strict=True):
+            payload = {
+                "clip_id": to_utf8(name),
+                "has": [modality for modality, there in zip(MODALITIES, present, strict=True) if there],
+                "path": to_utf8(place_of_clip(name).path if has_windows else name),
+                "part": part,
+            }
+            if not np.isnan(seconds[row]):
+                payload["seconds"] = float(seconds[row])
+            if changed[row] >= 0:
+                payload["changed"] = (
+                    int(changed[row]) // 1000
+                )  # as exact as filters are, and as the numbers of engines
+            yield Point(payload, np.where(np.array(present)[:, None], vectors, vectors.dtype.type(0)), -1)
+            row += 1
+
+
+def push(
+    gallery: Gallery,
+    collection: Collection,
+    part: str = "",
+    num_shards: int | None = None,
+    num_replicas: int | None = None,
+    detail: int = DETAIL,
+    progress: bool = False,
+) -> PushReport:
+    """
+    Make a collection hold what a gallery holds.
+
+    Whatever stops it, what was written stays, and the same call goes on with the rest. Clips that the gallery holds no
+    more go last.
+
+    Args:
+        gallery ([`~gallery.gallery.Gallery`]), collection ([`~search.engine.collection.Collection`]).
+        part (`str`): several galleries of one model may lie in a collection, each as a part with a name of its own;
+            clips of other parts are left alone. One process at a time may push a part.
+        num_shards (`int`, *optional*), num_replicas (`int`, *optional*): of a new collection.
+        detail (`int`): of the bounds of a new collection, see [`~gallery.bounds.bound_vectors`].
+        progress (`bool`): show a bar.
+
+    Raises:
+        ValueError: the collection holds vectors of another model, dimension or precision, or something else.
+        OSError: the engine does not answer, or refuses.
+    """
+    about, report = about_gallery(gallery, detail), PushReport()
+    if not collection.exists():
+        collection.create(about, num_shards, num_replicas)
+    there = collection.about()
+    if different := there.differences(about):
+        raise ValueError(
+            f"The collection {collection.name!r} holds vectors of {there.metadata.get('model')!r}, which differ from "
+            f"those of {gallery.path} in {', '.join(different)}. They cannot be compared: choose another name."
+        )
+    if there.metadata != about.metadata:
+        collection.describe(about.metadata)
+    collection.index_payload()
+    known = {number: (digest, place) for number, digest, place in collection.known(part)}
+    # Places rise in the order of the gallery, in which clips of equal scores stand. What is put again comes last.
+    next_place = max((place for _, place in known.values()), default=-1) + 1
+    last, waiting = -1, []
+    size = collection.points_at_once
+    with tqdm(total=len(gallery), unit="clip", disable=None if progress else True) as bar:
+        for point in points_of(gallery, part):
+            digest, place = known.pop(point_id(part, point.payload["clip_id"]), (None, -1))
+            if place > last and digest == point.digest:
+                report.unchanged += 1
+            else:
+                report.new += digest is None
+                report.changed += digest is not None
+                if place <= last:
+                    place, next_place = next_place, next_place + 1
+                waiting.append(Point(point.payload, point.modality_embeds, place))
+            last = place
+            if len(waiting) == size:
+                collection.put(waiting)
+                waiting = []
+            bar.update()
+        if waiting:
+            collection.put(waiting)
+    gone = list(known)
+    for start in range(0, len(gone), _REMOVED_AT_ONCE):
+        collection.remove(gone[start : start + _REMOVED_AT_ONCE])
+    report.removed = len(gone)
+    return report
+
+
+__all__ = ["PushReport", "about_gallery", "points_of", "push"]

@@ -1,0 +1,760 @@
+"""A gallery in a vector engine: pushed, changed and asked, against the same gallery in its folder.
+
+Each test runs with the client's own engine and with the real one in this process; `make engine-test QDRANT_URL=...`
+runs them against a server or a cluster.
+"""
+
+import os
+import subprocess
+import threading
+import time
+import uuid
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from httpx import Headers
+from qdrant_client import models
+from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
+from qdrant_edge import EdgeOptimizersConfig, HnswIndexConfig
+
+from gallery.filters import Filter
+from gallery.gallery import GalleryWriter, MediaFile
+from modeling_scalar.pairs_scalar import ScoreOptions
+from search.engine import collection as collection_module
+from search.engine.address import parse_address
+from search.engine.asking import Certainty, EngineGallery, find_best
+from search.engine.collection import BOUND, Collection, connect, point_id
+from search.engine.push import PushReport, push
+from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
+from tests.gallery.test_screening import KINDS as GALLERIES
+from tests.gallery.test_screening import MIXES, make_vectors
+from tests.search.engines import KINDS, SERVER, EdgeClient, EdgeServer, make_client
+from tests.search.test_main import index, place, run  # noqa: F401 - a fixture
+
+KINDS = [pytest.param(kind, marks=pytest.mark.engine) if kind == "server" else kind for kind in KINDS]
+TEMPERATURES = (1e-6, 0.01, 0.1, 1.0, 10.0, float("inf"))
+
+
+@pytest.fixture
+def new_collection(tmp_path):
+    """Makes empty collections in an engine of a kind."""
+    made = []
+
+    def make(kind):
+        name = f"test-{uuid.uuid4().hex}"
+        made.append(Collection(make_client(kind, tmp_path / name), name))
+        return made[-1]
+
+    yield make
+    for collection in made:
+        if collection.exists():
+            collection.client.delete_collection(collection.name)
+        collection.close()
+
+
+@pytest.fixture(params=KINDS)
+def either(request, new_collection):
+    return new_collection(request.param)
+
+
+@pytest.fixture(params=KINDS[1:])
+def collection(request, new_collection):
+    return new_collection(request.param)
+
+
+def made_gallery(folder, kind, count, dim=24, seed=0, dtype="float16", metadata=None):
+    generator = torch.Generator().manual_seed(seed)
+    mask = MIXES[torch.randint(len(MIXES), (count,), generator=generator)]
+    embeds = make_vectors(kind, count, dim, seed) * mask[..., None]
+    with GalleryWriter(folder, dtype) as writer:
+        writer.metadata = MADE_BY | (metadata or {})
+        writer.put_clips([f"/clips/{number}.mp4" for number in range(count)], embeds, mask)
+        writer.commit()
+        return writer.gallery()
+
+
+def made_texts(gallery, count, seed=0):
+    generator = torch.Generator().manual_seed(seed + 7)
+    embeds = gallery.modality_embeds().float()
+    near = embeds[torch.randint(len(embeds), (count,), generator=generator)].sum(1)
+    texts = near + torch.randn(near.shape, generator=generator) * torch.rand(count, 1, generator=generator)
+    return torch.nn.functional.normalize(texts, dim=-1)
+
+
+def check_same(gallery, collection, texts, **options):
+    """The same clips in the same order with the same scores wherever the engine's answer is exact; how many are."""
+    asked = EngineGallery(collection, "it").search(texts, **options)
+    exact = 0
+    for told, known in zip(asked, gallery.search(texts, **options), strict=True):
+        assert told.certainty is not Certainty.INDEX
+        if told.certainty is Certainty.EXACT:
+            assert [vars(hit) for hit in told] == [vars(hit) for hit in known]
+            exact += 1
+    return exact
+
+
+def contents(collection):
+    """All that a collection holds, by the numbers of its points."""
+    found = {}
+    offset = None
+    while True:
+        numbers, offset = collection._ask(
+            collection.client.scroll, scroll_filter=None, limit=1000, offset=offset, with_payload=False
+        )
+        numbers = [record.id for record in numbers]
+        for record in collection.client.retrieve(collection.name, numbers, with_payload=True, with_vectors=True):
+            vectors = {name: np.asarray(vector, np.float32).tolist() for name, vector in record.vector.items()}
+            found[str(record.id)] = record.payload, vectors
+        if offset is None:
+            return found
+
+
+# Asking -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["cancelling", "tied"])  # the others are among the ten thousand queries
+def test_what_an_engine_finds_is_what_the_folder_gives(tmp_path, collection, kind):
+    gallery = made_gallery(tmp_path / "gallery", kind, 300)
+    push(gallery, collection)
+    for temperature, modalities in (
+        (1e-6, None),
+        (0.1, None),
+        (0.1, ["audio", "subtitle"]),
+        (float("inf"), ["video"]),
+    ):
+        texts = made_texts(gallery, 3, seed=int(temperature == 0.1))
+        assert check_same(gallery, collection, texts, k=5, query_temperature=temperature, modalities=modalities) == 3
+
+
+def test_calibrated_scores_are_found_exactly_too_where_all_are_negative(tmp_path, new_collection):
+    for offset, dtype in ((-2.0, "float16"), (0.2, "float32")):
+        options = {"modality_scale": [0.7, 1.0, 1.3], "modality_offset": [offset, offset - 0.3, offset]}
+        gallery = made_gallery(
+            tmp_path / dtype, "clustered", 300, dtype=dtype, metadata={"score_options": {"method": "scalar"} | options}
+        )
+        collection = new_collection("real engine")
+        push(gallery, collection)
+        texts = made_texts(gallery, 4)
+        assert check_same(gallery, collection, texts, k=5) == len(texts)
+        hits = EngineGallery(collection, "it").search(texts, 5)
+        assert all((hit.score < 0) == (offset < 0) for one in hits for hit in one)
+        assert min(one.num_scored for one in hits) < 300
+
+
+def test_filters_are_asked_of_the_engine(tmp_path, either):
+    names, embeds, mask = make_clips(70)
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.metadata = MADE_BY
+        seconds = [None if number % 10 == 9 else float(number) for number in range(70)]
+        writer.put_clips(names, embeds, mask, seconds=seconds)
+        day = 86_400 * 10**9
+        times = [number * day + number % 3 * 999 for number in range(70)]  # a filter knows microseconds
+        writer.put_files([MediaFile(name, 1, t, "0" * 64) for name, t in zip(names, times, strict=True)])
+        writer.commit()
+        gallery = writer.gallery()
+    push(gallery, either)
+    texts = made_texts(gallery, 5)
+    for wanted in (
+        Filter(has="audio"),
+        Filter(lacks=("audio", "subtitle")),
+        Filter(min_duration=7, max_duration=31.0),
+        Filter(after="1970-01-10", before="1970-02-20T12:00", has="video"),
+        Filter(after="1970-01-10T00:00:00.000001"),
+        Filter(min_duration=1000),
+    ):
+        assert check_same(gallery, either, texts, k=8, allowed=wanted) == len(texts)
+        told = EngineGallery(either, "it").search(texts[:1], 8, allowed=wanted)[0]
+        assert told.num_allowed == gallery.allowed(wanted).num_clips
+    with pytest.raises(ValueError, match="no patterns of paths"):
+        EngineGallery(either, "it").search(texts, 8, allowed=Filter(paths="holiday/**"))
+
+
+def test_a_list_is_made_longer_until_the_proof_closes(tmp_path, either):
+    gallery = made_gallery(tmp_path / "gallery", "random", 300, dim=4)
+    push(gallery, either)
+    read = []
+    nearest = either.nearest
+    either.nearest = lambda query, limit, where: read.append(limit) or nearest(query, limit, where)
+    text, options = made_texts(gallery, 1)[0], ScoreOptions(query_temperature=0.001)
+    best = find_best(either, text, 5, options, first=4)
+    assert read[0] == 20 and read[1:] == [40 * 2**n for n in range(len(read) - 1)] and len(read) > 1
+    assert best.certainty is Certainty.EXACT and best.num_scored == read[-1]
+    known = gallery.search(text[None], 5, 0.001)[0]
+    assert [point.payload["clip_id"] for point in best.points] == [hit.clip_id for hit in known]
+    stopped = find_best(either, text, 5, options, first=4, most=20)
+    assert stopped.certainty is Certainty.STOPPED and stopped.num_scored == 20 and len(stopped.points) == 5
+    whole = find_best(either, text, 200, options, most=1)
+    assert whole.certainty is Certainty.EXACT and whole.num_scored == 300
+
+
+def test_an_answer_is_no_more_exact_than_the_list_of_the_engine(tmp_path, new_collection):
+    gallery = made_gallery(tmp_path / "gallery", "clustered", 300)
+    collection = new_collection("real engine")
+    push(gallery, collection)
+    collection.is_exact = False
+    nearest, text = collection.nearest, made_texts(gallery, 1)
+    first = nearest(np.append(text[0].numpy(), np.float32(1)), 1, None)[0][0]
+    collection.nearest = lambda *asked: [entry for entry in nearest(*asked) if entry[0] != first]  # an index's miss
+    told = EngineGallery(collection, "it").search(text, 5)[0]
+    assert told.certainty is Certainty.INDEX and "but for what the engine's index missed" in told.exactness
+    assert point_id("", told[0].clip_id) != first
+
+
+def test_a_proof_needs_a_bound_above_zero_unless_all_is_read(tmp_path, collection):
+    """Rows bound what is above 0: of scores below it nothing is known by a list."""
+    text = torch.nn.functional.normalize(torch.ones(1, 8), dim=-1)
+    embeds = -text.expand(200, 3, 8) + 0.1 * torch.randn(200, 3, 8, generator=torch.Generator().manual_seed(0))
+    embeds = torch.nn.functional.normalize(embeds, dim=-1)
+    gallery = write(tmp_path / "gallery", ([f"{n}" for n in range(200)], embeds, torch.ones(200, 3).bool()))
+    push(gallery, collection)
+    best = find_best(collection, text[0], 5, ScoreOptions(), first=20)
+    assert best.certainty is Certainty.EXACT and best.num_scored == 200
+    assert check_same(gallery, collection, text, k=5) == 1
+
+
+def test_what_an_engine_cannot_be_asked_is_an_error(tmp_path, new_collection):
+    gallery = made_gallery(tmp_path / "gallery", "random", 20)
+    collection = new_collection("local mode")
+    push(gallery, collection)
+    asked, text = EngineGallery(collection, "it"), made_texts(gallery, 1)
+    for told, arguments, options in (
+        ("bounds of the score 'scalar'", (text,), {"method": "uniform"}),
+        ("bounds of the score 'scalar'", (text,), {"modality_scale": [1, 2, 3]}),
+        ("a vector for each modality are searched in a folder", (text[:, None].expand(1, 3, -1),), {}),
+        ("must have shape", (text[:, :-1],), {}),
+        ("unit norm", (2 * text,), {}),
+        ("at least 1", (text, 0), {}),
+        ("by a `Filter`", (text,), {"allowed": torch.ones(20).bool()}),
+        ("must name some of", (text,), {"modalities": ["smell"]}),
+    ):
+        with pytest.raises(ValueError, match=told):
+            asked.search(*arguments, **options)
+    for told, options in (("second stage", {"rerank": 5}), ("second stage", {"like": "/clips/1.mp4"})):
+        with pytest.raises(ValueError, match=told):
+            asked.search(**options)
+    with pytest.raises(FileNotFoundError, match="search push"):
+        EngineGallery(Collection(collection.client, "other"), "it")
+    collection.client.create_collection("other", models.VectorParams(size=4, distance=models.Distance.DOT))
+    with pytest.raises(ValueError, match="was not made by"):
+        EngineGallery(Collection(collection.client, "other"), "it")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", GALLERIES)
+def test_ten_thousand_queries_are_answered_as_the_folder_answers_them(tmp_path, new_collection, kind):
+    counts = 0
+    for seed in range(5):
+        gallery = made_gallery(tmp_path / f"{seed}", kind, 2500, seed=seed, dtype=("float16", "float32")[seed % 2])
+        collection = new_collection("real engine")
+        push(gallery, collection)
+        for number, temperature in enumerate(TEMPERATURES[:5]):
+            texts = made_texts(gallery, 100, seed=10 * seed + number)
+            modalities = (None, ["video", "audio"], None, ["subtitle"], None)[number]
+            counts += check_same(
+                gallery, collection, texts, k=10, query_temperature=temperature, modalities=modalities
+            )
+    assert counts == 2500
+
+
+# Pushing ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_push_writes_nothing(tmp_path, collection, monkeypatch):
+    gallery = made_gallery(tmp_path / "gallery", "random", 50)
+    with monkeypatch.context() as patched:
+        patched.setattr(collection_module, "_INDEXED", {"has": "keyword"})  # a push that ends before it has all
+        assert push(gallery, collection).new == 50
+        collection.remove([number for number, _, _ in collection.known("")])
+    assert push(gallery, collection) == PushReport(new=50)
+    before = contents(collection)
+    assert len(collection.client.get_collection(collection.name).payload_schema) == 5
+    collection.put = collection.remove = collection.describe = None
+    monkeypatch.setattr(collection.client, "create_payload_index", None)
+    assert push(gallery, collection) == PushReport(unchanged=50)
+    assert contents(collection) == before and len(before) == len(collection) == 50
+
+
+def test_a_push_follows_what_grows_changes_and_goes(tmp_path, either):
+    names, embeds, mask = make_clips(40)
+    gallery = write(tmp_path / "gallery", (names[:30], embeds[:30], mask[:30]))
+    push(gallery, either)
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.put_clips(names[30:], embeds[30:], mask[30:])
+        _, others, there = make_clips(5, seed=9)
+        writer.put_clips(names[:5], others, there)
+        writer.remove_clips(names[10:14])
+        writer.commit()
+        gallery = writer.gallery()
+    assert push(gallery, either) == PushReport(new=10, changed=5, unchanged=21, removed=4)
+    texts = made_texts(gallery, 20)
+    assert check_same(gallery, either, texts, k=40) == 20
+    assert len(contents(either)) == len(gallery) == 36
+
+
+def test_equal_scores_stand_in_the_order_of_the_gallery_whatever_came_when(tmp_path, either):
+    embeds = torch.nn.functional.normalize(torch.ones(1, 3, 8), dim=-1).expand(9, 3, 8)
+    names, mask = [f"{number}" for number in range(9)], torch.ones(9, 3).bool()
+    gallery = write(tmp_path / "gallery", (names[:6], embeds[:6], mask[:6]))
+    push(gallery, either)
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.put_clips(names[6:], embeds[6:], mask[6:])
+        writer.put_clips(names[1:2], -embeds[:1], mask[:1])
+        writer.commit()
+        writer.put_clips(names[1:2], embeds[:1], mask[:1])  # as it was, but last now
+        writer.remove_clips(names[3:4])
+        writer.commit()
+        gallery = writer.gallery()
+    push(gallery, either)
+    text = embeds[:1, 0]
+    for k in (2, 7, 20):
+        assert check_same(gallery, either, text, k=k) == 1
+    assert [hit.clip_id for hit in EngineGallery(either, "it").search(text, 20)[0]] == list("02456781")
+
+
+@pytest.mark.parametrize(
+    "stops", [1, pytest.param(0, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
+)
+def test_a_push_that_is_stopped_goes_on_and_ends_as_one_that_was_not(tmp_path, new_collection, monkeypatch, stops):
+    monkeypatch.setattr(Collection, "points_at_once", 7)
+    old = made_gallery(tmp_path / "old", "random", 40)
+    gallery = made_gallery(tmp_path / "new", "tied", 31, seed=4)
+    whole, broken = new_collection("local mode"), new_collection("real engine")
+    for collection in (whole, broken):
+        push(old, collection)
+    push(gallery, whole)
+    put = broken.put
+    for _ in range(6):
+        left = [stops]
+
+        def stopping(points, left=left):
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            put(points)
+
+        broken.put = stopping
+        try:
+            push(gallery, broken)
+        except KeyboardInterrupt:
+            assert len(broken) >= 31  # what goes, goes last
+    broken.put = put
+    push(gallery, broken)
+    assert contents(broken) == contents(whole)
+
+
+def test_vectors_that_cannot_be_compared_are_refused(tmp_path, new_collection):
+    collection = new_collection("local mode")
+    gallery = made_gallery(tmp_path / "gallery", "random", 10)
+    push(gallery, collection)
+    scale = {"score_options": {"modality_scale": [1.0, 2.0, 1.0]}}
+    for name, options in (
+        ("fingerprint", {"metadata": {"fingerprint": "0" * 64}}),
+        ("dim", {"dim": 25}),
+        ("dtype", {"dtype": "float32"}),
+        ("segment", {"metadata": {"segment": 30}}),
+        ("score_options", {"metadata": scale}),
+    ):
+        other = made_gallery(tmp_path / name, "random", 10, **options)
+        with pytest.raises(ValueError, match=f"differ from those of .* in {name}. They cannot be compared"):
+            push(other, collection)
+    assert push(gallery, collection) == PushReport(unchanged=10)
+    warmer = made_gallery(tmp_path / "warmer", "random", 10, metadata={"query_temperature": 0.5, "date": "today"})
+    assert push(warmer, collection) == PushReport(unchanged=10)  # the bounds hold at every temperature
+    assert EngineGallery(collection, "it").query_temperature == 0.5
+    assert "date" not in EngineGallery(collection, "it").metadata
+
+
+def test_parts_of_a_collection_are_pushed_one_by_one_and_searched_as_one(tmp_path, collection):
+    names, embeds, mask = make_clips(60)
+    halves = [write(tmp_path / f"{n}", (names[n::2], embeds[n::2], mask[n::2])) for n in (0, 1)]
+    for number, gallery in enumerate(halves):
+        assert push(gallery, collection, part=f"machine {number}") == PushReport(new=30)
+    both, texts = write(tmp_path / "both", (names, embeds, mask)), make_queries(5)
+    for told, known in zip(EngineGallery(collection, "it").search(texts, 9), both.search(texts, 9), strict=True):
+        assert [hit.clip_id for hit in told] == [hit.clip_id for hit in known]
+    with GalleryWriter(tmp_path / "0") as writer:
+        writer.remove_clips(names[:2:2])
+        writer.commit()
+        assert push(writer.gallery(), collection, part="machine 0").removed == 1
+    assert len(collection) == 59
+
+
+def test_an_empty_gallery_cannot_be_pushed(tmp_path, new_collection):
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.commit()
+        with pytest.raises(ValueError, match="holds no clips"):
+            push(writer.gallery(), new_collection("local mode"))
+
+
+def test_names_that_are_not_utf8_come_back(tmp_path, either):
+    _, embeds, mask = make_clips(3)
+    names = ["/clips/\udcff.mp4", "/clips/\n\x1b[31m.mp4", "日本語 🎬"]
+    gallery = write(tmp_path / "gallery", (names, embeds, mask))
+    push(gallery, either)
+    assert {hit.clip_id for hit in EngineGallery(either, "it").search(make_queries(1), 3)[0]} == set(names)
+
+
+def test_the_commands_push_and_ask(place, tmp_path):  # noqa: F811
+    index("clips", "--dtype", "float32")
+    address = f"qdrant+file://{tmp_path}/engine/clips"
+    assert (
+        "2 new, 0 changed, 0 unchanged, 0 removed; 2 clips in the collection" in run("push", "gallery", address).stdout
+    )
+    assert "0 new, 0 changed, 2 unchanged, 0 removed" in run("push", "gallery", address).stdout
+    told, known = (run("query", where, "audio", "--k", "2", "--json") for where in (address, "gallery"))
+    assert told.stdout == known.stdout and "cat.mp4" in told.stdout
+    assert "Exact: 2 of 2 clips scored in full" in told.stderr
+    masked = run("query", address, "audio", "--mask", "audio")
+    assert "dog" in masked.stdout and "cat.mp4" not in masked.stdout
+    assert "An engine is asked by texts" in run("query", address, "--like", "cat.mp4", code=1).stderr
+    missing = run("query", address + "x", "audio", code=1)
+    assert (
+        missing.stderr == "Error: There is no collection 'clipsx'. `python -m search push GALLERY ADDRESS` makes it.\n"
+    )
+    assert "Expected the address" in run("push", "gallery", "engine", code=1).stderr
+    assert "no gallery in 'engine'" in run("push", "engine", address, code=1).stderr
+    other = run("query", address, "audio", "--model", "other", code=1)
+    assert "Embeddings of different models cannot be compared" in other.stderr
+
+
+@pytest.mark.slow
+def test_a_push_that_is_killed_ten_times_leaves_what_one_that_was_not_does(tmp_path, commands):
+    made_gallery(tmp_path / "old", "random", 500, dim=64, seed=3)
+    made_gallery(tmp_path / "gallery", "clustered", 2500, dim=64)
+    whole, broken = (f"qdrant+file://{tmp_path}/{name}/clips" for name in ("whole", "broken"))
+    for address in (whole, broken):
+        assert commands.run("-m", "search", "push", tmp_path / "old", address, timeout=120).code == 0
+    assert commands.run("-m", "search", "push", tmp_path / "gallery", whole, timeout=120).code == 0
+    storage, kills = tmp_path / "broken" / "collection" / "clips" / "storage.sqlite", 0
+    while kills < 10:
+        before = storage.stat().st_mtime_ns
+        running = commands.start("-m", "search", "push", tmp_path / "gallery", broken)
+        deadline = time.monotonic() + 60
+        while storage.stat().st_mtime_ns == before and time.monotonic() < deadline:  # until it writes
+            time.sleep(0.002)
+        time.sleep(0.005 * kills)
+        running.kill()
+        outcome = running.wait(60)
+        assert outcome.code == -9, outcome.stderr
+        kills += 1
+    last = commands.run("-m", "search", "push", tmp_path / "gallery", broken, timeout=120)
+    assert last.code == 0 and not last.stdout.startswith("0 new, 0 changed,"), last.stdout + last.stderr
+    held = []
+    for address in (whole, broken):
+        collection = Collection.at(parse_address(address))
+        held.append(contents(collection))
+        collection.close()
+    assert held[0] == held[1] and len(held[0]) == 2500
+
+
+# What others do meanwhile -------------------------------------------------------------------------------------------
+
+
+def test_a_clip_of_which_half_is_another_is_noticed(tmp_path, collection, monkeypatch):
+    monkeypatch.setattr(collection_module, "_PAUSES", (0, 0, 0))
+    gallery = made_gallery(tmp_path / "gallery", "random", 20)
+    push(gallery, collection)
+    number = point_id("", "/clips/3.mp4")
+    whole = collection.client.retrieve(collection.name, [number], with_payload=True, with_vectors=True)[0]
+    vectors = {name: (-np.array(vector)).tolist() for name, vector in whole.vector.items()}
+    point = models.PointStruct(id=number, vector=vectors, payload=whole.payload)
+    collection.client.upsert(collection.name, [point], wait=True)
+    with pytest.raises(ValueError, match="1 clips of .* are not as they were pushed"):
+        EngineGallery(collection, "it").search(made_texts(gallery, 1), 20)
+    fresh = models.PointStruct(id=number, vector=whole.vector, payload=whole.payload)
+    reads, retrieve = [], collection.client.retrieve
+
+    def later(*arguments, **options):
+        reads.append(len(arguments[1]))
+        if len(reads) == 2:
+            collection.client.upsert(collection.name, [fresh], wait=True)
+        return retrieve(*arguments, **options)
+
+    monkeypatch.setattr(collection.client, "retrieve", later)
+    assert check_same(gallery, collection, made_texts(gallery, 1), k=20) == 1
+    assert reads == [20, 1]  # only what was not whole is read again
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_clip_that_changes_is_read_old_or_new(tmp_path, new_collection, kind):
+    collection = new_collection(kind)
+    first = made_gallery(tmp_path / "first", "random", 60, seed=1)
+    second = made_gallery(tmp_path / "second", "random", 60, seed=2)
+    push(first, collection)
+    number = [point_id("", f"/clips/{clip}.mp4") for clip in range(60)]
+    whole = {point.digest for point in collection.fetch(number)}
+    push(second, collection)
+    whole |= {point.digest for point in collection.fetch(number)}
+    assert len(whole) == 120
+    done = threading.Event()
+
+    def change():
+        for turn in range(6):
+            push((first, second)[turn % 2], collection)
+        done.set()
+
+    writer, seen, reads = threading.Thread(target=change), set(), 0
+    writer.start()
+    try:
+        while not done.is_set() or not reads:
+            records = collection.client.retrieve(
+                collection.name, number, with_payload=True, with_vectors=["video", "audio", "subtitle"]
+            )
+            points = [collection_module._point_of(record, 24, np.float16) for record in records]
+            assert len(points) == 60 and None not in points
+            seen |= {point.digest for point in points}
+            reads += 1
+            for told in EngineGallery(collection, "it").search(make_queries(1, dim=24), 5):
+                assert len(told) == 5
+    finally:
+        writer.join(60)
+    assert seen <= whole
+
+
+@pytest.mark.slow
+def test_a_clip_that_another_process_changes_is_found_as_it_was_or_as_it_is(tmp_path, commands):
+    galleries = [made_gallery(tmp_path / str(seed), "random", 400, seed=seed) for seed in (1, 2)]
+    server = EdgeServer(tmp_path / "engine")
+    try:
+        address = f"qdrant+{server.url}/clips"
+        collection = Collection.at(parse_address(address))
+        numbers, whole = [point_id("", f"/clips/{clip}.mp4") for clip in range(400)], []
+        for gallery in galleries:
+            push(gallery, collection)
+            whole.append({point.digest for point in collection.fetch(numbers)})
+        assert len(whole[0] | whole[1]) == 800
+        texts, mixed = make_queries(8, dim=24), 0
+        for turn in range(4):
+            running, ended = commands.start("-m", "search", "push", tmp_path / str(1 + turn % 2), address), []
+            waiting = threading.Thread(target=lambda to=running, out=ended: out.append(to.wait(120)))
+            waiting.start()
+            while waiting.is_alive():
+                best = find_best(collection, texts[turn], 100, ScoreOptions())
+                found = {point.digest for point in best.points}
+                assert len(best.points) == 100 and found <= whole[0] | whole[1]
+                mixed += bool(found & whole[0]) and bool(found & whole[1])
+            assert ended[0].code == 0 and " 400 changed" in ended[0].stdout
+            assert check_same(galleries[turn % 2], collection, texts, k=10) == 8
+        assert mixed  # some of the searches came between two batches
+    finally:
+        server.close()
+
+
+def test_an_engine_that_does_not_answer_is_asked_again(tmp_path, new_collection, monkeypatch):
+    monkeypatch.setattr(collection_module, "_PAUSES", (0, 0, 0))
+    gallery = made_gallery(tmp_path / "gallery", "random", 10)
+    collection = new_collection("local mode")
+    push(gallery, collection)
+    count, failures = collection.client.count, []
+
+    def failing(*arguments, **options):
+        if failures:
+            raise failures.pop()
+        return count(*arguments, **options)
+
+    monkeypatch.setattr(collection.client, "count", failing)
+    lost = ResponseHandlingException(ConnectionRefusedError("Connection refused"))
+    busy = UnexpectedResponse(503, "busy", b"", Headers())
+    failures += [lost, busy, lost]
+    assert len(collection) == 10
+    failures += [lost] * 4
+    with pytest.raises(OSError, match="The engine does not answer: Connection refused"):
+        len(collection)
+
+
+def test_a_key_is_in_no_message(tmp_path, new_collection, monkeypatch):
+    monkeypatch.setenv("QDRANT_API_KEY", "very-secret")
+    collection = new_collection("local mode")
+    for code, told in ((401, "QDRANT_API_KEY"), (403, "QDRANT_API_KEY"), (400, r"400 .*\.\.\.")):
+        body = b'{"status": {"error": "Invalid key very-secret"}}'
+        error = UnexpectedResponse(code, "no", body, Headers({"api-key": "very-secret"}))
+        failing = SimpleNamespace(side=error)
+
+        def fail(*_, failing=failing, **__):
+            raise failing.side
+
+        monkeypatch.setattr(collection.client, "collection_exists", fail)
+        with pytest.raises(OSError, match=told) as caught:
+            collection.exists()
+        assert "very-secret" not in str(caught.value) and caught.value.__suppress_context__
+    monkeypatch.undo()
+
+
+def test_a_server_is_asked_over_http_with_a_key(tmp_path, monkeypatch):
+    monkeypatch.setattr(collection_module, "_PAUSES", (0, 0, 0))
+    gallery = made_gallery(tmp_path / "gallery", "random", 90)
+    server = EdgeServer(tmp_path / "engine", key="very-secret")
+    try:
+        address = parse_address(f"qdrant+{server.url}/clips")
+        for wrong in (None, "wrong-secret"):
+            monkeypatch.setenv("QDRANT_API_KEY", wrong or "")
+            with pytest.raises(OSError, match="Put its key into QDRANT_API_KEY") as caught:
+                push(gallery, Collection.at(address))
+            assert "wrong-secret" not in str(caught.value)
+        monkeypatch.setenv("QDRANT_API_KEY", "very-secret")
+        collection = Collection.at(address)
+        server.fails += [503, 429, 500]
+        assert push(gallery, collection) == PushReport(new=90)
+        assert server.asked.count(("PUT", "index")) == 5 and ("PUT", "points") in server.asked
+        server.asked.clear()
+        assert push(gallery, collection) == PushReport(unchanged=90)
+        assert {command for command, _ in server.asked} == {"GET", "POST"}  # nothing is written
+        texts = made_texts(gallery, 4)
+        for options in ({}, {"modalities": ["audio"]}, {"allowed": Filter(has="video")}):
+            server.fails.append(502)
+            assert check_same(gallery, collection, texts, k=5, **options) == 4
+        with GalleryWriter(tmp_path / "gallery") as writer:
+            writer.remove_clips(gallery.clip_ids[:10])
+            writer.commit()
+            assert push(writer.gallery(), collection) == PushReport(unchanged=80, removed=10)
+        assert len(collection) == 80
+        near = Collection.at(parse_address(f"qdrant+{server.url}/clips?approximate"))
+        assert EngineGallery(near, "it").search(texts[:1], 3)[0].certainty is Certainty.INDEX
+    finally:
+        server.close()
+    with pytest.raises(OSError, match="The engine does not answer.*Is the address right"):
+        len(collection)
+
+
+# Where it is --------------------------------------------------------------------------------------------------------
+
+
+def test_addresses_are_read():
+    assert parse_address("qdrant+http://host:1234/clips").server == "http://host:1234"
+    assert parse_address("qdrant+http://[::1]/clips").server == "http://[::1]:6333"
+    assert parse_address("qdrant+https://a.example/my.clips-1").server == "https://a.example:443"
+    approximate = parse_address("qdrant+https://a.example/clips?approximate")
+    assert approximate.is_approximate and approximate.name == "clips" and not approximate.is_here
+    local = parse_address("qdrant+file:///tmp/engine/clips")
+    assert (str(local.folder), local.name, local.server) == ("/tmp/engine", "clips", None)
+    assert local.is_here and parse_address("qdrant+http://[::1]/clips").is_here
+    for address in (approximate, local, parse_address("qdrant+http://[::1]/clips")):
+        assert parse_address(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    "text,told",
+    [
+        ("http://host/clips", "Expected the address"),
+        ("qdrant+ftp://host/clips", "Expected the address"),
+        ("qdrant+http://host:port/clips", "port"),
+        ("qdrant+http://host/", "must be named"),
+        ("qdrant+http://host/a/b", "Expected a host and the name"),
+        ("qdrant+http:///clips", "Expected a host and the name"),
+        ("qdrant+http://host/cl%20ips", "must be named"),
+        ("qdrant+http://user:very-secret@host/clips", "no secrets"),
+        ("qdrant+http://host/clips?api_key=very-secret", "no secrets"),
+        ("qdrant+http://host/clips?exactly", "approximate"),
+        ("qdrant+http://host/clips#part", "approximate"),
+        ("qdrant+file://clips", "must be"),
+        ("qdrant+file://folder/clips", "must be absolute"),
+        ("qdrant+file:///clips", "must be absolute"),
+    ],
+)
+def test_an_address_that_is_none_is_told_without_secrets(text, told):
+    with pytest.raises(ValueError, match=told) as caught:
+        parse_address(text)
+    assert "very-secret" not in str(caught.value)
+
+
+def test_a_folder_that_others_can_write_to_is_not_opened(tmp_path):
+    address = parse_address(f"qdrant+file://{tmp_path}/engine/clips")
+    collection = Collection.at(address)
+    with pytest.raises(FileNotFoundError, match="no collection 'clips'"):
+        EngineGallery(collection, "it")
+    collection.close()
+    (tmp_path / "engine" / "meta.json").chmod(0o666)
+    with pytest.raises(ValueError, match="Others can write to"):
+        connect(address)
+
+
+def test_a_folder_that_another_process_uses_is_told(tmp_path):
+    address = parse_address(f"qdrant+file://{tmp_path}/engine/clips")
+    collection = Collection.at(address)
+    with pytest.raises(OSError, match="Another process uses the collections"):
+        Collection.at(address)
+    collection.close()
+
+
+# What the engine itself promises ------------------------------------------------------------------------------------
+
+
+def test_the_engine_compares_by_the_largest_product_and_normalises_nothing(tmp_path, collection):
+    gallery = made_gallery(tmp_path / "gallery", "cancelling", 300)
+    push(gallery, collection)
+    text = np.append(made_texts(gallery, 1)[0].numpy(), np.float32(1))
+    found = collection.nearest(text, 300, None)
+    held = contents(collection)
+    assert len(found) == len(held) == 300
+    rounded = text.astype(np.float16).astype(np.float64)
+    for number, score in found:
+        rows = np.array(held[number][1][BOUND], np.float64)
+        assert len(rows) == (1, 4, 10)[len(held[number][0]["has"]) - 1]
+        expected = {(rows @ vector).max() for vector in (rounded, text.astype(np.float64))}
+        assert min(abs(score - value) for value in expected) < 1e-4 * max(1, np.abs(rows).max())
+    assert max(np.abs(rows).max() for _, vectors in held.values() for rows in [vectors[BOUND]]) > 10
+    assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
+    for payload, vectors in held.values():
+        assert {BOUND, *payload["has"]} == set(vectors)
+
+
+def test_the_index_of_the_engine_finds_nearly_all_that_its_vectors_hold(tmp_path):
+    hnsw = HnswIndexConfig(m=16, ef_construct=64, full_scan_threshold=1)
+    client = EdgeClient(
+        tmp_path / "engine", hnsw, EdgeOptimizersConfig(indexing_threshold=1, default_segment_number=1)
+    )
+    collection = Collection(client, "clips")
+    gallery = made_gallery(tmp_path / "gallery", "random", 400, dim=16)
+    push(gallery, collection)
+    assert client.shard.optimize()
+    assert client.shard.info().indexed_vectors_count >= 400
+    texts = made_texts(gallery, 10)
+    exact = [
+        {number for number, _ in collection.nearest(np.append(t, np.float32(1)), 50, None)} for t in texts.numpy()
+    ]
+    assert check_same(gallery, collection, texts[:3], k=10) == 3  # an exact search asks no index
+    collection.is_exact = False
+    near = [{number for number, _ in collection.nearest(np.append(t, np.float32(1)), 50, None)} for t in texts.numpy()]
+    recall = np.mean([len(a & b) / 50 for a, b in zip(exact, near, strict=True)])
+    assert 0.9 < recall <= 1
+    asked = EngineGallery(collection, "it").search(texts, 10)
+    assert {told.certainty for told in asked} == {Certainty.INDEX}
+    known = gallery.search(texts, 10)
+    same = [len({h.clip_id for h in a} & {h.clip_id for h in b}) for a, b in zip(asked, known, strict=True)]
+    assert np.mean(same) > 9
+    collection.close()
+
+
+# A cluster ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.engine
+@pytest.mark.skipif(not (SERVER and os.environ.get("QDRANT_KILL")), reason="QDRANT_KILL names no command")
+def test_a_node_that_is_killed_loses_nothing(tmp_path, new_collection):
+    """With replicas on other nodes; the node at QDRANT_URL must not be the one that is killed."""
+    gallery = made_gallery(tmp_path / "gallery", "clustered", 5000)
+    collection = new_collection("server")
+    failed = []
+
+    def pushing():
+        try:
+            push(gallery, collection, num_shards=3, num_replicas=2)
+        except OSError as error:
+            failed.append(error)
+
+    writer = threading.Thread(target=pushing)
+    writer.start()
+    time.sleep(1)
+    subprocess.run(os.environ["QDRANT_KILL"], shell=True, check=True)
+    try:
+        writer.join(300)
+        assert not failed and not writer.is_alive()
+        texts = made_texts(gallery, 50)
+        assert check_same(gallery, collection, texts, k=10) == 50
+    finally:
+        if os.environ.get("QDRANT_REVIVE"):
+            subprocess.run(os.environ["QDRANT_REVIVE"], shell=True, check=True)
+    assert push(gallery, collection) == PushReport(unchanged=5000)
+    assert check_same(gallery, collection, texts, k=10) == 50
