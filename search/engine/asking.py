@@ -19,7 +19,6 @@ from gallery.filters import Filter
 from gallery.gallery import Gallery
 from gallery.hits import Hit, Hits, Results
 from gallery.screening import exact_scores
-from gallery.windows import SEGMENT
 from modeling_scalar.aggregation_scalar import query_weights
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import CALIBRATION, WEIGHING, ScoreOptions
@@ -232,7 +231,7 @@ class EngineGallery(Gallery):
         results = []
         for text in text_embeds:
             best = find_best(self.collection, text, k, options, names, where)
-            about = {"has_windows": self.metadata.get(SEGMENT) is not None}
+            about = {"locate": self.place_of}
             if not best.points:
                 about["reason"] = f"none of the {num_clips:,} clips in {self.path} fulfils what was asked for"
             results.append(EngineHits(_hits(best, text, options, seen), num_clips, best, num_allowed, **about))
