@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gallery.gallery import Gallery
+from gallery.gallery import Gallery, GalleryWriter
 from tests.media_corpus import cut, media
 from tests.trainer.test_scalar_trainer import free_port
 
@@ -117,6 +117,8 @@ def test_if_one_dies_the_others_end_and_the_next_run_goes_on(index, alone, tmp_p
         assert "Traceback" not in told
         if victim:
             assert "Error: Another process of this run has ended. What was embedded before is kept" in told
+        with GalleryWriter(output):  # what a kill left is cleared away
+            pass
         gallery = Gallery.open(output)
         gallery.verify()
         assert len(gallery) > done
@@ -156,6 +158,8 @@ def test_ctrl_c_ends_all_and_a_second_run_is_refused_meanwhile(index, tmp_path):
     first, second = ended(running)
     assert first.code in (1, 130) and second.code in (1, 130)
     assert "Traceback" not in first.stderr + second.stderr
+    with GalleryWriter(tmp_path / "gallery"):
+        pass
     Gallery.open(tmp_path / "gallery").verify()
 
 
@@ -191,4 +195,6 @@ def test_the_launcher_ends_all_if_one_dies(videos, tiny_model_dir, tmp_path):
             os.killpg(process.pid, signal.SIGKILL)
     text = (tmp_path / "told").read_text()
     assert "another process of it may have died" in text or "Another process of this run has ended" in text, text
+    with GalleryWriter(tmp_path / "gallery"):
+        pass
     Gallery.open(tmp_path / "gallery").verify()

@@ -191,7 +191,7 @@ def test_what_cannot_be_looked_at_does_not_stand_among_what_is_read_again(folder
     assert len(report.unreadable) == 2
     for name in ("8.mp4", "9.mp4"):
         (folder / name).write_text(f"{name[0]} video")
-    report, gallery, model = run(folder, batch_size=2)
+    report, gallery, model = run(folder, batch_size=3)
     assert model.batches == [[8, 9]] and len(report.unreadable) == 2 and len(failed(gallery)) == 2
     (folder / "00.mp4").unlink()
     (folder / "nowhere.mp4").write_text("7 video")
