@@ -109,16 +109,16 @@ def find_best(
     exact_text, seen = text.double().numpy(), np.array([name in modalities for name in MODALITIES])
     # Without offsets, no bound below 0 is one: the rows bound what is above 0 alone.
     lowest = 0.0 if options.modality_offset is None else -math.inf
-    points: dict[str, Point | None] = {}
+    read: set[str] = set()
     found, scores = [], np.empty(0)
     most = max(most, 4 * k)
     limit = min(max(first, 4 * k), most)
     while True:
         entries = engine.nearest(query, limit, where)
-        new = [number for number, _ in entries if number not in points]
+        new = [number for number, _ in entries if number not in read]
         if new:
             fetched = engine.fetch(new)
-            points |= dict.fromkeys(new)
+            read.update(new)
             found += fetched
             scores = np.append(scores, _scores(fetched, exact_text, seen, options)) if fetched else scores
         if not np.isfinite([bound for _, bound in entries]).all() or np.isnan(scores).any():
