@@ -84,7 +84,7 @@ class _Here:
 def decode(path: str, num_frames: int) -> None:
     """Decode the frames and the sound of one clip in this process, with one thread."""
     media_scalar._send_frames(path, _Here(num_frames), num_frames, "index", 1)
-    media_scalar._send_sound(path, _Here(num_frames), whole=True)
+    media_scalar._send_sound(path, _Here(num_frames), whole=False)
 
 
 _processor = None

@@ -22,11 +22,13 @@ from eval.run import RunConfig, SourceConfig, check_made_by, embeddings_of, open
 from gallery.columns import listed
 from gallery.files import write_json
 from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery, score_options_of
+from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place, place_of_clip
 from modeling_scalar import Limits, ScalarConfig
 from modeling_scalar.checking_scalar import read_object
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.decoding_scalar import read_subtitle
 from modeling_scalar.loading_scalar import model_fingerprint
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import read_subtitle_of
@@ -103,15 +105,19 @@ class CalibrateConfig(SourceConfig):
 
 
 def _subtitles_of_files(gallery: Gallery, limits: Limits) -> dict[str, str]:
-    """The subtitle of each clip that has one and whose file is there, of a window what is shown in it."""
+    """The subtitle of each clip that has one and whose file is there, or its transcript, of a window what is shown in
+    it."""
     place_of = Place if gallery.metadata.get(SEGMENT) is None else place_of_clip
+    transcripts = Transcripts(gallery.path)
     texts, lost = {}, []
     for name, has_subtitle in zip(gallery.clip_ids, gallery.modality_mask[:, -1].tolist(), strict=True):
         if not has_subtitle:
             continue
         path, start, stop = place_of(name)
+        window, file = None if start is None else (start, stop), gallery.files.get(path)
+        heard = None if file is None else transcripts.with_words(file.sha256)
         try:
-            found = read_subtitle_of(path, limits, None if start is None else (start, stop))
+            found = read_subtitle(heard, limits, window) if heard else read_subtitle_of(path, limits, window)
         except (MediaError, OSError) as error:
             lost.append(f"{name}: {error}")
             continue

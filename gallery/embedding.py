@@ -59,6 +59,11 @@ class Batch:
     features: BatchFeature | None
 
 
+def batches_ahead(batch_size: int, num_workers: int) -> int:
+    """How many batches are begun before one is waited for, so that readers are busy while its last clip is read."""
+    return 1 + -(-num_workers // batch_size)
+
+
 def read_batches(
     processor: ProcessorMixin,
     items: Iterable[Item],
@@ -67,34 +72,54 @@ def read_batches(
     num_workers: int,
 ) -> Generator[Batch, None, None]:
     """
-    Read and process items in the background, in order.
+    Read and process items in the background, in order, `batch_size` of them at a time: see [`read_in_batches`].
+
+    Args:
+        items (iterable): what stands for a clip, a path say; asked for its items as they are needed.
+        batch_size (`int`): items of a batch; the last one may have fewer.
+        processor, read, num_workers: as there.
+    """
+    items = iter(items)
+    batches = iter(lambda: list(islice(items, batch_size)), [])
+    return read_in_batches(processor, batches, read, num_workers, batches_ahead(batch_size, num_workers))
+
+
+def read_in_batches(
+    processor: ProcessorMixin,
+    batches: Iterable[Sequence[Item]],
+    read: Callable[[Item], tuple[Note, Clip | None]],
+    num_workers: int,
+    ahead: int,
+) -> Generator[Batch, None, None]:
+    """
+    Read and process batches of items in the background, in order.
 
     A generator that is closed early gives up what is being read at once.
 
     Args:
         processor ([`~modeling_scalar.ScalarProcessor`]): turns clips into features.
-        items (iterable): what stands for a clip, a path say; asked for its items as they are needed.
+        batches (iterable): lists of items, each of which stands for a clip; asked for as they are needed.
         read (`Callable`): from an item to whatever is to be noted of it and its clip, `None` if there is nothing to
             embed. Called in threads; what it raises ends the run.
-        batch_size (`int`): items of a batch; the last one may have fewer.
-        num_workers (`int`): items that are read at a time. About as many, and a batch, are read ahead.
+        num_workers (`int`): items that are read at a time.
+        ahead (`int`): batches that are asked for before the first is given out, beside it.
     """
 
     def prepare(reading: list[Future]) -> Batch:
-        notes, clips = zip(*(future.result() for future in reading), strict=True)
+        notes, clips = list(zip(*(future.result() for future in reading), strict=True)) or ((), ())
         embeddable = [place for place, clip in enumerate(clips) if clip is not None]
         features = processor(clips=[clips[place] for place in embeddable]) if embeddable else None
         return Batch(list(notes), embeddable, features)
 
-    items, stop, waiting = iter(items), Stop(), deque()
+    # Files side by side keep the processors busy, and each gives the same pictures whenever it is read.
+    stop, waiting = Stop(num_threads=1 if num_workers > 1 else 0), deque()
     readers = ThreadPoolExecutor(num_workers, initializer=stop.join)
     # One thread: fast tokenizers fail when two set their padding at once.
     preparer = ThreadPoolExecutor(1, initializer=stop.join)
-    most = 1 + -(-num_workers // batch_size)  # so that readers are busy while the last clip of a batch is read
     try:
-        while batch := list(islice(items, batch_size)):
+        for batch in batches:
             waiting.append(preparer.submit(prepare, [readers.submit(read, item) for item in batch]))
-            if len(waiting) > most:
+            if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
@@ -152,4 +177,14 @@ def embed_captions(model: PreTrainedModel, processor: ProcessorMixin, captions: 
     return _unit(model.embed_text(batch["input_ids"], batch["attention_mask"]))
 
 
-__all__ = ["Batch", "check_reading", "embed_captions", "embed_clips", "embed_fused", "in_background", "read_batches"]
+__all__ = [
+    "Batch",
+    "batches_ahead",
+    "check_reading",
+    "embed_captions",
+    "embed_clips",
+    "embed_fused",
+    "in_background",
+    "read_batches",
+    "read_in_batches",
+]

@@ -21,33 +21,38 @@ from modeling_scalar.configuration_scalar import MODALITIES
 DURATION, DATE = "duration", "date"
 """What may be unknown of a clip."""
 
+_PLAIN = {0xDC00 + byte: 0x10FF00 + byte for byte in range(0x80, 0x100)}
+"""Stands for bytes that are no text, which Python's names hold as lone surrogates."""
 _NO_DATE = -(2**63)
+_LONGEST = 4096  # characters of a path
+_TOKENS = re.compile(r"(?s)(\*\*/)|(\*\*+)|([*?])|\[(!?)(\]?[^\]]+|\])\]|(.)")
 _WINDOW = r"(?s)^(?P<path>.*)#t=(?P<start>\d+(?:\.\d+)?)(?:,(?P<stop>\d+(?:\.\d+)?))?$"
 
 
 def _pattern_of(glob: str) -> str:
     """A regular expression that fits what a pattern of paths does, for `re.fullmatch` and between `^` and `$`."""
-    rest, parts, begins = os.path.expanduser(glob), [], True
-    if not rest.strip("/"):
+    if len(glob) > _LONGEST:
+        raise ValueError(f"A pattern of paths has at most {_LONGEST} characters, got {len(glob)}.")
+    path = os.path.expanduser(glob)
+    if not path.strip("/"):
         raise ValueError(f"A pattern of paths must name something, got {glob!r}. Write 'holiday/**', say.")
-    below = "/.*" if rest.endswith("/") else "(?:/.*)?"  # what fits a folder fits all that is in it
-    rest = rest.rstrip("/").removeprefix("./")
-    start = "" if rest.startswith("/") else "(?:.*/)?"
-    while rest:
-        if found := re.match(r"\*\*/", rest):
+    below = "/.*" if path.endswith("/") else "(?:/.*)?"  # what fits a folder fits all that is in it
+    path = path.rstrip("/").removeprefix("./")
+    parts, begins = ["" if path.startswith("/") else "(?:.*/)?"], True
+    for folders, anything, inside, negated, members, letter in _TOKENS.findall(path):
+        if folders:
             parts.append("(?:.*/)?" if begins else "[^/]*/")
-        elif found := re.match(r"\*\*+", rest):
+        elif anything:
             parts.append(".*")
-        elif found := re.match(r"[*?]", rest):
-            parts.append("[^/]*" if found[0] == "*" else "[^/]")
-        elif found := re.match(r"\[(!?)(\]?[^\]]*)\]", rest):
-            members = re.sub(r"([\\\[\]^&~|])", r"\\\1", found[2])
-            parts.append(f"[^/{members}]" if found[1] else f"[{members}]")
+        elif inside:
+            parts.append("[^/]*" if inside == "*" else "[^/]")
+        elif members:
+            members = re.sub(r"([\\\[\]^&~|])", r"\\\1", members)
+            parts.append(f"[^/{members}]" if negated else f"[{members}]")
         else:
-            found = re.match(r".", rest, re.DOTALL)
-            parts.append(re.escape(found[0]))
-        rest, begins = rest[found.end() :], found[0].endswith("/")
-    pattern = f"{start}{''.join(parts)}{below}"
+            parts.append(re.escape(letter))
+        begins = bool(folders) or letter == "/"
+    pattern = f"{''.join(parts)}{below}"
     try:
         re.compile(pattern)
     except re.error as error:
@@ -121,7 +126,8 @@ class Filter:
             _pattern_of(pattern)
         for name in ("min_duration", "max_duration"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not 0 <= value < math.inf):
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if value is not None and not (is_number and 0 <= value < math.inf):
                 raise ValueError(f"`{name}` must be a number of seconds, at least 0, got {value!r}.")
         if None not in (self.min_duration, self.max_duration) and self.min_duration > self.max_duration:
             raise ValueError(
@@ -226,22 +232,29 @@ class ClipFacts:
 
     def fit(self, glob: str) -> torch.Tensor:
         """`torch.BoolTensor` of shape `(N,)`: of which clips the path fits a pattern, see [`Filter`]."""
-        pattern = _pattern_of(glob)
+        pattern = _pattern_of(glob).translate(_PLAIN)
         try:
-            fits = np.array(pc.match_substring_regex(self.paths, f"(?s)^(?:{pattern})$"), dtype=bool)
-        except UnicodeEncodeError:  # what the pattern asks for is in no path that is UTF-8
-            fits = np.zeros(len(self.paths), dtype=bool)
+            # by RE2, whose time grows with the length of a name alone, whatever the pattern
+            fits = pc.match_substring_regex(self._texts, f"(?s)^(?:{pattern})$")
+        except UnicodeEncodeError:  # what the pattern asks for is in no path
+            return torch.zeros(len(self.paths), dtype=torch.bool)
         except pa.ArrowInvalid as error:
-            raise ValueError(f"The pattern of paths {glob!r} cannot be read: {error}.") from error
-        fits &= ~self._is_coded
-        for row in np.flatnonzero(self._is_coded):
-            fits[row] = re.fullmatch(pattern, from_utf8(self.paths[row].as_py()), re.DOTALL) is not None
-        return torch.from_numpy(fits)
+            raise ValueError(f"The pattern of paths {glob!r:.80} cannot be read: {error}.") from error
+        return torch.from_numpy(np.array(fits, dtype=bool))
 
     @cached_property
-    def _is_coded(self) -> np.ndarray:
-        """Which paths are not UTF-8, and so are kept otherwise; there are few."""
-        return np.array(pc.starts_with(self.paths, "\0"), dtype=bool)
+    def _texts(self) -> pa.ChunkedArray:
+        """The paths as texts; in the few that are not UTF-8, something stands for each byte that is no text."""
+        is_coded = pc.starts_with(self.paths, "\0")
+        coded = [from_utf8(path).translate(_PLAIN) for path in self.paths.filter(is_coded).to_pylist()]
+        if not coded:
+            return self.paths
+        replaced, first = [], 0
+        for paths, mask in zip(self.paths.chunks, is_coded.chunks, strict=True):
+            here = coded[first : first + mask.true_count]
+            replaced.append(pc.replace_with_mask(paths, mask, pa.array(here, paths.type)))
+            first += len(here)
+        return pa.chunked_array(replaced)
 
     def allowed(self, wanted: Filter) -> Allowed:
         """The clips that fulfil a filter."""

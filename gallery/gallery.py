@@ -73,7 +73,8 @@ from gallery.reranking import rerank as rerank_hits
 from gallery.screening import are_codes_of
 from gallery.storage import MANIFEST, Part, Writer, has_lost_its_manifest, read_snapshot
 from gallery.storage import verify as verify_files
-from gallery.windows import SEGMENT, place_of_clip
+from gallery.transcripts import Transcripts
+from gallery.windows import SEGMENT, Place, place_of_clip
 from modeling_scalar.aggregation_scalar import METHODS, query_weights
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import CALIBRATION, WEIGHING, check_calibration
@@ -429,11 +430,24 @@ class Gallery:
     def clips_of_files(self) -> dict[str, list[str]]:
         """The clips of each file: itself, or its windows."""
         clips: dict[str, list[str]] = {}
-        has_windows = self.metadata.get(SEGMENT) is not None
         for name in self.clip_ids:
-            path = place_of_clip(name).path if has_windows and name not in self.files else name
-            clips.setdefault(path, []).append(name)
+            clips.setdefault(self.place_of(name).path, []).append(name)
         return clips
+
+    def place_of(self, clip_id: str) -> Place:
+        """The file of a clip, or the name of a clip of no file, and its seconds if it is a window."""
+        is_whole = self.metadata.get(SEGMENT) is None or clip_id in self._called_as_windows
+        return Place(clip_id) if is_whole else place_of_clip(clip_id)
+
+    @cached_property
+    def _called_as_windows(self) -> frozenset[str]:
+        """The files, hardly any, whose own names are as those of windows."""
+        table = _rows_of(self._files)
+        if table is None:
+            return frozenset()
+        check_files(table, self.path)
+        paths = table.column("path")
+        return frozenset(map(from_utf8, paths.filter(pc.match_substring(paths, "#t=")).to_pylist()))
 
     def facts(self) -> dict[str, Any]:
         """
@@ -665,6 +679,8 @@ class Gallery:
         else:
             texts = [queries] if isinstance(queries, str) else list(queries)
             check_texts(texts)
+            if not texts:
+                return Results()
             with _LOADING:
                 model = self._query_model or self.load_model()
             if rerank is not None:
@@ -673,22 +689,21 @@ class Gallery:
             embeds, method = model.embed(texts), method or model.method
             score_parameters = (model.learned if method == model.method else {}) | score_parameters
 
-        def find(size: int) -> list[Hits]:
+        def find(embeds: torch.Tensor, size: int, allowed: Any) -> list[Hits]:
             options = {"modalities": modalities, "allowed": allowed, **score_parameters}
-            found = self.search_vectors(embeds, size, query_temperature, method, **options)
-            for hits, text in zip(found, texts, strict=True):
-                hits.query, hits.like = text, like
-            return found
+            return self.search_vectors(embeds, size, query_temperature, method, **options)
 
         size, per_file = max(k, rerank or 0), per_file and self.metadata.get(SEGMENT) is not None
-        found = find(size)
-        while per_file and size < len(self) and any(len(hits.best_of_files(k)) < k for hits in found):
-            size = min(4 * size, len(self))
-            found = find(size)
+        found = find(embeds, size, allowed)
+        if per_file:
+            found = self._with_files(found, k, lambda place, *limits: find(embeds[place, None], *limits)[0], allowed)
+        for hits, text in zip(found, texts, strict=True):
+            hits.query, hits.like = text, like
         if rerank is not None:
             paths = {hits.place_of(hit).path for hits in found for hit in hits[:rerank]}
             names = MODALITIES if modalities is None else modalities
-            found = rerank_hits(found, model, self.files_at(paths), rerank, names, fusion_weight)
+            words = None if self.path is None else Transcripts(self.path)
+            found = rerank_hits(found, model, self.files_at(paths), rerank, names, fusion_weight, words)
             found = [hits.having(hits[:k]) for hits in found] if not per_file else found
         results = Results(hits.best_of_files(k) for hits in found) if per_file else Results(found)
         return results[0] if like is not None or isinstance(queries, str) else results
@@ -725,7 +740,7 @@ class Gallery:
         among = self.allowed(allowed)
         pieces = self._limited(self._pieces_of(seen), None if among is None else among.mask)
         about = (None, None) if among is None else (among.num_clips, among.unknown)
-        told = {"root": self.root, "has_windows": self.metadata.get(SEGMENT) is not None}
+        told = {"root": self.root, "locate": self.place_of}
         for queries in text_embeds.split(_QUERY_BLOCK):
             ranking = rank(pieces, queries, min(k, len(self)), method, **options)
             for query, scores, rows, num_scored in zip(queries, *ranking, strict=True):
@@ -746,10 +761,17 @@ class Gallery:
 
     def row_of(self, clip_id: str) -> int:
         """The place of a clip in the gallery; a KeyError if there is none of that name."""
-        row = -1 if self.clips is None else pc.index(self.clips.column("clip_id"), to_utf8(clip_id)).as_py()
-        if row < 0:
+        row = self._find_row(clip_id)
+        if row is None:
             raise KeyError(clip_id)
         return row
+
+    def _find_row(self, clip_id: str) -> int | None:
+        if self.clips is None:
+            return None
+        names = self.clips.column("clip_id")
+        row = pc.index(names, pa.scalar(to_utf8(clip_id), names.type)).as_py()
+        return None if row < 0 else row
 
     def clip_named(self, name: str) -> str:
         """
@@ -759,11 +781,11 @@ class Gallery:
             ValueError: there is none; of a file that was cut, the message names windows.
         """
         candidates = [name, *([os.path.join(self.root, name)] if self.root else []), os.path.realpath(name)]
-        names = None if self.clips is None else self.clips.column("clip_id")
-        for candidate in candidates if names is not None else ():
-            if pc.index(names, to_utf8(candidate)).as_py() >= 0:
+        for candidate in candidates:
+            if self._find_row(candidate) is not None:
                 return candidate
-        for candidate in candidates if names is not None else ():
+        for candidate in candidates if self.clips is not None else ():
+            names = self.clips.column("clip_id")
             windows = names.filter(pc.starts_with(names, to_utf8(f"{candidate}#t="))).slice(0, 3).to_pylist()
             if windows:
                 told = ", ".join(repr(from_utf8(window)) for window in windows)
@@ -848,6 +870,40 @@ class Gallery:
         while len(self._allowed) > _FILTERS:
             self._allowed.pop(list(self._allowed)[0], None)  # threads may do so at once
         return found
+
+    def _with_files(
+        self,
+        found: list[Hits],
+        k: int,
+        find: Callable[[int, int, Any], Hits],
+        allowed: torch.Tensor | Filter | Allowed | None,
+    ) -> list[Hits]:
+        """Hits of so many files, or of all; `find` asks one query again, for so many hits among some clips."""
+        if self.clips is None:  # they lie elsewhere, and none can be left out
+            sizes = [len(hits) for hits in found]
+            for place, size in enumerate(sizes):
+                while size < len(self) and len(found[place].best_of_files(k)) < k:
+                    size = min(4 * max(size, 1), len(self))
+                    found[place] = find(place, size, allowed)
+            return found
+        # Not by ever more hits: a file may have any number of windows.
+        among = self.allowed(allowed) or Allowed(torch.ones(len(self), dtype=torch.bool))
+        for place, hits in enumerate(found):
+            while len(found[place].best_of_files(k)) < k:
+                rest = find(place, max(k, len(hits)), self._outside(among, found[place]))
+                if not rest:
+                    break
+                found[place] = found[place].going_on(rest)
+        return found
+
+    def _outside(self, among: Allowed, hits: Hits) -> Allowed:
+        """Of the clips that may be hits those of other files than these are of."""
+        paths, names = {hits.place_of(hit).path for hit in hits}, [hit.clip_id for hit in hits]
+        of_these = pc.or_(
+            pc.is_in(self._facts_of_clips.paths, value_set=strings(list(paths))),
+            pc.is_in(self.clips.column("clip_id"), value_set=strings(names)),
+        )
+        return Allowed(among.mask & ~torch.from_numpy(np.array(of_these, dtype=bool)), among.unknown)
 
     @cached_property
     def _allowed(self) -> dict[Filter, Allowed]:

@@ -3,21 +3,19 @@
 import html
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import torch
 
 from commands.texts import plain
 from gallery.filters import DATE, DURATION
-from gallery.windows import Place, place_of_clip
+from gallery.windows import Place
 
 _BAR_WIDTH = 8
 _NAME_WIDTH = 72
 _SHOWN = 50  # hits that a notebook or a prompt shows of more
 _UNKNOWN = {DURATION: "how long they last", DATE: "when their files were changed"}
 _COLORS = {"video": "#3b8fc4", "audio": "#d08a00", "subtitle": "#1a9e78"}  # seen on white and on black
-_TOLD = ("query", "like", "root", "has_windows", "reason", "exactness")  # of a search, whatever its hits
+_TOLD = ("query", "like", "root", "locate", "reason", "exactness")  # of a search, whatever its hits
 _NUMBERS = dict.fromkeys(("", "score", "match"), ' class="n"')  # columns, by their heads
 _STYLE = """\
 .scalar-hits { font: 13px/1.5 system-ui, sans-serif; max-width: 60rem; margin: .3rem 0 .9rem; overflow-x: auto; }
@@ -74,10 +72,6 @@ def _weights_line(hit: Hit, encoding: str) -> str:
     return "  ".join(parts)
 
 
-def _probability(logit: float) -> str:
-    return f"{torch.tensor(logit, dtype=torch.float64).sigmoid().item():.2f}"
-
-
 class Hits(list):
     """
     The hits of one query, best first, and how they were found. `print` shows them, and a notebook does.
@@ -91,7 +85,7 @@ class Hits(list):
             of them, see [`~gallery.filters.Allowed`].
         query (`str`, *optional*), like (`str`, *optional*): the text, or the clip, that was asked for.
         root (`str`, *optional*): the folder that names of files are shown from.
-        has_windows (`bool`): whether clips may be windows of files.
+        locate (`Callable`): from the identifier of a clip to its file, and its seconds if it is a window.
         reason (`str`, *optional*): why there are no hits.
         notes (`list[str]`): sentences on what else is to be known of these hits.
         exactness (`str`, *optional*): a sentence on how exact they are, in place of the one that the numbers give.
@@ -108,7 +102,7 @@ class Hits(list):
         query: str | None = None,
         like: str | None = None,
         root: str | None = None,
-        has_windows: bool = False,
+        locate: Callable[[str], Place] = Place,
         reason: str | None = None,
         notes: Iterable[str] = (),
         exactness: str | None = None,
@@ -117,7 +111,7 @@ class Hits(list):
         self.num_clips, self.num_scored = num_clips, num_scored
         self.num_allowed = num_clips if num_allowed is None else num_allowed
         self.unknown = dict(unknown or {})
-        self.query, self.like, self.root, self.has_windows = query, like, root, has_windows
+        self.query, self.like, self.root, self.locate = query, like, root, locate
         self.reason, self.notes, self.exactness = reason, list(notes), exactness
 
     def having(self, hits: Iterable[Hit], notes: Iterable[str] = ()) -> "Hits":
@@ -129,9 +123,7 @@ class Hits(list):
 
     def place_of(self, hit: Hit) -> Place:
         """The file of a hit, and its seconds if it is a window."""
-        # a file may be called as a window is
-        is_file = not self.has_windows or os.path.isfile(hit.clip_id)
-        return Place(hit.clip_id) if is_file else place_of_clip(hit.clip_id)
+        return self.locate(hit.clip_id)
 
     def best_of_files(self, k: int) -> "Hits":
         """Of each file the first hit, the best `k` of them."""
@@ -139,6 +131,12 @@ class Hits(list):
         for hit in self:
             best.setdefault(self.place_of(hit).path, hit)
         return self.having(list(best.values())[:k])
+
+    def going_on(self, rest: "Hits") -> "Hits":
+        """These hits, and below them those of the same query among other clips."""
+        hits = self.having([*self, *rest])
+        hits.num_scored = min(self.num_scored + rest.num_scored, self.num_allowed)
+        return hits
 
     @property
     def title(self) -> str | None:
@@ -168,7 +166,7 @@ class Hits(list):
         """The hits as lines for a terminal, not yet escaped by [`~commands.texts.plain`]."""
         lines = [] if self.title is None else [self.title]
         for hit in self[:most]:
-            match = "" if hit.match is None else f"  match {_probability(hit.match)}"
+            match = "" if hit.match is None else f"  match {hit.match:+.2f}"
             lines.append(f"{hit.rank:3}  {hit.score:.3f}{match}  {self._short_name(hit, encoding)}")
             lines.append(f"     {_weights_line(hit, encoding)}")
         more = len(self) - len(self[:most])
@@ -260,7 +258,7 @@ def _table(hits: Hits) -> str:
     head = ["", "score", *(["match"] if has_match else []), "clip", *hits[0].presence]
     rows = []
     for hit in hits[:_SHOWN]:
-        match = "–" if hit.match is None else _probability(hit.match)
+        match = "–" if hit.match is None else f"{hit.match:+.2f}"
         name = cell(hits.name_of(hit)[-500:])
         rows.append(
             f'<tr><td class="n soft">{hit.rank}</td><td class="n">{hit.score:.3f}</td>'

@@ -34,6 +34,16 @@ def start_processes() -> PartialState:
     return PartialState(cpu, timeout=timedelta(days=7))
 
 
+def start_launched() -> PartialState | None:
+    """The same, of several processes alone; `None` if this one was started by itself."""
+    return start_processes() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
+
+
+def num_local_processes() -> int:
+    """How many processes `accelerate launch` started on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 def device_of(state: PartialState) -> torch.device:
     """
     Return where a process computes.
@@ -156,4 +166,13 @@ def forget_failure(parts: Path) -> None:
     (parts / _FAILED).unlink(missing_ok=True)
 
 
-__all__ = ["Blocks", "compute", "device_of", "forget_failure", "start_processes", "together"]
+__all__ = [
+    "Blocks",
+    "compute",
+    "device_of",
+    "forget_failure",
+    "num_local_processes",
+    "start_launched",
+    "start_processes",
+    "together",
+]

@@ -20,11 +20,13 @@ from gallery.hits import Hit, Hits
 from gallery.matching import clip_views, match_logits
 from gallery.media import is_as_known
 from gallery.querying import QueryModel
+from gallery.transcripts import Transcripts
+from gallery.windows import Place
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.decoding_scalar import num_processors
 from modeling_scalar.processing_scalar import Clip
 
 _BATCH_SIZE = 8
-_NUM_WORKERS = 2
 _TOLD = 3  # clips that are named of those that keep their place
 
 
@@ -99,6 +101,7 @@ def rerank(
     depth: int,
     modalities: Sequence[str] = MODALITIES,
     weight: float | None = None,
+    transcripts: Transcripts | None = None,
 ) -> list[Hits]:
     """
     Reorder the first hits of texts by the match of the cross-encoder, on condition tokens computed from the files.
@@ -111,6 +114,7 @@ def rerank(
         modalities (`list[str]`): what of a clip may be looked at.
         weight (`float`, *optional*): of the match logit beside the first-stage score; by default only the match
             counts.
+        transcripts ([`~gallery.transcripts.Transcripts`], *optional*): of the gallery.
 
     Returns:
         `list[Hits]`: with `match` of the hits that were read; clips that could not be keep their place, and a note
@@ -142,14 +146,15 @@ def rerank(
             reasons[name] = f"it has nothing that the cross-encoder reads ({', '.join(condition_on)})"
 
     def read(name: str) -> tuple[str, Clip | None]:
-        clip, reason = _read(query_model.processor, places[name], files, _shown(views[rows[name]], condition_on))
+        shown = _shown(views[rows[name]], condition_on)
+        clip, reason = _read(query_model.processor, places[name], files, shown, transcripts)
         if reason is not None:
             reasons[name] = reason
         return name, clip
 
     def batches(wanted: list[int]) -> Iterator[Batch]:
         names = [list(clips)[row] for row in wanted]
-        return read_batches(query_model.processor, names, read, _BATCH_SIZE, _NUM_WORKERS)
+        return read_batches(query_model.processor, names, read, _BATCH_SIZE, min(1 + num_processors(), _BATCH_SIZE))
 
     requests = [
         [query, rows[hit.clip_id], int(views[rows[hit.clip_id]])] for query, hits in enumerate(first) for hit in hits
@@ -174,7 +179,11 @@ def _shown(view: torch.Tensor, condition_on: Sequence[str]) -> list[str]:
 
 
 def _read(
-    processor: Any, place: Any, files: Mapping[str, Any], needed: Sequence[str]
+    processor: Any,
+    place: Place,
+    files: Mapping[str, Any],
+    needed: Sequence[str],
+    transcripts: Transcripts | None,
 ) -> tuple[Clip | None, str | None]:
     """A clip as it was when it was embedded, or why it cannot be had."""
     known = files.get(place.path)
@@ -182,7 +191,9 @@ def _read(
         return None, "the gallery does not know its file"
     if not is_as_known(place.path, known):
         return None, "its file is gone, or has changed since it was embedded"
-    options = {} if place.start is None else {"window": (place.start, place.stop)}
+    options: dict[str, Any] = {} if place.start is None else {"window": (place.start, place.stop)}
+    words = transcripts.with_words(known.sha256) if transcripts is not None and "subtitle" in needed else None
+    options |= {} if words is None else {"subtitle": str(words)}
     try:
         clip = processor.read_clip(place.path, on_error="missing", processed=True, **options)
     except (OSError, ValueError) as error:

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from gallery.files import read_json, sha256_of, write_json
 from gallery.gallery import Gallery, MediaFile, calibration_of, is_gallery
+from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -34,6 +36,7 @@ from modeling_scalar.pairs_scalar import ScoreOptions
 from .card import Details, render
 from .gallery_reading import DESCRIPTION, NUM_NAMED, UNKNOWN, VERSION, read_description, read_gallery
 from .hub.errors import PublishError, explained
+from .hub.privacy import without_folders
 from .hub.publishing import Kind, Published, Target, check_empty, push, read_record
 from .markdown import code
 
@@ -87,8 +90,10 @@ def _write_shards(
                 writer.write_table(pa.table(arrays, schema=schema))
 
 
-def _copy_media(files: dict[str, MediaFile], folder: Path) -> dict[str, int]:
-    """Copy files, each with the subtitle file beside it, and check that the copies are what was embedded."""
+def _copy_media(files: dict[str, MediaFile], folder: Path, transcripts: Transcripts) -> dict[str, int]:
+    """Copy files, each with the subtitle file beside it or its transcript in the place of one, and check that the
+    copies are what was embedded."""
+    stems = Counter(Path(name).with_suffix("") for name in files)
     for name, known in files.items():
         path, target = Path(known.path), folder / name
         sidecar = find_sidecar(path)
@@ -111,8 +116,18 @@ def _copy_media(files: dict[str, MediaFile], folder: Path) -> dict[str, int]:
                 f"{path}, or the subtitle file beside it, has changed since it was embedded, or a list gave its "
                 "subtitle. Index again, without a list."
             )
+        heard = transcripts.with_words(known.sha256)
+        if heard is not None and stems[Path(name).with_suffix("")] == 1:  # else it would be that of others too
+            _copy_transcript(heard, target.with_suffix(heard.suffix))
     sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
     return {"num_files": len(sizes), "num_bytes": sum(sizes)}
+
+
+def _copy_transcript(path: Path, target: Path) -> None:
+    """Copy a transcript without the folder in which the model lay that made it."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = [without_folders(line) if line.startswith("NOTE ") else line for line in lines]
+    target.write_text("\n".join(lines), encoding="utf-8", newline="\n")
 
 
 def _check_model(model: str | None, model_revision: str | None) -> None:
@@ -149,7 +164,8 @@ def stage_gallery(
         model (`str`, *optional*): the id on the Hub of the model that made the vectors, `"unknown"` if nobody knows
             which one did. By default the card names the model as the source does, as one that is not on the Hub.
         model_revision (`str`, *optional*): its commit.
-        media (`bool`): also publish the videos of a gallery of search and the subtitle files beside them.
+        media (`bool`): also publish the videos of a gallery of search and the subtitle files beside them. A transcript
+            that a machine made becomes such a file.
         model_kind (`str`, *optional*): what `model` is: a `"model"` or an `"adapter"` with code beside it, or an
             `"encoder"` as its publisher has it. By default what the source says, if it names the same model; where
             nothing is known, the card does not say how texts are embedded.
@@ -173,7 +189,7 @@ def stage_gallery(
         )
     if model_kind is None and model == gallery.description["metadata"].get("model"):
         model_kind = gallery.description["model_kind"]
-    copied = _copy_media(gallery.media, folder / "media") if gallery.media else None
+    copied = _copy_media(gallery.media, folder / "media", Transcripts(source)) if gallery.media else None
     if copied is not None:
         logger.info("With %d media files of %d bytes.", copied["num_files"], copied["num_bytes"])
     description = {

@@ -19,7 +19,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Condition, Lock, Timer, local
 from typing import Any
@@ -142,6 +142,13 @@ def _natural(content: dict[str, Any], name: str, least: int = 0) -> int:
     return number
 
 
+def _seconds(content: dict[str, Any]) -> float | None:
+    seconds = content.get("seconds")
+    if seconds is not None and not isinstance(seconds, (int, float)):
+        raise _Nonsense
+    return seconds
+
+
 class _Frames(_Answer):
     def __init__(self, limits, num_frames, training, generator, prepare):
         super().__init__(limits, generator)
@@ -203,10 +210,24 @@ class _Frames(_Answer):
         return [self.kept[place] for place in self.order()] or None
 
 
+@dataclass
+class Contents:
+    """
+    What the header of a file says, as far as it is known.
+
+    Args:
+        seconds (`float`, *optional*): how long the file lasts.
+        has_text (`bool`, *optional*): whether there is a text track in it.
+    """
+
+    seconds: float | None = None
+    has_text: bool | None = None
+
+
 class _Sound(_Answer):
-    def __init__(self, limits, generator=None, choose=None):
+    def __init__(self, limits, generator=None, choose=None, contents=None):
         super().__init__(limits, generator)
-        self.choose = choose
+        self.choose, self.contents = choose, contents or Contents()
         self.restart()
 
     def restart(self):
@@ -225,6 +246,11 @@ class _Sound(_Answer):
             self.available = _natural(content, "available")
             self.ranges = self.choose(self.available)
             return {"chosen": self.ranges}
+        if kind == "contents":
+            seconds, self.contents.has_text = _seconds(content), content.get("has_text") is not False
+            if seconds is not None and 0 <= seconds <= self.limits.duration:
+                self.contents.seconds = seconds
+            return None
         if len(payload) % 2 or kind != ("sound" if self.ranges is None else "part"):
             raise _Nonsense
         self.pieces.append(payload.view(np.int16))
@@ -276,10 +302,7 @@ class _Header(_Answer):
     def receive(self, kind, content, payload):
         if kind != "header" or not isinstance(content.get("promised"), bool):
             raise _Nonsense
-        seconds = content.get("seconds")
-        if seconds is not None and not isinstance(seconds, (int, float)):
-            raise _Nonsense
-        self.promised, self.seconds = content["promised"], seconds
+        self.promised, self.seconds = content["promised"], _seconds(content)
 
 
 class _Decoder:
@@ -501,10 +524,15 @@ class Stop:
 
     Threads belong to it after they called `join`, and each to one at a time. `set` ends their decoders: what they are
     reading, and whatever they begin to read later, raises [`Stopped`].
+
+    Args:
+        num_threads (`int`): of each decoder, where a thread does not ask for a number: 0 for its share of the
+            processors. With more than one, damaged pictures are not the same each time.
     """
 
-    def __init__(self):
+    def __init__(self, num_threads: int = 0):
         self._lock, self._decoders, self.is_set = Lock(), set(), False
+        self.num_threads = num_threads
 
     def join(self) -> None:
         """Make the calling thread one of the group: the `initializer` of a pool of threads."""
@@ -559,7 +587,7 @@ def _ask(what: str, path: str | os.PathLike, answer: _Answer, **options: Any) ->
         try:
             with _pool.decoder(memory, total) as decoder, _thread.stop.ending(decoder):
                 if options.get("num_threads") == 0:
-                    request["options"] = options | {"num_threads": _pool.num_threads()}
+                    request["options"] = options | {"num_threads": _thread.stop.num_threads or _pool.num_threads()}
                 message = decoder.converse(request | {"memory": memory, "is_heavy": is_heavy}, answer)
         except _Overdue:
             raise limits.exceeded(name, "time", "decoding waits for too long") from None
@@ -716,6 +744,7 @@ def read_audio_parts(
     generator: torch.Generator | None = None,
     limits: Limits | None = None,
     window: Window | None = None,
+    contents: Contents | None = None,
 ) -> tuple[list[np.ndarray], int] | None:
     """Read of the first audio track only what is needed; of a track of ten minutes or more, decode only that.
 
@@ -729,10 +758,11 @@ def read_audio_parts(
         generator (`torch.Generator`, *optional*): what `choose` draws from.
         limits ([`Limits`], *optional*): what reading may take.
         window (`tuple[float, float | None]`, *optional*): as in `read_audio`; what it holds is the track then.
+        contents ([`Contents`], *optional*): is filled in, as far as the file opens.
     Returns:
         The parts, float32 as in `read_audio`, and the number of samples of the track; `None` if there is no audio.
     """
-    answer = _Sound(limits or Limits(), generator, choose)
+    answer = _Sound(limits or Limits(), generator, choose, contents)
     with _drawing(answer):
         return _ask("sound", path, answer, whole=False, window=window).parts()
 
@@ -779,6 +809,7 @@ def read_duration(path: str | os.PathLike, limits: Limits | None = None) -> floa
 
 __all__ = [
     "LIGHT_MEMORY",
+    "Contents",
     "Stop",
     "Stopped",
     "frame_indices",

@@ -54,6 +54,7 @@ _LARGE_PICTURE = 2048 * 2048
 _HEAVY_PICTURE = 4096 * 2304
 _MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and some more, of 6 bytes a pixel
 _LONG_SOUND = 600 * SAMPLING_RATE  # samples from which on only the chosen parts of a track are decoded
+_MESSAGE = 2**16  # samples that are sent together
 _LONG_FOR_WINDOW = 60 * SAMPLING_RATE  # the same where a window of the track is asked for
 _LONGEST_MESSAGE = 8000
 # Formats whose duration is a guess from the first bytes, or not told.
@@ -653,37 +654,56 @@ def to_float(samples: np.ndarray) -> np.ndarray:
 def _all_sound(path: str) -> Iterator[np.ndarray]:
     """The whole first audio track in 16 bits, piece by piece; nothing if there is none."""
     with _open(path) as container:
-        stream = _first_stream(path, container, "audio")
-        if stream is None:
-            return
-        num_packets, end, num_samples, seconds = 0, 0.0, 0, 0.0
-        time_base = float(stream.time_base or 0)
+        yield from _sound_in(path, container)
 
-        def frames() -> Iterator:
-            nonlocal num_packets, end, seconds
-            for packet in container.demux(stream):
-                if packet.size or packet.dts is not None:
-                    num_packets += 1
-                    seconds += (packet.duration or 0) * time_base
-                    if packet.pts is not None:
-                        end = max(end, (packet.pts + (packet.duration or 0)) * time_base)
-                yield from packet.decode()
 
-        try:
-            for piece in _mono(frames()):
-                num_samples += len(piece)
-                _check_duration(path, stream, num_samples / SAMPLING_RATE)
-                yield piece
-        except MemoryError:
-            raise
-        except av.FFmpegError as error:
-            raise _damage(_describe(path, stream), f"decoding stopped after {num_packets} packets", error) from error
-        _check_complete(path, container, stream, num_packets, end, seconds)
+def _sound_in(path: str, container: "av.container.InputContainer") -> Iterator[np.ndarray]:
+    """The same of a file that is open, from its beginning."""
+    stream = _first_stream(path, container, "audio")
+    if stream is None:
+        return
+    num_packets, end, num_samples, seconds = 0, 0.0, 0, 0.0
+    time_base = float(stream.time_base or 0)
+
+    def frames() -> Iterator:
+        nonlocal num_packets, end, seconds
+        for packet in container.demux(stream):
+            if packet.size or packet.dts is not None:
+                num_packets += 1
+                seconds += (packet.duration or 0) * time_base
+                if packet.pts is not None:
+                    end = max(end, (packet.pts + (packet.duration or 0)) * time_base)
+            yield from packet.decode()
+
+    try:
+        for piece in _mono(frames()):
+            num_samples += len(piece)
+            _check_duration(path, stream, num_samples / SAMPLING_RATE)
+            yield piece
+    except MemoryError:
+        raise
+    except av.FFmpegError as error:
+        raise _damage(_describe(path, stream), f"decoding stopped after {num_packets} packets", error) from error
+    _check_complete(path, container, stream, num_packets, end, seconds)
+
+
+def _send_pieces(channel: _Channel, pieces: Iterable[np.ndarray]) -> None:
+    """Send samples, of packets that follow each other many at once: a message costs more than they do."""
+    waiting, num_samples = [], 0
+    for piece in pieces:
+        waiting.append(piece)
+        num_samples += len(piece)
+        if num_samples >= _MESSAGE:
+            channel.send("sound", np.concatenate(waiting))
+            waiting, num_samples = [], 0
+    if num_samples:
+        channel.send("sound", np.concatenate(waiting))
 
 
 def _send_window(path: str, channel: _Channel, window: Window) -> None:
     """Send the samples of a window of the first audio track; of a long one, decode no more than these."""
     with _open(path) as container:
+        _send_contents(channel, container)
         stream = _first_stream(path, container, "audio")
         if stream is None:
             return
@@ -694,14 +714,16 @@ def _send_window(path: str, channel: _Channel, window: Window) -> None:
         start = 0
     if is_long and _send_range(path, channel, start, stop):
         return
-    position = 0
-    for piece in _all_sound(path):
-        part = piece[max(0, start - position) : None if stop is None else max(0, stop - position)]
-        if part.size:
-            channel.send("sound", np.ascontiguousarray(part))
-        position += len(piece)
-        if stop is not None and position >= stop:
-            return
+
+    def inside() -> Iterator[np.ndarray]:
+        position = 0
+        for piece in _all_sound(path):
+            yield piece[max(0, start - position) : None if stop is None else max(0, stop - position)]
+            position += len(piece)
+            if stop is not None and position >= stop:
+                return
+
+    _send_pieces(channel, inside())
 
 
 def _send_range(path: str, channel: _Channel, start: int, stop: int | None) -> bool:
@@ -733,23 +755,37 @@ def _send_sound(path: str, channel: _Channel, whole: bool, window: Window | None
         _send_window(path, channel, window)
         return
     if whole:
-        for piece in _all_sound(path):
-            channel.send("sound", np.ascontiguousarray(piece))
+        _send_pieces(channel, _all_sound(path))
         return
     with _open(path) as container:
+        _send_contents(channel, container)
         is_long = (container.duration or 0) / av.time_base > _LONG_SOUND / SAMPLING_RATE
-    if is_long and _send_parts(path, channel):
-        return
+        pieces = None if is_long else _unless_long(_sound_in(path, container))
+    if pieces is None:
+        if _send_parts(path, channel):
+            return
+        pieces = _unless_long(_all_sound(path)) if is_long else None
+    if pieces is None:
+        _send_chosen(path, channel)
+    else:
+        _send_pieces(channel, pieces)
+
+
+def _send_contents(channel: _Channel, container: "av.container.InputContainer") -> None:
+    """Say what the header of a file tells for nothing, which to ask for would be to open the file again."""
+    has_text = _text_stream(container) is not None
+    channel.send("contents", seconds=_seconds_in_header(container), has_text=has_text)
+
+
+def _unless_long(sound: Iterator[np.ndarray]) -> list[np.ndarray] | None:
+    """All of a sound; `None` if it is a long one."""
     pieces, num_samples = [], 0
-    for piece in _all_sound(path):
+    for piece in sound:
         pieces.append(piece)
         num_samples += len(piece)
         if num_samples > _LONG_SOUND:
-            if is_long or not _send_parts(path, channel):
-                _send_chosen(path, channel)
-            return
-    for piece in pieces:
-        channel.send("sound", np.ascontiguousarray(piece))
+            return None
+    return pieces
 
 
 class _Unsteady(Exception):
@@ -991,11 +1027,16 @@ def _send_subtitle_file(path: str, channel: _Channel, window: Window | None = No
     channel.send("text", text.encode())
 
 
+def _text_stream(container: "av.container.InputContainer") -> Any:
+    """The first text track; `None` if there is none."""
+    streams = (s for s in container.streams.subtitles if s.codec_context is not None)
+    return next((s for s in streams if s.codec_context.name in _TEXT_SUBTITLES), None)
+
+
 def _send_subtitle_track(path: str, channel: _Channel, window: Window | None = None) -> None:
     """Send the first text track inside a media file as `_send_subtitle_file` does; nothing if it has none."""
     with _open(path) as container:
-        streams = (s for s in container.streams.subtitles if s.codec_context is not None)
-        stream = next((s for s in streams if s.codec_context.name in _TEXT_SUBTITLES), None)
+        stream = _text_stream(container)
         if stream is None:
             return
         _select(container, stream)
@@ -1031,11 +1072,19 @@ def _send_header(path: str, channel: _Channel, stream: str) -> None:
         channel.send("header", promised=_first_stream(path, container, stream) is not None, seconds=seconds)
 
 
+def _seconds_in_header(container: "av.container.InputContainer") -> float | None:
+    """How long the header says a file lasts; `None` where it does not, or it is a guess."""
+    if container.duration is None or container.format.name in _UNTIMED:
+        return None
+    return container.duration / av.time_base
+
+
 def _send_duration(path: str, channel: _Channel) -> None:
     """Say how many seconds a file lasts, by its header or, where that does not tell, by its packets."""
     with _open(path) as container:
-        seconds = None if container.duration is None else container.duration / av.time_base
-        if seconds is None or container.format.name in _UNTIMED:
+        seconds = _seconds_in_header(container)
+        if seconds is None:
+            seconds = None if container.duration is None else container.duration / av.time_base
             ends = [
                 float((packet.pts + (packet.duration or 0)) * packet.time_base)
                 for packet in container.demux()

@@ -189,7 +189,8 @@ class ScalarJointProcessor(ScalarProcessor):
             def choose(available: int) -> list[tuple[int, int]]:
                 return [(0, min(available, self.max_samples))] if available >= _MIN_SAMPLES else []
 
-            if (read := read_audio_parts(audio, choose, generator, self.limits, clip.window)) is not None:
+            read = read_audio_parts(audio, choose, generator, self.limits, clip.window, clip.contents)
+            if read is not None:
                 parts, num_samples = read
                 if parts:
                     clip.waveform, clip.num_samples = parts[0], num_samples

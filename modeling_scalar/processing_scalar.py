@@ -24,6 +24,7 @@ from transformers.utils import logging
 from .arguments_scalar import refuse_slips, refuse_unknown, tensor_type, to_batch
 from .configuration_scalar import MODALITIES
 from .decoding_scalar import (
+    Contents,
     frame_indices,
     prepare_frames,
     read_audio,
@@ -69,6 +70,8 @@ class Clip:
         input_features (`torch.FloatTensor` of shape `(segments, time, mel)`, *optional*): in place of `waveform`.
         num_samples (`int`, *optional*): of the whole sound, if what is held is made of it or a part of it.
         window (`tuple[float, float | None]`, *optional*): what of the file is the clip, in seconds; None is its end.
+        contents ([`~modeling_scalar.decoding_scalar.Contents`], *optional*): what reading found out about the file by
+            the way, where picture and sound are of one file.
     """
 
     frames: np.ndarray | None = None
@@ -80,6 +83,7 @@ class Clip:
     input_features: torch.Tensor | None = None
     num_samples: int | None = None
     window: Window | None = None
+    contents: Contents | None = None
 
     @property
     def has_video(self) -> bool:
@@ -399,6 +403,8 @@ class ScalarProcessor(ProcessorMixin):
         if audio is FROM_VIDEO:
             audio = video if is_path(video) else None
         clip = Clip(path=next((os.fspath(item) for item in (video, audio) if is_path(item)), None), window=window)
+        if is_path(video) and audio is video:
+            clip.contents = Contents()
         if window is not None:
             if not all(item is None or is_path(item) for item in (video, audio)):
                 raise ValueError("A `window` is one of files: cut what is decoded already before it is given.")
@@ -444,7 +450,8 @@ class ScalarProcessor(ProcessorMixin):
                     [] if available < extractor.min_samples else extractor.choose_parts(available, training, generator)
                 )
 
-            if (read := read_audio_parts(audio, choose, generator, self.limits, clip.window)) is not None:
+            read = read_audio_parts(audio, choose, generator, self.limits, clip.window, clip.contents)
+            if read is not None:
                 parts, num_samples = read
                 if parts:
                     clip.input_features, clip.num_samples = extractor.process_parts(parts), num_samples
@@ -472,6 +479,9 @@ class ScalarProcessor(ProcessorMixin):
             )
 
     def _read_subtitle(self, clip: Clip, subtitle: Any, video: Any) -> None:
+        has_text = clip.contents is None or clip.contents.has_text is not False
+        if subtitle is FROM_VIDEO and not has_text and find_sidecar(video) is None:
+            return
         clip.subtitle = _read_text(subtitle, video, self.limits, clip.window)
 
     @staticmethod

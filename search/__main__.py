@@ -7,7 +7,7 @@ import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is
 
 import json
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -135,7 +135,6 @@ def _recognizer(model: str, processor: "ScalarProcessor", device: "torch.device"
 
     if "subtitle" not in getattr(processor, "modalities", MODALITIES):
         raise ValueError("`--transcribe` makes subtitles, of which the model of this gallery takes none.")
-    _announce(model)
     return SpeechRecognizer(str(model_folder(model)), model, device)
 
 
@@ -214,35 +213,60 @@ def index(
     limit: Limit = None,
 ) -> None:
     """Embed new and changed files into a gallery; the rest of the gallery is kept."""
+    from gallery.embedding import batches_ahead
     from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
+    from gallery.parallel import device_of, num_local_processes, start_launched, together
     from gallery.provenance import describe, model_folder
     from modeling_scalar import Limits, load_model
     from modeling_scalar.loading_scalar import device_of_name, dtype_of_name, model_fingerprint, said_of
 
-    from .indexing import IndexReport, default_workers, find_files, index_files, memory_of_decoders
+    from .crew import Crew
+    from .indexing import IndexReport, default_workers, find_files, help_index, index_files, memory_of_decoders
+    from .known import Known
     from .sources import find_clips, is_list
     from .watching import watch as watch_files
 
-    if interval is not None and not watch:
-        raise ValueError("`--interval` is for `--watch`, which looks at folders again and again.")
-    if watch and (lists := [str(path) for path in paths if is_list(path)]):
-        raise ValueError(f"`--watch` looks at folders and files, not at lists, got {lists}. Index lists without it.")
-    place, num_workers = device_of_name(device), num_workers or default_workers()
-    limits = Limits.parse(limit or [], memory=memory_of_decoders(num_workers))
-    files, subtitles = find_clips(paths, recursive, ignore or [])
-    if not files and not prune and not watch:
-        raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in paths)}.")
-    check_format(output)  # before the model is loaded, which takes longer
-    model = model or _default_model(output)
-    _announce(model)
-    folder = model_folder(model)
-    fingerprint = model_fingerprint(folder)
-    if is_gallery(output):
-        Gallery.open(output).check_model(model, fingerprint, must_know=True)
-    network, processor = load_model(folder, dtype_of_name(model_dtype), place)
-    say(f"{model}: {said_of(network)}.")
-    processor.limits = limits
-    recognizer = None if transcribe is None else _recognizer(transcribe, processor, network.device)
+    state = start_launched()
+    is_main = state is None or state.is_main_process
+    with nullcontext() if state is None else together(state):
+        if interval is not None and not watch:
+            raise ValueError("`--interval` is for `--watch`, which looks at folders again and again.")
+        if watch and (lists := [str(path) for path in paths if is_list(path)]):
+            raise ValueError(
+                f"`--watch` looks at folders and files, not at lists, got {lists}. Index lists without it."
+            )
+        if state is not None and (watch or device not in (None, "cpu")):
+            name = "--watch" if watch else "--device"
+            raise ValueError(f"`{name}` is for one process, and several were launched. Leave it away.")
+        place = device_of_name(device) if state is None or device is not None else device_of(state)
+        num_workers = num_workers or default_workers(num_local_processes())
+        limits = Limits.parse(limit or [], memory=memory_of_decoders(num_workers, num_local_processes()))
+        if is_main:
+            files, subtitles = find_clips(paths, recursive, ignore or [])
+            if not files and not prune and not watch:
+                raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in paths)}.")
+            check_format(output)  # before the model is loaded, which takes longer
+            model = model or _default_model(output)
+            _announce(model)
+            fingerprint = model_fingerprint(model_folder(model))
+            if is_gallery(output):
+                Gallery.open(output).check_model(model, fingerprint, must_know=True)
+            if transcribe is not None:
+                _announce(transcribe)
+                model_folder(transcribe)
+    with nullcontext() if state is None else together(state):  # the first process has downloaded the models
+        model = model or _default_model(output)
+        folder = model_folder(model)
+        network, processor = load_model(folder, dtype_of_name(model_dtype), place)
+        processor.limits = limits
+        recognizer = None if transcribe is None else _recognizer(transcribe, processor, network.device)
+    crew = None if state is None else Crew(state, batches_ahead(batch_size, num_workers))
+    if not is_main:
+        options = {"recognizer": recognizer, "num_workers": num_workers, "on_error": on_error.value}
+        help_index(crew, output, network, processor, **options)
+        return
+    several = "" if state is None else f" by {state.num_processes} processes"
+    say(f"{model}: {said_of(network)}{several}.")
     with GalleryWriter(output, dtype) as writer:
         if not writer.metadata:
             name = str(folder) if Path(model).is_dir() else model
@@ -250,9 +274,9 @@ def index(
         there = writer.gallery()
         there.check_model(model, fingerprint, must_know=True)  # another process may have begun it
         _choose_segment(writer, segment, len(there) > 0)
-        report = IndexReport()
+        report, known = IndexReport(), Known(there)
 
-        def update(files: list[str]) -> None:
+        def update(files: list[str], vanished: list[str] | None = None) -> None:
             latest = IndexReport()
             try:
                 index_files(
@@ -268,6 +292,9 @@ def index(
                     prune=prune,
                     progress=True,
                     report=latest,
+                    crew=crew,
+                    known=known,
+                    vanished=vanished,
                 )
             finally:
                 report.add(latest)
@@ -517,10 +544,9 @@ def info(
 ) -> None:
     """Print what a gallery holds and which files could not be read."""
     from gallery.gallery import Gallery
+    from gallery.transcripts import Transcripts
     from gallery.windows import SEGMENT, UNFINISHED
     from modeling_scalar.configuration_scalar import MODALITIES
-
-    from .speech import Transcripts
 
     opened = Gallery.open(gallery)
     if missing:
@@ -601,10 +627,12 @@ def convert(
 ) -> None:
     """Copy a gallery into today's format, which can be searched, evaluated, published and added to."""
     from gallery.gallery import Gallery, is_gallery
+    from gallery.transcripts import Transcripts
 
     if is_gallery(new):
         raise ValueError(f"{new} holds a gallery already. Give a new folder.")
     converted = Gallery.open(old).copy(new, dtype)
+    Transcripts(old).copy(new)
     show(f"{len(converted)} clips are in {new}.")
 
 

@@ -6,25 +6,29 @@ A file is embedded once, and again only when its content changes. What cannot be
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
+import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from gallery.embedding import check_reading, embed_clips, read_batches
-from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from gallery.embedding import batches_ahead, check_reading, embed_clips, read_in_batches
+from gallery.gallery import GalleryWriter, MediaFile
 from gallery.media import clip_sha256, clip_stat, mark_of, unchanged_since
 from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, seconds_of, windows_of
-from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.decoding_scalar import LIGHT_MEMORY, num_processors, read_duration
-from modeling_scalar.media_scalar import LimitError, Limits
+from modeling_scalar.media_scalar import LimitError, Limits, Window
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
-from search.speech import SpeechRecognizer, Transcripts
+from search.crew import Crew
+from search.known import Known
+from search.speech import Speech, SpeechRecognizer
 
 EXTENSIONS = frozenset(
     ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .ts .flv .wmv .ogv .3gp .wav .mp3 .m4a .flac .ogg".split()
@@ -109,19 +113,29 @@ def _reraise(error: OSError) -> None:
     raise error
 
 
-def default_workers() -> int:
-    """How many clips are read at a time: some more than there are processors, as a decoder waits while its clip is
-    prepared here."""
-    return num_processors() + num_processors() // 2 + 1
+def _look(path: str, subtitle: str | None) -> MediaFile:
+    """What is noted of a file before it is read; without a hash, and with the reason, if it cannot be looked at."""
+    try:
+        return MediaFile(path, *clip_stat(path, subtitle), clip_sha256(path, subtitle))
+    except (OSError, ValueError) as error:
+        return MediaFile(path, 0, 0, "", str(error).removeprefix(f"{path}: "))
 
 
-def memory_of_decoders(num_workers: int) -> int:
-    """Bytes for so many decoders side by side: no less than for one alone, and at most a quarter of the machine's."""
-    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4 if hasattr(os, "sysconf") else 0
-    return max(Limits().memory, min(num_workers * LIGHT_MEMORY, most))
+def default_workers(num_processes: int = 1) -> int:
+    """How many clips are read at a time by each of so many processes of a machine: together some more than there are
+    processors, as a decoder waits while its clip is prepared here."""
+    return 1 + max(1, 3 * num_processors() // (2 * num_processes))
+
+
+def memory_of_decoders(num_workers: int, num_processes: int = 1) -> int:
+    """Bytes for so many decoders of a process: no less than for one alone, and at most its share of a quarter of the
+    machine's."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+    return max(Limits().memory, min(num_workers * LIGHT_MEMORY, machine // 4 // num_processes))
 
 
 _BAR = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}]"  # of files that are read in parts
+_REMEMBERED = 1024  # files of which windows are read at a time, by all threads
 _NOTHING = "it has no picture, no sound and no subtitles"
 
 
@@ -136,15 +150,13 @@ class _Source:
     stale: list[str] = field(default_factory=list)  # clips that go when it is read
     was_known: bool = False
     file: MediaFile | None = None
-    lock: Any = field(default_factory=Lock)
     num_read: int = 0
     num_new: int = 0
     is_begun: bool = False
     reasons: dict[str, list[str | None]] = field(default_factory=dict)
     problems: dict[str, list[str | None]] = field(default_factory=dict)
     is_cut: bool = False
-    is_listened: bool = False
-    transcript: str | None = None
+    is_transcribed: bool = False
     seconds: float | None = None
     is_measured: bool = False
 
@@ -158,6 +170,10 @@ class _Source:
         """How many of its windows are clips, those from before counted."""
         return self.num_windows - self.num_missing + self.num_new
 
+    def job(self, window: Window | None) -> "_Job":
+        """What is to be done for a window of it."""
+        return _Job(self.path, window, self.subtitle, self.seconds, self.is_measured)
+
     def told(self, found: dict[str, list[str | None]]) -> list[str]:
         """What was found, each with the seconds of its windows, unless it is true of all."""
         lines = []
@@ -168,49 +184,39 @@ class _Source:
             lines.append(text)
         return lines
 
-    def look(self) -> MediaFile:
-        """Note the file as it is before it is read, once for all its windows."""
-        with self.lock:
-            if self.file is None:
-                self.file = MediaFile(self.path, 0, 0, "")
-                try:
-                    size, mtime_ns = clip_stat(self.path, self.subtitle)
-                    self.file = MediaFile(self.path, size, mtime_ns, clip_sha256(self.path, self.subtitle))
-                except (OSError, ValueError) as error:
-                    self.file = replace(self.file, reason=str(error).removeprefix(f"{self.path}: "))
-            return self.file
 
-    def measure(self, limits: Limits) -> float | None:
-        """How long the file lasts, if that can be told; asked once for all its windows."""
-        with self.lock:
-            if not self.is_measured:
-                self.is_measured = True
-                with suppress(OSError, ValueError):
-                    self.seconds = read_duration(self.path, limits)
-            return self.seconds
+@dataclass(frozen=True)
+class _Job:
+    """What is to be read of a file, all of it or a window; what is said in it, where a list knows that; and how long
+    the file lasts, if that `is_measured`."""
 
-    def words(self, speech: Transcripts, limits: Limits) -> str | None:
-        """What is said, where that is known otherwise than by the file: of a list, or by a transcript."""
-        if self.subtitle is not None:
-            return self.subtitle
-        with self.lock:
-            if not self.is_listened:
-                self.is_listened = True
-                self.transcript = speech.of(self.path, self.file.sha256, limits)
-            return self.transcript
+    path: str
+    window: Window | None
+    subtitle: str | None
+    seconds: float | None
+    is_measured: bool
 
 
 @dataclass
-class _Read:
-    """What is noted of a window that was read; `reason` says why it is no clip."""
+class _Found:
+    """What reading tells of a window; `reason` says why it is no clip, `file` is what the file was before."""
 
-    source: _Source
-    window: tuple[float, float | None] | None
+    file: MediaFile
     duration: float | None = None
     seconds: float | None = None
     problems: list[str] = field(default_factory=list)
     reason: str | None = None
     is_cut: bool = False
+    is_transcribed: bool = False
+
+
+@dataclass
+class _Read:
+    """A window that was read."""
+
+    source: _Source
+    window: Window | None
+    found: _Found
 
     @property
     def clip_id(self) -> str:
@@ -220,18 +226,20 @@ class _Read:
     @property
     def is_failure(self) -> bool:
         """Whether something could not be read: a window in which there is nothing is none."""
-        return self.reason is not None and (self.window is None or self.reason != _NOTHING)
+        return self.found.reason is not None and (self.window is None or self.found.reason != _NOTHING)
 
     def count(self) -> None:
         """Add what was found to what is known of the file."""
-        source = self.source
+        source, found = self.source, self.found
+        source.file = source.file or found.file
         source.num_read += 1
-        source.is_cut |= self.is_cut
-        source.num_new += self.reason is None
-        for problem in self.problems:
+        source.is_cut |= found.is_cut
+        source.is_transcribed |= found.is_transcribed
+        source.num_new += found.reason is None
+        for problem in found.problems:
             source.problems.setdefault(problem, []).append(self.span)
-        if self.reason is not None:
-            source.reasons.setdefault(self.reason, []).append(self.span)
+        if found.reason is not None:
+            source.reasons.setdefault(found.reason, []).append(self.span)
 
     @property
     def span(self) -> str | None:
@@ -239,32 +247,109 @@ class _Read:
         return None if self.window is None else place_of_clip(self.clip_id).span
 
 
-def _read(
-    processor: ScalarProcessor,
-    item: tuple[_Source, tuple[float, float | None] | None],
-    on_error: str,
-    speech: Transcripts,
-) -> tuple[_Read, Clip | None]:
-    """Read one window of a file; whatever is wrong with it is noted."""
-    source, window = item
-    path, note = source.path, _Read(source, window)
-    note.reason = source.look().reason
-    if note.reason is not None:
-        return note, None
-    options = {"window": window, "subtitle": source.words(speech, processor.limits)}
-    options = {name: value for name, value in options.items() if value is not None}
-    try:
-        clip = processor.read_clip(path, on_error=on_error, processed=True, **options)
-        problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names the file too
-        if clip.is_empty:
-            raise ValueError("; ".join(problems) or _NOTHING)
-    except (OSError, ValueError) as error:
-        note.reason = str(error).removeprefix(f"{path}: ")
-        return note, None
-    note.duration, note.problems = clip.duration, problems
-    note.seconds = seconds_of(source.measure(processor.limits), window)
-    note.is_cut = (clip.duration or 0) >= processor.max_audio_seconds + SLIVER
-    return note, clip
+class _Looked:
+    """What was found out about a file once for all its windows; threads take turns."""
+
+    def __init__(self):
+        self.lock = Lock()
+        self.file: MediaFile | None = None
+        self.is_listened = self.is_measured = False
+        self.transcript: str | None = None
+        self.seconds: float | None = None
+
+
+class _Reader:
+    """Reads jobs, in threads; whatever is wrong with a file is noted."""
+
+    def __init__(self, processor: ScalarProcessor, on_error: str, speech: Speech):
+        self.processor, self.on_error, self.speech = processor, on_error, speech
+        self._lock, self._looked = Lock(), {}
+
+    def __call__(self, job: _Job) -> tuple[_Found, Clip | None]:
+        """Read a window: what is told of it, and the clip, if it is one."""
+        path, looked = job.path, self._of(job.path)
+        with looked.lock:
+            looked.file = looked.file or _look(path, job.subtitle)
+        found = _Found(looked.file, reason=looked.file.reason)
+        if found.reason is not None:
+            return found, None
+        words = job.subtitle
+        if words is None:
+            words = self._transcript(path, looked)
+            found.is_transcribed = words is not None
+        options = {"window": job.window, "subtitle": words}
+        options = {name: value for name, value in options.items() if value is not None}
+        try:
+            clip = self.processor.read_clip(path, on_error=self.on_error, processed=True, **options)
+            problems = [
+                problem.removeprefix(f"{path}: ") for problem in clip.problems
+            ]  # the reader names the file too
+            if clip.is_empty:
+                raise ValueError("; ".join(problems) or _NOTHING)
+        except (OSError, ValueError) as error:
+            found.reason = str(error).removeprefix(f"{path}: ")
+            return found, None
+        found.duration, found.problems = clip.duration, problems
+        seconds = clip.contents.seconds if clip.contents is not None else None
+        if job.is_measured or seconds is None:
+            seconds = job.seconds if job.is_measured else self._measured(path, looked)
+        found.seconds = seconds_of(seconds, job.window)
+        found.is_cut = (clip.duration or 0) >= self.processor.max_audio_seconds + SLIVER
+        return found, clip
+
+    def _of(self, path: str) -> _Looked:
+        """What is known of a file; the latest are remembered."""
+        with self._lock:
+            looked = self._looked[path] = self._looked.pop(path, None) or _Looked()
+            if len(self._looked) > _REMEMBERED:
+                del self._looked[next(iter(self._looked))]
+            return looked
+
+    def _measured(self, path: str, looked: _Looked) -> float | None:
+        """How long a file lasts, if that can be told."""
+        with looked.lock:
+            if not looked.is_measured:
+                looked.is_measured = True
+                with suppress(OSError, ValueError):
+                    looked.seconds = read_duration(path, self.processor.limits)
+            return looked.seconds
+
+    def _transcript(self, path: str, looked: _Looked) -> str | None:
+        with looked.lock:
+            if not looked.is_listened:
+                looked.is_listened = True
+                looked.transcript = self.speech.of(path, looked.file.sha256, self.processor.limits)
+            return looked.transcript
+
+
+@dataclass
+class _Embedded:
+    """Jobs that were read and embedded: what was found of each, which are clips, and their embeddings."""
+
+    found: list[_Found]
+    embeddable: list[int]
+    embeds: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None
+
+    @classmethod
+    def joined(cls, parts: Sequence["_Embedded"]) -> "_Embedded":
+        """One after the other."""
+        found, embeddable = [], []
+        for part in parts:
+            embeddable += [len(found) + place for place in part.embeddable]
+            found += part.found
+        columns = list(zip(*(part.embeds for part in parts if part.embeds is not None), strict=True))
+        embeds = tuple(None if column[0] is None else torch.cat(column) for column in columns)
+        return cls(found, embeddable, embeds or None)
+
+
+def _embed(
+    batches: Iterable[list[_Job]], model: PreTrainedModel, reader: _Reader, num_workers: int, ahead: int
+) -> Generator[_Embedded, None, None]:
+    """Read and embed batches of jobs."""
+    with closing(read_in_batches(reader.processor, batches, reader, num_workers, ahead)) as reading:
+        for batch in reading:
+            embeds = embed_clips(model, batch.features) if batch.embeddable else None
+            yield _Embedded(batch.notes, batch.embeddable, embeds)
 
 
 def _is_worth_it(told: Iterable[str], limits: Limits) -> bool:
@@ -272,112 +357,115 @@ def _is_worth_it(told: Iterable[str], limits: Limits) -> bool:
     return any(LimitError.no_longer_holds(part, limits) for text in told for part in text.split("; "))
 
 
-def _unheard(gallery: Gallery, clips: dict[str, list[str]], problems: Mapping[str, list[str]]) -> set[str]:
-    """The files with sound and without subtitles, of which everything could be read."""
-    audio, subtitle = (gallery.modality_mask[:, MODALITIES.index(name)] for name in ("audio", "subtitle"))
-    has_sound, has_words = (dict(zip(gallery.clip_ids, mask.tolist(), strict=True)) for mask in (audio, subtitle))
-    return {
-        path
-        for path, names in clips.items()
-        if any(map(has_sound.get, names)) and not any(map(has_words.get, names)) and problems.keys().isdisjoint(names)
-    }
-
-
 def _plan(
     files: list[str],
-    gallery: Gallery,
+    known: Known,
     writer: GalleryWriter,
     retry: bool,
     limits: Limits,
     report: IndexReport,
     batch_size: int,
-    clips: dict[str, list[str]],
     subtitles: Mapping[str, str],
-    speech: Transcripts,
+    speech: Speech,
 ) -> dict[str, MediaFile | None]:
     """Return the files that must be read, with what is noted of those that lack windows alone; report the others."""
-    todo, touched, problems = {}, [], gallery.problems()
-    unheard = _unheard(gallery, clips, problems) if speech.recognizer is not None else set()
+    todo, touched = {}, []
+
+    def keep() -> None:
+        writer.put_files(touched)
+        writer.commit()
+        known.put_files(touched)
+        touched.clear()
+
     for path in files:
-        known = gallery.files.get(path)
-        mtime_ns = None if known is None else unchanged_since(path, known, subtitles.get(path))
-        reason = None if known is None else known.reason
-        streams = [problem for name in clips.get(path, ()) for problem in problems.get(name, ())]
-        is_stale = mtime_ns is None or _is_worth_it(streams, limits)
-        is_stale |= path in unheard and path not in subtitles and speech.is_due(known.sha256)
-        if is_stale or (reason is not None and (retry or reason == UNFINISHED or _is_worth_it([reason], limits))):
-            todo[path] = known if reason is not None and path in clips and not is_stale else None
+        file = known.files.get(path)
+        if file is not None and not file.sha256 and not retry and _look(path, subtitles.get(path)) == file:
+            report.unreadable.append(file)  # a link that leads nowhere, a pipe: reading it would say the same
             continue
-        if mtime_ns != known.mtime_ns:  # touched, same content: remember, so as not to hash it again
-            touched.append(replace(known, mtime_ns=mtime_ns))
+        mtime_ns = None if file is None else unchanged_since(path, file, subtitles.get(path))
+        reason = None if file is None else file.reason
+        is_stale = mtime_ns is None or _is_worth_it(known.problems_of(path), limits)
+        is_stale |= (
+            path not in subtitles and file is not None and speech.is_due(file.sha256) and known.is_unheard(path)
+        )
+        if is_stale or (reason is not None and (retry or reason == UNFINISHED or _is_worth_it([reason], limits))):
+            todo[path] = file if reason is not None and path in known.clips and not is_stale else None
+            continue
+        if mtime_ns != file.mtime_ns:  # touched, same content: remember, so as not to hash it again
+            touched.append(replace(file, mtime_ns=mtime_ns))
             if len(touched) == batch_size:  # hashing large files takes long too: a kill may lose no more than that
-                writer.put_files(touched)
-                writer.commit()
-                touched = []
-        if path in clips or reason is None:
+                keep()
+        if path in known.clips or reason is None:
             report.unchanged.append(path)
         else:
-            report.unreadable.append(known)
+            report.unreadable.append(file)
         if reason is not None:
             report.not_retried.append(path)
-            if path in clips:
+            if path in known.clips:
                 report.problems[path] = [reason]
-    writer.put_files(touched)
+    keep()
     return todo
 
 
 def _look_for_vanished(
-    gallery: Gallery, writer: GalleryWriter, prune: bool, report: IndexReport, clips: dict[str, list[str]]
+    known: Known, writer: GalleryWriter, prune: bool, report: IndexReport, vanished: Iterable[str] | None
 ) -> None:
     """Report clips whose file is gone; with `prune`, take them and the records of such failures out."""
-    gone = [file for path, file in gallery.files.items() if not os.path.exists(path)]
-    report.vanished = [file.path for file in gone if file.reason is None or file.path in clips]
+    paths = known.files if vanished is None or known.gone is None else sorted(known.gone.union(vanished))
+    known.gone = {path for path in paths if path in known.files and not os.path.exists(path)}
+    gone = [path for path in paths if path in known.gone]
+    report.vanished = [path for path in gone if known.files[path].reason is None or path in known.clips]
     report.pruned = prune
     if prune:
-        writer.remove_clips(name for file in gone for name in clips.pop(file.path, ()))
-        writer.forget_files(file.path for file in gone)
+        writer.remove_clips(name for path in gone for name in known.clips.get(path, ()))
+        writer.forget_files(gone)
+        writer.commit()
+        known.forget(gone)
+        known.gone = set()
 
 
 def _sources(
     todo: dict[str, MediaFile | None],
     segment: float | None,
     limits: Limits,
-    clips: dict[str, list[str]],
+    known: Known,
     report: IndexReport,
     subtitles: Mapping[str, str],
-) -> Iterator[tuple[_Source, tuple[float, float | None] | None]]:
+) -> Iterator[tuple[_Source, Window | None]]:
     """The windows that must be read, file by file."""
-    for path, known in todo.items():
+    for path, file in todo.items():
         seconds = None
         try:
             seconds = None if segment is None else read_duration(path, limits)
             windows = windows_of(seconds, segment)
         except (OSError, ValueError) as error:
-            if known is not None:  # the file is as it was, and so are its windows: nothing can be added to them now
+            if file is not None:  # the file is as it was, and so are its windows: nothing can be added to them now
                 reason = str(error).removeprefix(f"{path}: ").rstrip(".")
                 report.unchanged.append(path)
-                report.problems[path] = [f"how long it is could not be read now: {reason}", known.reason]
+                report.problems[path] = [f"how long it is could not be read now: {reason}", file.reason]
                 continue
             windows = [None]  # reading it will say what is wrong
-        there, names = clips.get(path, []), [clip_id_of(path, window) for window in windows]
-        kept = set() if known is None else set(names).intersection(there)
+        there, names = known.clips.get(path, []), [clip_id_of(path, window) for window in windows]
+        kept = set() if file is None else set(names).intersection(there)
         missing = [window for window, name in zip(windows, names, strict=True) if name not in kept]
         if not missing:  # something is noted all the same: look again
             kept, missing = set(), windows
         stale = [name for name in there if name not in kept]
-        was_known = path in clips and (known is None or known.reason != UNFINISHED)
+        was_known = path in known.clips and (file is None or file.reason != UNFINISHED)
         source = _Source(path, len(windows), len(missing), subtitles.get(path), stale, was_known)
         source.seconds, source.is_measured = seconds, segment is not None
         yield from ((source, window) for window in missing)
 
 
-def _note(writer: GalleryWriter, source: _Source, put: set[str]) -> MediaFile | None:
+def _note(writer: GalleryWriter, known: Known, source: _Source, put: set[str]) -> MediaFile | None:
     """Bring what the gallery knows of a file up to date, after the clips `put`; `None` if that is no news."""
     is_first, file = not source.is_begun, source.file
     if is_first:
         source.is_begun = True
         # What was embedded before is no longer what the file holds, or is cut otherwise now.
-        writer.remove_clips(name for name in source.stale if name not in put)
+        stale = [name for name in source.stale if name not in put]
+        writer.remove_clips(stale)
+        known.remove_clips(source.path, stale)
     if not source.is_done:
         return replace(file, reason=UNFINISHED) if is_first else None
     failures = {reason: spans for reason, spans in source.reasons.items() if reason != _NOTHING}
@@ -401,7 +489,7 @@ def _tell(source: _Source, report: IndexReport) -> None:
         report.problems[source.path] = told
     if source.is_cut:
         report.cut.append(source.path)
-    if source.transcript is not None:
+    if source.is_transcribed:
         report.transcribed.append(source.path)
 
 
@@ -419,6 +507,9 @@ def index_files(
     prune: bool = False,
     progress: bool = False,
     report: IndexReport | None = None,
+    crew: Crew | None = None,
+    known: Known | None = None,
+    vanished: Iterable[str] | None = None,
 ) -> IndexReport:
     """
     Bring a gallery up to date with files; every batch is committed when it is embedded.
@@ -442,73 +533,84 @@ def index_files(
         prune (`bool`): take clips whose file is gone out of the gallery, instead of only reporting them.
         progress (`bool`): show a progress bar on stderr and, after the first batch, how fast it goes.
         report ([`IndexReport`], *optional*): an empty one to fill in, which is there of a run that was interrupted.
+        known ([`~search.known.Known`], *optional*): what the gallery knows, if an earlier call with the same writer
+            was given it; it is kept up to date, so that a call costs what `files` do.
+        vanished (iterable of `str`, *optional*): files to look whether they are gone, beside those that were; by
+            default, and with a new `known`, all of the gallery.
+        crew ([`~search.crew.Crew`], *optional*): other processes that take a share; they call [`help_index`]. A commit
+            is a batch of each of them then.
 
     Raises:
         ValueError: an option is out of range, or a file cannot be read and `on_error` is "raise".
     """
     num_workers = default_workers() if num_workers is None else num_workers
     check_reading(batch_size, on_error, num_workers)
-    report, gallery = IndexReport() if report is None else report, writer.gallery()
-    clips, segment, subtitles = gallery.clips_of_files(), writer.metadata.get(SEGMENT), subtitles or {}
-    speech = Transcripts(writer.folder, recognizer)
+    report, known = IndexReport() if report is None else report, known or Known(writer.gallery())
+    segment, subtitles = writer.metadata.get(SEGMENT), subtitles or {}
+    speech = Speech(writer.folder, recognizer)
     if segment is not None and (timeless := [path for path, words in subtitles.items() if mark_of(words)]):
         raise ValueError(
             f"{timeless[0]} has a subtitle without times, which cannot be cut into windows of {segment:g} s. Name an "
             "`.srt` or `.vtt` file in its place."
         )
-    _look_for_vanished(gallery, writer, prune, report, clips)
-    todo = _plan(
-        files, gallery, writer, on_error == "raise", processor.limits, report, batch_size, clips, subtitles, speech
-    )
-    writer.commit()
-    items = _sources(todo, segment, processor.limits, clips, report, subtitles)
-    reading = read_batches(
-        processor, items, lambda item: _read(processor, item, on_error, speech), batch_size, num_workers
-    )
+    _look_for_vanished(known, writer, prune, report, vanished)
+    retry = on_error == "raise"
+    todo = _plan(files, known, writer, retry, processor.limits, report, batch_size, subtitles, speech)
+    waiting: deque[tuple[_Source, Window | None]] = deque()
+
+    def batches() -> Iterator[list[_Job]]:
+        items = _sources(todo, segment, processor.limits, known, report, subtitles)
+        while batch := list(islice(items, batch_size)):
+            waiting.extend(batch)
+            yield [source.job(window) for source, window in batch]
+
+    ahead = batches_ahead(batch_size, num_workers) if crew is None else crew.ahead
+    reader = _Reader(processor, on_error, speech)
+    embed = partial(_embed, model=model, reader=reader, num_workers=num_workers, ahead=ahead)
+    embedded = embed(batches()) if crew is None else (_Embedded.joined(one) for one in crew.lead(batches(), embed))
     begun = time.monotonic()
     with (
-        closing(reading),
+        closing(embedded),
         tqdm(
             total=len(todo), unit="file", disable=not (progress and todo), bar_format=_BAR if segment else None
         ) as bar,
     ):
-        for batch in reading:
-            stop = len(batch.notes)
-            failed = [place for place, note in enumerate(batch.notes) if note.is_failure]
-            if failed and on_error == "raise":
-                stop = failed[0]  # the files before this one are good
-            notes = batch.notes[:stop]
-            read = [batch.notes[place] for place in batch.embeddable if place < stop]
+        for batch in embedded:
+            notes = [_Read(*waiting.popleft(), found) for found in batch.found]
+            failed = [place for place, note in enumerate(notes) if note.is_failure]
+            stop = failed[0] if failed and on_error == "raise" else len(notes)  # the files before that one are good
+            failure = notes[stop] if stop < len(notes) else None
+            notes, read = notes[:stop], [notes[place] for place in batch.embeddable if place < stop]
             if read:
-                embeds, mask, concat_embeds = embed_clips(model, batch.features)
+                embeds, mask, concat_embeds = batch.embeds
                 rows = slice(len(read))
                 writer.put_clips(
                     [note.clip_id for note in read],
                     embeds[rows],
                     mask[rows],
                     None if concat_embeds is None else concat_embeds[rows],
-                    durations=[note.duration for note in read],
-                    problems=[note.problems for note in read],
-                    seconds=[note.seconds for note in read],
+                    durations=[note.found.duration for note in read],
+                    problems=[note.found.problems for note in read],
+                    seconds=[note.found.seconds for note in read],
                 )
             for note in notes:
                 note.count()
             put, sources = {note.clip_id for note in read}, dict.fromkeys(note.source for note in notes)
             begins = {source for source in sources if not source.is_begun}
-            noted = [(source, _note(writer, source, put)) for source in sources]
-            writer.put_files(
-                [
-                    file
-                    for source, file in noted
-                    if file is not None
-                    and (source not in begins or file != gallery.files.get(file.path))  # or no news
-                ]
-            )
+            noted = [(source, _note(writer, known, source, put)) for source in sources]
+            news = [
+                file
+                for source, file in noted
+                if file is not None and (source not in begins or file != known.files.get(file.path))
+            ]
+            writer.put_files(news)
             writer.commit()
-            if stop < len(batch.notes):
-                note = batch.notes[stop]
-                span = "" if note.span is None else f"{note.span}: "
-                raise ValueError(f"{note.source.path}: {span}{note.reason}")
+            known.put_files(news)
+            for row, note in enumerate(read):
+                known.put_clip(note.source.path, note.clip_id, mask[row].tolist(), note.found.problems)
+            if failure is not None:
+                span = "" if failure.span is None else f"{failure.span}: "
+                raise ValueError(f"{failure.source.path}: {span}{failure.found.reason}")
             for source in sources:
                 if source.is_done:
                     _tell(source, report)
@@ -522,6 +624,30 @@ def index_files(
     return report
 
 
+def help_index(
+    crew: Crew,
+    folder: str | os.PathLike,
+    model: PreTrainedModel,
+    processor: ScalarProcessor,
+    *,
+    recognizer: SpeechRecognizer | None = None,
+    num_workers: int | None = None,
+    on_error: str = "missing",
+) -> None:
+    """
+    Take a share in what [`index_files`] does in the first process of a crew.
+
+    Args:
+        folder (`str`): the gallery; what is told of the others belongs to `index_files`.
+
+    Raises:
+        SystemExit: a process has failed, which the first one tells.
+    """
+    num_workers = default_workers() if num_workers is None else num_workers
+    reader = _Reader(processor, on_error, Speech(folder, recognizer))
+    crew.follow(partial(_embed, model=model, reader=reader, num_workers=num_workers, ahead=crew.ahead))
+
+
 __all__ = [
     "EXTENSIONS",
     "IndexReport",
@@ -529,6 +655,7 @@ __all__ = [
     "clip_stat",
     "default_workers",
     "find_files",
+    "help_index",
     "index_files",
     "memory_of_decoders",
     "real_path",

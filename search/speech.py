@@ -1,12 +1,12 @@
 """Words that are spoken in clips, by any model of transformers that recognises speech, where there are no subtitles.
 
-A transcript is a WebVTT file in the folder `transcripts` of a gallery. It has times, so that windows get the words
+A transcript is a WebVTT file of a gallery, see [`~gallery.transcripts`]. It has times, so that windows get the words
 that are spoken in them; it says that a machine made it, which one, and of what language; people can read it, and
-players show it. Its name is the hash of what the clip is read from, so that it is made once, also for files that are
-moved, and a file that changes gets another. One without words says that nothing was understood: nobody asks again.
+players show it. It is made once: where nothing was understood, nobody asks again. A file that changes gets another.
 """
 
 import html
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from filelock import FileLock
 
 from gallery.files import write_whole
+from gallery.transcripts import Transcripts
 from modeling_scalar.decoding_scalar import read_audio
 from modeling_scalar.media_scalar import SAMPLING_RATE, Limits, MediaError
 from modeling_scalar.processing_scalar import read_subtitle_of
-
-FOLDER = "transcripts"
 
 _LONG = 120.0  # seconds of sound that are heard at once: so long it can take until Ctrl-C is obeyed
 _SHORT = 30.0  # the same for models that tell no times: what they hear has those of the whole
@@ -137,28 +137,18 @@ def _together(words: Sequence[Cue]) -> list[Cue]:
     return lines
 
 
-class Transcripts:
+class Speech(Transcripts):
     """
-    The transcripts of a gallery.
+    The transcripts of a gallery, and what makes those that are missing.
 
     Args:
         gallery (`Path`): its folder.
-        recognizer ([`SpeechRecognizer`], *optional*): makes those that are missing.
+        recognizer ([`SpeechRecognizer`], *optional*): without one, what was heard before is all there is.
     """
 
-    def __init__(self, gallery: Path, recognizer: SpeechRecognizer | None = None):
-        self.folder, self.recognizer = Path(gallery) / FOLDER, recognizer
-
-    def path_of(self, sha256: str) -> Path:
-        """Where the transcript of what has a hash is, if there is one."""
-        return self.folder / f"{sha256}.vtt"
-
-    def has_words(self, sha256: str) -> bool | None:
-        """Whether there are words in a transcript; `None` if there is none."""
-        try:
-            return b" --> " in self.path_of(sha256).read_bytes()
-        except FileNotFoundError:
-            return None
+    def __init__(self, gallery: str | os.PathLike, recognizer: SpeechRecognizer | None = None):
+        super().__init__(Path(gallery))
+        self.recognizer = recognizer
 
     def is_due(self, sha256: str) -> bool:
         """Whether a clip of which this is the hash, with sound and without subtitles, is to be read again."""
@@ -178,23 +168,32 @@ class Transcripts:
         Raises:
             OSError: it cannot be written.
         """
-        has_words = self.has_words(sha256)
-        if has_words is None and self.recognizer is not None:
+        if self.has_words(sha256) is None and self.recognizer is not None:
             try:
                 if (read_subtitle_of(path, limits) or "").strip():
                     return None
-                heard = list(self._hear(path, limits))
+                self._write(path, sha256, limits)
             except (MediaError, FileNotFoundError):  # reading the clip says what is wrong
                 return None
-            if not heard:
-                return None
-            cues = [cue for part, _ in heard for cue in part]
-            languages = Counter(language for part, language in heard for _ in part)
-            language = languages.most_common(1)[0][0] if languages else None
-            self.folder.mkdir(exist_ok=True)
-            write_transcript(self.path_of(sha256), cues, self.recognizer.name, language)
-            has_words = bool(cues)
-        return str(self.path_of(sha256)) if has_words else None
+        found = self.with_words(sha256)
+        return None if found is None else str(found)
+
+    def _write(self, path: str, sha256: str, limits: Limits) -> None:
+        """Write down what is said, unless there is no sound; one process, while others wait for its transcript."""
+        self.folder.mkdir(exist_ok=True)
+        lock = self.folder / f".{sha256}.lock"
+        try:
+            with FileLock(lock, fallback_to_soft=False):
+                if self.has_words(sha256) is not None:
+                    return  # by another process, meanwhile
+                heard = list(self._hear(path, limits))
+                if heard:
+                    cues = [cue for part, _ in heard for cue in part]
+                    languages = Counter(language for part, language in heard for _ in part)
+                    language = languages.most_common(1)[0][0] if languages else None
+                    write_transcript(self.path_of(sha256), cues, self.recognizer.name, language)
+        finally:
+            lock.unlink(missing_ok=True)
 
     def _hear(self, path: str, limits: Limits) -> Iterator[tuple[list[Cue], str | None]]:
         """What is heard, piece by piece; nothing if there is no sound."""
@@ -204,12 +203,5 @@ class Transcripts:
             yield [Cue(start + cue.start, start + cue.stop, cue.text) for cue in cues], language
             start += length
 
-    def count(self) -> tuple[int, int]:
-        """How many transcripts there are, and how many of them have words."""
-        if not self.folder.is_dir():
-            return 0, 0
-        found = [self.has_words(path.stem) for path in self.folder.glob("*.vtt")]
-        return len(found), sum(found)
 
-
-__all__ = ["FOLDER", "Cue", "SpeechRecognizer", "Transcripts", "write_transcript"]
+__all__ = ["Cue", "Speech", "SpeechRecognizer", "write_transcript"]

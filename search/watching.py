@@ -21,29 +21,35 @@ def _stat(path: str) -> tuple[int, int] | None:
 
 
 def watch(
-    find: Callable[[], Iterable[str]], update: Callable[[list[str]], None], interval: float, is_pruned: bool = False
+    find: Callable[[], Iterable[str]],
+    update: Callable[[list[str], list[str]], None],
+    interval: float,
+    is_pruned: bool = False,
 ) -> NoReturn:
     """
     Pass on files that are new or have changed, once they look the same twice, until something is raised.
 
     Args:
         find (`Callable`): lists the files that there are.
-        update (`Callable`): called with the files to look at: at first all of them, even if there are none.
+        update (`Callable`): called with the files to look at, at first all of them, even if there are none, and with
+            those that are gone since it was called before.
         interval (`float`): seconds from one look to the next; a file that changes all the time is never passed on.
-        is_pruned (`bool`): call `update` too when files are gone, which then lie in no list.
+        is_pruned (`bool`): call `update` too when files are gone and nothing else has changed.
     """
     before: dict[str, tuple[int, int] | None] = {}
     done: dict[str, tuple[int, int] | None] = {}
-    looks = 0
+    looks, gone = 0, []
     while True:
         now = {path: _stat(path) for path in find()}
         settled = [path for path, stat in now.items() if path in before and before[path] == stat]
         ready = [path for path in settled if path not in done or done[path] != now[path]]
-        gone = [path for path in done if path not in now and path not in before and not os.path.exists(path)]
+        lost = [path for path in done if path not in now and path not in before and not os.path.exists(path)]
+        gone += lost
         if ready or looks == 1 or (is_pruned and gone):
-            update(ready)
+            update(ready, gone)
+            gone = []
         done |= {path: now[path] for path in ready}
-        for path in gone:
+        for path in lost:
             del done[path]
         before, looks = now, looks + 1
         time.sleep(interval)

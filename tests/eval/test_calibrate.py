@@ -12,13 +12,15 @@ from eval.calibrate import CalibrateConfig, _subtitles_of_files, calibrate, form
 from eval.embedding.embeddings import Embeddings, load_embeddings
 from eval.protocol.calibration import Calibration
 from eval.run import RunConfig, embeddings_of
-from gallery.gallery import Gallery, GalleryWriter, score_options_of
+from gallery.gallery import Gallery, GalleryWriter, MediaFile, score_options_of
+from gallery.windows import SEGMENT
 from modeling_scalar import MODALITIES, Limits, load_model
 from modeling_scalar.aggregation_scalar import retrieval_scores
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.loading_scalar import model_fingerprint
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from search.__main__ import app as search
+from search.speech import Cue, write_transcript
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media
 
@@ -255,6 +257,21 @@ def test_of_windows_the_subtitles_are_those_shown_in_them_and_what_is_left_out_i
     assert json.loads((place / "out" / "calibration.json").read_text())["clips_without_subtitle"] == 2
     texts = _subtitles_of_files(Gallery.open("windows"), Limits())
     assert texts == dict(zip(windows, ["a dog", "rain", "bells", "a star", ""], strict=True))
+
+
+def test_what_a_machine_heard_in_a_clip_asks_for_it_too(place):
+    """Also where the file itself is gone."""
+    with GalleryWriter("heard") as writer:
+        writer.metadata = {SEGMENT: 30.0}
+        embeds = normalize(torch.ones(3, 3, 4), dim=-1)
+        names = ["talk.mp4#t=0,30", "talk.mp4#t=30", "silent.mp4"]
+        writer.put_clips(names, embeds, torch.tensor([[True] * 3, [True] * 3, [True, True, False]]))
+        writer.put_files([MediaFile(f"{name}.mp4", 1, 1, name[0] * 64) for name in ("talk", "silent")])
+        writer.commit()
+    (place / "heard" / "transcripts").mkdir()
+    cues = [Cue(1, 2, "a dog"), Cue(31, 32, "rain")]
+    write_transcript(place / "heard" / "transcripts" / f"{'t' * 64}.vtt", cues, "whisper", None)
+    assert _subtitles_of_files(Gallery.open("heard"), Limits()) == {names[0]: "a dog", names[1]: "rain"}
 
 
 def test_a_gallery_is_evaluated_with_the_weights_that_it_is_searched_with(place, encoder):

@@ -37,6 +37,11 @@ def make_gallery(folder, names, seconds=None, files=(), segment=None):
     return Gallery.open(folder)
 
 
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory):
+    return make_gallery(tmp_path_factory.mktemp("paths"), PATHS)
+
+
 def named(gallery, wanted):
     """The clips that fulfil a filter, and how many are left out because something is unknown."""
     allowed = gallery.allowed(wanted)
@@ -77,8 +82,7 @@ def named(gallery, wanted):
         ("**", list(range(7))),
     ],
 )
-def test_patterns_of_paths_fit_from_any_folder_on(tmp_path, globs, places):
-    gallery = make_gallery(tmp_path, PATHS)
+def test_patterns_of_paths_fit_from_any_folder_on(gallery, globs, places):
     assert named(gallery, Filter(paths=globs)) == ([PATHS[place] for place in places], {})
 
 
@@ -111,6 +115,16 @@ def test_names_that_are_not_utf8_are_found_by_what_is_typed_for_them(tmp_path):
     assert named(gallery, Filter(paths="café"))[0] == [plain]
     assert named(gallery, Filter(paths="caf?"))[0] == named(gallery, Filter(paths="/a"))[0] == [odd, plain]
     assert named(gallery, Filter(paths="[!a]*.mp4"))[0] == [odd, plain]
+    assert named(gallery, Filter(paths="\ud800*"))[0] == []
+
+
+def test_a_pattern_takes_no_longer_than_it_has_letters(tmp_path):
+    """It would not end if places were tried one after the other."""
+    names = [os.fsdecode(b"/a/\xe9" + b"a" * 200), "/a/" + "a" * 200]
+    gallery = make_gallery(tmp_path, names)
+    assert named(gallery, Filter(paths="*a" * 30 + "*b")) == ([], {})
+    assert named(gallery, Filter(paths="**a" * 30)) == (names, {})
+    assert named(gallery, Filter(paths="?" * 4096)) == ([], {})
 
 
 def test_conditions_hold_together_as_a_loop_over_clips_says(tmp_path):
@@ -248,11 +262,13 @@ def test_dates_are_moments_in_utc():
     ("options", "message"),
     [
         ({"paths": ""}, "must name something, got ''"),
+        ({"paths": "?" * 5000}, "at most 4096 characters, got 5000"),
         ({"paths": "/"}, "must name something"),
         ({"paths": "[z-a]"}, r"'\[z-a\]' cannot be read"),
         ({"min_duration": -1}, "`min_duration` must be a number of seconds, at least 0, got -1"),
         ({"max_duration": float("nan")}, "`max_duration` must be a number"),
         ({"max_duration": float("inf")}, "`max_duration` must be a number"),
+        ({"min_duration": "5"}, "`min_duration` must be a number"),
         ({"min_duration": True}, "`min_duration` must be a number"),
         ({"min_duration": 5, "max_duration": 4}, "at least 5 and at most 4 seconds"),
         ({"after": "yesterday"}, "`after` must be a date as 2026-01-31.*got 'yesterday'"),
@@ -282,7 +298,7 @@ def test_two_hundred_thousand_clips_are_filtered_without_a_loop(tmp_path, monkey
     names = [f"/x/{number % 100}/{number}.mp4#t=0,{number % 7 + 1}" for number in range(count)]
     files = pa.table({"path": [name.split("#")[0] for name in names], "mtime_ns": np.arange(count) * DAY // 1000})
     facts = ClipFacts(pa.table({"clip_id": names}), files, True, torch.ones(count, 3, dtype=torch.bool))
-    monkeypatch.setattr("gallery.filters.from_utf8", None)
+    monkeypatch.setattr("gallery.filters.from_utf8", None)  # of names that are not UTF-8
     allowed = facts.allowed(Filter("7/*", 3, 5, "1970-01-10", "1970-03-01", "audio"))
     expected = [
         number % 100 == 7 and 3 <= number % 7 + 1 <= 5 and 9 * DAY <= number * DAY // 1000 < 59 * DAY

@@ -10,6 +10,7 @@ import pytest
 
 from gallery.filters import Filter
 from gallery.hits import Hit, Hits, Results, remarks_of
+from gallery.windows import place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
 from tests.gallery.conftest import make_clips, make_queries, write
 
@@ -49,7 +50,7 @@ class Page(HTMLParser):
 
 
 def test_hits_print_rank_score_name_weights_and_how_exact_they_are():
-    hits = make_hits("/v/a/1.mp4#t=30,60", "clip", has_windows=True)
+    hits = make_hits("/v/a/1.mp4#t=30,60", "clip", locate=place_of_clip)
     assert str(hits).splitlines() == repr(hits).splitlines() == [
         "query: a dog",
         "  1  0.500  a/1.mp4 [30-60 s]",
@@ -63,7 +64,7 @@ def test_hits_print_rank_score_name_weights_and_how_exact_they_are():
 def test_the_second_stage_and_scores_without_weights_are_shown():
     hits = Hits([hit(1, "/v/1.mp4", match=2.0), hit(2, "/v/2.mp4", None, match=-900.0), hit(3, "/v/3.mp4")], 3, 3)
     assert [line for line in str(hits).splitlines() if "mp4" in line] == [
-        "  1  0.500  match 0.88  /v/1.mp4", "  2  0.500  match 0.00  /v/2.mp4", "  3  0.500  /v/3.mp4",
+        "  1  0.500  match +2.00  /v/1.mp4", "  2  0.500  match -900.00  /v/2.mp4", "  3  0.500  /v/3.mp4",
     ]  # fmt: skip
     assert "     video present  audio present\n" in str(hits)
 

@@ -84,6 +84,11 @@ def test_a_text_in_which_there_is_nothing_is_refused_before_the_model_is_loaded(
     assert not count
 
 
+def test_no_texts_have_no_hits_and_load_no_model(asked):
+    gallery, count = asked
+    assert gallery.search([]) == gallery.search(torch.empty(0, gallery.dim)) == [] and not count
+
+
 def test_one_thing_is_asked_at_a_time(asked):
     gallery, _ = asked
     for given in ({}, {"queries": "low", "like": gallery.clip_ids[0]}):

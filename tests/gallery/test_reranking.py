@@ -15,6 +15,7 @@ from gallery.matching import clip_views
 from gallery.media import clip_sha256, clip_stat
 from gallery.querying import QueryModel
 from gallery.reranking import places_of
+from gallery.transcripts import Transcripts
 from modeling_scalar import ScalarModel
 from modeling_scalar.aggregation_scalar import retrieval_scores
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -38,9 +39,9 @@ class FileProcessor(MemoryProcessor):
             content = open(video, encoding="utf-8").read()
             if content == "damaged":
                 raise MediaError(f"{video}: damaged")
-            video, audio, subtitle = row["video_path"], row["audio_path"], row["subtitle"]
-        clip = super().read_clip(video, audio, subtitle, on_error)
-        return clip
+            words = None if subtitle is None else re.findall("[a-z]+", open(subtitle, encoding="utf-8").read())[-1]
+            video, audio, subtitle = row["video_path"], row["audio_path"], words or row["subtitle"]
+        return super().read_clip(video, audio, subtitle, on_error)
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +71,8 @@ def place(tmp_path, model, tiny_processor):
     return tmp_path, rows, open_gallery(tmp_path, model, processor)
 
 
-def open_gallery(place, model, processor):
-    gallery = Gallery.open(place / "gallery")
+def open_gallery(place, model, processor, name="gallery"):
+    gallery = Gallery.open(place / name)
     gallery._query_model = QueryModel(model, processor)
     return gallery
 
@@ -173,6 +174,32 @@ def test_a_touched_file_is_read_all_the_same(place):
     for path in (folder / "clips").iterdir():
         path.touch()
     assert gallery.search(CAPTIONS[0], 7, rerank=7) == before and before[0].match is not None
+
+
+def test_words_of_a_transcript_are_read_again(place, model, tiny_processor):
+    folder, rows, _ = place
+    torch.manual_seed(1)
+    reader = ScalarModel(make_tiny_config(initializer_range=0.3, condition_on=list(MODALITIES))).eval()
+    processor = FileProcessor(tiny_processor)
+    processor.rows = {row["video_id"]: row for row in rows}
+    spoken = next(row for row in rows if row["video_path"] and row["subtitle"] is None)
+    found, path = [], Transcripts(folder / "spoken").path_of(clip_sha256(spoken["video_id"]))
+    with GalleryWriter(folder / "spoken", "float32") as writer:
+        writer.metadata = {"model": "model", "fingerprint": "f" * 64}
+        writer.commit()
+        path.parent.mkdir()
+        path.write_text("WEBVTT\n\n00:00.000 --> 00:01.000\nhello\n")
+        index_files(find_files([folder / "clips"]), writer, model, processor)
+    gallery = open_gallery(folder, reader, processor, "spoken")
+    for words in ("hello", "music"):
+        path.write_text(f"WEBVTT\n\n00:00.000 --> 00:01.000\n{words}\n")
+        (hit,) = [hit for hit in gallery.search("low", 7, rerank=7) if hit.clip_id == spoken["video_id"]]
+        assert hit.presence["subtitle"]
+        found.append(hit.match)
+    assert None not in found and found[0] != found[1]
+    path.unlink()
+    hits = gallery.search("low", 7, rerank=7)
+    assert "subtitle cannot be read from its file as when it was embedded" in hits.notes[1]
 
 
 def test_what_has_no_second_stage_says_so(place, tmp_path):

@@ -24,7 +24,9 @@ from hub_cards.model import push_model
 from modeling_scalar import ScalarModel
 from modeling_scalar.aggregation_scalar import query_weights, retrieval_scores
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.decoding_scalar import read_subtitle
 from search.indexing import clip_sha256, clip_stat
+from search.speech import Cue, write_transcript
 from tests.gallery.test_older import write_first_version
 
 DIM, CLIPS, QUERIES = 8, 7, 5
@@ -454,6 +456,20 @@ def test_media_go_along_with_the_subtitle_files_beside_them(tmp_path):
     assert found["file"][:] == [f"media/{name}" for name in names]
     card = (tmp_path / "staged" / "README.md").read_text()
     assert "with the\n  subtitle files that lay beside them" in card
+
+
+def test_a_transcript_goes_along_as_the_subtitle_file_of_its_clip_without_the_folder_of_what_heard_it(tmp_path):
+    names, _, _ = saved_gallery(tmp_path / "gallery", tmp_path / "videos")
+    (tmp_path / "gallery" / "transcripts").mkdir()
+    for name, cues in ((names[0], ["/words/ that are/ said"]), (names[1], [])):
+        heard = tmp_path / "gallery" / "transcripts" / f"{clip_sha256(str(tmp_path / 'videos' / name))}.vtt"
+        write_transcript(heard, [Cue(0, 1, words) for words in cues], "/home/me/models/whisper", "en")
+    stage_gallery(tmp_path / "gallery", tmp_path / "staged", media=True)
+    media = tmp_path / "staged" / "media"
+    assert {path.relative_to(media).as_posix() for path in media.rglob("*.*")} == {*names, "sub/b c.srt", "a.vtt"}
+    assert read_subtitle(media / "a.vtt") == "/words/ that are/ said"
+    assert "NOTE made by machine: whisper\n" in (media / "a.vtt").read_text()
+    assert json.loads((tmp_path / "staged" / "embeddings.json").read_text())["media"]["num_files"] == 5
 
 
 def test_media_that_changed_are_not_published(tmp_path):

@@ -9,13 +9,16 @@ import torch
 
 from modeling_scalar import decoding_scalar, media_scalar
 from modeling_scalar.decoding_scalar import (
+    Contents,
     frame_indices,
     read_audio,
+    read_duration,
     read_frames,
     read_subtitle,
     read_subtitle_track,
 )
 from modeling_scalar.media_scalar import MediaError, find_sidecar, resample
+from tests.media_corpus import CORPUS
 
 OPEN_GOP = {"bf": "3", "x264-params": "open-gop=1:keyint=7:min-keyint=7:scenecut=0:b-adapt=0:log-level=none"}
 VARIABLE = np.cumsum(np.random.default_rng(0).integers(5, 400, 40)).tolist()  # milliseconds
@@ -643,6 +646,41 @@ def read_parts(path, choose):
     listener.available, listener.parts = None, []
     media_scalar._send_sound(str(path), listener, whole=False)
     return listener
+
+
+def test_short_sound_is_sent_at_once_from_a_file_that_is_opened_once(tmp_path, monkeypatch):
+    write_media(tmp_path / "clip.mp4", seconds_of_audio=3)
+    whole = np.concatenate(list(media_scalar._all_sound(str(tmp_path / "clip.mp4"))))
+    opened, opens = [], media_scalar._open
+    monkeypatch.setattr(media_scalar, "_open", lambda path: opened.append(path) or opens(path))
+    (part,) = read_parts(tmp_path / "clip.mp4", None).parts
+    assert np.array_equal(part, whole) and len(whole) >= 3 * 16_000 and len(opened) == 1
+    monkeypatch.setattr(media_scalar, "_MESSAGE", 20_000)
+    parts = read_parts(tmp_path / "clip.mp4", None).parts
+    assert np.array_equal(np.concatenate(parts), whole) and len(parts) == 3
+
+
+@pytest.mark.parametrize("name", ["h264_aac.mp4", "text_track.mkv", "pcm.aiff", "just_too_short.wav", "empty.mp4"])
+def test_a_file_is_not_asked_for_what_its_header_said_when_its_sound_was_read(
+    tmp_path, tiny_processor, monkeypatch, name
+):
+    CORPUS[name].make(tmp_path / name)
+    asked, ask = [], decoding_scalar._ask
+    monkeypatch.setattr(
+        decoding_scalar, "_ask", lambda what, *given, **to: asked.append(what) or ask(what, *given, **to)
+    )
+    clip = tiny_processor.read_clip(tmp_path / name, on_error="missing", processed=True)
+    assert asked == ["frames", "sound"] + ["subtitle_track"] * (name in ("text_track.mkv", "empty.mp4"))
+    if name == "empty.mp4":  # it does not open
+        assert clip.contents == Contents()
+        return
+    assert clip.contents == Contents(read_duration(tmp_path / name), name == "text_track.mkv")
+    window = tiny_processor.read_clip(tmp_path / name, on_error="missing", processed=True, window=(0, 0.5))
+    assert window.contents == clip.contents and (window.subtitle is None) == (name != "text_track.mkv")
+    asked.clear()
+    (tmp_path / name).with_suffix(".srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nbeside it\n")
+    assert tiny_processor.read_clip(tmp_path / name, on_error="missing", processed=True).subtitle == "beside it"
+    assert asked == ["frames", "sound", "subtitle_file"]
 
 
 LONG = {

@@ -85,7 +85,7 @@ def test_a_window_of_a_long_track_is_found_without_decoding_the_rest(tmp_path, m
     monkeypatch.setattr(media_scalar._Track, "_look", lambda *args: looked.append(1) or look(*args))
 
     class Listener:
-        def send(self, kind, payload):
+        def send(self, kind, payload=None, **_):
             self.got = payload
 
     for first, stop in ((0, 2), (3, 5), (6, None)):

@@ -183,6 +183,24 @@ def test_a_broken_link_is_reported_as_unreadable(folder):
     assert names(failure.path for failure in report.unreadable) == ["nowhere.mp4"] and len(gallery) == 3
 
 
+def test_what_cannot_be_looked_at_does_not_stand_among_what_is_read_again(folder):
+    """Else it would change which clips are embedded together after a kill, and so the last bits of their vectors."""
+    (folder / "00.mp4").symlink_to(folder / "nowhere.mp4")
+    os.mkfifo(folder / "01.mp4")
+    report, *_ = run(folder)
+    assert len(report.unreadable) == 2
+    for name in ("8.mp4", "9.mp4"):
+        (folder / name).write_text(f"{name[0]} video")
+    report, gallery, model = run(folder, batch_size=2)
+    assert model.batches == [[8, 9]] and len(report.unreadable) == 2 and len(failed(gallery)) == 2
+    (folder / "00.mp4").unlink()
+    (folder / "nowhere.mp4").write_text("7 video")
+    report, gallery, model = run(folder)
+    assert model.batches == [[7]] and names(failed(gallery)) == ["01.mp4"] and names(report.new) == ["nowhere.mp4"]
+    with pytest.raises(ValueError, match=r"01\.mp4: .*regular file"):
+        run(folder, on_error="raise")
+
+
 def test_a_file_that_failed_is_retried_only_when_it_changes(folder):
     (folder / "3.mp4").write_text("3")
     run(folder)

@@ -118,7 +118,7 @@ def test_on_error_raise_names_the_file_in_one_line(place):
 def test_memory_is_for_as_many_decoders_as_there_are_unless_a_limit_is_given(place, monkeypatch):
     processor = FakeProcessor()
     monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (FakeModel(), processor))
-    monkeypatch.setattr("search.indexing.memory_of_decoders", lambda number: number * 2**20)
+    monkeypatch.setattr("search.indexing.memory_of_decoders", lambda number, _: number * 2**20)
     index("clips", "--num-workers", "3")
     assert processor.limits == Limits(memory=3 * 2**20)
     index("clips", "--num-workers", "3", "--limit", "memory=5MiB", "--limit", "time=7")
@@ -251,7 +251,11 @@ def test_verify_names_a_changed_file_and_compact_leaves_no_removed_clip(place):
 
 def test_a_gallery_converts_and_keeps_what_it_holds(place):
     index()
+    transcript = place / "gallery" / "transcripts" / "a.vtt"
+    transcript.parent.mkdir()
+    transcript.write_text("WEBVTT")
     run("convert", "gallery", "copy", "--dtype", "float32")
+    assert (place / "copy" / "transcripts" / "a.vtt").read_text() == "WEBVTT"
     assert "clips: 2, 3 dimensions, float32" in run("info", "copy").stdout
     assert run("query", "gallery", "audio").stdout == run("query", "copy", "audio").stdout
     assert "2 unchanged" in run("index", "clips", "--model", "model", "--output", "copy").stdout

@@ -119,6 +119,29 @@ def test_no_more_is_read_ahead_than_keeps_the_readers_busy():
         assert len(asked) == 10  # the batch in hand, and as many more as five readers need and one to be whole
 
 
+@pytest.mark.parametrize(("num_workers", "expected"), [(1, 7), (2, 1), (5, 1)])
+def test_of_files_side_by_side_each_is_decoded_by_one_thread_and_gives_the_same_pictures_again(
+    tmp_path, monkeypatch, num_workers, expected
+):
+    """Of several threads, those of a damaged file would depend on which is faster."""
+    write_media(tmp_path / "a.mp4", 10)
+    asked, converse = [], decoding_scalar._Decoder.converse
+
+    def listen(decoder, request, answer):
+        asked.append(request["options"]["num_threads"])
+        return converse(decoder, request, answer)
+
+    monkeypatch.setattr(decoding_scalar._Decoder, "converse", listen)
+    monkeypatch.setattr(decoding_scalar._Pool, "num_threads", lambda _: 7)
+
+    def read(item):
+        decoding_scalar.read_frames(tmp_path / "a.mp4", 2)
+        return item, Clip()
+
+    assert len(list(read_batches(lambda clips: None, range(4), read, 2, num_workers))) == 2
+    assert asked == [expected] * 4
+
+
 def test_a_run_that_is_interrupted_does_not_wait_for_a_decoder_that_hangs(tmp_path, monkeypatch):
     pool = decoding_scalar._Pool()
     monkeypatch.setattr(decoding_scalar, "_pool", pool)

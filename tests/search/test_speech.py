@@ -24,7 +24,7 @@ from gallery.windows import SEGMENT
 from modeling_scalar.decoding_scalar import read_subtitle
 from modeling_scalar.media_scalar import SAMPLING_RATE
 from search.indexing import find_files, index_files
-from search.speech import Cue, SpeechRecognizer, Transcripts, write_transcript
+from search.speech import Cue, Speech, SpeechRecognizer, write_transcript
 from tests.modeling_scalar.test_media_scalar import write_media
 from tests.search.test_sources import index, place, told  # noqa: F401
 
@@ -89,6 +89,7 @@ def whisper(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_whisper_hears_segments_and_tells_their_language(whisper):
     recognizer = SpeechRecognizer(str(whisper), "tiny")
     cues, language = recognizer(np.tile(NOISE, 12))  # more than it takes at once
@@ -187,7 +188,7 @@ def test_only_clips_with_sound_and_without_subtitles_are_heard_and_only_once(vid
     report, words = run(videos, tiny_model, tiny_processor, recognizer)
     assert words == {"said.mp4": True, "silent.mp4": False, "with subtitles.mp4": True}
     assert len(recognizer.calls) == 1 and [path.rsplit("/")[-1] for path in report.transcribed] == ["said.mp4"]
-    assert Transcripts(videos.parent / "gallery").count() == (1, 1)
+    assert Speech(videos.parent / "gallery").count() == (1, 1)
     report, _ = run(videos, tiny_model, tiny_processor, recognizer)
     assert len(report.unchanged) == 3 and len(recognizer.calls) == 1
     (videos / "said.mp4").rename(videos / "moved.mp4")
@@ -196,6 +197,7 @@ def test_only_clips_with_sound_and_without_subtitles_are_heard_and_only_once(vid
     assert Gallery.open(videos.parent / "gallery").check() is None
 
 
+@pytest.mark.slow
 def test_what_was_indexed_without_speech_is_heard_later(videos, tiny_model, tiny_processor):
     report, words = run(videos, tiny_model, tiny_processor, None)
     assert not words["said.mp4"] and not report.transcribed
@@ -205,7 +207,7 @@ def test_what_was_indexed_without_speech_is_heard_later(videos, tiny_model, tiny
     assert len(recognizer.calls) == 1
 
 
-@pytest.mark.parametrize("text", ["", " ... "])
+@pytest.mark.parametrize("text", ["", pytest.param(" ... ", marks=pytest.mark.slow)])
 def test_where_nothing_is_understood_there_is_no_subtitle_and_nobody_asks_again(
     videos, tiny_model, tiny_processor, text
 ):
@@ -213,9 +215,10 @@ def test_where_nothing_is_understood_there_is_no_subtitle_and_nobody_asks_again(
     for _ in range(2):
         report, words = run(videos, tiny_model, tiny_processor, recognizer)
         assert not words["said.mp4"] and len(recognizer.calls) == 1 and not report.transcribed
-    assert Transcripts(videos.parent / "gallery").count() == (1, 0) and len(report.unchanged) == 3
+    assert Speech(videos.parent / "gallery").count() == (1, 0) and len(report.unchanged) == 3
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_after_hearing_goes_on_with_what_it_heard(videos, tiny_model, tiny_processor):
     run(videos, tiny_model, tiny_processor, heard_by("whisper", HELLO))
     transcript = next((videos.parent / "gallery" / "transcripts").iterdir())
@@ -232,6 +235,7 @@ def test_a_run_that_was_killed_after_hearing_goes_on_with_what_it_heard(videos, 
     assert words["said.mp4"] and len(report.changed) == 1 and recognizer.calls == []
 
 
+@pytest.mark.slow
 def test_a_subtitle_file_that_comes_later_takes_the_place_of_a_transcript(videos, tiny_model, tiny_processor):
     run(videos, tiny_model, tiny_processor, heard_by("whisper", HELLO))
     (videos / "said.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na cat meows\n")
@@ -249,12 +253,13 @@ def test_windows_have_the_words_that_are_spoken_in_them(videos, tiny_model, tiny
     assert len(report.unchanged) == 3 and len(recognizer.calls) == 1
 
 
+@pytest.mark.slow
 def test_long_sound_is_heard_piece_by_piece_with_times_of_the_whole(videos, tmp_path, monkeypatch):
     recognizer = heard_by(
         "whisper", lambda call: {"text": "", "chunks": [{"text": f"n{call}", "timestamp": (0.5, 1)}]}
     )
     monkeypatch.setattr(SpeechRecognizer, "num_seconds", 2.0)
-    path = Transcripts(tmp_path, recognizer).of(str(videos / "said.mp4"), "a1", limits=None)
+    path = Speech(tmp_path, recognizer).of(str(videos / "said.mp4"), "a1", limits=None)
     assert [length for length, _ in recognizer.calls][:2] == [2 * SAMPLING_RATE] * 2
     assert read_subtitle(path, window=(2.1, 3.9)) == "n2" and read_subtitle(path, window=(4.1, 5.2)) == "n3"
 

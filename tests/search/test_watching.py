@@ -27,7 +27,7 @@ def looks_of(folder, steps, monkeypatch, **options):
     with pytest.raises(KeyboardInterrupt):
         watch(
             lambda: [str(path) for path in sorted(folder.glob("*.mp4"))],
-            lambda files: now.append([os.path.basename(file) for file in files]),
+            lambda files, _: now.append([os.path.basename(file) for file in files]),
             7,
             **options,
         )
@@ -54,6 +54,26 @@ def test_what_is_there_at_first_is_passed_on_at_once_and_subtitles_belong_to_a_f
         (tmp_path / name).touch()
     passed = looks_of(tmp_path, [nothing, lambda: (tmp_path / "b.srt").write_text("words"), nothing], monkeypatch)
     assert passed == [[], [["a.mp4", "b.mp4"]], [], [["b.mp4"]]]
+
+
+def test_files_that_are_gone_are_told_at_the_next_update(tmp_path, monkeypatch):
+    for name in "ab":
+        (tmp_path / f"{name}.mp4").touch()
+    told, steps = (
+        [],
+        iter([nothing, (tmp_path / "a.mp4").unlink, nothing, nothing, (tmp_path / "c.mp4").touch, nothing]),
+    )
+
+    def sleep(_):
+        if (step := next(steps, None)) is None:
+            raise KeyboardInterrupt
+        step()
+
+    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep))
+    with pytest.raises(KeyboardInterrupt):
+        watch(lambda: map(str, tmp_path.glob("*.mp4")), lambda *given: told.append(given), 1)
+    assert [gone for _, gone in told] == [[], [str(tmp_path / "a.mp4")]]
+    assert told[1][0] == [str(tmp_path / "c.mp4")]
 
 
 @pytest.mark.parametrize("is_pruned", [False, True])

@@ -77,18 +77,18 @@ def test_each_window_is_a_clip_with_what_is_in_it(place, loaded):
     assert "0 new, 0 changed, 2 unchanged" in told and len(Gallery.open("gallery")) == 4
 
 
-def test_how_long_a_clip_lasts_is_kept_of_files_and_of_windows(place):
+def test_how_long_a_clip_lasts_is_kept_of_files_and_of_windows(place, loaded):
     (place / "clips" / "silent.mkv").write_bytes(media("matroska", "mjpeg", "", frames=30, seconds=3, size=(32, 32)))
-    index("--segment", "4")
-    gallery = Gallery.open("gallery")
-    kept = zip(gallery.clip_ids, gallery.clips.column("seconds").to_pylist(), strict=True)
-    expected = {"talk.mkv#t=0,4": 4, "talk.mkv#t=4": 2, "short.wav": 1, "silent.mkv": 3}
-    assert {name.rsplit("/", 1)[-1]: seconds for name, seconds in kept} == pytest.approx(expected, abs=0.05)
-    run("index", "clips", "--model", "encoder", "--output", "whole")
-    gallery = Gallery.open("whole")
-    kept = zip(gallery.clip_ids, gallery.clips.column("seconds").to_pylist(), strict=True)
-    expected = {"talk.mkv": 6, "short.wav": 1, "silent.mkv": 3}
-    assert {name.rsplit("/", 1)[-1]: seconds for name, seconds in kept} == pytest.approx(expected, abs=0.05)
+    for segment, expected in (
+        (4, {"talk.mkv#t=0,4": 4, "talk.mkv#t=4": 2, "short.wav": 1, "silent.mkv": 3}),
+        (None, {"talk.mkv": 6, "short.wav": 1, "silent.mkv": 3}),
+    ):
+        with GalleryWriter(f"gallery-{segment}", "float32") as writer:
+            writer.metadata = {"model": "encoder", "segment": segment}
+            index_files(find_files(["clips"]), writer, *loaded, num_workers=1)
+            clips = writer.gallery().clips
+        kept = zip(clips.column("clip_id").to_pylist(), clips.column("seconds").to_pylist(), strict=True)
+        assert {name.rsplit("/", 1)[-1]: seconds for name, seconds in kept} == pytest.approx(expected, abs=0.05)
 
 
 def test_hits_show_their_seconds_and_a_file_once_if_wanted(place):

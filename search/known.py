@@ -1,0 +1,77 @@
+"""What a gallery knows of media files: read once, and kept up to date by the one process that writes."""
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import or_
+
+from gallery.gallery import Gallery, MediaFile
+from modeling_scalar.configuration_scalar import MODALITIES
+
+_AUDIO, _SUBTITLE = MODALITIES.index("audio"), MODALITIES.index("subtitle")
+_SOUND, _WORDS = 1, 2
+
+
+class Known:
+    """
+    The files of a gallery, their clips, and what could not be read of these.
+
+    Args:
+        gallery ([`~gallery.gallery.Gallery`]): as it is now; all later changes have to be told.
+
+    Attributes:
+        files (`dict[str, MediaFile]`): by path.
+        clips (`dict[str, list[str]]`): of each file that has any.
+        problems (`dict[str, list[str]]`): by clip.
+        gone (`set[str]`, *optional*): files that are not there any more; `None` as long as nobody has looked.
+    """
+
+    def __init__(self, gallery: Gallery):
+        self.files: dict[str, MediaFile] = dict(gallery.files)
+        self.clips = gallery.clips_of_files()
+        self.problems = gallery.problems()
+        self.gone: set[str] | None = None
+        sound, words = (gallery.modality_mask[:, place].int() for place in (_AUDIO, _SUBTITLE))
+        # Numbers, not pairs of them: there may be millions.
+        self._presence = dict(zip(gallery.clip_ids, (_SOUND * sound + _WORDS * words).tolist(), strict=True))
+
+    def problems_of(self, path: str) -> list[str]:
+        """What could not be read in the clips of a file."""
+        return [problem for name in self.clips.get(path, ()) for problem in self.problems.get(name, ())]
+
+    def is_unheard(self, path: str) -> bool:
+        """Whether a file has sound and no subtitles, and everything in it could be read."""
+        presence = reduce(or_, (self._presence[name] for name in self.clips.get(path, ())), 0)
+        return presence == _SOUND and not self.problems_of(path)
+
+    def put_clip(self, path: str, name: str, mask: Sequence[bool], problems: Sequence[str]) -> None:
+        """A clip of a file is there, or there again."""
+        names = self.clips.setdefault(path, [])
+        if name not in self._presence:
+            names.append(name)
+        self._presence[name] = _SOUND * mask[_AUDIO] + _WORDS * mask[_SUBTITLE]
+        self.problems.pop(name, None)
+        if problems:
+            self.problems[name] = list(problems)
+
+    def remove_clips(self, path: str, names: Iterable[str]) -> None:
+        """Clips of a file are gone."""
+        names = set(names)
+        self.clips[path] = [name for name in self.clips.get(path, ()) if name not in names]
+        if not self.clips[path]:
+            del self.clips[path]
+        for name in names:
+            del self._presence[name]
+            self.problems.pop(name, None)
+
+    def put_files(self, files: Iterable[MediaFile]) -> None:
+        """Files are noted as they are now."""
+        self.files |= {file.path: file for file in files}
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Files are gone, with all their clips."""
+        for path in paths:
+            self.remove_clips(path, list(self.clips.get(path, ())))
+            self.files.pop(path, None)
+
+
+__all__ = ["Known"]

@@ -1,0 +1,258 @@
+"""An archive of 2,000 real, made and broken files: none is lost in silence, and twenty kills leave no trace."""
+
+import os
+import random
+import re
+import shutil
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gallery.gallery import Gallery
+from modeling_scalar.configuration_scalar import MODALITIES
+from search.indexing import EXTENSIONS, find_files
+from tests.media_corpus import CORPUS, NOISE, cut, media, noisy, remux
+
+NUM_FILES, NUM_KILLS = 2000, 20
+KINDS = ("names", "truncated", "foreign", "unusual", "bit rot", "hollow", "no regular file", "playlist")
+V, A, S = MODALITIES
+CUE = "1\n00:00:00,000 --> 00:00:09,000\na dog barks\n"
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="makes what only Linux has")]
+
+
+def first_packets(data, count):
+    """A short cut of a clip: its first pictures, and the sound beside them."""
+
+    def edit(packets):
+        pictures = [packet for packet in packets if packet.stream.type == "video"][:count]
+        end = max(packet.pts * packet.time_base for packet in pictures)
+        return [
+            packet
+            for packet in packets
+            if packet in pictures or (packet.stream.type == "audio" and packet.pts * packet.time_base <= end)
+        ]
+
+    return remux(data, "mp4", edit)
+
+
+class Archive:
+    """
+    Files of many kinds and what is due to each.
+
+    Args:
+        folder (`Path`): where they are written.
+        originals (`list[Path]`): real clips with picture and sound.
+    """
+
+    def __init__(self, folder: Path, originals: list[Path]):
+        self.folder, self.dice = folder, random.Random(0)
+        self.due: dict[str, tuple[set[str], set[str]]] = {}  # of some: what must be read, and what may be
+        folder.mkdir()
+        clips = [path.read_bytes() for path in originals]
+        for number, clip in enumerate(clips):
+            self.add(f"real/{number}.mp4", clip, V, A)
+            for count in range(2, 42):
+                self.add(f"cut short/{number} {count}.mp4", first_packets(clip, count), V, A)
+            for share in range(1, 20):
+                self.add(f"broken off/{number} {share}.mp4", cut(clip, share / 20), may=(V, A))
+                self.add(f"noise/{number} {share}.mp4", noisy(clip, share / 20, 3000), may=(V, A))
+        self.make_corpus()
+        self.make_small()
+
+    def add(self, name, content, *reads, may=()):
+        """Write a file of which is known what is in it."""
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_bytes(content)
+        self.due[str(path)] = set(reads), {*reads, *may}
+
+    def make_corpus(self):
+        """The files of the tests of reading, but those that are large or slow."""
+        folder = self.folder / "corpus"
+        folder.mkdir()
+        CORPUS["h264_aac.mp4"].make(folder / "h264_aac.mp4")  # of which others are links
+        for name, case in CORPUS.items():
+            if not case.kind.startswith(KINDS) or Path(name).suffix.lower() not in EXTENSIONS:
+                continue
+            case.make(folder / name)
+            if case.is_listed and not os.path.islink(folder / name):
+                self.due[str(folder / name)] = set(case.reads), {*case.reads, *case.perhaps}
+
+    def make_small(self):
+        """As many more as are missing, of less than a second; some of them copies and links of others."""
+        tiny = {"size": (32, 32), "rate": 10, "encoder": "preset=ultrafast"}
+        kinds = [
+            (partial(media, "mp4", "libx264", "aac", **tiny), (V, A)),
+            (partial(media, "matroska", "mpeg4", "aac", size=(32, 32)), (V, A)),
+            (partial(media, "mp4", "libx264", **tiny), (V,)),
+            (partial(media, "avi", "mpeg4", size=(48, 32)), (V,)),
+            (partial(media, "wav", audio="pcm_s16le"), (A,)),
+            (partial(media, "mp4", audio="aac"), (A,)),
+        ]
+        made = []
+        for frames in range(1, 9):
+            for make, reads in kinds:
+                made.append((make(frames=frames, seconds=0.1 * frames), reads))
+        number, links = 0, self.folder / "links"
+        links.mkdir()
+        while (missing := NUM_FILES - len(find_files([self.folder]))) > 0:
+            for _ in range(missing):
+                number += 1
+                content, reads = self.dice.choice(made)
+                kind, path = self.dice.randrange(12), f"small/{number % 9}/{number}.mp4"
+                if kind == 0:
+                    self.add(path, b"")
+                elif kind == 1:
+                    self.add(path, NOISE[number : number + 3000])
+                elif kind == 2:
+                    self.add(path, content[: self.dice.randrange(len(content))], may=(V, A))
+                elif kind == 3:
+                    self.add(path, content, *reads, S)
+                    (self.folder / path).with_suffix(".srt").write_text(CUE)
+                elif kind == 4:
+                    (links / f"{number}.mp4").symlink_to(self.folder / f"nowhere {number}.mp4")
+                elif kind == 5:
+                    (links / f"{number}.mp4").symlink_to(self.dice.choice(list(self.due)))  # no file of its own
+                else:
+                    self.add(path, content, *reads)
+
+    def check(self, gallery):
+        """Every file is a clip with what is due, or it is said why it is none."""
+        files = find_files([self.folder])
+        assert len(files) == NUM_FILES and set(gallery.files) == set(files)
+        found = dict(zip(gallery.clip_ids, gallery.modality_mask.tolist(), strict=True))
+        assert set(found) <= set(files)
+        for path in files:
+            assert (path in found) == (gallery.files[path].reason is None), path
+        for path, (reads, may) in self.due.items():
+            mask = found.get(os.path.realpath(path), [False] * len(MODALITIES))
+            read = {name for name, is_there in zip(MODALITIES, mask, strict=True) if is_there}
+            assert reads <= read <= may, (path, read, reads, may, gallery.files.get(path))
+
+
+@pytest.fixture(scope="module")
+def archive(shared_dir, tmp_path_factory):
+    originals = sorted((shared_dir / "data" / "videos").glob("*.mp4"))
+    assert len(originals) == 4
+    return Archive(tmp_path_factory.mktemp("archive") / "archive", originals)
+
+
+@pytest.fixture(scope="module")
+def index(commands, archive, tiny_model_dir):
+    """Starts indexing into a gallery."""
+
+    def start(output, *options):
+        arguments = ("--model", tiny_model_dir, "--output", output, "--dtype", "float32", *options)
+        return commands.start("-m", "search", "index", archive.folder, *arguments)
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def unbroken(index, tmp_path_factory):
+    """The gallery of one run, and what it told."""
+    output = tmp_path_factory.mktemp("unbroken") / "gallery"
+    outcome = index(output).wait(200)
+    assert outcome.code == 0, outcome.stderr[-3000:]
+    print(f"{NUM_FILES / outcome.seconds:.0f} files per second, start included")
+    return output, outcome
+
+
+def contents(folder):
+    """The bytes of a gallery, but those that tell when it was begun."""
+    names = ("gallery.json", "dataset_info.json")
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in names]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_the_report_of_an_archive_names_every_file_that_is_no_clip(archive, unbroken):
+    output, outcome = unbroken
+    gallery = Gallery.open(output)
+    archive.check(gallery)
+    gallery.verify()
+    first, *lines = outcome.stdout.splitlines()
+    counts = {name: int(count) for count, name in re.findall(r"(\d+) (new|changed|unchanged|unreadable)", first)}
+    assert sum(counts.values()) == NUM_FILES and counts["changed"] == counts["unchanged"] == 0
+    assert counts["new"] == len(gallery) > NUM_FILES // 2 and counts["unreadable"] > NUM_FILES // 8
+    assert sum(line.startswith("unreadable: ") for line in lines) == counts["unreadable"]
+    assert sum(line.startswith("partly read: ") for line in lines) == len(gallery.problems()) > 20
+    lacking = dict(zip(MODALITIES, (~gallery.modality_mask).sum(0).tolist(), strict=True))
+    assert lines[-1].startswith("in the gallery, " + ", ".join(f"{lacking[name]} without {name}" for name in lacking))
+
+
+def searching(folder, stop, faults):
+    """Open the gallery and search in it again and again, as somebody does who uses it meanwhile."""
+    most = 0
+    while not stop.is_set():
+        if (folder / "gallery.json").is_file():
+            try:
+                gallery = Gallery.open(folder)
+                if len(gallery):
+                    queries = torch.nn.functional.normalize(torch.randn(2, gallery.dim), dim=-1)
+                    hits = gallery.search(queries, k=5)
+                    assert all(len(found) == min(5, len(gallery)) for found in hits)
+                assert len(gallery) >= most, f"{most} clips became {len(gallery)}"
+                most = len(gallery)
+                faults["searches"] += 1
+            except BaseException as error:
+                faults["errors"].append(repr(error))
+        stop.wait(0.1)
+
+
+def test_killed_twenty_times_an_archive_is_indexed_as_in_an_unbroken_run(archive, index, unbroken, tmp_path):
+    folder, dice = tmp_path / "gallery", random.Random(1)
+    told, stop = {"searches": 0, "errors": []}, threading.Event()
+    reader = threading.Thread(target=searching, args=(folder, stop, told))
+    reader.start()
+
+    def num_done():
+        return len(Gallery.open(folder).files) if (folder / "gallery.json").is_file() else 0
+
+    try:
+        done, kills = 0, []
+        for aim in sorted(dice.sample(range(NUM_FILES - 200), NUM_KILLS)):
+            running = index(folder)
+            patience = time.monotonic() + 120
+            while num_done() < max(aim, done + 1):
+                assert time.monotonic() < patience, running.printed("stderr")[-3000:]
+                time.sleep(0.02)
+            time.sleep(dice.uniform(0, 0.1))
+            running.kill()
+            assert running.wait(30).code == -9, "it has ended before it was killed"
+            assert num_done() >= done
+            done = num_done()
+            kills.append(done)
+        outcome = index(folder).wait(200)
+    finally:
+        stop.set()
+        reader.join()
+    assert outcome.code == 0, outcome.stderr[-3000:]
+    assert told["errors"] == [] and told["searches"] > NUM_KILLS
+    assert len(kills) == NUM_KILLS and kills[-1] < NUM_FILES and len(set(kills)) > NUM_KILLS // 2, kills
+
+    whole, killed = Gallery.open(unbroken[0]), Gallery.open(folder)
+    killed.verify()
+    assert killed.clip_ids == whole.clip_ids
+    differing = (killed.modality_embeds() != whole.modality_embeds()).any(-1).nonzero().tolist()
+    assert not differing, [(killed.clip_ids[row], MODALITIES[column]) for row, column in differing]
+    assert torch.equal(killed.modality_mask, whole.modality_mask)
+    assert killed.files == whole.files and killed.problems() == whole.problems()
+    archive.check(killed)
+    assert contents(folder) == contents(unbroken[0])  # of all tables
+
+
+def test_an_archive_that_is_indexed_again_is_not_read_again(archive, index, unbroken, tmp_path):
+    output = shutil.copytree(unbroken[0], tmp_path / "gallery")
+    before = contents(output)
+    outcome = index(output).wait(100)
+    gallery = Gallery.open(output)
+    assert outcome.stdout.startswith(f"0 new, 0 changed, {len(gallery)} unchanged, {NUM_FILES - len(gallery)} unread")
+    assert contents(output) == before
+    assert np.isfinite(gallery.modality_embeds().numpy()).all()

@@ -1,0 +1,86 @@
+"""What is known of a gallery's files between runs is what the gallery says after each of them."""
+
+import os
+import random
+from unittest.mock import PropertyMock, patch
+
+from gallery.gallery import Gallery, GalleryWriter
+from search.indexing import find_files, index_files
+from search.known import Known
+from tests.search.test_indexing import FakeModel, FakeProcessor, names, touch_later
+
+CONTENTS = ("video", "audio", "video audio", "video broken-audio", "broken-video", "nothing", "audio video")
+
+
+def assert_up_to_date(known, writer):
+    """As if it were read anew."""
+    fresh = Known(writer.gallery())
+    assert known.files == fresh.files and known.problems == fresh.problems
+    assert {path: sorted(clips) for path, clips in known.clips.items()} == fresh.clips
+    assert known._presence == fresh._presence
+    assert [known.is_unheard(path) for path in known.files] == [fresh.is_unheard(path) for path in known.files]
+
+
+def test_what_is_known_stays_what_the_gallery_says_whatever_happens_to_files(tmp_path):
+    dice, folder = random.Random(0), tmp_path / "clips"
+    folder.mkdir()
+    with GalleryWriter(tmp_path / "gallery", "float32") as writer:
+        writer.metadata = {"model": "model", "fingerprint": "fingerprint"}
+        known, counts = Known(writer.gallery()), dict.fromkeys(("new", "changed", "unreadable", "vanished"), 0)
+        for step in range(14):
+            for number in dice.sample(range(12), 4):
+                path = folder / f"{number:02d}.mp4"
+                if path.exists() and dice.random() < 0.4:
+                    path.unlink()
+                elif path.exists() and dice.random() < 0.3:
+                    touch_later(path)
+                else:
+                    path.write_text(f"{dice.randrange(99)} {dice.choice(CONTENTS)}")
+            prune = dice.random() < 0.5
+            report = index_files(
+                find_files([folder]), writer, FakeModel(), FakeProcessor(), batch_size=3, known=known, prune=prune
+            )
+            for name in counts:
+                counts[name] += len(getattr(report, name))
+            assert_up_to_date(known, writer)
+            assert len(report.vanished) == 0 or step > 0
+    assert min(counts.values()) > 5, counts
+
+
+def test_an_update_looks_at_what_changed_and_at_nothing_else(tmp_path):
+    folder = tmp_path / "clips"
+    folder.mkdir()
+    for number in range(6):
+        (folder / f"{number}.mp4").write_text(f"{number} video")
+    model = FakeModel()
+    with GalleryWriter(tmp_path / "gallery", "float32") as writer:
+        writer.metadata = {"model": "model", "fingerprint": "fingerprint"}
+        known = Known(writer.gallery())
+
+        def update(files, vanished, prune=False):
+            asked, unread = [], PropertyMock(side_effect=AssertionError("the gallery was read again"))
+            exists = os.path.exists
+            with (
+                patch.object(Gallery, "files", unread),
+                patch.object(Gallery, "clip_ids", unread),
+                patch("os.path.exists", lambda path: asked.append(str(path)) or exists(path)),
+            ):
+                report = index_files(
+                    files, writer, model, FakeProcessor(), known=known, vanished=vanished, prune=prune
+                )
+            return report, sum(path.endswith(".mp4") for path in asked)
+
+        files = find_files([folder])
+        index_files(files, writer, model, FakeProcessor(), known=known)
+        (folder / "1.mp4").write_text("9 video audio")
+        report, num_asked = update(files[1:2], [])
+        assert names(report.changed) == ["1.mp4"] and model.batches[1:] == [[9]] and num_asked == 0
+        (folder / "2.mp4").unlink()
+        for vanished in ([files[2]], []):  # what is kept is told again
+            report, num_asked = update([], vanished)
+            assert names(report.vanished) == ["2.mp4"] and num_asked == 1
+        report, num_asked = update([], [], prune=True)
+        assert names(report.vanished) == ["2.mp4"] and num_asked == 1
+        assert update([], [])[0].vanished == []
+        assert_up_to_date(known, writer)
+    assert len(Gallery.open(tmp_path / "gallery")) == 5
