@@ -6,7 +6,7 @@ until then the list is made twice as long.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from gallery.filters import Filter
 from gallery.gallery import Gallery
 from gallery.hits import Hit, Hits, Results
 from gallery.screening import exact_scores
+from gallery.windows import Place, place_of_clip
 from modeling_scalar.aggregation_scalar import query_weights
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import CALIBRATION, WEIGHING, ScoreOptions
@@ -108,16 +109,16 @@ def find_best(
     exact_text, seen = text.double().numpy(), np.array([name in modalities for name in MODALITIES])
     # Without offsets, no bound below 0 is one: the rows bound what is above 0 alone.
     lowest = 0.0 if options.modality_offset is None else -math.inf
-    points: dict[str, Point | None] = {}
+    read: set[str] = set()
     found, scores = [], np.empty(0)
     most = max(most, 4 * k)
     limit = min(max(first, 4 * k), most)
     while True:
         entries = engine.nearest(query, limit, where)
-        new = [number for number, _ in entries if number not in points]
+        new = [number for number, _ in entries if number not in read]
         if new:
             fetched = engine.fetch(new)
-            points |= dict.fromkeys(new)
+            read.update(new)
             found += fetched
             scores = np.append(scores, _scores(fetched, exact_text, seen, options)) if fetched else scores
         if not np.isfinite([bound for _, bound in entries]).all() or np.isnan(scores).any():
@@ -231,11 +232,18 @@ class EngineGallery(Gallery):
         results = []
         for text in text_embeds:
             best = find_best(self.collection, text, k, options, names, where)
-            about = {"locate": self.place_of}
+            about: dict[str, Any] = {"locate": _locating(best)}
             if not best.points:
                 about["reason"] = f"none of the {num_clips:,} clips in {self.path} fulfils what was asked for"
             results.append(EngineHits(_hits(best, text, options, seen), num_clips, best, num_allowed, **about))
         return results
+
+
+def _locating(best: Best) -> Callable[[str], Place]:
+    """What tells the files of these clips: a name may be as those of windows, and yet be that of a file."""
+    payloads = [point.payload for point in best.points]
+    files = {from_utf8(payload["clip_id"]) for payload in payloads if payload["clip_id"] == payload["path"]}
+    return lambda clip_id: Place(clip_id) if clip_id in files else place_of_clip(clip_id)
 
 
 def _hits(best: Best, text: torch.Tensor, options: ScoreOptions, seen: Sequence[bool]) -> list[Hit]:

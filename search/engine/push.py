@@ -10,7 +10,7 @@ from tqdm import tqdm
 from gallery.bounds import DETAIL
 from gallery.columns import stacked, texts_of, to_utf8
 from gallery.gallery import Gallery
-from gallery.windows import SEGMENT, place_of_clip
+from gallery.windows import SEGMENT
 from modeling_scalar.configuration_scalar import MODALITIES
 
 from .collection import About, Collection, Point, point_id
@@ -40,7 +40,6 @@ def about_gallery(gallery: Gallery, detail: int = DETAIL) -> About:
 
 def points_of(gallery: Gallery, part: str) -> Iterator[Point]:
     """The clips of a gallery as points, in its order; their places are still to be found."""
-    has_windows = gallery.metadata.get(SEGMENT) is not None
     facts, row = gallery._facts_of_clips, 0
     seconds, changed = facts.seconds.numpy(), facts.changed.numpy()
     for batch in gallery.clips.to_batches(_READ_AT_ONCE):
@@ -52,7 +51,7 @@ def points_of(gallery: Gallery, part: str) -> Iterator[Point]:
             payload = {
                 "clip_id": to_utf8(name),
                 "has": [modality for modality, there in zip(MODALITIES, present, strict=True) if there],
-                "path": to_utf8(place_of_clip(name).path if has_windows else name),
+                "path": to_utf8(gallery.place_of(name).path),
                 "part": part,
             }
             if not np.isnan(seconds[row]):

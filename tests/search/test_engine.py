@@ -381,6 +381,24 @@ def test_parts_of_a_collection_are_pushed_one_by_one_and_searched_as_one(tmp_pat
     assert len(collection) == 59
 
 
+def test_windows_come_back_with_their_files_each_once_if_asked(tmp_path, collection):
+    _, embeds, mask = make_clips(5)
+    names = ["/clips/a.mp4#t=0,30", "/clips/a.mp4#t=30,60", "/clips/b.mp4#t=0,30", "/clips/b.mp4#t=30", "/clips/#t=5"]
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.metadata = MADE_BY | {"segment": 30}
+        writer.put_clips(names, embeds, mask)
+        writer.put_files([MediaFile(name, 1, 1, "0" * 64) for name in ("/clips/a.mp4", "/clips/b.mp4", names[-1])])
+        writer.commit()
+        gallery = writer.gallery()
+    push(gallery, collection)
+    asked, text = EngineGallery(collection, "it"), make_queries(1)
+    for options in ({}, {"per_file": True}):
+        told, known = (one.search(text, 3, **options)[0] for one in (asked, gallery))
+        assert [hit.clip_id for hit in told] == [hit.clip_id for hit in known]
+        assert [told.place_of(hit) for hit in told] == [known.place_of(hit) for hit in known]
+    assert {told.place_of(hit).path for hit in told} == {"/clips/a.mp4", "/clips/b.mp4", "/clips/#t=5"}
+
+
 def test_an_empty_gallery_cannot_be_pushed(tmp_path, new_collection):
     with GalleryWriter(tmp_path / "gallery") as writer:
         writer.commit()
