@@ -62,6 +62,14 @@ def test_the_direction_is_really_tested():
     assert (0, "modeling_scalar") in imported(ROOT / "eval" / "run.py")
 
 
+def test_a_library_does_not_change_how_ctrl_c_is_told():
+    """Programs do, by importing `commands.interrupts`; who imports a gallery has a program of their own."""
+    found = {module for path in (ROOT / "gallery").rglob("*.py") for _, module in imported(path)}
+    assert {module for module in found if module.split(".")[0] == "commands"} == {"commands.texts"}
+    texts = {module for _, module in imported(ROOT / "commands" / "texts.py")}
+    assert texts <= sys.stdlib_module_names and not imported(ROOT / "commands" / "__init__.py")
+
+
 def test_remote_code_is_flat_and_needs_nothing_else():
     files = [path for path in (ROOT / "modeling_scalar").glob("*.py") if path.name not in LOCAL]
     assert len(files) >= 6 and not [path for path in (ROOT / "modeling_scalar").glob("*/*.py")]
