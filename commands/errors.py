@@ -69,6 +69,13 @@ def show(*lines: str) -> None:
         say(line, sys.stdout)
 
 
+def _leave_group() -> None:
+    """End what processes of one command talk by: its threads, ended with the interpreter, may abort the process."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
 @contextmanager
 def user_errors() -> Iterator[None]:
     """
@@ -79,6 +86,7 @@ def user_errors() -> Iterator[None]:
     """
     try:
         yield
+        _leave_group()
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         with suppress(OSError, ValueError):  # the interpreter flushes it once more when it ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -116,7 +124,8 @@ class Commands(typer.core.TyperGroup):
 def run_command(main: Callable[[], int | None]) -> None:
     """Run the `main` of a program without subcommands, and exit with what it returns."""
     with user_errors():
-        sys.exit(main())
+        code = main()
+    sys.exit(code)
 
 
 __all__ = ["FAULT", "Commands", "describe", "plain", "run_command", "say", "show", "user_errors"]

@@ -439,6 +439,8 @@ for options in json.loads(sys.argv[2]):
         results[-1]["weights"] = {name: p.detach() for name, p in trainer.model.named_parameters() if p.requires_grad}
 if rank == 0:
     torch.save(results, sys.argv[4])
+if world > 1:
+    torch.distributed.destroy_process_group()
 """
 
 
