@@ -31,7 +31,7 @@ def _halves(texts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _product(texts: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
     """Inner products in float32, `(Q, B)`."""
-    if vectors.dtype != torch.float16 or not vectors.is_cuda:
+    if vectors.dtype != torch.float16 or not vectors.is_cuda or torch.__version__ < (2, 8):  # without `out_dtype`
         return texts @ vectors.float().T
     first, second = (torch.mm(part, vectors.T, out_dtype=torch.float32) for part in _halves(texts))
     return first.add_(second, alpha=1 / _SMALL)
@@ -51,7 +51,8 @@ class _Search:
         dim = texts.shape[-1]
         # Sums of products in a tensor core are cut off, not rounded, and the rests of texts are cut off too.
         error = 4 * product_error(dim, norm, vectors_of(parts)) + norm * math.sqrt(dim) * 2.0**-21
-        self.error, self.largest = gain * error + ROUNDING, gain * norm * LONGEST + offset
+        self.largest = gain * norm * LONGEST + offset
+        self.error = gain * error + ROUNDING * max(1.0, self.largest)
 
     def highest(self, queries: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The most that scores may be, of the clips of which that is highest, and their rows, `(Q, K)` each."""
@@ -143,7 +144,7 @@ def find_best_on_device(
         while len(queries):
             count = min(count, search.num_rows)
             scores[queries], rows[queries], counts, is_proved = search.run(queries, k, count)
-            num_scored[queries] += counts
+            num_scored[queries] = counts  # of more candidates, among which those of before are
             queries, count = queries[~is_proved], 4 * count
     return scores, rows, num_scored
 

@@ -473,6 +473,9 @@ class _Search:
                     if few.dtype != torch.float32:
                         few = self.buffer("vectors", tuple(few.shape), torch.float32).copy_(few)
                     torch.mm(texts, few.T, out=out[:, start : start + size])
+                # A bound that is no number would leave the clip out; in codes there is none.
+                if (out[:1].isnan() & part.allowed[columns]).any():
+                    raise FloatingPointError("a product is no number")
             products.append(out)
         if part.codes is None:
             ones, zeros = torch.ones(len(self.texts)), torch.zeros(len(self.texts))
@@ -716,7 +719,8 @@ def find_best(
             known.run()
     if len(again):
         best.scores[again], best.rows[again] = known.best.scores, known.best.rows
-        best.num_scored[again] += known.best.num_scored
+        most = sum(int(part.allowed.sum()) for part in parts)
+        best.num_scored[again] = np.minimum(best.num_scored[again] + known.best.num_scored, most)
     return torch.from_numpy(best.scores), torch.from_numpy(best.rows), torch.from_numpy(best.num_scored)
 
 

@@ -192,6 +192,26 @@ def test_a_score_changes_by_no_more_than_its_error_when_cosines_do(kind, name):
     assert (worst / bound).max() > 0.02  # which a bound of no use would not be
 
 
+@pytest.mark.parametrize("find", [find_best, find_best_on_device])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_vector_that_is_no_number_is_noticed_unless_it_may_not_be_found(find, dtype):
+    part = make_part("random", 200, 16, dtype=dtype)
+    part = Screened(0, part.clips, part.allowed)
+    row = int((part.allowed & part.clips.modality_mask[:, 1]).nonzero()[5])
+    part.clips.modalities[1][row, 3] = math.nan
+    texts = make_texts([make_part("random", 200, 16, dtype=dtype)], 3, 0)
+    with pytest.raises(FloatingPointError):
+        find([part], texts, 5, ScoreOptions())
+    others = part.limited(torch.arange(200) != row)
+    assert find([others], texts, 5, ScoreOptions())[0].isfinite().all()
+
+
+def test_large_offsets_are_allowed_for_in_one_pass():
+    options = ScoreOptions(modality_offset=[1e5, -1e5, 9e4])
+    part = make_part("random", 400, 16)
+    check([part], make_texts([part], 20, 0), 5, options, find_best_on_device)
+
+
 def test_clips_that_float32_cannot_tell_apart_are_scored_in_float64():
     generator = torch.Generator().manual_seed(0)
     vectors = torch.randn(1, 3, 64, generator=generator) + 1e-7 * torch.randn(2000, 3, 64, generator=generator)

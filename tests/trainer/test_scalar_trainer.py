@@ -403,7 +403,7 @@ def register_sound():
 
 
 SCRIPT = """
-import json, sys, torch
+import json, os, sys, torch
 sys.path.insert(0, sys.argv[1])
 from tests.trainer.test_scalar_trainer import make_trainer, register_sound
 
@@ -441,6 +441,7 @@ if rank == 0:
     torch.save(results, sys.argv[4])
 if world > 1:
     torch.distributed.destroy_process_group()
+    os._exit(0)  # what threads do when the interpreter ends is not what is tested
 """
 
 
