@@ -718,6 +718,7 @@ def test_the_engine_compares_by_the_largest_product_and_normalises_nothing(tmp_p
         assert {BOUND, *payload["has"]} == set(vectors)
 
 
+@pytest.mark.slow
 def test_the_index_of_the_engine_finds_nearly_all_that_its_vectors_hold(tmp_path):
     hnsw = HnswIndexConfig(m=16, ef_construct=64, full_scan_threshold=1)
     client = EdgeClient(
