@@ -187,6 +187,8 @@ def dated(tmp_path_factory):
         ({"paths": ["*.wav", "clips/d*"]}, {"bell.wav", "dog.webm"}, 0),
         ({"paths": ["clips"], "has": ["subtitle"], "after": "2026-01-01"}, {"dog.webm"}, 1),
         ({"after": "2026-01-02", "before": "2026-01-03T00:00:01+00:00"}, {"cat.webm", "silent.webm"}, 1),
+        ({"before": "2026-01-02T00:00:00+02:00"}, {"dog.webm"}, 1),
+        ({"before": "2026-01-02T00:00:00-02:00"}, {"dog.webm", "cat.webm"}, 1),
     ],
 )
 def test_only_what_fulfils_the_filter_is_found(dated, wanted, names, unknown):
@@ -215,6 +217,7 @@ def test_a_filter_that_leaves_nothing_says_so(client):
         ({"after": 3}, "2026-01-31"), ({"paths": ["/"]}, "holiday"), ({"paths": [""]}, "paths"),
         ({"paths": ["a" * 501]}, "paths"), ({"paths": ["a"] * 9}, "paths"), ({"size": 3}, "size"), ([], "filter"),
         ({"min_duration": 1e300}, "min_duration"), ({"paths": "*.mp4"}, "list"), ({"after": "2026-13-01"}, "after"),
+        ({"after": "1700000000"}, "2026-01-31"), ({"before": "1712110912345"}, "2026-01-31"),
         ({"before": "9999-12-31T23:59-14:00"}, "UTC"),
     ],
 )  # fmt: skip
