@@ -69,9 +69,17 @@ def unchanged_since(path: str, known: _Known, subtitle: str | None) -> int | Non
     return mtime_ns if is_same else None
 
 
+def has_given_words(known: _Known) -> bool:
+    """Whether the words of a clip were given, see [`mark_of`]: they cannot be read again."""
+    return "+" in known.sha256
+
+
 def is_as_known(path: str, known: _Known) -> bool:
-    """Whether the files that a clip was read from are as they were; words that a list gave are not looked at."""
-    if "+" not in known.sha256:
+    """
+    Whether the files that a clip was read from are as they were. Words that a list gave are not looked at; a file of
+    subtitles that it named is taken for a change, as the gallery does not know which it was.
+    """
+    if not has_given_words(known):
         return unchanged_since(path, known, None) is not None
     try:
         size, mtime_ns = clip_stat(path, "")
@@ -80,4 +88,4 @@ def is_as_known(path: str, known: _Known) -> bool:
         return False
 
 
-__all__ = ["clip_sha256", "clip_stat", "is_as_known", "mark_of", "unchanged_since"]
+__all__ = ["clip_sha256", "clip_stat", "has_given_words", "is_as_known", "mark_of", "unchanged_since"]

@@ -8,6 +8,7 @@ Shape letters: N rows that rank something, K candidates of each row.
 """
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from transformers import PreTrainedModel
 from gallery.embedding import Batch, read_batches
 from gallery.hits import Hit, Hits
 from gallery.matching import clip_views, match_logits
-from gallery.media import is_as_known
+from gallery.media import has_given_words, is_as_known
 from gallery.querying import QueryModel
 from gallery.transcripts import Transcripts
 from gallery.windows import Place
@@ -189,8 +190,12 @@ def _read(
     known = files.get(place.path)
     if known is None:
         return None, "the gallery does not know its file"
+    if not os.path.exists(place.path):
+        return None, "its file is gone"
     if not is_as_known(place.path, known):
-        return None, "its file is gone, or has changed since it was embedded"
+        return None, "its file, or the file of its subtitles, has changed or is another than when it was embedded"
+    if "subtitle" in needed and has_given_words(known):
+        return None, "its words came from a list, and are not in its file"
     options: dict[str, Any] = {} if place.start is None else {"window": (place.start, place.stop)}
     words = transcripts.with_words(known.sha256) if transcripts is not None and "subtitle" in needed else None
     options |= {} if words is None else {"subtitle": str(words)}

@@ -388,8 +388,10 @@ def query(
     from gallery.filters import Filter
     from gallery.hits import remarks_of
     from gallery.querying import check_texts
+    from gallery.reranking import check_weight
     from modeling_scalar.configuration_scalar import MODALITIES
     from modeling_scalar.loading_scalar import device_of_name
+    from modeling_scalar.pairs_scalar import check_temperature
 
     # All that can be wrong is told before the model is loaded, which takes longest.
     device_of_name(device)
@@ -399,6 +401,12 @@ def query(
         raise ValueError("--like takes the place of queries: give one of the two.")
     if rerank is not None and like is not None:
         raise ValueError("--rerank reads texts: it does not go with --like.")
+    if rerank is None and fusion_weight is not None:
+        raise ValueError("--fusion-weight is of the second stage: say with --rerank how many hits it reads.")
+    if fusion_weight is not None:
+        check_weight(fusion_weight)
+    if temperature is not None:
+        check_temperature(temperature)
     check_texts(texts or [])
     seen = [name for name in MODALITIES if name not in (mask or ())]
     if not seen or not set(mask or ()) <= set(MODALITIES):

@@ -1,9 +1,8 @@
 """What goes over the wire: the questions and answers of the HTTP API."""
 
-from datetime import date, datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from gallery.filters import Filter
 
@@ -16,15 +15,29 @@ LONGEST_QUERY = 2000
 LONGEST_NAME = 1000
 MOST_SECONDS = 1e9
 MOST_PATHS, LONGEST_PATH = 8, 500
+_LONGEST_MOMENT = 50
 
 
 def _text(value: object) -> object:
-    if not (value is None or isinstance(value, str)):
+    if not (value is None or (isinstance(value, str) and "-" in value and len(value) <= _LONGEST_MOMENT)):
         raise ValueError("a date as 2026-01-31 was expected, or a date and a time as 2026-01-31T18:00")
     return value
 
 
-_Moment = Annotated[date | datetime | None, BeforeValidator(_text)]
+# The filter reads it: pydantic would take midnight in any zone for a day, without the zone.
+_Moment = Annotated[
+    str | None,
+    BeforeValidator(_text),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "format": "date"},
+                {"type": "string", "format": "date-time"},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
 
 
 class _Strict(BaseModel):

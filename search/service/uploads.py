@@ -20,7 +20,7 @@ from typing import Any
 from transformers import PreTrainedModel, ProcessorMixin
 
 from commands.errors import describe, plain
-from gallery.gallery import GalleryWriter
+from gallery.gallery import Gallery, GalleryWriter
 from search.indexing import EXTENSIONS, index_files
 
 from .archive import NAME_SUFFIX, Archive
@@ -150,6 +150,7 @@ class Uploads:
         self._lock, self._num_streams = Lock(), 0
         self._thread = Thread(target=self._run, name="uploads")
         self._used, self._paths, self._senders = 0, set[Path](), dict[str, Path]()
+        self._left: dict[str, Path] = {}  # what an earlier service, which ended, did not come to
         if archive.uploads.is_dir():
             for left in archive.uploads.glob(f"tmp*{_PART}"):  # when an earlier service was killed
                 left.unlink(missing_ok=True)
@@ -157,6 +158,8 @@ class Uploads:
                 self._paths.add(path)
                 self._used += path.stat().st_size
                 self._senders |= dict.fromkeys(_note_of(path)[1], path)
+            known = archive.view().gallery.files_at([str(path) for path in self._paths])
+            self._left |= {name: path for name, path in self._senders.items() if str(path) not in known}
 
     def _kept(self) -> Iterator[Path]:
         with os.scandir(self._archive.uploads) as entries:
@@ -169,7 +172,7 @@ class Uploads:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the batch in hand; what waits stays in the folder, and can be given again."""
+        """End after the batch in hand; what waits stays in the folder, for the next service."""
         self._stop.set()
         self._thread.join()
 
@@ -252,11 +255,12 @@ class Uploads:
             upload = self._told.get(upload_id)
             if upload is None and upload_id in self._senders:  # from long ago
                 name = _note_of(self._senders[upload_id])[0]
-                return Upload(id=upload_id, name=name, state="done")
+                return Upload(id=upload_id, name=name, state="waiting" if upload_id in self._left else "done")
             if upload is None or upload.state != "waiting":
                 return upload
             before = sum(other.state in ("waiting", "embedding") for other in self._before(upload_id))
-            return upload.model_copy(update={"ahead": before})
+            left = 0 if upload_id in self._left else len(self._left)
+            return upload.model_copy(update={"ahead": before + left})
 
     def remove(self, upload_id: str) -> Upload | None:
         """
@@ -289,10 +293,9 @@ class Uploads:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                upload_id, path, is_removal = self._queue.get(timeout=0.1)
+                upload_id, path, is_removal = self._next()
             except Empty:
                 continue
-            failed = "done" if is_removal else "failed"
             try:
                 if is_removal:
                     self._tell(upload_id, **self._remove(upload_id, path))
@@ -303,10 +306,40 @@ class Uploads:
             except _Stopping:
                 return
             except (OSError, ValueError) as error:
-                self._tell(upload_id, state=failed, error=describe(error))
+                self._fail(upload_id, path, is_removal, describe(error))
             except Exception:
                 logger.exception("An uploaded file could not be embedded, or removed.")
-                self._tell(upload_id, state=failed, error="A fault of the service; its log says more.")
+                self._fail(upload_id, path, is_removal, "A fault of the service; its log says more.")
+            self._left.pop(upload_id, None)
+
+    def _next(self) -> tuple[str, Path, bool]:
+        """What an earlier service left to do comes first; raises `Empty` where nothing comes for a while."""
+        with self._lock:
+            for upload_id, path in self._left.items():
+                self._told.setdefault(upload_id, Upload(id=upload_id, name=_note_of(path)[0], state="waiting"))
+                return upload_id, path, False
+        return self._queue.get(timeout=0.1)
+
+    def _fail(self, upload_id: str, path: Path, is_removal: bool, error: str) -> None:
+        """Tell why nothing came of it; a file that could not be embedded is as if it had not been sent."""
+        if is_removal:
+            self._tell(upload_id, state="done", error=error)
+        elif self._is_wanted(upload_id):  # else it is removed when it is its turn
+            try:
+                self._drop(upload_id, path)
+            except (OSError, ValueError):
+                logger.exception("An uploaded file that could not be embedded could not be removed.")
+            self._tell(upload_id, state="failed", error=error)
+
+    def _drop(self, upload_id: str, path: Path) -> None:
+        """Forget who sent a file, and the file, unless others sent it too or something of it is in the gallery."""
+        with self._lock:
+            if self._forget(upload_id, path):
+                return
+        is_in_gallery = str(path) in Gallery.open(self._archive.folder).clips_of_files()
+        with self._lock:
+            if not is_in_gallery and not _note_of(path)[1]:
+                self._unlink(path)
 
     def _is_wanted(self, upload_id: str) -> bool:
         """Whether nobody asked meanwhile to remove it."""

@@ -20,6 +20,7 @@ from modeling_scalar import ScalarModel
 from modeling_scalar.aggregation_scalar import retrieval_scores
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.media_scalar import Limits, MediaError
+from modeling_scalar.processing_scalar import names_subtitle_file
 from search.indexing import find_files, index_files
 from tests.conftest import make_tiny_config
 from tests.eval.protocol.slow_matching import CAPTIONS, CONTENTS, MemoryProcessor, make_clips, make_dataset, make_rows
@@ -39,7 +40,9 @@ class FileProcessor(MemoryProcessor):
             content = open(video, encoding="utf-8").read()
             if content == "damaged":
                 raise MediaError(f"{video}: damaged")
-            words = None if subtitle is None else re.findall("[a-z]+", open(subtitle, encoding="utf-8").read())[-1]
+            if subtitle is not None and names_subtitle_file(subtitle):
+                subtitle = open(subtitle, encoding="utf-8").read()
+            words = None if subtitle is None else re.findall("[a-z]+", subtitle)[-1]
             video, audio, subtitle = row["video_path"], row["audio_path"], words or row["subtitle"]
         return super().read_clip(video, audio, subtitle, on_error)
 
@@ -163,7 +166,7 @@ def test_a_clip_that_cannot_be_read_keeps_its_place_and_is_named(place):
     assert re.match(r"Of these, 4 keep their places: .*; and 1 more\.", told)
     assert told in hits.remarks() and told in str(hits)
     reasons = {
-        "is gone, or has changed since it was embedded": 2, "damaged": 1, "nothing that the cross-encoder reads": 1,
+        "its file is gone": 1, "has changed or is another": 1, "damaged": 1, "nothing that the cross-encoder reads": 1,
     }  # fmt: skip
     assert sum(told.count(reason) for reason in reasons) == 3  # as many as are named
 
@@ -200,6 +203,28 @@ def test_words_of_a_transcript_are_read_again(place, model, tiny_processor):
     path.unlink()
     hits = gallery.search("low", 7, rerank=7)
     assert "subtitle cannot be read from its file as when it was embedded" in hits.notes[1]
+
+
+def test_words_that_a_list_gave_are_not_replaced_by_those_of_the_file(place, tiny_processor):
+    folder, rows, _ = place
+    reader = ScalarModel(make_tiny_config(condition_on=list(MODALITIES))).eval()
+    processor = FileProcessor(tiny_processor)
+    processor.rows = {row["video_id"]: row for row in rows}
+    files = [row["video_id"] for row in rows if row["video_path"] and row["subtitle"]][:2]
+    (folder / "elsewhere.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nhello\n")
+    with GalleryWriter(folder / "listed", "float32") as writer:
+        writer.metadata = {"model": "model", "fingerprint": "f" * 64}
+        given = dict(zip(files, ("given words", str(folder / "elsewhere.srt")), strict=True))
+        index_files(files, writer, reader, processor, subtitles=given)
+    gallery = open_gallery(folder, reader, processor, "listed")
+    hits = gallery.search("low", 7, rerank=7)
+    assert len(hits) == 2 and all(hit.presence["subtitle"] and hit.match is None for hit in hits)
+    told = dict(reason.split(": ", 1) for reason in hits.notes[1].split(": ", 1)[1].rstrip(".").split("; "))
+    by_name = {hits.name_of(hit): hit.clip_id for hit in hits}
+    told = {by_name[name]: reason for name, reason in told.items()}
+    assert "came from a list" in told[files[0]] and "the file of its subtitles" in told[files[1]]
+    hits = gallery.search("low", 7, rerank=7, modalities=["video", "audio"])
+    assert {hit.clip_id for hit in hits if hit.match is not None} == {files[0]}
 
 
 def test_what_has_no_second_stage_says_so(place, tmp_path):

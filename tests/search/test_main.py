@@ -354,6 +354,20 @@ def test_clips_like_one_are_found_without_the_model(place):
     assert "There is no query" in run("query", "gallery", code=1).stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--temperature", "0"), "must be positive"),
+        (("--fusion-weight", "1"), "say with --rerank"),
+        (("--rerank", "5", "--fusion-weight", "-1"), "finite number from 0"),
+    ],
+)
+def test_a_number_out_of_its_range_is_told_before_the_model_is_loaded(place, options, told):
+    index()
+    (place / "model" / "model.safetensors").unlink()  # which would be told first
+    assert told in run("query", "gallery", "video", *options, code=1).stderr
+
+
 def test_a_model_without_a_second_stage_is_told(place):
     index()
     assert "There is no second stage" in run("query", "gallery", "video", "--rerank", "50", code=1).stderr

@@ -123,6 +123,15 @@ def test_a_query_is_typed_and_its_hits_are_shown(open_page, tmp_path):
         assert len(app.model.texts) == 1
         assert "Exact among 5 clips; " in page.locator("#taken").inner_text()
 
+        page.route("**/api/search", lambda route: route.fulfill(status=200, body='{"hits": ['), times=1)
+        page.get_by_label("Hits").select_option("5")
+        page.get_by_text("The service broke off its answer").wait_for()
+        page.get_by_label("Hits").select_option("20")
+        wait(page, "!busy && document.getElementById('note').hidden")
+        assert page.evaluate("midnight('275760-09-14')") == "275760-09-14"  # which is no moment of JavaScript
+        seconds = {5: "0:05", 5.5: "0:05.5", 59.94: "0:59.9", 59.96: "1:00", 119.98: "2:00", 3599.99: "1:00:00"}
+        assert [page.evaluate(f"clock({number})") for number in seconds] == list(seconds.values())
+
 
 @pytest.mark.slow
 def test_clips_are_found_weighed_and_compared(open_page, tmp_path):

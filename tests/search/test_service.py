@@ -187,6 +187,8 @@ def dated(tmp_path_factory):
         ({"paths": ["*.wav", "clips/d*"]}, {"bell.wav", "dog.webm"}, 0),
         ({"paths": ["clips"], "has": ["subtitle"], "after": "2026-01-01"}, {"dog.webm"}, 1),
         ({"after": "2026-01-02", "before": "2026-01-03T00:00:01+00:00"}, {"cat.webm", "silent.webm"}, 1),
+        ({"before": "2026-01-02T00:00:00+02:00"}, {"dog.webm"}, 1),
+        ({"before": "2026-01-02T00:00:00-02:00"}, {"dog.webm", "cat.webm"}, 1),
     ],
 )
 def test_only_what_fulfils_the_filter_is_found(dated, wanted, names, unknown):
@@ -215,6 +217,7 @@ def test_a_filter_that_leaves_nothing_says_so(client):
         ({"after": 3}, "2026-01-31"), ({"paths": ["/"]}, "holiday"), ({"paths": [""]}, "paths"),
         ({"paths": ["a" * 501]}, "paths"), ({"paths": ["a"] * 9}, "paths"), ({"size": 3}, "size"), ([], "filter"),
         ({"min_duration": 1e300}, "min_duration"), ({"paths": "*.mp4"}, "list"), ({"after": "2026-13-01"}, "after"),
+        ({"after": "1700000000"}, "2026-01-31"), ({"before": "1712110912345"}, "2026-01-31"),
         ({"before": "9999-12-31T23:59-14:00"}, "UTC"),
     ],
 )  # fmt: skip
@@ -807,7 +810,46 @@ def test_a_gallery_that_another_process_writes_to_refuses_the_upload(taking, pla
     with GalleryWriter(place / "gallery"):
         upload = finished(taking, send(taking))
     assert upload["state"] == "failed" and "writ" in upload["error"]
-    assert finished(taking, send(taking))["state"] == "done"  # once more, later
+    assert not list((place / "gallery-uploads").iterdir()) and taking.service.uploads._used == 0
+    again = finished(taking, send(taking))  # once more, later
+    assert again["state"] == "done" and removed(taking, upload)["state"] == "failed"
+    with GalleryWriter(place / "gallery"):  # what another sent before stays theirs
+        assert finished(taking, send(taking))["state"] == "failed"
+    assert "party.mp4" in {hit["name"] for hit in search(taking, k=6)["hits"]}
+    assert removed(taking, again)["state"] == "removed"
+    assert len(Gallery.open(place / "gallery")) == len(PRESENCE) and not list((place / "gallery-uploads").iterdir())
+
+
+def test_a_failed_file_of_which_something_is_in_the_gallery_is_kept_and_can_be_removed(taking, place, monkeypatch):
+    def embed_and_fail(path):
+        embed(path)
+        raise OSError("No answer.")
+
+    embed = taking.service.uploads._embed
+    monkeypatch.setattr(taking.service.uploads, "_embed", embed_and_fail)
+    assert finished(taking, send(taking))["state"] == "failed"
+    monkeypatch.undo()
+    hit = next(hit for hit in search(taking, k=6)["hits"] if hit["name"] == "party.mp4")
+    assert taking.get(hit["media"]).content == b"video audio"
+    assert removed(taking, finished(taking, send(taking)))["state"] == "removed"
+    assert len(Gallery.open(place / "gallery")) == len(PRESENCE) and not list((place / "gallery-uploads").iterdir())
+
+
+def test_files_that_waited_when_a_service_ended_are_embedded_by_the_next(place):
+    app = make_app(place, uploads=True)
+    app.uploads._stop.set()  # it ends before their turn
+    with TestClient(app, ADDRESS) as client:
+        sent = [send(client, f"{number}.mp4", b"video %d" % number) for number in range(3)]
+    app = make_app(place, uploads=True)
+    with TestClient(app, ADDRESS) as client:
+        with app.archive.lock:  # the model is busy
+            told = [client.get(f"/api/uploads/{upload['id']}").json() for upload in sent]
+            assert {upload["state"] for upload in told} <= {"waiting", "embedding"}
+            assert [upload["name"] for upload in told] == ["0.mp4", "1.mp4", "2.mp4"]
+        assert removed(client, sent[2])["state"] == "removed"
+        assert [finished(client, upload)["state"] for upload in told[:2]] == ["done", "done"]
+        names = {hit["name"] for hit in search(client, k=9)["hits"]}
+    assert names == {*PRESENCE, "0.mp4", "1.mp4"}
 
 
 @pytest.mark.parametrize(
