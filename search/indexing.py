@@ -29,7 +29,7 @@ from modeling_scalar.media_scalar import LimitError, Limits, Window
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 from search.crew import Crew
 from search.known import Known
-from search.speech import Speech, SpeechRecognizer
+from search.speech import Speech, SpeechError, SpeechRecognizer
 
 EXTENSIONS = frozenset(
     ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .ts .flv .wmv .ogv .3gp .wav .mp3 .m4a .flac .ogg".split()
@@ -220,14 +220,16 @@ class _Job:
 
 @dataclass
 class _Found:
-    """What reading tells of a window; `reason` says why it is no clip, `file` is what the file was before; `is_lost`:
-    it was out of reach."""
+    """What reading tells of a window; `reason` says why it is no clip, `file` is what the file was before; `unheard`
+    why it has no transcript, which is no problem of the clip, as a later run tries again; `is_lost` says whether it
+    was out of reach."""
 
     file: MediaFile
     duration: float | None = None
     seconds: float | None = None
     problems: list[str] = field(default_factory=list)
     reason: str | None = None
+    unheard: str | None = None
     is_lost: bool = False
     is_cut: bool = False
     is_transcribed: bool = False
@@ -261,7 +263,7 @@ class _Read:
         source.is_cut |= found.is_cut
         source.is_transcribed |= found.is_transcribed
         source.num_new += found.reason is None
-        for problem in found.problems:
+        for problem in [*found.problems, *([] if found.unheard is None else [found.unheard])]:
             source.problems.setdefault(problem, []).append(self.span)
         if found.reason is not None:
             source.reasons.setdefault(found.reason, []).append(self.span)
@@ -280,6 +282,7 @@ class _Looked:
         self.file: MediaFile | None = None
         self.is_lost = self.is_listened = self.is_measured = False
         self.transcript: str | None = None
+        self.unheard: str | None = None
         self.seconds: float | None = None
 
 
@@ -302,7 +305,10 @@ class _Reader:
         words = job.subtitle
         if words is None:
             words = self._transcript(path, looked)
-            found.is_transcribed = words is not None
+            found.is_transcribed, found.unheard = words is not None, looked.unheard
+            if looked.unheard is not None and self.on_error == "raise":
+                found.reason = looked.unheard
+                return found, None
         options = {"window": job.window, "subtitle": words}
         options = {name: value for name, value in options.items() if value is not None}
         try:
@@ -347,7 +353,10 @@ class _Reader:
         with looked.lock:
             if not looked.is_listened:
                 looked.is_listened = True
-                looked.transcript = self.speech.of(path, looked.file.sha256, self.processor.limits)
+                try:
+                    looked.transcript = self.speech.of(path, looked.file.sha256, self.processor.limits)
+                except SpeechError as error:
+                    looked.unheard = str(error)
             return looked.transcript
 
 
