@@ -3,7 +3,7 @@
 Batches are dealt out in rounds: each process gets one, reads some rounds ahead, and hands over what it embedded of one
 before it asks for another. So what is written, and in which order, is what one process would have written. The
 processes talk through the CPU, wherever they compute: what they say is small, and a process that waits there is told
-at once when another one has died.
+at once when another one has died. A machine that loses power or network closes no connection: nobody is told of that.
 """
 
 import signal

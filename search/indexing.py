@@ -4,6 +4,7 @@ A file is embedded once, and again only when its content changes. What cannot be
 """
 
 import os
+import stat
 import sys
 import time
 from collections import deque
@@ -28,7 +29,7 @@ from modeling_scalar.media_scalar import LimitError, Limits, Window
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 from search.crew import Crew
 from search.known import Known
-from search.speech import Speech, SpeechRecognizer
+from search.speech import Speech, SpeechError, SpeechRecognizer
 
 EXTENSIONS = frozenset(
     ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .ts .flv .wmv .ogv .3gp .wav .mp3 .m4a .flac .ogg".split()
@@ -38,13 +39,14 @@ EXTENSIONS = frozenset(
 
 @dataclass
 class IndexReport:
-    """What one run did. Every file given is in exactly one of `new`, `changed`, `unchanged` and `unreadable`.
+    """What one run did. Every file given is in exactly one of `new`, `changed`, `unchanged` and `unreadable`, unless
+    it is gone and its clips are kept: then it is in `vanished` alone.
 
-    `problems` lists files of this run of which some stream could not be read, and files of which some window could
-    not, in this run or before; `not_retried` are those files, and the `unreadable` ones, that failed in an earlier run
-    and have not changed since; `cut` are files of this run of which the encoder hears the beginning alone,
-    `transcribed` those of which the subtitles are a transcript; `vanished` are files that are gone, `pruned` says
-    whether their clips were taken out.
+    `problems` lists files of this run of which some stream could not be read, files of which some window could not, in
+    this run or before, and files that went out of reach before they were read, whose clips are kept; `not_retried` are
+    those files, and the `unreadable` ones, that failed in an earlier run and have not changed since; `cut` are files
+    of this run of which the encoder hears the beginning alone, `transcribed` those of which the subtitles are a
+    transcript; `vanished` are files that are gone, `pruned` says whether their clips were taken out.
     """
 
     new: list[str] = field(default_factory=list)
@@ -113,12 +115,29 @@ def _reraise(error: OSError) -> None:
     raise error
 
 
-def _look(path: str, subtitle: str | None) -> MediaFile:
-    """What is noted of a file before it is read; without a hash, and with the reason, if it cannot be looked at."""
+def _look(path: str, subtitle: str | None) -> tuple[MediaFile, bool]:
+    """What is noted of a file before it is read; without a hash, and with the reason, if it cannot be looked at. And
+    whether it is out of reach, so that nobody knows what it holds now."""
     try:
-        return MediaFile(path, *clip_stat(path, subtitle), clip_sha256(path, subtitle))
+        return MediaFile(path, *clip_stat(path, subtitle), clip_sha256(path, subtitle)), False
     except (OSError, ValueError) as error:
-        return MediaFile(path, 0, 0, "", str(error).removeprefix(f"{path}: "))
+        return _unseen(path, str(error).removeprefix(f"{path}: ")), isinstance(error, OSError)
+
+
+def _unseen(path: str, reason: str) -> MediaFile:
+    """What is noted of a file that cannot be looked at: as it has no hash, it is read as soon as it can be."""
+    return MediaFile(path, 0, 0, "", reason)
+
+
+def _is_out_of_reach(path: str) -> bool:
+    """Whether a file is gone, or where it lies cannot be reached, as with a drive that was taken away."""
+    try:
+        if stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe could take forever
+            with open(path, "rb") as file:
+                file.read(1)
+    except OSError:
+        return True
+    return False
 
 
 def default_workers(num_processes: int = 1) -> int:
@@ -152,7 +171,9 @@ class _Source:
     file: MediaFile | None = None
     num_read: int = 0
     num_new: int = 0
+    num_lost: int = 0
     is_begun: bool = False
+    is_kept: bool = False
     reasons: dict[str, list[str | None]] = field(default_factory=dict)
     problems: dict[str, list[str | None]] = field(default_factory=dict)
     is_cut: bool = False
@@ -199,13 +220,17 @@ class _Job:
 
 @dataclass
 class _Found:
-    """What reading tells of a window; `reason` says why it is no clip, `file` is what the file was before."""
+    """What reading tells of a window; `reason` says why it is no clip, `file` is what the file was before; `unheard`
+    why it has no transcript, which is no problem of the clip, as a later run tries again; `is_lost` says whether it
+    was out of reach."""
 
     file: MediaFile
     duration: float | None = None
     seconds: float | None = None
     problems: list[str] = field(default_factory=list)
     reason: str | None = None
+    unheard: str | None = None
+    is_lost: bool = False
     is_cut: bool = False
     is_transcribed: bool = False
 
@@ -231,12 +256,14 @@ class _Read:
     def count(self) -> None:
         """Add what was found to what is known of the file."""
         source, found = self.source, self.found
-        source.file = source.file or found.file
+        if source.file is None or (found.file.sha256 and not source.file.sha256):
+            source.file = found.file
         source.num_read += 1
+        source.num_lost += found.is_lost
         source.is_cut |= found.is_cut
         source.is_transcribed |= found.is_transcribed
         source.num_new += found.reason is None
-        for problem in found.problems:
+        for problem in [*found.problems, *([] if found.unheard is None else [found.unheard])]:
             source.problems.setdefault(problem, []).append(self.span)
         if found.reason is not None:
             source.reasons.setdefault(found.reason, []).append(self.span)
@@ -253,8 +280,9 @@ class _Looked:
     def __init__(self):
         self.lock = Lock()
         self.file: MediaFile | None = None
-        self.is_listened = self.is_measured = False
+        self.is_lost = self.is_listened = self.is_measured = False
         self.transcript: str | None = None
+        self.unheard: str | None = None
         self.seconds: float | None = None
 
 
@@ -269,14 +297,18 @@ class _Reader:
         """Read a window: what is told of it, and the clip, if it is one."""
         path, looked = job.path, self._of(job.path)
         with looked.lock:
-            looked.file = looked.file or _look(path, job.subtitle)
-        found = _Found(looked.file, reason=looked.file.reason)
+            if looked.file is None:
+                looked.file, looked.is_lost = _look(path, job.subtitle)
+        found = _Found(looked.file, reason=looked.file.reason, is_lost=looked.is_lost)
         if found.reason is not None:
             return found, None
         words = job.subtitle
         if words is None:
             words = self._transcript(path, looked)
-            found.is_transcribed = words is not None
+            found.is_transcribed, found.unheard = words is not None, looked.unheard
+            if looked.unheard is not None and self.on_error == "raise":
+                found.reason = looked.unheard
+                return found, None
         options = {"window": job.window, "subtitle": words}
         options = {name: value for name, value in options.items() if value is not None}
         try:
@@ -288,6 +320,9 @@ class _Reader:
                 raise ValueError("; ".join(problems) or _NOTHING)
         except (OSError, ValueError) as error:
             found.reason = str(error).removeprefix(f"{path}: ")
+            found.is_lost = isinstance(error, FileNotFoundError) or _is_out_of_reach(path)
+            if found.is_lost:
+                found.file = _unseen(path, found.reason)
             return found, None
         found.duration, found.problems = clip.duration, problems
         seconds = clip.contents.seconds if clip.contents is not None else None
@@ -318,7 +353,10 @@ class _Reader:
         with looked.lock:
             if not looked.is_listened:
                 looked.is_listened = True
-                looked.transcript = self.speech.of(path, looked.file.sha256, self.processor.limits)
+                try:
+                    looked.transcript = self.speech.of(path, looked.file.sha256, self.processor.limits)
+                except SpeechError as error:
+                    looked.unheard = str(error)
             return looked.transcript
 
 
@@ -378,8 +416,10 @@ def _plan(
         touched.clear()
 
     for path in files:
+        if path in (known.gone or ()) and path in known.clips and not retry:
+            continue  # a list names it, and its drive may be away: reported as vanished, and its clips are kept
         file = known.files.get(path)
-        if file is not None and not file.sha256 and not retry and _look(path, subtitles.get(path)) == file:
+        if file is not None and not file.sha256 and not retry and _look(path, subtitles.get(path))[0] == file:
             report.unreadable.append(file)  # a link that leads nowhere, a pipe: reading it would say the same
             continue
         mtime_ns = None if file is None else unchanged_since(path, file, subtitles.get(path))
@@ -460,6 +500,9 @@ def _sources(
 def _note(writer: GalleryWriter, known: Known, source: _Source, put: set[str]) -> MediaFile | None:
     """Bring what the gallery knows of a file up to date, after the clips `put`; `None` if that is no news."""
     is_first, file = not source.is_begun, source.file
+    source.is_kept = source.num_lost == source.num_read and source.path in known.clips
+    if source.is_kept:
+        return None  # what it holds now is not known: only pruning takes out clips of which the file is gone
     if is_first:
         source.is_begun = True
         # What was embedded before is no longer what the file holds, or is cut otherwise now.
@@ -471,6 +514,8 @@ def _note(writer: GalleryWriter, known: Known, source: _Source, put: set[str]) -
     failures = {reason: spans for reason, spans in source.reasons.items() if reason != _NOTHING}
     if not source.num_clips and file.reason is None:
         source.file = file = replace(file, reason="; ".join(source.told(source.reasons)))
+    elif source.num_clips and source.num_lost:
+        source.file = file = replace(file, reason=UNFINISHED)  # it went away meanwhile: a later run goes on
     elif source.num_clips and failures:
         source.file = file = replace(file, reason=PARTLY + "; ".join(source.told(failures)))
     return file
@@ -478,6 +523,11 @@ def _note(writer: GalleryWriter, known: Known, source: _Source, put: set[str]) -
 
 def _tell(source: _Source, report: IndexReport) -> None:
     """Report a file that is finished."""
+    if source.is_kept:
+        report.unchanged.append(source.path)
+        told = (reason.rstrip(".") for reason in source.reasons)
+        report.problems[source.path] = [f"out of reach now, its clips are kept: {'; '.join(told)}"]
+        return
     if not source.num_clips:
         report.unreadable.append(source.file)
         return

@@ -8,6 +8,7 @@ file. Other columns are an error unless they are to be ignored: nothing that som
 import csv
 import json
 import os
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,6 @@ def _read_csv(path: Path, choose: Callable[[Iterable[str]], list[str]]) -> Itera
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
-            if repeated := sorted({name for name in header if header.count(name) > 1}):
-                raise ValueError(f"{path}, line 1: the columns {repeated} are there more than once.")
             names = choose(header)
             for row in reader:
                 if not row:
@@ -145,12 +144,14 @@ def read_list(path: str | os.PathLike, ignored: Collection[str] = ()) -> dict[st
 
     def choose(names: Iterable[str]) -> list[str]:
         names = [name for name in names if name not in ignored]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"{path}: the columns {repeated} are there more than once. Give each its own name.")
         paths = [name for name in _PATHS if name in names]
         if len(paths) != 1:
             got = f"got {names}" if names else "there is none"
             raise ValueError(f"{path} must have one column `path`, or `video`, that names the files; {got}.")
         if unknown := [name for name in names if name not in (*paths, _SUBTITLE)]:
-            flags = " ".join(f"--ignore {name}" for name in unknown)
+            flags = " ".join(f"--ignore {shlex.quote(name)}" for name in unknown)  # one may have no name
             raise ValueError(
                 f"{path}: nothing is known to do with the columns {unknown}; known are `path` or `video`, and "
                 f"`subtitle`. Leave the others out by {flags}."

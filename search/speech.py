@@ -27,6 +27,7 @@ from modeling_scalar.processing_scalar import read_subtitle_of
 _LONG = 120.0  # seconds of sound that are heard at once: so long it can take until Ctrl-C is obeyed
 _SHORT = 30.0  # the same for models that tell no times: what they hear has those of the whole
 _CUE, _PAUSE = 6.0, 1.0  # words are shown together up to so many seconds, and up to such a pause
+_LEAST = SAMPLING_RATE // 10  # samples: models with convolutions can hear nothing shorter than some of these
 _SILENT = 1e-4  # the loudest sample of what nobody hears; in silence some models make words up
 _MACHINE = "made by machine: "
 
@@ -53,6 +54,10 @@ def write_transcript(path: Path, cues: Sequence[Cue], model: str, language: str 
         stop = max(cue.stop, cue.start + 0.001)
         lines += [f"{_time(cue.start)} --> {_time(stop)}", html.escape(cue.text, quote=False), ""]
     write_whole(path, lambda file: file.write("\n".join(lines).encode("utf-8", "replace")))
+
+
+class SpeechError(ValueError):
+    """A recogniser failed with some sound."""
 
 
 class SpeechRecognizer:
@@ -102,6 +107,9 @@ class SpeechRecognizer:
 
         Returns:
             The words, and the language where the model tells it.
+
+        Raises:
+            SpeechError: the model failed.
         """
         seconds = len(waveform) / SAMPLING_RATE
         if not len(waveform) or np.abs(waveform).max() < _SILENT:
@@ -111,8 +119,12 @@ class SpeechRecognizer:
             options = {"return_timestamps": True, "return_language": True}
         elif self.kind == "ctc":
             options = {"return_timestamps": "word", "chunk_length_s": 30, "stride_length_s": 5}
-        with self._lock:
-            heard = self.hear({"raw": waveform, "sampling_rate": SAMPLING_RATE}, **options)
+        waveform = np.pad(waveform, (0, max(0, _LEAST - len(waveform))))
+        try:
+            with self._lock:
+                heard = self.hear({"raw": waveform, "sampling_rate": SAMPLING_RATE}, **options)
+        except Exception as error:  # a model of anybody, which may fail in any way
+            raise SpeechError(f"{self.name} could not hear the words: {type(error).__name__}: {error}") from error
         chunks = heard.get("chunks") or [{"text": heard["text"], "timestamp": (0.0, seconds)}]
         cues, languages = [], Counter()
         for chunk in chunks:
@@ -166,6 +178,7 @@ class Speech(Transcripts):
             The path of the transcript; `None` where there are subtitles, no sound, or no words in it.
 
         Raises:
+            SpeechError: the recogniser failed.
             OSError: it cannot be written.
         """
         if self.has_words(sha256) is None and self.recognizer is not None:
@@ -204,4 +217,4 @@ class Speech(Transcripts):
             start += length
 
 
-__all__ = ["Cue", "Speech", "SpeechRecognizer", "write_transcript"]
+__all__ = ["Cue", "Speech", "SpeechError", "SpeechRecognizer", "write_transcript"]

@@ -5,6 +5,7 @@ too many.
 """
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import NoReturn
@@ -29,8 +30,11 @@ def watch(
     """
     Pass on files that are new or have changed, once they look the same twice, until something is raised.
 
+    A look that fails is skipped, and nothing counts as gone in it: folders are renamed and drives taken away while
+    they are looked at. Where looks go on failing, that is told once on stderr.
+
     Args:
-        find (`Callable`): lists the files that there are.
+        find (`Callable`): lists the files that there are; an `OSError` is a look that fails.
         update (`Callable`): called with the files to look at, at first all of them, even if there are none, and with
             those that are gone since it was called before.
         interval (`float`): seconds from one look to the next; a file that changes all the time is never passed on.
@@ -38,9 +42,17 @@ def watch(
     """
     before: dict[str, tuple[int, int] | None] = {}
     done: dict[str, tuple[int, int] | None] = {}
-    looks, gone = 0, []
+    looks, failures, gone = 0, 0, []
     while True:
-        now = {path: _stat(path) for path in find()}
+        try:
+            now = {path: _stat(path) for path in find()}
+        except OSError as error:
+            failures += 1
+            if failures == 2:  # one is nothing to worry about
+                print(f"Cannot look now: {error} Nothing counts as gone meanwhile; trying again.", file=sys.stderr)
+            time.sleep(interval)
+            continue
+        failures = 0
         settled = [path for path, stat in now.items() if path in before and before[path] == stat]
         ready = [path for path in settled if path not in done or done[path] != now[path]]
         lost = [path for path in done if path not in now and path not in before and not os.path.exists(path)]

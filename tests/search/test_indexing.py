@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import random
@@ -458,12 +459,82 @@ def test_hashing_touched_files_is_kept_in_batches(folder, monkeypatch):
     assert [known[path].mtime_ns == os.stat(path).st_mtime_ns for path in sorted(known)] == [True, True, False]
 
 
-def test_a_file_that_disappears_while_it_is_looked_at_is_unreadable(folder):
+def again(folder, files, processor=None, **options):
+    """Index files that may be gone, as a list names them; returns (report, gallery)."""
+    with GalleryWriter(folder.parent / "gallery", "float32") as writer:
+        report = index_files(files, writer, FakeModel(), processor or FakeProcessor(), **options)
+    return report, Gallery.open(folder.parent / "gallery")
+
+
+def test_clips_of_files_that_a_list_names_and_that_are_gone_are_kept_until_pruned(folder):
     run(folder)
     files = find_files([folder])
+    folder.rename(folder.parent / "unmounted")
+    before = Gallery.open(folder.parent / "gallery").files
+    report, gallery = again(folder, files)
+    assert report.vanished == files == gallery.clip_ids and gallery.files == before
+    assert not (report.unreadable or report.unchanged or report.problems)
+    with pytest.raises(ValueError, match="No such file"):
+        again(folder, files, on_error="raise")
+    (folder.parent / "unmounted").rename(folder)
+    report, gallery = again(folder, files)
+    assert report.unchanged == files and not report.vanished
+    folder.rename(folder.parent / "unmounted")
+    report, gallery = again(folder, files, prune=True)
+    assert report.vanished == files and report.pruned and len(gallery) == 0
+
+
+@pytest.mark.parametrize("when", ["before it is hashed", "after it is hashed"])
+def test_a_file_that_disappears_between_two_looks_keeps_its_clip(folder, monkeypatch, when):
+    run(folder)
+    path = folder / "1.mp4"
+    touch_later(path)
+    path.write_text("7 video audio")
+    files, processor = find_files([folder]), FakeProcessor()
+    known = Gallery.open(folder.parent / "gallery").files[str(path)]
+    if when == "after it is hashed":
+        read = processor.read_clip
+
+        def read_clip(name, **options):
+            if name == str(path):
+                path.unlink()
+                raise ValueError(f"{name}: sound: the decoder ended")
+            return read(name, **options)
+
+        monkeypatch.setattr(processor, "read_clip", read_clip)
+    else:
+
+        def look(name, subtitle):
+            raise OSError(errno.ESTALE, "Stale file handle", name)
+
+        monkeypatch.setattr("search.indexing.clip_sha256", look)
+    report, gallery = again(folder, files, processor)
+    assert len(gallery) == 3 and names(report.unchanged) == ["0.mp4", "2.mp4", "1.mp4"] and not report.unreadable
+    assert "out of reach now, its clips are kept" in report.problems[str(path)][0]
+    assert gallery.files[str(path)] == known  # so that it is read when it is back
+    monkeypatch.undo()
+    path.write_text("7 video audio")
+    assert names(again(folder, files)[0].changed) == ["1.mp4"]
+
+
+def test_a_file_that_is_there_but_broken_now_loses_its_old_clip(folder):
+    run(folder)
+    (folder / "0.mp4").write_text("0")
     (folder / "1.mp4").unlink()
-    with GalleryWriter(folder.parent / "gallery") as writer:
-        report = index_files(files, writer, FakeModel(), FakeProcessor())
-    gallery = Gallery.open(folder.parent / "gallery")
-    assert names(report.vanished) == ["1.mp4"] and names(file.path for file in report.unreadable) == ["1.mp4"]
-    assert len(gallery) == 2
+    (folder / "1.mp4").mkdir()
+    report, gallery = again(folder, [str(folder / "0.mp4"), str(folder / "1.mp4")])
+    assert names(gallery.clip_ids) == ["2.mp4"] and len(report.unreadable) == 2
+
+
+def test_a_new_file_that_went_away_while_it_was_read_is_read_when_it_is_back(folder, monkeypatch):
+    path, processor = folder / "1.mp4", FakeProcessor()
+    files, stat = find_files([folder]), path.stat()
+
+    def read_clip(name, **options):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", name)
+
+    monkeypatch.setattr(processor, "read_clip", read_clip)
+    report, gallery = again(folder, files, processor)
+    assert len(report.unreadable) == 3 and len(gallery) == 0
+    report, gallery = again(folder, files)
+    assert len(report.new) == 3 and path.stat() == stat

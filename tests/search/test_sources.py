@@ -88,7 +88,9 @@ def test_a_list_is_told_from_media_and_folders_by_its_name_and_what_it_holds(tmp
         ("a.csv", "", "must have one column `path`, or `video`, that names the files; there is none"),
         ("a.csv", "file,subtitle\nx.mp4,\n", r"must have one column `path`.*got \['file', 'subtitle'\]"),
         ("a.csv", "path,video\nx,y\n", r"must have one column.*got \['path', 'video'\]"),
-        ("a.csv", "path,path\nx,y\n", r"line 1: the columns \['path'\] are there more than once"),
+        ("a.csv", "path,path\nx,y\n", r": the columns \['path'\] are there more than once"),
+        ("a.csv", ",path\n0,x\n", r"the columns \[''\].*--ignore ''\."),
+        ("a.csv", "path,two words\nx,y\n", "--ignore 'two words'"),
         ("a.csv", "path,id\nx,y\n", r"the columns \['id'\].*--ignore id"),
         ("a.csv", "path,subtitle\nx.mp4,well, well\n", "line 2: expected 2 cells, as line 1 has, got 3"),
         ("a.csv", 'path,subtitle\nx.mp4,"a\nb"\n,c\n', "line 4, column `path`: expected the path of a file, got ''"),
@@ -122,9 +124,18 @@ def test_several_data_sets_in_one_and_damaged_ones_are_named(tmp_path):
         read_list(tmp_path / "set")
 
 
+@pytest.mark.parametrize("names", [["path", "path"], ["path", "subtitle", "subtitle"], ["path", "id", "id"]])
+def test_columns_of_a_parquet_file_that_are_there_twice_are_told_unless_they_are_ignored(tmp_path, names):
+    pa.parquet.write_table(pa.table([pa.array(["x.mp4"])] * len(names), names=names), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=rf"a\.parquet: the columns \['{names[-1]}'\] are there more than once"):
+        read_list(tmp_path / "a.parquet")
+    if names[-1] != "path":
+        assert len(read_list(tmp_path / "a.parquet", names[-1:])) == 1
+
+
 def test_columns_that_are_to_be_ignored_are(tmp_path):
-    (tmp_path / "a.csv").write_text("id,path,mood\n1,x.mp4,good\n")
-    assert len(read_list(tmp_path / "a.csv", ["id", "mood"])) == 1
+    (tmp_path / "a.csv").write_text("id,path,mood,\n1,x.mp4,good,\n")
+    assert len(read_list(tmp_path / "a.csv", ["id", "mood", ""])) == 1
 
 
 def test_two_lists_that_disagree_are_named(tmp_path):

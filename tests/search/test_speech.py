@@ -103,6 +103,12 @@ def test_what_recognises_no_speech_is_told(tiny_model_dir):
         SpeechRecognizer(str(tiny_model_dir))
 
 
+@pytest.mark.parametrize("num_samples", [1, 320, 399])
+def test_sound_of_a_few_samples_is_heard(speech_model, num_samples):
+    cues, _ = SpeechRecognizer(str(speech_model), "tiny")(NOISE[:num_samples])
+    assert all(0 <= cue.start <= cue.stop <= num_samples / SAMPLING_RATE for cue in cues)
+
+
 def heard_by(kind, answer):
     """A recogniser that hears `answer`."""
     recognizer = SpeechRecognizer.__new__(SpeechRecognizer)
@@ -179,6 +185,27 @@ def run(videos, model, processor, recognizer, segment=None):
     gallery = Gallery.open(videos.parent / "gallery")
     names = [name.rsplit("/")[-1] for name in gallery.clip_ids]
     return report, dict(zip(names, gallery.modality_mask[:, 2].tolist(), strict=True))
+
+
+def test_a_recogniser_that_fails_is_told_of_its_file_and_asked_again(videos, tiny_model, tiny_processor):
+    for name in ("silent.mp4", "with subtitles.mp4"):
+        (videos / name).unlink()
+
+    def fail(_):
+        raise RuntimeError("Kernel size can't be greater than actual input size")
+
+    for _ in range(2):
+        recognizer = heard_by("whisper", fail)
+        report, words = run(videos, tiny_model, tiny_processor, recognizer)
+        assert words == {"said.mp4": False}
+        ((path, (told,)),) = report.problems.items()
+        assert path.endswith("said.mp4") and not report.unreadable and len(recognizer.calls) == 1
+        assert told.startswith("fake/model could not hear the words: RuntimeError: Kernel size")
+    with pytest.raises(ValueError, match="said.mp4: fake/model could not hear"):
+        with GalleryWriter(videos.parent / "gallery") as writer:
+            files = find_files([videos])
+            index_files(files, writer, tiny_model, tiny_processor, recognizer=recognizer, on_error="raise")
+    assert run(videos, tiny_model, tiny_processor, heard_by("whisper", HELLO))[1]["said.mp4"]
 
 
 HELLO = {"text": "", "chunks": [{"text": "hello", "timestamp": (1.0, 2.0), "language": "english"}]}

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from gallery.gallery import Gallery, GalleryWriter
-from search.indexing import IndexReport
+from search.indexing import IndexReport, find_files
 from search.watching import watch
 from tests.search.test_main import FakeModel, place, run  # noqa: F401
 
@@ -74,6 +74,26 @@ def test_files_that_are_gone_are_told_at_the_next_update(tmp_path, monkeypatch):
         watch(lambda: map(str, tmp_path.glob("*.mp4")), lambda *given: told.append(given), 1)
     assert [gone for _, gone in told] == [[], [str(tmp_path / "a.mp4")]]
     assert told[1][0] == [str(tmp_path / "c.mp4")]
+
+
+def test_a_look_that_fails_is_skipped_and_nothing_is_gone_in_it(tmp_path, monkeypatch, capsys):
+    folder, away = tmp_path / "clips", tmp_path / "away"
+    folder.mkdir()
+    (folder / "a.mp4").touch()
+    told, real = [], str(folder / "a.mp4")
+    leave, come = (lambda: folder.rename(away)), (lambda: away.rename(folder))
+    steps = iter([nothing, leave, nothing, nothing, come, nothing, leave, come, nothing, (folder / "a.mp4").unlink])
+
+    def sleep(_):
+        if len(told) == 2:
+            raise KeyboardInterrupt
+        next(steps, nothing)()
+
+    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep))
+    with pytest.raises(KeyboardInterrupt):
+        watch(lambda: find_files([folder]), lambda *given: told.append(given), 1, is_pruned=True)
+    assert told == [([real], []), ([], [real])] and next(steps, None) is None
+    assert capsys.readouterr().err.count("Cannot look now: There is no file or folder") == 1
 
 
 @pytest.mark.parametrize("is_pruned", [False, True])

@@ -203,3 +203,26 @@ def test_after_a_loss_a_file_of_which_windows_failed_is_embedded_again(tmp_path)
     sorted((tmp_path / "gallery" / "clips").glob("*.arrow"))[-1].write_bytes(b"damaged")
     repair(tmp_path / "gallery")
     assert not Gallery.open(tmp_path / "gallery").files  # of the other nothing tells which windows it had
+
+
+def test_windows_that_are_out_of_reach_keep_what_is_known_and_are_read_later(place, monkeypatch):
+    run(place)
+    known = set(Gallery.open(place / "gallery").clip_ids)
+    write_talk(place, 8)  # all of it is to be read again
+    away, read = set(range(8)), Lines.read_clip
+
+    def read_clip(self, path, *, window=(0, None), **options):
+        if path.endswith("talk.mp4") and window[0] // SECONDS in away:
+            raise FileNotFoundError(f"{path}: No such file")
+        return read(self, path, window=window, **options)
+
+    monkeypatch.setattr(Lines, "read_clip", read_clip)
+    for batch_size in (3, 8):
+        report, gallery, _ = run(place, batch_size=batch_size)
+        assert set(gallery.clip_ids) == known and len(report.unchanged) == 2 and not report.unreadable
+    away -= {3, 4}
+    report, gallery, seen = run(place, batch_size=2)
+    assert seen == [3, 4] and len(gallery) == 3 and names(report.problems) == ["talk.mp4"]
+    away.clear()
+    report, gallery, seen = run(place)
+    assert sorted(seen) == [0, 1, 2, 5, 6, 7] and len(gallery) == 9 and not report.problems
