@@ -65,8 +65,9 @@ class Point:
     A clip as the engine holds it.
 
     Args:
-        payload (`dict`): `clip_id`, `has`, `path`, `part`, and where they are known `seconds`, how long it lasts, and
-            `changed`, when its file was changed, in microseconds from 1970.
+        payload (`dict`): `clip_id`, `has`, `path`, `part`, and where they are known `seconds`, how long it lasts, to
+            the microsecond, and `changed`, when its file was changed, in microseconds from 1970. Engines give a number
+            of more than 15 digits back as one near it.
         modality_embeds (`np.ndarray` of shape `(3, D)`): as stored, zero where absent.
         place (`int`): clips of equal scores stand in the order of their places.
     """
@@ -109,8 +110,8 @@ class About:
     detail: int = DETAIL
 
     def told(self) -> dict[str, Any]:
-        """As it stands in the metadata of a collection."""
-        return {"scalar": {"format": FORMAT} | vars(self)}
+        """As it stands in the metadata of a collection; that of the gallery as a text, as engines round numbers."""
+        return {"scalar": {"format": FORMAT} | vars(self) | {"metadata": json.dumps(self.metadata)}}
 
     def differences(self, other: "About") -> list[str]:
         """What keeps two from lying in one collection."""
@@ -229,7 +230,9 @@ class Collection:
                 )
             told = (self._ask(self.client.get_collection).config.metadata or {}).get("scalar")
             try:
-                about = About(told["dim"], told["dtype"], dict(told["metadata"]), told["detail"])
+                metadata = told["metadata"]  # which earlier versions wrote as it is
+                metadata = json.loads(metadata) if isinstance(metadata, str) else metadata
+                about = About(told["dim"], told["dtype"], dict(metadata), told["detail"])
                 numbers = all(type(number) is int and number > 0 for number in (about.dim, about.detail))
                 known = told["format"] == FORMAT and numbers and bool(precision_of(about.dtype))
             except (TypeError, KeyError, ValueError):

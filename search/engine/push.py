@@ -55,7 +55,7 @@ def points_of(gallery: Gallery, part: str) -> Iterator[Point]:
                 "part": part,
             }
             if not np.isnan(seconds[row]):
-                payload["seconds"] = float(seconds[row])
+                payload["seconds"] = round(float(seconds[row]), 6)  # a last window may have 17 digits
             if changed[row] >= 0:
                 payload["changed"] = (
                     int(changed[row]) // 1000

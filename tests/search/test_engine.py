@@ -276,6 +276,27 @@ def test_a_second_push_writes_nothing(tmp_path, collection, monkeypatch):
     assert contents(collection) == before and len(before) == len(collection) == 50
 
 
+def test_lengths_and_calibrations_of_many_digits_come_back_as_they_were(tmp_path, collection, monkeypatch):
+    """The engine reads 10.598999000000049 as 10.598999000000047."""
+    monkeypatch.setattr(collection_module, "_PAUSES", (0, 0, 0))
+    names, embeds, mask = make_clips(60)
+    seconds = [(30 * number + 10.599 + 0.001 * number) - 30 * number for number in range(60)]
+    scales = np.random.default_rng(0).uniform(0.5, 2, 3).tolist()
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.metadata = MADE_BY | {"score_options": {"modality_scale": scales, "modality_offset": [0.1, 0.1, 1 / 3]}}
+        writer.put_clips(names, embeds, mask, seconds=seconds)
+        writer.commit()
+        gallery = writer.gallery()
+    push(gallery, collection)
+    collection._about = None
+    told = collection.client.get_collection(collection.name).config.metadata["scalar"]["metadata"]
+    assert isinstance(told, str)  # in which no number is rounded
+    assert collection.about().metadata["score_options"] == gallery.metadata["score_options"]
+    assert len(collection.fetch([point_id("", name) for name in names])) == 60
+    collection.describe = None
+    assert push(gallery, collection) == PushReport(unchanged=60)
+
+
 def test_a_push_follows_what_grows_changes_and_goes(tmp_path, either):
     names, embeds, mask = make_clips(40)
     gallery = write(tmp_path / "gallery", (names[:30], embeds[:30], mask[:30]))
