@@ -49,7 +49,7 @@ _NAMES = uuid.UUID("6f6a1e39-6c52-5c0e-9d6f-8a2f6f9d1b51")  # of points: a name 
 _INDEXED = {"has": "keyword", "path": "keyword", "part": "keyword", "seconds": "float", "changed": "integer"}
 _SCROLLED = 4096
 _FETCHED_AT_ONCE = 512
-_BYTES_AT_ONCE = 8_000_000  # of vectors in a request: in JSON three times as many, of 32 MB that it may have
+_NUMBERS_AT_ONCE = 600_000  # of vectors in a request: in JSON at most 25 bytes each, of 32 MB that it may have
 _OVERSAMPLING = 4.0
 _WIDTH = 512  # of the search in an index: entries that are kept in view
 _TIMEOUT = 60
@@ -316,7 +316,8 @@ class Collection:
         """How many points are written by one call."""
         about = self.about()
         rows = (about.detail + 1) * (about.detail + 2)  # with those for scores below 0; and the clip's vectors
-        return int(np.clip(_BYTES_AT_ONCE // (4 * about.dim * (rows + len(MODALITIES))), 1, 256))
+        numbers = (about.dim + 1) * rows + about.dim * len(MODALITIES)
+        return int(np.clip(_NUMBERS_AT_ONCE // numbers, 1, 256))
 
     def put(self, points: Sequence[Point]) -> None:
         """Write clips; each is replaced as a whole."""

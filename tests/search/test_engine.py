@@ -297,6 +297,20 @@ def test_lengths_and_calibrations_of_many_digits_come_back_as_they_were(tmp_path
     assert push(gallery, collection) == PushReport(unchanged=60)
 
 
+def test_a_request_is_half_of_what_an_engine_takes_at_most(tmp_path, new_collection):
+    options = {"modality_scale": [0.7, 1.0, 1.3], "modality_offset": [-2.1, -2.3, -2.0]}
+    for dim, dtype in ((64, "float32"), (768, "float32"), (768, "float16")):
+        with GalleryWriter(tmp_path / f"{dim}{dtype}", dtype) as writer:
+            writer.metadata = MADE_BY | {"score_options": options}
+            writer.put_clips(["/clips/a.mp4"], make_clips(7, dim=dim)[1][6:], torch.ones(1, 3).bool())
+            writer.commit()
+            gallery = writer.gallery()
+        collection, sent = new_collection("local mode"), []
+        collection.client.upsert = lambda name, points, wait, sent=sent: sent.extend(points)
+        push(gallery, collection)
+        assert 1 < collection.points_at_once * len(sent[0].model_dump_json()) <= 16e6
+
+
 def test_a_push_follows_what_grows_changes_and_goes(tmp_path, either):
     names, embeds, mask = make_clips(40)
     gallery = write(tmp_path / "gallery", (names[:30], embeds[:30], mask[:30]))
