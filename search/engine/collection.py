@@ -120,7 +120,9 @@ class About:
             {key: value for key, value in (about.get("score_options") or {}).items() if key != "query_temperature"}
             for about in (mine, others)
         ]
-        found = [name for name in ("dim", "dtype", "fingerprint", "segment") if mine.get(name) != others.get(name)]
+        names = ["dim", "dtype", "fingerprint", "segment"]
+        names += [] if mine.get("fingerprint") else ["model"]  # of which nothing else is known
+        found = [name for name in names if mine.get(name) != others.get(name)]
         return found + (["score_options"] if scores[0] != scores[1] else [])
 
 

@@ -401,6 +401,15 @@ def test_vectors_that_cannot_be_compared_are_refused(tmp_path, new_collection):
     assert "date" not in EngineGallery(collection, "it").metadata
 
 
+def test_models_without_a_fingerprint_are_told_apart_by_their_names(tmp_path, new_collection):
+    collection, unknown = new_collection("local mode"), {"fingerprint": None}
+    push(made_gallery(tmp_path / "a", "random", 5, metadata=unknown), collection)
+    assert push(made_gallery(tmp_path / "b", "random", 5, metadata=unknown), collection, "same").new == 5
+    other = made_gallery(tmp_path / "other", "random", 5, metadata=unknown | {"model": "other"})
+    with pytest.raises(ValueError, match="differ from those of .* in model. They cannot be compared"):
+        push(other, collection, "other")
+
+
 def test_parts_of_a_collection_are_pushed_one_by_one_and_searched_as_one(tmp_path, collection):
     names, embeds, mask = make_clips(60)
     halves = [write(tmp_path / f"{n}", (names[n::2], embeds[n::2], mask[n::2])) for n in (0, 1)]
