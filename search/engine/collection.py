@@ -21,7 +21,7 @@ import torch
 
 from gallery.bounds import DETAIL, bound_vectors, stored_bounds
 from gallery.columns import precision_of, to_utf8
-from gallery.filters import Filter
+from gallery.filters import DATE, DURATION, Filter
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import MIN_NORM
 
@@ -47,6 +47,7 @@ MIN_CLIP_NORM = MIN_NORM[torch.float32]
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _NAMES = uuid.UUID("6f6a1e39-6c52-5c0e-9d6f-8a2f6f9d1b51")  # of points: a name always gives the same
 _INDEXED = {"has": "keyword", "path": "keyword", "part": "keyword", "seconds": "float", "changed": "integer"}
+_UNKNOWN = {"seconds": DURATION, "changed": DATE}
 _SCROLLED = 4096
 _FETCHED_AT_ONCE = 512
 _NUMBERS_AT_ONCE = 600_000  # of vectors in a request: in JSON at most 25 bytes each, of 32 MB that it may have
@@ -432,6 +433,24 @@ def _is_any(name: str, values: Sequence[str]) -> models.FieldCondition:
     return models.FieldCondition(key=name, match=models.MatchAny(any=list(values)))
 
 
+def _having(wanted: Filter) -> models.Filter:
+    return models.Filter(
+        must=[_is_any("has", [name]) for name in wanted.has],
+        must_not=[_is_any("has", [name]) for name in wanted.lacks],
+    )
+
+
+def _between(wanted: Filter) -> dict[str, models.FieldCondition]:
+    """What is asked for of the numbers of a clip, which may be unknown."""
+    ranges = {}
+    if wanted.min_duration is not None or wanted.max_duration is not None:
+        ranges["seconds"] = models.Range(gte=wanted.min_duration, lte=wanted.max_duration)
+    if wanted.after is not None or wanted.before is not None:
+        first, last = (moment and (moment - _EPOCH) // _MICROSECOND for moment in (wanted.after, wanted.before))
+        ranges["changed"] = models.Range(gte=first, lt=last)
+    return {name: models.FieldCondition(key=name, range=between) for name, between in ranges.items()}
+
+
 def condition_of(wanted: Filter | None, modalities: Sequence[str]) -> models.Filter | None:
     """
     Say to the engine which clips may be found: what a filter asks for, and that a clip has something to look at.
@@ -446,15 +465,21 @@ def condition_of(wanted: Filter | None, modalities: Sequence[str]) -> models.Fil
         raise ValueError(
             "A vector engine knows no patterns of paths. Leave them away, or search the gallery in its folder."
         )
-    must += [_is_any("has", [name]) for name in wanted.has]
-    if wanted.min_duration is not None or wanted.max_duration is not None:
-        between = models.Range(gte=wanted.min_duration, lte=wanted.max_duration)
-        must.append(models.FieldCondition(key="seconds", range=between))
-    if wanted.after is not None or wanted.before is not None:
-        first, last = (moment and (moment - _EPOCH) // _MICROSECOND for moment in (wanted.after, wanted.before))
-        must.append(models.FieldCondition(key="changed", range=models.Range(gte=first, lt=last)))
-    must_not = [_is_any("has", [name]) for name in wanted.lacks]
-    return models.Filter(must=must, must_not=must_not) if must or must_not else None
+    having = _having(wanted)
+    must += [*having.must, *_between(wanted).values()]
+    return models.Filter(must=must, must_not=having.must_not) if must or having.must_not else None
+
+
+def conditions_of_unknown(wanted: Filter) -> dict[str, models.Filter]:
+    """Which clips a filter leaves out only because what it asks for is not known of them, by what that is."""
+    having, between = _having(wanted), _between(wanted)
+    empty = {name: models.IsEmptyCondition(is_empty=models.PayloadField(key=name)) for name in between}
+    found = {}
+    for name in between:
+        others = [models.Filter(should=[between[other], empty[other]]) for other in between if other != name]
+        must = [*having.must, empty[name], *others]
+        found[_UNKNOWN[name]] = models.Filter(must=must, must_not=having.must_not)
+    return found
 
 
 __all__ = [
@@ -464,6 +489,7 @@ __all__ = [
     "Collection",
     "Point",
     "condition_of",
+    "conditions_of_unknown",
     "connect",
     "point_id",
 ]

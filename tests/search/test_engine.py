@@ -151,7 +151,8 @@ def test_filters_are_asked_of_the_engine(tmp_path, either):
         writer.put_clips(names, embeds, mask, seconds=seconds)
         day = 86_400 * 10**9
         times = [number * day + number % 3 * 999 for number in range(70)]  # a filter knows microseconds
-        writer.put_files([MediaFile(name, 1, t, "0" * 64) for name, t in zip(names, times, strict=True)])
+        files = [MediaFile(name, 1, t, "0" * 64) for name, t in zip(names, times, strict=True)]
+        writer.put_files(files[:33] + files[35:])
         writer.commit()
         gallery = writer.gallery()
     push(gallery, either)
@@ -163,10 +164,14 @@ def test_filters_are_asked_of_the_engine(tmp_path, either):
         Filter(after="1970-01-10", before="1970-02-20T12:00", has="video"),
         Filter(after="1970-01-10T00:00:00.000001"),
         Filter(min_duration=1000),
+        Filter(min_duration=1, max_duration=50, after="1970-01-10", lacks=("audio", "subtitle")),
+        Filter(max_duration=50, after="1970-01-10"),
     ):
         assert check_same(gallery, either, texts, k=8, allowed=wanted) == len(texts)
         told = EngineGallery(either, "it").search(texts[:1], 8, allowed=wanted)[0]
         assert told.num_allowed == gallery.allowed(wanted).num_clips
+        assert told.unknown == gallery.allowed(wanted).unknown
+    assert told.unknown == {"duration": 7, "date": 2}
     with pytest.raises(ValueError, match="no patterns of paths"):
         EngineGallery(either, "it").search(texts, 8, allowed=Filter(paths="holiday/**"))
 
