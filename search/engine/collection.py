@@ -129,11 +129,13 @@ class About:
 
 def _owned_by_others(folder: os.PathLike) -> bool:
     """Whether somebody else can write what is in a folder: the client would run what it finds there."""
-    for path in [folder, *(os.path.join(root, name) for root, _, names in os.walk(folder) for name in names)]:
-        if not os.path.exists(path):
-            continue
+    if not hasattr(os, "getuid") or not os.path.exists(folder):
+        return False
+    is_open = os.stat(folder).st_mode & 0o011  # else nobody else comes to what is in it, whatever its modes
+    inside = (os.path.join(root, name) for root, folders, files in os.walk(folder) for name in (*folders, *files))
+    for path in filter(os.path.exists, [folder, *inside]):
         status = os.stat(path)
-        if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o002):
+        if status.st_uid != os.getuid() or (is_open and status.st_mode & 0o022):
             return True
     return False
 
@@ -155,8 +157,10 @@ def connect(address: Address) -> QdrantClient:
     if _owned_by_others(address.folder):
         raise ValueError(
             f"Others can write to {address.folder}. The client of Qdrant runs code that it finds in such a folder, so "
-            "it is not opened. Copy it, and take the right to write to it from others."
+            "it is not opened. Copy it, and take the right to write to it from others: `chmod -R go-w`."
         )
+    # Where a group may write to what one makes, as is the default of some systems, it still must not enter.
+    address.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         return QdrantClient(path=str(address.folder), force_disable_check_same_thread=True)
     except RuntimeError as error:

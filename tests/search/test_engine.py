@@ -5,6 +5,7 @@ runs them against a server or a cluster.
 """
 
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -732,9 +733,19 @@ def test_a_folder_that_others_can_write_to_is_not_opened(tmp_path):
     with pytest.raises(FileNotFoundError, match="no collection 'clips'"):
         EngineGallery(collection, "it")
     collection.close()
-    (tmp_path / "engine" / "meta.json").chmod(0o666)
-    with pytest.raises(ValueError, match="Others can write to"):
-        connect(address)
+    (tmp_path / "engine" / "collection").mkdir()
+    folder, mask = tmp_path / "engine", os.umask(0o002)  # by which a group may write to what the client makes
+    try:
+        for name in ("", "collection", "meta.json"):
+            (folder / name).chmod(0o775)
+            with pytest.raises(ValueError, match="Others can write to"):
+                connect(address)
+            (folder / name).chmod(0o755)
+        shutil.rmtree(folder)
+        for _ in range(2):  # in a folder that nobody else can enter
+            connect(address).close()
+    finally:
+        os.umask(mask)
 
 
 def test_a_folder_that_another_process_uses_is_told(tmp_path):
