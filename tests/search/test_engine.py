@@ -152,6 +152,7 @@ def test_filters_are_asked_of_the_engine(tmp_path, either):
         writer.put_clips(names, embeds, mask, seconds=seconds)
         day = 86_400 * 10**9
         times = [number * day + number % 3 * 999 for number in range(70)]  # a filter knows microseconds
+        times[:3] = [-day, -day - 1, -1]
         files = [MediaFile(name, 1, t, "0" * 64) for name, t in zip(names, times, strict=True)]
         writer.put_files(files[:33] + files[35:])
         writer.commit()
@@ -165,6 +166,7 @@ def test_filters_are_asked_of_the_engine(tmp_path, either):
         Filter(after="1970-01-10", before="1970-02-20T12:00", has="video"),
         Filter(after="1970-01-10T00:00:00.000001"),
         Filter(min_duration=1000),
+        Filter(after="1969-12-31", before="1970-01-10"),
         Filter(min_duration=1, max_duration=50, after="1970-01-10", lacks=("audio", "subtitle")),
         Filter(max_duration=50, after="1970-01-10"),
     ):
