@@ -196,7 +196,7 @@ class Collection:
         self.client.close()
 
     def _ask(self, call: Callable[..., Answered], *args: Any, **options: Any) -> Answered:
-        """Call the engine, again where it does not answer: every call may be made twice."""
+        """Call the engine, again where it does not answer: every call but `create_collection` may be made twice."""
         for pause in (*_PAUSES, None):
             try:
                 with warnings.catch_warnings():
@@ -271,7 +271,13 @@ class Collection:
         options = {"shard_number": num_shards, "replication_factor": num_replicas}
         # Copies that must have a clip before it counts as written: so many that as many may be gone.
         options["write_consistency_factor"] = None if num_replicas is None else (num_replicas + 1) // 2
-        self._ask(self.client.create_collection, vectors, metadata=about.told(), on_disk_payload=True, **options)
+        try:
+            self._ask(self.client.create_collection, vectors, metadata=about.told(), on_disk_payload=True, **options)
+        except OSError:
+            if not self.exists():  # else a call made it that was not answered, or another process did
+                raise
+            self.about()
+            return
         try:
             self.about()
         except ValueError:

@@ -634,6 +634,25 @@ def test_an_engine_that_does_not_answer_is_asked_again(tmp_path, new_collection,
         len(collection)
 
 
+def test_a_collection_that_is_made_by_a_call_without_an_answer_is_used(tmp_path, new_collection, monkeypatch):
+    monkeypatch.setattr(collection_module, "_PAUSES", (0,))
+    collection = new_collection("local mode")
+    create, calls = collection.client.create_collection, []
+
+    def failing(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 1:
+            create(*arguments, **options)
+            raise ResponseHandlingException(TimeoutError("timed out"))
+        raise UnexpectedResponse(409, "Conflict", b"already exists", Headers())
+
+    monkeypatch.setattr(collection.client, "create_collection", failing)
+    assert push(made_gallery(tmp_path / "gallery", "random", 10), collection).new == 10 and len(calls) == 2
+    other = Collection(collection.client, "other")
+    with pytest.raises(OSError, match="409"):  # and there is none
+        push(made_gallery(tmp_path / "gallery", "random", 10), other)
+
+
 def test_a_key_is_in_no_message(tmp_path, new_collection, monkeypatch):
     monkeypatch.setenv("QDRANT_API_KEY", "very-secret")
     collection = new_collection("local mode")
