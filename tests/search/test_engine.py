@@ -449,6 +449,14 @@ def test_windows_come_back_with_their_files_each_once_if_asked(tmp_path, collect
         assert [hit.clip_id for hit in told] == [hit.clip_id for hit in known]
         assert [told.place_of(hit) for hit in told] == [known.place_of(hit) for hit in known]
     assert {told.place_of(hit).path for hit in told} == {"/clips/a.mp4", "/clips/b.mp4", "/clips/#t=5"}
+    sizes, search_vectors = [], asked.search_vectors
+    asked.search_vectors = lambda texts, k, *more, **options: (
+        sizes.append(k) or search_vectors(texts, k, *more, **options)
+    )
+    for k, wanted, expected in ((2, None, [2]), (3, Filter(has="subtitle"), [3]), (4, None, [4, 5])):
+        sizes.clear()
+        assert len(asked.search(text, k, per_file=True, allowed=wanted)[0]) <= k
+        assert sizes == expected  # and no more once there are no more hits
 
 
 def test_an_empty_gallery_cannot_be_pushed(tmp_path, new_collection):
