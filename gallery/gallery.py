@@ -899,10 +899,11 @@ class Gallery:
     ) -> list[Hits]:
         """Hits of so many files, or of all; `find` asks one query again, for so many hits among some clips."""
         if self.clips is None:  # they lie elsewhere, and none can be left out
-            sizes = [len(hits) for hits in found]
-            for place, size in enumerate(sizes):
-                while size < len(self) and len(found[place].best_of_files(k)) < k:
-                    size = min(4 * max(size, 1), len(self))
+            for place in range(len(found)):
+                size = k
+                # Fewer hits than were asked for are all that there are.
+                while len(found[place].best_of_files(k)) < k and len(found[place]) >= size < len(self):
+                    size = min(4 * size, len(self))
                     found[place] = find(place, size, allowed)
             return found
         # Not by ever more hits: a file may have any number of windows.

@@ -24,7 +24,7 @@ from modeling_scalar.aggregation_scalar import query_weights
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import CALIBRATION, WEIGHING, ScoreOptions
 
-from .collection import MIN_CLIP_NORM, Collection, Point, condition_of
+from .collection import MIN_CLIP_NORM, Collection, Point, condition_of, conditions_of_unknown
 
 _FIRST = 64  # entries that are read at first, and four for each hit
 _MOST = 16_384  # entries after which a query gives up
@@ -229,10 +229,12 @@ class EngineGallery(Gallery):
         where = condition_of(allowed, names)
         num_clips = len(self)
         num_allowed = num_clips if where is None else self.collection.count(where)
+        unknown = {} if allowed is None else conditions_of_unknown(allowed)
+        left_out = {name: count for name, them in unknown.items() if (count := self.collection.count(them))}
         results = []
         for text in text_embeds:
             best = find_best(self.collection, text, k, options, names, where)
-            about: dict[str, Any] = {"locate": _locating(best)}
+            about: dict[str, Any] = {"locate": _locating(best), "unknown": left_out}
             if not best.points:
                 about["reason"] = f"none of the {num_clips:,} clips in {self.path} fulfils what was asked for"
             results.append(EngineHits(_hits(best, text, options, seen), num_clips, best, num_allowed, **about))

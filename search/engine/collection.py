@@ -21,7 +21,7 @@ import torch
 
 from gallery.bounds import DETAIL, bound_vectors, stored_bounds
 from gallery.columns import precision_of, to_utf8
-from gallery.filters import Filter
+from gallery.filters import DATE, DURATION, Filter
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import MIN_NORM
 
@@ -47,9 +47,10 @@ MIN_CLIP_NORM = MIN_NORM[torch.float32]
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _NAMES = uuid.UUID("6f6a1e39-6c52-5c0e-9d6f-8a2f6f9d1b51")  # of points: a name always gives the same
 _INDEXED = {"has": "keyword", "path": "keyword", "part": "keyword", "seconds": "float", "changed": "integer"}
+_UNKNOWN = {"seconds": DURATION, "changed": DATE}
 _SCROLLED = 4096
 _FETCHED_AT_ONCE = 512
-_BYTES_AT_ONCE = 8_000_000  # of vectors in a request: in JSON three times as many, of 32 MB that it may have
+_NUMBERS_AT_ONCE = 600_000  # of vectors in a request: in JSON at most 25 bytes each, of 32 MB that it may have
 _OVERSAMPLING = 4.0
 _WIDTH = 512  # of the search in an index: entries that are kept in view
 _TIMEOUT = 60
@@ -65,8 +66,9 @@ class Point:
     A clip as the engine holds it.
 
     Args:
-        payload (`dict`): `clip_id`, `has`, `path`, `part`, and where they are known `seconds`, how long it lasts, and
-            `changed`, when its file was changed, in microseconds from 1970.
+        payload (`dict`): `clip_id`, `has`, `path`, `part`, and where they are known `seconds`, how long it lasts, to
+            the microsecond, and `changed`, when its file was changed, in microseconds from 1970. Engines give a number
+            of more than 15 digits back as one near it.
         modality_embeds (`np.ndarray` of shape `(3, D)`): as stored, zero where absent.
         place (`int`): clips of equal scores stand in the order of their places.
     """
@@ -109,8 +111,8 @@ class About:
     detail: int = DETAIL
 
     def told(self) -> dict[str, Any]:
-        """As it stands in the metadata of a collection."""
-        return {"scalar": {"format": FORMAT} | vars(self)}
+        """As it stands in the metadata of a collection; that of the gallery as a text, as engines round numbers."""
+        return {"scalar": {"format": FORMAT} | vars(self) | {"metadata": json.dumps(self.metadata)}}
 
     def differences(self, other: "About") -> list[str]:
         """What keeps two from lying in one collection."""
@@ -119,17 +121,21 @@ class About:
             {key: value for key, value in (about.get("score_options") or {}).items() if key != "query_temperature"}
             for about in (mine, others)
         ]
-        found = [name for name in ("dim", "dtype", "fingerprint", "segment") if mine.get(name) != others.get(name)]
+        names = ["dim", "dtype", "fingerprint", "segment"]
+        names += [] if mine.get("fingerprint") else ["model"]  # of which nothing else is known
+        found = [name for name in names if mine.get(name) != others.get(name)]
         return found + (["score_options"] if scores[0] != scores[1] else [])
 
 
 def _owned_by_others(folder: os.PathLike) -> bool:
     """Whether somebody else can write what is in a folder: the client would run what it finds there."""
-    for path in [folder, *(os.path.join(root, name) for root, _, names in os.walk(folder) for name in names)]:
-        if not os.path.exists(path):
-            continue
+    if not hasattr(os, "getuid") or not os.path.exists(folder):
+        return False
+    is_open = os.stat(folder).st_mode & 0o011  # else nobody else comes to what is in it, whatever its modes
+    inside = (os.path.join(root, name) for root, folders, files in os.walk(folder) for name in (*folders, *files))
+    for path in filter(os.path.exists, [folder, *inside]):
         status = os.stat(path)
-        if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o002):
+        if status.st_uid != os.getuid() or (is_open and status.st_mode & 0o022):
             return True
     return False
 
@@ -151,8 +157,10 @@ def connect(address: Address) -> QdrantClient:
     if _owned_by_others(address.folder):
         raise ValueError(
             f"Others can write to {address.folder}. The client of Qdrant runs code that it finds in such a folder, so "
-            "it is not opened. Copy it, and take the right to write to it from others."
+            "it is not opened. Copy it, and take the right to write to it from others: `chmod -R go-w`."
         )
+    # Where a group may write to what one makes, as is the default of some systems, it still must not enter.
+    address.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         return QdrantClient(path=str(address.folder), force_disable_check_same_thread=True)
     except RuntimeError as error:
@@ -188,7 +196,7 @@ class Collection:
         self.client.close()
 
     def _ask(self, call: Callable[..., Answered], *args: Any, **options: Any) -> Answered:
-        """Call the engine, again where it does not answer: every call may be made twice."""
+        """Call the engine, again where it does not answer: every call but `create_collection` may be made twice."""
         for pause in (*_PAUSES, None):
             try:
                 with warnings.catch_warnings():
@@ -229,7 +237,9 @@ class Collection:
                 )
             told = (self._ask(self.client.get_collection).config.metadata or {}).get("scalar")
             try:
-                about = About(told["dim"], told["dtype"], dict(told["metadata"]), told["detail"])
+                metadata = told["metadata"]  # which earlier versions wrote as it is
+                metadata = json.loads(metadata) if isinstance(metadata, str) else metadata
+                about = About(told["dim"], told["dtype"], dict(metadata), told["detail"])
                 numbers = all(type(number) is int and number > 0 for number in (about.dim, about.detail))
                 known = told["format"] == FORMAT and numbers and bool(precision_of(about.dtype))
             except (TypeError, KeyError, ValueError):
@@ -261,7 +271,13 @@ class Collection:
         options = {"shard_number": num_shards, "replication_factor": num_replicas}
         # Copies that must have a clip before it counts as written: so many that as many may be gone.
         options["write_consistency_factor"] = None if num_replicas is None else (num_replicas + 1) // 2
-        self._ask(self.client.create_collection, vectors, metadata=about.told(), on_disk_payload=True, **options)
+        try:
+            self._ask(self.client.create_collection, vectors, metadata=about.told(), on_disk_payload=True, **options)
+        except OSError:
+            if not self.exists():  # else a call made it that was not answered, or another process did
+                raise
+            self.about()
+            return
         try:
             self.about()
         except ValueError:
@@ -313,7 +329,8 @@ class Collection:
         """How many points are written by one call."""
         about = self.about()
         rows = (about.detail + 1) * (about.detail + 2)  # with those for scores below 0; and the clip's vectors
-        return int(np.clip(_BYTES_AT_ONCE // (4 * about.dim * (rows + len(MODALITIES))), 1, 256))
+        numbers = (about.dim + 1) * rows + about.dim * len(MODALITIES)
+        return int(np.clip(_NUMBERS_AT_ONCE // numbers, 1, 256))
 
     def put(self, points: Sequence[Point]) -> None:
         """Write clips; each is replaced as a whole."""
@@ -426,6 +443,24 @@ def _is_any(name: str, values: Sequence[str]) -> models.FieldCondition:
     return models.FieldCondition(key=name, match=models.MatchAny(any=list(values)))
 
 
+def _having(wanted: Filter) -> models.Filter:
+    return models.Filter(
+        must=[_is_any("has", [name]) for name in wanted.has],
+        must_not=[_is_any("has", [name]) for name in wanted.lacks],
+    )
+
+
+def _between(wanted: Filter) -> dict[str, models.FieldCondition]:
+    """What is asked for of the numbers of a clip, which may be unknown."""
+    ranges = {}
+    if wanted.min_duration is not None or wanted.max_duration is not None:
+        ranges["seconds"] = models.Range(gte=wanted.min_duration, lte=wanted.max_duration)
+    if wanted.after is not None or wanted.before is not None:
+        first, last = (moment and (moment - _EPOCH) // _MICROSECOND for moment in (wanted.after, wanted.before))
+        ranges["changed"] = models.Range(gte=first, lt=last)
+    return {name: models.FieldCondition(key=name, range=between) for name, between in ranges.items()}
+
+
 def condition_of(wanted: Filter | None, modalities: Sequence[str]) -> models.Filter | None:
     """
     Say to the engine which clips may be found: what a filter asks for, and that a clip has something to look at.
@@ -440,15 +475,21 @@ def condition_of(wanted: Filter | None, modalities: Sequence[str]) -> models.Fil
         raise ValueError(
             "A vector engine knows no patterns of paths. Leave them away, or search the gallery in its folder."
         )
-    must += [_is_any("has", [name]) for name in wanted.has]
-    if wanted.min_duration is not None or wanted.max_duration is not None:
-        between = models.Range(gte=wanted.min_duration, lte=wanted.max_duration)
-        must.append(models.FieldCondition(key="seconds", range=between))
-    if wanted.after is not None or wanted.before is not None:
-        first, last = (moment and (moment - _EPOCH) // _MICROSECOND for moment in (wanted.after, wanted.before))
-        must.append(models.FieldCondition(key="changed", range=models.Range(gte=first, lt=last)))
-    must_not = [_is_any("has", [name]) for name in wanted.lacks]
-    return models.Filter(must=must, must_not=must_not) if must or must_not else None
+    having = _having(wanted)
+    must += [*having.must, *_between(wanted).values()]
+    return models.Filter(must=must, must_not=having.must_not) if must or having.must_not else None
+
+
+def conditions_of_unknown(wanted: Filter) -> dict[str, models.Filter]:
+    """Which clips a filter leaves out only because what it asks for is not known of them, by what that is."""
+    having, between = _having(wanted), _between(wanted)
+    empty = {name: models.IsEmptyCondition(is_empty=models.PayloadField(key=name)) for name in between}
+    found = {}
+    for name in between:
+        others = [models.Filter(should=[between[other], empty[other]]) for other in between if other != name]
+        must = [*having.must, empty[name], *others]
+        found[_UNKNOWN[name]] = models.Filter(must=must, must_not=having.must_not)
+    return found
 
 
 __all__ = [
@@ -458,6 +499,7 @@ __all__ = [
     "Collection",
     "Point",
     "condition_of",
+    "conditions_of_unknown",
     "connect",
     "point_id",
 ]

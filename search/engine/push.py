@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from gallery.bounds import DETAIL
 from gallery.columns import stacked, texts_of, to_utf8
+from gallery.filters import _NO_DATE
 from gallery.gallery import Gallery
 from gallery.windows import SEGMENT
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -55,11 +56,10 @@ def points_of(gallery: Gallery, part: str) -> Iterator[Point]:
                 "part": part,
             }
             if not np.isnan(seconds[row]):
-                payload["seconds"] = float(seconds[row])
-            if changed[row] >= 0:
-                payload["changed"] = (
-                    int(changed[row]) // 1000
-                )  # as exact as filters are, and as the numbers of engines
+                payload["seconds"] = round(float(seconds[row]), 6)  # a last window may have 17 digits
+            if changed[row] != _NO_DATE:
+                # as exact as filters are, and as the numbers of engines
+                payload["changed"] = int(changed[row]) // 1000
             yield Point(payload, np.where(np.array(present)[:, None], vectors, vectors.dtype.type(0)), -1)
             row += 1
 

@@ -23,6 +23,7 @@ from qdrant_edge import (
     FieldCondition,
     Filter,
     HnswIndexConfig,
+    IsEmptyCondition,
     MatchAny,
     MultiVectorComparator,
     MultiVectorConfig,
@@ -45,6 +46,10 @@ PLAIN = HnswIndexConfig(m=0, ef_construct=16, full_scan_threshold=10)
 
 
 def _condition(condition):
+    if isinstance(condition, models.Filter):
+        return _filter(condition)
+    if isinstance(condition, models.IsEmptyCondition):
+        return IsEmptyCondition(condition.is_empty.key)
     match = None if condition.match is None else MatchAny(condition.match.any)
     between = condition.range and RangeFloat(**condition.range.model_dump(exclude_none=True))
     return FieldCondition(condition.key, match=match, range=between)
@@ -53,7 +58,7 @@ def _condition(condition):
 def _filter(where):
     if where is None:
         return None
-    parts = {name: [_condition(one) for one in getattr(where, name) or ()] for name in ("must", "must_not")}
+    parts = {name: [_condition(one) for one in getattr(where, name) or ()] for name in ("must", "must_not", "should")}
     return Filter(**{name: conditions for name, conditions in parts.items() if conditions})
 
 

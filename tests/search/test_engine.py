@@ -5,6 +5,7 @@ runs them against a server or a cluster.
 """
 
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -151,7 +152,9 @@ def test_filters_are_asked_of_the_engine(tmp_path, either):
         writer.put_clips(names, embeds, mask, seconds=seconds)
         day = 86_400 * 10**9
         times = [number * day + number % 3 * 999 for number in range(70)]  # a filter knows microseconds
-        writer.put_files([MediaFile(name, 1, t, "0" * 64) for name, t in zip(names, times, strict=True)])
+        times[:3] = [-day, -day - 1, -1]
+        files = [MediaFile(name, 1, t, "0" * 64) for name, t in zip(names, times, strict=True)]
+        writer.put_files(files[:33] + files[35:])
         writer.commit()
         gallery = writer.gallery()
     push(gallery, either)
@@ -163,10 +166,15 @@ def test_filters_are_asked_of_the_engine(tmp_path, either):
         Filter(after="1970-01-10", before="1970-02-20T12:00", has="video"),
         Filter(after="1970-01-10T00:00:00.000001"),
         Filter(min_duration=1000),
+        Filter(after="1969-12-31", before="1970-01-10"),
+        Filter(min_duration=1, max_duration=50, after="1970-01-10", lacks=("audio", "subtitle")),
+        Filter(max_duration=50, after="1970-01-10"),
     ):
         assert check_same(gallery, either, texts, k=8, allowed=wanted) == len(texts)
         told = EngineGallery(either, "it").search(texts[:1], 8, allowed=wanted)[0]
         assert told.num_allowed == gallery.allowed(wanted).num_clips
+        assert told.unknown == gallery.allowed(wanted).unknown
+    assert told.unknown == {"duration": 7, "date": 2}
     with pytest.raises(ValueError, match="no patterns of paths"):
         EngineGallery(either, "it").search(texts, 8, allowed=Filter(paths="holiday/**"))
 
@@ -276,6 +284,41 @@ def test_a_second_push_writes_nothing(tmp_path, collection, monkeypatch):
     assert contents(collection) == before and len(before) == len(collection) == 50
 
 
+def test_lengths_and_calibrations_of_many_digits_come_back_as_they_were(tmp_path, collection, monkeypatch):
+    """The engine reads 10.598999000000049 as 10.598999000000047."""
+    monkeypatch.setattr(collection_module, "_PAUSES", (0, 0, 0))
+    names, embeds, mask = make_clips(3)
+    seconds = [10.598999000000049, 1 / 3, 30.0]
+    scales = np.random.default_rng(0).uniform(0.5, 2, 3).tolist()
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.metadata = MADE_BY | {"score_options": {"modality_scale": scales, "modality_offset": [0.1, 0.1, 1 / 3]}}
+        writer.put_clips(names, embeds, mask, seconds=seconds)
+        writer.commit()
+        gallery = writer.gallery()
+    push(gallery, collection)
+    collection._about = None
+    told = collection.client.get_collection(collection.name).config.metadata["scalar"]["metadata"]
+    assert isinstance(told, str)  # in which no number is rounded
+    assert collection.about().metadata["score_options"] == gallery.metadata["score_options"]
+    assert len(collection.fetch([point_id("", name) for name in names])) == 3
+    collection.describe = None
+    assert push(gallery, collection) == PushReport(unchanged=3)
+
+
+def test_a_request_is_half_of_what_an_engine_takes_at_most(tmp_path, new_collection):
+    options = {"modality_scale": [0.7, 1.0, 1.3], "modality_offset": [-2.1, -2.3, -2.0]}
+    for dim, dtype in ((64, "float32"), (768, "float32"), (768, "float16")):
+        with GalleryWriter(tmp_path / f"{dim}{dtype}", dtype) as writer:
+            writer.metadata = MADE_BY | {"score_options": options}
+            writer.put_clips(["/clips/a.mp4"], make_clips(7, dim=dim)[1][6:], torch.ones(1, 3).bool())
+            writer.commit()
+            gallery = writer.gallery()
+        collection, sent = new_collection("local mode"), []
+        collection.client.upsert = lambda name, points, wait, sent=sent: sent.extend(points)
+        push(gallery, collection)
+        assert 1 < collection.points_at_once * len(sent[0].model_dump_json()) <= 16e6
+
+
 def test_a_push_follows_what_grows_changes_and_goes(tmp_path, either):
     names, embeds, mask = make_clips(40)
     gallery = write(tmp_path / "gallery", (names[:30], embeds[:30], mask[:30]))
@@ -366,6 +409,15 @@ def test_vectors_that_cannot_be_compared_are_refused(tmp_path, new_collection):
     assert "date" not in EngineGallery(collection, "it").metadata
 
 
+def test_models_without_a_fingerprint_are_told_apart_by_their_names(tmp_path, new_collection):
+    collection, unknown = new_collection("local mode"), {"fingerprint": None}
+    push(made_gallery(tmp_path / "a", "random", 5, metadata=unknown), collection)
+    assert push(made_gallery(tmp_path / "b", "random", 5, metadata=unknown), collection, "same").new == 5
+    other = made_gallery(tmp_path / "other", "random", 5, metadata=unknown | {"model": "other"})
+    with pytest.raises(ValueError, match="differ from those of .* in model. They cannot be compared"):
+        push(other, collection, "other")
+
+
 def test_parts_of_a_collection_are_pushed_one_by_one_and_searched_as_one(tmp_path, collection):
     names, embeds, mask = make_clips(60)
     halves = [write(tmp_path / f"{n}", (names[n::2], embeds[n::2], mask[n::2])) for n in (0, 1)]
@@ -397,6 +449,14 @@ def test_windows_come_back_with_their_files_each_once_if_asked(tmp_path, collect
         assert [hit.clip_id for hit in told] == [hit.clip_id for hit in known]
         assert [told.place_of(hit) for hit in told] == [known.place_of(hit) for hit in known]
     assert {told.place_of(hit).path for hit in told} == {"/clips/a.mp4", "/clips/b.mp4", "/clips/#t=5"}
+    sizes, search_vectors = [], asked.search_vectors
+    asked.search_vectors = lambda texts, k, *more, **options: (
+        sizes.append(k) or search_vectors(texts, k, *more, **options)
+    )
+    for k, wanted, expected in ((2, None, [2]), (3, Filter(has="subtitle"), [3]), (4, None, [4, 5])):
+        sizes.clear()
+        assert len(asked.search(text, k, per_file=True, allowed=wanted)[0]) <= k
+        assert sizes == expected  # and no more once there are no more hits
 
 
 def test_an_empty_gallery_cannot_be_pushed(tmp_path, new_collection):
@@ -582,6 +642,25 @@ def test_an_engine_that_does_not_answer_is_asked_again(tmp_path, new_collection,
         len(collection)
 
 
+def test_a_collection_that_is_made_by_a_call_without_an_answer_is_used(tmp_path, new_collection, monkeypatch):
+    monkeypatch.setattr(collection_module, "_PAUSES", (0,))
+    collection = new_collection("local mode")
+    create, calls = collection.client.create_collection, []
+
+    def failing(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 1:
+            create(*arguments, **options)
+            raise ResponseHandlingException(TimeoutError("timed out"))
+        raise UnexpectedResponse(409, "Conflict", b"already exists", Headers())
+
+    monkeypatch.setattr(collection.client, "create_collection", failing)
+    assert push(made_gallery(tmp_path / "gallery", "random", 10), collection).new == 10 and len(calls) == 2
+    other = Collection(collection.client, "other")
+    with pytest.raises(OSError, match="409"):  # and there is none
+        push(made_gallery(tmp_path / "gallery", "random", 10), other)
+
+
 def test_a_key_is_in_no_message(tmp_path, new_collection, monkeypatch):
     monkeypatch.setenv("QDRANT_API_KEY", "very-secret")
     collection = new_collection("local mode")
@@ -683,9 +762,19 @@ def test_a_folder_that_others_can_write_to_is_not_opened(tmp_path):
     with pytest.raises(FileNotFoundError, match="no collection 'clips'"):
         EngineGallery(collection, "it")
     collection.close()
-    (tmp_path / "engine" / "meta.json").chmod(0o666)
-    with pytest.raises(ValueError, match="Others can write to"):
-        connect(address)
+    (tmp_path / "engine" / "collection").mkdir()
+    folder, mask = tmp_path / "engine", os.umask(0o002)  # by which a group may write to what the client makes
+    try:
+        for name in ("", "collection", "meta.json"):
+            (folder / name).chmod(0o775)
+            with pytest.raises(ValueError, match="Others can write to"):
+                connect(address)
+            (folder / name).chmod(0o755)
+        shutil.rmtree(folder)
+        for _ in range(2):  # in a folder that nobody else can enter
+            connect(address).close()
+    finally:
+        os.umask(mask)
 
 
 def test_a_folder_that_another_process_uses_is_told(tmp_path):
