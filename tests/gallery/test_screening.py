@@ -178,7 +178,7 @@ def test_a_score_changes_by_no_more_than_its_error_when_cosines_do(kind, name):
 
     def scores(cosines: torch.Tensor) -> torch.Tensor:
         weights = (cosines / options.query_temperature).masked_fill(~mask, -math.inf).softmax(1)
-        norms = torch.einsum("pm,pmn,pn->p", weights, gram, weights).clamp(min=MIN_NORM**2).sqrt()
+        norms = torch.einsum("pi,pij,pj->p", weights, gram, weights).clamp(min=MIN_NORM**2).sqrt()
         return (weights * cosines).masked_fill(~mask, 0).sum(1) / norms
 
     largest = cosines.masked_fill(~mask, 0).abs().amax(1)
