@@ -206,6 +206,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_its_checkpoints(line
     assert all(value.isfinite().all() for value in load_file(checkpoint / "adapter_model.safetensors").values())
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_no_checkpoint(line, tmp_path):
     """A limit on the size of files stands for the disk: adapters fit under it, the state of the optimizer does not."""
     arguments = [*overlay(line), *SAVING, "--output_dir", tmp_path, "--use_cpu", "true"]

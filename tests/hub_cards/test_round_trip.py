@@ -230,6 +230,7 @@ print(json.dumps(found))
     assert again.splitlines()[-1] == printed.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_the_programs_here_take_ids_of_the_hub_too(elsewhere, made, tmp_path):
     """Evaluation, search and training read a published model as they read a folder."""
     script = (

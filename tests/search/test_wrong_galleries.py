@@ -104,6 +104,7 @@ def test_a_wrong_gallery_is_refused_in_one_sentence_and_left_as_it_is(
     check(wrong, command, before, folder, result.exit_code, result.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["deep lists", "compressed by zstd", "a huge list"])
 def test_a_wrong_gallery_takes_no_memory(commands, good, tmp_path, name):
     """In a process of its own."""

@@ -107,7 +107,8 @@ print(f"{kills} kills, {rounds} rounds", flush=True)
 """
 
 
-@pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [3, 60])
 def test_two_runs_and_random_kills_give_the_bytes_of_an_unbroken_run(tiny_model_dir, tmp_path, seconds):
     data = generate(tmp_path / "data", num_train=1, num_validation=0, num_test=NUM_CLIPS, num_proc=1)
     (tmp_path / "out").mkdir()
