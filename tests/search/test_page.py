@@ -223,13 +223,13 @@ def test_files_are_dragged_in_and_found(open_page, tmp_path):
         page.set_input_files("#file", {"name": "chosen.wav", "mimeType": "audio/wav", "buffer": b"audio"})
         lines.nth(3).get_by_text("in the gallery: 1 clip").wait_for()
         page.get_by_role("button", name="Remove party <1>.mp4").click()
-        lines.nth(0).get_by_text("removed").wait_for()
+        lines.nth(0).get_by_text("removed", exact=True).wait_for()  # not "being removed"
         wait(page, "document.getElementById('counts').textContent.startsWith('6 clips')")
         settled(page)
         assert "party <1>.mp4" not in shown(page) and "chosen.wav" in shown(page)
         page.reload()  # what this browser sent can be removed later too
         page.get_by_role("button", name="Remove chosen.wav").click()
-        lines.get_by_text("removed").wait_for()
+        lines.get_by_text("removed", exact=True).wait_for()
         assert lines.count() == 1 and sorted(path.name for path in (tmp_path / "gallery-uploads").iterdir()) == []
 
 
