@@ -181,7 +181,9 @@ class EngineGallery(Gallery):
             ValueError: what an engine cannot be asked, also: clips like one, the second stage, patterns of paths.
         """
         if options.get("rerank") is not None or options.get("like") is not None:
-            raise ValueError("An engine holds bounds alone: search the gallery in its folder for a second stage.")
+            raise ValueError(
+                "An engine answers texts by their score: for clips like one, or a second stage, search the folder."
+            )
         return super().search(*arguments, **options)
 
     def search_vectors(

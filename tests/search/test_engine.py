@@ -724,8 +724,8 @@ def test_addresses_are_read():
     assert parse_address("qdrant+https://a.example/my.clips-1").server == "https://a.example:443"
     approximate = parse_address("qdrant+https://a.example/clips?approximate")
     assert approximate.is_approximate and approximate.name == "clips" and not approximate.is_here
-    local = parse_address("qdrant+file:///tmp/engine/clips")
-    assert (str(local.folder), local.name, local.server) == ("/tmp/engine", "clips", None)
+    local = parse_address("qdrant+file:///srv/engine/clips")
+    assert (str(local.folder), local.name, local.server) == ("/srv/engine", "clips", None)
     assert local.is_here and parse_address("qdrant+http://[::1]/clips").is_here
     for address in (approximate, local, parse_address("qdrant+http://[::1]/clips")):
         assert parse_address(str(address)) == address
