@@ -4,6 +4,7 @@ import html
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 from commands.texts import plain
@@ -15,7 +16,6 @@ _NAME_WIDTH = 72
 _SHOWN = 50  # hits that a notebook or a prompt shows of more
 _UNKNOWN = {DURATION: "how long they last", DATE: "when their files were changed"}
 _COLORS = {"video": "#3b8fc4", "audio": "#d08a00", "subtitle": "#1a9e78"}  # seen on white and on black
-_TOLD = ("query", "like", "root", "locate", "reason", "exactness")  # of a search, whatever its hits
 _NUMBERS = dict.fromkeys(("", "score", "match"), ' class="n"')  # columns, by their heads
 _STYLE = """\
 .scalar-hits { font: 13px/1.5 system-ui, sans-serif; max-width: 60rem; margin: .3rem 0 .9rem; overflow-x: auto; }
@@ -36,7 +36,8 @@ _STYLE = """\
 @dataclass(frozen=True)
 class Hit:
     """One result. `weights` are the query's modality weights, `None` for a score without weights; `match` is the match
-    logit of the second stage, `None` where it did not read the clip."""
+    logit of the second stage, `None` where it did not read the clip; `key` names the clip in a vector engine, where
+    clips of several galleries may share a name."""
 
     rank: int
     clip_id: str
@@ -44,6 +45,7 @@ class Hit:
     weights: dict[str, float] | None
     presence: dict[str, bool]
     match: float | None = None
+    key: str | None = None
 
 
 def _can_print(text: str, encoding: str) -> bool:
@@ -116,10 +118,10 @@ class Hits(list):
 
     def having(self, hits: Iterable[Hit], notes: Iterable[str] = ()) -> "Hits":
         """The same search with other hits, ranked in this order, and more notes."""
-        hits = [replace(hit, rank=rank) for rank, hit in enumerate(hits, start=1)]
-        told = {name: getattr(self, name) for name in _TOLD}
-        notes = [*self.notes, *notes]
-        return Hits(hits, self.num_clips, self.num_scored, self.num_allowed, self.unknown, notes=notes, **told)
+        same = copy(self)
+        same[:] = [replace(hit, rank=rank) for rank, hit in enumerate(hits, start=1)]
+        same.notes = [*self.notes, *notes]
+        return same
 
     def place_of(self, hit: Hit) -> Place:
         """The file of a hit, and its seconds if it is a window."""

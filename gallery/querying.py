@@ -104,7 +104,8 @@ def query_like(embeds: torch.Tensor, mask: torch.Tensor, method: str) -> torch.T
     check_method(method)
     vectors = normalize(embeds.float(), dim=-1)
     total = vectors[mask].sum(0)
-    centroid = normalize(total, dim=-1) if total.norm() > 1e-6 else vectors[mask][0]  # of opposites there is none
+    has_centroid = mask.sum() > 1 and total.norm() > 1e-6  # of opposites there is none
+    centroid = normalize(total, dim=-1) if has_centroid else vectors[mask][0]
     if not METHODS[method].takes_text_per_modality:
         return centroid[None]
     return torch.where(mask[:, None], vectors, centroid)[None]

@@ -425,7 +425,8 @@ def query(
 
         def told(hits: "Hits") -> list[dict]:
             table = [hits.place_of(hit)._asdict() | asdict(hit) for hit in hits]
-            return table if rerank else [{name: row[name] for name in row if name != "match"} for row in table]
+            left_out = {"key"} if rerank else {"key", "match"}
+            return [{name: row[name] for name in row if name not in left_out} for row in table]
 
         asked = [{"query": text} for text in texts] if like is None else [{"like": like}]
         typer.echo(json.dumps([of | {"hits": told(hits)} for of, hits in zip(asked, results, strict=True)], indent=2))

@@ -6,6 +6,8 @@ until then the list is made twice as long.
 """
 
 import math
+import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +20,7 @@ from gallery.columns import from_utf8, off_unit
 from gallery.filters import Filter
 from gallery.gallery import Gallery
 from gallery.hits import Hit, Hits, Results
+from gallery.querying import query_like
 from gallery.screening import exact_scores
 from gallery.windows import Place, place_of_clip
 from modeling_scalar.aggregation_scalar import query_weights
@@ -28,6 +31,8 @@ from .collection import MIN_CLIP_NORM, Collection, Point, condition_of, conditio
 
 _FIRST = 64  # entries that are read at first, and four for each hit
 _MOST = 16_384  # entries after which a query gives up
+_UNPROVED = 256  # entries of a list of which nothing is proved
+_NUMBER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Certainty(StrEnum):
@@ -38,7 +43,7 @@ class Certainty(StrEnum):
     INDEX = "exact up to the index"
     """The proof closed, over a list of the engine's index, which may have missed clips."""
     STOPPED = "stopped early"
-    """The list became too long before the proof closed: there may be better clips."""
+    """There may be better clips: the list became too long before the proof closed, or the bounds prove nothing."""
 
 
 class Engine(Protocol):
@@ -74,7 +79,7 @@ def _scores(points: Sequence[Point], text: np.ndarray, seen: np.ndarray, options
     """The scores of points in float64, -inf where nothing is looked at."""
     mask = np.array([point.modality_mask for point in points]) & seen
     embeds = np.stack([point.modality_embeds for point in points]).astype(np.float64) * mask[..., None]
-    texts = np.broadcast_to(text, (len(points), len(text)))
+    texts = np.broadcast_to(text, (len(points), *text.shape))
     scores = exact_scores(texts, embeds, torch.from_numpy(mask), MIN_CLIP_NORM, options)
     return np.where(mask.any(1), scores, -math.inf)
 
@@ -88,46 +93,52 @@ def find_best(
     where: Any = None,
     first: int = _FIRST,
     most: int = _MOST,
+    is_bounded: bool = True,
 ) -> Best:
     """
     Find the k best clips of a query by SCALAR's score.
 
     Args:
         engine ([`Engine`]).
-        text (`torch.FloatTensor` of shape `(D,)`): unit norm.
+        text (`torch.FloatTensor` of shape `(D,)` or `(3, D)`): unit norm. Of a query with a vector for each modality
+            the clips nearest to each of these are scored, which proves nothing unless they are all, or one vector.
         k (`int`): hits.
         options ([`~modeling_scalar.pairs_scalar.ScoreOptions`]): temperature, and the calibration of the bounds.
         modalities (`list[str]`): what is looked at. Bounds hold for whatever is left out.
         where: which clips may be found, as the engine takes it.
         first (`int`), most (`int`): how many entries are read at first, and at most, but never fewer than 4 k.
+        is_bounded (`bool`): whether the bounds in the engine are those of these scores.
 
     Raises:
         ValueError: what is in the engine is damaged.
         OSError: the engine does not answer.
     """
-    query = np.append(text.float().numpy(), np.float32(1))
-    exact_text, seen = text.double().numpy(), np.array([name in modalities for name in MODALITIES])
+    seen = np.array([name in modalities for name in MODALITIES])
+    vectors = text.float().numpy()[None] if text.ndim == 1 else text.float().numpy()[seen]
+    queries = [np.append(vector, np.float32(1)) for vector in np.unique(vectors, axis=0)]
+    is_bounded = is_bounded and len(queries) == 1
     # Without offsets, no bound below 0 is one: the rows bound what is above 0 alone.
     lowest = 0.0 if options.modality_offset is None else -math.inf
     read: set[str] = set()
     found, scores = [], np.empty(0)
-    most = max(most, 4 * k)
-    limit = min(max(first, 4 * k), most)
+    most = max(most if is_bounded else min(_UNPROVED, most), 4 * k)
+    limit = min(max(first, 4 * k), most) if is_bounded else most
     while True:
-        entries = engine.nearest(query, limit, where)
-        new = [number for number, _ in entries if number not in read]
+        lists = [engine.nearest(query, limit, where) for query in queries]
+        new = dict.fromkeys(number for entries in lists for number, _ in entries if number not in read)
         if new:
-            fetched = engine.fetch(new)
+            fetched = engine.fetch(list(new))
             read.update(new)
             found += fetched
-            scores = np.append(scores, _scores(fetched, exact_text, seen, options)) if fetched else scores
-        if not np.isfinite([bound for _, bound in entries]).all() or np.isnan(scores).any():
+            scores = np.append(scores, _scores(fetched, text.double().numpy(), seen, options)) if fetched else scores
+        bounds = [bound for entries in lists for _, bound in entries]
+        if not np.isfinite(bounds).all() or np.isnan(scores).any():
             raise ValueError("What the engine holds is damaged: a score is no number. Push the gallery again.")
         # Equal scores stand in the order of places; one that equals the last bound may belong to a clip not read.
         order = np.lexsort((np.array([point.place for point in found], dtype=np.int64), -scores))[:k]
-        is_whole = len(entries) < limit
+        is_whole = any(len(entries) < limit for entries in lists)
         kth = scores[order[-1]] if len(order) == k else -math.inf
-        if is_whole or kth > max(entries[-1][1], lowest):
+        if is_whole or (is_bounded and kth > max(bounds[-1], lowest)):
             certainty = Certainty.EXACT if engine.is_exact else Certainty.INDEX
             break
         if limit == most:
@@ -170,21 +181,54 @@ class EngineGallery(Gallery):
         return len(self.collection)
 
     def clip_named(self, name: str) -> str:
-        """A ValueError: clips of an engine are not asked for others like them."""
-        raise ValueError(f"An engine is asked by texts. For clips like {name!r}, search the gallery in its folder.")
+        """Tell which clip is meant, as [`~gallery.gallery.Gallery.clip_named`] does."""
+        candidates = list(dict.fromkeys([name, os.path.realpath(name)]))
+        for candidate in candidates:
+            if self._numbers_of(candidate):
+                return candidate
+        windows = [clip_id for _, clip_id in self.collection.of_files(candidates)][:3]
+        if windows:
+            told = ", ".join(map(repr, windows))
+            raise ValueError(f"{name!r} is cut into windows in {self.path}: name one of them, as {told}.")
+        raise ValueError(
+            f"There is no clip {name!r} in {self.path}. `search query ... --json` prints the `clip_id` of each hit."
+        )
+
+    def _numbers_of(self, clip_id: str) -> list[str]:
+        """The numbers of the clips of a name, one for each part of the collection that has one."""
+        paths = list({clip_id, place_of_clip(clip_id).path})  # of which there is an index
+        return [number for number, name in self.collection.of_files(paths) if name == clip_id]
+
+    def point_of(self, key: str) -> Point | None:
+        """The clip that a hit has named by its `key`; `None` for one that is gone."""
+        points = self.collection.fetch([key]) if _NUMBER.fullmatch(key) else []
+        return points[0] if points else None
 
     def search(self, *arguments: Any, **options: Any) -> Hits | Results:
         """
         Find the k best clips of each query, as [`~gallery.gallery.Gallery.search`] does.
 
+        `like` may be the `key` of a hit, too. Such an answer is proved where the clip has one modality, or one is
+        looked at. Else the clips nearest to each of its vectors are scored, and better ones may be missed.
+
         Raises:
-            ValueError: what an engine cannot be asked, also: clips like one, the second stage, patterns of paths.
+            ValueError: what an engine cannot be asked, also: the second stage, patterns of paths.
         """
-        if options.get("rerank") is not None or options.get("like") is not None:
-            raise ValueError(
-                "An engine answers texts by their score: for clips like one, or a second stage, search the folder."
-            )
+        if options.get("rerank") is not None:
+            raise ValueError("The second stage reads files: search the gallery in its folder.")
         return super().search(*arguments, **options)
+
+    def _query_like(
+        self, clip_id: str, modalities: Sequence[str] | None, allowed: Any, method: str
+    ) -> tuple[torch.Tensor, "_Others"]:
+        point = self.point_of(clip_id)
+        if point is None:
+            numbers = self._numbers_of(clip_id)
+            point = self.point_of(numbers[0]) if numbers else None
+        if point is None:
+            raise KeyError(clip_id)
+        mask = torch.tensor(point.modality_mask) & torch.tensor(self._seen(modalities))
+        return query_like(torch.from_numpy(point.modality_embeds), mask, method), _Others(allowed, point.number)
 
     def search_vectors(
         self,
@@ -194,7 +238,7 @@ class EngineGallery(Gallery):
         method: str = "scalar",
         *,
         modalities: Sequence[str] | None = None,
-        allowed: Filter | None = None,
+        allowed: "Filter | _Others | None" = None,
         **score_parameters: float,
     ) -> list[EngineHits]:
         """
@@ -209,14 +253,18 @@ class EngineGallery(Gallery):
         """
         if k < 1:
             raise ValueError(f"`k` must be at least 1, got {k}.")
-        if method != "scalar" or set(score_parameters) & set(CALIBRATION):
+        is_like, without = isinstance(allowed, _Others), None
+        if is_like:
+            allowed, without = allowed.wanted, allowed.number
+        calibration = {} if is_like else self.calibration
+        if method != "scalar" or any(score_parameters.get(name) is not None for name in CALIBRATION):
             raise ValueError(
                 f"An engine holds bounds of the score 'scalar' as its gallery has it, got {method!r} and "
                 f"{sorted(score_parameters)}. Search the gallery in its folder."
             )
         if allowed is not None and not isinstance(allowed, Filter):
             raise ValueError("Which clips of an engine may be found is told by a `Filter`, not by a tensor.")
-        if text_embeds.ndim != 2 or text_embeds.shape[1] != self.dim:
+        if not is_like and (text_embeds.ndim != 2 or text_embeds.shape[1] != self.dim):
             raise ValueError(
                 f"`text_embeds` must have shape (queries, {self.dim}) to search an engine, got "
                 f"{tuple(text_embeds.shape)}. Texts with a vector for each modality are searched in a folder."
@@ -225,22 +273,31 @@ class EngineGallery(Gallery):
         if off_unit(text_embeds).any():
             raise ValueError("Rows of `text_embeds` must have unit norm.")
         temperature = self.query_temperature if query_temperature is None else query_temperature
-        options = ScoreOptions(query_temperature=temperature, **self.calibration)
+        options = ScoreOptions(query_temperature=temperature, **calibration)
         seen = self._seen(modalities)
         names = [name for name, looked_at in zip(MODALITIES, seen, strict=True) if looked_at]
-        where = condition_of(allowed, names)
+        where, among = (condition_of(allowed, looked_at, without) for looked_at in (names, MODALITIES))
         num_clips = len(self)
-        num_allowed = num_clips if where is None else self.collection.count(where)
+        num_allowed = num_clips if among is None else self.collection.count(among)
         unknown = {} if allowed is None else conditions_of_unknown(allowed)
         left_out = {name: count for name, them in unknown.items() if (count := self.collection.count(them))}
         results = []
         for text in text_embeds:
-            best = find_best(self.collection, text, k, options, names, where)
+            is_bounded = calibration == self.calibration
+            best = find_best(self.collection, text, k, options, names, where, is_bounded=is_bounded)
             about: dict[str, Any] = {"locate": _locating(best), "unknown": left_out}
             if not best.points:
                 about["reason"] = f"none of the {num_clips:,} clips in {self.path} fulfils what was asked for"
             results.append(EngineHits(_hits(best, text, options, seen), num_clips, best, num_allowed, **about))
         return results
+
+
+@dataclass(frozen=True)
+class _Others:
+    """What a filter leaves of a collection, but one clip."""
+
+    wanted: Filter | None
+    number: str
 
 
 def _locating(best: Best) -> Callable[[str], Place]:
@@ -265,6 +322,7 @@ def _hits(best: Best, text: torch.Tensor, options: ScoreOptions, seen: Sequence[
             score,
             dict(zip(MODALITIES, line, strict=True)),
             dict(zip(MODALITIES, point.modality_mask, strict=True)),
+            key=point.number,
         )
         for number, (point, score, line) in enumerate(zip(best.points, scores, weights, strict=True), start=1)
     ]

@@ -14,21 +14,23 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from gallery.bounds import DETAIL, bound_vectors, stored_bounds
-from gallery.columns import precision_of, to_utf8
+from gallery.columns import from_utf8, precision_of, to_utf8
 from gallery.filters import DATE, DURATION, Filter
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import MIN_NORM
 
-from .address import KEY_VARIABLE, Address
+from .address import KEY_VARIABLE, Address, EngineError, NoCollectionError
 
 try:
     from qdrant_client import QdrantClient, models
+    from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
     from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
     from qdrant_client.local.qdrant_local import QdrantLocal
 except ImportError as error:
@@ -53,8 +55,10 @@ _FETCHED_AT_ONCE = 512
 _NUMBERS_AT_ONCE = 600_000  # of vectors in a request: in JSON at most 25 bytes each, of 32 MB that it may have
 _OVERSAMPLING = 4.0
 _WIDTH = 512  # of the search in an index: entries that are kept in view
-_TIMEOUT = 60
+_TIMEOUT, _TIMEOUT_OF_PAGE = 60, 30
 _PAUSES = (0.2, 0.5, 1, 2, 4, 8)  # seconds, after each of which an engine that does not answer is asked again
+_PAUSES_OF_PAGE = (0.2, 0.5)
+_COUNTED = 1_000_000  # clips: of more, the engine would list each to count them
 _AGAIN = (408, 429, 500, 502, 503, 504)
 
 Answered = TypeVar("Answered")
@@ -76,6 +80,11 @@ class Point:
     payload: dict[str, Any]
     modality_embeds: np.ndarray
     place: int
+
+    @property
+    def number(self) -> str:
+        """What the engine knows it by."""
+        return point_id(self.payload["part"], self.payload["clip_id"])
 
     @property
     def modality_mask(self) -> list[bool]:
@@ -140,9 +149,13 @@ def _owned_by_others(folder: os.PathLike) -> bool:
     return False
 
 
-def connect(address: Address) -> QdrantClient:
+def connect(address: Address, timeout: int = _TIMEOUT) -> QdrantClient:
     """
     Make a client; nothing is asked yet, but a folder is opened.
+
+    Args:
+        address ([`~search.engine.address.Address`]).
+        timeout (`int`): seconds that a server may take for an answer.
 
     Raises:
         ValueError: the folder could hold what somebody else wrote.
@@ -153,7 +166,7 @@ def connect(address: Address) -> QdrantClient:
         with warnings.catch_warnings():
             if address.is_here:
                 warnings.simplefilter("ignore", UserWarning)  # that others could read a key that is sent as it is
-            return QdrantClient(url=address.server, api_key=key, timeout=_TIMEOUT, check_compatibility=False)
+            return QdrantClient(url=address.server, api_key=key, timeout=timeout, check_compatibility=False)
     if _owned_by_others(address.folder):
         raise ValueError(
             f"Others can write to {address.folder}. The client of Qdrant runs code that it finds in such a folder, so "
@@ -172,24 +185,28 @@ def connect(address: Address) -> QdrantClient:
 
 class Collection:
     """
-    A collection in an engine, whether it is there already or not.
+    A collection in an engine, whether it is there already or not; threads may ask it at once.
 
     Args:
         client (`QdrantClient`): of a server, of a folder, or in memory.
         name (`str`): of the collection.
         is_approximate (`bool`): whether lists come from the engine's index, which may miss some.
+        is_patient (`bool`): whether an engine that does not answer is asked again for a quarter of a minute, or only
+            for as long as somebody waits who looks at a page.
     """
 
-    def __init__(self, client: QdrantClient, name: str, is_approximate: bool = False):
-        self.client, self.name = client, name
+    def __init__(self, client: QdrantClient, name: str, is_approximate: bool = False, is_patient: bool = True):
+        self.client, self.name, self.is_patient = client, name, is_patient
         self.is_local = isinstance(getattr(client, "_client", None), QdrantLocal)
         self.is_exact = self.is_local or not is_approximate
         self._about: About | None = None
+        self._lock = Lock()
 
     @classmethod
-    def at(cls, address: Address) -> "Collection":
+    def at(cls, address: Address, is_patient: bool = True) -> "Collection":
         """The collection at an address."""
-        return cls(connect(address), address.name, address.is_approximate)
+        client = connect(address, _TIMEOUT if is_patient else _TIMEOUT_OF_PAGE)
+        return cls(client, address.name, address.is_approximate, is_patient)
 
     def close(self) -> None:
         """Let go of the engine."""
@@ -197,22 +214,24 @@ class Collection:
 
     def _ask(self, call: Callable[..., Answered], *args: Any, **options: Any) -> Answered:
         """Call the engine, again where it does not answer: every call but `create_collection` may be made twice."""
-        for pause in (*_PAUSES, None):
+        for pause in (*(_PAUSES if self.is_patient else _PAUSES_OF_PAGE), None):
             try:
-                with warnings.catch_warnings():
-                    if self.is_local:
-                        warnings.simplefilter("ignore", UserWarning)  # that this is for small collections
+                if not self.is_local:
+                    return call(self.name, *args, **options)
+                # What the client itself keeps is not made for several threads, and neither is the list of warnings.
+                with self._lock, warnings.catch_warnings():
+                    warnings.simplefilter("ignore", UserWarning)  # that this is for small collections
                     return call(self.name, *args, **options)
             except UnexpectedResponse as error:
                 if error.status_code in (401, 403):
-                    raise OSError(
+                    raise EngineError(
                         f"The engine refuses access to {self.name!r}. Put its key into {KEY_VARIABLE}."
                     ) from None
                 if error.status_code not in _AGAIN or pause is None:
-                    raise OSError(f"The engine refuses a request about {self.name!r}: {_told(error)}") from None
-            except ApiException as error:
+                    raise EngineError(f"The engine refuses a request about {self.name!r}: {_told(error)}") from None
+            except (ApiException, ResourceExhaustedResponse) as error:
                 if pause is None:
-                    raise OSError(f"The engine does not answer: {_told(error)}. Is the address right?") from None
+                    raise EngineError(f"The engine does not answer: {_told(error)}. Is the address right?") from None
             time.sleep(pause)
         raise AssertionError("the last try returns or raises")
 
@@ -222,17 +241,20 @@ class Collection:
         """Whether there is such a collection."""
         return self._ask(self.client.collection_exists)
 
-    def about(self) -> About:
+    def about(self, is_new: bool = False) -> About:
         """
         What it holds.
+
+        Args:
+            is_new (`bool`): ask the engine, although it was asked before.
 
         Raises:
             FileNotFoundError: there is no such collection.
             ValueError: it holds something else, or in another format.
         """
-        if self._about is None:
+        if is_new or self._about is None:
             if not self.exists():
-                raise FileNotFoundError(
+                raise NoCollectionError(
                     f"There is no collection {self.name!r}. `python -m search push GALLERY ADDRESS` makes it."
                 )
             told = (self._ask(self.client.get_collection).config.metadata or {}).get("scalar")
@@ -303,24 +325,33 @@ class Collection:
         return self.count(None)
 
     def count(self, where: models.Filter | None) -> int:
-        """How many clips fulfil a condition."""
+        """How many clips fulfil a condition; as the engine estimates it, where that is more than a million."""
+        if not self.is_local:
+            estimate = self._ask(self.client.count, count_filter=where, exact=False).count
+            if estimate > _COUNTED:
+                return estimate
         return self._ask(self.client.count, count_filter=where, exact=True).count
 
     # Writing --------------------------------------------------------------------------------------------------------
 
     def known(self, part: str) -> Iterator[tuple[str, str, int]]:
         """The number, the hash and the place of each clip of a part."""
-        offset, where = None, models.Filter(must=[_is_any("part", [part])])
+        for record in self._scroll(_is_any("part", [part]), ["digest", "place"]):
+            yield str(record.id), str(record.payload.get("digest")), int(record.payload.get("place", -1))
+
+    def of_files(self, paths: Sequence[str]) -> list[tuple[str, str]]:
+        """The number and the name of each clip of some files."""
+        found = self._scroll(_is_any("path", list(map(to_utf8, paths))), ["clip_id"])
+        return [(str(record.id), from_utf8(str(record.payload.get("clip_id")))) for record in found]
+
+    def _scroll(self, condition: models.FieldCondition, names: list[str]) -> Iterator[models.Record]:
+        """All points that fulfil a condition, with so much of their payload."""
+        offset, where = None, models.Filter(must=[condition])
         while True:
             found, offset = self._ask(
-                self.client.scroll,
-                scroll_filter=where,
-                limit=_SCROLLED,
-                offset=offset,
-                with_payload=["digest", "place"],
+                self.client.scroll, scroll_filter=where, limit=_SCROLLED, offset=offset, with_payload=names
             )
-            for record in found:
-                yield str(record.id), str(record.payload.get("digest")), int(record.payload.get("place", -1))
+            yield from found
             if offset is None:
                 return
 
@@ -349,8 +380,7 @@ class Collection:
             vectors = {name: vector.astype(np.float32).tolist() for name, has, vector in there if has}
             vectors[BOUND] = rows[number][bounds.is_used[number].numpy()].tolist()
             payload = point.payload | {"digest": point.digest, "place": point.place}
-            number_of = point_id(point.payload["part"], point.payload["clip_id"])
-            structs.append(models.PointStruct(id=number_of, vector=vectors, payload=payload))
+            structs.append(models.PointStruct(id=point.number, vector=vectors, payload=payload))
         self._ask(self.client.upsert, structs, wait=True)
 
     def remove(self, ids: Sequence[str]) -> None:
@@ -432,11 +462,12 @@ def _point_of(record: models.Record, dim: int, dtype: type) -> Point | None:
 
 
 def _told(error: Exception) -> str:
-    """What an error says, without a key that it may repeat."""
+    """What an error says, in one line, without a key that it may repeat."""
     content = getattr(error, "content", b"") or b""
-    text = content[:300].decode("utf-8", "replace") or str(getattr(error, "source", error))
+    text = content.decode("utf-8", "replace") or str(getattr(error, "source", error))
     key = os.environ.get(KEY_VARIABLE)
-    return f"{getattr(error, 'status_code', '')} {text.replace(key, '...') if key else text}".strip()
+    text = " ".join((text.replace(key, "...") if key else text).split())
+    return f"{getattr(error, 'status_code', '')} {text[:300]}".strip()
 
 
 def _is_any(name: str, values: Sequence[str]) -> models.FieldCondition:
@@ -461,23 +492,24 @@ def _between(wanted: Filter) -> dict[str, models.FieldCondition]:
     return {name: models.FieldCondition(key=name, range=between) for name, between in ranges.items()}
 
 
-def condition_of(wanted: Filter | None, modalities: Sequence[str]) -> models.Filter | None:
+def condition_of(wanted: Filter | None, modalities: Sequence[str], without: str | None = None) -> models.Filter | None:
     """
-    Say to the engine which clips may be found: what a filter asks for, and that a clip has something to look at.
+    Say to the engine which clips may be found: what a filter asks for, that a clip has something to look at, and all
+    but one clip, named by its number.
 
     Raises:
         ValueError: patterns of paths, which an engine has no index for.
     """
-    must = [] if set(modalities) == set(MODALITIES) else [_is_any("has", modalities)]
-    if wanted is None:
-        return models.Filter(must=must) if must else None
+    wanted = wanted or Filter()
     if wanted.paths:
         raise ValueError(
             "A vector engine knows no patterns of paths. Leave them away, or search the gallery in its folder."
         )
     having = _having(wanted)
+    must = [] if set(modalities) == set(MODALITIES) else [_is_any("has", modalities)]
     must += [*having.must, *_between(wanted).values()]
-    return models.Filter(must=must, must_not=having.must_not) if must or having.must_not else None
+    must_not = having.must_not + ([] if without is None else [models.HasIdCondition(has_id=[without])])
+    return models.Filter(must=must, must_not=must_not) if must or must_not else None
 
 
 def conditions_of_unknown(wanted: Filter) -> dict[str, models.Filter]:

@@ -14,7 +14,7 @@ from gallery.gallery import Gallery
 from gallery.windows import SEGMENT
 from modeling_scalar.configuration_scalar import MODALITIES
 
-from .collection import About, Collection, Point, point_id
+from .collection import About, Collection, Point
 
 _READ_AT_ONCE = 4096
 _REMOVED_AT_ONCE = 1000
@@ -110,7 +110,7 @@ def push(
     size = collection.points_at_once
     with tqdm(total=len(gallery), unit="clip", disable=None if progress else True) as bar:
         for point in points_of(gallery, part):
-            digest, place = known.pop(point_id(part, point.payload["clip_id"]), (None, -1))
+            digest, place = known.pop(point.number, (None, -1))
             if place > last and digest == point.digest:
                 report.unchanged += 1
             else:

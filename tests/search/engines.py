@@ -22,6 +22,7 @@ from qdrant_edge import (
     EdgeVectorParams,
     FieldCondition,
     Filter,
+    HasIdCondition,
     HnswIndexConfig,
     IsEmptyCondition,
     MatchAny,
@@ -50,6 +51,8 @@ def _condition(condition):
         return _filter(condition)
     if isinstance(condition, models.IsEmptyCondition):
         return IsEmptyCondition(condition.is_empty.key)
+    if isinstance(condition, models.HasIdCondition):
+        return HasIdCondition({UUID(number) for number in condition.has_id})
     match = None if condition.match is None else MatchAny(condition.match.any)
     between = condition.range and RangeFloat(**condition.range.model_dump(exclude_none=True))
     return FieldCondition(condition.key, match=match, range=between)

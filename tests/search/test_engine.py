@@ -22,7 +22,9 @@ from qdrant_edge import EdgeOptimizersConfig, HnswIndexConfig
 
 from gallery.filters import Filter
 from gallery.gallery import GalleryWriter, MediaFile
+from gallery.querying import NothingToCompareError
 from modeling_scalar.pairs_scalar import ScoreOptions
+from search.engine import asking
 from search.engine import collection as collection_module
 from search.engine.address import parse_address
 from search.engine.asking import Certainty, EngineGallery, find_best
@@ -35,6 +37,7 @@ from tests.search.engines import KINDS, SERVER, EdgeClient, EdgeServer, make_cli
 from tests.search.test_main import index, place, run  # noqa: F401 - a fixture
 
 KINDS = [pytest.param(kind, marks=pytest.mark.engine) if kind == "server" else kind for kind in KINDS]
+CALIBRATED = {"score_options": {"modality_scale": [0.7, 1.0, 1.3], "modality_offset": [0.1, -0.2, 0.0]}}
 TEMPERATURES = (1e-6, 0.01, 0.1, 1.0, 10.0, float("inf"))
 
 
@@ -91,7 +94,7 @@ def check_same(gallery, collection, texts, **options):
     for told, known in zip(asked, gallery.search(texts, **options), strict=True):
         assert told.certainty is not Certainty.INDEX
         if told.certainty is Certainty.EXACT:
-            assert [vars(hit) for hit in told] == [vars(hit) for hit in known]
+            assert [vars(hit) | {"key": None} for hit in told] == [vars(hit) for hit in known]
             exact += 1
     return exact
 
@@ -239,14 +242,71 @@ def test_what_an_engine_cannot_be_asked_is_an_error(tmp_path, new_collection):
     ):
         with pytest.raises(ValueError, match=told):
             asked.search(*arguments, **options)
-    for told, options in (("second stage", {"rerank": 5}), ("second stage", {"like": "/clips/1.mp4"})):
-        with pytest.raises(ValueError, match=told):
-            asked.search(**options)
+    with pytest.raises(ValueError, match="second stage"):
+        asked.search(["a dog"], rerank=5)
     with pytest.raises(FileNotFoundError, match="search push"):
         EngineGallery(Collection(collection.client, "other"), "it")
     collection.client.create_collection("other", models.VectorParams(size=4, distance=models.Distance.DOT))
     with pytest.raises(ValueError, match="was not made by"):
         EngineGallery(Collection(collection.client, "other"), "it")
+
+
+def like(gallery, clip_id, **options):
+    return gallery.search(like=clip_id, k=5, **options)
+
+
+def test_clips_like_one_are_those_that_the_folder_finds(tmp_path, either):
+    gallery = made_gallery(tmp_path / "gallery", "clustered", 120, metadata=CALIBRATED)
+    push(gallery, either)
+    asked = EngineGallery(either, "it")
+    for name in gallery.clip_ids[:7]:
+        for options in ({}, {"query_temperature": 0.01}, {"modalities": ["video"]}, {"allowed": Filter(has="audio")}):
+            try:
+                known = like(gallery, name, **options)
+            except NothingToCompareError:
+                with pytest.raises(NothingToCompareError):
+                    like(asked, name, **options)
+                continue
+            told = like(asked, name, **options)
+            assert told.certainty is Certainty.EXACT and told.like == name
+            assert [vars(hit) | {"key": None} for hit in told] == [vars(hit) for hit in known]
+            assert told.num_allowed == known.num_allowed
+            by_key = like(asked, point_id("", name), **options)
+            assert [hit.key for hit in by_key] == [hit.key for hit in told]
+    for wrong in ("/clips/none.mp4", str(uuid.uuid4())):
+        with pytest.raises(KeyError):
+            like(asked, wrong)
+
+
+def test_clips_like_one_are_proved_where_it_is_asked_by_one_vector(tmp_path, collection, monkeypatch):
+    monkeypatch.setattr(asking, "_UNPROVED", 20)
+    gallery = made_gallery(tmp_path / "gallery", "clustered", 300)
+    push(gallery, collection)
+    asked, counts = EngineGallery(collection, "it"), {True: 0, False: 0}
+    for name, mask in zip(gallery.clip_ids[:24], gallery.modality_mask, strict=False):
+        told, known = like(asked, name), like(gallery, name)
+        is_one = int(mask.sum()) == 1
+        counts[is_one] += 1
+        assert told.certainty is (Certainty.EXACT if is_one else Certainty.STOPPED)
+        if is_one:
+            assert [vars(hit) | {"key": None} for hit in told] == [vars(hit) for hit in known]
+        else:  # what is found has its true score, and most of the best are
+            assert told.num_scored <= 3 * 20 and "there may be better ones" in told.exactness
+            scores = {hit.clip_id: hit.score for hit in gallery.search(like=name, k=300)}
+            assert [hit.score for hit in told] == [scores[hit.clip_id] for hit in told]
+            assert len({hit.clip_id for hit in told} & {hit.clip_id for hit in known}) >= 3
+        alone = like(asked, name, modalities=["audio"]) if mask[1] else None
+        assert alone is None or alone.certainty is Certainty.EXACT
+    assert min(counts.values()) > 3
+
+
+def test_clips_like_one_of_a_calibrated_gallery_are_not_said_to_be_proved(tmp_path, collection, monkeypatch):
+    """Bounds are of scores with scales and offsets, which do not count between clips."""
+    monkeypatch.setattr(asking, "_UNPROVED", 20)
+    gallery = made_gallery(tmp_path / "gallery", "clustered", 100, metadata=CALIBRATED)
+    push(gallery, collection)
+    told = like(EngineGallery(collection, "it"), gallery.clip_ids[0], modalities=["video"])
+    assert told.certainty is Certainty.STOPPED and len(told) == 5
 
 
 @pytest.mark.slow
@@ -486,7 +546,10 @@ def test_the_commands_push_and_ask(place, tmp_path):  # noqa: F811
     assert "Exact: 2 of 2 clips scored in full" in told.stderr
     masked = run("query", address, "audio", "--mask", "audio")
     assert "dog" in masked.stdout and "cat.mp4" not in masked.stdout
-    assert "An engine is asked by texts" in run("query", address, "--like", "cat.mp4", code=1).stderr
+    told, known = (run("query", where, "--like", "clips/cat.mp4", "--json") for where in (address, "gallery"))
+    assert told.stdout == known.stdout and "dog" in told.stdout
+    assert "Exact: 1 of 1 clips scored in full" in told.stderr
+    assert "There is no clip 'none.mp4'" in run("query", address, "--like", "none.mp4", code=1).stderr
     missing = run("query", address + "x", "audio", code=1)
     assert (
         missing.stderr == "Error: There is no collection 'clipsx'. `python -m search push GALLERY ADDRESS` makes it.\n"
