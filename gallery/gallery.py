@@ -820,7 +820,7 @@ class Gallery:
         row = self.row_of(clip_id)
         rows = self.clips.slice(row, 1)
         mask = stacked(rows, ["presence"], self.path, boolean=True)[0, 0] & torch.tensor(self._seen(modalities))
-        among = self.allowed(allowed) or Allowed(torch.ones(len(self), dtype=torch.bool))
+        among = self._among(allowed)
         others = among.mask.clone()
         others[row] = False
         return query_like(stacked(rows, MODALITIES, self.path)[0], mask, method), Allowed(others, among.unknown)
@@ -898,23 +898,19 @@ class Gallery:
         allowed: torch.Tensor | Filter | Allowed | None,
     ) -> list[Hits]:
         """Hits of so many files, or of all; `find` asks one query again, for so many hits among some clips."""
-        if self.clips is None:  # they lie elsewhere, and none can be left out
-            for place in range(len(found)):
-                size = k
-                # Fewer hits than were asked for are all that there are.
-                while len(found[place].best_of_files(k)) < k and len(found[place]) >= size < len(self):
-                    size = min(4 * size, len(self))
-                    found[place] = find(place, size, allowed)
-            return found
         # Not by ever more hits: a file may have any number of windows.
-        among = self.allowed(allowed) or Allowed(torch.ones(len(self), dtype=torch.bool))
+        among = self._among(allowed)
         for place, hits in enumerate(found):
-            while len(found[place].best_of_files(k)) < k:
+            while 0 < len(found[place].best_of_files(k)) < k:
                 rest = find(place, max(k, len(hits)), self._outside(among, found[place]))
                 if not rest:
                     break
                 found[place] = found[place].going_on(rest)
         return found
+
+    def _among(self, allowed: torch.Tensor | Filter | Allowed | None) -> Allowed:
+        """What may be a hit, also where all may be."""
+        return self.allowed(allowed) or Allowed(torch.ones(len(self), dtype=torch.bool))
 
     def _outside(self, among: Allowed, hits: Hits) -> Allowed:
         """Of the clips that may be hits those of other files than these are of."""

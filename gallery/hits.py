@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from commands.texts import plain
 from gallery.filters import DATE, DURATION
@@ -31,6 +32,24 @@ _STYLE = """\
 .scalar-hits .bar { display: inline-block; width: 4rem; height: .6rem; margin-right: .35rem; border-radius: .2rem;
   background: rgba(128, 128, 128, .25); overflow: hidden; }
 .scalar-hits .bar i { display: block; height: 100%; }"""
+
+
+class Certainty(StrEnum):
+    """What is known of an answer."""
+
+    EXACT = "exact"
+    """These are the best clips of all that there are."""
+    INDEX = "exact up to the index"
+    """The proof closed, over a list of the index of a vector engine, which may have missed clips."""
+    STOPPED = "stopped early"
+    """There may be better clips: the list became too long before the proof closed, or the bounds prove nothing."""
+
+
+_OTHERS = {
+    Certainty.EXACT: "the others proved to be below the best",
+    Certainty.INDEX: "the others proved to be below the best, but for what the index missed",
+    Certainty.STOPPED: "there may be better ones among the others",
+}
 
 
 @dataclass(frozen=True)
@@ -81,7 +100,7 @@ class Hits(list):
     Args:
         hits (`list[Hit]`).
         num_clips (`int`): in the gallery.
-        num_scored (`int`): clips that were scored in full; all others are proved not to be among the best.
+        num_scored (`int`): clips that were scored in full; `certainty` tells what is known of the others.
         num_allowed (`int`, *optional*): of the clips in the gallery, those that could be hits; by default all.
         unknown (`dict[str, int]`, *optional*): how many clips a filter left out because what it asks for is not known
             of them, see [`~gallery.filters.Allowed`].
@@ -90,7 +109,7 @@ class Hits(list):
         locate (`Callable`): from the identifier of a clip to its file, and its seconds if it is a window.
         reason (`str`, *optional*): why there are no hits.
         notes (`list[str]`): sentences on what else is to be known of these hits.
-        exactness (`str`, *optional*): a sentence on how exact they are, in place of the one that the numbers give.
+        certainty ([`Certainty`]).
     """
 
     def __init__(
@@ -107,14 +126,14 @@ class Hits(list):
         locate: Callable[[str], Place] = Place,
         reason: str | None = None,
         notes: Iterable[str] = (),
-        exactness: str | None = None,
+        certainty: Certainty = Certainty.EXACT,
     ):
         super().__init__(hits)
         self.num_clips, self.num_scored = num_clips, num_scored
         self.num_allowed = num_clips if num_allowed is None else num_allowed
         self.unknown = dict(unknown or {})
         self.query, self.like, self.root, self.locate = query, like, root, locate
-        self.reason, self.notes, self.exactness = reason, list(notes), exactness
+        self.reason, self.notes, self.certainty = reason, list(notes), certainty
 
     def having(self, hits: Iterable[Hit], notes: Iterable[str] = ()) -> "Hits":
         """The same search with other hits, ranked in this order, and more notes."""
@@ -137,6 +156,7 @@ class Hits(list):
     def going_on(self, rest: "Hits") -> "Hits":
         """These hits, and below them those of the same query among other clips."""
         hits = self.having([*self, *rest])
+        hits.certainty = _worst([self, rest])
         hits.num_scored = min(self.num_scored + rest.num_scored, self.num_allowed)
         return hits
 
@@ -219,18 +239,19 @@ def _how_found(results: Sequence[Hits]) -> list[str]:
         clips = "1 clip was" if count == 1 else f"{count:,} clips were"
         told.append(f"{clips} left out because it is not known {_UNKNOWN[name]}.")
     told += [note for hits in results for note in hits.notes]
-    if any(hits.exactness is not None for hits in results):
-        return [*told, *(hits.exactness for hits in results if hits.exactness is not None)]
-    widest = max(results, key=lambda hits: hits.num_scored)
-    allowed, scored = widest.num_allowed, widest.num_scored
-    among = f"{allowed:,} clips" if allowed == widest.num_clips else f"{allowed:,} of {widest.num_clips:,} clips"
     if not any(results):
         return told
-    if scored < allowed:
-        told.append(f"Exact among {among}: {scored:,} scored in full, the others proved to be below the best.")
-    else:
-        told.append(f"Exact among {among}: all were scored in full.")
-    return told
+    widest, certainty = max(results, key=lambda hits: hits.num_scored), _worst(results)
+    allowed, scored = widest.num_allowed, widest.num_scored
+    among = f"{allowed:,} clips" if allowed == widest.num_clips else f"{allowed:,} of {widest.num_clips:,} clips"
+    if certainty is Certainty.EXACT and scored >= allowed:
+        return [*told, f"Exact among {among}: all were scored in full."]
+    return [*told, f"{certainty.capitalize()} among {among}: {scored:,} scored in full, {_OTHERS[certainty]}."]
+
+
+def _worst(results: Sequence[Hits]) -> Certainty:
+    """What is known of all of them."""
+    return max((hits.certainty for hits in results), key=list(Certainty).index)
 
 
 def _text(results: Sequence[Hits], most: int | None) -> str:
@@ -281,4 +302,4 @@ def _page(results: Sequence[Hits]) -> str:
     return f'<div class="scalar-hits"><style>{_STYLE}</style>{tables}<div class="soft">{remarks}</div></div>'
 
 
-__all__ = ["Hit", "Hits", "Results", "remarks_of"]
+__all__ = ["Certainty", "Hit", "Hits", "Results", "remarks_of"]

@@ -15,14 +15,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _EXPECTED = f"{PREFIX}http://HOST:6333/NAME, {PREFIX}https://HOST/NAME or {PREFIX}file:///FOLDER/NAME"
 
 
-class EngineError(OSError):
-    """The engine does not answer, or refuses."""
-
-
-class NoCollectionError(EngineError, FileNotFoundError):
-    """The engine has no collection of this name."""
-
-
 @dataclass(frozen=True)
 class Address:
     """
@@ -89,4 +81,4 @@ def parse_address(text: str) -> Address:
     return Address(f"{parts.scheme}://{host}:{port or _PORTS[parts.scheme]}", None, name, bool(options))
 
 
-__all__ = ["KEY_VARIABLE", "PREFIX", "Address", "EngineError", "NoCollectionError", "is_address", "parse_address"]
+__all__ = ["KEY_VARIABLE", "PREFIX", "Address", "is_address", "parse_address"]

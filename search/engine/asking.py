@@ -9,8 +9,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +18,7 @@ import torch
 from gallery.columns import from_utf8, off_unit
 from gallery.filters import Filter
 from gallery.gallery import Gallery
-from gallery.hits import Hit, Hits, Results
+from gallery.hits import Certainty, Hit, Hits, Results
 from gallery.querying import query_like
 from gallery.screening import exact_scores
 from gallery.windows import Place, place_of_clip
@@ -28,22 +27,12 @@ from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import CALIBRATION, WEIGHING, ScoreOptions
 
 from .collection import MIN_CLIP_NORM, Collection, Point, condition_of, conditions_of_unknown
+from .errors import UnsupportedError
 
 _FIRST = 64  # entries that are read at first, and four for each hit
 _MOST = 16_384  # entries after which a query gives up
 _UNPROVED = 256  # entries of a list of which nothing is proved
 _NUMBER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-class Certainty(StrEnum):
-    """What is known of an answer."""
-
-    EXACT = "exact"
-    """These are the best clips of all that the engine holds."""
-    INDEX = "exact up to the index"
-    """The proof closed, over a list of the engine's index, which may have missed clips."""
-    STOPPED = "stopped early"
-    """There may be better clips: the list became too long before the proof closed, or the bounds prove nothing."""
 
 
 class Engine(Protocol):
@@ -149,21 +138,6 @@ def find_best(
     return Best([found[place] for place in order], scores[order], len(found), certainty)
 
 
-class EngineHits(Hits):
-    """The hits of one query, with `certainty`, a [`Certainty`], which `exactness` tells in a sentence."""
-
-    def __init__(self, hits: Sequence[Hit], num_clips: int, best: Best, num_allowed: int, **about: Any):
-        others = {
-            Certainty.EXACT: "the others proved to be below the best",
-            Certainty.INDEX: "the others proved to be below the best, but for what the engine's index missed",
-            Certainty.STOPPED: "there may be better ones",
-        }
-        scored = f"{best.num_scored:,} of {num_allowed:,} clips scored in full"
-        told = f"{best.certainty}: {scored}, {others[best.certainty]}."
-        super().__init__(hits, num_clips, best.num_scored, num_allowed, exactness=told[0].upper() + told[1:], **about)
-        self.certainty = best.certainty
-
-
 class EngineGallery(Gallery):
     """
     A gallery whose clips lie in a vector engine: what it says of itself, and its search.
@@ -215,8 +189,16 @@ class EngineGallery(Gallery):
             ValueError: what an engine cannot be asked, also: the second stage, patterns of paths.
         """
         if options.get("rerank") is not None:
-            raise ValueError("The second stage reads files: search the gallery in its folder.")
+            raise UnsupportedError("The second stage reads files: search the gallery in its folder.")
         return super().search(*arguments, **options)
+
+    @staticmethod
+    def check_method(method: str) -> None:
+        """Raise an [`UnsupportedError`] unless an engine has bounds of a score."""
+        if method != "scalar":
+            raise UnsupportedError(
+                f"An engine holds bounds of the score 'scalar', got {method!r}. Search the gallery in its folder."
+            )
 
     def _query_like(
         self, clip_id: str, modalities: Sequence[str] | None, allowed: Any, method: str
@@ -230,6 +212,12 @@ class EngineGallery(Gallery):
         mask = torch.tensor(point.modality_mask) & torch.tensor(self._seen(modalities))
         return query_like(torch.from_numpy(point.modality_embeds), mask, method), _Others(allowed, point.number)
 
+    def _among(self, allowed: "Filter | _Others | None") -> "_Others":
+        return allowed if isinstance(allowed, _Others) else _Others(allowed)
+
+    def _outside(self, among: "_Others", hits: Hits) -> "_Others":
+        return replace(among, paths=tuple({hits.place_of(hit).path for hit in hits}))
+
     def search_vectors(
         self,
         text_embeds: torch.Tensor,
@@ -240,7 +228,7 @@ class EngineGallery(Gallery):
         modalities: Sequence[str] | None = None,
         allowed: "Filter | _Others | None" = None,
         **score_parameters: float,
-    ) -> list[EngineHits]:
+    ) -> list[Hits]:
         """
         Find the k best clips of each vector; the hits say whether that is proved.
 
@@ -253,19 +241,19 @@ class EngineGallery(Gallery):
         """
         if k < 1:
             raise ValueError(f"`k` must be at least 1, got {k}.")
-        is_like, without = isinstance(allowed, _Others), None
-        if is_like:
-            allowed, without = allowed.wanted, allowed.number
+        others = self._among(allowed)
+        allowed, is_like = others.wanted, others.number is not None
         calibration = {} if is_like else self.calibration
-        if method != "scalar" or any(score_parameters.get(name) is not None for name in CALIBRATION):
-            raise ValueError(
-                f"An engine holds bounds of the score 'scalar' as its gallery has it, got {method!r} and "
-                f"{sorted(score_parameters)}. Search the gallery in its folder."
+        self.check_method(method)
+        if given := [name for name in CALIBRATION if score_parameters.get(name) is not None]:
+            raise UnsupportedError(
+                f"An engine holds bounds of the score 'scalar' as its gallery has it, got {', '.join(given)}. Search "
+                "the gallery in its folder."
             )
         if allowed is not None and not isinstance(allowed, Filter):
             raise ValueError("Which clips of an engine may be found is told by a `Filter`, not by a tensor.")
         if not is_like and (text_embeds.ndim != 2 or text_embeds.shape[1] != self.dim):
-            raise ValueError(
+            raise UnsupportedError(
                 f"`text_embeds` must have shape (queries, {self.dim}) to search an engine, got "
                 f"{tuple(text_embeds.shape)}. Texts with a vector for each modality are searched in a folder."
             )
@@ -276,7 +264,9 @@ class EngineGallery(Gallery):
         options = ScoreOptions(query_temperature=temperature, **calibration)
         seen = self._seen(modalities)
         names = [name for name, looked_at in zip(MODALITIES, seen, strict=True) if looked_at]
-        where, among = (condition_of(allowed, looked_at, without) for looked_at in (names, MODALITIES))
+        where, among = (
+            condition_of(allowed, looked_at, others.number, others.paths) for looked_at in (names, MODALITIES)
+        )
         num_clips = len(self)
         num_allowed = num_clips if among is None else self.collection.count(among)
         unknown = {} if allowed is None else conditions_of_unknown(allowed)
@@ -285,19 +275,29 @@ class EngineGallery(Gallery):
         for text in text_embeds:
             is_bounded = calibration == self.calibration
             best = find_best(self.collection, text, k, options, names, where, is_bounded=is_bounded)
-            about: dict[str, Any] = {"locate": _locating(best), "unknown": left_out}
-            if not best.points:
-                about["reason"] = f"none of the {num_clips:,} clips in {self.path} fulfils what was asked for"
-            results.append(EngineHits(_hits(best, text, options, seen), num_clips, best, num_allowed, **about))
+            none = f"none of the {num_clips:,} clips in {self.path} fulfils what was asked for"
+            results.append(
+                Hits(
+                    _hits(best, text, options, seen),
+                    num_clips,
+                    best.num_scored,
+                    num_allowed,
+                    left_out,
+                    locate=_locating(best),
+                    reason=None if best.points else none,
+                    certainty=best.certainty,
+                )
+            )
         return results
 
 
 @dataclass(frozen=True)
 class _Others:
-    """What a filter leaves of a collection, but one clip."""
+    """What a filter leaves of a collection, but one clip, and those of some files."""
 
     wanted: Filter | None
-    number: str
+    number: str | None = None
+    paths: tuple[str, ...] = ()
 
 
 def _locating(best: Best) -> Callable[[str], Place]:
@@ -328,4 +328,4 @@ def _hits(best: Best, text: torch.Tensor, options: ScoreOptions, seen: Sequence[
     ]
 
 
-__all__ = ["Best", "Certainty", "Engine", "EngineGallery", "EngineHits", "find_best"]
+__all__ = ["Best", "Engine", "EngineGallery", "find_best"]

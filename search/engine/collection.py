@@ -26,7 +26,8 @@ from gallery.filters import DATE, DURATION, Filter
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import MIN_NORM
 
-from .address import KEY_VARIABLE, Address, EngineError, NoCollectionError
+from .address import KEY_VARIABLE, Address
+from .errors import EngineError, NoCollectionError, UnsupportedError
 
 try:
     from qdrant_client import QdrantClient, models
@@ -492,23 +493,26 @@ def _between(wanted: Filter) -> dict[str, models.FieldCondition]:
     return {name: models.FieldCondition(key=name, range=between) for name, between in ranges.items()}
 
 
-def condition_of(wanted: Filter | None, modalities: Sequence[str], without: str | None = None) -> models.Filter | None:
+def condition_of(
+    wanted: Filter | None, modalities: Sequence[str], without: str | None = None, outside: Sequence[str] = ()
+) -> models.Filter | None:
     """
     Say to the engine which clips may be found: what a filter asks for, that a clip has something to look at, and all
-    but one clip, named by its number.
+    but one clip, named by its number, and those of some files.
 
     Raises:
         ValueError: patterns of paths, which an engine has no index for.
     """
     wanted = wanted or Filter()
     if wanted.paths:
-        raise ValueError(
+        raise UnsupportedError(
             "A vector engine knows no patterns of paths. Leave them away, or search the gallery in its folder."
         )
     having = _having(wanted)
     must = [] if set(modalities) == set(MODALITIES) else [_is_any("has", modalities)]
     must += [*having.must, *_between(wanted).values()]
     must_not = having.must_not + ([] if without is None else [models.HasIdCondition(has_id=[without])])
+    must_not += [_is_any("path", list(map(to_utf8, outside)))] if outside else []
     return models.Filter(must=must, must_not=must_not) if must or must_not else None
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from gallery.filters import Filter
-from gallery.hits import Hit, Hits, Results, remarks_of
+from gallery.hits import Certainty, Hit, Hits, Results, remarks_of
 from gallery.windows import place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
 from tests.gallery.conftest import make_clips, make_queries, write
@@ -79,7 +79,15 @@ def test_the_second_stage_and_scores_without_weights_are_shown():
             "Exact among 120 of 1,000 clips: 14 scored in full, the others proved to be below the best.",
         ),
         ({"num_allowed": 14}, "Exact among 14 of 1,000 clips: all were scored in full."),
-        ({"exactness": "Stopped early."}, "Stopped early."),
+        (
+            {"certainty": Certainty.STOPPED},
+            "Stopped early among 1,000 clips: 14 scored in full, there may be better ones among the others.",
+        ),
+        (
+            {"certainty": Certainty.INDEX, "num_allowed": 14},
+            "Exact up to the index among 14 of 1,000 clips: 14 scored in full, the others proved to be below the "
+            "best, but for what the index missed.",
+        ),
     ],
 )
 def test_exactness_counts_what_could_be_a_hit(options, told):

@@ -22,12 +22,13 @@ from qdrant_edge import EdgeOptimizersConfig, HnswIndexConfig
 
 from gallery.filters import Filter
 from gallery.gallery import GalleryWriter, MediaFile
+from gallery.hits import Certainty
 from gallery.querying import NothingToCompareError
 from modeling_scalar.pairs_scalar import ScoreOptions
 from search.engine import asking
 from search.engine import collection as collection_module
 from search.engine.address import parse_address
-from search.engine.asking import Certainty, EngineGallery, find_best
+from search.engine.asking import EngineGallery, find_best
 from search.engine.collection import BOUND, Collection, connect, point_id
 from search.engine.push import PushReport, push
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
@@ -209,7 +210,7 @@ def test_an_answer_is_no_more_exact_than_the_list_of_the_engine(tmp_path, new_co
     first = nearest(np.append(text[0].numpy(), np.float32(1)), 1, None)[0][0]
     collection.nearest = lambda *asked: [entry for entry in nearest(*asked) if entry[0] != first]  # an index's miss
     told = EngineGallery(collection, "it").search(text, 5)[0]
-    assert told.certainty is Certainty.INDEX and "but for what the engine's index missed" in told.exactness
+    assert told.certainty is Certainty.INDEX and "but for what the index missed" in told.remarks()[-1]
     assert point_id("", told[0].clip_id) != first
 
 
@@ -291,7 +292,7 @@ def test_clips_like_one_are_proved_where_it_is_asked_by_one_vector(tmp_path, col
         if is_one:
             assert [vars(hit) | {"key": None} for hit in told] == [vars(hit) for hit in known]
         else:  # what is found has its true score, and most of the best are
-            assert told.num_scored <= 3 * 20 and "there may be better ones" in told.exactness
+            assert told.num_scored <= 3 * 20 and "there may be better ones" in told.remarks()[-1]
             scores = {hit.clip_id: hit.score for hit in gallery.search(like=name, k=300)}
             assert [hit.score for hit in told] == [scores[hit.clip_id] for hit in told]
             assert len({hit.clip_id for hit in told} & {hit.clip_id for hit in known}) >= 3
@@ -513,10 +514,29 @@ def test_windows_come_back_with_their_files_each_once_if_asked(tmp_path, collect
     asked.search_vectors = lambda texts, k, *more, **options: (
         sizes.append(k) or search_vectors(texts, k, *more, **options)
     )
-    for k, wanted, expected in ((2, None, [2]), (3, Filter(has="subtitle"), [3]), (4, None, [4, 5])):
+    for k, wanted, expected in ((2, None, [2]), (3, Filter(has="subtitle"), [3, 3]), (4, None, [4, 4])):
         sizes.clear()
         assert len(asked.search(text, k, per_file=True, allowed=wanted)[0]) <= k
-        assert sizes == expected  # and no more once there are no more hits
+        assert sizes == expected  # no more hits at a time, and no more once there are none of other files
+
+
+def test_a_file_of_many_windows_is_left_out_while_others_are_looked_for(tmp_path, either):
+    _, embeds, mask = make_clips(90)
+    names = [f"/clips/{'long' if number < 80 else number}.mp4#t={number},{number + 1}" for number in range(90)]
+    embeds[:80] = embeds[6].clone()  # so that many windows are best
+    mask[:80] = True
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.metadata = MADE_BY | {"segment": 1}
+        writer.put_clips(names, embeds, mask)
+        writer.commit()
+        gallery = writer.gallery()
+    push(gallery, either)
+    asked, sizes = EngineGallery(either, "it"), []
+    nearest = either.nearest
+    either.nearest = lambda query, limit, where: sizes.append(limit) or nearest(query, limit, where)
+    told, known = (one.search(embeds[:1, 0], 4, per_file=True)[0] for one in (asked, gallery))
+    assert [hit.clip_id for hit in told] == [hit.clip_id for hit in known] and len(told) == 4
+    assert max(sizes) <= 128 and told.certainty is Certainty.EXACT
 
 
 def test_an_empty_gallery_cannot_be_pushed(tmp_path, new_collection):
@@ -543,12 +563,12 @@ def test_the_commands_push_and_ask(place, tmp_path):  # noqa: F811
     assert "0 new, 0 changed, 2 unchanged, 0 removed" in run("push", "gallery", address).stdout
     told, known = (run("query", where, "audio", "--k", "2", "--json") for where in (address, "gallery"))
     assert told.stdout == known.stdout and "cat.mp4" in told.stdout
-    assert "Exact: 2 of 2 clips scored in full" in told.stderr
+    assert "Exact among 2 clips: all were scored in full" in told.stderr
     masked = run("query", address, "audio", "--mask", "audio")
     assert "dog" in masked.stdout and "cat.mp4" not in masked.stdout
     told, known = (run("query", where, "--like", "clips/cat.mp4", "--json") for where in (address, "gallery"))
     assert told.stdout == known.stdout and "dog" in told.stdout
-    assert "Exact: 1 of 1 clips scored in full" in told.stderr
+    assert "Exact among 1 of 2 clips: all were scored in full" in told.stderr
     assert "There is no clip 'none.mp4'" in run("query", address, "--like", "none.mp4", code=1).stderr
     missing = run("query", address + "x", "audio", code=1)
     assert (
