@@ -316,8 +316,8 @@ def index(
         raise typer.Exit(1)
 
 
-def _open(place: str, context: typer.Context) -> "Gallery":
-    """The gallery in a folder, or in a vector engine."""
+def _open(place: str, context: typer.Context, is_patient: bool = True) -> "Gallery":
+    """The gallery in a folder, or in a vector engine; who is patient waits for one that does not answer."""
     from gallery.gallery import Gallery
 
     from .engine.address import is_address, parse_address
@@ -328,7 +328,7 @@ def _open(place: str, context: typer.Context) -> "Gallery":
     from .engine.collection import Collection
 
     address = parse_address(place)
-    collection = Collection.at(address)
+    collection = Collection.at(address, is_patient)
     context.call_on_close(collection.close)
     return EngineGallery(collection, str(address))
 
@@ -475,7 +475,8 @@ def push(
 
 @app.command()
 def serve(
-    gallery: _Gallery,
+    context: typer.Context,
+    gallery: _Place,
     host: Annotated[str, typer.Option(help="Address to listen on. Any but this machine's own needs a token.")] = (
         "127.0.0.1"
     ),
@@ -502,12 +503,14 @@ def serve(
     """Answer searches over HTTP, and show a page to search with."""
     from copy import deepcopy
 
-    from gallery.gallery import Gallery, check_format
+    from gallery.gallery import check_format
     from gallery.provenance import model_folder
     from modeling_scalar import Limits, load_model
     from modeling_scalar.loading_scalar import device_of_name, dtype_of_name, model_fingerprint
 
+    from .engine.address import is_address
     from .service.archive import Archive
+    from .service.folder import Folder
     from .service.server import TOKEN_VARIABLE, address_of, is_loopback, listen, make_server, read_token
 
     # All that can be wrong is told before the model is loaded, which takes longest.
@@ -520,10 +523,18 @@ def serve(
     from .service.app import build_app
     from .service.guard import Token
 
-    token = None if secret is None else Token(secret)
-    opened = Gallery.open(gallery)
+    token, is_folder = None if secret is None else Token(secret), not is_address(gallery)
+    of_uploads = ("max_upload", "upload_quota", "max_uploads", "limit")
+    given = [name for name in of_uploads if context.get_parameter_source(name).name == "COMMANDLINE"]
+    if given and not allow_uploads:
+        raise ValueError(f"--{given[0].replace('_', '-')} is about files that are added: it needs --allow-uploads.")
+    if allow_uploads and not is_folder:
+        raise ValueError(
+            "--allow-uploads needs a gallery in a folder. Index files into one, and push it: `python -m search push`."
+        )
+    opened = _open(gallery, context, is_patient=False)
     if allow_uploads:
-        check_format(gallery)
+        check_format(Path(gallery))
     model = model or opened.model
     if model is None:
         raise ValueError(f"{gallery} does not say which model made it. Name it with --model.")
@@ -532,14 +543,21 @@ def serve(
         fingerprint = model_fingerprint(folder)
         opened.check_model(model, fingerprint, must_know=allow_uploads)
         network, processor = load_model(folder, dtype_of_name(model_dtype), place)
-        archive, uploads = Archive(gallery, network, processor, model, fingerprint), None
+        uploads = None
+        if is_folder:
+            source = Folder(Path(gallery), model, fingerprint)
+        else:
+            from .service.engine import Engine
+
+            source = Engine(opened, model, fingerprint)
+        archive = Archive(source, network, processor)
         if allow_uploads:
             from .service.uploads import Uploads
 
             reader = deepcopy(processor)
             reader.limits = limits
             most = round(1e6 * max_upload), round(1e6 * upload_quota), max_uploads
-            uploads = Uploads(archive, network, reader, *most)
+            uploads = Uploads(source, archive.lock, network, reader, *most)
         server = make_server(build_app(archive, uploads, token, (host, *(hostname or ()))))
         show(f"{len(opened)} clips are searched at {address_of(listener)} until Ctrl-C.")
         sys.stdout.flush()

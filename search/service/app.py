@@ -20,13 +20,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from commands.errors import describe, plain
+from search.engine.errors import EngineError, UnsupportedError
 from search.indexing import EXTENSIONS
 
-from .archive import Archive, Asked, UnknownClipError
+from .archive import Archive, Asked
 from .guard import COOKIE, Guard, Token
 from .media import NoMediaError, RangeError, is_known, media_response, open_media
 from .models import LONGEST_NAME, About, Answer, LikeRequest, Problem, SearchRequest, Upload
 from .uploads import NoRoomError, RefusedError, TooManyError, Uploads
+from .views import UnknownClipError
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +88,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
         403: "The request comes from a page of another site.",
         422: "A field is missing or out of its range.",
         429: "Too much is going on; ask again after `Retry-After` seconds.",
+        503: "The vector engine that holds the gallery does not answer; ask again after `Retry-After` seconds.",
     }.items()
 }
 
@@ -158,6 +161,7 @@ def build_app(
         (NoMediaError, 404),
         (RefusedError, 415),
         (NoRoomError, 507),
+        (UnsupportedError, 422),
         (ValueError, 400),
     ):
 
@@ -168,6 +172,10 @@ def build_app(
     @api.exception_handler(TooManyError)
     async def too_many(_: Request, error: TooManyError) -> Response:
         return _problem(429, str(error), _RETRY)
+
+    @api.exception_handler(EngineError)
+    async def away(_: Request, error: EngineError) -> Response:
+        return _problem(503, describe(error), _RETRY)
 
     @api.exception_handler(RangeError)
     async def outside(_: Request, error: RangeError) -> Response:
@@ -235,13 +243,19 @@ def build_app(
     )
     async def media(key: str, request: Request) -> Response:
         """Play the file of a clip; of a window too it is the whole file."""
-        path = await in_thread(readers, archive.path_of, key)
+        path = await in_thread(readers, archive.source.path_of, key)
         opened = await in_thread(readers, open_media, path)
         return media_response(opened, request.headers, readers, is_head=request.method == "HEAD")
 
     api.head("/api/clips/{key}/media", include_in_schema=False)(media)
 
-    if uploads is not None:
+    if uploads is None:
+
+        @api.post("/api/uploads", include_in_schema=False)
+        async def no_upload() -> Response:
+            raise HTTPException(404, archive.source.why_no_uploads)
+
+    else:
 
         @api.post(
             "/api/uploads",

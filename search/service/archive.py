@@ -1,157 +1,27 @@
-"""The gallery as the service sees it: opened again when it changes, asked by many threads at once."""
+"""A gallery and its model as the service asks them: by many threads at once."""
 
-import hashlib
-import logging
-import os
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
-from commands.errors import describe, plain
-from gallery.columns import from_utf8, lists_of, stacked, to_utf8
-from gallery.filters import ClipFacts, Filter
-from gallery.gallery import Gallery
-from gallery.hits import Hit, Hits
+from commands.errors import plain
+from gallery.filters import Filter
+from gallery.hits import Certainty, Hits
 from gallery.querying import NothingToCompareError, QueryModel
-from gallery.storage import MANIFEST
-from gallery.windows import SEGMENT, Place, place_of_clip
+from gallery.windows import SEGMENT
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import METHODS
 
-from .media import kind_of
-from .models import About, Answer, Found
-
-logger = logging.getLogger(__name__)
+from .models import About, Answer
+from .views import Source, UnknownClipError, View
 
 _TEXTS = 1024  # whose embeddings are kept
-_VIEWS = 3  # older states in which the key of a clip is still understood
-_RETRY_SECONDS = 5.0  # after which a state that could not be opened is tried again
-NAME_SUFFIX = ".name"
-"""Of the file beside an uploaded one that holds the name it was given."""
-
-
-class UnknownClipError(ValueError):
-    """No clip of the gallery has this key."""
-
-
-def _given_name(path: str) -> str | None:
-    """The name that an uploaded file was given."""
-    try:
-        return Path(path + NAME_SUFFIX).read_text(encoding="utf-8").partition("\n")[0]
-    except (OSError, ValueError):
-        return None
-
-
-class View:
-    """
-    One committed state of the gallery.
-
-    Args:
-        gallery ([`~gallery.gallery.Gallery`]): as it was opened.
-        uploads (`Path`): the folder of uploaded files, which do not count for the folder that all files share.
-    """
-
-    def __init__(self, gallery: Gallery, uploads: Path):
-        self.gallery, self._uploads = gallery, str(uploads) + os.sep
-        self._has_windows = gallery.metadata.get(SEGMENT) is not None
-
-    @cached_property
-    def _names(self) -> pa.ChunkedArray:
-        clips = self.gallery.clips
-        return pa.chunked_array([], pa.string()) if clips is None else clips.column("clip_id")
-
-    @cached_property
-    def _root(self) -> str:
-        """The folder that all files share: what the first and the last name in order begin with alike."""
-        names = self._names.filter(pc.invert(pc.starts_with(self._names, to_utf8(self._uploads))))
-        if not len(names):
-            return ""
-        ends = pc.min_max(names).as_py()
-        return os.path.commonprefix([ends["min"], ends["max"]]).rpartition(os.sep)[0]
-
-    def key_of(self, row: int, name: str) -> str:
-        """The key of a clip: its row, and a hash by which it is known that the row is still this clip's."""
-        return f"{row}-{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
-
-    def clip_of(self, key: str) -> str | None:
-        """The stored name of the clip that has this key in this state."""
-        row, _, _ = key.partition("-")
-        if not (row.isascii() and row.isdigit()) or len(row) > 18 or int(row) >= len(self._names):
-            return None
-        name = self._names[int(row)].as_py()
-        return name if self.key_of(int(row), name) == key else None
-
-    def rows_of(self, names: Sequence[str]) -> dict[str, int]:
-        """The rows of clips, by their stored names."""
-        found = pc.indices_nonzero(pc.is_in(self._names, value_set=pa.array(names, pa.string())))
-        return {self._names[row].as_py(): row for row in found.to_pylist()}
-
-    def place_of(self, clip_id: str) -> Place:
-        """The file of a clip, and its seconds."""
-        place = place_of_clip(clip_id) if self._has_windows else Place(clip_id)
-        # a file may be called as a window is
-        return Place(clip_id) if place.start is not None and os.path.isfile(clip_id) else place
-
-    def name_of(self, place: Place) -> str:
-        """What a clip is called on the page."""
-        path = place.path
-        if path.startswith(self._uploads) and (given := _given_name(path)):
-            return plain(given, "utf-8")
-        below = path.removeprefix(self._root + os.sep) if self._root else path
-        return plain(below, "utf-8")
-
-    @cached_property
-    def _files(self) -> pa.StructArray:
-        """Each file of a gallery of windows, and the number of its clips."""
-        return pc.value_counts(ClipFacts(self.gallery.clips, None, True, self.gallery.modality_mask).paths)
-
-    def num_files(self, per_file: bool) -> int | None:
-        """How many files there are, if that is what is told; else `None`."""
-        return len(self._files) if per_file and self._has_windows and len(self.gallery) else None
-
-    def _num_windows(self, place: Place) -> int:
-        row = pc.index(self._files.field("values"), to_utf8(place.path)).as_py()
-        return self._files.field("counts")[row].as_py() if row >= 0 else 1
-
-    def found(self, hits: Sequence[Hit], per_file: bool = False) -> list[Found]:
-        """Hits as they are told."""
-        rows = self.rows_of([to_utf8(hit.clip_id) for hit in hits])
-        told, per_file = [], per_file and self._has_windows
-        for hit in hits:
-            row = rows[to_utf8(hit.clip_id)]
-            table = self.gallery.clips.slice(row, 1)
-            place = self.place_of(hit.clip_id)
-            has = stacked(table, ["presence"], self.gallery.path, boolean=True)[0, 0].tolist()
-            problems = lists_of(table, "problems", self.gallery.path)[0] if "problems" in table.column_names else []
-            kind, key = kind_of(place.path, has[0]), self.key_of(row, to_utf8(hit.clip_id))
-            told.append(
-                Found(
-                    rank=hit.rank,
-                    key=key,
-                    clip_id=plain(hit.clip_id, "utf-8"),
-                    name=self.name_of(place),
-                    score=hit.score,
-                    weights=hit.weights,
-                    presence=dict(zip(MODALITIES, has, strict=True)),
-                    problems=[plain(problem, "utf-8") for problem in problems],
-                    start=place.start,
-                    stop=place.stop,
-                    kind=kind,
-                    media=None if kind is None else f"api/clips/{key}/media",
-                    num_windows=self._num_windows(place) if per_file else None,
-                )
-            )
-        return told
 
 
 @dataclass(frozen=True)
@@ -171,58 +41,20 @@ class Archive:
     A gallery, and the model that it is asked with.
 
     Args:
-        folder (`Path`): the gallery.
+        source ([`~search.service.views.Source`]): where the gallery is.
         model ([`~modeling_scalar.ScalarModel`]), processor (`ProcessorMixin`): of the gallery. One thread at a time
             may use the model: whoever has `lock`.
-        model_name (`str`), fingerprint (`str`): the model's, which the gallery must name whenever it is opened.
 
     Raises:
-        FileNotFoundError: there is no gallery.
-        ValueError: it is damaged, or was made by another model.
+        ValueError: what is there cannot be searched by the model's score.
     """
 
-    def __init__(
-        self, folder: Path, model: PreTrainedModel, processor: ProcessorMixin, model_name: str, fingerprint: str
-    ):
-        self.folder, self._asking = Path(os.path.abspath(folder)), QueryModel(model, processor)
+    def __init__(self, source: Source, model: PreTrainedModel, processor: ProcessorMixin):
+        self.source, self._asking = source, QueryModel(model, processor)
         self.lock, self.method = self._asking.lock, self._asking.method
-        self.uploads = self.folder.with_name(self.folder.name + "-uploads")
-        self._model_name, self._fingerprint = model_name, fingerprint
+        source.check_method(self.method)
         self._texts: OrderedDict[str, torch.Tensor] = OrderedDict()
-        self._texts_lock, self._opening = Lock(), Lock()
-        self._stamp = self._look()
-        self._views: deque[View] = deque([self._open()], _VIEWS)
-        self.problem: str | None = None
-        self._retry = 0.0
-
-    def _look(self) -> tuple[int, ...] | None:
-        """What changes with every commit; `None` for a gallery of another format, and for one that is gone."""
-        try:
-            stat = os.stat(self.folder / MANIFEST)
-        except OSError:
-            return None
-        return stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-    def _open(self) -> View:
-        gallery = Gallery.open(self.folder)
-        gallery.check_model(self._model_name, self._fingerprint)
-        return View(gallery, self.uploads)
-
-    def view(self) -> View:
-        """The last committed state; an earlier one, and `problem`, where that cannot be read."""
-        stamp = self._look()
-        if stamp != self._stamp or (self.problem and time.monotonic() > self._retry):
-            with self._opening:
-                if stamp != self._stamp or self.problem:
-                    try:
-                        self._views.appendleft(self._open())
-                        self.problem = None
-                    except (OSError, ValueError) as error:
-                        self.problem = f"The gallery has changed on disk and cannot be opened: {describe(error)}"
-                        self._retry = time.monotonic() + _RETRY_SECONDS
-                        logger.warning("%s", self.problem)
-                    self._stamp = stamp
-        return self._views[0]
+        self._texts_lock = Lock()
 
     def is_known(self, text: str) -> bool:
         """Whether a text was embedded before, so that [`Archive.embed`] returns at once."""
@@ -258,10 +90,11 @@ class Archive:
         return Answer(
             hits=view.found(hits, asked.per_file),
             temperature="inf" if temperature == float("inf") else temperature,
-            num_clips=len(gallery),
+            num_clips=hits.num_clips,
             num_allowed=hits.num_allowed,
             num_scored=hits.num_scored,
-            exact=hits.exactness is None,
+            exact=hits.certainty is Certainty.EXACT,
+            certainty=hits.certainty.value,
             unknown=hits.unknown,
             num_files=view.num_files(asked.per_file),
             seconds=time.monotonic() - begun,
@@ -280,16 +113,7 @@ class Archive:
     def search(self, text: str, asked: Asked) -> Answer:
         """The best clips of a text; the model is not asked for one that was embedded before."""
         embeds = self.embed(text)
-        return self._answer(self.view(), asked, queries=embeds)
-
-    def _clip_of(self, key: str) -> tuple[View, str]:
-        """The last state, and the stored name of a clip in it."""
-        view = self.view()
-        for older in list(self._views):
-            name = older.clip_of(key)
-            if name is not None and (older is view or name in view.rows_of([name])):
-                return view, name
-        raise UnknownClipError("There is no such clip in the gallery; it may have changed. Search again.")
+        return self._answer(self.source.view(), asked, queries=embeds)
 
     def like(self, key: str, asked: Asked) -> Answer:
         """
@@ -298,36 +122,31 @@ class Archive:
         Raises:
             UnknownClipError: no clip has this key, or it has nothing of what is looked at.
         """
-        view, name = self._clip_of(key)
+        view, clip_id = self.source.clip_of(key)
         try:
-            return self._answer(view, asked, like=from_utf8(name))
+            return self._answer(view, asked, like=clip_id)
         except NothingToCompareError as error:
             raise UnknownClipError(str(error)) from error
 
-    def path_of(self, key: str) -> str:
-        """The file of a clip; an [`UnknownClipError`] if no clip has this key."""
-        view, name = self._clip_of(key)
-        return view.place_of(from_utf8(name)).path
-
     def about(self, most_bytes: int, extensions: Sequence[str]) -> About:
         """What is served; `extensions` of files that may be added, none if no file may."""
-        gallery = self.view().gallery
-        shares = gallery.modality_mask.float().mean(0).tolist() if len(gallery) else [0.0] * len(MODALITIES)
+        gallery, num_clips, share = self.source.summary()
         temperature = gallery.query_temperature
         return About(
-            name=plain(self.folder.name, "utf-8"),
-            num_clips=len(gallery),
-            share=dict(zip(MODALITIES, shares, strict=True)),
+            name=self.source.name,
+            num_clips=num_clips,
+            share=share,
             model=gallery.model and plain(gallery.model, "utf-8"),
             method=self.method,
             has_temperature=METHODS[self.method].weights == "query",
             temperature="inf" if temperature == float("inf") else temperature,
             segment=gallery.metadata.get(SEGMENT),
+            filters=list(self.source.filters),
             uploads=bool(extensions),
             most_bytes=most_bytes,
             extensions=sorted(extensions),
-            problem=self.problem,
+            problem=self.source.problem and plain(self.source.problem, "utf-8"),
         )
 
 
-__all__ = ["NAME_SUFFIX", "Archive", "Asked", "UnknownClipError", "View"]
+__all__ = ["Archive", "Asked"]

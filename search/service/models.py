@@ -1,6 +1,6 @@
 """What goes over the wire: the questions and answers of the HTTP API."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
@@ -67,6 +67,10 @@ class Wanted(_Strict):
         return Filter(**dict(self))
 
 
+FilterName = Literal["paths", "min_duration", "max_duration", "after", "before", "has", "lacks"]
+FILTERS: tuple[FilterName, ...] = get_args(FilterName)
+
+
 class _Asked(_Strict):
     k: int = Field(10, ge=1, le=MOST_HITS, description="Hits wanted.")
     temperature: float | None = Field(
@@ -100,7 +104,7 @@ class Found(BaseModel):
     rank: int
     key: str = Field(description="Names the clip to `/api/like` and `/api/clips`, until the gallery is rewritten.")
     clip_id: str = Field(description="As the gallery names it; what is not UTF-8 is escaped.")
-    name: str = Field(description="Of the file, without the folders that all files share.")
+    name: str = Field(description="Of the file, without the folders that all files share, where these are known.")
     score: float
     weights: dict[Modality, float] | None = Field(description="What made it match; none for a score without weights.")
     presence: dict[Modality, bool] = Field(description="What the clip has.")
@@ -109,7 +113,9 @@ class Found(BaseModel):
     stop: float | None = Field(description="Of a window; none for one that goes on to the end of the file.")
     kind: Kind | None = Field(description="How to play it; none where there is no file that can be played.")
     media: str | None = Field(description="Where to play it from.")
-    num_windows: int | None = Field(None, description="Of its file in the gallery, where each file is told once.")
+    num_windows: int | None = Field(
+        None, description="Of its file in the gallery, where each file is told once, and it is known."
+    )
 
 
 class Answer(BaseModel):
@@ -119,12 +125,16 @@ class Answer(BaseModel):
     temperature: float | Literal["inf"] = Field(description="With which modalities were weighed.")
     num_clips: int = Field(description="In the gallery.")
     num_allowed: int = Field(description="Of these, the clips that could be hits: all, or what fulfils the filter.")
-    num_scored: int = Field(description="Clips that were scored in full; the others are proved to be no hits.")
+    num_scored: int = Field(description="Clips that were scored in full; `certainty` tells what is known of others.")
     exact: bool = Field(description="Whether no clip that could be a hit is better than those told.")
+    certainty: Literal["exact", "exact up to the index", "stopped early"] = Field(
+        description="Of a vector engine, its index may have missed clips, or there may be better ones that were not "
+        "scored."
+    )
     unknown: dict[Literal["duration", "date"], int] = Field(
         description="How many clips the filter left out because what it asks for is not known of them."
     )
-    num_files: int | None = Field(None, description="In the gallery, where each file is told once.")
+    num_files: int | None = Field(None, description="In the gallery, where each file is told once, and it is known.")
     seconds: float = Field(description="Taken to answer, without the time that the request waited.")
     note: str | None = Field(None, description="Why there are no hits, where there are none.")
 
@@ -140,10 +150,11 @@ class About(BaseModel):
     has_temperature: bool = Field(description="Whether the score weighs modalities by the query.")
     temperature: float | Literal["inf"] = Field(description="The gallery's own.")
     segment: float | None = Field(description="Seconds of a window, of a gallery of windows.")
+    filters: list[FilterName] = Field(description="What clips can be filtered by.")
     uploads: bool = Field(description="Whether files can be added.")
     most_bytes: int = Field(description="That an uploaded file may have.")
     extensions: list[str] = Field(description="Of files that can be uploaded.")
-    problem: str | None = Field(description="Why the gallery on disk, which changed, is not what is served.")
+    problem: str | None = Field(description="Why the gallery as it is now is not what is served.")
 
 
 class Upload(BaseModel):
@@ -165,8 +176,10 @@ class Problem(BaseModel):
 
 
 __all__ = [
+    "FILTERS",
     "About",
     "Answer",
+    "FilterName",
     "Found",
     "Kind",
     "LikeRequest",

@@ -23,7 +23,7 @@ from commands.errors import describe, plain
 from gallery.gallery import Gallery, GalleryWriter
 from search.indexing import EXTENSIONS, index_files
 
-from .archive import NAME_SUFFIX, Archive
+from .folder import NAME_SUFFIX, Folder
 from .models import LONGEST_NAME, Upload
 
 logger = logging.getLogger(__name__)
@@ -124,8 +124,9 @@ class Uploads:
     Receives files, and embeds them in a thread of its own.
 
     Args:
-        archive ([`~search.service.archive.Archive`]): whose gallery they come into.
-        model ([`~modeling_scalar.ScalarModel`]): used when `archive.lock` is free.
+        folder ([`~search.service.folder.Folder`]): whose gallery they come into.
+        lock (`Lock`): of the model.
+        model ([`~modeling_scalar.ScalarModel`]): used when the lock is free.
         processor (`ProcessorMixin`): of the thread alone: tokenizers cannot be shared.
         most_bytes (`int`): of a file.
         quota (`int`): bytes of all files together.
@@ -134,35 +135,36 @@ class Uploads:
 
     def __init__(
         self,
-        archive: Archive,
+        folder: Folder,
+        lock: Lock,
         model: PreTrainedModel,
         processor: ProcessorMixin,
         most_bytes: int,
         quota: int = 20_000_000_000,
         most_files: int = 1000,
     ):
-        self._archive, self._processor = archive, processor
+        self._folder, self._processor = folder, processor
         self.most_bytes, self._quota, self._most_files = min(most_bytes, quota), quota, most_files
         self._stop = Event()
-        self._model = _Shared(model, archive.lock, self._stop)
+        self._model = _Shared(model, lock, self._stop)
         self._queue: Queue[tuple[str, Path, bool]] = Queue(MOST_WAITING)
         self._told: OrderedDict[str, Upload] = OrderedDict()
         self._lock, self._num_streams = Lock(), 0
         self._thread = Thread(target=self._run, name="uploads")
         self._used, self._paths, self._senders = 0, set[Path](), dict[str, Path]()
         self._left: dict[str, Path] = {}  # what an earlier service, which ended, did not come to
-        if archive.uploads.is_dir():
-            for left in archive.uploads.glob(f"tmp*{_PART}"):  # when an earlier service was killed
+        if folder.uploads.is_dir():
+            for left in folder.uploads.glob(f"tmp*{_PART}"):  # when an earlier service was killed
                 left.unlink(missing_ok=True)
             for path in self._kept():
                 self._paths.add(path)
                 self._used += path.stat().st_size
                 self._senders |= dict.fromkeys(_note_of(path)[1], path)
-            known = archive.view().gallery.files_at([str(path) for path in self._paths])
+            known = folder.view().gallery.files_at([str(path) for path in self._paths])
             self._left |= {name: path for name, path in self._senders.items() if str(path) not in known}
 
     def _kept(self) -> Iterator[Path]:
-        with os.scandir(self._archive.uploads) as entries:
+        with os.scandir(self._folder.uploads) as entries:
             for entry in entries:
                 if _KEPT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                     yield Path(entry.path)
@@ -208,7 +210,7 @@ class Uploads:
                 raise TooManyError("Other files are on their way into the gallery. Send this one later.")
             self._num_streams += 1
         try:
-            return Receiver(self._archive.uploads, self._take)
+            return Receiver(self._folder.uploads, self._take)
         except BaseException:
             self.done()
             raise
@@ -336,7 +338,7 @@ class Uploads:
         with self._lock:
             if self._forget(upload_id, path):
                 return
-        is_in_gallery = str(path) in Gallery.open(self._archive.folder).clips_of_files()
+        is_in_gallery = str(path) in Gallery.open(self._folder.folder).clips_of_files()
         with self._lock:
             if not is_in_gallery and not _note_of(path)[1]:
                 self._unlink(path)
@@ -368,7 +370,7 @@ class Uploads:
         with self._lock:
             is_of_others = any(sender != upload_id for sender in _note_of(path)[1])
         if not is_of_others:
-            with GalleryWriter(self._archive.folder) as writer:
+            with GalleryWriter(self._folder.folder) as writer:
                 writer.remove_clips(writer.gallery().clips_of_files().get(str(path), []))
                 writer.forget_files([str(path)])
                 writer.commit()
@@ -379,7 +381,7 @@ class Uploads:
 
     def _embed(self, path: Path) -> dict[str, Any]:
         """Embed one file; what cannot be read leaves no trace."""
-        with GalleryWriter(self._archive.folder) as writer:
+        with GalleryWriter(self._folder.folder) as writer:
             report = index_files([str(path)], writer, self._model, self._processor, num_workers=1)
             if report.unreadable:
                 writer.forget_files([str(path)])

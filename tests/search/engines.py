@@ -52,7 +52,7 @@ def _condition(condition):
     if isinstance(condition, models.IsEmptyCondition):
         return IsEmptyCondition(condition.is_empty.key)
     if isinstance(condition, models.HasIdCondition):
-        return HasIdCondition({UUID(number) for number in condition.has_id})
+        return HasIdCondition({UUID(str(number)) for number in condition.has_id})
     match = None if condition.match is None else MatchAny(condition.match.any)
     between = condition.range and RangeFloat(**condition.range.model_dump(exclude_none=True))
     return FieldCondition(condition.key, match=match, range=between)
@@ -172,13 +172,24 @@ class EdgeServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.engine, self.key, self.fails, self.asked, self.lock = EdgeClient(folder), key, [], [], threading.Lock()
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        self.thread = threading.Thread(target=self.serve_forever)
+        self.start()
+
+    def start(self):
+        self.thread = threading.Thread(target=self.serve_forever, args=(0.02,))
         self.thread.start()
 
-    def close(self):
+    def go_away(self):
+        """Answer no more; the engine keeps what it has."""
         self.shutdown()
         self.thread.join()
         self.server_close()
+
+    def come_back(self):
+        super().__init__(self.server_address, _Handler)
+        self.start()
+
+    def close(self):
+        self.go_away()
         self.engine.close()
 
 

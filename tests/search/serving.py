@@ -16,9 +16,11 @@ from modeling_scalar.media_scalar import Limits
 from modeling_scalar.processing_scalar import Clip
 from search.service.app import build_app
 from search.service.archive import Archive
+from search.service.folder import Folder
 from search.service.guard import Token
 from search.service.server import address_of, listen, make_server
 from search.service.uploads import Uploads
+from search.service.views import Source
 
 DIM = 8
 SECRET = "a-token-of-enough-letters"
@@ -122,12 +124,23 @@ def write_gallery(
 
 
 def make_app(
-    place: Path, *, uploads: bool = False, secret: str | None = None, most_bytes: int = 1000, names=(), **most
+    place: Path,
+    *,
+    source: Source | None = None,
+    uploads: bool = False,
+    secret: str | None = None,
+    most_bytes: int = 1000,
+    names=(),
+    **most,
 ):
-    """The service of the gallery in a folder; `app.archive`, `app.model` and `app.uploads` are what it uses."""
+    """
+    The service of the gallery in a folder, or of another source; `app.archive`, `app.model` and `app.uploads` are what
+    it uses.
+    """
     model = WordModel()
-    archive = Archive(place / "gallery", model, WordProcessor(), "words", "f" * 64)
-    taken = Uploads(archive, model, WordProcessor(), most_bytes, **most) if uploads else None
+    source = source or Folder(place / "gallery", "words", "f" * 64)
+    archive = Archive(source, model, WordProcessor())
+    taken = Uploads(source, archive.lock, model, WordProcessor(), most_bytes, **most) if uploads else None
     app = build_app(archive, taken, None if secret is None else Token(secret), names)
     app.archive, app.model, app.uploads = archive, model, taken
     return app

@@ -114,7 +114,7 @@ def test_who_does_not_read_is_left_and_its_file_closed(tmp_path, monkeypatch):
     write_gallery(tmp_path, {"dog.webm": b"x" * 50_000_000})
     application = make_app(tmp_path)
     path = str(tmp_path / "clips" / "dog.webm")
-    key = application.archive.view().key_of(0, path)
+    key = application.archive.source.view().key_of(0, path)
 
     def is_open():
         links = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
@@ -226,7 +226,7 @@ def test_the_command_serves_what_its_options_say(tmp_path, monkeypatch):
     monkeypatch.setattr("search.service.server.make_server", make_server)
     receive = Uploads.__init__
     monkeypatch.setattr(
-        Uploads, "__init__", lambda self, *rest: (limits.append(rest[2].limits), receive(self, *rest))[1]
+        Uploads, "__init__", lambda self, *rest: (limits.append(rest[3].limits), receive(self, *rest))[1]
     )
     monkeypatch.setenv(server.TOKEN_VARIABLE, SECRET)
     arguments = ["serve", tmp_path / "gallery", "--model", tmp_path / "words", "--host", "0.0.0.0", "--port", 0]

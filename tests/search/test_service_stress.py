@@ -256,10 +256,10 @@ def test_two_hundred_clients_leave_it_as_it_was(tmp_path, caplog, monkeypatch):
     )
     write_gallery(tmp_path, contents)
     app = make_app(tmp_path, uploads=True, most_bytes=1_000_000)
-    app.archive.view()
+    app.archive.source.view()
     with serving(app) as address:
         port = int(address.rsplit(":", 1)[1].strip("/"))
-        view = app.archive.view()
+        view = app.archive.source.view()
         keys = [view.key_of(row, str(tmp_path / "clips" / name)) for row, name in enumerate(PRESENCE)]
         flood(port, keys, SECONDS / 5)  # threads and caches come to their size
         assert came_back((10_000, 10**12, 10_000))
@@ -283,10 +283,10 @@ def test_two_hundred_clients_leave_it_as_it_was(tmp_path, caplog, monkeypatch):
         assert app.uploads._num_streams == 0
     assert [record.getMessage() for record in caplog.records] == []
     gallery, _ = verify_gallery(tmp_path / "gallery")
-    uploaded = [name for name in gallery.clip_ids if os.path.dirname(name) == str(app.archive.uploads)]
-    kept = [path for path in app.archive.uploads.iterdir() if path.suffix == ".mp4"]
+    uploaded = [name for name in gallery.clip_ids if os.path.dirname(name) == str(app.archive.source.uploads)]
+    kept = [path for path in app.archive.source.uploads.iterdir() if path.suffix == ".mp4"]
     assert len(gallery) == len(PRESENCE) + len(uploaded) and len(uploaded) <= 31
     assert set(uploaded) <= set(map(str, kept))
     assert app.uploads._used == sum(path.stat().st_size for path in kept)
-    assert not [path for path in app.archive.uploads.iterdir() if path.suffix == ".part"]
+    assert not [path for path in app.archive.source.uploads.iterdir() if path.suffix == ".part"]
     assert not list((tmp_path / "temporary").iterdir())

@@ -1,0 +1,366 @@
+"""The search service over a gallery in a vector engine, beside the same gallery in its folder."""
+
+import logging
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+import torch
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from gallery.gallery import Gallery, GalleryWriter
+from gallery.windows import clip_id_of
+from search.__main__ import app
+from search.engine import asking
+from search.engine import collection as collection_module
+from search.engine.address import parse_address
+from search.engine.asking import EngineGallery
+from search.engine.collection import Collection, point_id
+from search.engine.push import push
+from search.service import engine as engine_module
+from search.service.engine import Engine
+from tests.search.engines import EdgeServer
+from tests.search.serving import PRESENCE, SECRET, WordModel, WordProcessor, make_app, vectors_of, write_gallery
+
+ADDRESS = "http://127.0.0.1:8000"
+KEY = "a-secret-of-the-engine"
+
+
+def engine_at(address):
+    """A source as the command opens it."""
+    collection = Collection.at(parse_address(address), is_patient=False)
+    return Engine(EngineGallery(collection, address), "words", "f" * 64)
+
+
+def push_to(address, folder):
+    collection = Collection.at(parse_address(address))
+    push(Gallery.open(folder), collection)
+    collection.close()
+
+
+@contextmanager
+def asking_both(place, address):
+    """Clients of the gallery in its folder and in the engine."""
+    push_to(address, place / "gallery")
+    source = engine_at(address)
+    with TestClient(make_app(place), ADDRESS) as folder, TestClient(make_app(place, source=source), ADDRESS) as engine:
+        engine.source = source
+        yield folder, engine
+    source._collection.close()
+
+
+def ask(client, query="a dog", code=200, call="search", **options):
+    body = options if call == "like" else {"query": query} | options
+    response = client.post(f"/api/{call}", json=body)
+    assert response.status_code == code, response.text
+    return response.json()
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    place = tmp_path_factory.mktemp("both")
+    write_gallery(place)
+    with asking_both(place, f"qdrant+file://{place}/engine/clips") as clients:
+        yield clients
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    monkeypatch.setenv("QDRANT_API_KEY", KEY)
+    monkeypatch.setattr(collection_module, "_PAUSES", (0,))
+    monkeypatch.setattr(collection_module, "_PAUSES_OF_PAGE", ())
+    monkeypatch.setattr(engine_module, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(engine_module, "_COUNT_SECONDS", 0.0)
+    server = EdgeServer(tmp_path / "engine", key=KEY)
+    yield server
+    server.close()
+
+
+# Of clips that an engine holds these are not known, or otherwise: names below the folder that all share, problems.
+OTHERWISE = ("key", "media", "name", "problems")
+
+
+def same(told, known):
+    """Whether two answers are the same, but for what an engine does not know."""
+    for answer in (told, known):
+        del answer["seconds"], answer["num_scored"]
+        for hit in answer["hits"]:
+            assert hit["name"] and (hit["kind"] is None) == (hit["media"] is None)
+            for name in OTHERWISE:
+                del hit[name]
+    return told == known
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"k": 2}, {"temperature": 0.001}, {"temperature": 1e4}, {"modalities": ["audio"]},
+        {"modalities": ["video", "subtitle"]}, {"filter": {"has": ["audio"], "lacks": ["subtitle"]}},
+        {"filter": {"min_duration": 1}}, {"filter": {"after": "2020-01-01"}, "modalities": ["subtitle"]},
+        {"per_file": True},
+    ],
+)  # fmt: skip
+def test_an_engine_answers_as_the_folder_does(both, options):
+    folder, engine = both
+    assert same(ask(engine, **options), ask(folder, **options))
+    for hit, mine in zip(ask(folder, **options)["hits"], ask(engine, **options)["hits"], strict=True):
+        assert mine["key"] == point_id("", hit["clip_id"])
+        more = {name: value for name, value in options.items() if name != "modalities"}
+        told, known = (
+            ask(client, call="like", key=key, **more) for client, key in ((engine, mine["key"]), (folder, hit["key"]))
+        )
+        assert same(told, known)
+
+
+def test_files_that_are_on_this_machine_are_played(both, tmp_path):
+    folder, engine = both
+    known = {hit["clip_id"]: hit["media"] for hit in ask(folder)["hits"]}
+    for hit in ask(engine)["hits"]:
+        assert engine.get(hit["media"]).content == folder.get(known[hit["clip_id"]]).content != b""
+        assert engine.get(hit["media"], headers={"range": "bytes=0-2"}).status_code == 206
+    for key in (str(uuid.uuid4()), "0-0", "..", "a" * 80, point_id("", "/etc/passwd"), hit["clip_id"]):
+        response = engine.get(f"/api/clips/{key}/media")
+        assert response.status_code == 404 and list(response.json()) == ["error"]
+        if len(key) <= 80:
+            assert "Search again" in ask(engine, code=404, call="like", key=key)["error"]
+
+
+def test_files_of_another_machine_are_told_and_not_played(tmp_path):
+    ids = write_gallery(tmp_path)
+    with asking_both(tmp_path, f"qdrant+file://{tmp_path}/engine/clips") as (_, engine):
+        for path in (tmp_path / "clips").iterdir():
+            path.unlink()
+        hits = ask(engine)["hits"]
+        assert {hit["clip_id"] for hit in hits} == set(ids) and {hit["media"] for hit in hits} == {None}
+        assert engine.get(f"/api/clips/{hits[0]['key']}/media").status_code == 404
+
+
+def test_a_collection_cannot_make_other_files_public(tmp_path):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret")
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.metadata = {"model": "words", "fingerprint": "f" * 64}
+        writer.put_clips([str(secret)], vectors_of("a")[None], torch.ones(1, 3).bool())
+        writer.commit()
+    with asking_both(tmp_path, f"qdrant+file://{tmp_path}/engine/clips") as (_, engine):
+        (hit,) = ask(engine)["hits"]
+        assert hit["media"] is None
+        assert engine.get(f"/api/clips/{hit['key']}/media").status_code == 404
+
+
+def test_what_an_engine_cannot_be_asked_is_told_in_a_sentence(both):
+    folder, engine = both
+    about, known = (client.get("/api/gallery").json() for client in (engine, folder))
+    assert set(known["filters"]) - set(about["filters"]) == {"paths"} and "has" in about["filters"]
+    told = ask(engine, code=422, filter={"paths": ["holiday/**"]})["error"]
+    assert told.startswith("A vector engine knows no patterns of paths.")
+    key = ask(engine)["hits"][0]["key"]
+    assert "patterns of paths" in ask(engine, code=422, call="like", key=key, filter={"paths": ["*"]})["error"]
+    assert not about["uploads"]
+    for client, word in ((engine, "search push"), (folder, "--allow-uploads")):
+        response = client.post("/api/uploads?name=a.mp4", content=b"video")
+        assert response.status_code == 404 and word in response.json()["error"]
+    for name in ("num_clips", "share", "model", "temperature", "method", "segment", "problem"):
+        assert about[name] == known[name]
+    assert (about["name"], about["num_clips"]) == ("clips", 5)
+    schema = engine.get("/api/openapi.json").json()["components"]["schemas"]
+    assert schema["Answer"]["properties"]["certainty"]["enum"] == ["exact", "exact up to the index", "stopped early"]
+
+
+def test_an_answer_says_how_certain_it_is(both, tmp_path, server, monkeypatch):
+    assert [ask(client)["certainty"] for client in both] == ["exact", "exact"]
+    write_gallery(tmp_path)
+    with asking_both(tmp_path, f"qdrant+{server.url}/clips") as (_, engine):
+        assert ask(engine)["certainty"] == "exact" and ask(engine)["exact"]
+        near = engine_at(f"qdrant+{server.url}/clips?approximate")
+        with TestClient(make_app(tmp_path, source=near), ADDRESS) as client:
+            answer = ask(client)
+            assert answer["certainty"] == "exact up to the index" and not answer["exact"] and answer["num_scored"] == 5
+        monkeypatch.setattr(asking, "_UNPROVED", 4)  # as many as there are others
+        key = next(hit["key"] for hit in ask(engine)["hits"] if hit["clip_id"].endswith("dog.webm"))
+        answer = ask(engine, call="like", key=key, k=1)
+        assert answer["certainty"] == "stopped early" and not answer["exact"] and answer["num_allowed"] == 4
+
+
+def test_each_file_is_told_once_by_an_engine_too(tmp_path):
+    names = [clip_id_of(name, (start, start + 1)) for name in ("talk.webm", "song.webm") for start in range(9)]
+    write_gallery(tmp_path, dict.fromkeys([*names, "short.webm"], b"x"), segment=1)
+    with asking_both(tmp_path, f"qdrant+file://{tmp_path}/engine/clips") as (folder, engine):
+        told, known = (ask(client, per_file=True) for client in (engine, folder))
+        assert [hit["clip_id"] for hit in told["hits"]] == [hit["clip_id"] for hit in known["hits"]]
+        assert [hit["start"] for hit in told["hits"]] == [hit["start"] for hit in known["hits"]]
+        assert told["num_files"] is None and {hit["num_windows"] for hit in told["hits"]} == {None}
+        assert told["exact"] and told["num_clips"] == 19
+
+
+def test_an_engine_that_does_not_answer_is_told_and_answers_again(tmp_path, server, caplog):
+    write_gallery(tmp_path)
+    with asking_both(tmp_path, f"qdrant+{server.url}/clips") as (_, engine), caplog.at_level(logging.DEBUG):
+        before, about = ask(engine), engine.get("/api/gallery").json()
+        key = before["hits"][0]["key"]
+        server.go_away()
+        for call, options in (("search", {}), ("like", {"key": key})):
+            response = engine.post(f"/api/{call}", json={"query": "a dog"} if call == "search" else options)
+            assert response.status_code == 503 and int(response.headers["retry-after"]) > 0
+            assert "The engine does not answer" in response.json()["error"] and KEY not in response.text
+        assert engine.get(f"/api/clips/{key}/media").status_code == 503
+        told = engine.get("/api/gallery").json()
+        assert "does not answer" in told["problem"] and told | {"problem": None} == about
+        server.come_back()
+        assert ask(engine)["hits"] == before["hits"] and engine.get("/api/gallery").json() == about
+        server.fails += [500, 401]
+        assert "refuses access" in ask(engine, code=503)["error"]
+        assert ask(engine, code=503)["error"].startswith("The engine refuses a request")
+        assert ask(engine)["hits"] == before["hits"]
+    assert KEY not in caplog.text and "does not answer" in caplog.text
+
+
+def test_only_one_request_finds_out_whether_the_engine_is_back(tmp_path, server, monkeypatch):
+    write_gallery(tmp_path)
+    with asking_both(tmp_path, f"qdrant+{server.url}/clips") as (_, engine):
+        monkeypatch.setattr(engine_module, "_RETRY_SECONDS", 1000.0)
+        server.fails += [500]
+        ask(engine, code=503)
+        asked = len(server.asked)
+        assert [ask(engine, code=503)["error"] for _ in range(5)] and len(server.asked) == asked
+        engine.source._retry = 0.0
+        with engine.source._trying:  # somebody does
+            ask(engine, code=503)
+        assert len(server.asked) == asked
+        assert len(ask(engine)["hits"]) == 5 and engine.source.problem is None
+
+
+def test_what_is_pushed_meanwhile_is_found_and_another_model_is_refused(tmp_path, server):
+    write_gallery(tmp_path)
+    address = f"qdrant+{server.url}/clips"
+    with asking_both(tmp_path, address) as (folder, engine):
+        key = ask(engine)["hits"][0]["key"]
+        with GalleryWriter(tmp_path / "gallery") as writer:
+            writer.metadata = writer.metadata | {"query_temperature": 0.5}
+            (tmp_path / "clips" / "new.webm").write_bytes(b"new")
+            writer.put_clips([str(tmp_path / "clips" / "new.webm")], vectors_of("new")[None], torch.ones(1, 3).bool())
+            writer.commit()
+        push_to(address, tmp_path / "gallery")
+        assert same(ask(engine), ask(folder)) and ask(engine)["temperature"] == 0.5
+        assert engine.get("/api/gallery").json()["num_clips"] == 6
+        ask(engine, call="like", key=key)
+
+        for folder in ("engine", "gallery"):
+            (tmp_path / folder).rename(tmp_path / f"{folder} before")
+        engine_before = server.engine.shard
+        server.engine.shard = None
+        assert "There is no collection" in ask(engine, code=503)["error"]
+        write_gallery(tmp_path, fingerprint="e" * 64)
+        push_to(address, tmp_path / "gallery")
+        told = ask(engine, code=503)["error"]
+        assert "The gallery was made with" in told and "Embeddings of different models cannot be compared" in told
+        assert engine.get("/api/gallery").json()["problem"] == told
+        server.engine.shard.close()
+        server.engine.shard = engine_before
+        server.engine.metadata["scalar"]["metadata"] = server.engine.metadata["scalar"]["metadata"].replace(
+            "e" * 64, "f" * 64
+        )
+        assert len(ask(engine)["hits"]) == 6 and engine.get("/api/gallery").json()["problem"] is None
+
+
+def test_many_may_ask_at_once_while_clips_are_pushed(tmp_path):
+    """The client's own engine is not made for several threads."""
+    write_gallery(tmp_path)
+    with asking_both(tmp_path, f"qdrant+file://{tmp_path}/engine/clips") as (folder, engine):
+        known, collection = ask(folder, "a cat"), engine.source._collection
+        stop, inside, most = [], [0], [0]
+        query_points = collection.client.query_points
+
+        def watching(*arguments, **options):
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+            found = query_points(*arguments, **options)
+            inside[0] -= 1
+            return found
+
+        collection.client.query_points = watching
+        gallery = Gallery.open(tmp_path / "gallery")
+
+        def pushing():
+            while not stop:
+                collection.remove([point_id("", gallery.clip_ids[0])])
+                push(gallery, collection)
+
+        with ThreadPoolExecutor(7) as pool:
+            pusher = pool.submit(pushing)
+            try:
+                told = list(
+                    pool.map(lambda number: ask(engine, f"a {number % 9}", temperature=0.1 + number), range(60))
+                )
+            finally:
+                stop.append(True)
+            pusher.result()
+        assert {len(answer["hits"]) for answer in told} <= {4, 5} and most[0] == 1
+        assert same(ask(engine, "a cat"), known)
+
+
+def test_the_rules_of_tokens_are_those_of_a_folder(both, tmp_path):
+    _, engine = both
+    with TestClient(make_app(tmp_path, source=engine.source, secret=SECRET), ADDRESS) as client:
+        for method, path in (("GET", "gallery"), ("POST", "search"), ("POST", "uploads?name=a.mp4"), ("POST", "like")):
+            assert client.request(method, f"/api/{path}", content=b"{}").status_code == 401
+        client.headers["authorization"] = f"Bearer {SECRET}"
+        assert len(ask(client)["hits"]) == 5
+
+
+def test_a_model_whose_score_an_engine_has_no_bounds_of_is_refused(both, tmp_path, monkeypatch):
+    monkeypatch.setattr(WordModel.config, "aggregation", "uniform")
+    with pytest.raises(ValueError, match="An engine holds bounds of the score 'scalar', got 'uniform'"):
+        make_app(tmp_path, source=both[1].source)
+
+
+# The command --------------------------------------------------------------------------------------------------------
+
+
+def serve(*arguments, code=1):
+    result = CliRunner().invoke(app, ["serve", *map(str, arguments)])
+    assert result.exit_code == code and "Traceback" not in result.output, result.output
+    return result.output
+
+
+def test_the_command_serves_a_collection_and_refuses_what_makes_no_sense(tmp_path, server, monkeypatch):
+    write_gallery(tmp_path)
+    address = f"qdrant+{server.url}/clips"
+    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: pytest.fail("loaded"))
+    assert "There is no collection 'clips'" in serve(address)
+    push_to(address, tmp_path / "gallery")
+    for told, options in (
+        ("--allow-uploads needs a gallery in a folder", ["--allow-uploads"]),
+        ("--max-upload is about files that are added: it needs --allow-uploads", ["--max-upload", 3]),
+        ("--limit is about files", ["--limit", "time=3"]),
+        ("words", []),  # the model, which is not there
+    ):
+        assert told in serve(address, *options)
+    assert "no secrets" in serve(f"{address}?api_key=x")
+    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (WordModel(), WordProcessor()))
+    monkeypatch.setattr("modeling_scalar.loading_scalar.model_fingerprint", lambda _: "f" * 64)
+    (tmp_path / "words").mkdir()
+    answers = []
+
+    class Server:
+        def __init__(self, application):
+            self.application = application
+
+        def run(self, sockets):
+            with TestClient(self.application, ADDRESS) as client:
+                answers.append(ask(client))
+
+    monkeypatch.setattr("search.service.server.make_server", Server)
+    assert "5 clips are searched at http://127.0.0.1:" in serve(
+        address, "--model", tmp_path / "words", "--port", 0, code=0
+    )
+    assert [len(answer["hits"]) for answer in answers] == [5]
+    monkeypatch.setattr("modeling_scalar.loading_scalar.model_fingerprint", lambda _: "e" * 64)
+    assert "Embeddings of different models cannot be compared" in serve(address, "--model", tmp_path / "words")
+    server.fails += [401] * 2
+    told = serve(address)
+    assert "Put its key into QDRANT_API_KEY" in told and KEY not in told
+    assert "folder of the gallery, or the address of a collection" in " ".join(serve("--help", code=0).lower().split())
+    assert set(PRESENCE) == {hit["clip_id"].rpartition("/")[2] for hit in answers[0]["hits"]}
