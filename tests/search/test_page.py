@@ -2,15 +2,22 @@
 
 import re
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from starlette.testclient import TestClient
 
+from gallery.gallery import Gallery
+from search.engine.address import parse_address
+from search.engine.asking import EngineGallery
+from search.engine.collection import Collection
+from search.engine.push import push
 from search.service.app import PAGE
+from search.service.engine import _RETRY_SECONDS, Engine
 from tests.media_corpus import media, tone, wav
+from tests.search.engines import EdgeServer
 from tests.search.serving import PRESENCE, SECRET, make_app, serving, write_gallery
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -375,3 +382,51 @@ def test_every_control_has_a_name_and_every_id_is_there():
     assert set(re.findall(r'\$\("([^"]+)"\)', text)) <= set(ids)
     assert set(re.findall(r'\bfor="([^"]+)"', text)) <= set(ids)
     assert "http://" not in text and "https://" not in text and "innerHTML" not in text
+
+
+@pytest.mark.slow
+def test_a_vector_engine_is_searched_on_the_same_page(open_page, tmp_path, talk):
+    server = EdgeServer(tmp_path / "engine")
+    try:
+        write_gallery(tmp_path, {"talk.webm": talk, **{name: b"x" for name in PRESENCE}})
+        (tmp_path / "clips" / "cat.webm").unlink()  # on another machine
+        address = f"qdrant+{server.url}/clips"
+        with closing(Collection.at(parse_address(address), is_patient=False)) as collection:
+            push(Gallery.open(tmp_path / "gallery"), collection)
+            app = make_app(tmp_path, source=Engine(EngineGallery(collection, address), "words", "f" * 64))
+            with serving(app) as address:
+                page = open_page(address, viewport={"width": 1000, "height": 1400})
+                ask(page, "a dog")
+                assert len(shown(page)) == 6 and "6 clips: " in page.locator("#counts").inner_text()
+                assert "Exact among 6 clips; all scored in full." in page.locator("#taken").inner_text()
+                assert not page.locator("#files").is_visible()
+                gone = page.locator(".hit", has_text="cat.webm")
+                assert "There is no file here that a browser plays." in gone.inner_text()
+                wait(page, "[...document.querySelectorAll('video')].some(video => video.readyState >= 2)")
+                page.get_by_text("Filters").click()
+                assert not page.get_by_label("File or folder").is_visible()
+                page.get_by_label("Sound", exact=True).nth(1).select_option("no sound")
+                settled(page)
+                assert "Exact among 2 clips" in page.locator("#taken").inner_text()
+                page.get_by_role("button", name="Clear").click()
+                settled(page)
+                page.screenshot(path=tmp_path / "engine.png")
+                page.get_by_role("button", name=re.compile("More like this: .*dog.webm")).click()
+                wait(page, "document.querySelectorAll('.hit').length == 5")
+                server.go_away()
+                page.get_by_label("Hits").select_option("5")
+                page.get_by_text("The engine does not answer").wait_for()
+                server.come_back()
+                time.sleep(_RETRY_SECONDS)
+                page.get_by_label("Hits").select_option("20")
+                wait(page, "!busy && document.getElementById('note').hidden")
+                page.route("**/api/search", lambda route: route.fulfill(status=200, json=uncertain(route)))
+                page.get_by_role("button", name="Back to the words").click()
+                page.get_by_text("Stopped early among 6 clips; 2 scored in full, there may be better ones.").wait_for()
+    finally:
+        server.close()
+
+
+def uncertain(route):
+    """The answer that is given, and what it would say if the engine had been asked for too much."""
+    return route.fetch().json() | {"certainty": "stopped early", "exact": False, "num_scored": 2}
