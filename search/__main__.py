@@ -393,6 +393,8 @@ def query(
     from modeling_scalar.loading_scalar import device_of_name
     from modeling_scalar.pairs_scalar import check_temperature
 
+    from .engine.address import is_address
+
     # All that can be wrong is told before the model is loaded, which takes longest.
     device_of_name(device)
     if not texts and like is None:
@@ -413,6 +415,8 @@ def query(
         raise ValueError(f"--mask takes one or two of {', '.join(MODALITIES)}, got {', '.join(mask or ())}.")
     wanted = Filter(path or (), min_duration, max_duration, after, before, has or (), lacks or ())
     opened = _open(gallery, context)
+    if is_address(gallery):
+        opened.check_asked(rerank, wanted)
     options = {"modalities": seen, "allowed": wanted, "per_file": per_file}
     if like is None:
         opened.load_model(model, device, model_dtype)

@@ -188,9 +188,15 @@ class EngineGallery(Gallery):
         Raises:
             ValueError: what an engine cannot be asked, also: the second stage, patterns of paths.
         """
-        if options.get("rerank") is not None:
-            raise UnsupportedError("The second stage reads files: search the gallery in its folder.")
+        self.check_asked(options.get("rerank"))
         return super().search(*arguments, **options)
+
+    @staticmethod
+    def check_asked(rerank: int | None = None, allowed: Filter | None = None) -> None:
+        """Raise an [`UnsupportedError`] for the second stage, and for what an engine cannot filter by."""
+        if rerank is not None:
+            raise UnsupportedError("The second stage reads files: search the gallery in its folder.")
+        condition_of(allowed, MODALITIES)
 
     @staticmethod
     def check_method(method: str) -> None:

@@ -212,6 +212,8 @@ class _Handler(BaseHTTPRequestHandler):
         told = json.dumps({"result": result, "status": "ok" if status == 200 else {"error": result}, "time": 0.0})
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
+        if status == 429:
+            self.send_header("Retry-After", "1")
         self.send_header("Content-Length", str(len(told)))
         self.end_headers()
         self.wfile.write(told.encode())

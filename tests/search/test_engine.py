@@ -29,7 +29,7 @@ from search.engine import asking
 from search.engine import collection as collection_module
 from search.engine.address import parse_address
 from search.engine.asking import EngineGallery, find_best
-from search.engine.collection import BOUND, Collection, connect, point_id
+from search.engine.collection import BOUND, Collection, condition_of, connect, point_id
 from search.engine.push import PushReport, push
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 from tests.gallery.test_screening import KINDS as GALLERIES
@@ -554,7 +554,7 @@ def test_names_that_are_not_utf8_come_back(tmp_path, either):
     assert {hit.clip_id for hit in EngineGallery(either, "it").search(make_queries(1), 3)[0]} == set(names)
 
 
-def test_the_commands_push_and_ask(place, tmp_path):  # noqa: F811
+def test_the_commands_push_and_ask(place, tmp_path, monkeypatch):  # noqa: F811
     index("clips", "--dtype", "float32")
     address = f"qdrant+file://{tmp_path}/engine/clips"
     assert (
@@ -578,6 +578,9 @@ def test_the_commands_push_and_ask(place, tmp_path):  # noqa: F811
     assert "no gallery in 'engine'" in run("push", "engine", address, code=1).stderr
     other = run("query", address, "audio", "--model", "other", code=1)
     assert "Embeddings of different models cannot be compared" in other.stderr
+    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: pytest.fail("loaded"))
+    assert "The second stage reads files" in run("query", address, "audio", "--rerank", 5, code=1).stderr
+    assert "no patterns of paths" in run("query", address, "audio", "--path", "*.mkv", code=1).stderr
 
 
 @pytest.mark.slow
@@ -744,11 +747,37 @@ def test_a_collection_that_is_made_by_a_call_without_an_answer_is_used(tmp_path,
         push(made_gallery(tmp_path / "gallery", "random", 10), other)
 
 
+def test_an_engine_that_says_when_to_ask_again_is_asked_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(collection_module, "_PAUSES", (0, 0))
+    server = EdgeServer(tmp_path / "engine")
+    try:
+        collection = Collection.at(parse_address(f"qdrant+{server.url}/clips"))
+        server.fails += [429, 429]
+        assert not collection.exists()
+        server.fails += [429] * 3
+        with pytest.raises(OSError, match="The engine does not answer"):
+            collection.exists()
+    finally:
+        server.close()
+
+
+def test_very_many_clips_are_not_counted_one_by_one(tmp_path, new_collection, monkeypatch):
+    collection, ways = new_collection("real engine"), []
+    push(made_gallery(tmp_path / "gallery", "random", 40), collection)
+    count = collection.client.count
+    collection.client.count = lambda name, count_filter, exact: ways.append(exact) or count(name, count_filter, exact)
+    assert len(collection) == 40 and ways == [False, True]
+    monkeypatch.setattr(collection_module, "_COUNTED", 39)
+    ways.clear()
+    assert len(collection) == 40 and ways == [False]
+    assert collection.count(condition_of(Filter(has="audio"), ["audio"])) < 40 and ways == [False, False, True]
+
+
 def test_a_key_is_in_no_message(tmp_path, new_collection, monkeypatch):
     monkeypatch.setenv("QDRANT_API_KEY", "very-secret")
     collection = new_collection("local mode")
     for code, told in ((401, "QDRANT_API_KEY"), (403, "QDRANT_API_KEY"), (400, r"400 .*\.\.\.")):
-        body = b'{"status": {"error": "Invalid key very-secret"}}'
+        body = b'{"status": {"error": "Invalid key very-secret"}}' + b"x" * 241 + b" very-secret"  # cut off
         error = UnexpectedResponse(code, "no", body, Headers({"api-key": "very-secret"}))
         failing = SimpleNamespace(side=error)
 
@@ -758,7 +787,7 @@ def test_a_key_is_in_no_message(tmp_path, new_collection, monkeypatch):
         monkeypatch.setattr(collection.client, "collection_exists", fail)
         with pytest.raises(OSError, match=told) as caught:
             collection.exists()
-        assert "very-secret" not in str(caught.value) and caught.value.__suppress_context__
+        assert "very-s" not in str(caught.value) and caught.value.__suppress_context__
     monkeypatch.undo()
 
 
