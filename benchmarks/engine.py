@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from benchmarks.search import fill, made_clips, made_vectors
 from gallery.bounds import DETAIL, bound_vectors, stored_bounds
 from gallery.columns import precision_of, text_embeds_of
 from gallery.gallery import Gallery
+from gallery.hits import Hits, Results
 from modeling_scalar.configuration_scalar import MODALITIES
 
 TEMPERATURES = (1e-6, 0.01, 0.05, 0.1, 0.3, math.inf)
@@ -154,6 +156,11 @@ def measure_galleries(options: argparse.Namespace) -> None:
         measure_lists(f"{options.gallery[0]}", texts, blocks, embeds.dtype, options)
 
 
+def names_of(found: Hits | Results) -> set[str]:
+    """The clips found, of one question."""
+    return {hit.clip_id for hit in (found[0] if isinstance(found, Results) else found)}
+
+
 def measure_latency(options: argparse.Namespace, folder: Path) -> None:
     from search.engine.asking import EngineGallery
     from search.engine.collection import Collection
@@ -195,24 +202,29 @@ def measure_latency(options: argparse.Namespace, folder: Path) -> None:
             print(f"    index made in {time.perf_counter() - begun:.0f} s")
         texts = made_vectors(options.data, (options.queries, options.dim), generator)
         asked = EngineGallery(collection, "engine")
-        known = gallery.search(texts, 10)
-        for collection.is_exact in (True, False):
-            seconds, results = [], []
-            for text in texts:
-                begun = time.perf_counter()
-                results += asked.search(text[None], 10)
-                seconds.append(time.perf_counter() - begun)
-            same = np.mean(
-                [
-                    len({h.clip_id for h in a} & {h.clip_id for h in b}) / 10
-                    for a, b in zip(results, known, strict=True)
-                ]
-            )
-            scored = torch.tensor([one.num_scored for one in results]).float()
-            print(
-                f"    {results[0].certainty}: {statistics.median(seconds) * 1e3:.1f} ms (median), "
-                f"{np.quantile(seconds, 0.95) * 1e3:.1f} (p95); {told(scored)} clips scored; recall@10 {same:.3f}"
-            )
+        some = torch.randperm(count, generator=generator)[: options.queries].tolist()
+        questions = {
+            "texts": [{"queries": text[None]} for text in texts],
+            "clips like one": [{"like": gallery.clip_ids[row]} for row in some],
+        }
+        for kind, questions_of_kind in questions.items():
+            known = [names_of(gallery.search(**question)) for question in questions_of_kind]
+            for collection.is_exact in (True, False):
+                seconds, results = [], []
+                for question in questions_of_kind:
+                    begun = time.perf_counter()
+                    found = asked.search(**question)
+                    seconds.append(time.perf_counter() - begun)
+                    results.append(found if "like" in question else found[0])
+                same = np.mean([len(names_of(a) & b) / 10 for a, b in zip(results, known, strict=True)])
+                scored = torch.tensor([one.num_scored for one in results]).float()
+                said = Counter(str(one.certainty) for one in results)
+                way = "all bounds" if collection.is_exact else "index"
+                print(
+                    f"    {kind}, {way}: {statistics.median(seconds) * 1e3:.1f} ms (median), "
+                    f"{np.quantile(seconds, 0.95) * 1e3:.1f} (p95); {told(scored)} clips scored; "
+                    f"recall@10 {same:.3f}; {dict(said)}"
+                )
         if options.url is not None:
             client.delete_collection(name)
         collection.close()

@@ -1,8 +1,8 @@
 """Cost of searching a gallery, of opening it and of adding to it.
 
-    python benchmarks/search.py [--clips 100000] [--dim 512] [--queries 1,64,1000] [--threads 1] [--data clustered]
-    python benchmarks/search.py --device cuda [--clips 1000000]
-    python benchmarks/search.py --growth 10000,1000000 [--dim 64]
+    python -m benchmarks.search [--clips 100000] [--dim 512] [--queries 1,64,1000] [--threads 1] [--data clustered]
+    python -m benchmarks.search --device cuda [--clips 1000000]
+    python -m benchmarks.search --growth 10000,1000000 [--dim 64]
 
 Searching is told as a ratio to three plain float32 matrix products over the same vectors in memory, in blocks, with
 nothing done to what they give. Every method runs in turn within each round of one process; a ratio is the median over
@@ -25,9 +25,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from scoring import materialised, stacked_volume
 from torch.nn.functional import normalize
 
+from benchmarks.scoring import materialised, stacked_volume
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.ranking import rank
 from gallery.storage import MANIFEST
