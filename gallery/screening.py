@@ -17,11 +17,11 @@ Shapes: Q queries, N clips, B clips of a tile, D dimensions, P pairs of a query 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -32,9 +32,9 @@ from modeling_scalar.pairs_scalar import Clips, Pairs, ScoreOptions
 
 _TILE = 2**20  # pairs whose products are computed at once, in cache
 _NARROWEST, _WIDEST = 512, 65_536  # clips of a tile
-_SAMPLED, _LEAST_SAMPLE = 32, 2048  # one clip of so many is looked at first, and at least so many
+_SAMPLED, _LEAST_SAMPLE = 64, 2048  # one clip of so many is looked at first, and at least so many
 _SLACK = 4  # standard deviations or so: how far a score may be below its estimate
-_CONVERTED_AT_ONCE = 512  # vectors in half precision
+_COPIED_AT_ONCE = 512  # vectors that are multiplied in cache
 _READ_AT_ONCE = 128  # pairs whose vectors are read at a time, in cache
 _PAIRS_AT_ONCE = 16_384  # whose bounds or scores are computed at a time
 LONGEST = 1.02  # of vectors that are kept as unit vectors
@@ -319,6 +319,11 @@ class Screened:
         return squares.clamp(min=self.clips.min_norm**2).sqrt()
 
     @cached_property
+    def inverse_rho(self) -> torch.Tensor:
+        """At least 1 / `rho`, `(N,)`, in float32."""
+        return (1 / self.rho).float() * (1 + 1e-6)
+
+    @cached_property
     def inverse(self) -> torch.Tensor:
         """See [`inverse_of`], `(N, 6)`."""
         return inverse_of(self.clips.gram, self.clips.modality_mask)
@@ -350,6 +355,11 @@ class _Best:
 def places_of(queries: np.ndarray) -> np.ndarray:
     """The place of each entry among those of its query, which stand together."""
     return np.arange(len(queries)) - np.searchsorted(queries, queries)
+
+
+def _cut(count: int, most: int) -> Iterator[slice]:
+    """So many at a time."""
+    return (slice(start, min(start + most, count)) for start in range(0, count, most))
 
 
 @dataclass(frozen=True, eq=False)
@@ -461,18 +471,16 @@ class _Search:
                 texts = self.codes[:, index % self.codes.shape[1]].contiguous()
                 block = part.codes.codes[index][columns]
                 out = self.buffer(f"products {index}", shape, torch.int32)
-                torch._int_mm(texts, (block if columns.step is None else block.contiguous()).T, out=out)
+                torch._int_mm(texts, block.T, out=out)
             else:
                 texts = self.texts if self.texts.ndim == 2 else self.texts[:, index]
                 out = self.buffer(f"products {index}", shape, torch.float32)
-                block, size = vectors[columns], shape[1]
-                if block.dtype != torch.float32:  # converted a few at a time, in cache
-                    size = _CONVERTED_AT_ONCE
-                for start in range(0, shape[1], max(size, 1)):
-                    few = block[start : start + size]
-                    if few.dtype != torch.float32:
-                        few = self.buffer("vectors", tuple(few.shape), torch.float32).copy_(few)
-                    torch.mm(texts, few.T, out=out[:, start : start + size])
+                block = vectors[columns]
+                # A product reads what was just copied, and converted on the way, sooner than pages of a mapped file.
+                for start in range(0, shape[1], _COPIED_AT_ONCE):
+                    few = block[start : start + _COPIED_AT_ONCE]
+                    few = self.buffer("vectors", tuple(few.shape), torch.float32).copy_(few)
+                    torch.mm(texts, few.T, out=out[:, start : start + _COPIED_AT_ONCE])
                 # A bound that is no number would leave the clip out; in codes there is none.
                 if (out[:1].isnan() & part.allowed[columns]).any():
                     raise FloatingPointError("a product is no number")
@@ -490,7 +498,6 @@ class _Search:
         """The pairs of a tile, numbered query by query, whose cheaper bound reaches the threshold."""
         shape = tuple(products[0].shape)
         allowed, mask = part.allowed[columns], part.clips.modality_mask[columns]
-        inverse = (1 / part.rho[columns]).float() * (1 + 1e-6)
         if self.is_plain:  # what is absent or not looked at can only make the bound larger
             largest = self.buffer("largest", shape, products[0].dtype)
             torch.maximum(products[0], products[1], out=largest)
@@ -498,21 +505,25 @@ class _Search:
             looked_at = [(largest, 1.0, 0.0, allowed)]
         else:
             looked_at = list(zip(products, self.gain, self.offset, (mask & allowed[:, None]).unbind(1), strict=True))
+        thresholds = torch.from_numpy(self.thresholds).float()
+        is_positive = bool((thresholds > 0).all())
+        inverse = part.inverse_rho[columns] if is_positive else torch.ones(())
         # All is divided by the query's scale. Relative to it, all queries lose about the same.
         spread = (scale.lost / scale.queries).amax() * scale.spread
         upper = self.buffer("upper", shape, torch.float32)
         for index, (product, gain, offset, is_there) in enumerate(looked_at):
             into = self.buffer("other", shape, torch.float32) if index else upper
-            fixed = (scale.error * gain + offset).masked_fill(~is_there, -math.inf)
-            into.copy_(product).mul_(scale.clips * gain).add_(spread * gain)
-            into.addcmul_(1 / scale.queries[:, None], fixed)
+            product = product if product.dtype == torch.float32 else into.copy_(product)
+            slope, level = gain * scale.clips * inverse, gain * spread * inverse
+            fixed = ((scale.error * gain + offset) * inverse).masked_fill(~is_there, -math.inf)
+            if part.codes is None:  # all queries have the scale 1
+                torch.addcmul(level + fixed, product, slope, out=into)
+            else:
+                torch.addcmul(level, product, slope, out=into).addcmul_(1 / scale.queries[:, None], fixed)
             if index:
                 torch.maximum(upper, into, out=upper)
-        thresholds = torch.from_numpy(self.thresholds).float()
-        if (thresholds > 0).all():
-            upper.mul_(inverse)
-        else:  # what is below 0 is divided by norms that are as large as they can be
-            upper = torch.maximum(upper * inverse, upper / LONGEST)
+        if not is_positive:  # what is below 0 is divided by norms that are as large as they can be
+            upper = torch.maximum(upper * part.inverse_rho[columns], upper / LONGEST)
         # What may not be found is at -inf, and is left out even where nothing is known to be reached.
         reach = (thresholds - thresholds.abs() * ROUNDING) / scale.queries
         reach = reach.clamp(min=torch.finfo(torch.float32).min)
@@ -532,7 +543,7 @@ class _Search:
         cosines = cosines * times[:, None] * self.gain + self.offset
         error = scale.lost.index_select(0, query) * scale.spread.index_select(0, place)
         error += scale.error.index_select(0, place)
-        rows = place * (columns.step or 1) + columns.start
+        rows = place + columns.start
         bounds = spanned_bound(cosines + error[:, None] * self.gain, part.inverse.index_select(0, rows)).numpy()
         likely = np.flatnonzero(bounds >= self.thresholds[queries])
         chosen = torch.from_numpy(likely)
@@ -577,49 +588,64 @@ class _Search:
 
     # Exact scores ---------------------------------------------------------------------------------------------------
 
-    def pieces(self, rows: np.ndarray, most: int) -> Iterator[tuple[Screened, slice, torch.Tensor]]:
-        """Rows in ascending order, so many at a time: where they lie, which they are, and their numbers there."""
+    def pieces(self, rows: np.ndarray) -> Iterator[tuple[Screened, slice, torch.Tensor]]:
+        """Rows in ascending order, by where they lie: there, which they are, and their numbers there."""
         places = np.searchsorted(self.starts, rows, side="right") - 1
-        cuts = np.union1d(np.arange(0, len(rows), most), np.flatnonzero(np.diff(places)) + 1)
-        for start, stop in pairwise([*cuts.tolist(), len(rows)]):
+        for start, stop in pairwise([0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(rows)]):
             part = self.parts[places[start]]
             yield part, slice(start, stop), torch.from_numpy(rows[start:stop] - part.start)
 
+    def facts(self, rows: np.ndarray) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Of rows in ascending order, so many at a time: which they are, their Gram matrices `(P, 3, 3)`, what they
+        have `(P, 3)`, and `rho` `(P,)`."""
+        for some in _cut(len(rows), _PAIRS_AT_ONCE):
+            found = []
+            for part, _, inside in self.pieces(rows[some]):
+                known = part.clips.gram, part.clips.modality_mask, part.rho
+                found.append([values.index_select(0, inside) for values in known])
+            yield some, *map(torch.cat, zip(*found, strict=True))
+
+    def vectors(self, rows: np.ndarray) -> Iterator[tuple[slice, torch.Tensor]]:
+        """The vectors of rows in ascending order, so many at a time: which they are, and `(P, 3, D)` in float32."""
+        read = torch.empty(min(len(rows), _READ_AT_ONCE), len(MODALITIES), self.texts.shape[-1])
+        for some in _cut(len(rows), _READ_AT_ONCE):
+            for part, place, inside in self.pieces(rows[some]):
+                for index, column in enumerate(part.clips.modalities):
+                    read[place, index] = column.index_select(0, inside)
+            yield some, read[: some.stop - some.start]
+
     def refined(self, found: _Candidates) -> _Candidates:
         """Those candidates that may be among the best by their vectors in float32."""
-        size, dim = min(len(found.rows), _READ_AT_ONCE), self.texts.shape[-1]
-        vectors, cosines = torch.empty(size, dim), np.empty((len(found.rows), len(MODALITIES)), np.float32)
         texts, most = self.texts.numpy(), np.empty(len(found.rows))
-        for part, some, rows in self.pieces(found.rows, _READ_AT_ONCE):
+        products = np.empty((len(found.rows), len(MODALITIES)), np.float32)
+        for some, vectors in self.vectors(found.rows):
             asked = texts[found.queries[some]]
-            for index, column in enumerate(part.clips.modalities):
-                read = vectors[: len(rows)].copy_(column.index_select(0, rows)).numpy()
-                np.einsum("pd,pd->p", read, asked if asked.ndim == 2 else asked[:, index], out=cosines[some, index])
-        cosines = torch.from_numpy(cosines).double() * self.gain + self.offset
-        for part, some, rows in self.pieces(found.rows, _PAIRS_AT_ONCE):
-            mask, gram = part.clips.modality_mask.index_select(0, rows), part.clips.gram.index_select(0, rows)
-            largest = cosines[some].masked_fill(~mask, 0).abs().amax(1)
+            np.einsum("pmd,pd->pm" if asked.ndim == 2 else "pmd,pmd->pm", vectors, asked, out=products[some])
+        for some, gram, mask, rho in self.facts(found.rows):
+            cosines = torch.from_numpy(products[some]).double() * self.gain + self.offset
+            largest = cosines.masked_fill(~mask, 0).abs().amax(1)
             error = self.rounding * self.gain.amax().item() + ROUNDING * largest.amax().item()
-            rho = part.rho.index_select(0, rows).double()
-            miss = score_error(largest, rho, error, self.options.query_temperature)
-            most[some] = self.estimate(cosines[some], gram.double(), mask) + miss.numpy()
+            miss = score_error(largest, rho.double(), error, self.options.query_temperature)
+            most[some] = self.estimate(cosines, gram.double(), mask) + miss.numpy()
         return found[~(most < self.best.last[found.queries])]  # NaN is kept, to be noticed
 
     def score(self, found: _Candidates) -> None:
         """Score pairs in float64."""
-        scores = np.empty(len(found.rows))
-        for part, some, rows in self.pieces(found.rows, _READ_AT_ONCE):
-            embeds = torch.stack([column.index_select(0, rows) for column in part.clips.modalities], dim=1)
-            texts, mask = self.exact_texts.numpy()[found.queries[some]], part.clips.modality_mask.index_select(0, rows)
-            embeds = embeds.float().double().numpy()  # several times as fast as in one step
-            scores[some] = exact_scores(texts, embeds, mask, part.clips.min_norm, self.options)
+        scores, masks = np.empty(len(found.rows)), torch.empty(len(found.rows), len(MODALITIES), dtype=torch.bool)
+        for some, _, mask, _ in self.facts(found.rows):
+            masks[some] = mask
+        embeds = np.empty((min(len(scores), _READ_AT_ONCE), len(MODALITIES), self.texts.shape[-1]))
+        for some, vectors in self.vectors(found.rows):
+            embeds[: len(vectors)] = vectors
+            texts, min_norm = self.exact_texts.numpy()[found.queries[some]], self.parts[0].clips.min_norm
+            scores[some] = exact_scores(texts, embeds[: len(vectors)], masks[some], min_norm, self.options)
         if np.isnan(scores).any():
             raise FloatingPointError("a score is no number")
         self.best.merge(found.queries, found.rows, scores)
 
     def tiles(self) -> Iterator[tuple[Screened, slice]]:
         """The clips, so many at a time that their products stay in cache."""
-        width = min(max(_TILE // len(self.texts), _NARROWEST), _WIDEST)
+        width = min(max(_TILE // len(self.texts) // _NARROWEST, 1) * _NARROWEST, _WIDEST)
         for part in self.parts:
             for start in range(0, len(part.allowed), width):
                 yield part, slice(start, min(start + width, len(part.allowed)))
@@ -633,20 +659,42 @@ class _Search:
         """
         num_clips = sum(len(part.allowed) for part in self.parts)
         step = max(1, num_clips // max(_LEAST_SAMPLE, num_clips // _SAMPLED))
-        expected = self.k / step
-        rank = math.ceil(expected + 2 * math.sqrt(expected)) + 1
-        found = []
-        for part in self.parts:
-            clips = range(0, len(part.allowed), step)
-            width = max(_TILE // len(self.texts), _NARROWEST)
-            for first in range(0, len(clips), width):
-                few = clips[first : first + width]
-                found.append(self.look_at(part, slice(few.start, few.stop, step)))
+        width = max(_TILE // len(self.texts), _NARROWEST)
+        found = [
+            self.look_at(few, some) for few in self.samples(step, width) for some in _cut(len(few.allowed), width)
+        ]
         estimates = np.concatenate(found, axis=1)
+        expected = self.k * estimates.shape[1] / num_clips
+        rank = math.ceil(expected + 2 * math.sqrt(expected)) + 1
         if estimates.shape[1] < rank:
             return
         estimates.partition(estimates.shape[1] - rank, axis=1)
         self.thresholds = estimates[:, -rank].astype(np.float64) - self.slack
+
+    def samples(self, step: int, most: int) -> Iterator[Screened]:
+        """One of `step` clips each, copied to one place, about `most` at a time."""
+
+        def every(columns: Iterable[torch.Tensor]) -> torch.Tensor:
+            return torch.cat([column[::step] for column in columns])
+
+        before = np.cumsum([0] + [len(part.allowed) // step for part in self.parts]) // most
+        alike = groupby(
+            self.parts, key=lambda part: (before[np.searchsorted(self.starts, part.start)], part.codes is None)
+        )
+        for (_, has_no_codes), parts in alike:
+            clips, allowed, codes = zip(*((part.clips, part.allowed, part.codes) for part in parts), strict=True)
+            few = Clips(
+                tuple(every(columns) for columns in zip(*(some.modalities for some in clips), strict=True)),
+                every(some.modality_mask for some in clips),
+                min_norm=clips[0].min_norm,
+                gram=every(some.gram for some in clips),
+            )
+            if not has_no_codes:
+                numbers = every(some.scale for some in codes), every(some.error for some in codes)
+                codes = Codes(
+                    [every(columns) for columns in zip(*(some.codes for some in codes), strict=True)], *numbers
+                )
+            yield Screened(0, few, every(allowed), None if has_no_codes else codes)
 
     def look_at(self, part: Screened, columns: slice) -> np.ndarray:
         """The estimated scores of all queries with a few clips, `(Q, n)`."""
@@ -683,10 +731,9 @@ class _Search:
         found = found[found.bounds >= self.thresholds[found.queries]]
         found = found[np.argsort(found.rows, kind="stable")]
         bounds = np.empty(len(found.rows))
-        for part, some, rows in self.pieces(found.rows, _PAIRS_AT_ONCE):
+        for some, gram, mask, rho in self.facts(found.rows):
             upper = (found.cosines[some] + found.error[some, None] * self.gain).double()
-            gram, mask = part.clips.gram.index_select(0, rows), part.clips.modality_mask.index_select(0, rows)
-            bounds[some] = cone_bound(upper, gram, mask, part.rho.index_select(0, rows)).numpy()
+            bounds[some] = cone_bound(upper, gram, mask, rho).numpy()
         return found[bounds >= self.thresholds[found.queries]]
 
 
