@@ -412,11 +412,12 @@ def test_a_gallery_that_is_damaged_or_replaced_leaves_the_last_one_served(changi
 
 def test_an_empty_gallery_says_so(tmp_path):
     with GalleryWriter(tmp_path / "gallery") as writer:
-        writer.metadata = {"model": "words", "fingerprint": "f" * 64}
+        writer.metadata = {"model": "words", "fingerprint": "f" * 64, "segment": 30}
         writer.commit()
     with TestClient(make_app(tmp_path), ADDRESS) as client:
-        answer = search(client)
-        assert answer["hits"] == [] and "no clips" in answer["note"]
+        for per_file in (False, True):
+            answer = search(client, per_file=per_file)
+            assert answer["hits"] == [] and "no clips" in answer["note"]
         assert client.get("/api/gallery").json()["num_clips"] == 0
 
 
