@@ -260,7 +260,7 @@ def test_clips_like_one_are_those_that_the_folder_finds(tmp_path, either):
     gallery = made_gallery(tmp_path / "gallery", "clustered", 120, metadata=CALIBRATED)
     push(gallery, either)
     asked = EngineGallery(either, "it")
-    for name in gallery.clip_ids[:7]:
+    for name in gallery.clip_ids[:4]:
         for options in ({}, {"query_temperature": 0.01}, {"modalities": ["video"]}, {"allowed": Filter(has="audio")}):
             try:
                 known = like(gallery, name, **options)
@@ -281,10 +281,10 @@ def test_clips_like_one_are_those_that_the_folder_finds(tmp_path, either):
 
 def test_clips_like_one_are_proved_where_it_is_asked_by_one_vector(tmp_path, collection, monkeypatch):
     monkeypatch.setattr(asking, "_UNPROVED", 20)
-    gallery = made_gallery(tmp_path / "gallery", "clustered", 300)
+    gallery = made_gallery(tmp_path / "gallery", "clustered", 150)
     push(gallery, collection)
     asked, counts = EngineGallery(collection, "it"), {True: 0, False: 0}
-    for name, mask in zip(gallery.clip_ids[:24], gallery.modality_mask, strict=False):
+    for name, mask in zip(gallery.clip_ids[:14], gallery.modality_mask, strict=False):
         told, known = like(asked, name), like(gallery, name)
         is_one = int(mask.sum()) == 1
         counts[is_one] += 1
@@ -293,12 +293,12 @@ def test_clips_like_one_are_proved_where_it_is_asked_by_one_vector(tmp_path, col
             assert [vars(hit) | {"key": None} for hit in told] == [vars(hit) for hit in known]
         else:  # what is found has its true score, and most of the best are
             assert told.num_scored <= 3 * 20 and "there may be better ones" in told.remarks()[-1]
-            scores = {hit.clip_id: hit.score for hit in gallery.search(like=name, k=300)}
+            scores = {hit.clip_id: hit.score for hit in gallery.search(like=name, k=150)}
             assert [hit.score for hit in told] == [scores[hit.clip_id] for hit in told]
             assert len({hit.clip_id for hit in told} & {hit.clip_id for hit in known}) >= 3
         alone = like(asked, name, modalities=["audio"]) if mask[1] else None
         assert alone is None or alone.certainty is Certainty.EXACT
-    assert min(counts.values()) > 3
+    assert min(counts.values()) > 2
 
 
 def test_clips_like_one_of_a_calibrated_gallery_are_not_said_to_be_proved(tmp_path, collection, monkeypatch):
