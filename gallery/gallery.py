@@ -31,7 +31,7 @@ from gallery.older import is_older, read_older
 from gallery.searching import GallerySearch
 from gallery.storage import MANIFEST, Writer, has_lost_its_manifest, read_snapshot
 from gallery.storage import verify as verify_files
-from gallery.tables import COPIED_ROWS, KEYS, MediaFile, rows_of
+from gallery.tables import COPIED_ROWS, KEYS, MediaFile
 from modeling_scalar.configuration_scalar import MODALITIES
 
 
@@ -42,11 +42,7 @@ def is_gallery(path: str | os.PathLike) -> bool:
 
 
 class Gallery(GallerySearch):
-    """
-    Embedded clips as they were committed when this object was opened; a writer does not change them any more.
-
-    Everything is read when it is asked for: opening does not depend on how many clips there are.
-    """
+    """Embedded clips as they were committed when this object was opened; a writer does not change them any more."""
 
     @classmethod
     def open(cls, path: str | os.PathLike, check: bool = True, verify: bool = False) -> "Gallery":
@@ -204,9 +200,7 @@ class GalleryWriter(Writer):
 
     def _check(self) -> None:
         gallery = self.gallery()
-        gallery._clips  # noqa: B018 - whose columns are checked when they are asked for
-        if gallery._files:
-            check_files(rows_of(gallery._files), self.folder / "files")
+        gallery._clips, gallery._file_rows  # noqa: B018 - whose columns are checked when they are asked for
 
     def _forget(self) -> None:
         super()._forget()

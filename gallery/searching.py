@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.checks import check_files, score_options_of
+from gallery.checks import score_options_of
 from gallery.columns import from_utf8, off_unit, stacked, strings, texts_of, to_utf8
 from gallery.filters import Allowed, ClipFacts, Filter
 from gallery.hits import Hit, Hits, Results
@@ -24,7 +24,7 @@ from gallery.querying import QueryModel, check_texts, query_like, where_is
 from gallery.ranking import Piece, pieces_of, rank
 from gallery.reranking import check_can_match, check_depth
 from gallery.reranking import rerank as rerank_hits
-from gallery.tables import GalleryTables, rows_of
+from gallery.tables import GalleryTables
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT
 from modeling_scalar.aggregation_scalar import METHODS, query_weights
@@ -111,8 +111,8 @@ class GallerySearch(GalleryTables):
 
         Args:
             queries (`str`, `list[str]`, or `torch.FloatTensor` of shape `(Q, D)` or `(Q, 3, D)`): texts, which the
-                gallery's own model embeds (see [`Gallery.load_model`]), or vectors of unit norm along the last axis,
-                one or one for each modality.
+                gallery's own model embeds (see [`GallerySearch.load_model`]), or vectors of unit norm along the last
+                axis, one or one for each modality.
             k (`int`): hits per query; fewer come back where the gallery has fewer clips that `method` can score.
             query_temperature (`float`, *optional*): the gallery's own when None.
             method (`str`, *optional*): as in `retrieval_scores`; by default the model's own, of vectors `"scalar"`. A
@@ -199,7 +199,7 @@ class GallerySearch(GalleryTables):
         allowed: torch.Tensor | Filter | None = None,
         **score_parameters: float,
     ) -> list[Hits]:
-        """Find the k best clips of each vector: what [`Gallery.search`] does once queries are embedded."""
+        """Find the k best clips of each vector: what [`GallerySearch.search`] does once queries are embedded."""
         if k < 1:
             raise ValueError(f"`k` must be at least 1, got {k}.")
         shape, expected = tuple(text_embeds.shape[1:]), self.dim or (text_embeds.shape[-1] if text_embeds.ndim else 0)
@@ -323,10 +323,7 @@ class GallerySearch(GalleryTables):
 
     @cached_property
     def _facts_of_clips(self) -> ClipFacts:
-        files = rows_of(self._files)
-        if files is not None:
-            check_files(files, self.path)
-        return ClipFacts(self.clips, files, self.metadata.get(SEGMENT) is not None, self.modality_mask)
+        return ClipFacts(self.clips, self._file_rows, self.metadata.get(SEGMENT) is not None, self.modality_mask)
 
     def allowed(self, wanted: torch.Tensor | Filter | Allowed | None) -> Allowed | None:
         """

@@ -73,7 +73,7 @@ class MediaFile:
     reason: str | None = None
 
 
-def rows_of(parts: Sequence[Part]) -> pa.Table | None:
+def _rows_of(parts: Sequence[Part]) -> pa.Table | None:
     """The rows of a table that are not removed, mapped; `None` if there is no table."""
     return pa.concat_tables(part.kept() for part in parts) if parts else None
 
@@ -180,12 +180,12 @@ class GalleryTables:
     @cached_property
     def clips(self) -> pa.Table | None:
         """The table of clips, mapped; `None` as long as there never was one."""
-        return rows_of(self._clips)
+        return _rows_of(self._clips)
 
     @cached_property
     def queries(self) -> pa.Table | None:
         """The table of queries, mapped; `None` if there is none."""
-        return rows_of(self._queries)
+        return _rows_of(self._queries)
 
     @cached_property
     def clip_ids(self) -> list[str]:
@@ -219,16 +219,23 @@ class GalleryTables:
         return {name: problems for name, problems in zip(self.clip_ids, told, strict=True) if problems}
 
     @cached_property
+    def _file_rows(self) -> pa.Table | None:
+        """The table of media files, mapped, its columns checked; `None` if there is none."""
+        table = _rows_of(self._files)
+        if table is not None:
+            check_files(table, self.path / "files" if self.path else "files")
+        return table
+
+    @cached_property
     def files(self) -> dict[str, MediaFile]:
         """The media files it knows, by path."""
         return self.files_at()
 
     def files_at(self, paths: Collection[str] | None = None) -> dict[str, MediaFile]:
         """The media files it knows, by path; only those at some paths, if they are given."""
-        table = rows_of(self._files)
+        table = self._file_rows
         if table is None:
             return {}
-        check_files(table, self.path)
         if paths is not None:
             table = table.filter(pc.is_in(table.column("path"), value_set=strings(list(paths))))
         columns = [table.column(item.name).to_pylist() for item in fields(MediaFile)]
@@ -252,11 +259,9 @@ class GalleryTables:
     @cached_property
     def _called_as_windows(self) -> frozenset[str]:
         """The files, hardly any, whose own names are as those of windows."""
-        table = rows_of(self._files)
-        if table is None:
+        if self._file_rows is None:
             return frozenset()
-        check_files(table, self.path)
-        paths = table.column("path")
+        paths = self._file_rows.column("path")
         return frozenset(map(from_utf8, paths.filter(pc.match_substring(paths, "#t=")).to_pylist()))
 
     def facts(self) -> dict[str, Any]:
@@ -309,4 +314,4 @@ class GalleryTables:
                 raise ValueError(f"Vectors of queries in {self.path} must be of unit norm; not so: {listed(wrong)}.")
 
 
-__all__ = ["COPIED_ROWS", "KEYS", "GalleryTables", "MediaFile", "rows_of"]
+__all__ = ["COPIED_ROWS", "KEYS", "GalleryTables", "MediaFile"]
