@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import torch
 
 from gallery.checks import score_options_of
-from gallery.columns import from_utf8, off_unit, stacked, strings, texts_of, to_utf8
+from gallery.columns import off_unit, stacked, strings, texts_of
 from gallery.filters import Allowed, ClipFacts, Filter
 from gallery.hits import Hit, Hits, Results
 from gallery.querying import QueryModel, check_texts, query_like, where_is
@@ -249,41 +249,6 @@ class GallerySearch(GalleryTables):
         is_own = told.pop("method") == method
         return {name: value for name, value in told.items() if is_own and name not in WEIGHING}
 
-    def row_of(self, clip_id: str) -> int:
-        """The place of a clip in the gallery; a KeyError if there is none of that name."""
-        row = self._find_row(clip_id)
-        if row is None:
-            raise KeyError(clip_id)
-        return row
-
-    def _find_row(self, clip_id: str) -> int | None:
-        if self.clips is None:
-            return None
-        names = self.clips.column("clip_id")
-        row = pc.index(names, pa.scalar(to_utf8(clip_id), names.type)).as_py()
-        return None if row < 0 else row
-
-    def clip_named(self, name: str) -> str:
-        """
-        Tell which clip is meant by its identifier, its name as hits show it, or its path from the working folder.
-
-        Raises:
-            ValueError: there is none; of a file that was cut, the message names windows.
-        """
-        candidates = [name, *([os.path.join(self.root, name)] if self.root else []), os.path.realpath(name)]
-        for candidate in candidates:
-            if self._find_row(candidate) is not None:
-                return candidate
-        for candidate in candidates if self.clips is not None else ():
-            names = self.clips.column("clip_id")
-            windows = names.filter(pc.starts_with(names, to_utf8(f"{candidate}#t="))).slice(0, 3).to_pylist()
-            if windows:
-                told = ", ".join(repr(from_utf8(window)) for window in windows)
-                raise ValueError(f"{name!r} is cut into windows in {self.path}: name one of them, as {told}.")
-        raise ValueError(
-            f"There is no clip {name!r} in {self.path}. `search query ... --json` prints the `clip_id` of each hit."
-        )
-
     def _query_like(
         self, clip_id: str, modalities: Sequence[str] | None, allowed: torch.Tensor | Filter | None, method: str
     ) -> tuple[torch.Tensor, Allowed]:
@@ -295,18 +260,6 @@ class GallerySearch(GalleryTables):
         others = among.mask.clone()
         others[row] = False
         return query_like(stacked(rows, MODALITIES, self.path)[0], mask, method), Allowed(others, among.unknown)
-
-    @cached_property
-    def root(self) -> str | None:
-        """The folder that all files lie in or below, from which their names are shown; `None` if there are none."""
-        if self.clips is None:
-            return None
-        names = self.clips.column("clip_id")
-        ends = pc.min_max(names.filter(pc.starts_with(names, "/"))).as_py()
-        # Names that are not UTF-8, which are kept otherwise, are few.
-        odd = [from_utf8(name) for name in names.filter(pc.starts_with(names, "\0/")).to_pylist()]
-        first_and_last = [name for name in (*ends.values(), *odd) if name is not None]
-        return os.path.commonpath(map(os.path.dirname, first_and_last)) if first_and_last else None
 
     @staticmethod
     def _seen(modalities: Sequence[str] | None) -> tuple[bool, ...]:

@@ -26,6 +26,7 @@ Vectors of any other model are a gallery too, once they are written with `datase
 Shapes: Q queries, N clips, D dimensions, K hits.
 """
 
+import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -50,6 +51,7 @@ from gallery.columns import (
     strings,
     text_embeds_of,
     texts_of,
+    to_utf8,
 )
 from gallery.provenance import gallery_sha256
 from gallery.screening import are_codes_of
@@ -263,6 +265,53 @@ class GalleryTables:
             return frozenset()
         paths = self._file_rows.column("path")
         return frozenset(map(from_utf8, paths.filter(pc.match_substring(paths, "#t=")).to_pylist()))
+
+    def row_of(self, clip_id: str) -> int:
+        """The place of a clip in the gallery; a KeyError if there is none of that name."""
+        row = self._find_row(clip_id)
+        if row is None:
+            raise KeyError(clip_id)
+        return row
+
+    def _find_row(self, clip_id: str) -> int | None:
+        if self.clips is None:
+            return None
+        names = self.clips.column("clip_id")
+        row = pc.index(names, pa.scalar(to_utf8(clip_id), names.type)).as_py()
+        return None if row < 0 else row
+
+    def clip_named(self, name: str) -> str:
+        """
+        Tell which clip is meant by its identifier, its name as hits show it, or its path from the working folder.
+
+        Raises:
+            ValueError: there is none; of a file that was cut, the message names windows.
+        """
+        candidates = [name, *([os.path.join(self.root, name)] if self.root else []), os.path.realpath(name)]
+        for candidate in candidates:
+            if self._find_row(candidate) is not None:
+                return candidate
+        for candidate in candidates if self.clips is not None else ():
+            names = self.clips.column("clip_id")
+            windows = names.filter(pc.starts_with(names, to_utf8(f"{candidate}#t="))).slice(0, 3).to_pylist()
+            if windows:
+                told = ", ".join(repr(from_utf8(window)) for window in windows)
+                raise ValueError(f"{name!r} is cut into windows in {self.path}: name one of them, as {told}.")
+        raise ValueError(
+            f"There is no clip {name!r} in {self.path}. `search query ... --json` prints the `clip_id` of each hit."
+        )
+
+    @cached_property
+    def root(self) -> str | None:
+        """The folder that all files lie in or below, from which their names are shown; `None` if there are none."""
+        if self.clips is None:
+            return None
+        names = self.clips.column("clip_id")
+        ends = pc.min_max(names.filter(pc.starts_with(names, "/"))).as_py()
+        # Names that are not UTF-8, which are kept otherwise, are few.
+        odd = [from_utf8(name) for name in names.filter(pc.starts_with(names, "\0/")).to_pylist()]
+        first_and_last = [name for name in (*ends.values(), *odd) if name is not None]
+        return os.path.commonpath(map(os.path.dirname, first_and_last)) if first_and_last else None
 
     def facts(self) -> dict[str, Any]:
         """
