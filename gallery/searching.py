@@ -179,6 +179,8 @@ class GallerySearch(GalleryTables):
             found = self._with_files(found, k, lambda place, *limits: find(embeds[place, None], *limits)[0], allowed)
         for hits, text in zip(found, texts, strict=True):
             hits.query, hits.like = text, like
+            if like is not None and not hits:
+                hits.reason = self.why_no_hits(method, allowed, is_like=True)
         if rerank is not None:
             paths = {hits.place_of(hit).path for hits in found for hit in hits[:rerank]}
             names = MODALITIES if modalities is None else modalities
@@ -229,14 +231,15 @@ class GallerySearch(GalleryTables):
                 results.append(Hits(hits, len(self), int(num_scored), *about, reason=reason, **told))
         return results
 
-    def why_no_hits(self, method: str, among: Allowed | None = None) -> str:
-        """Why a search with this score, among these clips, finds nothing."""
-        if not len(self):
-            return f"{self.path} holds no clips"
-        if among is None:
-            return f"none of the {len(self)} clips in {self.path} has what the score {method!r} needs"
+    def why_no_hits(self, method: str, among: Allowed | None = None, is_like: bool = False) -> str:
+        """Why a search with this score, among these clips, finds nothing, or nothing that `is_like` one of them."""
+        clips = f"the {len(self) - 1} other clips" if is_like else f"the {len(self)} clips"
+        if len(self) <= is_like:
+            return f"{self.path} holds no {'other ' if is_like else ''}clips"
+        if among is None or (is_like and among.num_clips == len(self) - 1):
+            return f"none of {clips} in {self.path} has what the score {method!r} needs"
         if not among.num_clips:
-            return f"the filter leaves none of the {len(self)} clips in {self.path}"
+            return f"the filter leaves none of {clips} in {self.path}"
         return f"none of the {among.num_clips} clips that the filter leaves has what the score {method!r} needs"
 
     @property
