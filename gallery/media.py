@@ -57,15 +57,6 @@ def clip_stat(path: str, subtitle: str | None = None) -> tuple[int, int]:
     return sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
 
 
-def is_gone(path: str) -> bool:
-    """Whether there is no such file any more; an `OSError` if that cannot be told, as on a drive that fails."""
-    try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # of a name that none can have
-        return True
-    return False
-
-
 def unchanged_since(path: str, known: _Known, subtitle: str | None) -> int | None:
     """The time of change of a file whose content is the known one; `None` if it must be read."""
     if "".join(known.sha256.partition("+")[1:]) != mark_of(subtitle):
@@ -97,4 +88,4 @@ def is_as_known(path: str, known: _Known) -> bool:
         return False
 
 
-__all__ = ["clip_sha256", "clip_stat", "has_given_words", "is_as_known", "is_gone", "mark_of", "unchanged_since"]
+__all__ = ["clip_sha256", "clip_stat", "has_given_words", "is_as_known", "mark_of", "unchanged_since"]

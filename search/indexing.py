@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from gallery.embedding import batches_ahead, check_reading, embed_clips, read_in_batches
 from gallery.gallery import GalleryWriter, MediaFile
-from gallery.media import clip_sha256, clip_stat, is_gone, mark_of, unchanged_since
+from gallery.media import clip_sha256, clip_stat, mark_of, unchanged_since
 from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, seconds_of, windows_of
 from modeling_scalar.decoding_scalar import LIGHT_MEMORY, num_processors, read_duration
 from modeling_scalar.media_scalar import LimitError, Limits, Window
@@ -30,6 +30,7 @@ from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 from search.crew import Crew
 from search.known import Known
 from search.speech import Speech, SpeechError, SpeechRecognizer
+from search.vanished import in_doubt, is_gone
 
 EXTENSIONS = frozenset(
     ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .ts .flv .wmv .ogv .3gp .wav .mp3 .m4a .flac .ogg".split()
@@ -454,40 +455,6 @@ def _plan(
     return todo
 
 
-def _folders_of(paths: Iterable[str]) -> set[str]:
-    """The folders that files lie in, and those above them on the same drive."""
-    found: set[str] = set()
-    for path in paths:
-        folder = os.path.dirname(path)
-        while folder not in found:
-            found.add(folder)
-            if not os.path.ismount(folder):
-                folder = os.path.dirname(folder)
-    return found
-
-
-def _emptied(folder: str) -> str | None:
-    """The folder itself if nothing is in it, or the nearest one above it that is there; `None` if something is."""
-    with suppress(OSError, ValueError), os.scandir(folder) as entries:
-        if next(entries, None) is not None:
-            return None
-    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
-        folder = os.path.dirname(folder)
-    return folder
-
-
-def _in_doubt(gone: Sequence[str], there: Iterable[str]) -> list[str]:
-    """
-    Of files that are gone those that may lie on a drive that was taken away: their folder is empty, as that in which a
-    drive is shown, or is gone too, and no file that is there lies below the next one above it, on the same drive.
-    """
-    emptied = {folder: _emptied(folder) for folder in {os.path.dirname(path) for path in gone}}
-    if not any(emptied.values()):
-        return []
-    in_use = _folders_of(there) | {None}
-    return [path for path in gone if emptied[os.path.dirname(path)] not in in_use]
-
-
 def _look_for_vanished(
     files: Sequence[str],
     known: Known,
@@ -513,7 +480,7 @@ def _look_for_vanished(
     lost = known.gone | away
     there = (path for path in [*known.files, *files] if path not in lost)
     there = (path for path in there if path in known.files or os.path.exists(path))
-    doubtful = set() if prune_all else set(_in_doubt(gone, there))
+    doubtful = set() if prune_all else set(in_doubt(gone, there))
     report.vanished = [path for path in gone if known.files[path].reason is None or path in known.clips]
     report.doubtful = [path for path in report.vanished if path in doubtful]
     report.pruned = prune or prune_all

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from gallery.media import clip_stat, is_gone
+from gallery.media import clip_stat
+from search.vanished import is_gone
 
 
 def _stat(path: str) -> tuple[int, int] | None:

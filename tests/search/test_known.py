@@ -4,9 +4,9 @@ import random
 from unittest.mock import PropertyMock, patch
 
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.media import is_gone
 from search.indexing import find_files, index_files
 from search.known import Known
+from search.vanished import is_gone
 from tests.search.test_indexing import FakeModel, FakeProcessor, names, touch_later
 
 CONTENTS = ("video", "audio", "video audio", "video broken-audio", "broken-video", "nothing", "audio video")
