@@ -62,6 +62,7 @@ from modeling_scalar.configuration_scalar import MODALITIES
 KEYS = {"clips": "clip_id", "files": "path", "queries": "query_id"}
 """The column that names the rows of a table."""
 COPIED_ROWS = 16_384
+"""How many rows are checked or copied at a time."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def _rows_of(parts: Sequence[Part]) -> pa.Table | None:
 
 class GalleryTables:
     """
-    The tables of a gallery, each read when it is asked for, and what the gallery says of itself.
+    The tables of a gallery, and what it says of itself.
 
     Args:
         clips (`list[Part]`), queries (`list[Part]`), files (`list[Part]`): the tables.
