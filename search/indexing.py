@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
 
@@ -478,7 +478,7 @@ def _look_for_vanished(
                 report.out_of_reach[path] = error.strerror or str(error)
     gone = [path for path in paths if path in known.gone]
     lost = known.gone | away
-    there = (path for path in [*known.files, *files] if path not in lost)
+    there = (path for path in chain(known.files, files) if path not in lost)
     there = (path for path in there if path in known.files or os.path.exists(path))
     doubtful = set() if prune_all else set(in_doubt(gone, there))
     report.vanished = [path for path in gone if known.files[path].reason is None or path in known.clips]
