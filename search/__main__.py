@@ -71,8 +71,11 @@ def _told_of_cut(files: list[str], segment: float | None, heard: float) -> str:
 
 def _counts_of(report: "IndexReport") -> str:
     counts = {name: len(getattr(report, name)) for name in ("new", "changed", "unchanged", "unreadable")}
-    gone = f", {len(report.vanished)} removed" if report.pruned and report.vanished else ""
-    return ", ".join(f"{count} {name}" for name, count in counts.items()) + gone
+    kept = len(report.doubtful)
+    fates = {"out of reach": len(report.out_of_reach)}
+    fates |= {"removed": len(report.vanished) - kept, "gone but kept": kept} if report.pruned else {}
+    counts |= {name: count for name, count in fates.items() if count}
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
 def _print_report(report: "IndexReport", gallery: "Gallery", heard: float) -> None:
@@ -93,9 +96,15 @@ def _print_report(report: "IndexReport", gallery: "Gallery", heard: float) -> No
         show(f"partly read: {path}: {told}{fate}")
     if report.cut:
         show(_told_of_cut(report.cut, gallery.metadata.get(SEGMENT), heard))
-    fate = "removed" if report.pruned else "kept, --prune removes it"
+    for path, why in report.out_of_reach.items():
+        show(f"out of reach, its clips are kept: {path}: {why}")
+    doubtful = set(report.doubtful)
     for path in report.vanished:
+        flag = "--prune-all" if path in doubtful else "--prune"
+        fate = "removed" if report.pruned and path not in doubtful else f"kept, {flag} removes it"
         show(f"gone from disk ({fate}): {path}")
+    if doubtful:
+        show(f"nothing is left where {len(doubtful)} of these files lay: a drive may be away, so --prune keeps them")
     lacking = (~gallery.modality_mask).sum(dim=0).tolist() if len(gallery) else []
     if told := [f"{count} without {name}" for name, count in zip(MODALITIES, lacking, strict=False) if count]:
         show(f"in the gallery, {', '.join(told)}; `search info --missing NAME` names them")
@@ -191,6 +200,10 @@ def index(
         ),
     ] = None,
     prune: Annotated[bool, typer.Option("--prune", help="Remove clips whose file is gone from disk.")] = False,
+    prune_all: Annotated[
+        bool,
+        typer.Option("--prune-all", help="As --prune, also where nothing is left of a folder: a drive may be away."),
+    ] = False,
     transcribe: Annotated[
         str | None,
         typer.Option(
@@ -226,6 +239,7 @@ def index(
     from .sources import find_clips, is_list
     from .watching import watch as watch_files
 
+    prune = prune or prune_all
     state = start_launched()
     is_main = state is None or state.is_main_process
     with nullcontext() if state is None else together(state):
@@ -290,6 +304,7 @@ def index(
                     num_workers=num_workers,
                     on_error=on_error.value,
                     prune=prune,
+                    prune_all=prune_all,
                     progress=True,
                     report=latest,
                     crew=crew,

@@ -8,10 +8,12 @@ at once when another one has died. A machine that loses power or network closes 
 
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
+from threading import Thread
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
@@ -88,15 +90,23 @@ class Crew:
             SystemExit: this process or another one has failed, which the first process tells.
         """
 
+        num_dealt = num_done = 0
+
         def mine() -> Iterator[Share]:
+            nonlocal num_dealt
             while (share := self._deal()) is not None:
+                num_dealt += 1
                 yield share
 
+        shares = mine()
         try:
-            with closing(compute(mine())) as results:
+            with closing(compute(shares)) as results:
                 for result in results:
                     self._collect(result)
+                    num_done += 1
         except (OSError, ValueError) as error:
+            for _ in islice(shares, num_done + self.ahead + 1 - num_dealt):
+                pass  # what the first process deals out before it asks for a result, and can be told
             self._collect(_Failure(str(error)))
             raise SystemExit(1) from error
         except KeyboardInterrupt:
@@ -105,25 +115,33 @@ class Crew:
     def _deal(self, shares: Sequence[Any] | None = None) -> Any:
         """Give each process its own of the shares that the first process has; returns that of this one."""
         found = [None]
-        try:
-            torch.distributed.scatter_object_list(found, shares if self.is_main else None, src=0, group=self._group)
-        except RuntimeError as error:
-            self._tell_death(error)
+        given = shares if self.is_main else None
+        self._wait_for(lambda: torch.distributed.scatter_object_list(found, given, src=0, group=self._group))
         return found[0]
 
     def _collect(self, result: Any) -> list[Any] | None:
         """Give the first process what each has; only there is anything returned."""
         found = [None] * self.size if self.is_main else None
-        try:
-            torch.distributed.gather_object(result, found, dst=0, group=self._group)
-        except RuntimeError as error:
-            self._tell_death(error)
+        self._wait_for(lambda: torch.distributed.gather_object(result, found, dst=0, group=self._group))
         return found
 
-    def _tell_death(self, error: RuntimeError) -> NoReturn:
-        if not self.is_main:
-            raise SystemExit(1) from error
-        raise ValueError(f"Another process of this run has ended. {_KEPT}") from error
+    def _wait_for(self, talk: Callable[[], None]) -> None:
+        """Talk with the others in a thread: signals, such as Ctrl-C, are not heard where something waits in C++."""
+        said: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                said.set_result(talk())
+            except BaseException as error:
+                said.set_exception(error)
+
+        Thread(target=run, daemon=True).start()
+        try:
+            said.result()
+        except RuntimeError as error:
+            if not self.is_main:
+                raise SystemExit(1) from error
+            raise ValueError(f"Another process of this run has ended. {_KEPT}") from error
 
 
 def _end(*_: object) -> NoReturn:

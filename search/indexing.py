@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
 
@@ -30,6 +30,7 @@ from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 from search.crew import Crew
 from search.known import Known
 from search.speech import Speech, SpeechError, SpeechRecognizer
+from search.vanished import in_doubt, is_gone
 
 EXTENSIONS = frozenset(
     ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .ts .flv .wmv .ogv .3gp .wav .mp3 .m4a .flac .ogg".split()
@@ -40,13 +41,14 @@ EXTENSIONS = frozenset(
 @dataclass
 class IndexReport:
     """What one run did. Every file given is in exactly one of `new`, `changed`, `unchanged` and `unreadable`, unless
-    it is gone and its clips are kept: then it is in `vanished` alone.
+    it is gone or out of reach and its clips are kept: then it is in `vanished` or `out_of_reach` alone.
 
-    `problems` lists files of this run of which some stream could not be read, files of which some window could not, in
-    this run or before, and files that went out of reach before they were read, whose clips are kept; `not_retried` are
-    those files, and the `unreadable` ones, that failed in an earlier run and have not changed since; `cut` are files
-    of this run of which the encoder hears the beginning alone, `transcribed` those of which the subtitles are a
-    transcript; `vanished` are files that are gone, `pruned` says whether their clips were taken out.
+    `problems` lists files of this run of which some stream could not be read, and files of which some window could
+    not, in this run or before; `not_retried` are those files, and the `unreadable` ones, that failed in an earlier run
+    and have not changed since; `cut` are files of this run of which the encoder hears the beginning alone,
+    `transcribed` those of which the subtitles are a transcript; `out_of_reach` says why nobody knows whether files are
+    there, or what they hold now. `vanished` are files that are gone, `pruned` says whether their clips were taken out,
+    but for the `doubtful` ones: nothing is left where they lay, as if a drive had been taken away.
     """
 
     new: list[str] = field(default_factory=list)
@@ -57,7 +59,9 @@ class IndexReport:
     problems: dict[str, list[str]] = field(default_factory=dict)
     cut: list[str] = field(default_factory=list)
     transcribed: list[str] = field(default_factory=list)
+    out_of_reach: dict[str, str] = field(default_factory=dict)
     vanished: list[str] = field(default_factory=list)
+    doubtful: list[str] = field(default_factory=list)
     pruned: bool = False
 
     def add(self, later: "IndexReport") -> None:
@@ -74,9 +78,12 @@ class IndexReport:
         self.problems = {path: told for path, told in self.problems.items() if path not in met} | later.problems
         self.cut = [path for path in self.cut if path not in met] + later.cut
         self.transcribed = [path for path in self.transcribed if path not in met] + later.transcribed
-        gone = self.vanished if later.pruned else []  # those that are kept are told again by every run
-        self.vanished = [path for path in dict.fromkeys(gone + later.vanished) if path not in met]
-        self.pruned = later.pruned
+        met.update(later.out_of_reach, later.vanished)
+        self.out_of_reach = {path: why for path, why in self.out_of_reach.items() if path not in met}
+        self.out_of_reach |= later.out_of_reach
+        # Those that are kept are told again by every run.
+        gone = [path for path in self.vanished if later.pruned and path not in self.doubtful and path not in met]
+        self.vanished, self.doubtful, self.pruned = gone + later.vanished, later.doubtful, later.pruned
 
 
 def find_files(paths: Iterable[str | os.PathLike], recursive: bool = True) -> list[str]:
@@ -416,8 +423,9 @@ def _plan(
         touched.clear()
 
     for path in files:
-        if path in (known.gone or ()) and path in known.clips and not retry:
-            continue  # a list names it, and its drive may be away: reported as vanished, and its clips are kept
+        is_away = path in known.gone or path in report.out_of_reach
+        if is_away and path in known.clips and not retry:
+            continue  # a list names it, and its drive may be away: reported as such, and its clips are kept
         file = known.files.get(path)
         if file is not None and not file.sha256 and not retry and _look(path, subtitles.get(path))[0] == file:
             report.unreadable.append(file)  # a link that leads nowhere, a pipe: reading it would say the same
@@ -448,20 +456,41 @@ def _plan(
 
 
 def _look_for_vanished(
-    known: Known, writer: GalleryWriter, prune: bool, report: IndexReport, vanished: Iterable[str] | None
+    files: Sequence[str],
+    known: Known,
+    writer: GalleryWriter,
+    prune: bool,
+    prune_all: bool,
+    report: IndexReport,
+    vanished: Iterable[str] | None,
 ) -> None:
-    """Report clips whose file is gone; with `prune`, take them and the records of such failures out."""
+    """Report clips whose file is gone or out of reach; with `prune`, take those that are gone, and the records of such
+    failures, out."""
     paths = known.files if vanished is None or known.gone is None else sorted(known.gone.union(vanished))
-    known.gone = {path for path in paths if path in known.files and not os.path.exists(path)}
+    known.gone, away = set(), set()
+    for path in paths:
+        try:
+            if path in known.files and is_gone(path):
+                known.gone.add(path)
+        except OSError as error:
+            away.add(path)
+            if path in known.clips:
+                report.out_of_reach[path] = error.strerror or str(error)
     gone = [path for path in paths if path in known.gone]
+    lost = known.gone | away
+    there = (path for path in chain(known.files, files) if path not in lost)
+    there = (path for path in there if path in known.files or os.path.exists(path))
+    doubtful = set() if prune_all else set(in_doubt(gone, there))
     report.vanished = [path for path in gone if known.files[path].reason is None or path in known.clips]
-    report.pruned = prune
-    if prune:
+    report.doubtful = [path for path in report.vanished if path in doubtful]
+    report.pruned = prune or prune_all
+    if report.pruned:
+        gone = [path for path in gone if path not in doubtful]
         writer.remove_clips(name for path in gone for name in known.clips.get(path, ()))
         writer.forget_files(gone)
         writer.commit()
         known.forget(gone)
-        known.gone = set()
+        known.gone = doubtful
 
 
 def _sources(
@@ -524,9 +553,7 @@ def _note(writer: GalleryWriter, known: Known, source: _Source, put: set[str]) -
 def _tell(source: _Source, report: IndexReport) -> None:
     """Report a file that is finished."""
     if source.is_kept:
-        report.unchanged.append(source.path)
-        told = (reason.rstrip(".") for reason in source.reasons)
-        report.problems[source.path] = [f"out of reach now, its clips are kept: {'; '.join(told)}"]
+        report.out_of_reach[source.path] = "; ".join(reason.rstrip(".") for reason in source.reasons)
         return
     if not source.num_clips:
         report.unreadable.append(source.file)
@@ -555,6 +582,7 @@ def index_files(
     num_workers: int | None = None,
     on_error: str = "missing",
     prune: bool = False,
+    prune_all: bool = False,
     progress: bool = False,
     report: IndexReport | None = None,
     crew: Crew | None = None,
@@ -580,7 +608,9 @@ def index_files(
         on_error (`str`): "missing": a stream that cannot be decoded counts as absent, a file in which nothing can be
             read is reported, left out, and not tried again until it changes, or until a limit that it exceeded is
             raised. "raise": the first problem ends the run.
-        prune (`bool`): take clips whose file is gone out of the gallery, instead of only reporting them.
+        prune (`bool`): take clips whose file is gone out of the gallery, instead of only reporting them. Clips of
+            files that are out of reach are kept.
+        prune_all (`bool`): the same, also where nothing is left of a folder or a drive.
         progress (`bool`): show a progress bar on stderr and, after the first batch, how fast it goes.
         report ([`IndexReport`], *optional*): an empty one to fill in, which is there of a run that was interrupted.
         known ([`~search.known.Known`], *optional*): what the gallery knows, if an earlier call with the same writer
@@ -603,7 +633,7 @@ def index_files(
             f"{timeless[0]} has a subtitle without times, which cannot be cut into windows of {segment:g} s. Name an "
             "`.srt` or `.vtt` file in its place."
         )
-    _look_for_vanished(known, writer, prune, report, vanished)
+    _look_for_vanished(files, known, writer, prune, prune_all, report, vanished)
     retry = on_error == "raise"
     todo = _plan(files, known, writer, retry, processor.limits, report, batch_size, subtitles, speech)
     waiting: deque[tuple[_Source, Window | None]] = deque()

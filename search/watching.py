@@ -4,13 +4,13 @@ It looks, and asks the system for no messages: those do not come from drives on 
 too many.
 """
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from search.indexing import clip_stat
+from gallery.media import clip_stat
+from search.vanished import is_gone
 
 
 def _stat(path: str) -> tuple[int, int] | None:
@@ -19,6 +19,13 @@ def _stat(path: str) -> tuple[int, int] | None:
         return clip_stat(path)
     except (OSError, ValueError):
         return None
+
+
+def _is_gone(path: str) -> bool:
+    try:
+        return is_gone(path)
+    except OSError:
+        return False  # it may be there
 
 
 def watch(
@@ -55,7 +62,7 @@ def watch(
         failures = 0
         settled = [path for path, stat in now.items() if path in before and before[path] == stat]
         ready = [path for path in settled if path not in done or done[path] != now[path]]
-        lost = [path for path in done if path not in now and path not in before and not os.path.exists(path)]
+        lost = [path for path in done if path not in now and path not in before and _is_gone(path)]
         gone += lost
         if ready or looks == 1 or (is_pruned and gone):
             update(ready, gone)

@@ -209,7 +209,7 @@ class Embeddings:
 
         Args:
             folder (`str`): what [`Embeddings.save`], `python -m eval embed` or `datasets` wrote, see
-                [`~gallery.gallery`].
+                [`~gallery.tables`].
             normalize (`bool`): give vectors unit norm that do not have it.
 
         Returns:

@@ -218,6 +218,10 @@ class EngineGallery(Gallery):
         mask = torch.tensor(point.modality_mask) & torch.tensor(self._seen(modalities))
         return query_like(torch.from_numpy(point.modality_embeds), mask, method), _Others(allowed, point.number)
 
+    def why_no_hits(self, method: str, among: Any = None, is_like: bool = False) -> str:
+        """Why a search finds nothing."""
+        return f"none of the {'other ' if is_like else ''}clips in {self.path} fulfils what was asked for"
+
     def _among(self, allowed: "Filter | _Others | None") -> "_Others":
         return allowed if isinstance(allowed, _Others) else _Others(allowed)
 
@@ -281,7 +285,6 @@ class EngineGallery(Gallery):
         for text in text_embeds:
             is_bounded = calibration == self.calibration
             best = find_best(self.collection, text, k, options, names, where, is_bounded=is_bounded)
-            none = f"none of the {num_clips:,} clips in {self.path} fulfils what was asked for"
             results.append(
                 Hits(
                     _hits(best, text, options, seen),
@@ -290,7 +293,7 @@ class EngineGallery(Gallery):
                     num_allowed,
                     left_out,
                     locate=_locating(best),
-                    reason=None if best.points else none,
+                    reason=None if best.points else self.why_no_hits(method),
                     certainty=best.certainty,
                 )
             )

@@ -125,7 +125,7 @@ def test_the_block_size_does_not_change_the_result(make_gallery, monkeypatch, bl
 def test_queries_beyond_one_block_are_searched_too(make_gallery, monkeypatch):
     gallery, queries = make_gallery(), make_queries(5)
     whole = gallery.search(queries, k=3)
-    monkeypatch.setattr("gallery.gallery._QUERY_BLOCK", 2)
+    monkeypatch.setattr("gallery.searching._QUERY_BLOCK", 2)
     assert list(map(ids, gallery.search(queries, k=3))) == list(map(ids, whole))
 
 

@@ -42,24 +42,6 @@ def test_each_file_is_found_by_its_best_window_and_few_searches_are_made(tmp_pat
     assert [hit.clip_id for hit in some] == [hit.clip_id for name, hit in best.items() if name[-5] in "135"]
 
 
-def test_clips_that_lie_elsewhere_are_found_once_for_each_file_too(tmp_path):
-    gallery, query = windows(tmp_path, 6, 20)
-
-    class Elsewhere(Gallery):
-        clips = None
-
-        def __len__(self):
-            return len(gallery)
-
-        def search_vectors(self, *arguments, **options):
-            return gallery.search_vectors(*arguments, **options)
-
-    other = Elsewhere([], metadata=gallery.metadata)
-    for k in (1, 3, 6, 9):
-        (expected,), (hits,) = (asked.search(query, k, per_file=True) for asked in (gallery, other))
-        assert [hit.clip_id for hit in hits] == [hit.clip_id for hit in expected] and len(hits) == min(k, 6)
-
-
 def test_a_pattern_of_paths_takes_no_longer_where_a_name_is_not_utf8(tmp_path):
     name = os.fsdecode(b"a" * 60 + b"\xff{}.mp4")
     gallery, _ = windows(tmp_path, 2, 1, name)

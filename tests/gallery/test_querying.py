@@ -225,3 +225,23 @@ def test_weights_of_a_clip_as_query_are_those_of_its_own_vectors(tmp_path):
     query = query_like(embeds[6], mask[6], "scalar")
     weights = query_weights(query, embeds[row : row + 1], mask[row : row + 1], 0.1)[0, 0]
     assert list(first.weights.values()) == pytest.approx(weights.tolist(), abs=1e-6)
+
+
+def test_why_no_clip_is_like_one_is_told_of_the_others(tmp_path):
+    names, embeds, mask = make_clips(3)
+    mask = torch.tensor([[True, False, False], [False, True, False], [False, True, False]])
+    gallery = write(tmp_path / "three", (names, embeds, mask))
+    for options, why in (
+        ({"modalities": ("video",)}, "none of the 2 other clips in {} has what the score 'scalar' needs"),
+        ({"allowed": Filter(has="video")}, "the filter leaves none of the 2 other clips in {}"),
+        (
+            {"modalities": ("video",), "allowed": torch.tensor([True, True, False])},
+            "none of the 1 clips that the filter leaves has what the score 'scalar' needs",
+        ),
+    ):
+        hits = gallery.search(like=names[0], **options)
+        assert not hits and hits.reason == why.format(gallery.path)
+    alone = write(tmp_path / "one", (names[:1], embeds[:1], mask[:1]))
+    told = f"No hits for {names[0]!r}: {alone.path} holds no other clips."
+    assert alone.search(like=names[0]).remarks() == [told]
+    assert alone.search(like=names[0], per_file=True).remarks() == [told]

@@ -163,6 +163,23 @@ def test_ctrl_c_ends_all_and_a_second_run_is_refused_meanwhile(index, tmp_path):
     Gallery.open(tmp_path / "gallery").verify()
 
 
+@pytest.mark.parametrize("told", [0, 1])
+def test_ctrl_c_ends_a_process_that_waits_for_one_that_does_not_answer(index, tmp_path, told):
+    running = index(tmp_path / "gallery", size=2, batch_size=1)
+    stop = time.monotonic() + 60
+    while not (tmp_path / "gallery" / "gallery.json").is_file():
+        assert time.monotonic() < stop
+        time.sleep(0.005)
+    running[1 - told].kill(signal.SIGSTOP)  # as a machine that was cut off
+    time.sleep(1)
+    running[told].kill(signal.SIGINT)
+    outcome = running[told].wait(60)
+    assert outcome.code == 130 and "Traceback" not in outcome.stderr
+    running[1 - told].kill(signal.SIGKILL)
+    assert running[1 - told].wait(60).code == -signal.SIGKILL
+    Gallery.open(tmp_path / "gallery").verify()
+
+
 def test_the_launcher_ends_all_if_one_dies(videos, tiny_model_dir, tmp_path):
     command = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     command += ["--main_process_port", free_port(), "-m", "search", "index", videos, "--model", tiny_model_dir]

@@ -274,6 +274,9 @@ def test_clips_like_one_are_those_that_the_folder_finds(tmp_path, either):
             assert told.num_allowed == known.num_allowed
             by_key = like(asked, point_id("", name), **options)
             assert [hit.key for hit in by_key] == [hit.key for hit in told]
+    none = like(asked, name, allowed=Filter(min_duration=1))
+    why = f"No hits for {name!r}: none of the other clips in it fulfils what was asked for."
+    assert not none and none.remarks()[0] == why
     for wrong in ("/clips/none.mp4", str(uuid.uuid4())):
         with pytest.raises(KeyError):
             like(asked, wrong)

@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -480,8 +481,74 @@ def test_clips_of_files_that_a_list_names_and_that_are_gone_are_kept_until_prune
     report, gallery = again(folder, files)
     assert report.unchanged == files and not report.vanished
     folder.rename(folder.parent / "unmounted")
-    report, gallery = again(folder, files, prune=True)
+    report, gallery = again(folder, files, prune_all=True)
     assert report.vanished == files and report.pruned and len(gallery) == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"prune": True}, {"prune_all": True}])
+def test_a_file_that_nobody_can_reach_is_not_gone_and_never_pruned(folder, options):
+    run(folder)
+    files, away = find_files([folder]), folder.parent / "away"
+    folder.rename(away)
+    folder.symlink_to(folder)  # asking for what is in it is an error, and not that there is none
+    report, gallery = again(folder, [], **options)
+    assert report.out_of_reach == dict.fromkeys(files, "Too many levels of symbolic links") and not report.vanished
+    assert gallery.clip_ids == files == list(gallery.files)
+    assert again(folder, files, **options)[0].out_of_reach == report.out_of_reach
+    folder.unlink()
+    away.rename(folder)
+    report, _ = again(folder, files, **options)
+    assert report.unchanged == files and not report.out_of_reach
+
+
+def delete(path):
+    path.unlink()
+
+
+def empty(path):
+    for file in path.parent.iterdir():
+        file.unlink()
+
+
+def remove_folder(path):
+    shutil.rmtree(path.parent)
+
+
+def remove_all(path):
+    shutil.rmtree(path.parents[1])
+
+
+@pytest.mark.parametrize(
+    ("loss", "others", "is_kept"),
+    [
+        (delete, ["drive/a/2.mp4"], False),
+        (delete, ["drive/a/notes.txt"], False),  # their folder is there
+        (empty, ["drive/b/2.mp4"], True),  # as that of a drive which was taken away
+        (remove_folder, ["drive/b/2.mp4"], False),
+        (remove_folder, ["drive/b/new.mp4"], False),
+        (remove_folder, ["drive/notes.txt"], True),
+        (remove_folder, [], True),
+        (remove_all, ["other/2.mp4"], False),
+        (remove_all, ["mount/2.mp4"], True),  # of another drive
+        (remove_all, [], True),
+    ],
+)
+def test_prune_keeps_clips_where_nothing_is_left_and_prune_all_does_not(tmp_path, monkeypatch, loss, others, is_kept):
+    path, there = tmp_path / "drive" / "a" / "1.mp4", [tmp_path / other for other in others]
+    for file in (path, *there):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("1 video")
+    gallery = tmp_path / "gallery"
+    monkeypatch.setattr("os.path.ismount", lambda folder: folder in (str(tmp_path / "mount"), "/"))
+    again(gallery, [str(file) for file in (path, *there) if file.name in ("1.mp4", "2.mp4")])
+    loss(path)
+    files = [str(file) for file in there if file.suffix == ".mp4"]
+    report, _ = again(gallery, files)
+    assert report.vanished == [str(path)] and report.doubtful == ([str(path)] if is_kept else [])
+    report, found = again(gallery, files, prune=True)
+    assert report.vanished == [str(path)] and (str(path) in found.clip_ids) == (str(path) in found.files) == is_kept
+    report, found = again(gallery, files, prune_all=True)
+    assert not report.doubtful and found.clip_ids == sorted(files) and report.pruned
 
 
 @pytest.mark.parametrize("when", ["before it is hashed", "after it is hashed"])
@@ -509,8 +576,9 @@ def test_a_file_that_disappears_between_two_looks_keeps_its_clip(folder, monkeyp
 
         monkeypatch.setattr("search.indexing.clip_sha256", look)
     report, gallery = again(folder, files, processor)
-    assert len(gallery) == 3 and names(report.unchanged) == ["0.mp4", "2.mp4", "1.mp4"] and not report.unreadable
-    assert "out of reach now, its clips are kept" in report.problems[str(path)][0]
+    assert len(gallery) == 3 and names(report.unchanged) == ["0.mp4", "2.mp4"] and not report.unreadable
+    why = {"after it is hashed": "sound: the decoder ended", "before it is hashed": "Stale file handle"}[when]
+    assert list(report.out_of_reach) == [str(path)] and why in report.out_of_reach[str(path)] and not report.problems
     assert gallery.files[str(path)] == known  # so that it is read when it is back
     monkeypatch.undo()
     path.write_text("7 video audio")

@@ -107,6 +107,28 @@ def test_prune_removes_what_is_gone(place):
     assert "clips: 1," in run("info", "gallery").stdout
 
 
+def test_what_prune_keeps_and_why_is_told(place):
+    index()
+    (place / "clips").rename(place / "away")
+    (place / "clips").mkdir()
+    (place / "list.csv").write_text("path\nclips/cat.mp4\n")
+    cat, dog = (place / "clips" / name for name in ("cat.mp4", "[red]/dog [bold]1.mp4"))
+    for options, count in (((), ""), (("--prune",), ", 2 gone but kept")):
+        counts, *lines = index("list.csv", *options).stdout.splitlines()
+        assert counts == f"0 new, 0 changed, 0 unchanged, 0 unreadable{count}; 2 clips in the gallery"
+        assert lines[:2] == [f"gone from disk (kept, --prune-all removes it): {path}" for path in (cat, dog)]
+        assert lines[2] == "nothing is left where 2 of these files lay: a drive may be away, so --prune keeps them"
+    (place / "clips").rmdir()
+    (place / "clips").symlink_to("clips")
+    counts, *lines = index("list.csv", "--prune-all").stdout.splitlines()
+    assert counts.startswith("0 new, 0 changed, 0 unchanged, 0 unreadable, 2 out of reach; 2 clips")
+    assert lines[0] == f"out of reach, its clips are kept: {cat}: Too many levels of symbolic links"
+    (place / "clips").unlink()
+    counts, *lines = index("list.csv", "--prune-all", code=1).stdout.splitlines()
+    assert counts == "0 new, 0 changed, 0 unchanged, 1 unreadable, 2 removed; 0 clips in the gallery"
+    assert f"gone from disk (removed): {dog}" in lines
+
+
 def test_on_error_raise_names_the_file_in_one_line(place):
     result = index("clips", "--on-error", "raise", code=1)
     assert result.stderr.splitlines()[-1].startswith("Error: ")

@@ -126,6 +126,38 @@ def test_a_report_of_several_runs_counts_every_file_once():
     report.add(IndexReport(vanished=["f"], pruned=True))
     assert (report.new, [file.path for file in report.unreadable]) == (["b", "d"], ["a"])
     assert report.vanished == ["e", "b", "f"] and report.pruned
+    report.add(IndexReport(vanished=["g", "h"], doubtful=["g", "h"], pruned=True, out_of_reach={"i": "x", "j": "x"}))
+    report.add(IndexReport(vanished=["h", "i"], doubtful=["h"], pruned=True, unchanged=["g"]))
+    assert report.vanished == ["e", "b", "f", "h", "i"] and report.doubtful == ["h"]
+    assert report.unchanged == ["g"] and report.out_of_reach == {"j": "x"}
+
+
+def test_a_file_that_is_out_of_reach_is_not_told_as_gone(tmp_path, monkeypatch):
+    folder, away = tmp_path / "clips", tmp_path / "away"
+    folder.mkdir()
+    (folder / "a.mp4").touch()
+    real, told, meanwhile = str(folder / "a.mp4"), [], []
+
+    def leave():
+        folder.rename(away)
+        folder.symlink_to(folder)  # asking for what is in it is an error, and not that there is none
+
+    def come():
+        meanwhile.extend(told)
+        folder.unlink()
+        away.rename(folder)
+
+    steps = iter([nothing, leave, nothing, nothing, nothing, come, (folder / "a.mp4").unlink, nothing])
+
+    def sleep(_):
+        if (step := next(steps, None)) is None:
+            raise KeyboardInterrupt
+        step()
+
+    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep))
+    with pytest.raises(KeyboardInterrupt):
+        watch(lambda: map(str, folder.glob("*.mp4")), lambda *given: told.append(given), 1, is_pruned=True)
+    assert meanwhile == [([real], [])] and told[1:] == [([], [real])]
 
 
 def watching(monkeypatch, *steps):
@@ -179,6 +211,23 @@ def test_ctrl_c_while_a_watched_file_is_embedded_keeps_and_reports_what_was_comm
     monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=lambda _: None))
     arguments = ("clips", "--model", "model", "--output", "gallery", "--batch-size", "1", "--watch")
     assert run("index", *arguments).stdout.startswith("1 new, 0 changed, 0 unchanged, 1 unreadable; 1 clips")
+
+
+def test_a_watched_drive_that_is_taken_away_costs_no_clips(place, monkeypatch):  # noqa: F811
+    clips, away = place / "clips", place / "away"
+
+    def leave():
+        clips.rename(away)
+        clips.mkdir()  # as the folder in which a drive is shown
+
+    def come():
+        clips.rmdir()
+        away.rename(clips)
+
+    result = watching(monkeypatch, nothing, leave, nothing, nothing, come, nothing, nothing)
+    assert "0 new, 0 changed, 0 unchanged, 0 unreadable, 2 gone but kept" in result.stderr
+    assert result.stdout.startswith("2 new, 0 changed, 0 unchanged, 1 unreadable; 2 clips in the gallery")
+    assert "gone from disk" not in result.stdout
 
 
 def test_what_cannot_be_watched_is_told(place):  # noqa: F811
