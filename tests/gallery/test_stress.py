@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 60
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 # Children are forked, so that libraries load once. Both writers tell through one pipe, which keeps the order, what
@@ -204,21 +205,19 @@ main()
 """
 
 
-@pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=pytest.mark.slow)])
-def test_two_writers_two_readers_and_random_kills_lose_nothing_and_disturb_no_reader(tmp_path, seconds):
+@pytest.mark.slow
+def test_two_writers_two_readers_and_random_kills_lose_nothing_and_disturb_no_reader(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "gallery"), str(seconds)],
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "gallery"), str(SECONDS)],
         cwd=ROOT,
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=seconds + 120,
+        timeout=SECONDS + 120,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     told = done.stdout.split()
     numbers = {name.strip(","): int(number) for number, name in zip(told[-6::2], told[-5::2], strict=True)}
-    assert numbers["kills"] >= seconds and numbers["commits"] >= seconds and numbers["refusals"] >= seconds, (
-        done.stdout
-    )
+    assert min(numbers[name] for name in ("kills", "commits", "refusals")) >= SECONDS, done.stdout
     assert done.stdout.count("reader: ") == 2
     print(done.stdout)

@@ -204,6 +204,7 @@ def test_a_missing_package_is_named_with_what_to_install(module, monkeypatch):
         embed_captions(["a"], OFFLINE_ENCODER)
 
 
+@pytest.mark.slow
 def test_training_reads_targets_without_the_encoder_library():
     code = (
         "import sys, trainer.semantic_targets; print('sentence_transformers' in sys.modules, 'torch' in sys.modules)"

@@ -96,6 +96,7 @@ def test_the_line_that_says_why_is_found(log, line):
     assert error_line(log) == line
 
 
+@pytest.mark.slow
 def test_interruption_reaches_the_training_below_the_launcher_and_waits_for_its_checkpoint(tmp_path):
     """As accelerate does: a launcher that ends at once, and a training that saves first."""
     training = (
