@@ -26,7 +26,7 @@ from modeling_scalar.aggregation_scalar import query_weights
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import CALIBRATION, WEIGHING, ScoreOptions
 
-from .collection import MIN_CLIP_NORM, Collection, Point, condition_of, conditions_of_unknown
+from .collection import MIN_CLIP_NORM, About, Collection, Point, condition_of, conditions_of_unknown
 from .errors import UnsupportedError
 
 _FIRST = 64  # entries that are read at first, and four for each hit
@@ -145,11 +145,13 @@ class EngineGallery(Gallery):
     Args:
         collection ([`~search.engine.collection.Collection`]): of an engine.
         name (`str`): what messages call it.
+        about ([`~search.engine.collection.About`], *optional*): what it was found to hold; asked for by default.
     """
 
-    def __init__(self, collection: Collection, name: str):
-        super().__init__([], metadata=collection.about().metadata)
-        self.collection, self.path, self.dim = collection, name, collection.about().dim
+    def __init__(self, collection: Collection, name: str, about: About | None = None):
+        about = about or collection.about()
+        super().__init__([], metadata=about.metadata)
+        self.collection, self.path, self.dim = collection, name, about.dim
 
     def __len__(self) -> int:
         return len(self.collection)
@@ -173,9 +175,18 @@ class EngineGallery(Gallery):
         paths = list({clip_id, place_of_clip(clip_id).path})  # of which there is an index
         return [number for number, name in self.collection.of_files(paths) if name == clip_id]
 
+    @staticmethod
+    def is_key(text: str) -> bool:
+        """Whether a text may be the `key` of a hit."""
+        return bool(_NUMBER.fullmatch(text))
+
+    def path_of(self, key: str) -> str | None:
+        """The file of the clip that a hit has named by its `key`; `None` for one that is gone."""
+        return self.collection.path_of(key) if self.is_key(key) else None
+
     def point_of(self, key: str) -> Point | None:
         """The clip that a hit has named by its `key`; `None` for one that is gone."""
-        points = self.collection.fetch([key]) if _NUMBER.fullmatch(key) else []
+        points = self.collection.fetch([key]) if self.is_key(key) else []
         return points[0] if points else None
 
     def search(self, *arguments: Any, **options: Any) -> Hits | Results:

@@ -325,11 +325,15 @@ class Collection:
     def __len__(self) -> int:
         return self.count(None)
 
+    def is_estimate(self, count: int) -> bool:
+        """Whether a count of so many is an estimate of the engine."""
+        return not self.is_local and count > _COUNTED
+
     def count(self, where: models.Filter | None) -> int:
         """How many clips fulfil a condition; as the engine estimates it where there are very many."""
         if not self.is_local:
             estimate = self._ask(self.client.count, count_filter=where, exact=False).count
-            if estimate > _COUNTED:
+            if self.is_estimate(estimate):
                 return estimate
         return self._ask(self.client.count, count_filter=where, exact=True).count
 
@@ -425,6 +429,12 @@ class Collection:
         for start in range(0, len(ids), _FETCHED_AT_ONCE):
             found += self._fetch(ids[start : start + _FETCHED_AT_ONCE])
         return found
+
+    def path_of(self, number: str) -> str | None:
+        """The file of a clip, without its vectors; `None` for one that is gone."""
+        records = self._ask(self.client.retrieve, [number], with_payload=["path"], with_vectors=False)
+        path = (records[0].payload or {}).get("path") if records else None
+        return from_utf8(path) if isinstance(path, str) else None
 
     def _fetch(self, left: Sequence[str]) -> list[Point]:
         about, found = self.about(), []

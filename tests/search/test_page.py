@@ -15,7 +15,7 @@ from search.engine.asking import EngineGallery
 from search.engine.collection import Collection
 from search.engine.push import push
 from search.service.app import PAGE
-from search.service.engine import _RETRY_SECONDS, Engine
+from search.service.engine import _RETRY_SECONDS, EngineSource
 from tests.media_corpus import media, tone, wav
 from tests.search.engines import EdgeServer
 from tests.search.serving import PRESENCE, SECRET, make_app, serving, write_gallery
@@ -393,7 +393,7 @@ def test_a_vector_engine_is_searched_on_the_same_page(open_page, tmp_path, talk)
         address = f"qdrant+{server.url}/clips"
         with closing(Collection.at(parse_address(address), is_patient=False)) as collection:
             push(Gallery.open(tmp_path / "gallery"), collection)
-            app = make_app(tmp_path, source=Engine(EngineGallery(collection, address), "words", "f" * 64))
+            app = make_app(tmp_path, source=EngineSource(EngineGallery(collection, address), "words", "f" * 64))
             with serving(app) as address:
                 page = open_page(address, viewport={"width": 1000, "height": 1400})
                 ask(page, "a dog")
