@@ -10,7 +10,6 @@ from threading import Event
 from types import SimpleNamespace
 
 import httpx
-import numpy as np
 import pytest
 import torch
 from starlette.testclient import TestClient
@@ -86,12 +85,35 @@ def both(tmp_path_factory):
 
 
 @pytest.fixture
-def server(tmp_path, monkeypatch):
-    monkeypatch.setenv("QDRANT_API_KEY", KEY)
+def at_once(monkeypatch):
+    """The engine is asked whenever somebody asks for something, and once."""
     monkeypatch.setattr(collection_module, "_PAUSES", (0,))
     monkeypatch.setattr(collection_module, "_PAUSES_OF_PAGE", ())
     for name in ("_RETRY", "_LOOK", "_COUNT", "_PATH"):
         monkeypatch.setattr(engine_module, f"{name}_SECONDS", 0.0)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """The service over an engine that is asked over HTTP."""
+    place = tmp_path_factory.mktemp("running")
+    write_gallery(place)
+    server = EdgeServer(place / "engine")
+    with asking_both(place, f"qdrant+{server.url}/clips") as (folder, engine):
+        engine.folder, engine.server, engine.gallery = folder, server, Gallery.open(place / "gallery")
+        yield engine
+    server.close()
+
+
+@pytest.fixture
+def engine(running, at_once):
+    running.source._paths.clear()
+    return running
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch, at_once):
+    monkeypatch.setenv("QDRANT_API_KEY", KEY)
     server = EdgeServer(tmp_path / "engine", key=KEY)
     yield server
     server.close()
@@ -233,7 +255,7 @@ def test_an_engine_that_does_not_answer_is_told_and_answers_again(tmp_path, serv
         assert [ask(engine, code=503)["error"] for _ in range(2)] == [engine_module._AWAY] * 2
         assert ask(engine)["hits"] == before["hits"]
     # What the engine says is for whoever reads the log.
-    for words in ("does not answer", "refuses access", "refuses a request", "Connection refused"):
+    for words in ("Is the address right", "refuses access", "refuses a request", "Connection refused"):
         assert words in caplog.text and words not in engine_module._AWAY
     assert KEY not in caplog.text
 
@@ -279,9 +301,8 @@ def wait_until(is_true):
         time.sleep(0.005)
 
 
-def test_searches_that_hang_stop_nothing_else(tmp_path, server, monkeypatch, caplog):
-    write_gallery(tmp_path)
-    with asking_both(tmp_path, f"qdrant+{server.url}/clips") as (_, engine), ThreadPoolExecutor(12) as clients:
+def test_searches_that_hang_stop_nothing_else(engine, monkeypatch, caplog):
+    with ThreadPoolExecutor(12) as clients:
         source, hit = engine.source, ask(engine)["hits"][0]
         with hanging(source._collection) as hung:
             told = [clients.submit(ask, engine, code=503) for _ in range(12)]
@@ -306,141 +327,125 @@ def test_searches_that_hang_stop_nothing_else(tmp_path, server, monkeypatch, cap
     assert KEY in caplog.text  # of this test's own error: details are for the log
 
 
-def test_files_and_summaries_that_hang_stop_no_search(tmp_path, server):
-    write_gallery(tmp_path)
-    with asking_both(tmp_path, f"qdrant+{server.url}/clips") as (_, engine), ThreadPoolExecutor(24) as clients:
+def test_files_and_summaries_that_hang_stop_no_search(engine):
+    with ThreadPoolExecutor(12) as clients:
         collection, hits = engine.source._collection, ask(engine)["hits"]
-        media = [hit["media"] for hit in hits]
-        with hanging(collection, "path_of") as paths, hanging(collection, "count") as counts:
-            waiting = [clients.submit(engine.get, path) for path in [*media, *media]]
-            first = clients.submit(engine.get, "/api/gallery")
-            wait_until(lambda: counts.calls and len(paths.calls) > 1)
-            # One counts, and the others are told what is known.
-            assert [engine.get("/api/gallery").json()["num_clips"] for _ in range(6)] == [5] * 6
-            found = collection.nearest(np.ones(9, np.float32), 1, None)
-            assert len(found) == 1 and not paths.is_released() and not counts.is_released()
-            counts.release()
+        with hanging(collection, "path_of") as paths:
+            waiting = [clients.submit(engine.get, hit["media"]) for hit in [*hits, *hits]]
+            wait_until(lambda: paths.calls)
+            assert ask(engine)["hits"] == hits and engine.get("/api/gallery").json()["problem"] is None
+            with hanging(collection, "count") as counts:
+                first = clients.submit(engine.get, "/api/gallery")
+                wait_until(lambda: counts.calls)
+                # One counts, and the others are told what is known.
+                assert [engine.get("/api/gallery").json()["num_clips"] for _ in range(6)] == [5] * 6
+                assert not counts.is_released()
+                counts.release()
+                assert first.result().json()["problem"] == engine_module._AWAY
+            assert not paths.is_released()
             paths.release()
-            assert {future.result().status_code for future in waiting} == {503} and first.result().status_code == 200
+            assert {future.result().status_code for future in waiting} == {503}
         assert ask(engine)["hits"] == hits
 
 
-def test_the_service_ends_while_a_search_hangs(tmp_path, server, monkeypatch):
-    write_gallery(tmp_path)
-    push_to(f"qdrant+{server.url}/clips", tmp_path / "gallery")
-    source = engine_at(f"qdrant+{server.url}/clips")
+def test_the_service_ends_while_a_search_hangs(engine, tmp_path, monkeypatch):
     monkeypatch.setattr(server_module, "_END_SECONDS", 0)
     monkeypatch.setattr(app_module, "_END_SECONDS", 0.05)
-    with hanging(source._collection) as hung, ThreadPoolExecutor(1) as clients:
-        with serving(make_app(tmp_path, source=source)) as address:
+    with hanging(engine.source._collection) as hung, ThreadPoolExecutor(1) as clients:
+        with serving(make_app(tmp_path, source=engine.source)) as address:
             asked = clients.submit(httpx.post, f"{address}api/search", json={"query": "a dog"}, timeout=30)
             wait_until(lambda: hung.calls)
         assert not hung.is_released()  # and nobody waited for it
         assert asked.exception() is not None or asked.result().status_code >= 500
-    source._collection.close()
+    wait_until(lambda: engine.source.problem)
+    ask(engine)
 
 
-def test_a_look_opens_what_it_has_read_and_one_request_at_a_time_looks(tmp_path, server):
-    write_gallery(tmp_path)
-    with asking_both(tmp_path, f"qdrant+{server.url}/clips") as (_, engine):
-        collection, inside, most = engine.source._collection, [], []
-        about, known = collection.about, collection.about()
-        other = replace(known, metadata=known.metadata | {"fingerprint": "e" * 64})
+def test_a_look_opens_what_it_has_read_and_one_request_at_a_time_looks(engine, monkeypatch):
+    collection, inside, most = engine.source._collection, [], []
+    known = collection.about()
+    other = replace(known, metadata=known.metadata | {"fingerprint": "e" * 64})
 
-        def looking(is_new=False):
-            inside.append(True)
-            most.append(len(inside))
-            time.sleep(0.01)
-            inside.pop()
-            return known
+    def looking(is_new=False):
+        inside.append(True)
+        most.append(len(inside))
+        time.sleep(0.01)
+        inside.pop()
+        return known
 
-        collection.about = looking
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda _: engine.source.view(), range(8)))
-        assert max(most) == 1 and len(most) == 8
-        # What another thread has read before is what the collection remembers.
-        collection.about = lambda is_new=False: other if is_new else known
+    with monkeypatch.context() as patch, ThreadPoolExecutor(4) as pool:
+        patch.setattr(collection, "about", looking)
+        list(pool.map(lambda _: engine.source.view(), range(8)))
+    assert max(most) == 1 and len(most) == 8
+    # What another thread has read before is what the collection remembers.
+    with monkeypatch.context() as patch:
+        patch.setattr(collection, "about", lambda is_new=False: other if is_new else known)
         assert ask(engine, code=503)["error"] == engine_module._OTHERWISE
-        collection.about = about
-        assert len(ask(engine)["hits"]) == 5
+    assert len(ask(engine)["hits"]) == 5
 
 
-def test_a_clip_that_is_removed_meanwhile_is_not_there(tmp_path, server):
-    write_gallery(tmp_path)
-    with asking_both(tmp_path, f"qdrant+{server.url}/clips") as (_, engine):
-        key = ask(engine)["hits"][0]["key"]
-        nearest, collection = engine.source._collection.nearest, engine.source._collection
-        collection.remove([key])
-        assert "Search again" in ask(engine, code=404, call="like", key=key)["error"]
-        assert engine.get(f"/api/clips/{key}/media").status_code == 404
-        assert engine.source.problem is None and len(ask(engine)["hits"]) == 4
-        collection.nearest = lambda *_: {}["a fault"]  # of ours is none of whoever asks
-        with pytest.raises(KeyError, match="a fault"):
-            ask(engine, call="like", key=ask_key(collection, nearest))
+def test_a_clip_that_is_removed_meanwhile_is_not_there(engine, monkeypatch):
+    (first, second, *_), collection = ask(engine)["hits"], engine.source._collection
+    collection.remove([first["key"]])
+    assert "Search again" in ask(engine, code=404, call="like", key=first["key"])["error"]
+    assert engine.get(first["media"]).status_code == 404
+    assert engine.source.problem is None and len(ask(engine)["hits"]) == 4
+    push(engine.gallery, collection)
+    monkeypatch.setattr(collection, "nearest", lambda *_: {}["a fault"])
+    with pytest.raises(KeyError, match="a fault"):  # of ours is none of whoever asks
+        ask(engine, call="like", key=second["key"])
 
 
-def ask_key(collection, nearest):
-    return nearest(np.ones(9, np.float32), 1, None)[0][0]
+def test_what_is_damaged_in_an_engine_is_a_problem_of_the_service(engine, monkeypatch, caplog):
+    key = ask(engine)["hits"][0]["key"]
 
+    def damaged(_):
+        raise DamagedError("the clip of a secret name")
 
-def test_what_is_damaged_in_an_engine_is_a_problem_of_the_service(tmp_path, server, caplog):
-    write_gallery(tmp_path)
-    with asking_both(tmp_path, f"qdrant+{server.url}/clips") as (_, engine):
-        collection, key = engine.source._collection, ask(engine)["hits"][0]["key"]
-        fetch = collection.fetch
-
-        def damaged(_):
-            raise DamagedError("the clip of a secret name")
-
-        collection.fetch = damaged
-        for call, options in (("search", {}), ("like", {"key": key})):
+    for call, options in (("search", {}), ("like", {"key": key})):
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.source._collection, "fetch", damaged)
             assert ask(engine, code=503, call=call, **options)["error"] == engine_module._OTHERWISE
             assert engine.source.problem == engine_module._OTHERWISE and "secret name" in caplog.text
-            collection.fetch, broken = fetch, collection.fetch
-            assert engine.get("/api/gallery").json()["problem"] is None  # it answers
-            collection.fetch = broken
+        assert engine.get("/api/gallery").json()["problem"] is None  # it answers again
+        caplog.clear()
 
 
-def test_an_engine_is_asked_no_more_than_needed(tmp_path, server, monkeypatch):
-    write_gallery(tmp_path)
-    with asking_both(tmp_path, f"qdrant+{server.url}/clips") as (_, engine):
-        hit = ask(engine)["hits"][0]
-        for name in ("_LOOK_SECONDS", "_PATH_SECONDS", "_COUNT_SECONDS"):
-            monkeypatch.setattr(engine_module, name, 1000.0)
-        engine.source._collection.fetch = lambda _: pytest.fail("with its vectors")
-        server.asked.clear()
+def test_an_engine_is_asked_no_more_than_needed(engine, monkeypatch):
+    hit, server = ask(engine)["hits"][0], engine.server
+    for name in ("_LOOK_SECONDS", "_PATH_SECONDS", "_COUNT_SECONDS"):
+        monkeypatch.setattr(engine_module, name, 1000.0)
+    server.asked.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.source._collection, "fetch", lambda _: pytest.fail("with its vectors"))
         for part in ("bytes=0-0", "bytes=1-1", "bytes=2-2"):
             assert engine.get(hit["media"], headers={"range": part}).status_code == 206
-        assert server.asked == [("POST", "points")]
         engine.get("/api/gallery")
-        assert len(server.asked) == 1
-        del engine.source._collection.fetch
-        server.asked.clear()
-        ask(engine)
-        looked = server.asked.copy()
-        monkeypatch.setattr(engine_module, "_LOOK_SECONDS", 0.0)
-        server.asked.clear()
-        ask(engine)
-        assert len(looked) < len(server.asked) and ("GET", "") in server.asked
-        server.go_away()  # what plays goes on playing
-        monkeypatch.setattr(engine_module, "_PATH_SECONDS", 0.0)
-        ask(engine, code=503)
-        assert engine.get(hit["media"]).status_code == 200
-        server.come_back()
+    assert server.asked == [("POST", "points")]
+    ask(engine)
+    without_look = len(server.asked) - 1
+    monkeypatch.setattr(engine_module, "_LOOK_SECONDS", 0.0)
+    server.asked.clear()
+    ask(engine)
+    assert without_look < len(server.asked)
+    server.go_away()  # what plays goes on playing
+    monkeypatch.setattr(engine_module, "_PATH_SECONDS", 0.0)
+    ask(engine, code=503)
+    assert engine.get(hit["media"]).status_code == 200
+    server.come_back()
+    ask(engine)
 
 
-def test_estimates_are_told_as_such_and_no_filter_leaves_more_than_there_is(tmp_path, server, monkeypatch):
-    write_gallery(tmp_path)
-    with asking_both(tmp_path, f"qdrant+{server.url}/clips") as (folder, engine):
-        for client in (folder, engine):
-            assert not ask(client)["estimated"] and not client.get("/api/gallery").json()["estimated"]
-        monkeypatch.setattr(collection_module, "_COUNTED", 4)
-        count = engine.source._collection.count
-        engine.source._collection.count = lambda where: 7 if where else count(where)
-        answer = ask(engine, filter={"has": ["video"]})
-        assert answer["estimated"] and answer["num_allowed"] == answer["num_clips"] == 5
-        about = engine.get("/api/gallery").json()
-        assert about["estimated"] and max(about["share"].values()) == 1
+def test_estimates_are_told_as_such_and_no_filter_leaves_more_than_there_is(engine, monkeypatch):
+    for client in (engine.folder, engine):
+        assert not ask(client)["estimated"] and not client.get("/api/gallery").json()["estimated"]
+    monkeypatch.setattr(collection_module, "_COUNTED", 4)
+    collection, count = engine.source._collection, engine.source._collection.count
+    monkeypatch.setattr(collection, "count", lambda where: 7 if where else count(where))
+    answer = ask(engine, filter={"has": ["video"]})
+    assert answer["estimated"] and answer["num_allowed"] == answer["num_clips"] == 5
+    about = engine.get("/api/gallery").json()
+    assert about["estimated"] and max(about["share"].values()) == 1
 
 
 def test_what_is_pushed_meanwhile_is_found_and_another_model_is_refused(tmp_path, server, caplog):
