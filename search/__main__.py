@@ -343,7 +343,7 @@ def _open(place: str, context: typer.Context, is_patient: bool = True) -> "Galle
     from .engine.collection import Collection
 
     address = parse_address(place)
-    collection = Collection.at(address, is_patient)
+    collection = Collection.at(address, is_patient, is_new=False)
     context.call_on_close(collection.close)
     return EngineGallery(collection, str(address))
 
@@ -444,7 +444,7 @@ def query(
 
         def told(hits: "Hits") -> list[dict]:
             table = [hits.place_of(hit)._asdict() | asdict(hit) for hit in hits]
-            left_out = {"key"} if rerank else {"key", "match"}
+            left_out = {"key", "place"} if rerank else {"key", "place", "match"}
             return [{name: row[name] for name in row if name not in left_out} for row in table]
 
         asked = [{"query": text} for text in texts] if like is None else [{"like": like}]
@@ -475,6 +475,10 @@ def push(
             min=1, max=6, help="Of a new collection: how close bounds are; 2 is least memory, 4 short lists."
         ),
     ] = 3,
+    rewrite: Annotated[
+        bool,
+        typer.Option("--rewrite", help="Write what it holds already, too: repairs what was damaged in the engine."),
+    ] = False,
 ) -> None:
     """Make a collection of a vector engine hold what a gallery holds; what it holds already is left alone."""
     from contextlib import closing
@@ -487,9 +491,10 @@ def push(
 
     place, opened = parse_address(address), Gallery.open(gallery)
     with closing(Collection.at(place)) as collection:
-        report = push_gallery(opened, collection, part, shards, replicas, detail, progress=True)
+        report = push_gallery(opened, collection, part, shards, replicas, detail, progress=True, rewrite=rewrite)
         counts = ", ".join(f"{count} {name}" for name, count in vars(report).items())
-        show(f"{counts}; {len(collection)} clips in the collection")
+        held = len(collection)
+        show(f"{counts}; {'about ' if collection.is_estimate(held) else ''}{held} clips in the collection")
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,7 +51,8 @@ class Page(HTMLParser):
 
 
 def test_hits_print_rank_score_name_weights_and_how_exact_they_are():
-    hits = make_hits("/v/a/1.mp4#t=30,60", "clip", locate=place_of_clip)
+    hits = make_hits("/v/a/1.mp4#t=30,60", "clip")
+    hits = hits.having(replace(hit, place=place_of_clip(hit.clip_id)) for hit in hits)
     assert str(hits).splitlines() == repr(hits).splitlines() == [
         "query: a dog",
         "  1  0.500  a/1.mp4 [30-60 s]",

@@ -628,7 +628,7 @@ def test_a_clip_of_which_half_is_another_is_noticed(tmp_path, collection, monkey
     vectors = {name: (-np.array(vector)).tolist() for name, vector in whole.vector.items()}
     point = models.PointStruct(id=number, vector=vectors, payload=whole.payload)
     collection.client.upsert(collection.name, [point], wait=True)
-    with pytest.raises(ValueError, match="1 clips of .* are not as they were pushed"):
+    with pytest.raises(DamagedError, match="1 clips of .* are not as they were pushed.*--rewrite"):
         EngineGallery(collection, "it").search(made_texts(gallery, 1), 20)
     fresh = models.PointStruct(id=number, vector=whole.vector, payload=whole.payload)
     reads, retrieve = [], collection.client.retrieve
