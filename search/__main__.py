@@ -256,6 +256,12 @@ def index(
         num_workers = num_workers or default_workers(num_local_processes())
         limits = Limits.parse(limit or [], memory=memory_of_decoders(num_workers, num_local_processes()))
         if is_main:
+            if prune and (missing := [str(path) for path in paths if not path.exists()]):
+                raise FileNotFoundError(
+                    f"There is no file or folder {missing[0]!r}. If it was deleted, give any other folder in its "
+                    "place, such as an empty one: all files of the gallery are looked for. Where nothing is left of "
+                    "their folder, only `--prune-all` removes their clips."
+                )
             files, subtitles = find_clips(paths, recursive, ignore or [])
             if not files and not prune and not watch:
                 raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in paths)}.")

@@ -82,7 +82,8 @@ class IndexReport:
         self.out_of_reach = {path: why for path, why in self.out_of_reach.items() if path not in met}
         self.out_of_reach |= later.out_of_reach
         # Those that are kept are told again by every run.
-        gone = [path for path in self.vanished if later.pruned and path not in self.doubtful and path not in met]
+        met.update(self.doubtful)
+        gone = [path for path in self.vanished if later.pruned and path not in met]
         self.vanished, self.doubtful, self.pruned = gone + later.vanished, later.doubtful, later.pruned
 
 
@@ -478,9 +479,8 @@ def _look_for_vanished(
                 report.out_of_reach[path] = error.strerror or str(error)
     gone = [path for path in paths if path in known.gone]
     lost = known.gone | away
-    there = (path for path in chain(known.files, files) if path not in lost)
-    there = (path for path in there if path in known.files or os.path.exists(path))
-    doubtful = set() if prune_all else set(in_doubt(gone, there))
+    others = (path for path in chain(known.files, files) if path not in lost)
+    doubtful = set() if prune_all else set(in_doubt(gone, others))
     report.vanished = [path for path in gone if known.files[path].reason is None or path in known.clips]
     report.doubtful = [path for path in report.vanished if path in doubtful]
     report.pruned = prune or prune_all
