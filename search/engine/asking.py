@@ -186,12 +186,11 @@ class EngineGallery(Gallery):
         self.metadata = dict(self.about.metadata)
         check_metadata(self.metadata, name)
 
-    @property
-    def _parts(self) -> NoReturn:
-        """The tables, which there are none of."""
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise UnsupportedError("A vector engine is searched, and does not give all clips: open the gallery's folder.")
 
-    _queries = _files = _parts
+    _parts = _queries = _files = property(_refuse)  # the tables, which all that lists clips reads
+    copy = verify = _refuse
 
     @property
     def dtype(self) -> str:
@@ -220,14 +219,19 @@ class EngineGallery(Gallery):
         paths = list({clip_id, place_of_clip(clip_id).path})  # of which there is an index
         return [number for number, name in self.collection.of_files(paths) if name == clip_id]
 
+    @staticmethod
+    def is_key(text: str) -> bool:
+        """Whether a text may be the `key` of a hit."""
+        return bool(_NUMBER.fullmatch(text))
+
     def point_of(self, key: str) -> Point | None:
         """The clip that a hit has named by its `key`; `None` for one that is gone."""
-        points = self.collection.fetch([key]) if _NUMBER.fullmatch(key) else []
+        points = self.collection.fetch([key]) if self.is_key(key) else []
         return points[0] if points else None
 
     def path_of(self, key: str) -> str | None:
         """The file of such a clip, by which nothing is proved of the clip; `None` for one that is gone."""
-        return self.collection.path_of(key) if _NUMBER.fullmatch(key) else None
+        return self.collection.path_of(key) if self.is_key(key) else None
 
     def search(self, *arguments: Any, most: int = _MOST, **options: Any) -> Hits | Results:
         """

@@ -321,10 +321,10 @@ class Collection:
         except OSError:
             if not self.exists():  # else a call made it that was not answered, or another process did
                 raise
-            self.about()
+            self.about(is_new=True)
             return
         try:
-            self.about()
+            self.about(is_new=True)
         except ValueError:
             self._ask(self.client.delete_collection)
             raise ValueError("This engine keeps no metadata of collections. Qdrant 1.16 or newer does.") from None

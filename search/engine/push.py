@@ -98,7 +98,7 @@ def push(
     about, report = about_gallery(gallery, detail), PushReport()
     if not collection.exists():
         collection.create(about, num_shards, num_replicas)
-    there = collection.about()
+    there = collection.about(is_new=True)
     if different := there.differences(about):
         raise ValueError(
             f"The collection {collection.name!r} holds vectors of {there.metadata.get('model')!r}, which differ from "
