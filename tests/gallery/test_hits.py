@@ -82,6 +82,10 @@ def test_the_second_stage_and_scores_without_weights_are_shown():
         ),
         ({"num_allowed": 14}, "Exact among 14 of 1,000 clips: all were scored in full."),
         (
+            {"num_allowed": 120, "is_estimate": True},
+            "Exact among about 120 of 1,000 clips: 14 scored in full, the others proved to be below the best.",
+        ),
+        (
             {"certainty": Certainty.STOPPED},
             "Stopped early among 1,000 clips: 14 scored in full, there may be better ones among the others.",
         ),

@@ -989,6 +989,10 @@ def test_very_many_clips_are_not_counted_one_by_one(tmp_path, new_collection, mo
     ways.clear()
     assert len(collection) == 40 and ways == [False]
     assert collection.count(condition_of(Filter(has="audio"), ["audio"])) < 40 and ways == [False, False, True]
+    asked, text = EngineGallery(collection, "it"), make_queries(1, dim=24)
+    assert "among about 40 clips" in asked.search(text, 3)[0].remarks()[-1]
+    monkeypatch.undo()
+    assert "among 40 clips" in asked.search(text, 3)[0].remarks()[-1]
 
 
 def test_a_key_is_in_no_message(tmp_path, new_collection, monkeypatch):
