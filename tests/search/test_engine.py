@@ -483,6 +483,12 @@ def test_vectors_that_cannot_be_compared_are_refused(tmp_path, new_collection):
         with pytest.raises(ValueError, match=f"differ from those of .* in {name}. They cannot be compared"):
             push(other, collection)
     assert push(gallery, collection) == PushReport(unchanged=10)
+    replaced = Collection(collection.client, f"{collection.name}-2")
+    push(gallery, replaced)
+    replaced.client.delete_collection(replaced.name)
+    push(other, Collection(replaced.client, replaced.name))
+    with pytest.raises(ValueError, match="differ from those"):  # whatever it was when it was asked before
+        push(gallery, replaced)
     warmer = made_gallery(tmp_path / "warmer", "random", 10, metadata={"query_temperature": 0.5, "date": "today"})
     assert push(warmer, collection) == PushReport(unchanged=10)  # the bounds hold at every temperature
     assert EngineGallery(collection, "it").query_temperature == 0.5
@@ -569,17 +575,22 @@ def test_a_file_of_many_windows_is_left_out_while_others_are_looked_for(tmp_path
 
 
 def of_odd_names(folder, counts):
-    """A gallery of windows of `a.mp4`, best, and of files that are called as windows of others are."""
-    ends = [*(f"a.mp4#t={start},{start + 1}" for start in range(counts)), "b.mp4", "b.mp4#t=5", "c.mp4"]
-    names, (_, embeds, _) = [f"/clips/{end}" for end in ends], make_clips(1, dim=8)
-    text = torch.nn.functional.normalize(torch.ones(1, 8), dim=-1)
-    noise = torch.randn(len(names), 1, 8, generator=torch.Generator().manual_seed(1))
-    shares = torch.tensor([0.05 if "a.mp4" in name else 0.3 + 0.05 * n for n, name in enumerate(names)])
-    embeds = torch.nn.functional.normalize(text + shares[:, None, None] * noise, dim=-1).expand(-1, 3, -1)
+    """A gallery of windows, those of `a.mp4` best, and of a file that is called as windows of another are."""
+    first, last = (
+        [f"{name}.mp4#t={start},{start + 1}" for start in range(count)] for name, count in (("a", counts), ("d", 6))
+    )
+    ends = [*first, "b.mp4#t=5", *last, "b.mp4", "c.mp4"]  # best first
+    names, text = [f"/clips/{end}" for end in ends], torch.nn.functional.normalize(torch.ones(1, 8), dim=-1)
+    others = torch.randn(len(names), 1, 8, generator=torch.Generator().manual_seed(1))
+    others = torch.nn.functional.normalize(others - (others @ text.T) * text, dim=-1)
+    angles = torch.linspace(0.1, 1.2, len(names))[:, None, None]
+    embeds = (angles.cos() * text + angles.sin() * others).expand(-1, 3, -1)
     with GalleryWriter(folder) as writer:
         writer.metadata = MADE_BY | {"segment": 1}
         writer.put_clips(names, embeds, torch.ones(len(names), 3).bool())
-        writer.put_files([MediaFile(f"/clips/{end}", 1, 1, "0" * 64) for end in ("a.mp4", *ends[-3:])])
+        writer.put_files(
+            [MediaFile(f"/clips/{end}", 1, 1, "0" * 64) for end in ("a.mp4", "d.mp4", "b.mp4#t=5", *ends[-2:])]
+        )
         writer.commit()
         return writer.gallery(), text
 
@@ -593,8 +604,8 @@ def test_a_file_that_is_called_as_a_window_is_one_in_every_list(tmp_path, collec
         lists.clear()
         told, known = (one.search(text, k, per_file=True)[0] for one in (asked, gallery))
         assert [vars(hit) | {"key": None} for hit in told] == [vars(hit) for hit in known]
-        assert len({told.place_of(hit).path for hit in told}) == len(told) == min(k, 4) and len(lists) < 6
-        assert told.certainty is Certainty.EXACT and told.num_scored <= told.num_allowed == 12
+        assert len({told.place_of(hit).path for hit in told}) == len(told) == min(k, 5) and len(lists) < 6
+        assert told.certainty is Certainty.EXACT and told.num_scored <= told.num_allowed == 18
 
 
 def test_all_lists_for_files_together_are_no_longer_than_asked_for(tmp_path, new_collection, monkeypatch):
