@@ -88,12 +88,42 @@ def test_index_prints_the_counts_and_names_what_it_could_not_read(place):
     assert f"unreadable: {place / 'clips' / 'empty.mp4'}: it has no picture" in first
     second = index().stdout
     assert "0 new, 0 changed, 2 unchanged, 1 unreadable" in second
-    assert "1 of the unreadable failed before and have not changed" in second
+    assert "1 of the unreadable failed before and has not changed" in second
 
 
-def test_index_fails_when_nothing_could_be_indexed(place):
-    assert "1 unreadable; 0 clips" in index("clips/empty.mp4", code=1).stdout
-    assert "unreadable files: 1" in run("info", "gallery").stdout  # not to be tried again until it changes
+def test_index_fails_when_nothing_could_be_indexed_and_the_gallery_keeps_its_model(place):
+    result = index("clips/empty.mp4", code=1)
+    assert "1 unreadable; 0 clips" in result.stdout and "None of these files could be read." in result.stderr
+    told = run("info", "gallery").stdout
+    assert "unreadable files: 1" in told  # not to be tried again until it changes
+    assert told.startswith("clips: 0\n")
+    assert "1 new" in run("index", "clips/cat.mp4", "--output", "gallery").stdout  # by its own model
+
+
+def test_a_file_that_can_no_longer_be_read_is_told_as_a_clip_that_is_removed(place):
+    index()
+    (place / "clips" / "cat.mp4").write_text("")
+    told = index().stdout
+    assert "1 unchanged, 2 unreadable; 1 clips" in told
+    assert f"unreadable, and its clips are removed: {place / 'clips' / 'cat.mp4'}: " in told
+    assert f"unreadable: {place / 'clips' / 'empty.mp4'}: " in told
+    assert "removed" not in index().stdout
+
+
+def test_what_a_gallery_cannot_be_is_told_before_the_model_is_loaded(place, monkeypatch):
+    index()
+    monkeypatch.setattr("modeling_scalar.load_model", None)
+    options = ("--model", "model", "--output")
+    assert (
+        "holds vectors in float16" in run("index", "clips", *options, "gallery", "--dtype", "float32", code=1).stderr
+    )
+    assert "something else than a gallery" in run("index", "clips", *options, "clips", code=1).stderr
+    for arguments in (
+        ("index", "clips", *options, "qdrant+file:///tmp/x"),
+        ("info", "qdrant+http://localhost/x"),
+        ("verify", "qdrant+http://localhost/x"),
+    ):
+        assert "not the address of a collection" in run(*arguments, code=1).stderr
 
 
 def test_index_without_any_video_is_an_error(place):
@@ -337,7 +367,8 @@ def test_repair_says_what_it_did_and_the_gallery_is_whole_again(place):
 def test_a_query_without_hits_says_why(place):
     index("clips/empty.mp4", code=1)
     result = run("query", "gallery", "video", "--json")
-    assert json.loads(result.stdout) == [{"query": "video", "hits": []}]
+    numbers = {"certainty": "exact", "num_clips": 0, "num_allowed": 0, "num_scored": 0}
+    assert json.loads(result.stdout) == [{"query": "video", "hits": []} | numbers]
     assert "No hits for 'video': gallery holds no clips." in result.stderr
 
 
