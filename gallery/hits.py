@@ -3,7 +3,7 @@
 import html
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -56,7 +56,8 @@ _OTHERS = {
 class Hit:
     """One result. `weights` are the query's modality weights, `None` for a score without weights; `match` is the match
     logit of the second stage, `None` where it did not read the clip; `key` names the clip in a vector engine, where
-    clips of several galleries may share a name."""
+    clips of several galleries may share a name; `place` is its file, and its seconds if it is a window, by default
+    what `clip_id` names."""
 
     rank: int
     clip_id: str
@@ -65,6 +66,7 @@ class Hit:
     presence: dict[str, bool]
     match: float | None = None
     key: str | None = None
+    place: Place | None = None
 
 
 def _can_print(text: str, encoding: str) -> bool:
@@ -106,10 +108,10 @@ class Hits(list):
             of them, see [`~gallery.filters.Allowed`].
         query (`str`, *optional*), like (`str`, *optional*): the text, or the clip, that was asked for.
         root (`str`, *optional*): the folder that names of files are shown from.
-        locate (`Callable`): from the identifier of a clip to its file, and its seconds if it is a window.
         reason (`str`, *optional*): why there are no hits.
         notes (`list[str]`): sentences on what else is to be known of these hits.
         certainty ([`Certainty`]).
+        is_estimate (`bool`): whether `num_clips` and `num_allowed` are estimates.
     """
 
     def __init__(
@@ -123,17 +125,17 @@ class Hits(list):
         query: str | None = None,
         like: str | None = None,
         root: str | None = None,
-        locate: Callable[[str], Place] = Place,
         reason: str | None = None,
         notes: Iterable[str] = (),
         certainty: Certainty = Certainty.EXACT,
+        is_estimate: bool = False,
     ):
         super().__init__(hits)
         self.num_clips, self.num_scored = num_clips, num_scored
         self.num_allowed = num_clips if num_allowed is None else num_allowed
         self.unknown = dict(unknown or {})
-        self.query, self.like, self.root, self.locate = query, like, root, locate
-        self.reason, self.notes, self.certainty = reason, list(notes), certainty
+        self.query, self.like, self.root, self.reason = query, like, root, reason
+        self.notes, self.certainty, self.is_estimate = list(notes), certainty, is_estimate
 
     def having(self, hits: Iterable[Hit], notes: Iterable[str] = ()) -> "Hits":
         """The same search with other hits, ranked in this order, and more notes."""
@@ -144,7 +146,7 @@ class Hits(list):
 
     def place_of(self, hit: Hit) -> Place:
         """The file of a hit, and its seconds if it is a window."""
-        return self.locate(hit.clip_id)
+        return Place(hit.clip_id) if hit.place is None else hit.place
 
     def best_of_files(self, k: int) -> "Hits":
         """Of each file the first hit, the best `k` of them."""
@@ -234,16 +236,17 @@ def remarks_of(results: Sequence[Hits]) -> list[str]:
 def _how_found(results: Sequence[Hits]) -> list[str]:
     if not results:
         return []
-    told = []
+    told, about = [], "about " if any(hits.is_estimate for hits in results) else ""
     for name, count in max((hits.unknown for hits in results), key=lambda unknown: sum(unknown.values())).items():
-        clips = "1 clip was" if count == 1 else f"{count:,} clips were"
+        clips = "1 clip was" if count == 1 else f"{about}{count:,} clips were"
         told.append(f"{clips} left out because it is not known {_UNKNOWN[name]}.")
     told += [note for hits in results for note in hits.notes]
     if not any(results):
         return told
     widest, certainty = max(results, key=lambda hits: hits.num_scored), _worst(results)
     allowed, scored = widest.num_allowed, widest.num_scored
-    among = f"{allowed:,} clips" if allowed == widest.num_clips else f"{allowed:,} of {widest.num_clips:,} clips"
+    of_all = "" if allowed == widest.num_clips else f" of {widest.num_clips:,}"
+    among = f"{about}{allowed:,}{of_all} clips"
     if certainty is Certainty.EXACT and scored >= allowed:
         return [*told, f"Exact among {among}: all were scored in full."]
     return [*told, f"{certainty.capitalize()} among {among}: {scored:,} scored in full, {_OTHERS[certainty]}."]

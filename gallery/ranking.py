@@ -105,7 +105,8 @@ def _check_norms(gram: torch.Tensor, mask: torch.Tensor) -> None:
     """Raise a ValueError unless the vectors that a clip has are of unit norm by its Gram matrix, and it has one."""
     squares = gram.diagonal(dim1=1, dim2=2)  # (N, 3)
     # Of a norm that may miss 1 by `NORM_TOLERANCE`, the square may miss it by a little more than twice as much.
-    if not ((((squares - 1).abs() <= 3 * NORM_TOLERANCE) | ~mask).all() and mask.any(1).all()):
+    is_unit = (((squares - 1).abs() <= 3 * NORM_TOLERANCE) | ~mask).all()
+    if not (is_unit and mask.any(1).all() and gram.sum().isfinite()):
         raise _damaged()
 
 
@@ -146,7 +147,10 @@ def pieces_of(parts: Sequence[Part]) -> list[Piece]:
                 gram=gram,
             )
             inside = (removed >= first) & (removed < first + len(batch))
-            pieces.append(Piece(start + first, clips, removed[inside] - first, codes_of(batch, _WHERE)))
+            codes = codes_of(batch, _WHERE)
+            if codes is not None and not (codes.scale.sum() + codes.error.sum()).isfinite():
+                raise _damaged()
+            pieces.append(Piece(start + first, clips, removed[inside] - first, codes))
             first += len(batch)
         start += len(part.table)
     return pieces

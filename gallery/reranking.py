@@ -226,8 +226,8 @@ def _reordered(hits: Hits, logits: torch.Tensor, depth: int, weight: float | Non
         else f"by the score and {weight:g} times the match of the cross-encoder"
     )
     what = "The first hit was" if len(first) == 1 else f"The first {len(first)} hits were"
-    notes = [f"{what} put in order {by}."]
     unread = [hit for hit, logit in zip(first, logits, strict=True) if logit.isnan()]
+    notes = [f"{what} put in order {by}."]
     if unread:
         told = "; ".join(
             f"{hits.name_of(hit)}: {reasons.get(hit.clip_id, 'it was not read')}" for hit in unread[:_TOLD]
@@ -235,6 +235,8 @@ def _reordered(hits: Hits, logits: torch.Tensor, depth: int, weight: float | Non
         more = f"; and {len(unread) - _TOLD} more" if len(unread) > _TOLD else ""
         verb = "1 keeps its place" if len(unread) == 1 else f"{len(unread)} keep their places"
         notes.append(f"Of these, {verb}: {told}{more}.")
+        if len(unread) == len(first):
+            notes = [f"No hit was put in order {by}, as none of the first {len(first)} could be read: {told}{more}."]
     return hits.having([*order, *hits[depth:]], notes)
 
 

@@ -21,18 +21,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.pairs_scalar import Clips, Pairs, ScoreOptions
+from modeling_scalar.pairs_scalar import Clips, ScoreOptions
 
 _TILE = 2**20  # pairs whose products are computed at once, in cache
 _NARROWEST, _WIDEST = 512, 65_536  # clips of a tile
 _SAMPLED, _LEAST_SAMPLE = 64, 2048  # one clip of so many is looked at first, and at least so many
+_SAMPLED_AT_ONCE = 4096  # clips of the sample
 _SLACK = 4  # standard deviations or so: how far a score may be below its estimate
 _COPIED_AT_ONCE = 512  # vectors that are multiplied in cache
 _READ_AT_ONCE = 128  # pairs whose vectors are read at a time, in cache
@@ -329,6 +330,29 @@ class Screened:
         return inverse_of(self.clips.gram, self.clips.modality_mask)
 
 
+def _gathered(group: Sequence[tuple[Screened, slice]]) -> Screened:
+    """Some clips of each, copied to one place; where there are codes, without their vectors, which may be on disk."""
+
+    def joined(columns: Iterable[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([column[some] for column, (_, some) in zip(columns, group, strict=True)])
+
+    clips, codes = [part.clips for part, _ in group], [part.codes for part, _ in group]
+    kept = None
+    if codes[0] is not None:
+        of_modalities = [joined(columns) for columns in zip(*(some.codes for some in codes), strict=True)]
+        kept = Codes(of_modalities, joined(some.scale for some in codes), joined(some.error for some in codes))
+    few = Clips(
+        tuple(
+            joined(columns) if kept is None else columns[0][:0]
+            for columns in zip(*(some.modalities for some in clips), strict=True)
+        ),
+        joined(some.modality_mask for some in clips),
+        min_norm=clips[0].min_norm,
+        gram=joined(some.gram for some in clips),
+    )
+    return Screened(0, few, joined(part.allowed for part, _ in group), kept)
+
+
 class _Best:
     """The best clips that were scored, best first: `scores` and `rows` `(Q, k)`, -inf where there are fewer."""
 
@@ -482,7 +506,7 @@ class _Search:
                     few = self.buffer("vectors", tuple(few.shape), torch.float32).copy_(few)
                     torch.mm(texts, few.T, out=out[:, start : start + _COPIED_AT_ONCE])
                 # A bound that is no number would leave the clip out; in codes there is none.
-                if (out[:1].isnan() & part.allowed[columns]).any():
+                if (~out[:1].isfinite() & part.allowed[columns]).any():
                     raise FloatingPointError("a product is no number")
             products.append(out)
         if part.codes is None:
@@ -549,22 +573,26 @@ class _Search:
         chosen = torch.from_numpy(likely)
         cosines, rows, error = (values.index_select(0, chosen) for values in (cosines, rows, error))
         gram, mask = part.clips.gram.index_select(0, rows), part.clips.modality_mask.index_select(0, rows)
-        estimates = self.estimate(cosines, gram, mask)
+        estimates = self.estimate(cosines.unbind(1), gram, mask).numpy()
         return _Candidates(queries[likely], rows.numpy() + part.start, cosines, error, bounds[likely], estimates)
 
-    def estimate(self, cosines: torch.Tensor, gram: torch.Tensor, mask: torch.Tensor) -> np.ndarray:
-        """The scores of pairs `(P,)` by their cosines `(P, 3)`, Eq. 4, written out: sums over 3 numbers are slow."""
-        a, b, c = columns = cosines.masked_fill(~mask, -math.inf).unbind(1)
+    def estimate(
+        self, cosines: Sequence[torch.Tensor], gram: torch.Tensor, modality_mask: torch.Tensor
+    ) -> torch.Tensor:
+        """The scores by the cosines with each modality, `(P,)` or `(Q, P)`, Eq. 4, written out: sums over 3 numbers
+        are slow. Gram matrices are `(P, 3, 3)`, what clips have `(P, 3)`."""
+        absent = (~modality_mask).unbind(1)
+        a, b, c = (column.masked_fill(none, -math.inf) for column, none in zip(cosines, absent, strict=True))
         largest = torch.maximum(torch.maximum(a, b), c)
         weights = [
-            ((column - largest) / self.options.query_temperature).masked_fill(~present, -math.inf).exp_()
-            for column, present in zip(columns, mask.unbind(1), strict=True)
+            ((column - largest) / self.options.query_temperature).masked_fill(none, -math.inf).exp_()
+            for column, none in zip((a, b, c), absent, strict=True)
         ]
         (x, y, z), g = weights, [gram[:, m, n] for m, n in _UPPER]
         squares = x * (x * g[0] + 2 * (y * g[1] + z * g[2])) + y * (y * g[3] + 2 * z * g[4]) + z * z * g[5]
-        inner = sum(weight * column for weight, column in zip(weights, cosines.unbind(1), strict=True))
+        inner = sum(weight * column for weight, column in zip(weights, cosines, strict=True))
         least = (self.parts[0].clips.min_norm * (x + y + z)).square_()
-        return (inner * torch.maximum(squares, least).rsqrt_()).numpy()
+        return inner * torch.maximum(squares, least).rsqrt_()
 
     def slack_of(self, scale: _Scale) -> np.ndarray:
         """How much an estimate misses, nearly always: errors of many coordinates add up as random numbers do."""
@@ -626,7 +654,7 @@ class _Search:
             largest = cosines.masked_fill(~mask, 0).abs().amax(1)
             error = self.rounding * self.gain.amax().item() + ROUNDING * largest.amax().item()
             miss = score_error(largest, rho.double(), error, self.options.query_temperature)
-            most[some] = self.estimate(cosines, gram.double(), mask) + miss.numpy()
+            most[some] = (self.estimate(cosines.unbind(1), gram.double(), mask) + miss).numpy()
         return found[~(most < self.best.last[found.queries])]  # NaN is kept, to be noticed
 
     def score(self, found: _Candidates) -> None:
@@ -659,10 +687,8 @@ class _Search:
         """
         num_clips = sum(len(part.allowed) for part in self.parts)
         step = max(1, num_clips // max(_LEAST_SAMPLE, num_clips // _SAMPLED))
-        width = max(_TILE // len(self.texts), _NARROWEST)
-        found = [
-            self.look_at(few, some) for few in self.samples(step, width) for some in _cut(len(few.allowed), width)
-        ]
+        most = min(max(_TILE // 8 // len(self.texts), _NARROWEST), _SAMPLED_AT_ONCE)
+        found = [self.look_at(few) for few in self.samples(step, most)]
         estimates = np.concatenate(found, axis=1)
         expected = self.k * estimates.shape[1] / num_clips
         rank = math.ceil(expected + 2 * math.sqrt(expected)) + 1
@@ -672,38 +698,33 @@ class _Search:
         self.thresholds = estimates[:, -rank].astype(np.float64) - self.slack
 
     def samples(self, step: int, most: int) -> Iterator[Screened]:
-        """One of `step` clips each, copied to one place, about `most` at a time."""
+        """One of `step` clips each, at most so many copied to one place."""
+        group: list[tuple[Screened, slice]] = []
+        count = 0
+        for part in self.parts:
+            for start in range(0, len(part.allowed), step * most):
+                columns = slice(start, start + step * most, step)
+                size = len(part.allowed[columns])
+                is_other = group and (group[0][0].codes is None) != (part.codes is None)
+                if is_other or count + size > most:
+                    yield _gathered(group)
+                    group, count = [], 0
+                group.append((part, columns))
+                count += size
+        if group:
+            yield _gathered(group)
 
-        def every(columns: Iterable[torch.Tensor]) -> torch.Tensor:
-            return torch.cat([column[::step] for column in columns])
-
-        before = np.cumsum([0] + [len(part.allowed) // step for part in self.parts]) // most
-        alike = groupby(
-            self.parts, key=lambda part: (before[np.searchsorted(self.starts, part.start)], part.codes is None)
-        )
-        for (_, has_no_codes), parts in alike:
-            clips, allowed, codes = zip(*((part.clips, part.allowed, part.codes) for part in parts), strict=True)
-            few = Clips(
-                tuple(every(columns) for columns in zip(*(some.modalities for some in clips), strict=True)),
-                every(some.modality_mask for some in clips),
-                min_norm=clips[0].min_norm,
-                gram=every(some.gram for some in clips),
-            )
-            if not has_no_codes:
-                numbers = every(some.scale for some in codes), every(some.error for some in codes)
-                codes = Codes(
-                    [every(columns) for columns in zip(*(some.codes for some in codes), strict=True)], *numbers
-                )
-            yield Screened(0, few, every(allowed), None if has_no_codes else codes)
-
-    def look_at(self, part: Screened, columns: slice) -> np.ndarray:
+    def look_at(self, part: Screened) -> np.ndarray:
         """The estimated scores of all queries with a few clips, `(Q, n)`."""
-        products, scale = self.products(part, columns)
-        mask, times = part.clips.modality_mask[columns], scale.queries[:, None] * scale.clips
-        cosines = torch.stack([product * times for product in products]) * mask.T[:, None]
+        products, scale = self.products(part, slice(0, len(part.allowed)))
+        times = scale.queries[:, None] * scale.clips
+        cosines = [
+            (product * times).mul_(gain).add_(offset)
+            for product, gain, offset in zip(products, self.gain, self.offset, strict=True)
+        ]
         self.slack = np.maximum(self.slack, self.slack_of(scale))
-        estimates = Pairs(self.texts, part.clips[columns], self.options, similarities=cosines).scores("scalar")
-        return np.where(part.allowed[columns].numpy(), estimates.numpy(), -math.inf)
+        estimates = self.estimate(cosines, part.clips.gram, part.clips.modality_mask)
+        return np.where(part.allowed.numpy(), estimates.numpy(), -math.inf)
 
     def run(self) -> np.ndarray:
         """Screen every tile, and score what may be among the best; return the queries for which that is not proved."""

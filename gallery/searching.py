@@ -222,13 +222,12 @@ class GallerySearch(GalleryTables):
         among = self.allowed(allowed)
         pieces = self._limited(self._pieces_of(seen), None if among is None else among.mask)
         about = (None, None) if among is None else (among.num_clips, among.unknown)
-        told = {"root": self.root, "locate": self.place_of}
         for queries in text_embeds.split(_QUERY_BLOCK):
             ranking = rank(pieces, queries, min(k, len(self)), method, **options)
             for query, scores, rows, num_scored in zip(queries, *ranking, strict=True):
                 hits = self._hits(query, scores, rows, method, weighing, seen)
                 reason = None if hits else self.why_no_hits(method, among)
-                results.append(Hits(hits, len(self), int(num_scored), *about, reason=reason, **told))
+                results.append(Hits(hits, len(self), int(num_scored), *about, reason=reason, root=self.root))
         return results
 
     def why_no_hits(self, method: str, among: Allowed | None = None, is_like: bool = False) -> str:
@@ -325,11 +324,10 @@ class GallerySearch(GalleryTables):
         # Not by ever more hits: a file may have any number of windows.
         among = self._among(allowed)
         for place, hits in enumerate(found):
-            while 0 < len(found[place].best_of_files(k)) < k:
-                rest = find(place, max(k, len(hits)), self._outside(among, found[place]))
-                if not rest:
-                    break
-                found[place] = found[place].going_on(rest)
+            count, size = 0, max(k, len(hits))
+            while count < len(found[place].best_of_files(k)) < k:
+                count = len(found[place].best_of_files(k))
+                found[place] = found[place].going_on(find(place, size, self._outside(among, found[place])))
         return found
 
     def _among(self, allowed: torch.Tensor | Filter | Allowed | None) -> Allowed:
@@ -393,7 +391,14 @@ class GallerySearch(GalleryTables):
             weights = [dict(zip(MODALITIES, line, strict=True)) for line in lines]
         named = zip(texts_of(table, "clip_id", self.path), scores.tolist(), weights, mask.tolist(), strict=True)
         return [
-            Hit(number + 1, name, score, weight, dict(zip(MODALITIES, present, strict=True)))
+            Hit(
+                number + 1,
+                name,
+                score,
+                weight,
+                dict(zip(MODALITIES, present, strict=True)),
+                place=self.place_of(name),
+            )
             for number, (name, score, weight, present) in enumerate(named)
         ]
 

@@ -56,7 +56,7 @@ from gallery.columns import (
 from gallery.provenance import gallery_sha256
 from gallery.screening import are_codes_of
 from gallery.storage import Part
-from gallery.windows import SEGMENT, Place, place_of_clip
+from gallery.windows import SEGMENT, Place, clip_id_of_shown, place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
 
 KEYS = {"clips": "clip_id", "files": "path", "queries": "query_id"}
@@ -271,7 +271,7 @@ class GalleryTables:
         """The place of a clip in the gallery; a KeyError if there is none of that name."""
         row = self._find_row(clip_id)
         if row is None:
-            raise KeyError(clip_id)
+            raise KeyError(f"There is no clip {clip_id!r} in {self.path}.")
         return row
 
     def _find_row(self, clip_id: str) -> int | None:
@@ -288,7 +288,11 @@ class GalleryTables:
         Raises:
             ValueError: there is none; of a file that was cut, the message names windows.
         """
-        candidates = [name, *([os.path.join(self.root, name)] if self.root else []), os.path.realpath(name)]
+        candidates = [
+            candidate
+            for said in filter(None, (name, clip_id_of_shown(name)))
+            for candidate in (said, *([os.path.join(self.root, said)] if self.root else []), os.path.realpath(said))
+        ]
         for candidate in candidates:
             if self._find_row(candidate) is not None:
                 return candidate

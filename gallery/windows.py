@@ -20,6 +20,7 @@ PARTLY = "not all of its windows could be read: "
 
 SLIVER = 0.03  # seconds of which no encoder makes anything: codecs add as much at the end
 _REST = 1.0  # seconds that are too few for a window of their own
+_SHOWN = re.compile(r"(.*) \[(\d+(?:\.\d+)?)(?: s to the end|-(\d+(?:\.\d+)?) s)\]", re.DOTALL)
 _NAME = re.compile(r"(.*)#t=(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?", re.DOTALL)
 
 
@@ -74,6 +75,12 @@ def clip_id_of(path: str, window: tuple[float, float | None] | None) -> str:
     return f"{path}#t={_number(start)}" + ("" if stop is None else f",{_number(stop)}")
 
 
+def clip_id_of_shown(name: str) -> str | None:
+    """The name of a window that is shown as `NAME [30-60 s]`; `None` if it is shown otherwise."""
+    found = _SHOWN.fullmatch(name)
+    return None if found is None else f"{found[1]}#t={found[2]}" + ("" if found[3] is None else f",{found[3]}")
+
+
 def seconds_of(seconds: float | None, window: tuple[float, float | None] | None) -> float | None:
     """How long a window lasts, or the whole file, which lasts so many seconds, as far as that is known."""
     start, stop = window or (0.0, None)
@@ -111,6 +118,7 @@ __all__ = [
     "UNFINISHED",
     "Place",
     "clip_id_of",
+    "clip_id_of_shown",
     "place_of_clip",
     "seconds_of",
     "whole_files",

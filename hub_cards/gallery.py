@@ -106,7 +106,8 @@ def _copy_media(files: dict[str, MediaFile], folder: Path, transcripts: Transcri
                 shutil.copyfile(file, copy)
         except FileNotFoundError as error:
             raise FileNotFoundError(
-                f"{path} is in the gallery but not on disk. Index again with `--prune`."
+                f"{path} is in the gallery but not on disk. Index again with `--prune`, or, where nothing is left of "
+                "its folder, with `--prune-all`."
             ) from error
         digests = [sha256_of(copy) for copy in copies]
         # One hash for all that a clip is read from, as in indexing.

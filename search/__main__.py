@@ -11,6 +11,7 @@ from contextlib import nullcontext, suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -33,7 +34,20 @@ app = typer.Typer(
     rich_markup_mode=None, pretty_exceptions_enable=False,
 )  # fmt: skip
 
-_Gallery = Annotated[Path, typer.Argument(help="Folder of the gallery.")]
+
+def _folder(path: Path) -> Path:
+    """Refuse an address where a folder is expected."""
+    from .engine.address import is_address
+
+    if is_address(str(path)):
+        raise ValueError(
+            "A folder is expected here, not the address of a collection: `search push` fills a collection from a "
+            "folder, and only `search query` and `search serve` take its address in place of one."
+        )
+    return path
+
+
+_Gallery = Annotated[Path, typer.Argument(help="Folder of the gallery.", callback=_folder)]
 _Place = Annotated[
     str,
     typer.Argument(metavar="GALLERY", help="Folder of the gallery, or the address of a collection that `push` made."),
@@ -78,7 +92,7 @@ def _counts_of(report: "IndexReport") -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
-def _print_report(report: "IndexReport", gallery: "Gallery", heard: float) -> None:
+def _print_report(report: "IndexReport", gallery: "Gallery", output: Path, heard: float) -> None:
     from gallery.windows import SEGMENT
     from modeling_scalar.configuration_scalar import MODALITIES
 
@@ -87,9 +101,12 @@ def _print_report(report: "IndexReport", gallery: "Gallery", heard: float) -> No
         show(f"of {len(report.transcribed)} files of this run, the subtitles are transcripts made by machine")
     old = set(report.not_retried)
     if num_old := sum(failure.path in old for failure in report.unreadable):
-        show(f"{num_old} of the unreadable failed before and have not changed: not tried again")
+        have = "has" if num_old == 1 else "have"
+        show(f"{num_old} of the unreadable failed before and {have} not changed: not tried again")
+    dropped = set(report.dropped)
     for failure in report.unreadable:
-        show(f"unreadable: {failure.path}: {failure.reason}")
+        fate = ", and its clips are removed" if failure.path in dropped else ""
+        show(f"unreadable{fate}: {failure.path}: {failure.reason}")
     for path, problems in report.problems.items():
         told = "; ".join(problem.rstrip(".") for problem in problems)
         fate = ". It failed before and has not changed: not tried again." if path in old else ""
@@ -107,7 +124,9 @@ def _print_report(report: "IndexReport", gallery: "Gallery", heard: float) -> No
         show(f"nothing is left where {len(doubtful)} of these files lay: a drive may be away, so --prune keeps them")
     lacking = (~gallery.modality_mask).sum(dim=0).tolist() if len(gallery) else []
     if told := [f"{count} without {name}" for name, count in zip(MODALITIES, lacking, strict=False) if count]:
-        show(f"in the gallery, {', '.join(told)}; `search info --missing NAME` names them")
+        first = MODALITIES[lacking.index(max(lacking))]
+        command = f"python -m search info {quote(str(output))} --missing {first}"
+        show(f"in the gallery, {', '.join(told)}; `{command}` names them")
 
 
 def _default_model(output: Path) -> str:
@@ -115,7 +134,7 @@ def _default_model(output: Path) -> str:
     from gallery.gallery import Gallery, is_gallery
 
     found = Gallery.open(output) if is_gallery(output) else None
-    if found is None or not len(found):
+    if found is None or (found.model is None and not len(found)):
         return _DEFAULT_MODEL
     if found.model is None:
         raise ValueError(f"{output} does not say which model made it. Name it with --model.")
@@ -169,7 +188,9 @@ def index(
             "Media files named here may have any other extension."
         ),
     ],
-    output: Annotated[Path, typer.Option(help="Folder of the gallery; an existing one is brought up to date.")],
+    output: Annotated[
+        Path, typer.Option(help="Folder of the gallery; an existing one is brought up to date.", callback=_folder)
+    ],
     model: Annotated[
         str | None,
         typer.Option(
@@ -184,7 +205,10 @@ def index(
         list[str] | None, typer.Option(help="Column of a list that is not used. Repeat for several.")
     ] = None,
     device: Device = None,
-    dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Precision of a new gallery.")] = "float16",
+    dtype: Annotated[
+        Literal["float16", "float32"] | None,
+        typer.Option(help="Precision of a new gallery, by default float16.", show_default=False),
+    ] = None,
     model_dtype: ModelDtype = None,
     num_workers: Annotated[
         int | None,
@@ -230,6 +254,7 @@ def index(
     from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
     from gallery.parallel import device_of, num_local_processes, start_launched, together
     from gallery.provenance import describe, model_folder
+    from gallery.storage import check_place
     from modeling_scalar import Limits, load_model
     from modeling_scalar.loading_scalar import device_of_name, dtype_of_name, model_fingerprint, said_of
 
@@ -256,10 +281,21 @@ def index(
         num_workers = num_workers or default_workers(num_local_processes())
         limits = Limits.parse(limit or [], memory=memory_of_decoders(num_workers, num_local_processes()))
         if is_main:
+            if prune and (missing := [str(path) for path in paths if not path.exists()]):
+                raise FileNotFoundError(
+                    f"There is no file or folder {missing[0]!r}. If it was deleted, give any other folder in its "
+                    "place, such as an empty one: all files of the gallery are looked for. Where nothing is left of "
+                    "their folder, only `--prune-all` removes their clips."
+                )
             files, subtitles = find_clips(paths, recursive, ignore or [])
             if not files and not prune and not watch:
                 raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in paths)}.")
-            check_format(output)  # before the model is loaded, which takes longer
+            # All that can be wrong is told before the model is loaded, which takes longest.
+            check_format(output)
+            if not is_gallery(output):
+                check_place(output)
+            elif dtype is not None and (held := Gallery.open(output).dtype) not in (None, dtype):
+                raise ValueError(f"{output} holds vectors in {held}. Leave --dtype away, or index into a new gallery.")
             model = model or _default_model(output)
             _announce(model)
             fingerprint = model_fingerprint(model_folder(model))
@@ -281,7 +317,7 @@ def index(
         return
     several = "" if state is None else f" by {state.num_processes} processes"
     say(f"{model}: {said_of(network)}{several}.")
-    with GalleryWriter(output, dtype) as writer:
+    with GalleryWriter(output, dtype or "float16") as writer:
         if not writer.metadata:
             name = str(folder) if Path(model).is_dir() else model
             writer.metadata = describe(network, folder) | {"model": name}
@@ -326,8 +362,9 @@ def index(
         else:
             update(files)
         gallery = writer.gallery()
-    _print_report(report, gallery, processor.max_audio_seconds)
+    _print_report(report, gallery, output, processor.max_audio_seconds)
     if report.unreadable and not watch and not (report.new or report.changed or report.unchanged):
+        say("None of these files could be read.")
         raise typer.Exit(1)
 
 
@@ -343,7 +380,7 @@ def _open(place: str, context: typer.Context, is_patient: bool = True) -> "Galle
     from .engine.collection import Collection
 
     address = parse_address(place)
-    collection = Collection.at(address, is_patient)
+    collection = Collection.at(address, is_patient, is_new=False)
     context.call_on_close(collection.close)
     return EngineGallery(collection, str(address))
 
@@ -444,11 +481,16 @@ def query(
 
         def told(hits: "Hits") -> list[dict]:
             table = [hits.place_of(hit)._asdict() | asdict(hit) for hit in hits]
-            left_out = {"key"} if rerank else {"key", "match"}
+            left_out = {"key", "place"} if rerank else {"key", "place", "match"}
             return [{name: row[name] for name in row if name not in left_out} for row in table]
 
         asked = [{"query": text} for text in texts] if like is None else [{"like": like}]
-        typer.echo(json.dumps([of | {"hits": told(hits)} for of, hits in zip(asked, results, strict=True)], indent=2))
+        numbers = ("certainty", "num_clips", "num_allowed", "num_scored")
+        answers = [
+            of | {"hits": told(hits)} | {name: getattr(hits, name) for name in numbers}
+            for of, hits in zip(asked, results, strict=True)
+        ]
+        typer.echo(json.dumps(answers, indent=2))
         return
     for hits in results:
         show(*hits.lines(sys.stdout.encoding or "ascii"))
@@ -475,6 +517,10 @@ def push(
             min=1, max=6, help="Of a new collection: how close bounds are; 2 is least memory, 4 short lists."
         ),
     ] = 3,
+    rewrite: Annotated[
+        bool,
+        typer.Option("--rewrite", help="Write what it holds already, too: repairs what was damaged in the engine."),
+    ] = False,
 ) -> None:
     """Make a collection of a vector engine hold what a gallery holds; what it holds already is left alone."""
     from contextlib import closing
@@ -487,9 +533,10 @@ def push(
 
     place, opened = parse_address(address), Gallery.open(gallery)
     with closing(Collection.at(place)) as collection:
-        report = push_gallery(opened, collection, part, shards, replicas, detail, progress=True)
+        report = push_gallery(opened, collection, part, shards, replicas, detail, progress=True, rewrite=rewrite)
         counts = ", ".join(f"{count} {name}" for name, count in vars(report).items())
-        show(f"{counts}; {len(collection)} clips in the collection")
+        held = len(collection)
+        show(f"{counts}; {'about ' if collection.is_estimate(held) else ''}{held} clips in the collection")
 
 
 @app.command()
@@ -605,7 +652,7 @@ def info(
         return
     shares = opened.modality_mask.float().mean(dim=0).tolist() if len(opened) else [0.0] * len(MODALITIES)
     clips = opened.clips_of_files()
-    show(f"clips: {len(opened)}, {opened.dim} dimensions, {opened.dtype}")
+    show(f"clips: {len(opened)}" + (f", {opened.dim} dimensions, {opened.dtype}" if len(opened) else ""))
     show("present: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(MODALITIES, shares, strict=True)))
     if opened.queries is not None:
         show(f"queries: {len(opened.queries)}")
@@ -663,7 +710,7 @@ def compact(gallery: _Gallery) -> None:
     with GalleryWriter(gallery) as writer:
         writer.compact()
         num_files = sum(len(shards) for shards in writer.snapshot.shards.values())
-    show(f"{gallery} is compact: {num_files} files.")
+    show(f"{gallery} is compact: {num_files} file{'' if num_files == 1 else 's'}.")
 
 
 @app.command()

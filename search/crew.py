@@ -100,16 +100,17 @@ class Crew:
 
         shares = mine()
         try:
-            with closing(compute(shares)) as results:
-                for result in results:
-                    self._collect(result)
-                    num_done += 1
-        except (OSError, ValueError) as error:
-            for _ in islice(shares, num_done + self.ahead + 1 - num_dealt):
-                pass  # what the first process deals out before it asks for a result, and can be told
-            self._collect(_Failure(str(error)))
-            raise SystemExit(1) from error
-        except KeyboardInterrupt:
+            try:
+                with closing(compute(shares)) as results:
+                    for result in results:
+                        self._collect(result)
+                        num_done += 1
+            except (OSError, ValueError) as error:
+                for _ in islice(shares, num_done + self.ahead + 1 - num_dealt):
+                    pass  # what the first process deals out before it asks for a result, and can be told
+                self._collect(_Failure(str(error)))
+                raise SystemExit(1) from error
+        except KeyboardInterrupt:  # while it fails, too
             raise SystemExit(130) from None
 
     def _deal(self, shares: Sequence[Any] | None = None) -> Any:

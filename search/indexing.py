@@ -45,10 +45,11 @@ class IndexReport:
 
     `problems` lists files of this run of which some stream could not be read, and files of which some window could
     not, in this run or before; `not_retried` are those files, and the `unreadable` ones, that failed in an earlier run
-    and have not changed since; `cut` are files of this run of which the encoder hears the beginning alone,
-    `transcribed` those of which the subtitles are a transcript; `out_of_reach` says why nobody knows whether files are
-    there, or what they hold now. `vanished` are files that are gone, `pruned` says whether their clips were taken out,
-    but for the `doubtful` ones: nothing is left where they lay, as if a drive had been taken away.
+    and have not changed since; `dropped` are those `unreadable` ones of which there were clips; `cut` are files
+    of this run of which the encoder hears the beginning alone, `transcribed` those of which the subtitles are a
+    transcript; `out_of_reach` says why nobody knows whether files are there, or what they hold now. `vanished` are
+    files that are gone, `pruned` says whether their clips were taken out, but for the `doubtful` ones: nothing is left
+    where they lay, as if a drive had been taken away.
     """
 
     new: list[str] = field(default_factory=list)
@@ -56,6 +57,7 @@ class IndexReport:
     unchanged: list[str] = field(default_factory=list)
     unreadable: list[MediaFile] = field(default_factory=list)
     not_retried: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
     problems: dict[str, list[str]] = field(default_factory=dict)
     cut: list[str] = field(default_factory=list)
     transcribed: list[str] = field(default_factory=list)
@@ -75,6 +77,7 @@ class IndexReport:
         self.unchanged = [path for path in dict.fromkeys(self.unchanged + later.unchanged) if path not in seen]
         self.unreadable = [file for file in self.unreadable if file.path not in met] + later.unreadable
         self.not_retried = [path for path in self.not_retried if path not in met] + later.not_retried
+        self.dropped = [path for path in self.dropped if path not in met or path in lacking] + later.dropped
         self.problems = {path: told for path, told in self.problems.items() if path not in met} | later.problems
         self.cut = [path for path in self.cut if path not in met] + later.cut
         self.transcribed = [path for path in self.transcribed if path not in met] + later.transcribed
@@ -82,7 +85,8 @@ class IndexReport:
         self.out_of_reach = {path: why for path, why in self.out_of_reach.items() if path not in met}
         self.out_of_reach |= later.out_of_reach
         # Those that are kept are told again by every run.
-        gone = [path for path in self.vanished if later.pruned and path not in self.doubtful and path not in met]
+        met.update(self.doubtful)
+        gone = [path for path in self.vanished if later.pruned and path not in met]
         self.vanished, self.doubtful, self.pruned = gone + later.vanished, later.doubtful, later.pruned
 
 
@@ -128,7 +132,13 @@ def _look(path: str, subtitle: str | None) -> tuple[MediaFile, bool]:
     try:
         return MediaFile(path, *clip_stat(path, subtitle), clip_sha256(path, subtitle)), False
     except (OSError, ValueError) as error:
-        return _unseen(path, str(error).removeprefix(f"{path}: ")), isinstance(error, OSError)
+        reason = str(getattr(error, "strerror", None) or error).removeprefix(f"{path}: ")
+        return _unseen(path, reason), isinstance(error, OSError)
+
+
+def _joined(sentences: Sequence[str]) -> str:
+    """Sentences in one."""
+    return "; ".join([sentence.rstrip(".") for sentence in sentences[:-1]] + list(sentences[-1:]))
 
 
 def _unseen(path: str, reason: str) -> MediaFile:
@@ -324,7 +334,7 @@ class _Reader:
                 problem.removeprefix(f"{path}: ") for problem in clip.problems
             ]  # the reader names the file too
             if clip.is_empty:
-                raise ValueError("; ".join(problems) or _NOTHING)
+                raise ValueError(_joined(problems) or _NOTHING)
         except (OSError, ValueError) as error:
             found.reason = str(error).removeprefix(f"{path}: ")
             found.is_lost = isinstance(error, FileNotFoundError) or _is_out_of_reach(path)
@@ -478,9 +488,8 @@ def _look_for_vanished(
                 report.out_of_reach[path] = error.strerror or str(error)
     gone = [path for path in paths if path in known.gone]
     lost = known.gone | away
-    there = (path for path in chain(known.files, files) if path not in lost)
-    there = (path for path in there if path in known.files or os.path.exists(path))
-    doubtful = set() if prune_all else set(in_doubt(gone, there))
+    others = (path for path in chain(known.files, files) if path not in lost)
+    doubtful = set() if prune_all else set(in_doubt(gone, others))
     report.vanished = [path for path in gone if known.files[path].reason is None or path in known.clips]
     report.doubtful = [path for path in report.vanished if path in doubtful]
     report.pruned = prune or prune_all
@@ -542,11 +551,11 @@ def _note(writer: GalleryWriter, known: Known, source: _Source, put: set[str]) -
         return replace(file, reason=UNFINISHED) if is_first else None
     failures = {reason: spans for reason, spans in source.reasons.items() if reason != _NOTHING}
     if not source.num_clips and file.reason is None:
-        source.file = file = replace(file, reason="; ".join(source.told(source.reasons)))
+        source.file = file = replace(file, reason=_joined(source.told(source.reasons)))
     elif source.num_clips and source.num_lost:
         source.file = file = replace(file, reason=UNFINISHED)  # it went away meanwhile: a later run goes on
     elif source.num_clips and failures:
-        source.file = file = replace(file, reason=PARTLY + "; ".join(source.told(failures)))
+        source.file = file = replace(file, reason=PARTLY + _joined(source.told(failures)))
     return file
 
 
@@ -557,6 +566,8 @@ def _tell(source: _Source, report: IndexReport) -> None:
         return
     if not source.num_clips:
         report.unreadable.append(source.file)
+        if source.stale:
+            report.dropped.append(source.path)
         return
     if source.was_known and not source.num_new:  # windows that failed before did so again
         report.unchanged.append(source.path)

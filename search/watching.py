@@ -12,13 +12,16 @@ from typing import NoReturn
 from gallery.media import clip_stat
 from search.vanished import is_gone
 
+_GONE = (-1, -1)
+"""What a look makes of a file that is listed and not there, as where a link leads nowhere."""
+
 
 def _stat(path: str) -> tuple[int, int] | None:
     """Size and time of change of a file and its subtitles; `None` if it cannot be seen, of which reading says why."""
     try:
         return clip_stat(path)
     except (OSError, ValueError):
-        return None
+        return _GONE if _is_gone(path) else None
 
 
 def _is_gone(path: str) -> bool:
@@ -63,7 +66,7 @@ def watch(
         settled = [path for path, stat in now.items() if path in before and before[path] == stat]
         ready = [path for path in settled if path not in done or done[path] != now[path]]
         lost = [path for path in done if path not in now and path not in before and _is_gone(path)]
-        gone += lost
+        gone += lost + [path for path in ready if now[path] == _GONE]
         if ready or looks == 1 or (is_pruned and gone):
             update(ready, gone)
             gone = []

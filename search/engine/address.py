@@ -52,31 +52,34 @@ def parse_address(text: str) -> Address:
     Read an address.
 
     Raises:
-        ValueError: it is none; the message does not repeat what may be a secret.
+        ValueError: it is none; no message repeats any of it, as there may be a secret in it, wherever it stands.
     """
-    parts = urlsplit(text.removeprefix(PREFIX))
-    try:
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise ValueError(f"The port of a collection's address must be a number. Expected {_EXPECTED}.") from error
-    if not is_address(text) or parts.scheme not in (*_PORTS, "file"):
-        raise ValueError(f"Expected the address of a collection, {_EXPECTED}, got {text.partition('?')[0]!r}.")
-    if "@" in parts.netloc or re.search("key|token", parts.query, re.IGNORECASE):
+    has_user = "@" in text and not text.startswith(f"{PREFIX}file:///")
+    if has_user or re.search("key|token", text.partition("?")[2], re.IGNORECASE):
         raise ValueError(f"An address must hold no secrets. Put the key of the engine into {KEY_VARIABLE}.")
+    try:
+        parts = urlsplit(text.removeprefix(PREFIX))
+        host, port = parts.hostname, parts.port
+    except ValueError:  # which may repeat what it is about
+        raise ValueError(
+            f"The host of a collection's address is none, or its port no number. Expected {_EXPECTED}."
+        ) from None
+    if not is_address(text) or parts.scheme not in (*_PORTS, "file"):
+        raise ValueError(f"Expected the address of a collection, {_EXPECTED}.")
     options = parse_qs(parts.query, keep_blank_values=True)
     if parts.fragment or set(options) - {"approximate"} or options.get("approximate", [""]) != [""]:
         raise ValueError(f"After the name of a collection only `?approximate` is known. Expected {_EXPECTED}.")
     folder, _, name = parts.path.rpartition("/")
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"A collection must be named by letters, digits and any of `._-`, got {name!r}. Expected {_EXPECTED}."
+            f"A collection must be named by at most 100 letters, digits and any of `._-`. Expected {_EXPECTED}."
         )
     if parts.scheme == "file":
         if host or not folder:
-            raise ValueError(f"The folder of collections must be absolute, three slashes after `file:`, got {text!r}.")
+            raise ValueError(f"The folder of collections must be absolute, three slashes after `file:`: {_EXPECTED}.")
         return Address(None, Path(os.path.normpath(folder)), name, bool(options))
     if not host or folder:
-        raise ValueError(f"Expected a host and the name of a collection, {_EXPECTED}, got {text!r}.")
+        raise ValueError(f"Expected a host and the name of a collection, {_EXPECTED}.")
     host = f"[{host}]" if ":" in host else host
     return Address(f"{parts.scheme}://{host}:{port or _PORTS[parts.scheme]}", None, name, bool(options))
 

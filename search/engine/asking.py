@@ -8,13 +8,14 @@ until then the list is made twice as long.
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
 
+from gallery.checks import check_metadata
 from gallery.columns import from_utf8, off_unit
 from gallery.filters import Filter
 from gallery.gallery import Gallery
@@ -27,10 +28,11 @@ from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import CALIBRATION, WEIGHING, ScoreOptions
 
 from .collection import MIN_CLIP_NORM, About, Collection, Point, condition_of, conditions_of_unknown
-from .errors import UnsupportedError
+from .errors import ChangedError, DamagedError, UnsupportedError
 
 _FIRST = 64  # entries that are read at first, and four for each hit
 _MOST = 16_384  # entries after which a query gives up
+_SCORED_AT_ONCE = 512
 _UNPROVED = 256  # entries of a list of which nothing is proved
 _NUMBER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -45,6 +47,12 @@ class Engine(Protocol):
 
     def fetch(self, ids: Sequence[str]) -> list[Point]:
         """Clips by their numbers."""
+
+    def count(self, where: Any) -> int:
+        """How many clips may be found."""
+
+    def is_estimate(self, count: int) -> bool:
+        """Whether so many were not counted one by one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +72,17 @@ class Best:
     certainty: Certainty
 
 
+_NO_NUMBER = "What the engine holds is damaged: a score is no number. Push the gallery again with --rewrite."
+
+
 def _scores(points: Sequence[Point], text: np.ndarray, seen: np.ndarray, options: ScoreOptions) -> np.ndarray:
     """The scores of points in float64, -inf where nothing is looked at."""
     mask = np.array([point.modality_mask for point in points]) & seen
     embeds = np.stack([point.modality_embeds for point in points]).astype(np.float64) * mask[..., None]
     texts = np.broadcast_to(text, (len(points), *text.shape))
     scores = exact_scores(texts, embeds, torch.from_numpy(mask), MIN_CLIP_NORM, options)
+    if np.isnan(scores).any():
+        raise DamagedError(_NO_NUMBER)
     return np.where(mask.any(1), scores, -math.inf)
 
 
@@ -99,7 +112,7 @@ def find_best(
         is_bounded (`bool`): whether the bounds in the engine are those of these scores.
 
     Raises:
-        ValueError: what is in the engine is damaged.
+        DamagedError: what is in the engine is damaged.
         OSError: the engine does not answer.
     """
     seen = np.array([name in modalities for name in MODALITIES])
@@ -109,49 +122,80 @@ def find_best(
     # Without offsets, no bound below 0 is one: the rows bound what is above 0 alone.
     lowest = 0.0 if options.modality_offset is None else -math.inf
     read: set[str] = set()
-    found, scores = [], np.empty(0)
+    found: list[tuple[float, Point]] = []
+    num_scored = 0
     most = max(most if is_bounded else min(_UNPROVED, most), 4 * k)
     limit = min(max(first, 4 * k), most) if is_bounded else most
     while True:
         lists = [engine.nearest(query, limit, where) for query in queries]
-        new = dict.fromkeys(number for entries in lists for number, _ in entries if number not in read)
-        if new:
-            fetched = engine.fetch(list(new))
-            read.update(new)
-            found += fetched
-            scores = np.append(scores, _scores(fetched, text.double().numpy(), seen, options)) if fetched else scores
         bounds = [bound for entries in lists for _, bound in entries]
-        if not np.isfinite(bounds).all() or np.isnan(scores).any():
-            raise ValueError("What the engine holds is damaged: a score is no number. Push the gallery again.")
-        # Equal scores stand in the order of places; one that equals the last bound may belong to a clip not read.
-        order = np.lexsort((np.array([point.place for point in found], dtype=np.int64), -scores))[:k]
+        if not np.isfinite(bounds).all():
+            raise DamagedError(_NO_NUMBER)
+        new = list(dict.fromkeys(number for entries in lists for number, _ in entries if number not in read))
+        read.update(new)
+        for start in range(0, len(new), _SCORED_AT_ONCE):  # of which no more than the best are kept
+            fetched = engine.fetch(new[start : start + _SCORED_AT_ONCE])
+            if fetched:
+                num_scored += len(fetched)
+                scores = _scores(fetched, text.double().numpy(), seen, options).tolist()
+                found = sorted([*found, *zip(scores, fetched, strict=True)], key=_order)[:k]
         is_whole = any(len(entries) < limit for entries in lists)
-        kth = scores[order[-1]] if len(order) == k else -math.inf
-        if is_whole or (is_bounded and kth > max(bounds[-1], lowest)):
+        # A score that equals the last bound may be that of a clip that was not read, too.
+        kth = found[-1][0] if len(found) == k else -math.inf
+        if (
+            is_whole
+            or (is_bounded and kth > max(bounds[-1], lowest))
+            or (limit == most and _is_all(engine, where, read))
+        ):
             certainty = Certainty.EXACT if engine.is_exact else Certainty.INDEX
             break
         if limit == most:
             certainty = Certainty.STOPPED
             break
         limit = min(2 * limit, most)
-    order = order[scores[order] > -math.inf]
-    return Best([found[place] for place in order], scores[order], len(found), certainty)
+    found = [(score, point) for score, point in found if score > -math.inf]
+    return Best([point for _, point in found], np.array([score for score, _ in found]), num_scored, certainty)
+
+
+def _order(scored: tuple[float, Point]) -> tuple[float, int, str]:
+    """Best first; equal scores in the order of places, which several parts may share."""
+    score, point = scored
+    return -score, point.place, point.number
+
+
+def _is_all(engine: Engine, where: Any, read: set[str]) -> bool:
+    """Whether a list, which may be as long as it was to be, left nothing out."""
+    count = engine.count(where)
+    return len(read) >= count and not engine.is_estimate(count)
 
 
 class EngineGallery(Gallery):
     """
-    A gallery whose clips lie in a vector engine: what it says of itself, and its search.
+    A gallery whose clips lie in a vector engine: what it says of itself, and its search. What would need all clips is
+    an [`UnsupportedError`].
 
     Args:
         collection ([`~search.engine.collection.Collection`]): of an engine.
         name (`str`): what messages call it.
-        about ([`~search.engine.collection.About`], *optional*): what it was found to hold; asked for by default.
+        about ([`~search.engine.collection.About`], *optional*): what the collection holds; by default it is asked.
     """
 
     def __init__(self, collection: Collection, name: str, about: About | None = None):
-        about = about or collection.about()
-        super().__init__([], metadata=about.metadata)
-        self.collection, self.path, self.dim = collection, name, about.dim
+        self.about = collection.about() if about is None else about
+        self.collection, self.path, self.dim = collection, name, self.about.dim
+        self.metadata = dict(self.about.metadata)
+        check_metadata(self.metadata, name)
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise UnsupportedError("A vector engine is searched, and does not give all clips: open the gallery's folder.")
+
+    _parts = _queries = _files = property(_refuse)  # the tables, which all that lists clips reads
+    copy = verify = _refuse
+
+    @property
+    def dtype(self) -> str:
+        """`"float16"` or `"float32"`."""
+        return self.about.dtype
 
     def __len__(self) -> int:
         return len(self.collection)
@@ -180,27 +224,31 @@ class EngineGallery(Gallery):
         """Whether a text may be the `key` of a hit."""
         return bool(_NUMBER.fullmatch(text))
 
-    def path_of(self, key: str) -> str | None:
-        """The file of the clip that a hit has named by its `key`; `None` for one that is gone."""
-        return self.collection.path_of(key) if self.is_key(key) else None
-
     def point_of(self, key: str) -> Point | None:
         """The clip that a hit has named by its `key`; `None` for one that is gone."""
         points = self.collection.fetch([key]) if self.is_key(key) else []
         return points[0] if points else None
 
-    def search(self, *arguments: Any, **options: Any) -> Hits | Results:
+    def path_of(self, key: str) -> str | None:
+        """The file of such a clip, by which nothing is proved of the clip; `None` for one that is gone."""
+        return self.collection.path_of(key) if self.is_key(key) else None
+
+    def search(self, *arguments: Any, most: int = _MOST, **options: Any) -> Hits | Results:
         """
         Find the k best clips of each query, as [`~gallery.gallery.Gallery.search`] does.
 
         `like` may be the `key` of a hit, too. Such an answer is proved where the clip has one modality, or one is
-        looked at. Else the clips nearest to each of its vectors are scored, and better ones may be missed.
+        looked at. Else the clips nearest to each of its vectors are scored, and better ones may be missed. `most` is
+        how many clips of the highest bounds are read for a query at most, or as few as 4 `k` if that is more, however
+        many files are looked for.
 
         Raises:
             ValueError: what an engine cannot be asked, also: the second stage, patterns of paths.
+            DamagedError: what is in the engine is damaged.
+            ChangedError: somebody put vectors of another model into its place meanwhile.
         """
         self.check_asked(options.get("rerank"))
-        return super().search(*arguments, **options)
+        return super().search(*arguments, most=most, **options)
 
     @staticmethod
     def check_asked(rerank: int | None = None, allowed: Filter | None = None) -> None:
@@ -237,7 +285,7 @@ class EngineGallery(Gallery):
         return allowed if isinstance(allowed, _Others) else _Others(allowed)
 
     def _outside(self, among: "_Others", hits: Hits) -> "_Others":
-        return replace(among, paths=tuple({hits.place_of(hit).path for hit in hits}))
+        return replace(among, paths=tuple({hits.place_of(hit).path for hit in hits}), num_scored=hits.num_scored)
 
     def search_vectors(
         self,
@@ -248,17 +296,18 @@ class EngineGallery(Gallery):
         *,
         modalities: Sequence[str] | None = None,
         allowed: "Filter | _Others | None" = None,
+        most: int = _MOST,
         **score_parameters: float,
     ) -> list[Hits]:
         """
         Find the k best clips of each vector; the hits say whether that is proved.
 
-        Args: as in [`~gallery.gallery.Gallery.search`], but for `text_embeds`, of shape `(Q, D)`, and `allowed`,
-        a [`~gallery.filters.Filter`] without patterns of paths.
+        Args: as in [`EngineGallery.search`], but for `text_embeds`, of shape `(Q, D)`, and `allowed`, a
+        [`~gallery.filters.Filter`] without patterns of paths.
 
         Raises:
-            ValueError: what an engine cannot be asked; a number is out of its range; what it holds is damaged.
-            OSError: it does not answer.
+            ValueError: what an engine cannot be asked; a number is out of its range.
+            OSError: it does not answer, what it holds is damaged, or became another model's.
         """
         if k < 1:
             raise ValueError(f"`k` must be at least 1, got {k}.")
@@ -266,6 +315,8 @@ class EngineGallery(Gallery):
         allowed, is_like = others.wanted, others.number is not None
         calibration = {} if is_like else self.calibration
         self.check_method(method)
+        if unknown := set(score_parameters) - set(CALIBRATION):
+            raise TypeError(f"The score {method!r} has no {', '.join(sorted(unknown))}.")
         if given := [name for name in CALIBRATION if score_parameters.get(name) is not None]:
             raise UnsupportedError(
                 f"An engine holds bounds of the score 'scalar' as its gallery has it, got {', '.join(given)}. Search "
@@ -273,10 +324,12 @@ class EngineGallery(Gallery):
             )
         if allowed is not None and not isinstance(allowed, Filter):
             raise ValueError("Which clips of an engine may be found is told by a `Filter`, not by a tensor.")
-        if not is_like and (text_embeds.ndim != 2 or text_embeds.shape[1] != self.dim):
-            raise UnsupportedError(
-                f"`text_embeds` must have shape (queries, {self.dim}) to search an engine, got "
-                f"{tuple(text_embeds.shape)}. Texts with a vector for each modality are searched in a folder."
+        if not is_like and text_embeds.shape[1:] == (len(MODALITIES), self.dim):
+            raise UnsupportedError("Texts with a vector for each modality are searched in a folder, not in an engine.")
+        if not is_like and text_embeds.shape[1:] != (self.dim,):
+            raise ValueError(
+                f"`text_embeds` must have shape (queries, {self.dim}), as the clips have {self.dim} dimensions, got "
+                f"{tuple(text_embeds.shape)}."
             )
         text_embeds = text_embeds.detach().to("cpu", torch.float32)
         if off_unit(text_embeds).any():
@@ -285,46 +338,57 @@ class EngineGallery(Gallery):
         options = ScoreOptions(query_temperature=temperature, **calibration)
         seen = self._seen(modalities)
         names = [name for name, looked_at in zip(MODALITIES, seen, strict=True) if looked_at]
-        where, among = (
-            condition_of(allowed, looked_at, others.number, others.paths) for looked_at in (names, MODALITIES)
-        )
-        num_clips = len(self)
-        num_allowed = num_clips if among is None else self.collection.count(among)
-        unknown = {} if allowed is None else conditions_of_unknown(allowed)
-        left_out = {name: count for name, them in unknown.items() if (count := self.collection.count(them))}
-        results = []
-        for text in text_embeds:
-            is_bounded = calibration == self.calibration
-            best = find_best(self.collection, text, k, options, names, where, is_bounded=is_bounded)
-            results.append(
-                Hits(
-                    _hits(best, text, options, seen),
-                    num_clips,
-                    best.num_scored,
-                    num_allowed,
-                    left_out,
-                    locate=_locating(best),
-                    reason=None if best.points else self.why_no_hits(method),
-                    certainty=best.certainty,
-                )
-            )
+        where = condition_of(allowed, names, others.number, others.paths)
+        counts, is_estimate = self._counts(others)
+        results, left = [], most - others.num_scored
+        is_bounded = calibration == self.calibration
+        try:
+            for text in text_embeds:
+                best = Best([], np.empty(0), 0, Certainty.STOPPED)
+                if left > 0:
+                    best = find_best(self.collection, text, k, options, names, where, most=left, is_bounded=is_bounded)
+                reason = None if best.points else self.why_no_hits(method)
+                told = {"reason": reason, "certainty": best.certainty, "is_estimate": is_estimate}
+                results.append(Hits(_hits(best, text, options, seen), counts[0], best.num_scored, *counts[1:], **told))
+        except DamagedError:
+            self._check_unchanged()  # of which it may be the consequence
+            raise
+        self._check_unchanged()
         return results
+
+    def _counts(self, others: "_Others") -> tuple[tuple[int, int, dict[str, int]], bool]:
+        """How many clips there are, may be found, and are left out as too little is known; if that is estimated."""
+        if others.paths:  # which goes on with a search that told it
+            return (0, 0, {}), False
+        num_clips, among = len(self), condition_of(others.wanted, MODALITIES, others.number)
+        num_allowed = num_clips if among is None else min(num_clips, self.collection.count(among))
+        unknown = {} if others.wanted is None else conditions_of_unknown(others.wanted)
+        left_out = {name: count for name, them in unknown.items() if (count := self.collection.count(them))}
+        return (num_clips, num_allowed, left_out), self.collection.is_estimate(num_clips)
+
+    def _check_unchanged(self) -> None:
+        """Raise a [`ChangedError`] if the collection holds other vectors than when this was opened."""
+        if different := self.about.differences(self.collection.about(is_new=True)):
+            raise ChangedError(
+                f"Since the collection {self.collection.name!r} was opened, it was replaced by one of other vectors, "
+                f"which differ in {', '.join(different)}. Search again."
+            )
 
 
 @dataclass(frozen=True)
 class _Others:
-    """What a filter leaves of a collection, but one clip, and those of some files."""
+    """What a filter leaves of a collection, but one clip, and those of some files, for which so many were scored."""
 
     wanted: Filter | None
     number: str | None = None
     paths: tuple[str, ...] = ()
+    num_scored: int = 0
 
 
-def _locating(best: Best) -> Callable[[str], Place]:
-    """What tells the files of these clips: a name may be as those of windows, and yet be that of a file."""
-    payloads = [point.payload for point in best.points]
-    files = {from_utf8(payload["clip_id"]) for payload in payloads if payload["clip_id"] == payload["path"]}
-    return lambda clip_id: Place(clip_id) if clip_id in files else place_of_clip(clip_id)
+def _place_of(point: Point) -> Place:
+    """The file of a clip, and its seconds: a name may be as those of windows, and yet be that of a file."""
+    path, place = from_utf8(point.payload["path"]), place_of_clip(from_utf8(point.payload["clip_id"]))
+    return place if place.path == path else Place(path)
 
 
 def _hits(best: Best, text: torch.Tensor, options: ScoreOptions, seen: Sequence[bool]) -> list[Hit]:
@@ -343,6 +407,7 @@ def _hits(best: Best, text: torch.Tensor, options: ScoreOptions, seen: Sequence[
             dict(zip(MODALITIES, line, strict=True)),
             dict(zip(MODALITIES, point.modality_mask, strict=True)),
             key=point.number,
+            place=_place_of(point),
         )
         for number, (point, score, line) in enumerate(zip(best.points, scores, weights, strict=True), start=1)
     ]

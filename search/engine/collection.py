@@ -2,7 +2,9 @@
 
 A point is a clip: its bounds as a multi-vector that is compared by the largest inner product, its vectors one by one
 to score it by, and as payload its name, what it has, and what filters ask for. One call writes all of it. A hash over
-it is part of it, so that a reader who got half of an older state, or what somebody else changed, notices.
+payload and vectors is part of it, so that a reader who got half of an older state, or what somebody else changed,
+notices. Bounds are not read, so nothing but the engine vouches for them: an exact answer trusts that it holds them as
+they were pushed.
 """
 
 import hashlib
@@ -27,9 +29,10 @@ from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import MIN_NORM
 
 from .address import KEY_VARIABLE, Address
-from .errors import EngineError, NoCollectionError, UnsupportedError
+from .errors import DamagedError, EngineError, NoCollectionError, UnsupportedError
 
 try:
+    import httpx
     from qdrant_client import QdrantClient, models
     from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
     from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
@@ -44,6 +47,7 @@ BOUND = "bound"
 """The name of the multi-vector; the others are named by their modality."""
 
 FORMAT = 1
+_NONE = "There is no collection {!r}. `python -m search push GALLERY ADDRESS` makes it."
 MIN_CLIP_NORM = MIN_NORM[torch.float32]
 """What the norm of a centroid is clamped to, as in every gallery."""
 
@@ -56,11 +60,13 @@ _FETCHED_AT_ONCE = 512
 _NUMBERS_AT_ONCE = 600_000  # of vectors in a request: in JSON at most 25 bytes each, of 32 MB that it may have
 _OVERSAMPLING = 4.0
 _WIDTH = 512  # of the search in an index: entries that are kept in view
-_TIMEOUT, _TIMEOUT_OF_PAGE = 60, 30
+_TIMEOUT, _TIMEOUT_OF_PAGE = 60, 10
 _PAUSES = (0.2, 0.5, 1, 2, 4, 8)  # seconds, after each of which an engine that does not answer is asked again
 _PAUSES_OF_PAGE = (0.2, 0.5)
 _COUNTED = 100_000  # clips: more are not counted one by one, which takes an engine 0.1 s for a million
 _AGAIN = (408, 429, 500, 502, 503, 504)
+_PLACES = 2**53  # no gallery has so many
+_KINDS = {"clip_id": str, "path": str, "part": str, "has": list, "seconds": (int, float), "changed": int}
 
 Answered = TypeVar("Answered")
 
@@ -150,20 +156,30 @@ def _owned_by_others(folder: os.PathLike) -> bool:
     return False
 
 
-def connect(address: Address, timeout: int = _TIMEOUT) -> QdrantClient:
+def _key() -> str | None:
+    """The key of the engine, if there is one; an error does not repeat it."""
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise ValueError(f"{KEY_VARIABLE} must hold printable ASCII characters without spaces, as keys are sent.")
+    return key or None
+
+
+def connect(address: Address, timeout: int = _TIMEOUT, is_new: bool = True) -> QdrantClient:
     """
     Make a client; nothing is asked yet, but a folder is opened.
 
     Args:
         address ([`~search.engine.address.Address`]).
         timeout (`int`): seconds that a server may take for an answer.
+        is_new (`bool`): whether a folder is made that is not there.
 
     Raises:
-        ValueError: the folder could hold what somebody else wrote.
+        ValueError: the folder could hold what somebody else wrote; the key cannot be sent.
+        FileNotFoundError: the folder is not there, and is not to be made.
         OSError: another process uses the folder.
     """
     if address.server is not None:
-        key = os.environ.get(KEY_VARIABLE) or None
+        key = _key()
         with warnings.catch_warnings():
             if address.is_here:
                 warnings.simplefilter("ignore", UserWarning)  # that others could read a key that is sent as it is
@@ -173,6 +189,8 @@ def connect(address: Address, timeout: int = _TIMEOUT) -> QdrantClient:
             f"Others can write to {address.folder}. The client of Qdrant runs code that it finds in such a folder, so "
             "it is not opened. Copy it, and take the right to write to it from others: `chmod -R go-w`."
         )
+    if not is_new and not address.folder.is_dir():
+        raise NoCollectionError(_NONE.format(address.name))
     # Where a group may write to what one makes, as is the default of some systems, it still must not enter.
     address.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -192,8 +210,9 @@ class Collection:
         client (`QdrantClient`): of a server, of a folder, or in memory.
         name (`str`): of the collection.
         is_approximate (`bool`): whether lists come from the engine's index, which may miss some.
-        is_patient (`bool`): whether an engine that does not answer is asked again for a quarter of a minute, or only
-            for as long as somebody waits who looks at a page.
+        is_patient (`bool`): whether an engine that does not answer is asked again for a quarter of a minute, also
+            where each try took as long as it may; or only once or twice, and not after such a try, as somebody waits
+            who looks at a page.
     """
 
     def __init__(self, client: QdrantClient, name: str, is_approximate: bool = False, is_patient: bool = True):
@@ -204,9 +223,9 @@ class Collection:
         self._lock = Lock()
 
     @classmethod
-    def at(cls, address: Address, is_patient: bool = True) -> "Collection":
-        """The collection at an address."""
-        client = connect(address, _TIMEOUT if is_patient else _TIMEOUT_OF_PAGE)
+    def at(cls, address: Address, is_patient: bool = True, is_new: bool = True) -> "Collection":
+        """The collection at an address, in a folder that is made for it if it `is_new`."""
+        client = connect(address, _TIMEOUT if is_patient else _TIMEOUT_OF_PAGE, is_new)
         return cls(client, address.name, address.is_approximate, is_patient)
 
     def close(self) -> None:
@@ -228,10 +247,13 @@ class Collection:
                     raise EngineError(
                         f"The engine refuses access to {self.name!r}. Put its key into {KEY_VARIABLE}."
                     ) from None
+                if error.status_code == 404 and call != self.client.collection_exists:
+                    raise NoCollectionError(_NONE.format(self.name)) from None
                 if error.status_code not in _AGAIN or pause is None:
                     raise EngineError(f"The engine refuses a request about {self.name!r}: {_told(error)}") from None
             except (ApiException, ResourceExhaustedResponse) as error:
-                if pause is None:
+                is_late = isinstance(getattr(error, "source", None), httpx.TimeoutException)
+                if pause is None or (is_late and not self.is_patient):
                     raise EngineError(f"The engine does not answer: {_told(error)}. Is the address right?") from None
             time.sleep(pause)
         raise AssertionError("the last try returns or raises")
@@ -247,17 +269,17 @@ class Collection:
         What it holds.
 
         Args:
-            is_new (`bool`): ask the engine, although it was asked before.
+            is_new (`bool`): ask the engine, although it was asked before; what it says now is returned, whatever
+                other threads are told meanwhile.
 
         Raises:
             FileNotFoundError: there is no such collection.
             ValueError: it holds something else, or in another format.
         """
-        if is_new or self._about is None:
-            if not self.exists():
-                raise NoCollectionError(
-                    f"There is no collection {self.name!r}. `python -m search push GALLERY ADDRESS` makes it."
-                )
+        about = self._about
+        if is_new or about is None:
+            if self.is_local and not self.exists():
+                raise NoCollectionError(_NONE.format(self.name))
             told = (self._ask(self.client.get_collection).config.metadata or {}).get("scalar")
             try:
                 metadata = told["metadata"]  # which earlier versions wrote as it is
@@ -272,7 +294,7 @@ class Collection:
                     f"The collection {self.name!r} was not made by `search push` of this version. Choose another name."
                 )
             self._about = about
-        return self._about
+        return about
 
     def create(self, about: About, num_shards: int | None = None, num_replicas: int | None = None) -> None:
         """Make the collection, empty."""
@@ -299,10 +321,10 @@ class Collection:
         except OSError:
             if not self.exists():  # else a call made it that was not answered, or another process did
                 raise
-            self.about()
+            self.about(is_new=True)
             return
         try:
-            self.about()
+            self.about(is_new=True)
         except ValueError:
             self._ask(self.client.delete_collection)
             raise ValueError("This engine keeps no metadata of collections. Qdrant 1.16 or newer does.") from None
@@ -325,29 +347,45 @@ class Collection:
     def __len__(self) -> int:
         return self.count(None)
 
-    def is_estimate(self, count: int) -> bool:
-        """Whether a count of so many is an estimate of the engine."""
-        return not self.is_local and count > _COUNTED
-
     def count(self, where: models.Filter | None) -> int:
-        """How many clips fulfil a condition; as the engine estimates it where there are very many."""
+        """How many clips fulfil a condition; as the engine estimates it where [`is_estimate`] says so."""
         if not self.is_local:
             estimate = self._ask(self.client.count, count_filter=where, exact=False).count
-            if self.is_estimate(estimate):
+            if estimate > _COUNTED:
                 return estimate
         return self._ask(self.client.count, count_filter=where, exact=True).count
+
+    def is_estimate(self, count: int) -> bool:
+        """Whether the engine was not asked to count so many clips one by one."""
+        return not self.is_local and count > _COUNTED
 
     # Writing --------------------------------------------------------------------------------------------------------
 
     def known(self, part: str) -> Iterator[tuple[str, str, int]]:
         """The number, the hash and the place of each clip of a part."""
         for record in self._scroll(_is_any("part", [part]), ["digest", "place"]):
-            yield str(record.id), str(record.payload.get("digest")), int(record.payload.get("place", -1))
+            place = record.payload.get("place")
+            yield str(record.id), str(record.payload.get("digest")), place if _is_place(place) else -1
 
     def of_files(self, paths: Sequence[str]) -> list[tuple[str, str]]:
         """The number and the name of each clip of some files."""
         found = self._scroll(_is_any("path", list(map(to_utf8, paths))), ["clip_id"])
         return [(str(record.id), from_utf8(str(record.payload.get("clip_id")))) for record in found]
+
+    def path_of(self, number: str) -> str | None:
+        """The file of a clip, by its payload alone, which no hash proves; `None` for a clip that is gone."""
+        for record in self._ask(self.client.retrieve, [number], with_payload=["path"], with_vectors=False):
+            path = (record.payload or {}).get("path")
+            if not _is_name(path):
+                raise DamagedError(self._damaged(number))
+            return from_utf8(path)
+        return None
+
+    def _damaged(self, number: str, count: int = 1) -> str:
+        return (
+            f"{count} clips of the collection {self.name!r} are not as they were pushed, {number} for one. Push the "
+            "gallery again with --rewrite."
+        )
 
     def _scroll(self, condition: models.FieldCondition, names: list[str]) -> Iterator[models.Record]:
         """All points that fulfil a condition, with so much of their payload."""
@@ -423,18 +461,12 @@ class Collection:
         Read clips by their numbers; those that are gone are left out.
 
         Raises:
-            ValueError: what is there is not what was written.
+            DamagedError: what is there is not what was written.
         """
         found: list[Point] = []
         for start in range(0, len(ids), _FETCHED_AT_ONCE):
             found += self._fetch(ids[start : start + _FETCHED_AT_ONCE])
         return found
-
-    def path_of(self, number: str) -> str | None:
-        """The file of a clip, without its vectors; `None` for one that is gone."""
-        records = self._ask(self.client.retrieve, [number], with_payload=["path"], with_vectors=False)
-        path = (records[0].payload or {}).get("path") if records else None
-        return from_utf8(path) if isinstance(path, str) else None
 
     def _fetch(self, left: Sequence[str]) -> list[Point]:
         about, found = self.about(), []
@@ -448,36 +480,53 @@ class Collection:
                 return found
             if pause is not None:
                 time.sleep(pause)
-        raise ValueError(
-            f"{len(left)} clips of the collection {self.name!r} are not as they were pushed, {left[0]} for one. Push "
-            "the gallery again."
-        )
+        raise DamagedError(self._damaged(left[0], len(left)))
+
+
+def _is_place(place: Any) -> bool:
+    return type(place) is int and 0 <= place < _PLACES
+
+
+def _is_name(name: Any) -> bool:
+    try:
+        return isinstance(name, str) and from_utf8(name) is not None
+    except ValueError:
+        return False
 
 
 def _point_of(record: models.Record, dim: int, dtype: type) -> Point | None:
     """A point as it was written; `None` if it is not."""
-    payload, vectors = dict(record.payload or {}), record.vector or {}
+    payload, vectors = dict(record.payload or {}), record.vector
     digest, place = payload.pop("digest", None), payload.pop("place", None)
+    kinds = {"seconds": 0.0, "changed": 0} | payload  # which need not be known
+    if not all(isinstance(kinds.get(name), kind) for name, kind in _KINDS.items()):
+        return None
+    has = [name for name in MODALITIES if name in payload["has"]]
+    if not has or payload["has"] != has or not isinstance(vectors, dict) or set(vectors) != set(has):
+        return None
+    if not (_is_place(place) and _is_name(payload["clip_id"]) and _is_name(payload["path"])):
+        return None
     embeds = np.zeros((len(MODALITIES), dim), dtype)
-    if not isinstance(place, int) or not isinstance(payload.get("has"), list) or not isinstance(vectors, dict):
-        return None
-    if set(vectors) != set(payload["has"]) or not payload["has"] or not isinstance(payload.get("clip_id"), str):
-        return None
-    for index, name in enumerate(MODALITIES):
-        if name in vectors:
-            if np.shape(vectors[name]) != (dim,):
-                return None
-            embeds[index] = np.asarray(vectors[name], np.float32)
+    for name in has:
+        try:
+            vector = np.asarray(vectors[name], np.float32)
+        except (TypeError, ValueError):
+            return None
+        if vector.shape != (dim,):
+            return None
+        embeds[MODALITIES.index(name)] = vector
     point = Point(payload, embeds, place)
-    return point if point.digest == digest else None
+    return point if (point.number, point.digest) == (str(record.id), digest) else None
 
 
 def _told(error: Exception) -> str:
     """What an error says, in one line, without a key that it may repeat."""
     content = getattr(error, "content", b"") or b""
     text = content.decode("utf-8", "replace") or str(getattr(error, "source", error))
-    key = os.environ.get(KEY_VARIABLE)
-    text = " ".join((text.replace(key, "...") if key else text).split())
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    for form in (key, json.dumps(key)[1:-1], repr(key)[1:-1]):
+        text = text.replace(form, "...") if form else text
+    text = " ".join(text.split())
     return f"{getattr(error, 'status_code', '')} {text[:300]}".strip()
 
 

@@ -23,7 +23,8 @@ _TOLD = ("model", "fingerprint", "query_temperature", "score_options", SEGMENT) 
 
 @dataclass
 class PushReport:
-    """How many clips of a gallery a collection lacked, held otherwise, held already, and held in vain."""
+    """How many clips of a gallery a collection lacked, held otherwise (or were written again all the same), held
+    already, and held in vain."""
 
     new: int = 0
     changed: int = 0
@@ -72,6 +73,7 @@ def push(
     num_replicas: int | None = None,
     detail: int = DETAIL,
     progress: bool = False,
+    rewrite: bool = False,
 ) -> PushReport:
     """
     Make a collection hold what a gallery holds.
@@ -86,6 +88,8 @@ def push(
         num_shards (`int`, *optional*), num_replicas (`int`, *optional*): of a new collection.
         detail (`int`): of the bounds of a new collection, see [`~gallery.bounds.bound_vectors`].
         progress (`bool`): show a bar.
+        rewrite (`bool`): write what is there already, too. It is known by the hash that was written with it, which
+            tells nothing of what somebody else changed since, and of bounds nothing at all.
 
     Raises:
         ValueError: the collection holds vectors of another model, dimension or precision, or something else.
@@ -94,7 +98,7 @@ def push(
     about, report = about_gallery(gallery, detail), PushReport()
     if not collection.exists():
         collection.create(about, num_shards, num_replicas)
-    there = collection.about()
+    there = collection.about(is_new=True)
     if different := there.differences(about):
         raise ValueError(
             f"The collection {collection.name!r} holds vectors of {there.metadata.get('model')!r}, which differ from "
@@ -111,7 +115,7 @@ def push(
     with tqdm(total=len(gallery), unit="clip", disable=None if progress else True) as bar:
         for point in points_of(gallery, part):
             digest, place = known.pop(point.number, (None, -1))
-            if place > last and digest == point.digest:
+            if place > last and digest == point.digest and not rewrite:
                 report.unchanged += 1
             else:
                 report.new += digest is None

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,7 +51,8 @@ class Page(HTMLParser):
 
 
 def test_hits_print_rank_score_name_weights_and_how_exact_they_are():
-    hits = make_hits("/v/a/1.mp4#t=30,60", "clip", locate=place_of_clip)
+    hits = make_hits("/v/a/1.mp4#t=30,60", "clip")
+    hits = hits.having(replace(hit, place=place_of_clip(hit.clip_id)) for hit in hits)
     assert str(hits).splitlines() == repr(hits).splitlines() == [
         "query: a dog",
         "  1  0.500  a/1.mp4 [30-60 s]",
@@ -79,6 +81,10 @@ def test_the_second_stage_and_scores_without_weights_are_shown():
             "Exact among 120 of 1,000 clips: 14 scored in full, the others proved to be below the best.",
         ),
         ({"num_allowed": 14}, "Exact among 14 of 1,000 clips: all were scored in full."),
+        (
+            {"num_allowed": 120, "is_estimate": True},
+            "Exact among about 120 of 1,000 clips: 14 scored in full, the others proved to be below the best.",
+        ),
         (
             {"certainty": Certainty.STOPPED},
             "Stopped early among 1,000 clips: 14 scored in full, there may be better ones among the others.",

@@ -42,6 +42,15 @@ def test_each_file_is_found_by_its_best_window_and_few_searches_are_made(tmp_pat
     assert [hit.clip_id for hit in some] == [hit.clip_id for name, hit in best.items() if name[-5] in "135"]
 
 
+def test_a_search_ends_where_no_other_files_are_found(tmp_path, monkeypatch):
+    gallery, query = windows(tmp_path, 6, 2)
+    searches, search = [], gallery.search_vectors
+    monkeypatch.setattr(gallery, "search_vectors", lambda *a, **o: (searches.append(a), search(*a, **o))[1])
+    monkeypatch.setattr(gallery, "_outside", lambda among, hits: among)  # whatever finds those again
+    (hits,) = gallery.search(query, 6, per_file=True)
+    assert 0 < len(hits) < 6 and len(searches) == 2
+
+
 def test_a_pattern_of_paths_takes_no_longer_where_a_name_is_not_utf8(tmp_path):
     name = os.fsdecode(b"a" * 60 + b"\xff{}.mp4")
     gallery, _ = windows(tmp_path, 2, 1, name)

@@ -189,13 +189,15 @@ def test_a_clip_is_named_as_it_is_shown_or_by_its_path(tmp_path, monkeypatch):
     gallery = write(tmp_path / "gallery", (names, embeds, mask))
     monkeypatch.chdir(folder)
     assert gallery.root == str(tmp_path / "clips")
-    for given, expected in ((names[1], 1), ("deep/b.mp4#t=30", 2), ("b.mp4#t=0,30", 1), ("../a.mp4", 0), ("c", 3)):
+    shown = (("deep/b.mp4 [0-30 s]", 1), ("b.mp4 [30 s to the end]", 2))
+    named = ((names[1], 1), ("deep/b.mp4#t=30", 2), ("b.mp4#t=0,30", 1), ("../a.mp4", 0), ("c", 3))
+    for given, expected in (*named, *shown):
         assert gallery.clip_named(given) == names[expected]
     with pytest.raises(ValueError, match=r"is cut into windows in .*: name one of them, as '.*#t=0,30', '.*#t=30'"):
         gallery.clip_named("deep/b.mp4")
     with pytest.raises(ValueError, match="There is no clip 'x' in"):
         gallery.clip_named("x")
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="There is no clip 'x' in"):
         gallery.search(like="x")
 
 

@@ -4,6 +4,7 @@ import itertools
 import math
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -12,6 +13,7 @@ from gallery import columns, device_search, screening
 from gallery.columns import gram_of
 from gallery.device_search import find_best_on_device
 from gallery.gallery import Gallery, GalleryWriter
+from gallery.ranking import pieces_of
 from gallery.screening import (
     Screened,
     cone_bound,
@@ -23,6 +25,7 @@ from gallery.screening import (
     multiplies_eight_bits,
     spanned_bound,
 )
+from gallery.storage import Part
 from modeling_scalar.pairs_scalar import Clips, ScoreOptions
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 
@@ -194,16 +197,52 @@ def test_a_score_changes_by_no_more_than_its_error_when_cosines_do(kind, name):
 
 @pytest.mark.parametrize("find", [find_best, find_best_on_device])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_a_vector_that_is_no_number_is_noticed_unless_it_may_not_be_found(find, dtype):
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_vector_that_is_no_number_is_noticed_unless_it_may_not_be_found(find, dtype, value):
     part = make_part("random", 200, 16, dtype=dtype)
     part = Screened(0, part.clips, part.allowed)
     row = int((part.allowed & part.clips.modality_mask[:, 1]).nonzero()[5])
-    part.clips.modalities[1][row, 3] = math.nan
+    part.clips.modalities[1][row, 3] = value
     texts = make_texts([make_part("random", 200, 16, dtype=dtype)], 3, 0)
     with pytest.raises(FloatingPointError):
         find([part], texts, 5, ScoreOptions())
     others = part.limited(torch.arange(200) != row)
     assert find([others], texts, 5, ScoreOptions())[0].isfinite().all()
+
+
+@pytest.mark.parametrize(("name", "place"), [("gram", 1), ("code_scale", None), ("code_error", None)])
+def test_what_bounds_are_made_of_must_be_numbers(name, place):
+    table = columns.clip_table(*make_clips(4), has_codes=True)
+    values = np.array(table.column(name).to_pylist(), np.float32)
+    values[(2, place) if place is not None else 2] = math.nan
+    field = table.schema.field(name)
+    broken = pa.array(values.tolist(), field.type)
+    assert len(pieces_of([Part(table)])) == 1
+    with pytest.raises(ValueError, match="not as they were written"):
+        pieces_of([Part(table.set_column(table.schema.get_field_index(name), field, broken))])
+
+
+def test_the_sample_is_copied_a_little_at_a_time_and_in_eight_bits_without_vectors(monkeypatch):
+    monkeypatch.setattr(screening, "_SAMPLED_AT_ONCE", 100)
+    parts = [make_part("random", count, 16, start=start) for start, count in ((0, 5), (5, 900), (905, 3), (908, 40))]
+    search = screening._Search(parts, make_texts(parts, 4, 0), 3, ScoreOptions())
+    for has_codes in (True, False):
+        if not has_codes:
+            search.parts = parts = [Screened(part.start, part.clips, part.allowed) for part in parts]
+        if has_codes and not multiplies_eight_bits():
+            continue
+        samples = list(search.samples(3, 100))
+        sizes = [len(few.allowed) for few in samples]
+        assert sum(sizes) == 2 + 300 + 1 + 14 and max(sizes) <= 100 and len(sizes) <= 5
+        for index in range(3):
+            kept = torch.cat([few.clips.modalities[index] for few in samples])
+            expected = torch.cat([part.clips.modalities[index][::3] for part in parts])
+            assert torch.equal(kept, expected[:0] if has_codes else expected)
+        if has_codes:
+            assert torch.equal(
+                torch.cat([few.codes.codes[1] for few in samples]),
+                torch.cat([part.codes.codes[1][::3] for part in parts]),
+            )
 
 
 def test_large_offsets_are_allowed_for_in_one_pass():

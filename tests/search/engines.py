@@ -12,7 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from uuid import UUID
 
+from httpx import Headers
 from qdrant_client import QdrantClient, models
+from qdrant_client.http.exceptions import UnexpectedResponse
 from qdrant_edge import (
     CountRequest,
     Distance,
@@ -112,6 +114,8 @@ class EdgeClient:
         self.shard.update(UpdateOperation.create_field_index(field_name, kinds[field_schema]))
 
     def get_collection(self, name):
+        if self.shard is None:
+            raise UnexpectedResponse(404, "Not Found", b"", Headers())
         indexed = self.shard.info().payload_schema
         return SimpleNamespace(config=SimpleNamespace(metadata=self.metadata), payload_schema=indexed)
 
@@ -206,6 +210,8 @@ class _Handler(BaseHTTPRequestHandler):
             status = server.fails.pop()
         elif server.key is not None and self.headers.get("api-key") != server.key:
             status, result = 401, f"the key {self.headers.get('api-key')} is wrong"
+        elif server.engine.shard is None and path[1:] != ["exists"] and self.command != "PUT":
+            status, result = 404, f"Not found: Collection `{path[0]}` doesn't exist!"
         else:
             with server.lock:
                 result = self._result(path[0], (self.command, *path[1:]), body)

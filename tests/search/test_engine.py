@@ -4,6 +4,7 @@ Each test runs with the client's own engine and with the real one in this proces
 runs them against a server or a cluster.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from httpx import Headers
+from httpx import Headers, ReadTimeout
 from qdrant_client import models
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 from qdrant_edge import EdgeOptimizersConfig, HnswIndexConfig
@@ -24,12 +25,14 @@ from gallery.filters import Filter
 from gallery.gallery import GalleryWriter, MediaFile
 from gallery.hits import Certainty
 from gallery.querying import NothingToCompareError
+from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.pairs_scalar import ScoreOptions
 from search.engine import asking
 from search.engine import collection as collection_module
 from search.engine.address import parse_address
 from search.engine.asking import EngineGallery, find_best
-from search.engine.collection import BOUND, Collection, condition_of, connect, point_id
+from search.engine.collection import BOUND, Collection, Point, condition_of, connect, point_id
+from search.engine.errors import ChangedError, DamagedError, NoCollectionError, UnsupportedError
 from search.engine.push import PushReport, push
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 from tests.gallery.test_screening import KINDS as GALLERIES
@@ -221,8 +224,10 @@ def test_a_proof_needs_a_bound_above_zero_unless_all_is_read(tmp_path, collectio
     embeds = torch.nn.functional.normalize(embeds, dim=-1)
     gallery = write(tmp_path / "gallery", ([f"{n}" for n in range(200)], embeds, torch.ones(200, 3).bool()))
     push(gallery, collection)
-    best = find_best(collection, text[0], 5, ScoreOptions(), first=20)
-    assert best.certainty is Certainty.EXACT and best.num_scored == 200
+    for most in (1000, 200):  # a list may be just as long as it was to be, and hold all
+        best = find_best(collection, text[0], 5, ScoreOptions(), first=20, most=most)
+        assert best.certainty is Certainty.EXACT and best.num_scored == 200
+    assert find_best(collection, text[0], 5, ScoreOptions(), first=20, most=199).certainty is Certainty.STOPPED
     assert check_same(gallery, collection, text, k=5) == 1
 
 
@@ -235,7 +240,7 @@ def test_what_an_engine_cannot_be_asked_is_an_error(tmp_path, new_collection):
         ("bounds of the score 'scalar'", (text,), {"method": "uniform"}),
         ("bounds of the score 'scalar'", (text,), {"modality_scale": [1, 2, 3]}),
         ("a vector for each modality are searched in a folder", (text[:, None].expand(1, 3, -1),), {}),
-        ("must have shape", (text[:, :-1],), {}),
+        ("as the clips have 24 dimensions", (text[:, :-1],), {}),
         ("unit norm", (2 * text,), {}),
         ("at least 1", (text, 0), {}),
         ("by a `Filter`", (text,), {"allowed": torch.ones(20).bool()}),
@@ -245,6 +250,17 @@ def test_what_an_engine_cannot_be_asked_is_an_error(tmp_path, new_collection):
             asked.search(*arguments, **options)
     with pytest.raises(ValueError, match="second stage"):
         asked.search(["a dog"], rerank=5)
+    for one in (gallery, asked):
+        with pytest.raises(TypeError, match="tpyo"):
+            one.search(text, tpyo=1)
+    assert (len(asked), asked.dim, asked.dtype) == (len(gallery), gallery.dim, gallery.dtype)
+    for listing in (
+        lambda: asked.clip_ids, lambda: asked.modality_mask, lambda: asked.queries, lambda: asked.files, asked.facts,
+        asked.modality_embeds, asked.clips_of_files, asked.problems, asked.verify, lambda: asked.copy(tmp_path / "x"),
+        lambda: asked.to("meta"),
+    ):  # fmt: skip
+        with pytest.raises(UnsupportedError, match="does not give all clips"):
+            listing()
     with pytest.raises(FileNotFoundError, match="search push"):
         EngineGallery(Collection(collection.client, "other"), "it")
     collection.client.create_collection("other", models.VectorParams(size=4, distance=models.Distance.DOT))
@@ -467,6 +483,12 @@ def test_vectors_that_cannot_be_compared_are_refused(tmp_path, new_collection):
         with pytest.raises(ValueError, match=f"differ from those of .* in {name}. They cannot be compared"):
             push(other, collection)
     assert push(gallery, collection) == PushReport(unchanged=10)
+    replaced = Collection(collection.client, f"{collection.name}-2")
+    push(gallery, replaced)
+    replaced.client.delete_collection(replaced.name)
+    push(other, Collection(replaced.client, replaced.name))
+    with pytest.raises(ValueError, match="differ from those"):  # whatever it was when it was asked before
+        push(gallery, replaced)
     warmer = made_gallery(tmp_path / "warmer", "random", 10, metadata={"query_temperature": 0.5, "date": "today"})
     assert push(warmer, collection) == PushReport(unchanged=10)  # the bounds hold at every temperature
     assert EngineGallery(collection, "it").query_temperature == 0.5
@@ -495,6 +517,16 @@ def test_parts_of_a_collection_are_pushed_one_by_one_and_searched_as_one(tmp_pat
         writer.commit()
         assert push(writer.gallery(), collection, part="machine 0").removed == 1
     assert len(collection) == 59
+
+
+def test_clips_of_equal_scores_and_places_always_stand_in_one_order(tmp_path, collection):
+    gallery = write(tmp_path / "gallery", make_clips(6))
+    for part in "dcba":
+        push(gallery, collection, part)
+    hits = EngineGallery(collection, "it").search(make_queries(1), 24)[0]
+    keys = [hit.key for hit in hits]
+    assert len({hit.score for hit in hits}) == 6
+    assert keys == [key for start in range(0, 24, 4) for key in sorted(keys[start : start + 4])]
 
 
 def test_windows_come_back_with_their_files_each_once_if_asked(tmp_path, collection):
@@ -542,6 +574,74 @@ def test_a_file_of_many_windows_is_left_out_while_others_are_looked_for(tmp_path
     assert max(sizes) <= 128 and told.certainty is Certainty.EXACT
 
 
+def of_odd_names(folder, counts):
+    """A gallery of windows, those of `a.mp4` best, and of a file that is called as windows of another are."""
+    first, last = (
+        [f"{name}.mp4#t={start},{start + 1}" for start in range(count)] for name, count in (("a", counts), ("d", 6))
+    )
+    ends = [*first, "b.mp4#t=5", *last, "b.mp4", "c.mp4"]  # best first
+    names, text = [f"/clips/{end}" for end in ends], torch.nn.functional.normalize(torch.ones(1, 8), dim=-1)
+    others = torch.randn(len(names), 1, 8, generator=torch.Generator().manual_seed(1))
+    others = torch.nn.functional.normalize(others - (others @ text.T) * text, dim=-1)
+    angles = torch.linspace(0.1, 1.2, len(names))[:, None, None]
+    embeds = (angles.cos() * text + angles.sin() * others).expand(-1, 3, -1)
+    with GalleryWriter(folder) as writer:
+        writer.metadata = MADE_BY | {"segment": 1}
+        writer.put_clips(names, embeds, torch.ones(len(names), 3).bool())
+        writer.put_files(
+            [MediaFile(f"/clips/{end}", 1, 1, "0" * 64) for end in ("a.mp4", "d.mp4", "b.mp4#t=5", *ends[-2:])]
+        )
+        writer.commit()
+        return writer.gallery(), text
+
+
+def test_a_file_that_is_called_as_a_window_is_one_in_every_list(tmp_path, collection):
+    gallery, text = of_odd_names(tmp_path / "gallery", 9)
+    push(gallery, collection)
+    asked, nearest, lists = EngineGallery(collection, "it"), collection.nearest, []
+    collection.nearest = lambda *query: lists.append(query) or nearest(*query)
+    for k in (2, 3, 4, 5, 9):
+        lists.clear()
+        told, known = (one.search(text, k, per_file=True)[0] for one in (asked, gallery))
+        assert [vars(hit) | {"key": None} for hit in told] == [vars(hit) for hit in known]
+        assert len({told.place_of(hit).path for hit in told}) == len(told) == min(k, 5) and len(lists) < 6
+        assert told.certainty is Certainty.EXACT and told.num_scored <= told.num_allowed == 18
+
+
+def test_all_lists_for_files_together_are_no_longer_than_asked_for(tmp_path, new_collection, monkeypatch):
+    monkeypatch.setattr(asking, "_FIRST", 1)
+    collection = new_collection("real engine")
+    gallery, text = of_odd_names(tmp_path / "gallery", 60)
+    push(gallery, collection)
+    nearest, limits = collection.nearest, []
+    collection.nearest = lambda query, limit, where: limits.append(limit) or nearest(query, limit, where)
+    asked = EngineGallery(collection, "it")
+    assert asked.search(text, 4, per_file=True)[0].certainty is Certainty.EXACT and len(limits) > 1
+    limits.clear()
+    (told,) = asked.search(text, 4, per_file=True, most=8)
+    assert told.certainty is Certainty.STOPPED and limits == [16]  # four for each hit, and then it is spent
+
+
+def test_clips_are_scored_a_few_at_a_time(tmp_path, new_collection, monkeypatch):
+    monkeypatch.setattr(asking, "_SCORED_AT_ONCE", 7)
+    collection = new_collection("real engine")
+    gallery = made_gallery(tmp_path / "gallery", "tied", 100)
+    push(gallery, collection)
+    fetch, sizes = collection.fetch, []
+    collection.fetch = lambda numbers: sizes.append(len(numbers)) or fetch(numbers)
+    assert check_same(gallery, collection, made_texts(gallery, 3), k=30) == 3
+    assert max(sizes) == 7 and len(sizes) > 10
+
+
+def test_the_file_of_a_clip_is_told_by_its_payload_alone(tmp_path, either):
+    gallery, _ = of_odd_names(tmp_path / "gallery", 2)
+    push(gallery, either)
+    asked = EngineGallery(either, "it")
+    for name in gallery.clip_ids:
+        assert asked.path_of(point_id("", name)) == gallery.place_of(name).path
+    assert asked.path_of(str(uuid.uuid4())) is asked.path_of("/clips/a.mp4") is None
+
+
 def test_an_empty_gallery_cannot_be_pushed(tmp_path, new_collection):
     with GalleryWriter(tmp_path / "gallery") as writer:
         writer.commit()
@@ -564,6 +664,7 @@ def test_the_commands_push_and_ask(place, tmp_path, monkeypatch):  # noqa: F811
         "2 new, 0 changed, 0 unchanged, 0 removed; 2 clips in the collection" in run("push", "gallery", address).stdout
     )
     assert "0 new, 0 changed, 2 unchanged, 0 removed" in run("push", "gallery", address).stdout
+    assert "0 new, 2 changed, 0 unchanged, 0 removed" in run("push", "gallery", address, "--rewrite").stdout
     told, known = (run("query", where, "audio", "--k", "2", "--json") for where in (address, "gallery"))
     assert told.stdout == known.stdout and "cat.mp4" in told.stdout
     assert "Exact among 2 clips: all were scored in full" in told.stderr
@@ -628,7 +729,7 @@ def test_a_clip_of_which_half_is_another_is_noticed(tmp_path, collection, monkey
     vectors = {name: (-np.array(vector)).tolist() for name, vector in whole.vector.items()}
     point = models.PointStruct(id=number, vector=vectors, payload=whole.payload)
     collection.client.upsert(collection.name, [point], wait=True)
-    with pytest.raises(ValueError, match="1 clips of .* are not as they were pushed"):
+    with pytest.raises(DamagedError, match="1 clips of .* are not as they were pushed.*--rewrite"):
         EngineGallery(collection, "it").search(made_texts(gallery, 1), 20)
     fresh = models.PointStruct(id=number, vector=whole.vector, payload=whole.payload)
     reads, retrieve = [], collection.client.retrieve
@@ -642,6 +743,111 @@ def test_a_clip_of_which_half_is_another_is_noticed(tmp_path, collection, monkey
     monkeypatch.setattr(collection.client, "retrieve", later)
     assert check_same(gallery, collection, made_texts(gallery, 1), k=20) == 1
     assert reads == [20, 1]  # only what was not whole is read again
+
+
+def put_as(collection, number, payload=None, vectors=None):
+    """Write a point with another payload, its hash right, or with other vectors, its hash kept."""
+    (whole,) = collection.client.retrieve(collection.name, [number], with_payload=True, with_vectors=True)
+    held = {name: np.asarray(vector, np.float32).tolist() for name, vector in whole.vector.items()} | (vectors or {})
+    if payload is not None:
+        facts = {name: value for name, value in payload.items() if name not in ("digest", "place")}
+        embeds = [held.get(name, np.zeros_like(held[payload["has"][0]])) for name in MODALITIES]
+        payload |= {"digest": Point(facts, np.array(embeds, np.float16), 0).digest}
+    struct = models.PointStruct(id=number, vector=held, payload=payload or whole.payload)
+    collection.client.upsert(collection.name, [struct], wait=True)
+    return whole.payload
+
+
+def test_what_was_changed_in_the_engine_is_repaired_by_writing_all_of_it_again(tmp_path, collection, monkeypatch):
+    monkeypatch.setattr(collection_module, "_PAUSES", ())
+    gallery = made_gallery(tmp_path / "gallery", "clustered", 300)
+    push(gallery, collection)
+    before, text = contents(collection), made_texts(gallery, 1)
+    best = gallery.search(text, 1)[0][0].clip_id
+    put_as(collection, point_id("", best), vectors={BOUND: np.zeros((4, 25)).tolist()})
+    worst = gallery.search(text, 300)[0][-1].clip_id
+    told = EngineGallery(collection, "it").search(text, 1)[0]
+    assert told.certainty is Certainty.EXACT and told[0].clip_id != best  # what docs/scale.md says of it
+    put_as(collection, point_id("", worst), vectors={before[point_id("", worst)][0]["has"][0]: [0.5] * 24})
+    assert push(gallery, collection) == PushReport(unchanged=300) and contents(collection) != before
+    assert push(gallery, collection, rewrite=True) == PushReport(changed=300)
+    assert contents(collection) == before and check_same(gallery, collection, text, k=5) == 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"path": 5}, {"path": None}, {"path": "\0\u20ac"}, {"clip_id": 5}, {"part": None}, {"part": "b"},
+        {"has": [["video"]]}, {"seconds": "1"}, {"changed": 1.5}, {"place": None}, {"place": -1},
+        {"place": 2**60}, {"place": "1"}, {"has": "video"}, {"clip_id": "/clips/4.mp4"},
+    ],
+)  # fmt: skip
+def test_a_payload_that_is_none_is_damage_whatever_its_hash_says(tmp_path, new_collection, monkeypatch, changed):
+    monkeypatch.setattr(collection_module, "_PAUSES", ())
+    collection, number = new_collection("local mode"), point_id("", "/clips/3.mp4")
+    gallery = made_gallery(tmp_path / "gallery", "random", 6)
+    push(gallery, collection)
+    before = contents(collection)
+    ((name, value),) = changed.items()
+    payload = before[number][0] | changed
+    try:
+        put_as(collection, number, payload)
+    except (KeyError, TypeError, AttributeError):  # of which no hash can be made
+        collection.client.overwrite_payload(collection.name, payload, points=[number])
+    with pytest.raises(DamagedError, match="not as they were pushed"):
+        EngineGallery(collection, "it").search(make_queries(1, dim=24), 6)
+    if name == "path" and value != "\0\u20ac":
+        with pytest.raises(DamagedError):
+            collection.path_of(number)
+    push(gallery, collection, rewrite=name != "place")
+    assert check_same(gallery, collection, make_queries(1, dim=24), k=6) == 1
+
+
+def test_an_answer_of_a_collection_that_was_replaced_meanwhile_is_none(tmp_path, new_collection):
+    unknown = {"fingerprint": None}
+    for number, (first, second, is_other) in enumerate((
+        ({}, {"fingerprint": "0" * 64}, True),
+        (unknown, unknown | {"model": "other"}, True),
+        ({}, {"query_temperature": 0.5}, False),
+    )):  # fmt: skip
+        galleries = [
+            made_gallery(tmp_path / f"{number}{n}", "random", 20, metadata=told)
+            for n, told in enumerate((first, second))
+        ]
+        collection, text = new_collection("local mode"), made_texts(galleries[0], 1)
+        push(galleries[0], collection)
+        asked, nearest = EngineGallery(collection, "it"), collection.nearest
+
+        def replaced(*query, collection=collection, nearest=nearest, gallery=galleries[1]):
+            collection.nearest = nearest
+            collection.client.delete_collection(collection.name)
+            push(gallery, collection)
+            return nearest(*query)
+
+        collection.nearest = replaced
+        if is_other:
+            with pytest.raises(ChangedError, match="it was replaced by one of other vectors"):
+                asked.search(text, 5)
+        else:
+            assert len(asked.search(text, 5)[0]) == 5
+        collection.client.delete_collection(collection.name)
+        with pytest.raises((NoCollectionError, ValueError), match="[Nn]o"):
+            asked.search(text, 5)
+
+
+def test_what_a_collection_says_of_itself_is_what_it_said_when_it_was_asked(tmp_path, new_collection):
+    gallery = made_gallery(tmp_path / "gallery", "random", 5)
+    collection = new_collection("local mode")
+    push(gallery, collection)
+    old = collection.about()
+    collection.describe(old.metadata | {"query_temperature": 0.5})
+
+    class Racing(Collection):
+        _about = property(lambda self: old, lambda self, value: None)  # what another thread was told before
+
+    racing = Racing(collection.client, collection.name)
+    assert racing.about() is old and racing.about(is_new=True).metadata["query_temperature"] == 0.5
+    assert EngineGallery(racing, "it", racing.about(is_new=True)).query_temperature == 0.5
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
@@ -731,6 +937,26 @@ def test_an_engine_that_does_not_answer_is_asked_again(tmp_path, new_collection,
         len(collection)
 
 
+def test_who_waits_at_a_page_does_not_wait_twice_for_an_answer(new_collection, monkeypatch):
+    monkeypatch.setattr(collection_module, "_PAUSES", (0, 0, 0))
+    monkeypatch.setattr(collection_module, "_PAUSES_OF_PAGE", (0, 0))
+    collection, calls = new_collection("local mode"), []
+    late, refused = ReadTimeout("timed out"), ConnectionRefusedError("Connection refused")
+    for is_patient, source, expected in ((True, late, 4), (False, late, 1), (True, refused, 4), (False, refused, 3)):
+        calls.clear()
+
+        def failing(name, source=source):
+            calls.append(name)
+            raise ResponseHandlingException(source)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(collection.client, "collection_exists", failing)
+            patched.setattr(collection, "is_patient", is_patient)
+            with pytest.raises(OSError, match="The engine does not answer"):
+                collection.exists()
+        assert len(calls) == expected
+
+
 def test_a_collection_that_is_made_by_a_call_without_an_answer_is_used(tmp_path, new_collection, monkeypatch):
     monkeypatch.setattr(collection_module, "_PAUSES", (0,))
     collection = new_collection("local mode")
@@ -774,6 +1000,10 @@ def test_very_many_clips_are_not_counted_one_by_one(tmp_path, new_collection, mo
     ways.clear()
     assert len(collection) == 40 and ways == [False]
     assert collection.count(condition_of(Filter(has="audio"), ["audio"])) < 40 and ways == [False, False, True]
+    asked, text = EngineGallery(collection, "it"), make_queries(1, dim=24)
+    assert "among about 40 clips" in asked.search(text, 3)[0].remarks()[-1]
+    monkeypatch.undo()
+    assert "among 40 clips" in asked.search(text, 3)[0].remarks()[-1]
 
 
 def test_a_key_is_in_no_message(tmp_path, new_collection, monkeypatch):
@@ -792,6 +1022,29 @@ def test_a_key_is_in_no_message(tmp_path, new_collection, monkeypatch):
             collection.exists()
         assert "very-s" not in str(caught.value) and caught.value.__suppress_context__
     monkeypatch.undo()
+
+
+def test_a_key_that_cannot_be_sent_is_told_without_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(collection_module, "_PAUSES", ())
+    server = EdgeServer(tmp_path / "engine", key="very-secret")
+    try:
+        address = parse_address(f"qdrant+{server.url}/clips")
+        for end in ("\n", "\r\n", " "):  # as a file of it may end
+            monkeypatch.setenv("QDRANT_API_KEY", "very-secret" + end)
+            assert not Collection.at(address).exists()
+        for wrong in ("very-sécret", "very secret", "very-secret\nvery-secret", "very-secret\x00s", "very-secret€"):
+            if "\0" not in wrong:
+                monkeypatch.setenv("QDRANT_API_KEY", wrong)
+                with pytest.raises(ValueError, match="QDRANT_API_KEY must hold printable ASCII") as caught:
+                    Collection.at(address)
+                assert "very" not in str(caught.value)
+    finally:
+        server.close()
+    for key in ('qu"ote-s', "back\\slash"):  # as it is repeated by what escapes it
+        monkeypatch.setenv("QDRANT_API_KEY", key + "\n")
+        for text in (key, repr(key), repr(key.encode()), json.dumps(key)):
+            told = collection_module._told(ResponseHandlingException(ValueError(f"Illegal header value {text}")))
+            assert "..." in told and key[:4] not in told
 
 
 def test_a_server_is_asked_over_http_with_a_key(tmp_path, monkeypatch):
@@ -857,6 +1110,16 @@ def test_addresses_are_read():
         ("qdrant+http:///clips", "Expected a host and the name"),
         ("qdrant+http://host/cl%20ips", "must be named"),
         ("qdrant+http://user:very-secret@host/clips", "no secrets"),
+        ("qdrant+htp://user:very-secret@host/clips", "no secrets"),
+        ("qdrant+HTTP//user:very-secret@host/clips", "no secrets"),
+        ("qdrant+https:user:very-secret@host/clips", "no secrets"),
+        ("qdrant+http://user:very-secret@[::1/clips", "no secrets"),
+        ("qdrant+http://ho\u2100st/clips", "The host of"),
+        ("qdrant+http://[::1/clips", "The host of"),
+        ("qdrant+very-secret", "Expected the address"),
+        ("qdrant+http://host/very-secret!", "must be named"),
+        ("qdrant+http://host/very-secret/a", "Expected a host and the name"),
+        ("qdrant+file:///very-secret", "must be absolute"),
         ("qdrant+http://host/clips?api_key=very-secret", "no secrets"),
         ("qdrant+http://host/clips?exactly", "approximate"),
         ("qdrant+http://host/clips#part", "approximate"),
@@ -890,6 +1153,11 @@ def test_a_folder_that_others_can_write_to_is_not_opened(tmp_path):
             connect(address).close()
     finally:
         os.umask(mask)
+
+
+def test_only_a_push_makes_the_folder_of_a_collection(place, tmp_path):  # noqa: F811
+    wrong = run("query", f"qdrant+file://{tmp_path}/typo/clips", "audio", code=1)
+    assert "There is no collection 'clips'" in wrong.stderr and not (tmp_path / "typo").exists()
 
 
 def test_a_folder_that_another_process_uses_is_told(tmp_path):

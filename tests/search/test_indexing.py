@@ -6,6 +6,7 @@ import shutil
 import signal
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,8 +21,10 @@ from modeling_scalar.loading_scalar import model_fingerprint
 from modeling_scalar.media_scalar import Limits
 from modeling_scalar.processing_scalar import Clip
 from search.indexing import clip_sha256, find_files, index_files
+from search.known import Known
+from search.vanished import is_gone
 
-DIM = 8
+DIM, ROOT = 8, Path(__file__).parents[2]
 
 
 class FakeProcessor:
@@ -485,20 +488,117 @@ def test_clips_of_files_that_a_list_names_and_that_are_gone_are_kept_until_prune
     assert report.vanished == files and report.pruned and len(gallery) == 0
 
 
+def make_fail(monkeypatch, folder):
+    """Asking for a file in a folder is an error, and not that there is none, as on a drive that fails."""
+    stat = os.stat
+
+    def ask(path, *arguments, **options):
+        if str(path).startswith(f"{folder}{os.sep}"):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return stat(path, *arguments, **options)
+
+    monkeypatch.setattr("os.stat", ask)
+
+
 @pytest.mark.parametrize("options", [{}, {"prune": True}, {"prune_all": True}])
-def test_a_file_that_nobody_can_reach_is_not_gone_and_never_pruned(folder, options):
+def test_a_file_that_nobody_can_reach_is_not_gone_and_never_pruned(folder, monkeypatch, options):
     run(folder)
-    files, away = find_files([folder]), folder.parent / "away"
-    folder.rename(away)
-    folder.symlink_to(folder)  # asking for what is in it is an error, and not that there is none
-    report, gallery = again(folder, [], **options)
-    assert report.out_of_reach == dict.fromkeys(files, "Too many levels of symbolic links") and not report.vanished
-    assert gallery.clip_ids == files == list(gallery.files)
-    assert again(folder, files, **options)[0].out_of_reach == report.out_of_reach
-    folder.unlink()
-    away.rename(folder)
+    files = find_files([folder])
+    with monkeypatch.context() as patched:
+        make_fail(patched, folder)
+        report, gallery = again(folder, [], **options)
+        assert report.out_of_reach == dict.fromkeys(files, "Input/output error") and not report.vanished
+        assert gallery.clip_ids == files == list(gallery.files)
+        assert again(folder, files, **options)[0].out_of_reach == report.out_of_reach
     report, _ = again(folder, files, **options)
     assert report.unchanged == files and not report.out_of_reach
+
+
+def test_clips_of_files_that_stay_out_of_reach_are_taken_out_as_the_documentation_says(folder, monkeypatch):
+    other = folder.parent / "other.mp4"
+    other.write_text("1 video")
+    (folder / "empty.mp4").write_text("0")
+    again(folder, find_files([folder, other]))
+    text = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8").split("### Files that are gone")[1]
+    code = text.split("```python\n")[1].split("```")[0]
+    for old, new in (("galleries/videos", folder.parent / "gallery"), ("/mnt/broken", folder)):
+        assert old in code
+        code = code.replace(old, str(new))
+    make_fail(monkeypatch, folder)
+    exec(code, {})
+    assert Gallery.open(folder.parent / "gallery").clip_ids == [str(other)]
+    report, _ = again(folder, [])
+    assert not report.out_of_reach
+
+
+def lead_nowhere(folder):
+    folder.symlink_to(folder.parent / "drive" / "clips")
+
+
+def lead_in_a_circle(folder):
+    folder.symlink_to(folder)
+
+
+@pytest.mark.parametrize("link", [lead_nowhere, lead_in_a_circle])
+def test_a_folder_that_became_a_link_to_nothing_may_be_on_a_drive_that_is_away(tmp_path, link):
+    (tmp_path / "clips" / "a").mkdir(parents=True)
+    for name in ("1.mp4", "clips/2.mp4", "clips/a/3.mp4"):
+        (tmp_path / name).write_text("1 video")
+    files, gallery = find_files([tmp_path]), tmp_path / "gallery"
+    again(gallery, files)
+    shutil.rmtree(tmp_path / "clips")
+    link(tmp_path / "clips")
+    report, found = again(gallery, files[:1], prune=True)
+    assert report.vanished == report.doubtful == files[1:] and found.clip_ids == files
+    report, found = again(gallery, files[:1], prune_all=True)
+    assert report.vanished == files[1:] and found.clip_ids == files[:1]
+
+
+def test_a_name_that_is_too_long_for_a_disk_is_that_of_no_file(tmp_path):
+    assert is_gone(str(tmp_path / ("x" * 5000))) and not is_gone(str(tmp_path))
+
+
+def test_what_an_update_does_not_look_at_does_not_vouch_for_its_drive(tmp_path):
+    drive, away = tmp_path / "drive", tmp_path / "away"
+    (drive / "sub").mkdir(parents=True)
+    for path in (drive / "1.mp4", drive / "sub" / "2.mp4"):
+        path.write_text("1 video")
+    files = find_files([drive])
+    with GalleryWriter(tmp_path / "gallery", "float32") as writer:
+        known = Known(writer.gallery())
+        index_files(files, writer, FakeModel(), FakeProcessor(), known=known)
+        drive.rename(away)
+        drive.mkdir()  # as the folder in which a drive is shown
+        options = {"known": known, "vanished": files[:1], "prune": True}  # as where subfolders are not watched
+        report = index_files([], writer, FakeModel(), FakeProcessor(), **options)
+        assert report.vanished == report.doubtful == files[:1] and writer.gallery().clip_ids == files
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_drive_that_goes_or_comes_back_while_it_is_looked_at_costs_no_clips(folder, monkeypatch, comes_back):
+    run(folder)
+    files, away, looks = find_files([folder]), folder.parent / "away", []
+
+    def leave():
+        folder.rename(away)
+        folder.mkdir()
+
+    def come():
+        folder.rmdir()
+        away.rename(folder)
+
+    def look(path):
+        looks.append(path)
+        if len(looks) == 2:
+            leave()
+        found = is_gone(path)
+        if len(looks) == 2 and comes_back:
+            come()
+        return found
+
+    monkeypatch.setattr("search.indexing.is_gone", look)
+    report, gallery = again(folder, [], prune=True)
+    assert looks == files == gallery.clip_ids and report.doubtful == files[1 : 2 if comes_back else 3]
 
 
 def delete(path):

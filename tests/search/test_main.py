@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from modeling_scalar.media_scalar import Limits
 from modeling_scalar.processing_scalar import Clip
 from search.__main__ import app
+from tests.search.test_indexing import make_fail
 
 
 class FakeProcessor:
@@ -86,12 +88,42 @@ def test_index_prints_the_counts_and_names_what_it_could_not_read(place):
     assert f"unreadable: {place / 'clips' / 'empty.mp4'}: it has no picture" in first
     second = index().stdout
     assert "0 new, 0 changed, 2 unchanged, 1 unreadable" in second
-    assert "1 of the unreadable failed before and have not changed" in second
+    assert "1 of the unreadable failed before and has not changed" in second
 
 
-def test_index_fails_when_nothing_could_be_indexed(place):
-    assert "1 unreadable; 0 clips" in index("clips/empty.mp4", code=1).stdout
-    assert "unreadable files: 1" in run("info", "gallery").stdout  # not to be tried again until it changes
+def test_index_fails_when_nothing_could_be_indexed_and_the_gallery_keeps_its_model(place):
+    result = index("clips/empty.mp4", code=1)
+    assert "1 unreadable; 0 clips" in result.stdout and "None of these files could be read." in result.stderr
+    told = run("info", "gallery").stdout
+    assert "unreadable files: 1" in told  # not to be tried again until it changes
+    assert told.startswith("clips: 0\n")
+    assert "1 new" in run("index", "clips/cat.mp4", "--output", "gallery").stdout  # by its own model
+
+
+def test_a_file_that_can_no_longer_be_read_is_told_as_a_clip_that_is_removed(place):
+    index()
+    (place / "clips" / "cat.mp4").write_text("")
+    told = index().stdout
+    assert "1 unchanged, 2 unreadable; 1 clips" in told
+    assert f"unreadable, and its clips are removed: {place / 'clips' / 'cat.mp4'}: " in told
+    assert f"unreadable: {place / 'clips' / 'empty.mp4'}: " in told
+    assert "removed" not in index().stdout
+
+
+def test_what_a_gallery_cannot_be_is_told_before_the_model_is_loaded(place, monkeypatch):
+    index()
+    monkeypatch.setattr("modeling_scalar.load_model", None)
+    options = ("--model", "model", "--output")
+    assert (
+        "holds vectors in float16" in run("index", "clips", *options, "gallery", "--dtype", "float32", code=1).stderr
+    )
+    assert "something else than a gallery" in run("index", "clips", *options, "clips", code=1).stderr
+    for arguments in (
+        ("index", "clips", *options, "qdrant+file:///tmp/x"),
+        ("info", "qdrant+http://localhost/x"),
+        ("verify", "qdrant+http://localhost/x"),
+    ):
+        assert "not the address of a collection" in run(*arguments, code=1).stderr
 
 
 def test_index_without_any_video_is_an_error(place):
@@ -107,6 +139,20 @@ def test_prune_removes_what_is_gone(place):
     assert "clips: 1," in run("info", "gallery").stdout
 
 
+def test_how_to_go_on_is_said_where_a_folder_to_be_pruned_is_gone(place):
+    index()
+    shutil.rmtree(place / "clips")
+    assert index("clips", code=1).stderr.endswith("Error: There is no file or folder 'clips'.\n")
+    told = (
+        "There is no file or folder 'clips'. If it was deleted, give any other folder in its place, such as an empty"
+    )
+    for flag in ("--prune", "--prune-all"):
+        assert told in index("clips", flag, code=1).stderr
+    (place / "empty").mkdir()
+    assert ", 2 gone but kept; 2 clips" in index("empty", "--prune").stdout
+    assert ", 2 removed; 0 clips" in index("empty", "--prune-all").stdout
+
+
 def test_what_prune_keeps_and_why_is_told(place):
     index()
     (place / "clips").rename(place / "away")
@@ -118,12 +164,11 @@ def test_what_prune_keeps_and_why_is_told(place):
         assert counts == f"0 new, 0 changed, 0 unchanged, 0 unreadable{count}; 2 clips in the gallery"
         assert lines[:2] == [f"gone from disk (kept, --prune-all removes it): {path}" for path in (cat, dog)]
         assert lines[2] == "nothing is left where 2 of these files lay: a drive may be away, so --prune keeps them"
-    (place / "clips").rmdir()
-    (place / "clips").symlink_to("clips")
-    counts, *lines = index("list.csv", "--prune-all").stdout.splitlines()
+    with pytest.MonkeyPatch.context() as patched:
+        make_fail(patched, place / "clips")
+        counts, *lines = index("list.csv", "--prune-all").stdout.splitlines()
     assert counts.startswith("0 new, 0 changed, 0 unchanged, 0 unreadable, 2 out of reach; 2 clips")
-    assert lines[0] == f"out of reach, its clips are kept: {cat}: Too many levels of symbolic links"
-    (place / "clips").unlink()
+    assert lines[0] == f"out of reach, its clips are kept: {cat}: Input/output error"
     counts, *lines = index("list.csv", "--prune-all", code=1).stdout.splitlines()
     assert counts == "0 new, 0 changed, 0 unchanged, 1 unreadable, 2 removed; 0 clips in the gallery"
     assert f"gone from disk (removed): {dog}" in lines
@@ -322,7 +367,8 @@ def test_repair_says_what_it_did_and_the_gallery_is_whole_again(place):
 def test_a_query_without_hits_says_why(place):
     index("clips/empty.mp4", code=1)
     result = run("query", "gallery", "video", "--json")
-    assert json.loads(result.stdout) == [{"query": "video", "hits": []}]
+    numbers = {"certainty": "exact", "num_clips": 0, "num_allowed": 0, "num_scored": 0}
+    assert json.loads(result.stdout) == [{"query": "video", "hits": []} | numbers]
     assert "No hits for 'video': gallery holds no clips." in result.stderr
 
 

@@ -146,6 +146,23 @@ def test_whenever_a_process_dies_all_others_end(fails_at, place, error):
     assert place == 0 or "Another process of this run has ended" in str(ends[0])
 
 
+@pytest.mark.parametrize("moment", ["deal", "collect"])
+def test_ctrl_c_while_a_process_tells_of_its_failure_ends_it_quietly(moment):
+    class Interrupted(Player):
+        def _say(self, what, thing):
+            if what == moment:
+                raise KeyboardInterrupt
+            return [[None, []]]
+
+    def fail(shares):
+        raise OSError("too many open files")
+        yield
+
+    with pytest.raises((SystemExit, KeyboardInterrupt)) as end:  # the latter would end the tests
+        Interrupted(None, 1, 2).follow(fail)
+    assert end.type is SystemExit and end.value.code == 130
+
+
 def test_ctrl_c_is_heard_while_a_process_waits_for_another():
     player, threads, answer = Player(Table(2), 0, 2), [], threading.Event()
 

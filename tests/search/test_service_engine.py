@@ -212,17 +212,19 @@ def test_what_an_engine_cannot_be_asked_is_told_in_a_sentence(both):
 
 def test_an_answer_says_how_certain_it_is(both, tmp_path, server, monkeypatch):
     assert [ask(client)["certainty"] for client in both] == ["exact", "exact"]
-    write_gallery(tmp_path)
+    write_gallery(tmp_path, dict.fromkeys([*PRESENCE, *(f"{number}.webm" for number in range(20))], b"x"))
     with asking_both(tmp_path, f"qdrant+{server.url}/clips") as (_, engine):
         assert ask(engine)["certainty"] == "exact" and ask(engine)["exact"]
         near = engine_at(f"qdrant+{server.url}/clips?approximate")
         with TestClient(make_app(tmp_path, source=near), ADDRESS) as client:
             answer = ask(client)
-            assert answer["certainty"] == "exact up to the index" and not answer["exact"] and answer["num_scored"] == 5
-        monkeypatch.setattr(asking, "_UNPROVED", 4)  # as many as there are others
+            assert (
+                answer["certainty"] == "exact up to the index" and not answer["exact"] and answer["num_scored"] == 25
+            )
+        monkeypatch.setattr(asking, "_UNPROVED", 4)  # for each of its vectors
         key = next(hit["key"] for hit in ask(engine)["hits"] if hit["clip_id"].endswith("dog.webm"))
         answer = ask(engine, call="like", key=key, k=1)
-        assert answer["certainty"] == "stopped early" and not answer["exact"] and answer["num_allowed"] == 4
+        assert answer["certainty"] == "stopped early" and not answer["exact"] and answer["num_allowed"] == 24
 
 
 def test_each_file_is_told_once_by_an_engine_too(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from gallery.gallery import Gallery, GalleryWriter
 from search.indexing import IndexReport, find_files
 from search.watching import watch
+from tests.search.test_indexing import make_fail
 from tests.search.test_main import FakeModel, place, run  # noqa: F401
 
 
@@ -132,19 +133,35 @@ def test_a_report_of_several_runs_counts_every_file_once():
     assert report.unchanged == ["g"] and report.out_of_reach == {"j": "x"}
 
 
+def test_adding_a_report_looks_up_what_is_in_doubt_and_does_not_go_through_it():
+    compared = []
+
+    class Path(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            compared.append(other)
+            return str.__eq__(self, other)
+
+    gone, doubtful = ([Path(f"{kind} {number}") for number in range(300)] for kind in ("gone", "doubtful"))
+    report = IndexReport(vanished=gone + doubtful, doubtful=doubtful, pruned=True)
+    report.add(IndexReport(vanished=doubtful, doubtful=doubtful, pruned=True))
+    assert report.vanished == gone + doubtful and len(compared) < 3000
+
+
 def test_a_file_that_is_out_of_reach_is_not_told_as_gone(tmp_path, monkeypatch):
     folder, away = tmp_path / "clips", tmp_path / "away"
     folder.mkdir()
     (folder / "a.mp4").touch()
-    real, told, meanwhile = str(folder / "a.mp4"), [], []
+    real, told, meanwhile, failing = str(folder / "a.mp4"), [], [], pytest.MonkeyPatch()
 
     def leave():
         folder.rename(away)
-        folder.symlink_to(folder)  # asking for what is in it is an error, and not that there is none
+        make_fail(failing, folder)
 
     def come():
         meanwhile.extend(told)
-        folder.unlink()
+        failing.undo()
         away.rename(folder)
 
     steps = iter([nothing, leave, nothing, nothing, nothing, come, (folder / "a.mp4").unlink, nothing])
@@ -158,6 +175,39 @@ def test_a_file_that_is_out_of_reach_is_not_told_as_gone(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         watch(lambda: map(str, folder.glob("*.mp4")), lambda *given: told.append(given), 1, is_pruned=True)
     assert meanwhile == [([real], [])] and told[1:] == [([], [real])]
+
+
+def test_what_a_link_led_to_is_told_as_gone_once_though_the_link_is_there(tmp_path, monkeypatch):
+    file, link, told = tmp_path / "store" / "a.mp4", tmp_path / "clips" / "a.mp4", []
+    for path in (file, link):
+        path.parent.mkdir()
+    file.touch()
+    link.symlink_to(file)
+    failing = pytest.MonkeyPatch()
+    steps = [nothing, lambda: make_fail(failing, file.parent), nothing, nothing, file.unlink, nothing, failing.undo]
+    waiting = iter([*steps, nothing, nothing, nothing])
+
+    def sleep(_):
+        if (step := next(waiting, None)) is None:
+            raise KeyboardInterrupt
+        step()
+
+    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep))
+    with pytest.raises(KeyboardInterrupt):
+        watch(lambda: find_files([link.parent]), lambda *given: told.append(given), 1)
+    real = str(file)
+    assert told == [([real], []), ([real], []), ([real], [real])]  # as it is, out of reach, gone
+
+
+def test_clips_of_what_a_link_led_to_are_pruned_while_its_folder_is_watched(place, monkeypatch):  # noqa: F811
+    (place / "store").mkdir()
+    for path, words in ((place / "store" / "a.mp4", "video"), (place / "store" / "notes.txt", "")):
+        path.write_text(words)
+    (place / "clips" / "linked.mp4").symlink_to(place / "store" / "a.mp4")
+    result = watching(monkeypatch, nothing, (place / "store" / "a.mp4").unlink, nothing, nothing)
+    assert "0 new, 0 changed, 0 unchanged, 1 unreadable, 1 removed" in result.stderr
+    assert "2 unreadable, 1 removed; 2 clips in the gallery" in result.stdout
+    assert f"gone from disk (removed): {place / 'store' / 'a.mp4'}" in result.stdout
 
 
 def watching(monkeypatch, *steps):
@@ -239,7 +289,8 @@ def test_what_cannot_be_watched_is_told(place):  # noqa: F811
 
 def test_index_counts_what_clips_lack_and_info_names_it(place):  # noqa: F811
     lines = run("index", "clips", "--model", "model", "--output", "gallery").stdout.splitlines()
-    assert lines[-1] == "in the gallery, 1 without video, 2 without subtitle; `search info --missing NAME` names them"
+    names_them = "`python -m search info gallery --missing subtitle` names them"
+    assert lines[-1] == f"in the gallery, 1 without video, 2 without subtitle; {names_them}"
     cat, dog = (str(place / "clips" / name) for name in ("cat.mp4", "[red]/dog [bold]1.mp4"))
     assert run("info", "gallery", "--missing", "video").stdout.splitlines() == [cat]
     assert sorted(run("info", "gallery", "--missing", "subtitle").stdout.splitlines()) == sorted([cat, dog])
