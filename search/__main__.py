@@ -613,9 +613,9 @@ def serve(
         if is_folder:
             source = Folder(Path(gallery), model, fingerprint)
         else:
-            from .service.engine import Engine
+            from .service.engine import EngineSource
 
-            source = Engine(opened, model, fingerprint)
+            source = EngineSource(opened, model, fingerprint)
         archive = Archive(source, network, processor)
         if allow_uploads:
             from .service.uploads import Uploads

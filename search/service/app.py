@@ -6,8 +6,9 @@ import hashlib
 import logging
 import os
 import re
+import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -20,15 +21,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from commands.errors import describe, plain
-from search.engine.errors import EngineError, UnsupportedError
+from search.engine.errors import UnsupportedError
 from search.indexing import EXTENSIONS
 
 from .archive import Archive, Asked
 from .guard import COOKIE, Guard, Token
 from .media import NoMediaError, RangeError, is_known, media_response, open_media
 from .models import LONGEST_NAME, About, Answer, LikeRequest, Problem, SearchRequest, Upload
+from .pool import Pool
 from .uploads import NoRoomError, RefusedError, TooManyError, Uploads
-from .views import UnknownClipError
+from .views import AwayError, UnknownClipError
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ PAGE = Path(__file__).with_name("page.html")
 
 _SEARCHES = min(4, os.cpu_count() or 1)  # at once: each takes all cores that torch may use
 _READERS = 8
+_ASKING = 4  # at once: which file a clip is of
+_END_SECONDS = 3.0  # to wait for a search, which may wait for an engine
 _BUFFER = 2**20
 _RETRY = {"retry-after": "5"}
 _FAULT = "A fault of the service; its log says more."
@@ -110,10 +114,11 @@ def build_app(
     """
     page = PAGE.read_text(encoding="utf-8")
     policy, version = _content_policy(page), hashlib.sha256(page.encode()).hexdigest()
-    model_thread = ThreadPoolExecutor(1, "model")
-    searches, readers = ThreadPoolExecutor(_SEARCHES, "search"), ThreadPoolExecutor(_READERS, "read")
+    model_thread, readers = ThreadPoolExecutor(1, "model"), ThreadPoolExecutor(_READERS, "read")
+    # Of what may wait for an engine none waits for another, and nothing else does.
+    searches, summaries, paths = Pool(_SEARCHES, "search"), Pool(_ASKING, "about"), Pool(_ASKING, "path")
 
-    async def in_thread(pool: ThreadPoolExecutor, function: Callable[..., Result], *arguments: Any) -> Result:
+    async def in_thread(pool: Executor, function: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(pool, partial(function, *arguments))
 
     @asynccontextmanager
@@ -125,8 +130,11 @@ def build_app(
         finally:
             if uploads is not None:
                 uploads.stop()
-            for pool in (model_thread, searches, readers):
+            end = time.monotonic() + _END_SECONDS
+            for pool in (model_thread, readers):
                 pool.shutdown(wait=True, cancel_futures=True)
+            for pool in (searches, summaries, paths):
+                pool.end(end - time.monotonic())
 
     api = FastAPI(
         title="SCALAR search",
@@ -173,9 +181,9 @@ def build_app(
     async def too_many(_: Request, error: TooManyError) -> Response:
         return _problem(429, str(error), _RETRY)
 
-    @api.exception_handler(EngineError)
-    async def away(_: Request, error: EngineError) -> Response:
-        return _problem(503, describe(error), _RETRY)
+    @api.exception_handler(AwayError)
+    async def away(_: Request, error: AwayError) -> Response:
+        return _problem(503, str(error), {"retry-after": str(error.seconds)})
 
     @api.exception_handler(RangeError)
     async def outside(_: Request, error: RangeError) -> Response:
@@ -213,7 +221,7 @@ def build_app(
     async def about() -> About:
         """What is served."""
         most = 0 if uploads is None else uploads.most_bytes
-        return await in_thread(searches, archive.about, most, sorted(EXTENSIONS) if uploads is not None else [])
+        return await in_thread(summaries, archive.about, most, sorted(EXTENSIONS) if uploads is not None else [])
 
     @api.post("/api/search")
     async def search(request: SearchRequest) -> Answer:
@@ -243,7 +251,7 @@ def build_app(
     )
     async def media(key: str, request: Request) -> Response:
         """Play the file of a clip; of a window too it is the whole file."""
-        path = await in_thread(readers, archive.source.path_of, key)
+        path = await in_thread(paths, archive.source.path_of, key)
         opened = await in_thread(readers, open_media, path)
         return media_response(opened, request.headers, readers, is_head=request.method == "HEAD")
 

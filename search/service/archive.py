@@ -77,7 +77,7 @@ class Archive:
     def _answer(self, view: View, asked: Asked, **query: Any) -> Answer:
         begun, gallery = time.monotonic(), view.gallery
         temperature = gallery.query_temperature if asked.temperature is None else asked.temperature
-        found = gallery.search(
+        hits = view.search(
             k=asked.k,
             query_temperature=temperature,
             method=self.method,
@@ -86,15 +86,15 @@ class Archive:
             per_file=asked.per_file,
             **(query | self._asking.learned),
         )
-        hits = found if isinstance(found, Hits) else found[0]
         return Answer(
             hits=view.found(hits, asked.per_file),
             temperature="inf" if temperature == float("inf") else temperature,
             num_clips=hits.num_clips,
-            num_allowed=hits.num_allowed,
+            num_allowed=min(hits.num_allowed, hits.num_clips),  # clips may be pushed while they are counted
             num_scored=hits.num_scored,
+            estimated=view.is_estimate(hits.num_clips),
             exact=hits.certainty is Certainty.EXACT,
-            certainty=hits.certainty.value,
+            certainty=hits.certainty,
             unknown=hits.unknown,
             num_files=view.num_files(asked.per_file),
             seconds=time.monotonic() - begun,
@@ -130,12 +130,13 @@ class Archive:
 
     def about(self, most_bytes: int, extensions: Sequence[str]) -> About:
         """What is served; `extensions` of files that may be added, none if no file may."""
-        gallery, num_clips, share = self.source.summary()
-        temperature = gallery.query_temperature
+        gallery, num_clips, share, is_estimate = self.source.summary()
+        temperature, problem = gallery.query_temperature, self.source.problem
         return About(
             name=self.source.name,
             num_clips=num_clips,
             share=share,
+            estimated=is_estimate,
             model=gallery.model and plain(gallery.model, "utf-8"),
             method=self.method,
             has_temperature=METHODS[self.method].weights == "query",
@@ -145,7 +146,7 @@ class Archive:
             uploads=bool(extensions),
             most_bytes=most_bytes,
             extensions=sorted(extensions),
-            problem=self.source.problem and plain(self.source.problem, "utf-8"),
+            problem=problem and plain(problem, "utf-8"),
         )
 
 

@@ -1,33 +1,79 @@
 """A gallery in a vector engine as the service sees it: asked for a few clips at a time, and away now and then."""
 
 import logging
+import math
 import os
 import time
-from contextlib import suppress
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from threading import Lock
+from typing import Any
+
+import numpy as np
 
 from commands.errors import describe
-from gallery.columns import from_utf8
 from gallery.filters import Filter
 from gallery.hits import Hits
 from modeling_scalar.configuration_scalar import MODALITIES
 from search.engine.asking import EngineGallery
-from search.engine.collection import Point, condition_of
+from search.engine.collection import About, condition_of
 from search.engine.errors import EngineError
 
 from .models import FILTERS
-from .views import Known, Source, Summary, UnknownClipError, View
+from .views import AwayError, Known, Source, Summary, UnknownClipError, View
 
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 2.0  # after which an engine that did not answer is asked again
+_LOOK_SECONDS = 1.0  # after which it is asked again what it holds
 _COUNT_SECONDS = 5.0  # after which clips are counted again
+_PATH_SECONDS = 5.0  # for which the file of a clip is remembered: a player asks for it in many parts
+_PATHS = 1024  # that are remembered
+_MOST = 4096  # entries of a list, after which a search gives up: somebody waits for it
+
+# What the engine says may hold more than others should know; the log has it.
+_AWAY = "The vector engine that holds the gallery does not answer as it should; the log of the service says more."
+_OTHERWISE = (
+    "The collection in the vector engine is gone, damaged, or made by another model; the log of the service says more."
+)
+_UNKNOWN = "There is no such clip in the gallery; it may have changed. Search again."
 
 
 class EngineView(View):
-    """What an engine holds now."""
+    """
+    What an engine holds now.
+
+    Args:
+        gallery ([`~search.engine.asking.EngineGallery`]): as it was opened.
+        noting (`Callable`): makes the context that it is asked in, which notes what it fails at.
+    """
 
     gallery: EngineGallery
+
+    def __init__(self, gallery: EngineGallery, noting: Callable[[], Any]):
+        super().__init__(gallery)
+        self._noting = noting
+
+    def search(self, **asked: Any) -> Hits:
+        """
+        Search the gallery.
+
+        Raises:
+            AwayError: the engine does not answer, or what it holds is damaged.
+            UnknownClipError: the clip that others shall be like is gone.
+        """
+        try:
+            with self._noting():
+                return super().search(most=_MOST, **asked)
+        except KeyError as error:
+            if error.args != (asked.get("like"),):
+                raise
+            raise UnknownClipError(_UNKNOWN) from error
+
+    def is_estimate(self, count: int) -> bool:
+        """Whether an engine counts so many clips by and large only."""
+        return self.gallery.collection.is_estimate(count)
 
     def num_files(self, per_file: bool) -> None:
         """Not known: an engine would have to go through all clips."""
@@ -37,7 +83,7 @@ class EngineView(View):
         return [Known(str(hit.key), os.path.isfile(hits.place_of(hit).path)) for hit in hits]
 
 
-class Engine(Source):
+class EngineSource(Source):
     """
     A collection of a vector engine.
 
@@ -59,82 +105,120 @@ class Engine(Source):
     def __init__(self, gallery: EngineGallery, model: str, fingerprint: str):
         super().__init__(gallery.collection.name, model, fingerprint)
         self._collection, self._address = gallery.collection, str(gallery.path)
-        self._retry, self._trying, self._opening = 0.0, Lock(), Lock()
+        self._looking, self._counting, self._remembering = Lock(), Lock(), Lock()
+        self._paths: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        self._retry = 0.0
         self._about = self._collection.about()
-        self._view = self._open()
+        self._view, self._looked = self._open(self._about), time.monotonic()
         self._summary, self._counted = self._count(), time.monotonic()
 
     def check_method(self, method: str) -> None:
         """Raise a ValueError unless the engine has bounds of a score."""
         EngineGallery.check_method(method)
 
-    def _open(self) -> EngineView:
-        gallery = EngineGallery(self._collection, self._address)
+    def _open(self, about: About) -> EngineView:
+        gallery = EngineGallery(self._collection, self._address, about)
         gallery.check_model(self._model, self._fingerprint)
-        return EngineView(gallery)
+        return EngineView(gallery, self._noting)
+
+    def _away(self) -> AwayError:
+        return AwayError(self.problem or _AWAY, max(1, math.ceil(self._retry - time.monotonic())))
+
+    @contextmanager
+    def _noting(self, *also: type[Exception]) -> Iterator[None]:
+        """Ask the engine; that it fails, or one of these errors, is the problem until it answers again."""
+        try:
+            yield
+        except (EngineError, *also) as error:
+            self._retry = time.monotonic() + _RETRY_SECONDS
+            self.problem = _AWAY if type(error) is EngineError else _OTHERWISE
+            logger.warning("%s", describe(error))
+            raise self._away() from error
 
     def _look(self) -> EngineView:
-        """What is there now."""
-        try:
+        is_back = self.problem is not None
+        with self._noting(OSError, ValueError):
             about = self._collection.about(is_new=True)
-            with self._opening:
-                if about != self._about or self.problem is not None:
-                    self._view, self._about = self._open(), about
-        except (OSError, ValueError) as error:
-            self.problem, self._retry = describe(error), time.monotonic() + _RETRY_SECONDS
-            logger.warning("%s", self.problem)
-            raise EngineError(self.problem) from error
-        self.problem = None
+            if about != self._about or is_back:
+                view = self._open(about)
+                if is_back:  # an engine may tell what it holds, and yet find nothing
+                    self._collection.nearest(np.zeros(about.dim + 1, np.float32), 1, None)
+                self._view, self._about = view, about
+        self._looked = time.monotonic()
+        if is_back:
+            self.problem = None
         return self._view
 
     def view(self) -> EngineView:
         """
-        What is there now.
+        What is there now, or was a moment ago.
 
         Raises:
-            EngineError: the engine does not answer, or holds what another model made.
+            AwayError: the engine does not answer, or holds what another model made.
         """
-        problem = self.problem
-        if problem is None:
-            return self._look()
-        # One request at a time finds out whether it answers again; the others do not wait for that.
-        if time.monotonic() < self._retry or not self._trying.acquire(blocking=False):
-            raise EngineError(problem)
+
+        def is_fresh() -> bool:
+            return self.problem is None and time.monotonic() < self._looked + _LOOK_SECONDS
+
+        if is_fresh():
+            return self._view
+        # One request at a time looks. What did not answer before may take long: the others do not wait for that.
+        if not self._looking.acquire(blocking=self.problem is None):
+            raise self._away()
         try:
+            if is_fresh():
+                return self._view
+            if self.problem is not None and time.monotonic() < self._retry:
+                raise self._away()
             return self._look()
         finally:
-            self._trying.release()
+            self._looking.release()
 
     def _count(self) -> Summary:
-        having = (condition_of(Filter(has=name), MODALITIES) for name in MODALITIES)
+        view, having = self._view, (condition_of(Filter(has=name), MODALITIES) for name in MODALITIES)
         num_clips, *counts = map(self._collection.count, (None, *having))
         shares = (min(1.0, count / max(1, num_clips)) for count in counts)
-        return Summary(self._view.gallery, num_clips, dict(zip(MODALITIES, shares, strict=True)))
+        shares = dict(zip(MODALITIES, shares, strict=True))
+        return Summary(view.gallery, num_clips, shares, view.is_estimate(num_clips))
 
     def summary(self) -> Summary:
         """What is told of the gallery, as of the last few seconds, or of when the engine answered last."""
-        with suppress(EngineError):
-            view = self.view()
-            if view.gallery is not self._summary.gallery or time.monotonic() > self._counted + _COUNT_SECONDS:
-                self._summary, self._counted = self._count(), time.monotonic()
+        is_new = self._summary.gallery is self._view.gallery and time.monotonic() < self._counted + _COUNT_SECONDS
+        if not (is_new and self.problem is None) and self._counting.acquire(blocking=False):
+            try:
+                with suppress(AwayError):
+                    self.view()
+                    with self._noting():
+                        self._summary, self._counted = self._count(), time.monotonic()
+            finally:
+                self._counting.release()
         return self._summary
 
-    def _point_of(self, key: str) -> tuple[EngineView, Point]:
-        view = self.view()
-        point = view.gallery.point_of(key)
-        if point is None:
-            raise UnknownClipError("There is no such clip in the gallery; it may have changed. Search again.")
-        return view, point
-
     def clip_of(self, key: str) -> tuple[EngineView, str]:
-        """What is there now, and the clip of a key."""
-        view, point = self._point_of(key)
-        return view, point.number
+        """What is there now, and the clip of a key, of which the search finds out whether it is there."""
+        if not EngineGallery.is_key(key):
+            raise UnknownClipError(_UNKNOWN)
+        return self.view(), key
 
     def path_of(self, key: str) -> str:
         """The file of a clip; an [`UnknownClipError`] if no clip has this key."""
-        _, point = self._point_of(key)
-        return from_utf8(point.payload["path"])
+        with self._remembering:
+            known, path = self._paths.get(key, (-math.inf, None))
+        # As long as the engine is away, what plays goes on playing.
+        if path is not None and (time.monotonic() < known + _PATH_SECONDS or self.problem is not None):
+            return path
+        view = self.view()
+        with self._noting():
+            path = view.gallery.path_of(key)
+        with self._remembering:
+            self._paths.pop(key, None)
+            if path is not None:
+                self._paths[key] = time.monotonic(), path
+            while len(self._paths) > _PATHS:
+                self._paths.popitem(last=False)
+        if path is None:
+            raise UnknownClipError(_UNKNOWN)
+        return path
 
 
-__all__ = ["Engine", "EngineView"]
+__all__ = ["EngineSource", "EngineView"]

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from gallery.filters import Filter
+from gallery.hits import Certainty
 
 Modality = Literal["video", "audio", "subtitle"]
 Kind = Literal["video", "audio", "image"]
@@ -126,8 +127,9 @@ class Answer(BaseModel):
     num_clips: int = Field(description="In the gallery.")
     num_allowed: int = Field(description="Of these, the clips that could be hits: all, or what fulfils the filter.")
     num_scored: int = Field(description="Clips that were scored in full; `certainty` tells what is known of others.")
+    estimated: bool = Field(description="Whether the first two are estimates, as a vector engine makes of many clips.")
     exact: bool = Field(description="Whether no clip that could be a hit is better than those told.")
-    certainty: Literal["exact", "exact up to the index", "stopped early"] = Field(
+    certainty: Certainty = Field(
         description="Of a vector engine, its index may have missed clips, or there may be better ones that were not "
         "scored."
     )
@@ -145,6 +147,7 @@ class About(BaseModel):
     name: str
     num_clips: int
     share: dict[Modality, float] = Field(description="Of the clips that have the modality.")
+    estimated: bool = Field(description="Whether these are estimates, as a vector engine makes of many clips.")
     model: str | None
     method: str = Field(description="The score.")
     has_temperature: bool = Field(description="Whether the score weighs modalities by the query.")

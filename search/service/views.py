@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from commands.errors import plain
 from gallery.gallery import Gallery
@@ -17,6 +17,14 @@ class UnknownClipError(ValueError):
     """No clip of the gallery has this key."""
 
 
+class AwayError(OSError):
+    """The gallery cannot be asked now: a sentence that everybody may read, and after how many seconds to ask again."""
+
+    def __init__(self, sentence: str, seconds: int):
+        super().__init__(sentence)
+        self.seconds = seconds
+
+
 class Known(NamedTuple):
     """What is known of a hit beside what it tells: its key, whether its file may be played, what could not be read,
     and how many windows of its file there are, if that is asked."""
@@ -28,11 +36,13 @@ class Known(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What is told of a gallery as a whole: also how many clips it has, and of each modality the share that has it."""
+    """What is told of a gallery as a whole: also how many clips it has, of each modality the share that has it, and
+    whether these numbers are estimates."""
 
     gallery: Gallery
     num_clips: int
     share: dict[Modality, float]
+    is_estimate: bool = False
 
 
 class View(ABC):
@@ -45,6 +55,15 @@ class View(ABC):
 
     def __init__(self, gallery: Gallery):
         self.gallery = gallery
+
+    def search(self, **asked: Any) -> Hits:
+        """The hits of one query: [`~gallery.gallery.Gallery.search`]."""
+        found = self.gallery.search(**asked)
+        return found if isinstance(found, Hits) else found[0]
+
+    def is_estimate(self, count: int) -> bool:
+        """Whether a number of clips is an estimate."""
+        return False
 
     @abstractmethod
     def num_files(self, per_file: bool) -> int | None:
@@ -123,4 +142,4 @@ class Source(ABC):
         """The file of a clip; an [`UnknownClipError`] if no clip has this key."""
 
 
-__all__ = ["Known", "Source", "Summary", "UnknownClipError", "View"]
+__all__ = ["AwayError", "Known", "Source", "Summary", "UnknownClipError", "View"]

@@ -1,5 +1,6 @@
 """The page of the search service, in a browser."""
 
+import base64
 import re
 import time
 from contextlib import closing, contextmanager
@@ -15,7 +16,7 @@ from search.engine.asking import EngineGallery
 from search.engine.collection import Collection
 from search.engine.push import push
 from search.service.app import PAGE
-from search.service.engine import _RETRY_SECONDS, Engine
+from search.service.engine import _RETRY_SECONDS, EngineSource
 from tests.media_corpus import media, tone, wav
 from tests.search.engines import EdgeServer
 from tests.search.serving import PRESENCE, SECRET, make_app, serving, write_gallery
@@ -296,6 +297,37 @@ def test_a_file_that_is_gone_is_told_from_one_that_cannot_be_played(open_page, t
 
 
 @pytest.mark.slow
+def test_why_a_file_cannot_be_had_now_is_told_and_it_can_be_tried_again(open_page, tmp_path, talk):
+    picture = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7")
+    with served(tmp_path, {"talk.webm": talk, "dot.gif": picture}, secret=SECRET) as (address, app):
+        page = open_page(address)
+        refused = {"status": 503, "json": {"error": "The engine is away."}}
+        page.route("**/media*", lambda route: route.fulfill(**refused))
+        page.get_by_label("Token of this service").fill(SECRET)
+        page.keyboard.press("Enter")
+        ask(page, "a dog")
+        cards = [page.locator(".hit", has_text=name) for name in ("talk.webm", "dot.gif")]
+        for card in cards:
+            card.get_by_text("The engine is away.").wait_for()
+        refused["status"], refused["json"] = 429, {}
+        for card in cards:
+            card.get_by_role("button", name="Try again").click()
+            card.get_by_text("The service answered 429.").wait_for()
+        page.unroute("**/media*")
+        for card in cards:
+            card.get_by_role("button", name="Try again").click()
+        wait(
+            page,
+            "document.querySelector('video')?.readyState >= 1 && document.querySelector('img')?.naturalWidth == 1",
+        )
+        assert not page.locator("#login").is_visible()
+        refused["status"] = 401
+        page.route("**/media*", lambda route: route.fulfill(**refused))
+        page.evaluate("document.querySelector('img').src += '?again'")
+        page.get_by_label("Token of this service").wait_for()
+
+
+@pytest.mark.slow
 def test_a_slow_answer_is_announced(open_page, tmp_path):
     with served(tmp_path) as (address, _):
         page = open_page(address)
@@ -393,7 +425,7 @@ def test_a_vector_engine_is_searched_on_the_same_page(open_page, tmp_path, talk)
         address = f"qdrant+{server.url}/clips"
         with closing(Collection.at(parse_address(address), is_patient=False)) as collection:
             push(Gallery.open(tmp_path / "gallery"), collection)
-            app = make_app(tmp_path, source=Engine(EngineGallery(collection, address), "words", "f" * 64))
+            app = make_app(tmp_path, source=EngineSource(EngineGallery(collection, address), "words", "f" * 64))
             with serving(app) as address:
                 page = open_page(address, viewport={"width": 1000, "height": 1400})
                 ask(page, "a dog")
@@ -415,18 +447,26 @@ def test_a_vector_engine_is_searched_on_the_same_page(open_page, tmp_path, talk)
                 wait(page, "document.querySelectorAll('.hit').length == 5")
                 server.go_away()
                 page.get_by_label("Hits").select_option("5")
-                page.get_by_text("The engine does not answer").wait_for()
+                page.get_by_text("The vector engine that holds the gallery does not answer").wait_for()
                 server.come_back()
                 time.sleep(_RETRY_SECONDS)
                 page.get_by_label("Hits").select_option("20")
                 wait(page, "!busy && document.getElementById('note').hidden")
                 page.route("**/api/search", lambda route: route.fulfill(status=200, json=uncertain(route)))
                 page.get_by_role("button", name="Back to the words").click()
-                page.get_by_text("Stopped early among 6 clips; 2 scored in full, there may be better ones.").wait_for()
+                page.get_by_text(
+                    "Stopped early among about 6 clips; 2 scored in full, there may be better ones."
+                ).wait_for()
+                assert "6 of about 6 clips." in page.locator("#status").inner_text()
     finally:
         server.close()
 
 
 def uncertain(route):
     """The answer that is given, and what it would say if the engine had been asked for too much."""
-    return route.fetch().json() | {"certainty": "stopped early", "exact": False, "num_scored": 2}
+    return route.fetch().json() | {
+        "certainty": "stopped early",
+        "exact": False,
+        "estimated": True,
+        "num_scored": 2,
+    }

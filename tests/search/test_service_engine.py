@@ -1,10 +1,15 @@
 """The search service over a gallery in a vector engine, beside the same gallery in its folder."""
 
 import logging
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
+from threading import Event
+from types import SimpleNamespace
 
+import httpx
 import pytest
 import torch
 from starlette.testclient import TestClient
@@ -18,11 +23,24 @@ from search.engine import collection as collection_module
 from search.engine.address import parse_address
 from search.engine.asking import EngineGallery
 from search.engine.collection import Collection, point_id
+from search.engine.errors import DamagedError, EngineError
 from search.engine.push import push
+from search.service import app as app_module
 from search.service import engine as engine_module
-from search.service.engine import Engine
+from search.service import server as server_module
+from search.service.app import _SEARCHES
+from search.service.engine import EngineSource
 from tests.search.engines import EdgeServer
-from tests.search.serving import PRESENCE, SECRET, WordModel, WordProcessor, make_app, vectors_of, write_gallery
+from tests.search.serving import (
+    PRESENCE,
+    SECRET,
+    WordModel,
+    WordProcessor,
+    make_app,
+    serving,
+    vectors_of,
+    write_gallery,
+)
 
 ADDRESS = "http://127.0.0.1:8000"
 KEY = "a-secret-of-the-engine"
@@ -31,7 +49,7 @@ KEY = "a-secret-of-the-engine"
 def engine_at(address):
     """A source as the command opens it."""
     collection = Collection.at(parse_address(address), is_patient=False)
-    return Engine(EngineGallery(collection, address), "words", "f" * 64)
+    return EngineSource(EngineGallery(collection, address), "words", "f" * 64)
 
 
 def push_to(address, folder):
@@ -67,12 +85,35 @@ def both(tmp_path_factory):
 
 
 @pytest.fixture
-def server(tmp_path, monkeypatch):
-    monkeypatch.setenv("QDRANT_API_KEY", KEY)
+def at_once(monkeypatch):
+    """The engine is asked whenever somebody asks for something, and once."""
     monkeypatch.setattr(collection_module, "_PAUSES", (0,))
     monkeypatch.setattr(collection_module, "_PAUSES_OF_PAGE", ())
-    monkeypatch.setattr(engine_module, "_RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(engine_module, "_COUNT_SECONDS", 0.0)
+    for name in ("_RETRY", "_LOOK", "_COUNT", "_PATH"):
+        monkeypatch.setattr(engine_module, f"{name}_SECONDS", 0.0)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """The service over an engine that is asked over HTTP."""
+    place = tmp_path_factory.mktemp("running")
+    write_gallery(place)
+    server = EdgeServer(place / "engine")
+    with asking_both(place, f"qdrant+{server.url}/clips") as (folder, engine):
+        engine.folder, engine.server, engine.gallery = folder, server, Gallery.open(place / "gallery")
+        yield engine
+    server.close()
+
+
+@pytest.fixture
+def engine(running, at_once):
+    running.source._paths.clear()
+    return running
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch, at_once):
+    monkeypatch.setenv("QDRANT_API_KEY", KEY)
     server = EdgeServer(tmp_path / "engine", key=KEY)
     yield server
     server.close()
@@ -166,7 +207,7 @@ def test_what_an_engine_cannot_be_asked_is_told_in_a_sentence(both):
         assert about[name] == known[name]
     assert (about["name"], about["num_clips"]) == ("clips", 5)
     schema = engine.get("/api/openapi.json").json()["components"]["schemas"]
-    assert schema["Answer"]["properties"]["certainty"]["enum"] == ["exact", "exact up to the index", "stopped early"]
+    assert schema["Certainty"]["enum"] == ["exact", "exact up to the index", "stopped early"]
 
 
 def test_an_answer_says_how_certain_it_is(both, tmp_path, server, monkeypatch):
@@ -206,17 +247,19 @@ def test_an_engine_that_does_not_answer_is_told_and_answers_again(tmp_path, serv
         for call, options in (("search", {}), ("like", {"key": key})):
             response = engine.post(f"/api/{call}", json={"query": "a dog"} if call == "search" else options)
             assert response.status_code == 503 and int(response.headers["retry-after"]) > 0
-            assert "The engine does not answer" in response.json()["error"] and KEY not in response.text
+            assert response.json()["error"] == engine_module._AWAY and KEY not in response.text
         assert engine.get(f"/api/clips/{key}/media").status_code == 503
         told = engine.get("/api/gallery").json()
-        assert "does not answer" in told["problem"] and told | {"problem": None} == about
+        assert told["problem"] == engine_module._AWAY and told | {"problem": None} == about
         server.come_back()
         assert ask(engine)["hits"] == before["hits"] and engine.get("/api/gallery").json() == about
         server.fails += [500, 401]
-        assert "refuses access" in ask(engine, code=503)["error"]
-        assert ask(engine, code=503)["error"].startswith("The engine refuses a request")
+        assert [ask(engine, code=503)["error"] for _ in range(2)] == [engine_module._AWAY] * 2
         assert ask(engine)["hits"] == before["hits"]
-    assert KEY not in caplog.text and "does not answer" in caplog.text
+    # What the engine says is for whoever reads the log.
+    for words in ("Is the address right", "refuses access", "refuses a request", "Connection refused"):
+        assert words in caplog.text and words not in engine_module._AWAY
+    assert KEY not in caplog.text
 
 
 def test_only_one_request_finds_out_whether_the_engine_is_back(tmp_path, server, monkeypatch):
@@ -226,15 +269,190 @@ def test_only_one_request_finds_out_whether_the_engine_is_back(tmp_path, server,
         server.fails += [500]
         ask(engine, code=503)
         asked = len(server.asked)
+        assert engine.post("/api/search", json={"query": "a dog"}).headers["retry-after"] == "1000"
         assert [ask(engine, code=503)["error"] for _ in range(5)] and len(server.asked) == asked
         engine.source._retry = 0.0
-        with engine.source._trying:  # somebody does
+        with engine.source._looking:  # somebody does
             ask(engine, code=503)
         assert len(server.asked) == asked
         assert len(ask(engine)["hits"]) == 5 and engine.source.problem is None
 
 
-def test_what_is_pushed_meanwhile_is_found_and_another_model_is_refused(tmp_path, server):
+@contextmanager
+def hanging(collection, name="nearest"):
+    """A call to the engine that does not come back before it is told to, and then fails; `calls` are those made."""
+    gate, calls, late, call = Event(), [], [], getattr(collection, name)
+
+    def hang(*arguments, **options):
+        calls.append(arguments)
+        if not gate.wait(15):
+            late.append(True)
+        raise EngineError(f"The engine does not answer: {KEY}.")
+
+    setattr(collection, name, hang)
+    try:
+        yield SimpleNamespace(release=gate.set, calls=calls, is_released=gate.is_set)
+    finally:
+        gate.set()
+        setattr(collection, name, call)
+    assert not late, "somebody waited for it"
+
+
+def wait_until(is_true):
+    stop = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < stop
+        time.sleep(0.005)
+
+
+def test_searches_that_hang_stop_nothing_else(engine, monkeypatch, caplog):
+    with ThreadPoolExecutor(12) as clients:
+        source, hit = engine.source, ask(engine)["hits"][0]
+        with hanging(source._collection) as hung:
+            told = [clients.submit(ask, engine, code=503) for _ in range(12)]
+            wait_until(lambda: len(hung.calls) == _SEARCHES)
+            about = engine.get("/api/gallery").json()
+            assert (about["num_clips"], about["problem"]) == (5, None)
+            assert engine.get(hit["media"]).status_code == 200
+            assert not hung.is_released() and len(hung.calls) == _SEARCHES
+            monkeypatch.setattr(engine_module, "_RETRY_SECONDS", 1000.0)
+            hung.release()
+            assert [future.result()["error"] for future in told] == [engine_module._AWAY] * 12
+            assert len(hung.calls) <= 2 * _SEARCHES  # whoever had looked already; the others are refused at once
+            assert engine.get("/api/gallery").json() == about | {"problem": engine_module._AWAY}
+            made = len(hung.calls)
+            assert ask(engine, code=503)["error"] == engine_module._AWAY and len(hung.calls) == made
+            # What it holds it tells, but it finds nothing yet.
+            source._retry = 0.0
+            assert engine.get("/api/gallery").json()["problem"] == engine_module._AWAY
+            assert len(hung.calls) == made + 1
+        source._retry = 0.0
+        assert ask(engine)["hits"][0] == hit and source.problem is None
+    assert KEY in caplog.text  # of this test's own error: details are for the log
+
+
+def test_files_and_summaries_that_hang_stop_no_search(engine):
+    with ThreadPoolExecutor(12) as clients:
+        collection, hits = engine.source._collection, ask(engine)["hits"]
+        with hanging(collection, "path_of") as paths:
+            waiting = [clients.submit(engine.get, hit["media"]) for hit in [*hits, *hits]]
+            wait_until(lambda: paths.calls)
+            assert ask(engine)["hits"] == hits and engine.get("/api/gallery").json()["problem"] is None
+            with hanging(collection, "count") as counts:
+                first = clients.submit(engine.get, "/api/gallery")
+                wait_until(lambda: counts.calls)
+                # One counts, and the others are told what is known.
+                assert [engine.get("/api/gallery").json()["num_clips"] for _ in range(6)] == [5] * 6
+                assert not counts.is_released()
+                counts.release()
+                assert first.result().json()["problem"] == engine_module._AWAY
+            assert not paths.is_released()
+            paths.release()
+            assert {future.result().status_code for future in waiting} == {503}
+        assert ask(engine)["hits"] == hits
+
+
+def test_the_service_ends_while_a_search_hangs(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(server_module, "_END_SECONDS", 0)
+    monkeypatch.setattr(app_module, "_END_SECONDS", 0.05)
+    with hanging(engine.source._collection) as hung, ThreadPoolExecutor(1) as clients:
+        with serving(make_app(tmp_path, source=engine.source)) as address:
+            asked = clients.submit(httpx.post, f"{address}api/search", json={"query": "a dog"}, timeout=30)
+            wait_until(lambda: hung.calls)
+        assert not hung.is_released()  # and nobody waited for it
+        assert asked.exception() is not None or asked.result().status_code >= 500
+    wait_until(lambda: engine.source.problem)
+    ask(engine)
+
+
+def test_a_look_opens_what_it_has_read_and_one_request_at_a_time_looks(engine, monkeypatch):
+    collection, inside, most = engine.source._collection, [], []
+    known = collection.about()
+    other = replace(known, metadata=known.metadata | {"fingerprint": "e" * 64})
+
+    def looking(is_new=False):
+        inside.append(True)
+        most.append(len(inside))
+        time.sleep(0.01)
+        inside.pop()
+        return known
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(4) as pool:
+        patch.setattr(collection, "about", looking)
+        list(pool.map(lambda _: engine.source.view(), range(8)))
+    assert max(most) == 1 and len(most) == 8
+    # What another thread has read before is what the collection remembers.
+    with monkeypatch.context() as patch:
+        patch.setattr(collection, "about", lambda is_new=False: other if is_new else known)
+        assert ask(engine, code=503)["error"] == engine_module._OTHERWISE
+    assert len(ask(engine)["hits"]) == 5
+
+
+def test_a_clip_that_is_removed_meanwhile_is_not_there(engine, monkeypatch):
+    (first, second, *_), collection = ask(engine)["hits"], engine.source._collection
+    collection.remove([first["key"]])
+    assert "Search again" in ask(engine, code=404, call="like", key=first["key"])["error"]
+    assert engine.get(first["media"]).status_code == 404
+    assert engine.source.problem is None and len(ask(engine)["hits"]) == 4
+    push(engine.gallery, collection)
+    monkeypatch.setattr(collection, "nearest", lambda *_: {}["a fault"])
+    with pytest.raises(KeyError, match="a fault"):  # of ours is none of whoever asks
+        ask(engine, call="like", key=second["key"])
+
+
+def test_what_is_damaged_in_an_engine_is_a_problem_of_the_service(engine, monkeypatch, caplog):
+    key = ask(engine)["hits"][0]["key"]
+
+    def damaged(_):
+        raise DamagedError("the clip of a secret name")
+
+    for call, options in (("search", {}), ("like", {"key": key})):
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.source._collection, "fetch", damaged)
+            assert ask(engine, code=503, call=call, **options)["error"] == engine_module._OTHERWISE
+            assert engine.source.problem == engine_module._OTHERWISE and "secret name" in caplog.text
+        assert engine.get("/api/gallery").json()["problem"] is None  # it answers again
+        caplog.clear()
+
+
+def test_an_engine_is_asked_no_more_than_needed(engine, monkeypatch):
+    hit, server = ask(engine)["hits"][0], engine.server
+    for name in ("_LOOK_SECONDS", "_PATH_SECONDS", "_COUNT_SECONDS"):
+        monkeypatch.setattr(engine_module, name, 1000.0)
+    server.asked.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.source._collection, "fetch", lambda _: pytest.fail("with its vectors"))
+        for part in ("bytes=0-0", "bytes=1-1", "bytes=2-2"):
+            assert engine.get(hit["media"], headers={"range": part}).status_code == 206
+        engine.get("/api/gallery")
+    assert server.asked == [("POST", "points")]
+    ask(engine)
+    without_look = len(server.asked) - 1
+    monkeypatch.setattr(engine_module, "_LOOK_SECONDS", 0.0)
+    server.asked.clear()
+    ask(engine)
+    assert without_look < len(server.asked)
+    server.go_away()  # what plays goes on playing
+    monkeypatch.setattr(engine_module, "_PATH_SECONDS", 0.0)
+    ask(engine, code=503)
+    assert engine.get(hit["media"]).status_code == 200
+    server.come_back()
+    ask(engine)
+
+
+def test_estimates_are_told_as_such_and_no_filter_leaves_more_than_there_is(engine, monkeypatch):
+    for client in (engine.folder, engine):
+        assert not ask(client)["estimated"] and not client.get("/api/gallery").json()["estimated"]
+    monkeypatch.setattr(collection_module, "_COUNTED", 4)
+    collection, count = engine.source._collection, engine.source._collection.count
+    monkeypatch.setattr(collection, "count", lambda where: 7 if where else count(where))
+    answer = ask(engine, filter={"has": ["video"]})
+    assert answer["estimated"] and answer["num_allowed"] == answer["num_clips"] == 5
+    about = engine.get("/api/gallery").json()
+    assert about["estimated"] and max(about["share"].values()) == 1
+
+
+def test_what_is_pushed_meanwhile_is_found_and_another_model_is_refused(tmp_path, server, caplog):
     write_gallery(tmp_path)
     address = f"qdrant+{server.url}/clips"
     with asking_both(tmp_path, address) as (folder, engine):
@@ -253,11 +471,12 @@ def test_what_is_pushed_meanwhile_is_found_and_another_model_is_refused(tmp_path
             (tmp_path / folder).rename(tmp_path / f"{folder} before")
         engine_before = server.engine.shard
         server.engine.shard = None
-        assert "There is no collection" in ask(engine, code=503)["error"]
+        assert ask(engine, code=503)["error"] == engine_module._OTHERWISE
         write_gallery(tmp_path, fingerprint="e" * 64)
         push_to(address, tmp_path / "gallery")
         told = ask(engine, code=503)["error"]
-        assert "The gallery was made with" in told and "Embeddings of different models cannot be compared" in told
+        assert told == engine_module._OTHERWISE and "There is no collection" in caplog.text
+        assert "The gallery was made with" in caplog.text and "cannot be compared" in caplog.text
         assert engine.get("/api/gallery").json()["problem"] == told
         server.engine.shard.close()
         server.engine.shard = engine_before
