@@ -351,7 +351,7 @@ class Collection:
         """How many clips fulfil a condition; as the engine estimates it where [`is_estimate`] says so."""
         if not self.is_local:
             estimate = self._ask(self.client.count, count_filter=where, exact=False).count
-            if estimate > _COUNTED:
+            if self.is_estimate(estimate):
                 return estimate
         return self._ask(self.client.count, count_filter=where, exact=True).count
 
