@@ -130,8 +130,8 @@ class Archive:
 
     def about(self, most_bytes: int, extensions: Sequence[str]) -> About:
         """What is served; `extensions` of files that may be added, none if no file may."""
-        gallery, num_clips, share, is_estimate = self.source.summary()
-        temperature, problem = gallery.query_temperature, self.source.problem
+        gallery, num_clips, share, is_estimate, problem = self.source.summary()
+        temperature = gallery.query_temperature
         return About(
             name=self.source.name,
             num_clips=num_clips,

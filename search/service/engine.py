@@ -18,7 +18,7 @@ from gallery.hits import Hits
 from modeling_scalar.configuration_scalar import MODALITIES
 from search.engine.asking import EngineGallery
 from search.engine.collection import About, condition_of
-from search.engine.errors import EngineError
+from search.engine.errors import DamagedError, EngineError
 
 from .models import FILTERS
 from .views import AwayError, Known, Source, Summary, UnknownClipError, View
@@ -29,14 +29,14 @@ _RETRY_SECONDS = 2.0  # after which an engine that did not answer is asked again
 _LOOK_SECONDS = 1.0  # after which it is asked again what it holds
 _COUNT_SECONDS = 5.0  # after which clips are counted again
 _PATH_SECONDS = 5.0  # for which the file of a clip is remembered: a player asks for it in many parts
+_DAMAGE_SECONDS = 60.0  # for which it is told that a clip is damaged
 _PATHS = 1024  # that are remembered
 _MOST = 4096  # entries of a list, after which a search gives up: somebody waits for it
 
 # What the engine says may hold more than others should know; the log has it.
 _AWAY = "The vector engine that holds the gallery does not answer as it should; the log of the service says more."
-_OTHERWISE = (
-    "The collection in the vector engine is gone, damaged, or made by another model; the log of the service says more."
-)
+_OTHERWISE = "The collection in the vector engine is gone, or made by another model; the log of the service says more."
+_DAMAGED = "What the vector engine holds of a clip is damaged; the log of the service says more."
 _UNKNOWN = "There is no such clip in the gallery; it may have changed. Search again."
 
 
@@ -107,7 +107,7 @@ class EngineSource(Source):
         self._collection, self._address = gallery.collection, str(gallery.path)
         self._looking, self._counting, self._remembering = Lock(), Lock(), Lock()
         self._paths: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        self._retry = 0.0
+        self._retry, self._damaged = 0.0, -math.inf
         self._about = self._collection.about()
         self._view, self._looked = self._open(self._about), time.monotonic()
         self._summary, self._counted = self._count(), time.monotonic()
@@ -121,8 +121,8 @@ class EngineSource(Source):
         gallery.check_model(self._model, self._fingerprint)
         return EngineView(gallery, self._noting)
 
-    def _away(self) -> AwayError:
-        return AwayError(self.problem or _AWAY, max(1, math.ceil(self._retry - time.monotonic())))
+    def _away(self, problem: str | None) -> AwayError:
+        return AwayError(problem or _AWAY, max(1, math.ceil(self._retry - time.monotonic())))
 
     @contextmanager
     def _noting(self, *also: type[Exception]) -> Iterator[None]:
@@ -130,10 +130,13 @@ class EngineSource(Source):
         try:
             yield
         except (EngineError, *also) as error:
+            logger.warning("%s", describe(error))
+            if isinstance(error, DamagedError):  # other searches may find what is whole
+                self._damaged = time.monotonic()
+                raise self._away(_DAMAGED) from error
             self._retry = time.monotonic() + _RETRY_SECONDS
             self.problem = _AWAY if type(error) is EngineError else _OTHERWISE
-            logger.warning("%s", describe(error))
-            raise self._away() from error
+            raise self._away(self.problem) from error
 
     def _look(self) -> EngineView:
         is_back = self.problem is not None
@@ -164,12 +167,12 @@ class EngineSource(Source):
             return self._view
         # One request at a time looks. What did not answer before may take long: the others do not wait for that.
         if not self._looking.acquire(blocking=self.problem is None):
-            raise self._away()
+            raise self._away(self.problem)
         try:
             if is_fresh():
                 return self._view
             if self.problem is not None and time.monotonic() < self._retry:
-                raise self._away()
+                raise self._away(self.problem)
             return self._look()
         finally:
             self._looking.release()
@@ -192,7 +195,8 @@ class EngineSource(Source):
                         self._summary, self._counted = self._count(), time.monotonic()
             finally:
                 self._counting.release()
-        return self._summary
+        damage = _DAMAGED if time.monotonic() < self._damaged + _DAMAGE_SECONDS else None
+        return self._summary._replace(problem=self.problem or damage)
 
     def clip_of(self, key: str) -> tuple[EngineView, str]:
         """What is there now, and the clip of a key, of which the search finds out whether it is there."""

@@ -179,7 +179,7 @@ class Folder(Source):
         """What is told of the gallery."""
         gallery = self.view().gallery
         shares = gallery.modality_mask.double().mean(0).tolist() if len(gallery) else [0.0] * len(MODALITIES)
-        return Summary(gallery, len(gallery), dict(zip(MODALITIES, shares, strict=True)))
+        return Summary(gallery, len(gallery), dict(zip(MODALITIES, shares, strict=True)), problem=self.problem)
 
     def clip_of(self, key: str) -> tuple[FolderView, str]:
         """The last state, and the clip of a key in it or in one a little older."""

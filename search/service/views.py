@@ -36,13 +36,14 @@ class Known(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What is told of a gallery as a whole: also how many clips it has, of each modality the share that has it, and
-    whether these numbers are estimates."""
+    """What is told of a gallery as a whole: also how many clips it has, of each modality the share that has it,
+    whether these numbers are estimates, and why it is not as it should be, if it is not."""
 
     gallery: Gallery
     num_clips: int
     share: dict[Modality, float]
     is_estimate: bool = False
+    problem: str | None = None
 
 
 class View(ABC):
@@ -131,7 +132,7 @@ class Source(ABC):
 
     @abstractmethod
     def summary(self) -> Summary:
-        """What is told of the gallery, even while it cannot be asked; `problem` says why."""
+        """What is told of the gallery, even while it cannot be asked."""
 
     @abstractmethod
     def clip_of(self, key: str) -> tuple[View, str]:

@@ -108,6 +108,7 @@ def running(tmp_path_factory):
 @pytest.fixture
 def engine(running, at_once):
     running.source._paths.clear()
+    running.source._damaged = -float("inf")
     return running
 
 
@@ -400,19 +401,23 @@ def test_a_clip_that_is_removed_meanwhile_is_not_there(engine, monkeypatch):
         ask(engine, call="like", key=second["key"])
 
 
-def test_what_is_damaged_in_an_engine_is_a_problem_of_the_service(engine, monkeypatch, caplog):
-    key = ask(engine)["hits"][0]["key"]
+def test_what_is_damaged_in_an_engine_is_told_and_stops_no_other_search(engine, monkeypatch, caplog):
+    key, collection = ask(engine)["hits"][0]["key"], engine.source._collection
+    monkeypatch.setattr(engine_module, "_RETRY_SECONDS", 1000.0)
 
     def damaged(_):
         raise DamagedError("the clip of a secret name")
 
     for call, options in (("search", {}), ("like", {"key": key})):
         with monkeypatch.context() as patch:
-            patch.setattr(engine.source._collection, "fetch", damaged)
-            assert ask(engine, code=503, call=call, **options)["error"] == engine_module._OTHERWISE
-            assert engine.source.problem == engine_module._OTHERWISE and "secret name" in caplog.text
-        assert engine.get("/api/gallery").json()["problem"] is None  # it answers again
+            patch.setattr(collection, "fetch", damaged)
+            assert ask(engine, code=503, call=call, **options)["error"] == engine_module._DAMAGED
+        assert "secret name" in caplog.text
         caplog.clear()
+        assert len(ask(engine)["hits"]) == 5
+        assert engine.get("/api/gallery").json()["problem"] == engine_module._DAMAGED
+    monkeypatch.setattr(engine_module, "_DAMAGE_SECONDS", 0.0)
+    assert engine.get("/api/gallery").json()["problem"] is None
 
 
 def test_an_engine_is_asked_no_more_than_needed(engine, monkeypatch):
