@@ -251,8 +251,8 @@ def test_what_an_engine_cannot_be_asked_is_an_error(tmp_path, new_collection):
     with pytest.raises(ValueError, match="second stage"):
         asked.search(["a dog"], rerank=5)
     for one in (gallery, asked):
-        with pytest.raises(TypeError, match="tpyo"):
-            one.search(text, tpyo=1)
+        with pytest.raises(TypeError, match="typing"):
+            one.search(text, typing=1)
     assert (len(asked), asked.dim, asked.dtype) == (len(gallery), gallery.dim, gallery.dtype)
     for listing in (
         lambda: asked.clip_ids, lambda: asked.modality_mask, lambda: asked.queries, lambda: asked.files, asked.facts,
