@@ -2,7 +2,7 @@
 
 Our readers decode in another process; one line shows what that costs.
 
-    python benchmarks/decoding.py --threads 1
+    python -m benchmarks.decoding --threads 1
 
 The clip is made here (h264, about 2.5 Mb/s, a keyframe every 250 frames). Times are the fastest of `--repeats` runs,
 the readers taking turns; ratios are to `read_frames(seek="index")`. All readers are asked for the same frames and are

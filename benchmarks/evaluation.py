@@ -1,6 +1,6 @@
 """Speed of every score and of the whole evaluation, as ratios within one process.
 
-    python benchmarks/evaluation.py [--sizes 1000 5000] [--dim 512] [--threads 1] [--rounds 5]
+    python -m benchmarks.evaluation [--sizes 1000 5000] [--dim 512] [--threads 1] [--rounds 5]
 
 First, full score matrices at three modalities, queries by as many clips: the time of each score divided by that of one
 plain matrix product per modality, the limit. "alone" computes its own products; "shared" is what a score adds when

@@ -1,6 +1,6 @@
 """How long filters take over what is known of clips beside their vectors.
 
-    python benchmarks/filters.py [--clips 1000000]
+    python -m benchmarks.filters [--clips 1000000]
 
 Of made clips, as the files that they are and as windows; for each filter the first time, in which columns are read,
 and the best of three times after it.

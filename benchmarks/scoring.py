@@ -1,6 +1,6 @@
 """Speed of the closed form (SCALAR Eq. 4) as a ratio to three plain matrix products of the same size.
 
-    python benchmarks/scoring.py [--queries 1000] [--clips 10000] [--dim 512] [--threads 1]
+    python -m benchmarks.scoring [--queries 1000] [--clips 10000] [--dim 512] [--threads 1]
 
 Every method runs in turn within each round of one process; a ratio is the median over rounds of its CPU time divided
 by that of the three products in the same round.

@@ -1,7 +1,7 @@
 """Cost of training, as ratios: the objective, the closed form, cached features and frozen towers.
 
-    python benchmarks/training.py [--rounds 5] [--threads 1]
-    python benchmarks/training.py --gpu [--precision bf16]
+    python -m benchmarks.training [--rounds 5] [--threads 1]
+    python -m benchmarks.training --gpu [--precision bf16]
 
 Every method runs in turn within each round of one process; a ratio is the median over rounds of its CPU time divided
 by that of its reference in the same round. Memory is what the forward pass keeps for the backward pass, weights and

@@ -247,9 +247,12 @@ def _how_found(results: Sequence[Hits]) -> list[str]:
     allowed, scored = widest.num_allowed, widest.num_scored
     of_all = "" if allowed == widest.num_clips else f" of {widest.num_clips:,}"
     among = f"{about}{allowed:,}{of_all} clips"
+    others = f"{scored:,} scored in full, {_OTHERS[certainty]}"
     if certainty is Certainty.EXACT and scored >= allowed:
-        return [*told, f"Exact among {among}: all were scored in full."]
-    return [*told, f"{certainty.capitalize()} among {among}: {scored:,} scored in full, {_OTHERS[certainty]}."]
+        others = "all were scored in full"
+    how = f"{certainty} among {among}: {others}."
+    is_reordered = any(hit.match is not None for hits in results for hit in hits)
+    return [*told, f"First stage: {how}" if is_reordered else how.capitalize()]
 
 
 def _worst(results: Sequence[Hits]) -> Certainty:

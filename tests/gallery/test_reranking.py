@@ -11,6 +11,7 @@ from eval.embedding.embed_dataset import embed_dataset
 from eval.protocol.matching import match_logits
 from eval.protocol.second_stage import first_candidates, fused_values, two_stage_scores
 from gallery.gallery import Gallery, GalleryWriter
+from gallery.hits import remarks_of
 from gallery.matching import clip_views
 from gallery.media import clip_sha256, clip_stat
 from gallery.querying import QueryModel
@@ -163,6 +164,7 @@ def test_a_clip_that_cannot_be_read_keeps_its_place_and_is_named(place):
     assert len(read) == 3 and [hit.match for hit in read] == sorted((hit.match for hit in read), reverse=True)
     order, told = hits.notes
     assert order == "The first 7 hits were put in order by the cross-encoder."
+    assert remarks_of([hits])[-1].startswith("First stage: exact among ")
     assert re.match(r"Of these, 4 keep their places: .*; and 1 more\.", told)
     assert told in hits.remarks() and told in str(hits)
     reasons = {
