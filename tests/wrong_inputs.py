@@ -236,8 +236,6 @@ _USAGE = [
     ("an unknown option", "-m search info gallery --verbose", "No such option: --verbose"),
     ("an argument too many", "-m search info gallery another", "unexpected extra argument"),
     ("no gallery", "-m search info", "Missing argument 'gallery'"),
-    ("no query", "-m search query gallery", "Missing argument 'texts'"),
-    ("no model", "-m search index clips --output out", "Missing option '--model'"),
     ("no output", "-m search index clips --model model", "Missing option '--output'"),
     ("k of 0", f"{_QUERY} --k 0", "should be greater than or equal to 1"),
     ("k below 0", f"{_QUERY} --k -1", "should be greater than or equal to 1"),
@@ -298,6 +296,7 @@ _WORDS = {
 }
 
 _QUERIES = [
+    ("no query", "-m search query gallery", "There is no query. Type what you are looking for"),
     ("a query that is not UTF-8", "-m search query gallery {surrogates} --model model", "is not UTF-8"),
     ("an empty query", "-m search query gallery '' --model model", "empty"),
     ("a query of spaces", "-m search query gallery '  \t ' --model model", "empty"),
