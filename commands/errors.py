@@ -69,11 +69,16 @@ def show(*lines: str) -> None:
         say(line, sys.stdout)
 
 
+def _is_in_group() -> bool:
+    """Whether this is one of several processes of a command that talk to each other."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def _leave_group() -> None:
     """End what processes of one command talk by: its threads, ended with the interpreter, may abort the process."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
+    if _is_in_group():
+        sys.modules["torch"].distributed.destroy_process_group()
 
 
 @contextmanager
@@ -85,8 +90,23 @@ def user_errors() -> Iterator[None]:
     With `SCALAR_TRACEBACK=1` in the environment, tracebacks of expected errors are printed too.
     """
     try:
-        yield
+        with _telling():
+            yield
         _leave_group()
+    except SystemExit as ended:
+        if _is_in_group() and isinstance(ended.code, int):
+            # A thread may still wait for another process, and would abort this one when the interpreter ends.
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(ended.code)
+        raise
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    try:
+        yield
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         with suppress(OSError, ValueError):  # the interpreter flushes it once more when it ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
