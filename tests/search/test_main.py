@@ -119,7 +119,7 @@ def test_what_a_gallery_cannot_be_is_told_before_the_model_is_loaded(place, monk
     )
     assert "something else than a gallery" in run("index", "clips", *options, "clips", code=1).stderr
     for arguments in (
-        ("index", "clips", *options, "qdrant+file:///tmp/x"),
+        ("index", "clips", *options, "qdrant+file:///collections/x"),
         ("info", "qdrant+http://localhost/x"),
         ("verify", "qdrant+http://localhost/x"),
     ):
