@@ -23,7 +23,7 @@ from torch.nn.functional import normalize
 
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.first_stage import RATES, evaluate_embeddings
-from modeling_scalar.aggregation_scalar import METHODS, make_pairs, query_weights, retrieval_scores
+from modeling_scalar.scores_scalar import METHODS, make_pairs, query_weights, retrieval_scores
 
 _PART = 250  # clips that the ways of public code are timed on
 

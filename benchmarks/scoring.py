@@ -13,7 +13,7 @@ import time
 import torch
 from torch.nn.functional import normalize
 
-from modeling_scalar.aggregation_scalar import query_weights, retrieval_scores
+from modeling_scalar.scores_scalar import query_weights, retrieval_scores
 
 ROUNDS = 7
 

@@ -31,7 +31,7 @@ from benchmarks.scoring import materialised, stacked_volume
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.ranking import rank
 from gallery.storage import MANIFEST
-from modeling_scalar.aggregation_scalar import retrieval_scores
+from modeling_scalar.scores_scalar import retrieval_scores
 
 try:
     import faiss

@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel
 
 from modeling_scalar import ScalarConfig, ScalarModel
-from modeling_scalar.aggregation_scalar import query_weights, retrieval_scores
+from modeling_scalar.scores_scalar import query_weights, retrieval_scores
 from trainer.building import build_new
 from trainer.lora import RECIPES, apply_adapters
 from trainer.losses import scalar_components

@@ -25,11 +25,11 @@ from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery, sc
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place, place_of_clip
 from modeling_scalar import Limits, ScalarConfig
-from modeling_scalar.checking_scalar import read_object
+from modeling_scalar.checking import read_object
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.decoding_scalar import read_subtitle
-from modeling_scalar.loading_scalar import model_fingerprint
+from modeling_scalar.loading import model_fingerprint
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import read_subtitle_of
 

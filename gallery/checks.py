@@ -12,7 +12,7 @@ import torch
 from gallery.columns import CODE_COLUMNS, CONCAT_COLUMNS, check_lists, check_type, is_string, listed, off_unit
 from gallery.windows import SEGMENT
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.pairs_scalar import CALIBRATION, check_calibration
+from modeling_scalar.scores_scalar import CALIBRATION, check_calibration
 
 _LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)  # by less, scores would be divided to infinity
 

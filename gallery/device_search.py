@@ -15,7 +15,7 @@ import torch
 
 from gallery.screening import LONGEST, ROUNDING, Screened, product_error, score_error
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.pairs_scalar import METHODS, Pairs, ScoreOptions
+from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions
 
 _TILE = 2**26  # pairs that are scored at once
 _EXACT_AT_ONCE = 2**14  # pairs that are scored in float64 at once

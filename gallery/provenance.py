@@ -19,9 +19,9 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import PreTrainedModel
 
 from gallery.files import read_json
-from modeling_scalar.checking_scalar import place_of
-from modeling_scalar.joint_encoders_scalar import look_at
-from modeling_scalar.loading_scalar import model_fingerprint, weight_digests
+from modeling_scalar.checking import place_of
+from modeling_scalar.joint_encoders import look_at
+from modeling_scalar.loading import model_fingerprint, weight_digests
 
 # The same weights for other libraries; nobody reads them here.
 _NOT_NEEDED = ["*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.tflite", "onnx/*", "openvino/*"]

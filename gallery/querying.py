@@ -15,9 +15,8 @@ from transformers import PreTrainedModel, ProcessorMixin
 import modeling_scalar
 from gallery.embedding import embed_captions
 from gallery.provenance import model_folder
-from modeling_scalar.aggregation_scalar import METHODS, check_method
-from modeling_scalar.loading_scalar import device_of_name, dtype_of_name, model_fingerprint
-from modeling_scalar.pairs_scalar import WEIGHING
+from modeling_scalar.loading import device_of_name, dtype_of_name, model_fingerprint
+from modeling_scalar.scores_scalar import METHODS, WEIGHING, check_method
 
 
 def check_texts(texts: Sequence[str]) -> None:

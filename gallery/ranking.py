@@ -18,9 +18,8 @@ from gallery.columns import CONCAT_COLUMNS, NORM_TOLERANCE, check_lists, codes_o
 from gallery.device_search import find_best_on_device
 from gallery.screening import Codes, Screened, find_best, multiplies_eight_bits
 from gallery.storage import Part
-from modeling_scalar.aggregation_scalar import METHODS, Clips, Pairs, ScoreOptions, check_method
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.pairs_scalar import MIN_NORM
+from modeling_scalar.scores_scalar import METHODS, MIN_NORM, Clips, Pairs, ScoreOptions, check_method
 
 _WHERE = "a gallery"
 _MIN_NORM = MIN_NORM[torch.float32]
@@ -241,7 +240,7 @@ def rank(pieces: Sequence[Piece], text_embeds: torch.Tensor, k: int, method: str
         pieces (`list[Piece]`): of [`pieces_of`].
         text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, 3, D)` with a vector for each modality): unit norm.
         k (`int`): hits per query.
-        method (`str`), options: as in [`~modeling_scalar.aggregation_scalar.retrieval_scores`].
+        method (`str`), options: as in [`~modeling_scalar.scores_scalar.retrieval_scores`].
 
     Returns:
         [`Ranking`], on the CPU: equal scores in the order of the gallery; K is at most `k` and the number of rows. A

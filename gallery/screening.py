@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.pairs_scalar import Clips, ScoreOptions
+from modeling_scalar.scores_scalar import Clips, ScoreOptions
 
 _TILE = 2**20  # pairs whose products are computed at once, in cache
 _NARROWEST, _WIDEST = 512, 65_536  # clips of a tile

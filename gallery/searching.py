@@ -27,9 +27,8 @@ from gallery.reranking import rerank as rerank_hits
 from gallery.tables import GalleryTables
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT
-from modeling_scalar.aggregation_scalar import METHODS, query_weights
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.pairs_scalar import CALIBRATION, WEIGHING
+from modeling_scalar.scores_scalar import CALIBRATION, METHODS, WEIGHING, query_weights
 
 _QUERY_BLOCK = 1024
 _LOADING = Lock()

@@ -22,10 +22,9 @@ from transformers.dynamic_module_utils import get_relative_import_files
 from gallery.files import read_json, write_json
 from gallery.result_schema import second_stage
 from modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
-from modeling_scalar.aggregation_scalar import METHODS, method_title, scorable_clips
 from modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
-from modeling_scalar.loading_scalar import load_config, load_processor, weight_digests
-from modeling_scalar.pairs_scalar import CALIBRATION, ScoreOptions
+from modeling_scalar.loading import load_config, load_processor, weight_digests
+from modeling_scalar.scores_scalar import CALIBRATION, METHODS, ScoreOptions, method_title, scorable_clips
 
 from .evidence.evaluations import (
     POLICY_NAMES,

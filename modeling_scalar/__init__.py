@@ -7,7 +7,7 @@ from .configuration_scalar import MODALITIES, BeatsConfig, ScalarConfig
 from .feature_extraction_scalar import ScalarFeatureExtractor
 from .image_processing_joint_scalar import ScalarPatchImageProcessor
 from .image_processing_scalar import ScalarImageProcessor
-from .loading_scalar import default_device, load_model
+from .loading import default_device, load_model
 from .media_scalar import LimitError, Limits, MediaError
 from .modeling_beats import BeatsModel
 from .modeling_joint_scalar import ScalarJointModel

@@ -1,5 +1,5 @@
 """The scores that SCALAR is compared with, each one function of [`Pairs`]; what each is stands in the docstring of
-[`~aggregation_scalar.retrieval_scores`], its facts in [`BASELINES`] at the end.
+[`~scores_scalar.retrieval_scores`], its facts in [`BASELINES`] at the end.
 
 They are closed forms like SCALAR's: functions of three inner products per pair and one Gram matrix per clip.
 

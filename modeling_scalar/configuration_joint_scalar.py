@@ -93,8 +93,8 @@ class ScalarJointConfig(PreTrainedConfig):
 
     def validate_joint(self) -> None:
         """Check the relations between fields on which the model relies."""
-        from .aggregation_scalar import METHODS  # which needs this file's sibling
         from .pairs_scalar import check_calibration, check_temperature
+        from .scores_scalar import METHODS  # which needs this file's sibling
 
         check_temperature(self.query_temperature)
         check_calibration(self.modality_scale, self.modality_offset)

@@ -89,11 +89,11 @@ class ScalarConfig(PreTrainedConfig):
         projection_dim (`int`): dimension D of the shared space.
         vision_pooling, audio_pooling, text_pooling (`str`): how a tower's tokens become one vector: `"cls"` (first
             token), `"mean"` (over tokens; padding excluded) or `"pooler"` (the tower's own `pooler_output`).
-        aggregation (`str`): scoring method, a key of [`~aggregation_scalar.METHODS`].
+        aggregation (`str`): scoring method, a key of [`~scores_scalar.METHODS`].
         query_temperature (`float`): temperature of the query-conditioned weights, tau_w of SCALAR Eq. 2; positive.
         modality_scale, modality_offset (`list[float]`, *optional*): for each of [`MODALITIES`] a factor, positive, and
             an addend of its cosines, which make those of different modalities comparable; see
-            [`~aggregation_scalar.retrieval_scores`]. `None` leaves cosines as they are.
+            [`~scores_scalar.retrieval_scores`]. `None` leaves cosines as they are.
         num_frame_embeddings, num_segment_embeddings (`int`): learned positions of frames and of audio segments among
             the condition tokens; other counts are interpolated (nearest).
         condition_on (`list[str]`): the modalities that the cross-encoder reads, in training and in the second stage.
@@ -156,8 +156,8 @@ class ScalarConfig(PreTrainedConfig):
 
     def validate_scalar(self) -> None:
         """Check the relations between fields on which the model relies."""
-        from .aggregation_scalar import METHODS  # which needs this file
         from .pairs_scalar import check_calibration, check_temperature
+        from .scores_scalar import METHODS  # which needs this file
 
         check_temperature(self.query_temperature)
         check_calibration(self.modality_scale, self.modality_offset)

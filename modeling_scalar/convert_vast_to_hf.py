@@ -25,7 +25,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from commands.errors import run_command, show
 
-from .checking_scalar import check_counts, check_finite, read_object
+from .checking import check_counts, check_finite, read_object
 from .configuration_scalar import CONCATENATIONS, BeatsConfig, ScalarConfig
 from .feature_extraction_scalar import ScalarFeatureExtractor
 from .image_processing_scalar import ScalarImageProcessor

@@ -28,7 +28,6 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from .aggregation_scalar import METHODS
 from .configuration_scalar import CONCATENATIONS, MODALITIES, ScalarConfig
 from .modeling_beats import OUTPUT_FLAGS, BeatsModel
 from .package_scalar import in_package
@@ -41,6 +40,7 @@ from .retrieval_scalar import (
     check_mask,
     unit,
 )
+from .scores_scalar import METHODS
 
 # Towers that `AutoModel` does not know by their own configuration.
 _TOWERS = {
@@ -331,7 +331,7 @@ class ScalarModel(ScalarPreTrainedModel):
         Raises:
             ValueError: it is no joint encoder, or cannot compute in `dtype`.
         """
-        return in_package("joint_encoders_scalar").model_from_joint_encoder(name_or_path, **options)
+        return in_package("joint_encoders").model_from_joint_encoder(name_or_path, **options)
 
     @staticmethod
     def _load_tower(tower: str | PreTrainedModel, name: str) -> PreTrainedModel:

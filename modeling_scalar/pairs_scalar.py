@@ -1,7 +1,7 @@
 """Every text with every clip: what scores are functions of, computed once and in tiles, and the registry of scores.
 
 A score is one function of [`Pairs`], registered with its facts under a name in [`METHODS`]. SCALAR's own is in
-`aggregation_scalar`, the baselines are in `baseline_scores_scalar`.
+`scores_scalar`, the baselines are in `baseline_scores_scalar`.
 
 Shape letters: Q queries, V clips, M modalities (3, in the order of `MODALITIES`), D dimensions.
 """
@@ -148,7 +148,7 @@ def prepare_embeds(
 @dataclass(frozen=True)
 class ScoreOptions:
     """What scores depend on beside embeddings; each is an argument of
-    [`~aggregation_scalar.retrieval_scores`], which states its range.
+    [`~scores_scalar.retrieval_scores`], which states its range.
 
     Raises:
         ValueError: a number is out of its range, or the direction is unknown.
@@ -502,7 +502,7 @@ class Pairs:
             method (`str`): a key of [`METHODS`].
 
         Returns:
-            `torch.Tensor` of shape `(queries, clips)`, as of [`~aggregation_scalar.retrieval_scores`]; `-inf` for
+            `torch.Tensor` of shape `(queries, clips)`, as of [`~scores_scalar.retrieval_scores`]; `-inf` for
             clips that the method does not cover.
 
         Raises:
@@ -528,18 +528,18 @@ def make_pairs(
     **options: Any,
 ) -> Pairs:
     """
-    Check embeddings and lay them out for several scores; [`~aggregation_scalar.retrieval_scores`] does this for one.
+    Check embeddings and lay them out for several scores; [`~scores_scalar.retrieval_scores`] does this for one.
 
     Args:
         text_embeds, modality_embeds, modality_mask, concat_embeds, **options: as in
-            [`~aggregation_scalar.retrieval_scores`].
+            [`~scores_scalar.retrieval_scores`].
 
     Returns:
         [`Pairs`]: `pairs.share().scores(method)` computes the products of texts and clips once for all scores, and
         `pairs.masked(mask)` once for all masks.
 
     Raises:
-        ValueError: as in [`~aggregation_scalar.retrieval_scores`].
+        ValueError: as in [`~scores_scalar.retrieval_scores`].
     """
     check_embeds(text_embeds, modality_embeds, modality_mask)
     if concat_embeds is not None and concat_embeds.shape != modality_embeds.shape:
@@ -571,7 +571,7 @@ class Method:
         whole (`bool`): whether the function must see all pairs at once, not in parts: for what depends on other pairs.
         directed (`bool`): whether scores depend on which side is ranked, as ranks do.
         weights (`str`, *optional*): how the score weighs modalities, if it does: `"query"`, each text its own way
-            (Eq. 2), or `"equal"` (Eq. 1). [`~aggregation_scalar.query_weights`] tells the weights.
+            (Eq. 2), or `"equal"` (Eq. 1). [`~scores_scalar.query_weights`] tells the weights.
         is_pathway (`bool`): whether this is a single modality, which joint scores are compared with.
         is_symmetric (`bool`): whether text and modalities enter alike, as vectors that span one shape: the paper
             counts how often such a joint score is below the best pathway.
@@ -630,7 +630,7 @@ METHODS: dict[str, Method] = {}
 
 def register_method(name: str, title: str | None = None, **facts: Any) -> Callable:
     """
-    Register a score, so that [`~aggregation_scalar.retrieval_scores`], a model's `aggregation`, training and every
+    Register a score, so that [`~scores_scalar.retrieval_scores`], a model's `aggregation`, training and every
     table know it by name.
 
     Args:

@@ -321,7 +321,7 @@ class ScalarProcessor(ProcessorMixin):
         Returns:
             `ScalarJointProcessor`, with the calls of this class.
         """
-        return in_package("joint_encoders_scalar").processor_from_joint_encoder(name_or_path, **options)
+        return in_package("joint_encoders").processor_from_joint_encoder(name_or_path, **options)
 
     def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> type:
         """As in `ProcessorMixin`, but without Pillow too: its class of image processors is a placeholder there."""

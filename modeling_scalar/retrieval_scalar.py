@@ -17,9 +17,9 @@ from torch import nn
 from transformers import PreTrainedModel, initialization
 from transformers.utils import ModelOutput
 
-from .aggregation_scalar import METHODS, query_weights, retrieval_scores
 from .configuration_scalar import MODALITIES
 from .pairs_scalar import WEIGHING
+from .scores_scalar import METHODS, query_weights, retrieval_scores
 
 _TEMPERATURE = 0.07  # contrastive, of Table S1, where a model holds no learned one
 
@@ -176,7 +176,7 @@ class ScalarRetrievalModel(PreTrainedModel):
 
     def score_options(self) -> dict[str, Any]:
         """
-        Return how this model scores, as keyword arguments of [`~modeling_scalar.aggregation_scalar.retrieval_scores`].
+        Return how this model scores, as keyword arguments of [`~modeling_scalar.scores_scalar.retrieval_scores`].
 
         Returns:
             `dict`: `method` and `query_temperature`; `modality_scale` and `modality_offset` where the configuration
@@ -214,7 +214,7 @@ class ScalarRetrievalModel(PreTrainedModel):
             `torch.Tensor` of shape `(queries, clips)`, higher is better; `-inf` where the score is not defined.
 
         Raises:
-            ValueError: as in [`~modeling_scalar.aggregation_scalar.retrieval_scores`].
+            ValueError: as in [`~modeling_scalar.scores_scalar.retrieval_scores`].
         """
         options = self.score_options() | self._weighing(query_temperature, modality_scale, modality_offset)
         return retrieval_scores(text_embeds, modality_embeds, modality_mask, concat_embeds=concat_embeds, **options)
@@ -241,7 +241,7 @@ class ScalarRetrievalModel(PreTrainedModel):
             `torch.Tensor` of shape `(queries, clips, 3)`, non-negative, summing to 1, exactly 0 where absent.
 
         Raises:
-            ValueError: as in [`~modeling_scalar.aggregation_scalar.query_weights`].
+            ValueError: as in [`~modeling_scalar.scores_scalar.query_weights`].
         """
         weighing = self._weighing(query_temperature, modality_scale, modality_offset)
         return query_weights(text_embeds, modality_embeds, modality_mask, **weighing)

@@ -29,11 +29,11 @@ READERS = {
     "processing_joint_scalar.py",
 }
 LOCAL = {
-    "checking_scalar.py",
+    "checking.py",
     "convert_vast_to_hf.py",
-    "joint_encoders_scalar.py",
-    "loading_scalar.py",
-    "sentence_scalar.py",
+    "joint_encoders.py",
+    "loading.py",
+    "sentence_encoders.py",
     "__init__.py",
 }
 

@@ -16,7 +16,7 @@ from gallery.gallery import Gallery
 from hub_cards.__main__ import app as hub_app
 from hub_cards.apps import SEARCH
 from modeling_scalar import load_model
-from modeling_scalar.aggregation_scalar import retrieval_scores
+from modeling_scalar.scores_scalar import retrieval_scores
 from search.__main__ import app as search_app
 
 sys.path.insert(0, str(SEARCH))

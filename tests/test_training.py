@@ -123,7 +123,7 @@ def check_record(folder, model):
 def test_a_score_of_a_plugin_trains_where_some_clips_lack_what_it_needs(line, tmp_path):
     """By the command, as a user starts it: the module lies in the working folder or can be imported."""
     (tmp_path / "my_scores.py").write_text(
-        "from modeling_scalar.aggregation_scalar import register_method\n\n\n"
+        "from modeling_scalar.scores_scalar import register_method\n\n\n"
         '@register_method("of_a_plugin", needs=("audio",))\n'
         "def of_a_plugin(pairs):\n    return pairs.similarities[:2].mean(0)\n"
     )

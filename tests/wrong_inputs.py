@@ -1114,7 +1114,7 @@ _SIZES = {
     },
     "contra_dim": 4, "max_vision_sample_num": 2, "max_audio_sample_num": 1,
 }  # fmt: skip
-_PLUGIN = """from modeling_scalar.aggregation_scalar import register_method
+_PLUGIN = """from modeling_scalar.scores_scalar import register_method
 
 
 @register_method("{name}", "a score")

@@ -10,11 +10,11 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils.constants import DUMMY_TARGET_MODULES
 
 from modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
-from modeling_scalar.aggregation_scalar import METHODS
-from modeling_scalar.checking_scalar import part_of
+from modeling_scalar.checking import part_of
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+from modeling_scalar.scores_scalar import METHODS
 
 from .towers import towers_of
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from modeling_scalar.aggregation_scalar import METHODS, paired_centroids, retrieval_scores
 from modeling_scalar.configuration_scalar import ScalarConfig
+from modeling_scalar.scores_scalar import METHODS, paired_centroids, retrieval_scores
 
 from .distributed import RowLayout
 from .losses import (

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 from transformers import HfArgumentParser
 
 from modeling_scalar import MODALITIES, Limits
-from modeling_scalar.aggregation_scalar import METHODS, check_method
-from modeling_scalar.loading_scalar import load_plugins
+from modeling_scalar.loading import load_plugins
+from modeling_scalar.scores_scalar import METHODS, check_method
 
 from .training_args import ScalarTrainingArguments
 from .yaml_file import read_yaml

@@ -14,8 +14,8 @@ from gallery.files import read_json
 from gallery.gallery import Gallery
 from gallery.provenance import describe, model_folder
 from modeling_scalar import load_model
-from modeling_scalar.checking_scalar import part_of, place_of, shapes_of, weight_files
-from modeling_scalar.loading_scalar import base_of, model_fingerprint, said_of
+from modeling_scalar.checking import part_of, place_of, shapes_of, weight_files
+from modeling_scalar.loading import base_of, model_fingerprint, said_of
 
 _BESIDE_HEADS = ("logit_scale", "hyperbolic")
 

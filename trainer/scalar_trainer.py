@@ -23,11 +23,10 @@ from eval.embedding.embed_dataset import embed_dataset
 from eval.protocol.first_stage import evaluate_embeddings
 from gallery.files import read_json, write_json
 from modeling_scalar import ScalarJointConfig, ScalarOutput
-from modeling_scalar.aggregation_scalar import METHODS, paired_weights
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.pairs_scalar import CALIBRATION
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+from modeling_scalar.scores_scalar import CALIBRATION, METHODS, paired_weights
 
 from .callbacks import AtBegin, EpochOfData, SaveAfterEpoch, SeedOfRank
 from .checkpoints import (

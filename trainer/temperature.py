@@ -49,8 +49,8 @@ def main(
         from eval.benchmarks import load_benchmark
         from eval.embedding.embed_dataset import embed_dataset
         from modeling_scalar import load_model
-        from modeling_scalar.aggregation_scalar import retrieval_scores
-        from modeling_scalar.loading_scalar import device_of_name, dtype_of_name, said_of
+        from modeling_scalar.loading import device_of_name, dtype_of_name, said_of
+        from modeling_scalar.scores_scalar import retrieval_scores
 
         changes = {} if aggregation is None else {"aggregation": aggregation}
         network, processor = load_model(model, dtype_of_name(model_dtype), device_of_name(device), **changes)

@@ -32,9 +32,8 @@ from eval.protocol.second_stage import first_candidates, two_stage_scores
 from gallery.columns import listed
 from gallery.embedding import check_reading, embed_captions, embed_clips
 from gallery.gallery import Gallery
-from modeling_scalar.aggregation_scalar import retrieval_scores
 from modeling_scalar.media_scalar import resample
-from modeling_scalar.pairs_scalar import WEIGHING
+from modeling_scalar.scores_scalar import WEIGHING, retrieval_scores
 
 _BLOCK = 256  # queries scored at once
 _UNKNOWN = torch.zeros(0, 2, dtype=torch.long)  # mteb does not tell which documents are relevant

@@ -20,9 +20,8 @@ from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks
 from eval.protocol.first_stage import rank_pairs
 from eval.protocol.statistics import paired_bootstrap
-from modeling_scalar.aggregation_scalar import make_pairs
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.pairs_scalar import WEIGHING
+from modeling_scalar.scores_scalar import WEIGHING, make_pairs
 
 _AT_ONCE = 1024  # queries, and clips, that take part in one fit
 _STARTS = (0.03, 0.1, 0.5)  # of the query's temperature: the likelihood can have more than one hill

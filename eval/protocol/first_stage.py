@@ -17,9 +17,8 @@ from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
 from eval.protocol.missing import mask_modalities
 from eval.protocol.statistics import paired_bootstrap
-from modeling_scalar.aggregation_scalar import DIRECTIONS, METHODS, make_pairs, paired_weights, scorable_clips
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.pairs_scalar import CALIBRATION
+from modeling_scalar.scores_scalar import CALIBRATION, DIRECTIONS, METHODS, make_pairs, paired_weights, scorable_clips
 
 RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
 """Masking rates of the paper's Table 3."""
@@ -144,7 +143,7 @@ def rank_pairs(
             clip that a query describes.
         max_pairs (`int`): scores held at once. Changes memory, not results.
         progress (`bool`): show a bar with an estimate of the time left.
-        score_options: of [`~modeling_scalar.aggregation_scalar.retrieval_scores`].
+        score_options: of [`~modeling_scalar.scores_scalar.retrieval_scores`].
 
     Returns:
         One `dict` per mask: method to direction to `torch.LongTensor` of shape `(pairs,)`, the rank of each pair as of
@@ -205,7 +204,7 @@ def relevant_weights(
         embeddings ([`Embeddings`]): queries, clips and pairs.
         modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what of each clip may be read.
         query_temperature (`float`): tau_w of Eq. 2.
-        score_options: of [`~modeling_scalar.aggregation_scalar.retrieval_scores`]; those that weights depend on count.
+        score_options: of [`~modeling_scalar.scores_scalar.retrieval_scores`]; those that weights depend on count.
 
     Returns:
         `torch.FloatTensor` of shape `(pairs, 3)`: sums to 1, 0 where absent.

@@ -26,7 +26,7 @@ from eval.protocol.matching import check_policies, clip_views, match_logits
 from eval.protocol.missing import mask_modalities
 from eval.protocol.statistics import area_under_curve
 from gallery.reranking import check_depth, check_weight, fused_values, places_of, sort_rows
-from modeling_scalar.aggregation_scalar import DIRECTIONS, retrieval_scores
+from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
 
 FUSION_WEIGHTS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """What the weight of a match logit is chosen from: at 0 the first stage stands, at 10 a cosine hardly counts."""

@@ -39,8 +39,8 @@ from eval.reports.result_files import (
     values,
 )
 from eval.reports.tables import Cell, Row, Table
-from modeling_scalar.aggregation_scalar import METHODS, method_title
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import METHODS, method_title
 
 DIRECTIONS = {"text_to_video": "T→V", "video_to_text": "V→T"}
 """Directions of retrieval and their signs."""

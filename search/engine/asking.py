@@ -23,9 +23,8 @@ from gallery.hits import Certainty, Hit, Hits, Results
 from gallery.querying import query_like
 from gallery.screening import exact_scores
 from gallery.windows import Place, place_of_clip
-from modeling_scalar.aggregation_scalar import query_weights
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.pairs_scalar import CALIBRATION, WEIGHING, ScoreOptions
+from modeling_scalar.scores_scalar import CALIBRATION, WEIGHING, ScoreOptions, query_weights
 
 from .collection import MIN_CLIP_NORM, About, Collection, Point, condition_of, conditions_of_unknown
 from .errors import ChangedError, DamagedError, UnsupportedError

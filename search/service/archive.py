@@ -16,7 +16,7 @@ from gallery.hits import Certainty, Hits
 from gallery.querying import NothingToCompareError, QueryModel
 from gallery.windows import SEGMENT
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.pairs_scalar import METHODS
+from modeling_scalar.scores_scalar import METHODS
 
 from .models import About, Answer
 from .views import Source, UnknownClipError, View

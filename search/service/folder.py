@@ -20,8 +20,8 @@ from gallery.gallery import Gallery
 from gallery.hits import Hits
 from gallery.storage import MANIFEST
 from gallery.windows import SEGMENT, Place
-from modeling_scalar.aggregation_scalar import check_method
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import check_method
 
 from .views import Known, Source, Summary, UnknownClipError, View
 

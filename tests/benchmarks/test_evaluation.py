@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import benchmarks.evaluation as evaluation
-from modeling_scalar.aggregation_scalar import METHODS, retrieval_scores
+from modeling_scalar.scores_scalar import METHODS, retrieval_scores
 
 
 def complete(size):

@@ -5,7 +5,7 @@ import torch
 from transformers import BertConfig
 
 import benchmarks.training as training
-from modeling_scalar.aggregation_scalar import retrieval_scores
+from modeling_scalar.scores_scalar import retrieval_scores
 
 
 @pytest.fixture(scope="module")

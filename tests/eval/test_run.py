@@ -23,7 +23,7 @@ from eval.protocol.second_stage import FUSION_WEIGHTS, TwoStage, evaluate_two_st
 from eval.reports.report import format_table
 from eval.run import RunConfig, run
 from modeling_scalar import ScalarModel, load_model
-from modeling_scalar.aggregation_scalar import METHODS, register_method
+from modeling_scalar.scores_scalar import METHODS, register_method
 from tests.conftest import make_tiny_config
 
 
@@ -357,7 +357,7 @@ def test_a_run_follows_the_protocol_and_names_what_is_left_out(data, tiny_model_
 def test_a_score_of_ones_own_gets_a_column_in_every_table(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_scores.py").write_text(
-        "from modeling_scalar.aggregation_scalar import register_method\n\n\n"
+        "from modeling_scalar.scores_scalar import register_method\n\n\n"
         '@register_method("my_product")\ndef my_product(pairs):\n    return pairs.similarities.prod(0)\n'
     )
     make_embeddings().save(tmp_path / "store")

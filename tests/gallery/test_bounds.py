@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from gallery.bounds import bound_vectors, stored_bounds
 from gallery.screening import hull_distance
-from modeling_scalar.pairs_scalar import ScoreOptions
+from modeling_scalar.scores_scalar import ScoreOptions
 from tests.gallery.test_screening import KINDS, MIN_NORM, all_scores, make_part, make_texts
 
 TEMPERATURES = (1e-6, 0.01, 0.1, 1.0, 10.0, math.inf)  # from what the best modality decides alone to equal weights

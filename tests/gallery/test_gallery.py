@@ -8,8 +8,8 @@ from datasets import Dataset, load_from_disk
 from gallery.columns import query_table
 from gallery.device_search import find_best_on_device
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from modeling_scalar.aggregation_scalar import METHODS, retrieval_scores
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import METHODS, retrieval_scores
 from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries, write
 
 

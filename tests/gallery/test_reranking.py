@@ -18,10 +18,10 @@ from gallery.querying import QueryModel
 from gallery.reranking import places_of
 from gallery.transcripts import Transcripts
 from modeling_scalar import ScalarModel
-from modeling_scalar.aggregation_scalar import retrieval_scores
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.media_scalar import Limits, MediaError
 from modeling_scalar.processing_scalar import names_subtitle_file
+from modeling_scalar.scores_scalar import retrieval_scores
 from search.indexing import find_files, index_files
 from tests.conftest import make_tiny_config
 from tests.eval.protocol.slow_matching import CAPTIONS, CONTENTS, MemoryProcessor, make_clips, make_dataset, make_rows

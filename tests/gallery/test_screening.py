@@ -26,7 +26,7 @@ from gallery.screening import (
     spanned_bound,
 )
 from gallery.storage import Part
-from modeling_scalar.pairs_scalar import Clips, ScoreOptions
+from modeling_scalar.scores_scalar import Clips, ScoreOptions
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 
 MIN_NORM = 1e-3

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from modeling_scalar.aggregation_scalar import query_weights, retrieval_scores
+from modeling_scalar.scores_scalar import query_weights, retrieval_scores
 
 BASELINES = ("max", "mean", "gram", "gram_span", "pmrl", "pmrl_raw", "hypergram", "triangle", "symile")
 VOLUMES = ("gram", "gram_span", "hypergram", "triangle")

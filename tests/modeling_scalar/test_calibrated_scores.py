@@ -13,17 +13,17 @@ from eval.protocol.first_stage import evaluate_embeddings, measurable_methods, q
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.ranking import pieces_of, rank
 from modeling_scalar import ScalarConfig
-from modeling_scalar.aggregation_scalar import (
+from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
+from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+from modeling_scalar.scores_scalar import (
     METHODS,
+    ScoreOptions,
     make_pairs,
     paired_centroids,
     paired_weights,
     query_weights,
     retrieval_scores,
 )
-from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
-from modeling_scalar.pairs_scalar import ScoreOptions
-from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
 SCALE, OFFSET = [0.5, 2.0, 1.25], [0.3, -0.1, 0.05]
 CALIBRATION = {"modality_scale": SCALE, "modality_offset": OFFSET}

@@ -32,9 +32,9 @@ from modeling_scalar import (
 )
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.image_processing_joint_scalar import patch_grid
-from modeling_scalar.loading_scalar import model_fingerprint
+from modeling_scalar.loading import model_fingerprint
 from modeling_scalar.processing_joint_scalar import as_words
-from modeling_scalar.sentence_scalar import ScalarSentenceModel, ScalarSentenceProcessor
+from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
 from tests.conftest import ROOT
 from tests.joint_encoders import CHAT_TEMPLATE, DOCUMENT_PROMPT, make_streams, write_joint_encoder
 from tests.media_corpus import media
@@ -380,7 +380,7 @@ def test_a_saved_model_loads_as_remote_code_in_a_fresh_process(reference):
 def test_a_saved_folder_holds_the_joint_code_and_not_that_of_towers(folders):
     files = {path.name for path in (folders / "remote").glob("*.py")}
     assert {"modeling_joint_scalar.py", "processing_joint_scalar.py", "retrieval_scalar.py"} <= files
-    assert not {"modeling_scalar.py", "modeling_beats.py", "joint_encoders_scalar.py", "sentence_scalar.py"} & files
+    assert not {"modeling_scalar.py", "modeling_beats.py", "joint_encoders.py", "sentence_encoders.py"} & files
 
 
 def test_saving_keeps_every_setting(folders, tmp_path):

@@ -8,7 +8,7 @@ from torch.nn.functional import normalize
 from transformers import AutoConfig, PeAudioVideoConfig, PeAudioVideoModel
 from transformers.models.pe_video import modeling_pe_video
 
-from modeling_scalar.modeling_pe_av_scalar import ScalarPeAvModel
+from modeling_scalar.pe_av import ScalarPeAvModel
 
 HOP = 160  # samples that become one vector
 TINY = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8}
@@ -112,7 +112,7 @@ def test_padding_and_what_is_masked_change_no_vector(encoder):
 
 def test_subtitles_are_left_out_and_that_is_said(encoder, monkeypatch):
     told = []
-    monkeypatch.setattr("modeling_scalar.modeling_pe_av_scalar.logger.warning", told.append)
+    monkeypatch.setattr("modeling_scalar.pe_av.logger.warning", told.append)
     assert ScalarPeAvModel(encoder).config.modalities == ["video", "audio"]
     assert told == ["PE-AV has no head for subtitle: in every clip that is left out."]
     with pytest.raises(ValueError, match="PE-AV embeds video and audio, got the modalities"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from modeling_scalar import ScalarModel
-from modeling_scalar.aggregation_scalar import retrieval_scores
+from modeling_scalar.scores_scalar import retrieval_scores
 from tests.conftest import make_batch, make_tiny_config
 
 RAW = ("pixel_values_videos", "input_features")

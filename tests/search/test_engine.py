@@ -26,7 +26,7 @@ from gallery.gallery import GalleryWriter, MediaFile
 from gallery.hits import Certainty
 from gallery.querying import NothingToCompareError
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.pairs_scalar import ScoreOptions
+from modeling_scalar.scores_scalar import ScoreOptions
 from search.engine import asking
 from search.engine import collection as collection_module
 from search.engine.address import parse_address

@@ -17,7 +17,7 @@ from transformers import BatchFeature
 from gallery.embedding import embed_captions
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import model_folder
-from modeling_scalar.loading_scalar import model_fingerprint
+from modeling_scalar.loading import model_fingerprint
 from modeling_scalar.media_scalar import Limits
 from modeling_scalar.processing_scalar import Clip
 from search.indexing import clip_sha256, find_files, index_files

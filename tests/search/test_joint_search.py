@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from gallery.gallery import Gallery
 from modeling_scalar import load_model
-from modeling_scalar.loading_scalar import default_dtype
+from modeling_scalar.loading import default_dtype
 from search.__main__ import app
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media, tone, wav

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from modeling_scalar.aggregation_scalar import METHODS
+from modeling_scalar.scores_scalar import METHODS
 from trainer.recipe import parse_arguments, read_recipe
 
-REGISTERED = """from modeling_scalar.aggregation_scalar import register_method
+REGISTERED = """from modeling_scalar.scores_scalar import register_method
 
 
 @register_method({0!r}, needs=("video",))

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from modeling_scalar import MODALITIES, Clip, ScalarModel
-from modeling_scalar.aggregation_scalar import METHODS, register_method
+from modeling_scalar.scores_scalar import METHODS, register_method
 from tests.conftest import make_batch, make_tiny_config
 from trainer.callbacks import StopOnInterrupt
 from trainer.data import derived_generator

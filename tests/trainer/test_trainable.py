@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from modeling_scalar import ScalarConfig, ScalarModel
-from modeling_scalar.aggregation_scalar import METHODS
+from modeling_scalar.scores_scalar import METHODS
 from tests.conftest import make_tiny_config
 from tests.trainer.test_scalar_trainer import make_trainer
 from trainer.lora import apply_adapters, count_parameters

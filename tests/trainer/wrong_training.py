@@ -122,9 +122,9 @@ OTHER_FILES = {
     "raises.py": b"raise RuntimeError('no such luck')\n",
     "unparsable.py": b"def f(:\n",
     "divides.py": b"1 / 0\n",
-    "wrong_name.py": b"from modeling_scalar.aggregation_scalar import register_method\n"
+    "wrong_name.py": b"from modeling_scalar.scores_scalar import register_method\n"
     b"@register_method('scalar')\ndef mine(pairs):\n    return pairs\n",
-    "wrong_needs.py": b"from modeling_scalar.aggregation_scalar import register_method\n"
+    "wrong_needs.py": b"from modeling_scalar.scores_scalar import register_method\n"
     b"@register_method('mine', needs=('smell',))\ndef mine(pairs):\n    return pairs\n",
 }
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from modeling_scalar.aggregation_scalar import paired_centroids, retrieval_scores
+from modeling_scalar.scores_scalar import paired_centroids, retrieval_scores
 
 from .alignment import AlignmentLoss
 from .cross_arity import CrossArityLoss

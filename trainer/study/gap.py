@@ -18,8 +18,8 @@ from eval.embedding.embeddings import Embeddings, load_embeddings
 from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks
 from eval.protocol.calibration import calibrate_embeddings
 from eval.protocol.statistics import paired_bootstrap
-from modeling_scalar.aggregation_scalar import retrieval_scores
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import retrieval_scores
 
 _TOWARDS = torch.tensor([0.6, 0.0, 0.3, 0.5])  # of texts: to video, audio, subtitle, and a direction of their own
 _BEFORE = {"method": "scalar", "query_temperature": 0.1}

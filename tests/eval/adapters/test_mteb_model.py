@@ -19,9 +19,9 @@ from eval.miniature import generate
 from eval.protocol.second_stage import evaluate_two_stage
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import MODALITIES, ScalarModel
-from modeling_scalar.aggregation_scalar import retrieval_scores
 from modeling_scalar.decoding_scalar import read_audio
-from modeling_scalar.sentence_scalar import ScalarSentenceModel, ScalarSentenceProcessor
+from modeling_scalar.scores_scalar import retrieval_scores
+from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
 from tests.conftest import ROOT, make_tiny_config
 from tests.modeling_scalar.test_joint_encoders import DeafEncoder
 

@@ -12,7 +12,7 @@ from eval.embedding.embeddings import Embeddings
 from eval.protocol import calibration
 from eval.protocol.calibration import Calibration, _groups, _Likelihood, calibrate_embeddings, fit
 from eval.protocol.statistics import paired_bootstrap
-from modeling_scalar.aggregation_scalar import retrieval_scores
+from modeling_scalar.scores_scalar import retrieval_scores
 
 BEFORE = {"method": "scalar", "query_temperature": 0.1}
 

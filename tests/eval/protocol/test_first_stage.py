@@ -18,7 +18,7 @@ from eval.protocol.first_stage import (
     subset_ladder,
 )
 from eval.protocol.missing import mask_modalities
-from modeling_scalar.aggregation_scalar import DIRECTIONS, METHODS, query_weights, retrieval_scores, scorable_clips
+from modeling_scalar.scores_scalar import DIRECTIONS, METHODS, query_weights, retrieval_scores, scorable_clips
 
 PATHWAYS = ("video", "audio", "subtitle")
 

@@ -20,7 +20,7 @@ from eval.protocol.second_stage import (
     fused_values,
     two_stage_scores,
 )
-from modeling_scalar.aggregation_scalar import DIRECTIONS, retrieval_scores
+from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
 from tests.eval.protocol.slow_matching import (
     CAPTIONS,
     CONTENTS,

@@ -28,7 +28,7 @@ from hub_cards.gallery import gallery_card, stage_gallery
 from hub_cards.gallery_reading import read_gallery
 from hub_cards.space import stage_space
 from modeling_scalar import ScalarModel
-from modeling_scalar.aggregation_scalar import retrieval_scores
+from modeling_scalar.scores_scalar import retrieval_scores
 
 sys.path.insert(0, str(SEARCH))  # its files import each other as they lie in a Space
 import rendering  # noqa: E402

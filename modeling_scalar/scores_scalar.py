@@ -13,14 +13,19 @@ import torch
 
 from .baseline_scores_scalar import BASELINES
 from .pairs_scalar import (
+    CALIBRATION,
     DIRECTIONS,
     METHODS,
+    MIN_NORM,
+    WEIGHING,
     Clips,
     Method,
     Pairs,
     ScoreOptions,
+    check_calibration,
     check_embeds,
     check_method,
+    check_temperature,
     make_pairs,
     method_title,
     min_norm_of,
@@ -421,6 +426,11 @@ def _inverse_norm(clips: Clips) -> torch.Tensor:
 
 
 __all__ = [
+    "CALIBRATION",
+    "MIN_NORM",
+    "WEIGHING",
+    "check_calibration",
+    "check_temperature",
     "DIRECTIONS",
     "METHODS",
     "Clips",

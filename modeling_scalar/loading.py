@@ -23,7 +23,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoProcessor
 from transformers.utils import CONFIG_NAME, PROCESSOR_NAME
 
-from .checking_scalar import (
+from .checking import (
     check_counts,
     check_finite,
     check_shapes,
@@ -35,7 +35,7 @@ from .checking_scalar import (
 )
 from .configuration_joint_scalar import ScalarJointConfig, check_fields
 from .configuration_scalar import MODALITIES, ScalarConfig
-from .joint_encoders_scalar import (
+from .joint_encoders import (
     check_joint_processor,
     in_backbone,
     look_at,
@@ -553,7 +553,7 @@ def _checked(name: str, score: Callable[[Pairs], torch.Tensor]) -> Callable[[Pai
 
 def load_plugins(names: Iterable[str]) -> None:
     """
-    Import modules that register scores of one's own with [`~aggregation_scalar.register_method`].
+    Import modules that register scores of one's own with [`~scores_scalar.register_method`].
 
     Args:
         names (iterable of `str`): importable names; a module in the working folder is found by its own.

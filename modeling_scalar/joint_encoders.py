@@ -17,7 +17,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoConfig, AutoFeatureExtractor, AutoTokenizer
 from transformers.utils import FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME
 
-from .checking_scalar import (
+from .checking import (
     check_counts,
     check_shapes,
     file_of,
@@ -156,7 +156,7 @@ def model_from_joint_encoder(
     encoder, modalities = _known(name_or_path, revision), _check_modalities(modalities)
     check_fields(ScalarJointConfig(), config_kwargs)
     if encoder.settings is None:
-        from .sentence_scalar import ScalarSentenceModel
+        from .sentence_encoders import ScalarSentenceModel
 
         return ScalarSentenceModel.from_folder(encoder.name, modalities, dtype, revision, **config_kwargs)
     family = FAMILIES[encoder.settings["model_type"]]
@@ -257,7 +257,7 @@ def processor_from_joint_encoder(
     """
     encoder, modalities = _known(name_or_path, revision), _check_modalities(modalities)
     if encoder.settings is None:
-        from .sentence_scalar import ScalarSentenceProcessor, modalities_of
+        from .sentence_encoders import ScalarSentenceProcessor, modalities_of
 
         modalities = [name for name in modalities if name in modalities_of(encoder.name, revision)]
         settings = {"modalities": modalities, "max_text_length": encoder.max_length} | settings

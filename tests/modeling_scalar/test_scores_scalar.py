@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import normalize
 
 from modeling_scalar import MODALITIES
-from modeling_scalar.aggregation_scalar import (
+from modeling_scalar.scores_scalar import (
     METHODS,
     Clips,
     Pairs,

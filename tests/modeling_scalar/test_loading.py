@@ -9,7 +9,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModel, BertConfig, BertModel
 
 from modeling_scalar import ScalarModel, default_device, load_model
-from modeling_scalar.loading_scalar import weight_digests
+from modeling_scalar.loading import weight_digests
 
 
 def test_a_model_comes_with_its_processor_in_evaluation_mode(tiny_model_dir, tiny_processor):

@@ -17,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging
 
 from .arguments_scalar import refuse_unknown
-from .checking_scalar import file_of
+from .checking import file_of
 from .configuration_joint_scalar import ScalarJointConfig
 from .configuration_scalar import MODALITIES
 from .decoding_scalar import frame_indices
