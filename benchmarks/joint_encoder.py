@@ -93,7 +93,7 @@ def main() -> None:
         batch = processor(**inputs)
         prepared = (time.perf_counter() - start) / options.clips
         batch = {key: value.to(device) for key, value in batch.items() if isinstance(value, torch.Tensor)}
-        call = model.embed_text if name == "query" else model.get_modality_features
+        call = model.get_text_features if name == "query" else model.get_modality_features
         with FlopCounterMode(display=False) as counter:
             call(**batch)
         flops = counter.get_total_flops() / options.clips

@@ -124,7 +124,7 @@ def check_metadata(metadata: Mapping[str, Any], where: Any) -> None:
             f"{value!r:.80}."
         )
     try:
-        check_calibration(**calibration_of(metadata))
+        check_calibration(modalities=MODALITIES, **calibration_of(metadata))
     except ValueError as error:
         raise ValueError(f"In the metadata of {where}: {error}") from error
 

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 import torch
 
 from gallery.screening import Codes, encode
-from modeling_scalar.configuration_scalar import CONCATENATIONS, MODALITIES
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import CONCATENATIONS
 
 CONCAT_COLUMNS = tuple("_".join(("concat", *names)) for names in CONCATENATIONS)
 """Columns of what the concatenation heads of some checkpoints give."""

@@ -14,8 +14,7 @@ from itertools import pairwise
 import torch
 
 from gallery.screening import LONGEST, ROUNDING, Screened, product_error, score_error
-from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions
+from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, exact_scores
 
 _TILE = 2**26  # pairs that are scored at once
 _EXACT_AT_ONCE = 2**14  # pairs that are scored in float64 at once
@@ -67,10 +66,8 @@ class _Search:
             for start in range(0, len(part.allowed), width):
                 columns = slice(start, start + width)
                 clips = part.clips[columns]
-                per_modality = texts.unbind(1) if texts.ndim == 3 else (texts,) * len(MODALITIES)
-                products = [
-                    _product(text, vectors) for text, vectors in zip(per_modality, clips.modalities, strict=True)
-                ]
+                per_modality = texts.unbind(1) if texts.ndim == 3 else (texts,) * len(clips.vectors)
+                products = [_product(text, vectors) for text, vectors in zip(per_modality, clips.vectors, strict=True)]
                 products = torch.stack(products).mul_(clips.modality_mask.T[:, None])
                 upper = METHODS["scalar"].score(Pairs(texts, clips, self.options, similarities=products))
                 upper = (upper + miss[columns]).masked_fill_(~part.allowed[columns], -math.inf)
@@ -90,15 +87,10 @@ class _Search:
         for part, (begin, end) in zip(self.parts, pairwise(stops), strict=True):
             for some in range(begin, end, _EXACT_AT_ONCE):
                 these = slice(some, min(some + _EXACT_AT_ONCE, end))
-                inside, texts = rows[these] - part.start, self.texts[queries[these]].double()
-                vectors = torch.stack([vectors.index_select(0, inside) for vectors in part.clips.modalities], dim=1)
-                vectors, mask = vectors.double(), part.clips.modality_mask.index_select(0, inside)
-                cosines = (vectors * (texts if texts.ndim == 3 else texts[:, None])).sum(2)
-                cosines = self.options.calibrated(cosines, dim=1)
-                weights = (cosines / self.options.query_temperature).masked_fill(~mask, -math.inf).softmax(1)
-                inner = (weights * cosines).masked_fill(~mask, 0).sum(1)
-                norms = (weights[:, :, None] * vectors).sum(1).square().sum(1).sqrt()
-                found.append(inner / norms.clamp(min=part.clips.min_norm))
+                inside, texts = rows[these] - part.start, self.texts[queries[these]]
+                vectors = torch.stack([vectors.index_select(0, inside) for vectors in part.clips.vectors], dim=1)
+                mask = part.clips.modality_mask.index_select(0, inside)
+                found.append(exact_scores(texts, vectors, mask, part.clips.min_norm, self.options))
         return torch.cat(found) if found else self.texts.new_empty(0, dtype=torch.float64)
 
     def run(self, queries: torch.Tensor, k: int, count: int) -> tuple[torch.Tensor, ...]:
@@ -121,7 +113,7 @@ class _Search:
 
 def vectors_of(parts: Sequence[Screened]) -> torch.Tensor:
     """Some vectors of these clips, which tell in which precision products are."""
-    return parts[0].clips.modalities[0]
+    return parts[0].clips.vectors[0]
 
 
 @torch.no_grad()

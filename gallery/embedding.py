@@ -174,7 +174,7 @@ def embed_captions(model: PreTrainedModel, processor: ProcessorMixin, captions: 
     `(batch, 3, dim)` by a model of which each modality meets a vector of its own.
     """
     batch = processor(text=list(captions)).to(model.device)
-    return _unit(model.embed_text(batch["input_ids"], batch["attention_mask"]))
+    return _unit(model.get_text_features(batch["input_ids"], batch["attention_mask"]).pooler_output)
 
 
 __all__ = [

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gallery.clips import StoredClips
 from gallery.columns import CONCAT_COLUMNS, NORM_TOLERANCE, check_lists, codes_of, gram_of, matrix_of, stacked
 from gallery.device_search import find_best_on_device
 from gallery.screening import Codes, Screened, find_best, multiplies_eight_bits
 from gallery.storage import Part
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import METHODS, MIN_NORM, Clips, Pairs, ScoreOptions, check_method
+from modeling_scalar.scores_scalar import METHODS, MIN_NORM, Pairs, ScoreOptions, check_method
 
 _WHERE = "a gallery"
 _MIN_NORM = MIN_NORM[torch.float32]
@@ -31,14 +32,12 @@ _SCORES_AT_ONCE = 2**26  # where all scores of a query are needed
 
 @dataclass(eq=False)
 class Piece:
-    """Clips that lie in one place: the number of the first, what scores read of them, and which are removed. Where it
-    `is_partial`, vectors that count as absent are not zero."""
+    """Clips that lie in one place: the number of the first, what scores read of them, and which are removed."""
 
     start: int
-    clips: Clips
+    clips: StoredClips
     removed: torch.Tensor
     codes: Codes | None = None
-    is_partial: bool = False
 
     @cached_property
     def screened(self) -> Screened:
@@ -53,35 +52,20 @@ class Piece:
 
     def to(self, device: torch.device) -> "Piece":
         """The same clips in the memory of a device, without their codes."""
-        clips = self.clips
-        moved = Clips(
-            tuple(vectors.to(device) for vectors in clips.modalities),
-            clips.modality_mask.to(device),
-            None if clips.concat_embeds is None else clips.concat_embeds.to(device),
-            min_norm=clips.min_norm,
-            gram=clips.gram.to(device),
-        )
-        return Piece(self.start, moved, self.removed.to(device), is_partial=self.is_partial)
+        return Piece(self.start, self.clips.to(device), self.removed.to(device))
 
     def looking_at(self, modalities: torch.Tensor) -> "Piece":
         """The same clips with some modalities `(3,)` alone; vectors of the others are where they were."""
-        clips, mask = self.clips, self.clips.modality_mask & modalities.to(self.device)
-        gram = clips.gram * (mask[:, :, None] & mask[:, None])
-        fewer = Clips(clips.modalities, mask, clips.concat_embeds, min_norm=clips.min_norm, gram=gram)
-        return Piece(self.start, fewer, self.removed, self.codes, is_partial=True)
+        fewer = self.clips.with_mask(self.clips.modality_mask & modalities.to(self.device))
+        return Piece(self.start, fewer, self.removed, self.codes)
 
     def limited(self, allowed: torch.Tensor) -> "Piece":
         """The same clips, of which only some `(N,)` may be found."""
         allowed = allowed.to(self.device)
         removed = (~allowed).index_fill(0, self.removed, True).nonzero().flatten()
-        limited = Piece(self.start, self.clips, removed, self.codes, self.is_partial)
+        limited = Piece(self.start, self.clips, removed, self.codes)
         limited.screened = self.screened.limited(allowed)
         return limited
-
-    def tile(self, columns: slice) -> Clips:
-        """Some of the clips, with zeros where nothing is looked at."""
-        clips = self.clips[columns]
-        return clips.masked(clips.modality_mask) if self.is_partial else clips
 
 
 class Ranking(NamedTuple):
@@ -138,7 +122,7 @@ def pieces_of(parts: Sequence[Part]) -> list[Piece]:
             else:  # written by another program, which may have left something in absent rows
                 vectors = tuple(torch.where(mask[:, m, None], rows_of, 0) for m, rows_of in enumerate(vectors))
                 gram = gram_of(vectors)
-            clips = Clips(
+            clips = StoredClips(
                 vectors,
                 mask,
                 stacked(rows, CONCAT_COLUMNS, _WHERE) if CONCAT_COLUMNS[0] in rows.column_names else None,
@@ -198,15 +182,14 @@ def _rank_whole(
         return joined[rows] if len(removed) else joined
 
     heads = [piece.clips.concat_embeds for piece in pieces]
-    partial = any(piece.is_partial for piece in pieces)
-    clips = Clips(
-        tuple(whole(columns) for columns in zip(*(piece.clips.modalities for piece in pieces), strict=True)),
+    clips = StoredClips(
+        [whole(columns) for columns in zip(*(piece.clips.vectors for piece in pieces), strict=True)],
         whole(piece.clips.modality_mask for piece in pieces),
         None if any(head is None for head in heads) else whole(heads),
         min_norm=_MIN_NORM,
         gram=whole(piece.clips.gram for piece in pieces),
+        is_partial=any(piece.clips.is_partial for piece in pieces),
     )
-    clips = clips.masked(clips.modality_mask) if partial else clips
     found = []
     for queries in text_embeds.split(max(1, _SCORES_AT_ONCE // max(1, len(clips)))):
         scores = Pairs(queries, clips, options).scores(method)
@@ -273,7 +256,7 @@ def _rank(
     size = _BLOCK_OF_FEW if len(text_embeds) <= _FEW else _BLOCK
     for piece in pieces:
         for start in range(0, len(piece.clips), size):
-            scores = Pairs(text_embeds, piece.tile(slice(start, start + size)), score_options).scores(method)
+            scores = Pairs(text_embeds, piece.clips[start : start + size], score_options).scores(method)
             if len(piece.removed):
                 inside = (piece.removed >= start) & (piece.removed < start + size)
                 scores[:, piece.removed[inside] - start] = -math.inf

@@ -27,8 +27,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from gallery.clips import StoredClips
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import Clips, ScoreOptions
+from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 
 _TILE = 2**20  # pairs whose products are computed at once, in cache
 _NARROWEST, _WIDEST = 512, 65_536  # clips of a tile
@@ -227,33 +228,7 @@ def cone_bound(
     return torch.where(is_safe, torch.minimum(best.sqrt() * (1 + 1e-5), simple), simple)
 
 
-# Exact scores -------------------------------------------------------------------------------------------------------
-
-
-def exact_scores(
-    texts: np.ndarray, modality_embeds: np.ndarray, modality_mask: torch.Tensor, min_norm: float, options: ScoreOptions
-) -> np.ndarray:
-    """
-    Score pairs in float64 by their centroids, Eq. 2 and 3; equal pairs have equal scores wherever they stand.
-
-    Args:
-        texts (`np.ndarray` of shape `(P, D)` or `(P, 3, D)`), modality_embeds (`np.ndarray` of shape `(P, 3, D)`),
-            modality_mask (`torch.BoolTensor` of shape `(P, 3)`): the pairs, in float64.
-        min_norm (`float`): what a vanishing norm is clamped to.
-        options ([`~modeling_scalar.pairs_scalar.ScoreOptions`]): temperature and calibration.
-
-    Returns:
-        `np.ndarray` of shape `(P,)`.
-    """
-    if texts.ndim == 2:
-        cosines = np.einsum("pmd,pd->pm", modality_embeds, texts)  # which adds in one order, wherever a pair stands
-    else:
-        cosines = np.einsum("pmd,pmd->pm", modality_embeds, texts)
-    cosines = options.calibrated(torch.from_numpy(cosines), dim=1)
-    weights = (cosines / options.query_temperature).masked_fill(~modality_mask, -math.inf).softmax(1)
-    inner = (weights * cosines).masked_fill(~modality_mask, 0).sum(1).numpy()
-    centroids = np.einsum("pm,pmd->pd", weights.numpy(), modality_embeds)
-    return inner / np.maximum(np.sqrt(np.einsum("pd,pd->p", centroids, centroids)), min_norm)
+# Errors -------------------------------------------------------------------------------------------------------------
 
 
 def score_error(largest: torch.Tensor, rho: torch.Tensor, error: float, temperature: float) -> torch.Tensor:
@@ -296,14 +271,14 @@ class Screened:
 
     Args:
         start (`int`): the number of the first.
-        clips ([`~modeling_scalar.pairs_scalar.Clips`]): their vectors, presence and Gram matrices. Vectors that are
+        clips ([`~gallery.clips.StoredClips`]): their vectors, presence and Gram matrices. Vectors that are
             said to be absent are not looked at.
         allowed (`torch.BoolTensor` of shape `(N,)`): which clips may be found. They have a modality.
         codes ([`Codes`], *optional*): their vectors in eight bits.
     """
 
     start: int
-    clips: Clips
+    clips: StoredClips
     allowed: torch.Tensor
     codes: Codes | None = None
 
@@ -341,10 +316,10 @@ def _gathered(group: Sequence[tuple[Screened, slice]]) -> Screened:
     if codes[0] is not None:
         of_modalities = [joined(columns) for columns in zip(*(some.codes for some in codes), strict=True)]
         kept = Codes(of_modalities, joined(some.scale for some in codes), joined(some.error for some in codes))
-    few = Clips(
+    few = StoredClips(
         tuple(
             joined(columns) if kept is None else columns[0][:0]
-            for columns in zip(*(some.modalities for some in clips), strict=True)
+            for columns in zip(*(some.vectors for some in clips), strict=True)
         ),
         joined(some.modality_mask for some in clips),
         min_norm=clips[0].min_norm,
@@ -490,7 +465,7 @@ class _Search:
             The products of each modality `(Q, B)`; the [`_Scale`] that makes cosines of them.
         """
         shape, products = (len(self.texts), len(part.allowed[columns])), []
-        for index, vectors in enumerate(part.clips.modalities):
+        for index, vectors in enumerate(part.clips.vectors):
             if part.codes is not None:
                 texts = self.codes[:, index % self.codes.shape[1]].contiguous()
                 block = part.codes.codes[index][columns]
@@ -511,7 +486,7 @@ class _Search:
             products.append(out)
         if part.codes is None:
             ones, zeros = torch.ones(len(self.texts)), torch.zeros(len(self.texts))
-            error = torch.full(shape[1:], product_error(self.texts.shape[-1], self.norm, part.clips.modalities[0]))
+            error = torch.full(shape[1:], product_error(self.texts.shape[-1], self.norm, part.clips.vectors[0]))
             return products, _Scale(torch.ones(shape[1]), error, torch.zeros(shape[1]), ones, zeros)
         error = part.codes.error[columns]
         scale = part.codes.scale[columns]
@@ -638,7 +613,7 @@ class _Search:
         read = torch.empty(min(len(rows), _READ_AT_ONCE), len(MODALITIES), self.texts.shape[-1])
         for some in _cut(len(rows), _READ_AT_ONCE):
             for part, place, inside in self.pieces(rows[some]):
-                for index, column in enumerate(part.clips.modalities):
+                for index, column in enumerate(part.clips.vectors):
                     read[place, index] = column.index_select(0, inside)
             yield some, read[: some.stop - some.start]
 
@@ -662,11 +637,9 @@ class _Search:
         scores, masks = np.empty(len(found.rows)), torch.empty(len(found.rows), len(MODALITIES), dtype=torch.bool)
         for some, _, mask, _ in self.facts(found.rows):
             masks[some] = mask
-        embeds = np.empty((min(len(scores), _READ_AT_ONCE), len(MODALITIES), self.texts.shape[-1]))
         for some, vectors in self.vectors(found.rows):
-            embeds[: len(vectors)] = vectors
-            texts, min_norm = self.exact_texts.numpy()[found.queries[some]], self.parts[0].clips.min_norm
-            scores[some] = exact_scores(texts, embeds[: len(vectors)], masks[some], min_norm, self.options)
+            texts, min_norm = self.texts[torch.from_numpy(found.queries[some])], self.parts[0].clips.min_norm
+            scores[some] = exact_scores(texts, vectors, masks[some], min_norm, self.options).numpy()
         if np.isnan(scores).any():
             raise FloatingPointError("a score is no number")
         self.best.merge(found.queries, found.rows, scores)
@@ -769,7 +742,7 @@ def find_best(
         parts (`list[Screened]`): the clips.
         text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, 3, D)` with a vector for each modality): unit norm.
         k (`int`): hits per query.
-        options ([`~modeling_scalar.pairs_scalar.ScoreOptions`]): temperature and calibration.
+        options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
 
     Returns:
         Scores (float64) and rows, `(Q, k)`, best first, equal scores in the order of the gallery; `-inf` where there
@@ -798,7 +771,6 @@ __all__ = [
     "are_codes_of",
     "cone_bound",
     "encode",
-    "exact_scores",
     "find_best",
     "hull_distance",
     "multiplies_eight_bits",

@@ -1,65 +1,41 @@
-"""SCALAR: query-conditioned spherical centroid aggregation for text-to-video retrieval."""
+"""SCALAR: query-conditioned spherical centroid aggregation for text-to-video retrieval.
 
-from transformers import AutoConfig, AutoFeatureExtractor, AutoImageProcessor, AutoModel, AutoProcessor
+Names load when they are first asked for: `import modeling_scalar.scores_scalar` costs torch and one file. The classes
+are registered with transformers' Auto classes as soon as one of them is asked for.
+"""
 
-from .configuration_joint_scalar import ScalarJointConfig
-from .configuration_scalar import MODALITIES, BeatsConfig, ScalarConfig
-from .feature_extraction_scalar import ScalarFeatureExtractor
-from .image_processing_joint_scalar import ScalarPatchImageProcessor
-from .image_processing_scalar import ScalarImageProcessor
-from .loading import default_device, load_model
-from .media_scalar import LimitError, Limits, MediaError
-from .modeling_beats import BeatsModel
-from .modeling_joint_scalar import ScalarJointModel
-from .modeling_scalar import ScalarModel, ScalarOutput
-from .processing_joint_scalar import ScalarJointProcessor
-from .processing_scalar import FROM_VIDEO, Clip, ScalarProcessor
+from importlib import import_module
+from typing import Any
 
-AutoConfig.register(ScalarConfig.model_type, ScalarConfig, exist_ok=True)
-AutoModel.register(ScalarConfig, ScalarModel, exist_ok=True)
-AutoModel.register(BeatsConfig, BeatsModel, exist_ok=True)
-AutoImageProcessor.register(
-    ScalarConfig,
-    image_processor_classes={"pil": ScalarImageProcessor, "torchvision": ScalarImageProcessor},
-    exist_ok=True,
-)
-AutoFeatureExtractor.register(ScalarConfig, ScalarFeatureExtractor, exist_ok=True)
-AutoProcessor.register(ScalarConfig, ScalarProcessor, exist_ok=True)
+_FILES = {
+    "configuration_joint_scalar": ("ScalarJointConfig",),
+    "configuration_scalar": ("MODALITIES", "BeatsConfig", "ScalarConfig"),
+    "feature_extraction_scalar": ("ScalarFeatureExtractor",),
+    "image_processing_joint_scalar": ("ScalarPatchImageProcessor",),
+    "image_processing_scalar": ("ScalarImageProcessor",),
+    "loading": ("default_device", "load_model"),
+    "media_scalar": ("LimitError", "Limits", "MediaError"),
+    "modeling_beats": ("BeatsModel",),
+    "modeling_joint_scalar": ("ScalarJointModel",),
+    "modeling_scalar": ("ScalarModel",),
+    "processing_joint_scalar": ("ScalarJointProcessor",),
+    "processing_scalar": ("FROM_VIDEO", "Clip", "ScalarProcessor"),
+    "retrieval_scalar": ("ScalarOutput",),
+    "scores_scalar": ("query_weights", "register_method", "retrieval_scores"),
+}
+_PLACES = {name: file for file, names in _FILES.items() for name in names}
 
-AutoConfig.register(ScalarJointConfig.model_type, ScalarJointConfig, exist_ok=True)
-AutoModel.register(ScalarJointConfig, ScalarJointModel, exist_ok=True)
-AutoImageProcessor.register(
-    ScalarJointConfig,
-    image_processor_classes={"pil": ScalarPatchImageProcessor, "torchvision": ScalarPatchImageProcessor},
-    exist_ok=True,
-)
-AutoProcessor.register(ScalarJointConfig, ScalarJointProcessor, exist_ok=True)
 
-# What travels with a saved model, so that others load it without this package.
-ScalarConfig.register_for_auto_class()
-ScalarModel.register_for_auto_class("AutoModel")
-ScalarJointConfig.register_for_auto_class()
-ScalarJointModel.register_for_auto_class("AutoModel")
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _PLACES[name] != "scores_scalar":
+        import_module(".registration", __name__)
+    return getattr(import_module(f".{_PLACES[name]}", __name__), name)
 
-__all__ = [
-    "FROM_VIDEO",
-    "MODALITIES",
-    "BeatsConfig",
-    "BeatsModel",
-    "Clip",
-    "LimitError",
-    "Limits",
-    "MediaError",
-    "ScalarConfig",
-    "ScalarFeatureExtractor",
-    "ScalarImageProcessor",
-    "ScalarJointConfig",
-    "ScalarJointModel",
-    "ScalarJointProcessor",
-    "ScalarModel",
-    "ScalarOutput",
-    "ScalarPatchImageProcessor",
-    "ScalarProcessor",
-    "default_device",
-    "load_model",
-]
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+__all__ = sorted(_PLACES)

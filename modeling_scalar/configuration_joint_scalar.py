@@ -7,7 +7,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .configuration_scalar import MODALITIES, ScalarConfig
+from .configuration_scalar import MODALITIES, ScalarConfig, check_weighing
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,7 @@ class ScalarJointConfig(PreTrainedConfig):
 
     def validate_joint(self) -> None:
         """Check the relations between fields on which the model relies."""
-        from .pairs_scalar import check_calibration, check_temperature
-        from .scores_scalar import METHODS  # which needs this file's sibling
-
-        check_temperature(self.query_temperature)
-        check_calibration(self.modality_scale, self.modality_offset)
-        if self.aggregation not in METHODS or METHODS[self.aggregation].uses_concat_heads:
-            known = tuple(name for name, method in METHODS.items() if not method.uses_concat_heads)
-            raise ValueError(f"`aggregation` must be one of {known}, got {self.aggregation!r}.")
+        check_weighing(self)
         if not self.modalities or list(self.modalities) != [n for n in MODALITIES if n in self.modalities]:
             raise ValueError(
                 f"`modalities` must be some of {MODALITIES}, each once and in this order, got {self.modalities!r}."
@@ -148,5 +141,7 @@ def check_fields(config: ScalarConfig | ScalarJointConfig, changes: Iterable[str
         )
     raise ValueError(f"{type(config).__name__} has no fields {unknown}; check their spelling.")
 
+
+ScalarJointConfig.register_for_auto_class()
 
 __all__ = ["FAMILIES", "JointFamily", "ScalarJointConfig", "check_fields", "encoder_width"]

@@ -9,12 +9,12 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 MODALITIES = ("video", "audio", "subtitle")
-"""The one order of the modality axis: of embeddings `(batch, 3, dim)`, masks `(batch, 3)` and weights."""
-
-CONCATENATIONS = (("video", "audio"), ("video", "subtitle"), MODALITIES)
-"""What the concatenation heads of a VAST checkpoint read, in their one order."""
+"""The paper's modalities: the default of `modalities`, and the columns of galleries and benchmarks."""
 
 POOLINGS = ("cls", "mean", "pooler")
+
+_TINY = 2.0**-126  # the least number of float32 by which dividing stays finite
+_LARGEST = 1e6  # of scales and offsets: cosines times more lose all digits beside each other
 
 # Towers whose first token is an ordinary patch: pooling "cls" would silently embed one corner of the input.
 _WITHOUT_CLASS_TOKEN = {
@@ -32,6 +32,19 @@ _WITHOUT_CLASS_TOKEN = {
 }
 # Text towers that read from left to right: their first token has seen no word.
 _CAUSAL_TEXT = {"clip_text_model", "gpt2", "gpt_neo", "gpt_neox", "opt", "llama", "mistral", "qwen2", "qwen3", "gemma"}
+
+
+def check_weighing(config: PreTrainedConfig) -> None:
+    """Raise a ValueError unless the numbers that weigh modalities are in range, and there is one for each modality."""
+    if not config.query_temperature >= _TINY:
+        raise ValueError(f"`query_temperature` must be positive in float32, got {config.query_temperature!r}.")
+    for name, kind, lowest in (
+        ("modality_scale", "finite numbers above 0", _TINY),
+        ("modality_offset", "finite numbers", -_LARGEST),
+    ):
+        values, number = getattr(config, name), len(MODALITIES)
+        if values is not None and not (len(values) == number and all(lowest <= value <= _LARGEST for value in values)):
+            raise ValueError(f"`{name}` must be {number} {kind}, one for each of {MODALITIES}, got {values!r:.80}.")
 
 
 @strict
@@ -86,13 +99,16 @@ class ScalarConfig(PreTrainedConfig):
         vision_config, audio_config, text_config (`PreTrainedConfig` or `dict`): any vision, audio and text model of
             transformers. The default text tower is BERT with cross-attention; a text tower without cross-attention
             embeds queries and subtitles but offers no matching.
+        modalities (`list[str]`): the names along the modality axis of embeddings `(batch, M, dim)`, masks `(batch, M)`
+            and weights. Three towers have the paper's, [`MODALITIES`], in their order.
         projection_dim (`int`): dimension D of the shared space.
         vision_pooling, audio_pooling, text_pooling (`str`): how a tower's tokens become one vector: `"cls"` (first
             token), `"mean"` (over tokens; padding excluded) or `"pooler"` (the tower's own `pooler_output`).
-        aggregation (`str`): scoring method, a key of [`~scores_scalar.METHODS`].
+        aggregation (`str`): scoring method, a key of [`~scores_scalar.METHODS`]; the model checks it, when plugins
+            have registered theirs.
         query_temperature (`float`): temperature of the query-conditioned weights, tau_w of SCALAR Eq. 2; positive.
-        modality_scale, modality_offset (`list[float]`, *optional*): for each of [`MODALITIES`] a factor, positive, and
-            an addend of its cosines, which make those of different modalities comparable; see
+        modality_scale, modality_offset (`list[float]`, *optional*): for each modality a factor, positive, and an
+            addend of its cosines, which make those of different modalities comparable; see
             [`~scores_scalar.retrieval_scores`]. `None` leaves cosines as they are.
         num_frame_embeddings, num_segment_embeddings (`int`): learned positions of frames and of audio segments among
             the condition tokens; other counts are interpolated (nearest).
@@ -104,7 +120,7 @@ class ScalarConfig(PreTrainedConfig):
         initializer_range (`float`): standard deviation of newly initialised heads.
         has_logit_scale (`bool`): hold a learned contrastive temperature. It is used in training only.
         has_concat_heads (`bool`): hold the concatenation heads of a VAST checkpoint, one for each of
-            [`CONCATENATIONS`], which [`ScalarModel.get_concat_features`] reads. No loss trains them.
+            [`~scores_scalar.CONCATENATIONS`], which [`ScalarModel.get_concat_features`] reads. No loss trains them.
     """
 
     model_type = "scalar"
@@ -126,6 +142,7 @@ class ScalarConfig(PreTrainedConfig):
     vision_config: dict | PreTrainedConfig | None = None
     audio_config: dict | PreTrainedConfig | None = None
     text_config: dict | PreTrainedConfig | None = None
+    modalities: list[str] | tuple[str, ...] = MODALITIES
     projection_dim: int = 512
     vision_pooling: str = "cls"
     audio_pooling: str = "mean"
@@ -147,7 +164,7 @@ class ScalarConfig(PreTrainedConfig):
         # transformers applies a spec's `init_kwargs` only where the whole sub-config is missing. A partial dict
         # without a `model_type` means "the default tower, these fields changed" and must keep them: a text tower
         # that lost `is_causal=False` would embed every caption alike.
-        self.condition_on = list(self.condition_on)
+        self.condition_on, self.modalities = list(self.condition_on), list(self.modalities)
         for key, spec in self.sub_configs_defaults.items():
             sub_config = getattr(self, key)
             if isinstance(sub_config, dict) and "model_type" not in sub_config:
@@ -156,21 +173,9 @@ class ScalarConfig(PreTrainedConfig):
 
     def validate_scalar(self) -> None:
         """Check the relations between fields on which the model relies."""
-        from .pairs_scalar import check_calibration, check_temperature
-        from .scores_scalar import METHODS  # which needs this file
-
-        check_temperature(self.query_temperature)
-        check_calibration(self.modality_scale, self.modality_offset)
-        if self.aggregation not in METHODS:
-            raise ValueError(
-                f"`aggregation` must be one of {tuple(METHODS)}, got {self.aggregation!r}. If a plugin registers it, "
-                "import that first."
-            )
-        if METHODS[self.aggregation].uses_concat_heads and not self.has_concat_heads:
-            raise ValueError(
-                f"`aggregation={self.aggregation!r}` needs `has_concat_heads=True`: convert the checkpoint with "
-                "`--concat-heads`."
-            )
+        check_weighing(self)
+        if tuple(self.modalities) != MODALITIES:
+            raise ValueError(f"`modalities` of three towers must be {MODALITIES}, got {self.modalities!r}.")
         if not self.condition_on or list(self.condition_on) != [n for n in MODALITIES if n in self.condition_on]:
             raise ValueError(
                 f"`condition_on` must be some of {MODALITIES}, each once and in this order, got {self.condition_on!r}."
@@ -203,5 +208,6 @@ class ScalarConfig(PreTrainedConfig):
 
 # Sub-configs are resolved by `model_type`; transformers does not know this one.
 AutoConfig.register(BeatsConfig.model_type, BeatsConfig, exist_ok=True)
+ScalarConfig.register_for_auto_class()  # so that the code travels with what is saved
 
-__all__ = ["CONCATENATIONS", "MODALITIES", "POOLINGS", "BeatsConfig", "ScalarConfig"]
+__all__ = ["MODALITIES", "POOLINGS", "BeatsConfig", "ScalarConfig", "check_weighing"]

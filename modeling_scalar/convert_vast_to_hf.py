@@ -26,11 +26,12 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from commands.errors import run_command, show
 
 from .checking import check_counts, check_finite, read_object
-from .configuration_scalar import CONCATENATIONS, BeatsConfig, ScalarConfig
+from .configuration_scalar import BeatsConfig, ScalarConfig
 from .feature_extraction_scalar import ScalarFeatureExtractor
 from .image_processing_scalar import ScalarImageProcessor
 from .modeling_scalar import ScalarModel
 from .processing_scalar import ScalarProcessor
+from .scores_scalar import CONCATENATIONS
 
 # Parts of the original network that play no role here: the text half and visual head of EVA-CLIP, heads of
 # concatenated modalities (unless asked for) and of depth, the captioning head, and temperatures.

@@ -23,6 +23,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoProcessor
 from transformers.utils import CONFIG_NAME, PROCESSOR_NAME
 
+from . import registration  # noqa: F401
 from .checking import (
     check_counts,
     check_finite,
@@ -44,10 +45,10 @@ from .joint_encoders import (
 )
 from .modeling_joint_scalar import ScalarJointModel
 from .modeling_scalar import ScalarModel
-from .pairs_scalar import METHODS, Pairs
 from .processing_joint_scalar import ScalarJointProcessor
 from .processing_scalar import ScalarProcessor
 from .retrieval_scalar import ScalarRetrievalModel
+from .scores_scalar import METHODS, Pairs
 
 # The kinds of saved models: a model and the processor saved beside it, by the `model_type` of the configuration.
 _KINDS = {

@@ -25,7 +25,8 @@ from transformers.utils.generic import can_return_tuple
 
 from .configuration_joint_scalar import FAMILIES, ScalarJointConfig
 from .configuration_scalar import MODALITIES
-from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel, check_mask, unit
+from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel, check_mask
+from .scores_scalar import unit
 
 _FLAGS = ("output_hidden_states", "output_attentions", "return_dict")
 _FUSED = ("fused_input_ids", "fused_attention_mask")  # the sequences in which several modalities stand
@@ -235,7 +236,9 @@ class JointEncoderModel(ScalarRetrievalModel):
         self._check_precision()
         given, size, device = self._given(inputs)
         has_input = torch.tensor([name in given for name in MODALITIES], device=device).expand(size, -1)
-        modality_mask = has_input.clone() if modality_mask is None else check_mask(modality_mask, size)
+        if modality_mask is None:
+            modality_mask = has_input.clone()
+        check_mask(modality_mask, size, len(MODALITIES))
         if (modality_mask & ~has_input).any():
             missing = [name for name in MODALITIES if name not in given]
             raise ValueError(f"`modality_mask` marks {missing} as present in some rows, but their inputs are None.")
@@ -274,7 +277,7 @@ class JointEncoderModel(ScalarRetrievalModel):
             raise ValueError("Heads are made for vectors of single modalities: what is fused has none.")
         sequences = {key: inputs.pop(key) for key in _FUSED if key in inputs}
         given, size, device = self._given(inputs)
-        modality_mask = check_mask(modality_mask, size)
+        modality_mask = check_mask(modality_mask, size, len(MODALITIES))
         dtype = torch.promote_types(self.dtype, torch.float32)
         fused = torch.zeros(size, self.config.projection_dim, dtype=dtype, device=device)
         for mix in modality_mask.unique(dim=0):
@@ -545,5 +548,7 @@ class ScalarJointModel(JointEncoderModel):
             input_ids, attention_mask, modality_mask, inputs, return_scores, return_loss, kwargs, text_pooled
         )
 
+
+ScalarJointModel.register_for_auto_class("AutoModel")
 
 __all__ = ["JointEncoderModel", "ScalarJointInputs", "ScalarJointModel", "ScalarResidualHead"]

@@ -28,7 +28,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from .configuration_scalar import CONCATENATIONS, MODALITIES, ScalarConfig
+from .configuration_scalar import ScalarConfig
 from .modeling_beats import OUTPUT_FLAGS, BeatsModel
 from .package_scalar import in_package
 from .retrieval_scalar import (
@@ -38,9 +38,8 @@ from .retrieval_scalar import (
     ScalarOutput,
     ScalarRetrievalModel,
     check_mask,
-    unit,
 )
-from .scores_scalar import METHODS
+from .scores_scalar import CONCATENATIONS, METHODS, unit
 
 # Towers that `AutoModel` does not know by their own configuration.
 _TOWERS = {
@@ -245,7 +244,7 @@ class ScalarModel(ScalarPreTrainedModel):
         self.audio_projection = nn.Linear(audio_size, config.projection_dim, bias=False)
         self.subtitle_projection = nn.Linear(text_size, config.projection_dim, bias=False)
         if config.has_concat_heads:
-            sizes = dict(zip(MODALITIES, (vision_size, audio_size, text_size), strict=True))
+            sizes = {"video": vision_size, "audio": audio_size, "subtitle": text_size}
             self.concat_projections = nn.ModuleList(
                 nn.Linear(sum(sizes[name] for name in names), config.projection_dim) for names in CONCATENATIONS
             )
@@ -372,19 +371,6 @@ class ScalarModel(ScalarPreTrainedModel):
         self.text_model.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
         return torch.ones_like(input_ids)
 
-    def get_video_states(self, pixel_values_videos: torch.Tensor) -> torch.Tensor:
-        """Return the vision tower's tokens, `(batch, frames, tokens, hidden)`, of `(batch, frames, 3, H, W)`."""
-        states = _tokens(self._encode_video(pixel_values_videos))
-        return states.unflatten(0, pixel_values_videos.shape[:2])
-
-    def get_audio_states(self, input_features: torch.Tensor) -> torch.Tensor:
-        """Return the audio tower's tokens, `(batch, segments, tokens, hidden)`, of `(batch, segments, time, mel)`."""
-        return _tokens(self._encode_audio(input_features)).unflatten(0, input_features.shape[:2])
-
-    def get_text_states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the text tower's tokens, `(batch, length, hidden)`, of queries or subtitles."""
-        return _tokens(self._encode_text(input_ids, self._token_mask(input_ids, attention_mask)))
-
     # Embeddings ---------------------------------------------------------------------------------------------------
 
     def _text_features(
@@ -402,7 +388,7 @@ class ScalarModel(ScalarPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple | BaseModelOutputWithPooling:
         """
-        Embed queries, as models of transformers do; [`embed_text`] returns the embeddings alone.
+        Embed queries, as models of transformers do.
 
         Args:
             input_ids, attention_mask (`torch.LongTensor` of shape `(batch, length)`): 1 marks a token, 0 padding. By
@@ -431,7 +417,7 @@ class ScalarModel(ScalarPreTrainedModel):
         self, pixel_values_videos: torch.Tensor, **kwargs: Unpack[TransformersKwargs]
     ) -> tuple | BaseModelOutputWithPooling:
         """
-        Embed frames: pool each frame, average over frames, project. [`embed_video`] returns the embeddings alone.
+        Embed frames: pool each frame, average over frames, project.
 
         Args:
             pixel_values_videos (`torch.FloatTensor` of shape `(batch, frames, 3, height, width)`): normalised frames.
@@ -464,18 +450,6 @@ class ScalarModel(ScalarPreTrainedModel):
         output.last_hidden_state = states.flatten(1, 2)
         return _with_embedding(output, self.audio_projection(pooled))
 
-    def embed_subtitle(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Embed subtitles: `(batch, projection_dim)`, unit norm, in float32 at least."""
-        return self.get_subtitle_features(input_ids, attention_mask, return_dict=True).pooler_output
-
-    def embed_video(self, pixel_values_videos: torch.Tensor) -> torch.Tensor:
-        """Embed frames: `(batch, projection_dim)`, unit norm, in float32 at least. See [`get_video_features`]."""
-        return self.get_video_features(pixel_values_videos, return_dict=True).pooler_output
-
-    def embed_audio(self, input_features: torch.Tensor) -> torch.Tensor:
-        """Embed sound: `(batch, projection_dim)`, unit norm, in float32 at least. See [`get_audio_features`]."""
-        return self.get_audio_features(input_features, return_dict=True).pooler_output
-
     # Tower stage: one vector and the tokens of each clip that has the modality ------------------------------------
 
     def _run_tower(self, name: str, value: torch.Tensor, **flags) -> tuple[torch.Tensor, torch.Tensor, ModelOutput]:
@@ -504,7 +478,7 @@ class ScalarModel(ScalarPreTrainedModel):
 
     def _run_towers(self, inputs: ScalarClipInputs, modality_mask: torch.Tensor, **flags) -> Iterator[tuple]:
         """Yield of each modality that a row has: its name, these rows, and what [`_tower_stage`] returns."""
-        for index, name in enumerate(MODALITIES):
+        for index, name in enumerate(self.config.modalities):
             if all(inputs.get(key) is None for key in _INPUTS[name]):
                 continue
             rows = Rows(modality_mask[:, index])
@@ -570,7 +544,7 @@ class ScalarModel(ScalarPreTrainedModel):
                 conditions[name] = (rows, *self._condition_tokens(name, states, token_mask))
         absent = torch.zeros(size, dtype=dtype, device=modality_mask.device)
         # Towers may lie on several devices; what is made of all of them lies with the mask.
-        columns = [embeds.get(name, absent).to(absent) for name in MODALITIES]
+        columns = [embeds.get(name, absent).to(absent) for name in self.config.modalities]
         return torch.stack(columns, dim=1), modality_mask, conditions, outputs
 
     def _given(self, inputs: ScalarClipInputs) -> list[str]:
@@ -581,7 +555,7 @@ class ScalarModel(ScalarPreTrainedModel):
                 f"Clips have no inputs {unknown}; expected some of {list(ScalarClipInputs.__annotations__)}."
             )
         sizes = {key: len(value) for key, value in inputs.items() if value is not None}
-        given = [name for name in MODALITIES if any(key in sizes for key in _INPUTS[name])]
+        given = [name for name in self.config.modalities if any(key in sizes for key in _INPUTS[name])]
         for name, config in (("video", self.config.vision_config), ("audio", self.config.audio_config)):
             raw, pooled, states = *_INPUTS[name], f"{name}_states"
             if raw in sizes and (pooled in sizes or states in sizes):
@@ -594,7 +568,7 @@ class ScalarModel(ScalarPreTrainedModel):
                     shape = ", ".join(map(str, axes))
                     raise ValueError(f"`{key}` must have the shape ({shape}), got {tuple(inputs[key].shape)}.")
         if not given:
-            raise ValueError(f"Expected the inputs of at least one modality of {MODALITIES}, got none.")
+            raise ValueError(f"Expected the inputs of at least one modality of {self.config.modalities}, got none.")
         if "subtitle" in given and "subtitle_attention_mask" not in sizes:
             raise ValueError("`subtitle_input_ids` needs `subtitle_attention_mask`: padding is not a word.")
         if len(set(sizes.values())) > 1:
@@ -605,16 +579,19 @@ class ScalarModel(ScalarPreTrainedModel):
         given = self._given(inputs)
         first = next(value for value in inputs.values() if value is not None)
         batch_size, device = len(first), first.device
-        has_input = torch.tensor([name in given for name in MODALITIES], device=device).expand(batch_size, -1)
-        modality_mask = has_input.clone() if modality_mask is None else check_mask(modality_mask, batch_size)
+        names = self.config.modalities
+        has_input = torch.tensor([name in given for name in names], device=device).expand(batch_size, -1)
+        if modality_mask is None:
+            modality_mask = has_input.clone()
+        check_mask(modality_mask, batch_size, len(names))
         if torch.compiler.is_compiling():  # a graph cannot look at what it is given
             return modality_mask & has_input
         if is_complete and (modality_mask & ~has_input).any():
-            missing = [name for name in MODALITIES if name not in given]
+            missing = [name for name in names if name not in given]
             raise ValueError(f"`modality_mask` marks {missing} as present in some rows, but their inputs are None.")
         if "subtitle" in given:
             has_token = inputs["subtitle_attention_mask"].bool().any(1)
-            blank = (modality_mask[:, 2] & ~has_token).nonzero().flatten().tolist()
+            blank = (modality_mask[:, names.index("subtitle")] & ~has_token).nonzero().flatten().tolist()
             if blank:
                 raise ValueError(
                     f"Rows {blank[:10]} are marked as having a subtitle but their attention mask is empty. Mark the "
@@ -675,7 +652,7 @@ class ScalarModel(ScalarPreTrainedModel):
         dtype, size = torch.promote_types(self.dtype, torch.float32), (len(modality_mask), self.config.projection_dim)
         columns = [torch.zeros(size, dtype=dtype, device=modality_mask.device) for _ in CONCATENATIONS]
         for index, (names, projection) in enumerate(zip(CONCATENATIONS, self.concat_projections, strict=True)):
-            rows = Rows(modality_mask[:, [MODALITIES.index(name) for name in names]].all(dim=1))
+            rows = Rows(modality_mask[:, [self.config.modalities.index(name) for name in names]].all(dim=1))
             if rows and all(name in pooled for name in names):
                 joined = torch.cat([rows.take(pooled[name]) for name in names], dim=1)
                 columns[index] = rows.spread(unit(projection(joined))).to(columns[index])
@@ -698,9 +675,9 @@ class ScalarModel(ScalarPreTrainedModel):
         return tokens, token_mask.bool()
 
     def _join_conditions(self, conditions, batch_size, device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Lay the condition tokens of all modalities side by side, in the order of `MODALITIES`."""
+        """Lay the condition tokens of all modalities side by side, in the order of `config.modalities`."""
         states, masks = [], []
-        for name in MODALITIES:
+        for name in self.config.modalities:
             if name in conditions:
                 rows, tokens, mask = conditions[name]
                 states.append(rows.spread(tokens).to(device))
@@ -730,7 +707,7 @@ class ScalarModel(ScalarPreTrainedModel):
             TypeError: an unknown input.
         """
         self._require_cross_attention()
-        embeds, _, conditions, _ = self._encode_clips(inputs, modality_mask, condition_on=MODALITIES)
+        embeds, _, conditions, _ = self._encode_clips(inputs, modality_mask, condition_on=self.config.modalities)
         if not conditions:
             raise ValueError("Every clip lacks every modality given: there is nothing to condition on.")
         return self._join_conditions(conditions, len(embeds), embeds.device)
@@ -827,7 +804,7 @@ class ScalarModel(ScalarPreTrainedModel):
         audio_states: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
         select_pairs: Callable[["ScalarOutput"], tuple[torch.Tensor, ...]] | None = None,
-        condition_on: tuple[str, ...] = MODALITIES,
+        condition_on: tuple[str, ...] | None = None,
         return_scores: bool = True,
         return_loss: bool = True,
         **kwargs: Unpack[TransformersKwargs],
@@ -844,7 +821,8 @@ class ScalarModel(ScalarPreTrainedModel):
                 [`match`] (input_ids, attention_mask, condition_states, condition_mask) for the pairs whose
                 `match_logits` are wanted. Hard-negative training needs the scores of the batch before it can choose,
                 and data-parallel wrappers allow one forward per step: so both happen here.
-            condition_on (`tuple` of `str`): the modalities the cross-encoder may read for these pairs.
+            condition_on (`tuple` of `str`, *optional*): the modalities the cross-encoder may read for these pairs; by
+                default all.
             return_scores (`bool`): score the queries of this batch against its clips. Off: `scores` stays None, for
                 training, which scores them together with the rows of other processes.
             return_loss (`bool`): where there are as many queries as clips and they are scored, also compute the
@@ -885,12 +863,14 @@ class ScalarModel(ScalarPreTrainedModel):
             if returns_more:
                 output.text_model_output = text_output
         if has_clips:
+            read = ()
             if select_pairs is not None:
                 self._require_cross_attention()
+                read = self.config.modalities if condition_on is None else condition_on
             output.modality_embeds, output.modality_mask, conditions, tower_outputs = self._encode_clips(
-                inputs, modality_mask, condition_on=condition_on if select_pairs is not None else (), **flags
+                inputs, modality_mask, condition_on=read, **flags
             )
-            for index, name in enumerate(MODALITIES):
+            for index, name in enumerate(self.config.modalities):
                 output[f"{name}_embeds"] = output.modality_embeds[:, index]
                 if returns_more and tower_outputs.get(name) is not None:
                     output["vision_model_output" if name == "video" else f"{name}_model_output"] = tower_outputs[name]
@@ -917,6 +897,8 @@ def _with_embedding(output: ModelOutput, projected: torch.Tensor) -> BaseModelOu
         attentions=output.get("attentions"),
     )
 
+
+ScalarModel.register_for_auto_class("AutoModel")
 
 __all__ = [
     "ScalarClipInputs",

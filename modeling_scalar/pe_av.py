@@ -15,8 +15,8 @@ from transformers.utils import logging
 from .configuration_joint_scalar import ScalarJointConfig
 from .configuration_scalar import MODALITIES
 from .modeling_joint_scalar import JointEncoderModel
-from .pairs_scalar import METHODS
 from .retrieval_scalar import ScalarOutput
+from .scores_scalar import METHODS
 
 logger = logging.get_logger(__name__)
 

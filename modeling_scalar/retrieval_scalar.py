@@ -17,9 +17,7 @@ from torch import nn
 from transformers import PreTrainedModel, initialization
 from transformers.utils import ModelOutput
 
-from .configuration_scalar import MODALITIES
-from .pairs_scalar import WEIGHING
-from .scores_scalar import METHODS, query_weights, retrieval_scores
+from .scores_scalar import METHODS, WEIGHING, find_method, query_weights, retrieval_scores
 
 _TEMPERATURE = 0.07  # contrastive, of Table S1, where a model holds no learned one
 
@@ -153,15 +151,22 @@ class ScalarRetrievalModel(PreTrainedModel):
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def add_score_modules(self) -> None:
-        """Add the learned scalars that the configuration asks for."""
+        """
+        Add the learned scalars that the configuration asks for.
+
+        Raises:
+            ValueError: there is no score of the name `aggregation`, or it needs heads that this model does not have.
+        """
+        method = find_method(self.config.aggregation, argument="aggregation")
+        if method.uses_concat_heads and not self.config.has_concat_heads:
+            raise ValueError(
+                f"`aggregation={self.config.aggregation!r}` needs `has_concat_heads=True`, which a model of three "
+                "towers can have: convert the checkpoint with `--concat-heads`."
+            )
         if self.config.has_logit_scale:
             self.logit_scale = ScalarLogitScale()
-        if METHODS[self.config.aggregation].uses_hyperbolic_mix:
+        if method.uses_hyperbolic_mix:
             self.hyperbolic = ScalarHyperbolicMix()
-
-    def embed_text(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Embed queries: `(batch, projection_dim)`, unit norm, in float32 at least. See `get_text_features`."""
-        return self.get_text_features(input_ids, attention_mask, return_dict=True).pooler_output
 
     def _weighing(
         self,
@@ -269,15 +274,15 @@ class ScalarRetrievalModel(PreTrainedModel):
             output.loss = info_nce(output.logits_per_text)
 
 
-def check_mask(modality_mask: torch.Tensor, batch_size: int) -> torch.Tensor:
+def check_mask(modality_mask: torch.Tensor, batch_size: int, num_modalities: int) -> torch.Tensor:
     """Return the mask of a batch of clips as it is.
 
     Raises:
-        ValueError: it has another shape than `(batch, 3)`, or is not bool.
+        ValueError: it has another shape than `(batch_size, num_modalities)`, or is not bool.
     """
-    if modality_mask.shape != (batch_size, len(MODALITIES)) or modality_mask.dtype != torch.bool:
+    if modality_mask.shape != (batch_size, num_modalities) or modality_mask.dtype != torch.bool:
         raise ValueError(
-            f"`modality_mask` must be a bool tensor of shape {(batch_size, len(MODALITIES))}, got "
+            f"`modality_mask` must be a bool tensor of shape {(batch_size, num_modalities)}, got "
             f"{modality_mask.dtype} {tuple(modality_mask.shape)}."
         )
     return modality_mask
@@ -323,11 +328,6 @@ def info_nce(logits: torch.Tensor) -> torch.Tensor:
     return (nn.functional.cross_entropy(logits, target) + nn.functional.cross_entropy(logits.T, target)) / 2
 
 
-def unit(embeds: torch.Tensor) -> torch.Tensor:
-    # In float32 at least, also for half-precision weights: a rounded norm is not a unit norm.
-    return nn.functional.normalize(embeds.to(torch.promote_types(embeds.dtype, torch.float32)), dim=-1)
-
-
 __all__ = [
     "Rows",
     "ScalarHyperbolicMix",
@@ -336,5 +336,4 @@ __all__ = [
     "ScalarRetrievalModel",
     "check_mask",
     "info_nce",
-    "unit",
 ]

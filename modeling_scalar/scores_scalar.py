@@ -1,121 +1,985 @@
-"""The mathematics of SCALAR: query-conditioned spherical centroids over whatever modalities a clip has.
+"""The score of a clip for a query, SCALAR's and those it is compared with, for any number of modalities.
 
-Pure functions of unit embeddings and a presence mask. Scores come from the closed form of the paper (Eq. 4,
-Algorithm S1): three inner products per query and clip and one 3x3 Gram matrix per clip, never a centroid per pair.
-What all scores share is in `pairs_scalar`, the baselines are in `baseline_scores_scalar`.
+    w_m = softmax_m(<t, z_m> / tau_w)                                  (Eq. 2)
+    s(t, Z) = sum_m w_m <t, z_m> / |sum_m w_m z_m|                     (Eq. 3 and 4)
 
-Shape letters: Q queries, V clips, B matched pairs, M modalities (3, in the order of `MODALITIES`), D dimensions.
+- The sums run over the modalities that a clip has, given as a boolean mask; an absent one is never imputed.
+- Equal weights (Eq. 1) are the limit of an infinite temperature.
+- The closed form (Algorithm S1) needs M inner products per pair and one Gram matrix per clip, no centroid per pair.
+
+Pure functions of unit embeddings: torch is all that this file imports. [`retrieval_scores`] computes every score by
+its name, [`register_method`] adds one.
+
+Shape letters: Q queries, V clips, P pairs of a query and a clip, M modalities, D dimensions.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
 
 import torch
+from torch import nn
 
-from .baseline_scores_scalar import BASELINES
-from .pairs_scalar import (
-    CALIBRATION,
-    DIRECTIONS,
-    METHODS,
-    MIN_NORM,
-    WEIGHING,
-    Clips,
-    Method,
-    Pairs,
-    ScoreOptions,
-    check_calibration,
-    check_embeds,
-    check_method,
-    check_temperature,
-    make_pairs,
-    method_title,
-    min_norm_of,
-    normalize,
-    prepare_embeds,
-    register_method,
-    scorable_clips,
-)
+PAPER_MODALITIES = ("video", "audio", "subtitle")
+"""The names of three modalities that were given none."""
 
-# The closed form loses digits as 1/|c|^2, the centroid itself as 1/|c|. Clips some weighting of which is shorter than
-# this are scored through their centroids; three vectors with non-negative cosines never are (|c| >= 0.577).
-_CANCELLING_NORM = 0.1
+CONCATENATIONS = (("video", "audio"), ("video", "subtitle"), PAPER_MODALITIES)
+"""What the concatenation heads of a VAST checkpoint read, in their one order."""
 
+DIRECTIONS = ("text_to_video", "video_to_text")
+"""What is ranked: clips for each text, or texts for each clip."""
 
-# Eq. 2 to 4 ---------------------------------------------------------------------------------------------------------
+CALIBRATION = ("modality_scale", "modality_offset")
+"""What makes cosines of different modalities comparable, as [`ScoreOptions`] and configurations call it."""
+
+WEIGHING = ("query_temperature", *CALIBRATION)
+"""What a query's weights depend on beside embeddings, by the names of keyword arguments."""
+
+MIN_NORM = {torch.float16: 1e-2, torch.bfloat16: 1e-2, torch.float32: 1e-3, torch.float64: 1e-6}
+"""By dtype, what a vanishing norm, volume or area is clamped to, so that scores and gradients stay bounded where
+modalities cancel. It is a clamp, not an addition: every other clip keeps its exact score."""
+
+# Without a gradient, pairs are scored in tiles of this many texts and clips: the temporaries then stay in cache. Fewer
+# texts meet more clips at once, up to so many times more: what is done once a tile would otherwise cost as much.
+_TILE = (256, 1024)
+_WIDEST = 16
+_LARGEST = 1e6  # of scales and offsets: cosines times more lose all digits beside each other
+_LEAST_PIVOT = 1e-14  # of a Gram matrix in float64: below is rounding
+_RANK_TOLERANCE = 1e-7  # directions of a clip's span with a smaller share of the largest one are rounding
+_STEPS, _STILL = 40, 1e-9  # of Newton's method: how many at most, and of what size the last; where roots meet, 30
 
 
-def _softmax_weights(
-    similarities: torch.Tensor, modality_mask: torch.Tensor, query_temperature: float | torch.Tensor, dim: int = -1
+# Eq. 1 to 4 ---------------------------------------------------------------------------------------------------------
+
+
+def softmax_weights(
+    cosines: torch.Tensor, modality_mask: torch.Tensor, query_temperature: float | torch.Tensor, dim: int
 ) -> torch.Tensor:
-    """Eq. 2: softmax over the present modalities, along `dim`; absent ones get exactly zero."""
-    # A finite fill instead of -inf: rows are never all absent, and the backward pass stays free of NaN.
-    return (similarities / query_temperature).masked_fill(~modality_mask, -1e30).softmax(dim=dim)
+    """Eq. 2 along the axis `dim`, of the shape of `cosines`: sums to 1, exactly 0 where the mask is False."""
+    absent = torch.where(modality_mask, 0.0, -math.inf)
+    return (cosines / query_temperature + absent).softmax(dim)
 
 
-def _closed_form(
-    similarities: torch.Tensor,
+def gram_factor(gram: torch.Tensor) -> torch.Tensor:
+    """
+    Compute the Cholesky factor L of each clip's Gram matrix, in which |sum_m w_m z_m|^2 = sum_k (sum_m w_m L_mk)^2.
+
+    In w'Gw digits cancel where vectors do; a sum of squares keeps them. Singular matrices are allowed, as those of
+    absent modalities are (a row of zeros), which LAPACK's routine refuses.
+
+    Args:
+        gram (`torch.Tensor` of shape `(V, M, M)`): inner products, zero where absent.
+
+    Returns:
+        `torch.Tensor` of shape `(M, M, V)`: L_mk, zero for k > m.
+    """
+    number = gram.shape[1]
+    factor = [[torch.zeros_like(gram[:, 0, 0])] * number for _ in range(number)]
+    for m in range(number):
+        for k in range(m + 1):
+            rest = gram[:, m, k] - sum(a * b for a, b in zip(factor[m][:k], factor[k][:k], strict=True))
+            factor[m][k] = rest / factor[k][k] if k < m else rest.clamp(min=_LEAST_PIVOT).sqrt()
+    return torch.stack([torch.stack(row) for row in factor])
+
+
+def closed_form(
+    cosines: torch.Tensor,
     modality_mask: torch.Tensor,
-    gram: torch.Tensor,
+    factor: torch.Tensor,
     query_temperature: float | torch.Tensor,
     min_norm: float,
 ) -> torch.Tensor:
-    """Eq. 4 from Gram matrices (V, M, M), with ordinary operations: differentiable, any temperature. (Q, V)."""
-    weights = _softmax_weights(similarities, modality_mask.T[:, None], query_temperature, dim=0)
-    squared_norm = sum(
-        (1 if m == n else 2) * weights[m] * weights[n] * gram[:, m, n]
-        for m in range(len(weights))
-        for n in range(m, len(weights))
-    )
-    return (weights * similarities).sum(0) * squared_norm.clamp(min=min_norm**2).rsqrt()
-
-
-def _closed_form_without_grad(
-    similarities: Sequence[torch.Tensor], gram: torch.Tensor, query_temperature: float
-) -> torch.Tensor:
-    """Eq. 4 without a gradient, in half the passes over memory: (Q, V).
-
-    The normaliser of the weights cancels, so they may be taken relative to the video's: exp((a_m - a_video) / tau).
-    An absent modality is a zero vector with a zero row in the Gram matrix and drops out of both sums by itself.
     """
-    a0, a1, a2 = similarities
-    e1, e2 = (torch.sub(a, a0).mul_(1 / query_temperature).exp_() for a in (a1, a2))
-    inner = torch.addcmul(2 * gram[:, 0, 2], e2, gram[:, 2, 2]).mul_(e2)
-    norm = torch.addcmul(2 * gram[:, 0, 1], e1, gram[:, 1, 1]).addcmul_(e2, 2 * gram[:, 1, 2]).mul_(e1).add_(inner)
-    return torch.addcmul(a0, e1, a1).addcmul_(e2, a2).mul_(norm.add_(gram[:, 0, 0]).rsqrt_())
+    Score every pair by Eq. 4: differentiable, and one graph for `torch.compile`.
+
+    Args:
+        cosines (`torch.Tensor` of shape `(M, Q, V)`): of texts and modalities, zero where absent.
+        modality_mask (`torch.BoolTensor` of shape `(V, M)`), factor (`torch.Tensor` of shape `(M, M, V)`): what each
+            clip has, and [`gram_factor`] of its Gram matrix.
+        query_temperature (`float`): tau_w, positive; `inf` for equal weights (Eq. 1).
+        min_norm (`float`): what the norm of a centroid is clamped to.
+
+    Returns:
+        `torch.Tensor` of shape `(Q, V)`.
+    """
+    weights = softmax_weights(cosines, modality_mask.T[:, None], query_temperature, dim=0)
+    squared_norm = torch.zeros_like(cosines[0])
+    for k in range(len(weights)):
+        coordinate = weights[k] * factor[k, k]
+        for m in range(k + 1, len(weights)):
+            coordinate = torch.addcmul(coordinate, weights[m], factor[m, k])
+        squared_norm = torch.addcmul(squared_norm, coordinate, coordinate)
+    return (weights * cosines).sum(0) * squared_norm.clamp(min=min_norm**2).rsqrt()
+
+
+def exact_scores(
+    text_embeds: torch.Tensor,
+    modality_embeds: torch.Tensor,
+    modality_mask: torch.Tensor,
+    min_norm: float,
+    options: "ScoreOptions",
+) -> torch.Tensor:
+    """
+    Score pairs in float64 by their centroids, Eq. 2 and 3: the reference, which exact search ranks by.
+
+    Args:
+        text_embeds (`torch.Tensor` of shape `(P, D)` or `(P, M, D)`), modality_embeds (`torch.Tensor` of shape
+            `(P, M, D)`), modality_mask (`torch.BoolTensor` of shape `(P, M)`): the pairs. What an absent row holds
+            changes nothing.
+        min_norm (`float`): what a vanishing norm is clamped to.
+        options ([`ScoreOptions`]): temperature and calibration.
+
+    Returns:
+        `torch.DoubleTensor` of shape `(P,)`. Equal pairs have equal scores, wherever they stand.
+    """
+    texts = text_embeds.double() if text_embeds.ndim == 3 else text_embeds.double()[:, None]
+    vectors = torch.where(modality_mask[..., None], modality_embeds.double(), 0)
+    # Products and sums, not matrix products: these add in an order that depends on how many pairs there are.
+    cosines = options.calibrated((vectors * texts).sum(-1), dim=1)
+    weights = softmax_weights(cosines, modality_mask, options.query_temperature, dim=1)
+    squared_norm = (weights[..., None] * vectors).sum(1).square().sum(-1)
+    return torch.where(modality_mask, weights * cosines, 0).sum(1) / squared_norm.sqrt().clamp(min=min_norm)
+
+
+# Numbers ------------------------------------------------------------------------------------------------------------
+
+
+def unit(vectors: torch.Tensor, min_norm: float = 1e-12) -> torch.Tensor:
+    """Divide vectors by their norm along the last axis, in float32 at least: a rounded norm is not a unit norm.
+
+    One shorter than `min_norm` is divided by that, and so stays shorter.
+    """
+    vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+    return nn.functional.normalize(vectors, dim=-1, eps=min_norm)
+
+
+def exact(tensor: torch.Tensor) -> torch.Tensor:
+    """In float64, which all devices but Apple's have: what tells vectors apart that nearly repeat each other."""
+    return tensor if tensor.device.type == "mps" else tensor.double()
+
+
+def min_norm_of(*embeds: torch.Tensor) -> float:
+    """Return what a vanishing norm is clamped to, by the coarsest dtype among the tensors; see [`MIN_NORM`]."""
+    return max(MIN_NORM[tensor.dtype] for tensor in embeds)
+
+
+def _prepare(
+    text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Zero absent rows whatever they hold, and compute in float32 at least."""
+    dtype = torch.promote_types(torch.promote_types(text_embeds.dtype, modality_embeds.dtype), torch.float32)
+    present = torch.where(modality_mask[..., None], modality_embeds, modality_embeds.new_zeros(())).to(dtype)
+    return text_embeds.to(dtype), present
+
+
+def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor) -> None:
+    shapes = tuple(text_embeds.shape), tuple(modality_embeds.shape)
+    is_text = text_embeds.ndim == 2 or (text_embeds.ndim == 3 and shapes[0][1:2] == shapes[1][1:2])
+    if not is_text or modality_embeds.ndim != 3 or not shapes[1][1]:
+        raise ValueError(
+            "Expected `modality_embeds` (clips, modalities, dim), one modality at least, and `text_embeds` (queries, "
+            f"dim), or (queries, modalities, dim) with a vector for each, got {shapes[1]} and {shapes[0]}."
+        )
+    if shapes[0][-1] != shapes[1][-1]:
+        raise ValueError(
+            f"`text_embeds` and `modality_embeds` must have the same last dimension, got {shapes[0][-1]} and "
+            f"{shapes[1][-1]}. Were they made by the same model?"
+        )
+    for name, tensor in (("text_embeds", text_embeds), ("modality_embeds", modality_embeds)):
+        if tensor.dtype not in MIN_NORM:
+            raise ValueError(f"`{name}` must be one of {[str(d) for d in MIN_NORM]}, got {tensor.dtype}.")
+    if modality_mask.dtype != torch.bool or modality_mask.shape != modality_embeds.shape[:2]:
+        raise ValueError(
+            f"`modality_mask` must be a bool tensor of the first two axes of `modality_embeds`, {shapes[1][:2]}, got "
+            f"{modality_mask.dtype} {tuple(modality_mask.shape)}."
+        )
+    if torch.compiler.is_compiling():  # a graph cannot look at what it is given
+        return
+    has_any = modality_mask.any(dim=1)
+    if not has_any.all():
+        empty = (~has_any).nonzero().flatten().tolist()
+        raise ValueError(
+            f"`modality_mask` must have at least one True per row; {len(empty)} rows are all absent: {empty[:10]}. "
+            "Leave these clips out of the gallery: nothing is known about them."
+        )
+
+
+# Options ------------------------------------------------------------------------------------------------------------
+
+
+def check_temperature(query_temperature: float | torch.Tensor) -> None:
+    """Raise a ValueError unless the temperature is positive, and so large that dividing by it stays finite."""
+    if not query_temperature >= torch.finfo(torch.float32).tiny:
+        raise ValueError(f"`query_temperature` must be positive in float32, got {query_temperature!r}.")
+
+
+def check_calibration(
+    modality_scale: Sequence[float] | torch.Tensor | None = None,
+    modality_offset: Sequence[float] | torch.Tensor | None = None,
+    modalities: Sequence[str] | int | None = None,
+) -> None:
+    """Raise a ValueError unless each is None or a list of finite numbers, and scales are positive.
+
+    With `modalities`, their names or their number, there must be one for each.
+    """
+    number = modalities if modalities is None or isinstance(modalities, int) else len(modalities)
+    tiny = torch.finfo(torch.float32).tiny
+    for name, values, lowest in (
+        ("modality_scale", modality_scale, tiny),
+        ("modality_offset", modality_offset, -_LARGEST),
+    ):
+        if isinstance(values, torch.Tensor):
+            values = values.detach().tolist() if values.ndim == 1 else values
+        elif values is None:
+            continue
+        is_list = isinstance(values, list | tuple) and number in (None, len(values))
+        if not is_list or not all(type(value) in (int, float) and lowest <= value <= _LARGEST for value in values):
+            kind = "finite numbers above 0" if lowest > 0 else "finite numbers"
+            count = "" if number is None else f"{number} "
+            names = "modality" if number is modalities else f"of {tuple(modalities)}"
+            raise ValueError(f"`{name}` must be {count}{kind}, one for each {names}, got {values!r:.80}.")
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """What scores depend on beside embeddings; each is an argument of [`retrieval_scores`], which states its range.
+
+    Raises:
+        ValueError: a number is out of its range, or the direction is unknown.
+    """
+
+    query_temperature: float | torch.Tensor = 0.1
+    hyperbolic_mix: float | torch.Tensor = 0.51
+    curvature: float | torch.Tensor = 1.0
+    rank_constant: float = 60
+    direction: str = "text_to_video"
+    modality_scale: Sequence[float] | torch.Tensor | None = None
+    modality_offset: Sequence[float] | torch.Tensor | None = None
+
+    def __post_init__(self):
+        check_temperature(self.query_temperature)
+        check_calibration(self.modality_scale, self.modality_offset)
+        if not 0 <= self.hyperbolic_mix <= 1:
+            raise ValueError(f"`hyperbolic_mix` must be in [0, 1], got {self.hyperbolic_mix!r}.")
+        if not 0 < self.curvature < math.inf:
+            raise ValueError(f"`curvature` must be positive and finite, got {self.curvature!r}.")
+        if not self.rank_constant > 0:
+            raise ValueError(f"`rank_constant` must be positive, got {self.rank_constant!r}.")
+        if self.direction not in DIRECTIONS:
+            raise ValueError(f"`direction` must be one of {DIRECTIONS}, got {self.direction!r}.")
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether scales and offsets change anything; those that are learned always do."""
+        return any(
+            isinstance(values, torch.Tensor) or (values is not None and any(value != neutral for value in values))
+            for values, neutral in ((self.modality_scale, 1), (self.modality_offset, 0))
+        )
+
+    def calibrated(self, similarities: torch.Tensor, dim: int) -> torch.Tensor:
+        """Calibrate cosines, whose axis `dim` is that of modalities: a_m <t_m, z_m> + b_m, also where absent."""
+        if not self.is_calibrated:
+            return similarities
+        shape = [1] * similarities.ndim
+        shape[dim] = -1
+        for values, apply in ((self.modality_scale, torch.mul), (self.modality_offset, torch.add)):
+            if values is not None:
+                values = torch.as_tensor(values, dtype=similarities.dtype, device=similarities.device)
+                similarities = apply(similarities, values.view(shape))
+        return similarities
+
+
+# Clips and pairs ----------------------------------------------------------------------------------------------------
+
+
+class Clips:
+    """
+    What scores read of the clips alone. Nothing is checked or copied here: [`make_pairs`] does both.
+
+    Args:
+        modality_embeds (`torch.Tensor` of shape `(V, M, D)`): unit norm, zero where absent, in float32 at least.
+        modality_mask (`torch.BoolTensor` of shape `(V, M)`): which are present, at least one True per row.
+        concat_embeds (`torch.Tensor` of shape `(V, 3, D)`, *optional*): of the concatenation heads.
+        min_norm (`float`): what a vanishing norm, volume or area is clamped to, see [`min_norm_of`].
+        modalities (`tuple[str, ...]`): the names along the axis M; empty if they have none.
+    """
+
+    def __init__(
+        self,
+        modality_embeds: torch.Tensor,
+        modality_mask: torch.Tensor,
+        concat_embeds: torch.Tensor | None = None,
+        *,
+        min_norm: float,
+        modalities: tuple[str, ...] = (),
+    ):
+        self.modality_embeds, self.modality_mask, self.concat_embeds = modality_embeds, modality_mask, concat_embeds
+        self.min_norm, self.modalities = min_norm, modalities
+        self._derived: dict[Callable, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.modality_mask)
+
+    def __getitem__(self, columns: slice) -> "Clips":
+        heads = None if self.concat_embeds is None else self.concat_embeds[columns]
+        embeds, mask = self.modality_embeds[columns], self.modality_mask[columns]
+        return Clips(embeds, mask, heads, min_norm=self.min_norm, modalities=self.modalities)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what is computed of these clips."""
+        return self.modality_embeds.dtype
+
+    def products(self, text_embeds: torch.Tensor) -> torch.Tensor:
+        """Inner products `(M, Q, V)` with texts `(Q, D)` or `(Q, M, D)`, zero where absent."""
+        texts = text_embeds.transpose(0, 1) if text_embeds.ndim == 3 else text_embeds
+        return texts @ self.modality_embeds.permute(1, 2, 0)
+
+    @property
+    def gram(self) -> torch.Tensor:
+        """Inner products of the modalities, `(V, M, M)`, zero where absent."""
+        return self.once(_gram_matrices)
+
+    @property
+    def exact_gram(self) -> torch.Tensor:
+        """The same in float64, for what tells clips apart whose modalities nearly repeat each other."""
+        return self.once(_exact_gram_matrices)
+
+    @property
+    def arity(self) -> torch.Tensor:
+        """How many modalities each clip has, `(V,)`."""
+        return self.modality_mask.sum(1)
+
+    def once(self, derive: Callable[["Clips"], Any]) -> Any:
+        """Return what a function at the top of a module makes of these clips, and keep it for all texts they meet."""
+        if derive not in self._derived:
+            self._derived[derive] = derive(self)
+        return self._derived[derive]
+
+
+def _exact_gram_matrices(clips: Clips) -> torch.Tensor:
+    return torch.cat([block @ block.mT for block in map(exact, clips.modality_embeds.split(_TILE[1]))])
+
+
+def _gram_matrices(clips: Clips) -> torch.Tensor:
+    """Gram matrices that tell the length of every weighted sum to the digits of the vectors.
+
+    Of M vectors whose cosines are all above -0.8 / (M - 1), no weighting is shorter than sqrt(0.2 / M). The others,
+    few as a rule, may cancel, and are multiplied in float64.
+    """
+    embeds = clips.modality_embeds
+    if torch.compiler.is_compiling():  # a graph cannot pick clips by what they hold
+        return clips.exact_gram
+    gram = embeds @ embeds.mT
+    rows = (gram.amin((1, 2)) < -0.8 / max(embeds.shape[1] - 1, 1)).nonzero().flatten()
+    if not len(rows):
+        return gram
+    few = exact(embeds[rows])
+    return exact(gram).index_copy(0, rows, few @ few.mT)
+
+
+def _factor(clips: Clips) -> torch.Tensor:
+    return gram_factor(exact(clips.gram)).to(clips.dtype)
+
+
+class Pairs:
+    """
+    Every text with every clip: all that a score may read.
+
+    Args:
+        text_embeds (`torch.Tensor` of shape `(Q, D)`, or `(Q, M, D)` with a vector for each modality): unit norm, in
+            float32 at least.
+        clips ([`Clips`]): the clips.
+        options ([`ScoreOptions`]): temperatures and other numbers.
+        similarities (`torch.Tensor` of shape `(M, Q, V)`, *optional*): cosines of texts and modalities, zero where
+            absent; computed when first asked for unless given.
+    """
+
+    def __init__(
+        self,
+        text_embeds: torch.Tensor,
+        clips: Clips,
+        options: ScoreOptions,
+        similarities: torch.Tensor | None = None,
+    ):
+        self.text_embeds, self.clips, self.options, self._similarities = text_embeds, clips, options, similarities
+
+    @property
+    def similarities(self) -> torch.Tensor:
+        """Cosines of texts and modalities, `(M, Q, V)`, zero where absent."""
+        if self._similarities is None:
+            self._similarities = self.clips.products(self.text_embeds)
+        return self._similarities
+
+    @property
+    def calibrated(self) -> torch.Tensor:
+        """Calibrated cosines c_m = a_m <t_m, z_m> + b_m, `(M, Q, V)`, zero where absent: what a score reads that
+        compares modalities with each other. Without scales and offsets the cosines themselves."""
+        if not self.options.is_calibrated:
+            return self.similarities
+        return self.options.calibrated(self.similarities, dim=0) * self.clips.modality_mask.T[:, None]
+
+    @property
+    def squared_norms(self) -> torch.Tensor:
+        """Squared norms of the texts, `(Q, 1)`: 1 but for rounding."""
+        return self.text_embeds.square().sum(-1, keepdim=True)
+
+    def once(self, derive: Callable[["Pairs"], torch.Tensor]) -> torch.Tensor:
+        """Compute something of all pairs that several scores are made of. Evaluation keeps it."""
+        return derive(self)
+
+    def in_tiles(self, score: Callable[["Pairs"], torch.Tensor]) -> torch.Tensor:
+        """
+        Score tile by tile where there is no gradient, all pairs at once where there is one or a graph is traced.
+
+        Args:
+            score (`Callable`): from [`Pairs`] to scores `(Q, V)`, each of which depends on its own pair.
+        """
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return score(self)
+        num_texts, num_clips = len(self.text_embeds), len(self.clips)
+        height, width = _TILE
+        width *= min(max(height // max(num_texts, 1), 1), _WIDEST)
+        scores = self.text_embeds.new_empty(num_texts, num_clips)
+        for start in range(0, num_clips, width):
+            columns = slice(start, start + width)
+            clips = self.clips[columns]
+            for first in range(0, num_texts, height):
+                rows = slice(first, first + height)
+                some = None if self._similarities is None else self._similarities[:, rows, columns]
+                scores[rows, columns] = score(Pairs(self.text_embeds[rows], clips, self.options, some))
+        return scores
+
+    def scores(self, method: str) -> torch.Tensor:
+        """
+        Score every pair.
+
+        Args:
+            method (`str`): a key of [`METHODS`], or the name of a modality.
+
+        Returns:
+            `torch.Tensor` of shape `(Q, V)`, as of [`retrieval_scores`]; `-inf` for clips that the method does not
+            cover.
+
+        Raises:
+            ValueError: the method is unknown or reads modalities that these clips do not name, or texts have a vector
+                for each modality, and the method reads one vector.
+        """
+        entry = find_method(method, self.clips.modalities)
+        if self.text_embeds.ndim == 3 and not entry.takes_text_per_modality:
+            able = [name for name, known in METHODS.items() if known.takes_text_per_modality]
+            raise ValueError(
+                f"The score {method!r} is of one vector per text, but these texts have one for each modality. Those "
+                f"that take them are {able}."
+            )
+        entry.check_modalities(method, self.clips.modalities)
+        scores = entry.score(self) if entry.whole else self.in_tiles(entry.score)
+        covered = entry.covers(self.clips.modality_mask, self.clips.modalities)
+        if not torch.compiler.is_compiling() and covered.all():
+            return scores
+        return scores.masked_fill(~covered, -math.inf)
+
+
+def make_pairs(
+    text_embeds: torch.Tensor,
+    modality_embeds: torch.Tensor,
+    modality_mask: torch.Tensor,
+    concat_embeds: torch.Tensor | None = None,
+    modalities: Sequence[str] | None = None,
+    **options: Any,
+) -> Pairs:
+    """
+    Check embeddings and lay them out for scores; the arguments are those of [`retrieval_scores`].
+
+    Raises:
+        ValueError: as in [`retrieval_scores`].
+    """
+    _check_embeds(text_embeds, modality_embeds, modality_mask)
+    number = modality_embeds.shape[1]
+    if modalities is None:
+        modalities = PAPER_MODALITIES if number == len(PAPER_MODALITIES) else ()
+    elif len(modalities) != number or len(set(modalities)) != number:
+        raise ValueError(f"`modalities` must be {number} different names, one for each, got {tuple(modalities)!r}.")
+    if concat_embeds is not None and concat_embeds.shape != modality_embeds.shape:
+        raise ValueError(
+            f"Expected `concat_embeds` of the shape of `modality_embeds` {tuple(modality_embeds.shape)}, got "
+            f"{tuple(concat_embeds.shape)}."
+        )
+    calibration = (options.get(name) for name in CALIBRATION)
+    check_calibration(*calibration, tuple(modalities) or number)
+    min_norm = min_norm_of(text_embeds, modality_embeds)
+    text_embeds, modality_embeds = _prepare(text_embeds, modality_embeds, modality_mask)
+    clips = Clips(modality_embeds, modality_mask, concat_embeds, min_norm=min_norm, modalities=tuple(modalities))
+    return Pairs(text_embeds, clips, ScoreOptions(**options))
+
+
+# The registry -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Method:
+    """
+    A score and its facts: all that training, evaluation and cards ask about it.
+
+    Args:
+        title (`str`): what tables and cards call it.
+        score (`Callable`): from [`Pairs`] to scores `(Q, V)`, higher is better.
+        needs (`tuple` of `str`): the modalities without which a clip has no score; by default any one will do.
+        reads (`tuple` of `str`, *optional*): the modalities that scores depend on at all; by default every one. The
+            heads of others are not trained.
+        scorable (`Callable`, *optional*): from the mask `(V, M)` to a `torch.BoolTensor` `(V,)`, for which clips the
+            score is defined, where `needs` does not suffice.
+        whole (`bool`): whether the function must see all pairs at once, not in parts: for what depends on other pairs.
+        directed (`bool`): whether scores depend on which side is ranked, as ranks do.
+        weights (`str`, *optional*): how the score weighs modalities, if it does: `"query"`, each text its own way
+            (Eq. 2), or `"equal"` (Eq. 1). [`query_weights`] computes the weights.
+        is_pathway (`bool`): whether this is a single modality, which joint scores are compared with.
+        is_symmetric (`bool`): whether text and modalities enter alike, as vectors that span one shape: the paper
+            counts how often such a joint score is below the best pathway.
+        is_trainable (`bool`): whether the contrastive objective can train it: it has a gradient, and needs nothing
+            that a training batch lacks.
+        takes_text_per_modality (`bool`): whether it is defined for texts with a vector for each modality: those that
+            read a text through its similarities alone.
+        uses_concat_heads (`bool`): whether it reads `concat_embeds`.
+        uses_hyperbolic_mix (`bool`): whether it reads `hyperbolic_mix` and `curvature`, which a model then learns.
+    """
+
+    title: str
+    score: Callable[[Pairs], torch.Tensor]
+    needs: tuple[str, ...] = ()
+    reads: tuple[str, ...] | None = None
+    scorable: Callable[[torch.Tensor], torch.Tensor] | None = None
+    whole: bool = False
+    directed: bool = False
+    weights: Literal["query", "equal"] | None = None
+    is_pathway: bool = False
+    is_symmetric: bool = False
+    is_trainable: bool = True
+    takes_text_per_modality: bool = False
+    uses_concat_heads: bool = False
+    uses_hyperbolic_mix: bool = False
+
+    def __post_init__(self):
+        if self.reads is not None and not set(self.needs) <= set(self.reads):
+            raise ValueError(f"`needs` and `reads` contradict each other: got {self.needs} and {self.reads}.")
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the score is that of a weighted sum of the modalities."""
+        return self.weights is not None
+
+    @property
+    def covers_every_clip(self) -> bool:
+        """Whether the score is defined for every clip that has a modality, whichever that is."""
+        return self.scorable is None and not self.needs and self.reads is None
+
+    def reads_modality(self, modality: str) -> bool:
+        """Whether scores depend on a modality."""
+        return self.reads is None or modality in self.reads
+
+    def check_modalities(self, name: str, modalities: Sequence[str]) -> None:
+        """Raise a ValueError that names this score unless the clips have the modalities that it reads by name."""
+        if wanted := [item for item in {*self.needs, *(self.reads or ())} if item not in modalities]:
+            raise ValueError(
+                f"The score {name!r} reads the modalities {sorted(wanted)}, but these clips have "
+                f"{tuple(modalities) or 'modalities without names'}. Name them by `modalities`, or take another score."
+            )
+
+    def covers(self, modality_mask: torch.Tensor, modalities: Sequence[str] = PAPER_MODALITIES) -> torch.Tensor:
+        """Compute for which clips the score is defined; see [`scorable_clips`]."""
+
+        def column(name: str) -> torch.Tensor:
+            return modality_mask[:, list(modalities).index(name)]
+
+        covered = modality_mask.any(1) if self.reads is None else torch.stack(list(map(column, self.reads))).any(0)
+        for name in self.needs:
+            covered = covered & column(name)
+        return covered if self.scorable is None else covered & self.scorable(modality_mask)
+
+
+METHODS: dict[str, Method] = {}
+"""Scores by name, in the order of tables; [`register_method`] adds one."""
+
+
+def register_method(name: str, title: str | None = None, **facts: Any) -> Callable:
+    """
+    Register a score, so that [`retrieval_scores`], a model's `aggregation`, training and every table know it by name.
+
+    Args:
+        name (`str`): a new name.
+        title (`str`, *optional*): what tables and cards call it; `name` by default.
+        **facts: of [`Method`], `needs=("audio",)` say. By default the score is defined for every clip that has a
+            modality, reads all of them and can be trained.
+
+    Returns:
+        A decorator of a function from [`Pairs`] to scores `(Q, V)`, higher is better.
+
+    Raises:
+        ValueError: the name is taken, or facts contradict each other.
+
+    Example:
+
+    ```python
+    >>> @register_method("least")
+    ... def least(pairs):
+    ...     absent = ~pairs.clips.modality_mask.T[:, None]
+    ...     return pairs.similarities.masked_fill(absent, float("inf")).amin(0)
+    ```
+    """
+    if name in METHODS:
+        raise ValueError(f"There is a method {name!r} already; choose another name.")
+
+    def register(score: Callable[[Pairs], torch.Tensor]) -> Callable[[Pairs], torch.Tensor]:
+        METHODS[name] = Method(title or name, score, **facts)
+        return score
+
+    return register
+
+
+def find_method(method: str, modalities: Sequence[str] = (), argument: str = "method") -> Method:
+    """
+    Return the score of a name: a registered one, or the cosine with one of the clips' modalities.
+
+    Raises:
+        ValueError: there is none; the message names the argument.
+    """
+    if method in METHODS:
+        return METHODS[method]
+    if method in modalities:
+        return _pathway_of(method)
+    known = (*METHODS, *(name for name in modalities if name not in METHODS))
+    raise ValueError(f"`{argument}` must be one of {known}, got {method!r}.")
+
+
+def check_method(method: str, argument: str = "method") -> None:
+    """Raise a ValueError that names the argument unless a score is registered under this name."""
+    find_method(method, argument=argument)
+
+
+def method_title(method: str) -> str:
+    """Return what tables and cards call a score; the name itself if it is not registered here."""
+    # What the encoder itself fuses is no function of the modalities' vectors, and so not registered.
+    return METHODS[method].title if method in METHODS else {"fused": "fused by the model"}.get(method, method)
+
+
+def scorable_clips(
+    modality_mask: torch.Tensor, method: str, modalities: Sequence[str] = PAPER_MODALITIES
+) -> torch.Tensor:
+    """
+    Compute for which clips a score is defined.
+
+    Args:
+        modality_mask (`torch.BoolTensor` of shape `(V, M)`): what each clip has.
+        method (`str`): a key of [`METHODS`], or the name of a modality.
+        modalities (`Sequence[str]`): the names along the axis M, for a score that reads some by name.
+
+    Returns:
+        `torch.BoolTensor` of shape `(V,)`: False where the method gives `-inf`.
+
+    Raises:
+        ValueError: the method is unknown.
+    """
+    return find_method(method, modalities).covers(modality_mask, modalities)
+
+
+# Weighted sums and single modalities --------------------------------------------------------------------------------
+
+
+def _weighted(pairs: Pairs, query_temperature: float | torch.Tensor) -> torch.Tensor:
+    clips = pairs.clips
+    return closed_form(pairs.calibrated, clips.modality_mask, clips.once(_factor), query_temperature, clips.min_norm)
 
 
 @register_method("scalar", "SCALAR", weights="query", takes_text_per_modality=True)
 def _scalar(pairs: Pairs) -> torch.Tensor:
-    """Eq. 4, in whichever form is exact and cheap."""
-    clips, options = pairs.clips, pairs.options
-    tau = options.query_temperature
-    if tau == float("inf"):
-        return _uniform(pairs)
-    # The unnormalised weights of the fast form reach exp(2 / tau), their squares must stay finite in float32.
-    if torch.is_grad_enabled() or not (options.spread / tau <= 40 and tau <= 1e3):
-        scores = _closed_form(pairs.calibrated, clips.modality_mask, clips.gram, tau, clips.min_norm)
-    else:
-        scores = _closed_form_without_grad(pairs.calibrated_pathways, clips.gram, tau)
-    rows = clips.once(_cancelling)
-    if len(rows):
-        few = torch.stack([modality[rows] for modality in clips.modalities], dim=1).to(clips.dtype)
-        mask = clips.modality_mask[rows]
-        if pairs.is_plain:
-            exact = _centroid_scores(pairs.text_embeds, few, mask, tau, clips.min_norm)
-        else:
-            exact = _weighted_scores(pairs.calibrated[:, :, rows].movedim(0, -1), few, mask, tau, clips.min_norm)
-        scores = scores.index_copy(1, rows, exact)
-    return scores
+    """Eq. 4."""
+    return _weighted(pairs, pairs.options.query_temperature)
 
 
 @register_method("uniform", "uniform centroid", weights="equal", takes_text_per_modality=True)
 def _uniform(pairs: Pairs) -> torch.Tensor:
     """Eq. 1: the cosine with the normalised sum."""
-    if pairs.is_plain:
-        return pairs.text_embeds @ pairs.clips.once(_centroid).T
-    return pairs.calibrated.sum(0) * pairs.clips.once(_inverse_norm)
+    return _weighted(pairs, math.inf)
 
 
-METHODS.update(BASELINES)  # after SCALAR and its control: the order of tables
+@register_method("max", "max pathway", takes_text_per_modality=True)
+def _max(pairs: Pairs) -> torch.Tensor:
+    return pairs.calibrated.masked_fill(~pairs.clips.modality_mask.T[:, None], -math.inf).amax(0)
+
+
+@register_method("mean", "mean cosine", takes_text_per_modality=True)
+def _mean(pairs: Pairs) -> torch.Tensor:
+    return pairs.calibrated.sum(0) / pairs.clips.arity
+
+
+def _of_modality(pairs: Pairs, name: str) -> torch.Tensor:
+    return pairs.similarities[pairs.clips.modalities.index(name)]
+
+
+def _pathway_of(name: str) -> Method:
+    score = partial(_of_modality, name=name)
+    return Method(name, score, needs=(name,), reads=(name,), is_pathway=True, takes_text_per_modality=True)
+
+
+METHODS.update({name: _pathway_of(name) for name in PAPER_MODALITIES})
+
+
+# Volumes ------------------------------------------------------------------------------------------------------------
+
+
+def _presence(clips: Clips) -> torch.Tensor:
+    """The mask as numbers, (V, M)."""
+    return clips.modality_mask.to(clips.exact_gram.dtype)
+
+
+def _adjugate(matrices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Determinants (V,) and adjugates (V, M, M) by the recursion of Faddeev and LeVerrier, which divides by whole
+    numbers alone: singular matrices have theirs too, and a gradient."""
+    number = matrices.shape[-1]
+    identity = torch.eye(number, dtype=matrices.dtype, device=matrices.device)
+    adjugate = identity.expand_as(matrices)
+    for step in range(1, number):
+        product = matrices @ adjugate
+        trace = product.diagonal(dim1=-2, dim2=-1).sum(-1) / step
+        adjugate = trace[..., None, None] * identity - product
+    return (matrices[..., 0, :] * adjugate[..., :, 0]).sum(-1), adjugate
+
+
+def _bordered(clips: Clips) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What determinants of bordered Gram matrices are made of, an absent modality being an orthonormal axis.
+
+    With H the masked Gram matrix (Eq. S1) and q the presence: det H (V,), adj H (V, M, M), adj(H) q (V, M), and the
+    change of adj H, which is linear, when a multiple of qq' is taken away (V, M, M).
+    """
+    present = clips.once(_presence)
+    gram = clips.exact_gram + torch.diag_embed(1 - present)
+    determinant, adjugate = _adjugate(gram)
+    _, raised = _adjugate(gram + present[:, :, None] * present[:, None])
+    return determinant, adjugate, (adjugate @ present[..., None]).squeeze(-1), adjugate - raised
+
+
+def _bordered_determinant(pairs: Pairs, shift: float | torch.Tensor = 0.0) -> torch.Tensor:
+    """det(Gt - shift pp') of every pair, (Q, V).
+
+    Gt is the Gram matrix of the text and the clip, in which an absent modality is an orthonormal axis (Eq. S1), and p
+    marks what is there, the text included. With the clip's own part H, its presence q and the similarities b,
+    det [[1, b'], [b, H]] = det H - b' adj(H) b. Subtracting shift qq' from H changes its determinant and its adjugate
+    linearly, and so the whole: in this form no power of a large shift has to cancel. The clips' own numbers are taken
+    in float64: they are as small as the clips are flat, and so is then the rounding of what is done with them.
+    """
+    determinant, adjugate, linear, change = pairs.clips.once(_bordered)
+    shifted_determinant = determinant - shift * (linear * pairs.clips.once(_presence)).sum(-1)
+    numbers = -shift * determinant, shifted_determinant, 2 * shift * linear, adjugate + shift * change
+    constant, shifted_determinant, linear, adjugate = (x.to(pairs.text_embeds.dtype) for x in numbers)
+    total = torch.addcmul(constant, pairs.squared_norms, shifted_determinant)  # (Q, V)
+    for m, similarity in enumerate(pairs.similarities):
+        row = torch.addcmul(linear[:, m], similarity, -adjugate[:, m, m])
+        for n in range(m + 1, len(pairs.similarities)):
+            row = torch.addcmul(row, pairs.similarities[n], -2 * adjugate[:, m, n])
+        total = torch.addcmul(total, similarity, row)
+    return total
+
+
+def _root(squared: torch.Tensor) -> torch.Tensor:
+    # A square root has no gradient at zero: those that vanish are equal. What is computed in float32 vanishes there,
+    # in whatever precision the vectors were kept.
+    return squared.clamp(min=MIN_NORM[squared.dtype] ** 2).sqrt()
+
+
+@register_method("gram", "GRAM volume", is_symmetric=True)
+def _gram(pairs: Pairs) -> torch.Tensor:
+    return -_root(_bordered_determinant(pairs).abs())
+
+
+def _span_inverse(clips: Clips) -> torch.Tensor:
+    """The pseudo-inverse of the Gram matrix, (V, M, M): G^-1 over what is present unless modalities repeat."""
+    return torch.linalg.pinv(clips.exact_gram, rtol=_RANK_TOLERANCE, hermitian=True)
+
+
+@register_method("gram_span", "span distance", is_symmetric=True)
+def _gram_span(pairs: Pairs) -> torch.Tensor:
+    """-sqrt(1 - a' G^-1 a), in float64: where modalities nearly repeat each other, large terms cancel."""
+    inverse, similarities = pairs.clips.once(_span_inverse), [exact(a) for a in pairs.similarities]
+    rest = exact(pairs.squared_norms)
+    for m, similarity in enumerate(similarities):
+        row = similarity * -inverse[:, m, m]
+        for n in range(m + 1, len(similarities)):
+            row = torch.addcmul(row, similarities[n], -2 * inverse[:, m, n])
+        rest = torch.addcmul(rest, similarity, row)
+    return -_root(rest.to(pairs.text_embeds.dtype))
+
+
+@register_method("hypergram", "HyperGRAM volume", is_symmetric=True, uses_hyperbolic_mix=True)
+def _hypergram(pairs: Pairs) -> torch.Tensor:
+    """-(alpha V_E + (1 - alpha) V_H).
+
+    The exponential map at the origin of curvature -c takes a unit vector x to (cosh(r), sinh(r) x) / r, r = sqrt(c).
+    The Lorentz inner product of two such points is (sinh(r)^2 <x, y> - cosh(r)^2) / c, so their Gram matrix is
+    (Gt - coth(r)^2 pp') sinh(r)^2 / c.
+    """
+    mix, curvature = (
+        torch.as_tensor(value, dtype=pairs.clips.exact_gram.dtype, device=pairs.text_embeds.device).reshape(())
+        for value in (pairs.options.hyperbolic_mix, pairs.options.curvature)
+    )
+    root = curvature.sqrt()
+    scale = (root.sinh() / root) ** (1 + pairs.clips.arity)  # (V,): one factor per vector
+    # In exact arithmetic a determinant has one sign; rounding may give a vanishing one the other.
+    euclidean, hyperbolic = (
+        _root(_bordered_determinant(pairs, shift).abs()) for shift in (0.0, root.tanh().reciprocal().square())
+    )
+    return -(mix * euclidean + ((1 - mix) * scale).to(hyperbolic.dtype) * hyperbolic)
+
+
+@register_method("triangle", "TRIANGLE area", needs=("video", "audio"), reads=("video", "audio"), is_symmetric=True)
+def _triangle(pairs: Pairs) -> torch.Tensor:
+    """Minus half the root of |u|^2 |e|^2 - <u, e>^2 with u = t - v and e = a - v.
+
+    Any two sides give the area; the clip's own, e, is known in float64 however short it is.
+    """
+    v, a = (pairs.clips.modalities.index(name) for name in ("video", "audio"))
+    video, audio = pairs.similarities[v], pairs.similarities[a]
+    gram, dtype = pairs.clips.exact_gram, pairs.text_embeds.dtype
+    e = (gram[:, v, v] + gram[:, a, a] - 2 * gram[:, v, a]).to(dtype)
+    u = pairs.squared_norms - 2 * video + gram[:, v, v].to(dtype)
+    inner = audio - video + (gram[:, v, v] - gram[:, v, a]).to(dtype)
+    return -_root((u * e - inner * inner).abs()) / 2
+
+
+# The largest eigenvalue ---------------------------------------------------------------------------------------------
+
+
+def _spectrum(clips: Clips) -> tuple[torch.Tensor, torch.Tensor]:
+    """Eigenvalues (V, M), ascending, and eigenvectors (V, M, M) of [`_unit_gram`]."""
+    return torch.linalg.eigh(clips.once(_unit_gram))
+
+
+def _unit_gram(clips: Clips) -> torch.Tensor:
+    """Gram matrices in float64 with ones on the diagonal: an absent modality as an orthonormal axis (Eq. S1).
+
+    Half precision leaves norms of 1 +- 0.004; the vectors are normalised again.
+    """
+    scale = clips.once(_inverse_norms)
+    identity = torch.eye(scale.shape[1], dtype=scale.dtype, device=scale.device)
+    return torch.where(identity.bool(), identity, clips.exact_gram * scale[:, :, None] * scale[:, None])
+
+
+def _inverse_norms(clips: Clips) -> torch.Tensor:
+    return clips.exact_gram.diagonal(dim1=1, dim2=2).clamp(min=clips.min_norm**2).rsqrt()
+
+
+def _largest_eigenvalue(pairs: Pairs) -> torch.Tensor:
+    """lambda_1(Gt) of every pair, (Q, V). An absent modality adds an eigenvalue of 1, which is never above lambda_1.
+
+    With the eigenvalues l_1 >= l_j of the clip's own part H and b the text's cosines with its eigenvectors, lambda_1
+    is the largest root of h(x) = (x - l_1) (x - 1) - |b|^2 + sum_j b_j^2 (l_1 - l_j) / (x - l_j). For x > l_1 it is
+    convex, and not negative where the first two terms vanish: from there Newton's method descends to the root and
+    never passes it. In float64, for where roots meet they keep half of the digits.
+    """
+    text_scale = pairs.squared_norms.clamp(min=pairs.clips.min_norm**2).rsqrt()
+    scale = pairs.clips.once(_inverse_norms).T[:, None]
+    cosines = exact(pairs.similarities * text_scale) * scale  # (M, Q, V)
+    if torch.is_grad_enabled():
+        border = torch.cat([torch.ones_like(cosines[:1]), cosines]).movedim(0, -1)[..., None]  # (Q, V, M + 1, 1)
+        own = pairs.clips.once(_unit_gram).expand(len(cosines[0]), -1, -1, -1)
+        matrices = torch.cat([border, torch.cat([border[..., 1:, :].mT, own], dim=-2)], dim=-1)
+        return torch.linalg.eigvalsh(matrices)[..., -1].to(pairs.text_embeds.dtype)
+    values, vectors = pairs.clips.once(_spectrum)
+    others, largest = values.T[:-1, None], values[:, -1]
+    squares = torch.einsum("mqv,vmj->jqv", cosines, vectors).square()  # (M, Q, V)
+    total = squares.sum(0)
+    x = ((largest + 1) + ((largest - 1).square() + 4 * total).sqrt()) / 2
+    pulls = squares[:-1] * (largest - others)
+    for _ in range(_STEPS):
+        gaps = (x - others).clamp(min=torch.finfo(x.dtype).tiny)
+        terms = pulls / gaps
+        slope = 2 * x - largest - 1 - (terms / gaps).sum(0)
+        step = ((x - largest) * (x - 1) - total + terms.sum(0)) / slope.clamp(min=torch.finfo(x.dtype).eps)
+        x = torch.maximum(x - step, largest)
+        if not (step > _STILL).any():
+            break
+    return x.to(pairs.text_embeds.dtype)
+
+
+def _eigenvalues(pairs: Pairs) -> torch.Tensor:
+    return pairs.in_tiles(_largest_eigenvalue)
+
+
+@register_method("pmrl_raw", "PMRL, raw eigenvalue", whole=True, is_symmetric=True)
+def _pmrl_raw(pairs: Pairs) -> torch.Tensor:
+    return pairs.once(_eigenvalues)
+
+
+@register_method("pmrl", "PMRL", whole=True, is_symmetric=True)
+def _pmrl(pairs: Pairs) -> torch.Tensor:
+    return pairs.once(_eigenvalues) / (1 + pairs.clips.arity)
+
+
+# Others -------------------------------------------------------------------------------------------------------------
+
+
+def _chosen_head(modality_mask: torch.Tensor) -> torch.Tensor:
+    """Which head reads exactly what each clip has, (V, heads), at most one True per row."""
+    heads = [[name in names for name in PAPER_MODALITIES] for names in CONCATENATIONS]
+    return (modality_mask[:, None] == torch.tensor(heads, device=modality_mask.device)).all(-1)
+
+
+def _has_head(modality_mask: torch.Tensor) -> torch.Tensor:
+    return _chosen_head(modality_mask).any(1)
+
+
+def _concatenation(clips: Clips) -> torch.Tensor:
+    """The output of the head that reads exactly what each clip has, (V, D); zero where there is no such head."""
+    chosen = _chosen_head(clips.modality_mask)[..., None]
+    return torch.where(chosen, clips.concat_embeds, 0).sum(1).to(clips.dtype)
+
+
+@register_method(
+    "concat_head", "concatenation head", reads=PAPER_MODALITIES, scorable=_has_head, is_trainable=False,
+    uses_concat_heads=True,
+)  # fmt: skip
+def _concat_head(pairs: Pairs) -> torch.Tensor:
+    if pairs.clips.concat_embeds is None:
+        raise ValueError(
+            '"concat_head" is the cosine with `concat_embeds`, which were not given. They come from a model whose '
+            "checkpoint has concatenation heads (`has_concat_heads`)."
+        )
+    return pairs.text_embeds @ pairs.clips.once(_concatenation).to(pairs.text_embeds.dtype).T
+
+
+def _product(clips: Clips) -> torch.Tensor:
+    """The elementwise product of the modalities that are present, (V, D)."""
+    return clips.modality_embeds.masked_fill(~clips.modality_mask[..., None], 1).prod(1)
+
+
+@register_method("symile", "Symile", is_symmetric=True)
+def _symile(pairs: Pairs) -> torch.Tensor:
+    return pairs.text_embeds @ pairs.clips.once(_product).T
+
+
+def _descending_ranks(values: torch.Tensor) -> torch.Tensor:
+    """1 + how many others of its row are at least as high, for each value: (N, C)."""
+    values = values.contiguous()
+    return values.shape[1] - torch.searchsorted(values.sort(dim=1).values, values)
+
+
+@register_method(
+    "rank_fusion", "rank fusion", whole=True, directed=True, is_trainable=False, takes_text_per_modality=True
+)
+def _rank_fusion(pairs: Pairs) -> torch.Tensor:
+    """The sum of 1 / (constant + rank) over the pathways that a clip has; ties share the worst of their ranks."""
+    total = torch.zeros_like(pairs.similarities[0])
+    for similarity, present in zip(pairs.similarities.detach(), pairs.clips.modality_mask.T, strict=True):
+        if pairs.options.direction == "video_to_text":
+            ranks = _descending_ranks(similarity.mT).mT
+        else:
+            ranks = _descending_ranks(similarity.masked_fill(~present, -math.inf))
+        total = total + present.to(total.dtype) / (ranks + pairs.options.rank_constant)
+    return total
+
+
+# What is called -----------------------------------------------------------------------------------------------------
 
 
 def retrieval_scores(
@@ -125,6 +989,7 @@ def retrieval_scores(
     method: str = "scalar",
     query_temperature: float = 0.1,
     *,
+    modalities: Sequence[str] | None = None,
     modality_scale: Sequence[float] | torch.Tensor | None = None,
     modality_offset: Sequence[float] | torch.Tensor | None = None,
     hyperbolic_mix: float | torch.Tensor = 0.51,
@@ -142,7 +1007,7 @@ def retrieval_scores(
     - `"scalar"`: the cosine of t and the query-conditioned centroid (Eq. 2 to 4);
     - `"uniform"`: the same with equal weights (Eq. 1), and what `"scalar"` is at an infinite temperature;
     - `"max"`, `"mean"`: the highest and the mean similarity;
-    - `"video"`, `"audio"`, `"subtitle"`: the cosine with that modality; needs it;
+    - the name of a modality, `"video"` say: the cosine with that modality; needs it;
     - `"gram"`: -sqrt(|det Gt|), the volume over what is present (GRAM; an absent axis is orthonormal, Eq. S1);
     - `"gram_span"`: -sqrt(det Gt / det G) = -sqrt(1 - a' G^-1 a), minus the distance of t to the span of the clip;
     - `"hypergram"`: -(alpha sqrt(|det Gt|) + (1 - alpha) sqrt(|det G_H|)) with the Gram matrix G_H of Lorentz inner
@@ -153,12 +1018,12 @@ def retrieval_scores(
     - `"pmrl_raw"`: lambda_1(Gt), the largest eigenvalue (PMRL);
     - `"pmrl"`: lambda_1(Gt) / n, its share;
     - `"concat_head"`: the cosine with the head that reads exactly what the clip has, by which PMRL's released code
-      ranks; needs one of [`CONCATENATIONS`];
+      ranks; needs the paper's three modalities, and of each clip one of [`CONCATENATIONS`];
     - `"symile"`: sum_d t_d prod_m z_md (Symile);
     - `"rank_fusion"`: sum_m 1 / (k + rank by modality m), reciprocal rank fusion of the pathways.
 
-    A clip that lacks what a method needs has `-inf`: [`scorable_clips`] tells which. Volumes and eigenvalues of clips
-    with different numbers of modalities are not on one scale (paper, "How the Gramian Baseline Sees a Missing
+    A clip that lacks what a method needs has `-inf`: [`scorable_clips`] computes which. Volumes and eigenvalues of
+    clips with different numbers of modalities are not on one scale (paper, "How the Gramian Baseline Sees a Missing
     Modality"); they are compared as they are. [`register_method`] adds a method.
 
     Some encoders give a text a vector t_m for each modality, and cosines of different modalities may lie in different
@@ -169,32 +1034,34 @@ def retrieval_scores(
     are of vectors: they know no scale or offset, and refuse texts of several vectors.
 
     Args:
-        text_embeds (`torch.Tensor` of shape `(queries, dim)`, or `(queries, 3, dim)` with t_m for each modality): unit
-            norm along the last axis.
-        modality_embeds (`torch.Tensor` of shape `(clips, 3, dim)`): unit norm; what a row with a False mask holds
-            (NaN included) changes nothing.
-        modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what each clip has; at least one True per row.
-        method (`str`): a key of [`METHODS`].
+        text_embeds (`torch.Tensor` of shape `(Q, D)`, or `(Q, M, D)` with t_m for each modality): unit norm along the
+            last axis.
+        modality_embeds (`torch.Tensor` of shape `(V, M, D)`): unit norm; what a row with a False mask holds (NaN
+            included) changes nothing. Any number M of modalities, from 1.
+        modality_mask (`torch.BoolTensor` of shape `(V, M)`): what each clip has; at least one True per row.
+        method (`str`): a key of [`METHODS`], or the name of a modality.
         query_temperature (`float`): tau_w of Eq. 2, positive; `inf` gives equal weights. Only `"scalar"` uses it.
-        modality_scale, modality_offset (three `float`, *optional*): of the cosines of each modality; scales are
-            positive. By default 1 and 0.
+        modalities (M different `str`, *optional*): names along the axis M, for scores that read some by name. By
+            default three are `("video", "audio", "subtitle")`, another number has none.
+        modality_scale, modality_offset (M `float`, *optional*): of the cosines of each modality; scales are positive.
+            By default 1 and 0.
         hyperbolic_mix (`float` or `torch.Tensor` of one element): alpha of `"hypergram"`, in [0, 1]. Only it uses it.
         curvature (`float` or `torch.Tensor` of one element): c of `"hypergram"`, positive. Only it uses it.
-        concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`): unit norm, in the order of [`CONCATENATIONS`]. Only
+        concat_embeds (`torch.Tensor` of shape `(V, 3, D)`): unit norm, in the order of [`CONCATENATIONS`]. Only
             `"concat_head"` uses it.
         rank_constant (`float`): k of `"rank_fusion"`, positive. Only it uses it.
         direction (`str`): what the scores will rank, one of [`DIRECTIONS`]: clips for each text, or texts for each
             clip. Only the ranks of `"rank_fusion"` depend on it.
 
     Returns:
-        `torch.Tensor` of shape `(queries, clips)`, higher is better: cosines are in [-1, 1], eigenvalue shares in
-        (0, 1], volumes, distances and areas at most 0. At least float32: half-precision embeddings are read as they
-        are and computed on in float32. Differentiable, with respect to `hyperbolic_mix` and `curvature` too; only
+        `torch.Tensor` of shape `(Q, V)`, higher is better: cosines are in [-1, 1], eigenvalue shares in (0, 1],
+        volumes, distances and areas at most 0. At least float32: half-precision embeddings are read as they are and
+        computed on in float32. Differentiable, with respect to `hyperbolic_mix` and `curvature` too; only
         `"rank_fusion"` has no gradient.
 
     Raises:
-        ValueError: shapes do not fit, a row of `modality_mask` is all False, the method is unknown or does not take
-            texts with a vector for each modality, or a number is out of its range.
+        ValueError: shapes do not fit, a row of `modality_mask` is all False, the method is unknown, reads a modality
+            that is not named or does not take texts with a vector for each modality, or a number is out of its range.
 
     Example:
 
@@ -203,12 +1070,11 @@ def retrieval_scores(
     >>> scores.argsort(dim=1, descending=True)[:, :5]  # the first five clips of each query
     ```
     """
-    check_method(method)
-    calibration = {"modality_scale": modality_scale, "modality_offset": modality_offset}
-    if method == "scalar" and torch.compiler.is_compiling():
-        return _traced_scores(text_embeds, modality_embeds, modality_mask, query_temperature, **calibration)
-    tensors = [text_embeds, modality_embeds, hyperbolic_mix, curvature, concat_embeds, *calibration.values()]
-    learned = any(isinstance(value, torch.Tensor) and value.requires_grad for value in tensors)
+    find_method(method, modalities or ())
+    given = text_embeds, modality_embeds, hyperbolic_mix, curvature, concat_embeds, query_temperature
+    learned = any(
+        isinstance(value, torch.Tensor) and value.requires_grad for value in (*given, modality_scale, modality_offset)
+    )
     with (
         torch.autocast(device_type=text_embeds.device.type, enabled=False),
         torch.set_grad_enabled(torch.is_grad_enabled() and learned),
@@ -218,232 +1084,114 @@ def retrieval_scores(
             modality_embeds,
             modality_mask,
             concat_embeds,
+            modalities,
             query_temperature=query_temperature,
             hyperbolic_mix=hyperbolic_mix,
             curvature=curvature,
             rank_constant=rank_constant,
             direction=direction,
-            **calibration,
+            modality_scale=modality_scale,
+            modality_offset=modality_offset,
         )
         return pairs.scores(method)
 
 
-# Weights and centroids of matched pairs -----------------------------------------------------------------------------
-
-
 def query_weights(
-    text_embeds: torch.Tensor,
-    modality_embeds: torch.Tensor,
-    modality_mask: torch.Tensor,
-    query_temperature: float = 0.1,
-    modality_scale: Sequence[float] | torch.Tensor | None = None,
-    modality_offset: Sequence[float] | torch.Tensor | None = None,
+    text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, *weighing: Any, **named: Any
 ) -> torch.Tensor:
     """
     Compute the weight of each modality of each clip for each query, SCALAR Eq. 2: why a clip matched.
 
     Args:
-        text_embeds, modality_embeds, modality_mask, query_temperature, modality_scale, modality_offset: as in
-            [`retrieval_scores`].
+        text_embeds, modality_embeds, modality_mask: as in [`retrieval_scores`].
+        query_temperature, modality_scale, modality_offset: as there, in this order or by name.
 
     Returns:
-        `torch.Tensor` of shape `(queries, clips, 3)`, non-negative, summing to 1, exactly 0 where absent.
+        `torch.Tensor` of shape `(Q, V, M)`, non-negative, summing to 1, exactly 0 where absent.
 
     Raises:
         ValueError: as in [`retrieval_scores`].
     """
-    check_embeds(text_embeds, modality_embeds, modality_mask)
-    options = ScoreOptions(query_temperature, modality_scale=modality_scale, modality_offset=modality_offset)
+    named = dict(zip(WEIGHING, weighing, strict=False)) | named
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):
-        text_embeds, modality_embeds = prepare_embeds(text_embeds, modality_embeds, modality_mask)
-        similarities = options.calibrated(_similarities(text_embeds, modality_embeds), dim=-1)
-        return _softmax_weights(similarities, modality_mask, query_temperature)
-
-
-def _similarities(text_embeds: torch.Tensor, modality_embeds: torch.Tensor) -> torch.Tensor:
-    """Cosines of texts and modalities, (Q, V, M)."""
-    return torch.einsum("qd,vmd->qvm" if text_embeds.ndim == 2 else "qmd,vmd->qvm", text_embeds, modality_embeds)
-
-
-def _paired(text_embeds, modality_embeds, modality_mask, query_temperature, modality_scale, modality_offset):
-    """Weights (B, M) of each clip for its own text, and the weighted sums of its modalities (B, D)."""
-    check_embeds(text_embeds, modality_embeds, modality_mask)
-    options = ScoreOptions(query_temperature, modality_scale=modality_scale, modality_offset=modality_offset)
-    if len(text_embeds) != len(modality_embeds):
-        raise ValueError(f"Expected one text per clip, got {len(text_embeds)} texts and {len(modality_embeds)} clips.")
-    with torch.autocast(device_type=text_embeds.device.type, enabled=False):
-        text_embeds, modality_embeds = prepare_embeds(text_embeds, modality_embeds, modality_mask)
-        # Products and sums: as matrix products these would be a batch of tiny ones.
-        texts = text_embeds if text_embeds.ndim == 3 else text_embeds[:, None]
-        similarities = options.calibrated((modality_embeds * texts).sum(-1), dim=-1)  # (B, M)
-        weights = _softmax_weights(similarities, modality_mask, query_temperature)
-        return weights, (weights[..., None] * modality_embeds).sum(1)
+        pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **named)
+        cosines = pairs.calibrated.movedim(0, -1)  # (Q, V, M)
+        return softmax_weights(cosines, modality_mask, pairs.options.query_temperature, dim=-1)
 
 
 def paired_weights(
-    text_embeds: torch.Tensor,
-    modality_embeds: torch.Tensor,
-    modality_mask: torch.Tensor,
-    query_temperature: float = 0.1,
-    modality_scale: Sequence[float] | torch.Tensor | None = None,
-    modality_offset: Sequence[float] | torch.Tensor | None = None,
+    text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, *weighing: Any, **named: Any
 ) -> torch.Tensor:
     """
-    Compute the weight of each modality of each clip for its own text only, SCALAR Eq. 2.
+    Compute the weights of each clip for its own text only: the diagonal of [`query_weights`].
 
     Args:
-        text_embeds (`torch.Tensor` of shape `(batch, dim)` or `(batch, 3, dim)`): unit norm, row i belongs to clip i.
-        modality_embeds, modality_mask, query_temperature, modality_scale, modality_offset: as in
-            [`retrieval_scores`], with `batch` clips.
+        text_embeds (`torch.Tensor` of shape `(P, D)` or `(P, M, D)`): row i belongs to clip i.
+        modality_embeds, modality_mask, query_temperature, modality_scale, modality_offset: as in [`query_weights`],
+            with P clips.
 
     Returns:
-        `torch.Tensor` of shape `(batch, 3)`: the diagonal of [`query_weights`].
+        `torch.Tensor` of shape `(P, M)`.
 
     Raises:
         ValueError: as in [`retrieval_scores`], or the numbers of texts and clips differ.
     """
-    calibration = modality_scale, modality_offset
-    return _paired(text_embeds, modality_embeds, modality_mask, query_temperature, *calibration)[0]
+    if len(text_embeds) != len(modality_embeds):
+        raise ValueError(f"Expected one text per clip, got {len(text_embeds)} texts and {len(modality_embeds)} clips.")
+    named = dict(zip(WEIGHING, weighing, strict=False)) | named
+    with torch.autocast(device_type=text_embeds.device.type, enabled=False):
+        pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **named)
+        texts = pairs.text_embeds if text_embeds.ndim == 3 else pairs.text_embeds[:, None]
+        # Products and sums: as matrix products these would be a batch of tiny ones.
+        cosines = pairs.options.calibrated((pairs.clips.modality_embeds * texts).sum(-1), dim=-1)  # (P, M)
+        return softmax_weights(cosines, modality_mask, pairs.options.query_temperature, dim=-1)
 
 
 def paired_centroids(
-    text_embeds: torch.Tensor,
-    modality_embeds: torch.Tensor,
-    modality_mask: torch.Tensor,
-    query_temperature: float = 0.1,
-    modality_scale: Sequence[float] | torch.Tensor | None = None,
-    modality_offset: Sequence[float] | torch.Tensor | None = None,
+    text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, *weighing: Any, **named: Any
 ) -> torch.Tensor:
     """
     Aggregate each clip for its own text only, mu_M(z^T) of SCALAR Eq. 2.
 
-    Args:
-        text_embeds (`torch.Tensor` of shape `(batch, dim)` or `(batch, 3, dim)`): unit norm, row i belongs to clip i.
-        modality_embeds, modality_mask, query_temperature, modality_scale, modality_offset: as in
-            [`retrieval_scores`], with `batch` clips.
+    Args and errors: as of [`paired_weights`].
 
     Returns:
-        `torch.Tensor` of shape `(batch, dim)`, unit norm (shorter only where modalities cancel to nothing).
-
-    Raises:
-        ValueError: as in [`retrieval_scores`], or the numbers of texts and clips differ.
+        `torch.Tensor` of shape `(P, D)`, unit norm (shorter only where modalities cancel to nothing).
     """
-    calibration = modality_scale, modality_offset
-    _, centroids = _paired(text_embeds, modality_embeds, modality_mask, query_temperature, *calibration)
-    return normalize(centroids, min_norm_of(text_embeds, modality_embeds))
-
-
-# Where modalities cancel --------------------------------------------------------------------------------------------
-
-
-def _least_squared_norm(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
-    """Squared norm of the shortest convex combination of a clip's vectors, (V,).
-
-    The minimum of w'Gw over the simplex lies in a vertex (1), on an edge ((1 + g) / 2), or inside, where it is
-    1 / (1' G^-1 1) with weights proportional to adj(G) 1 if these are all positive.
-    """
-    pairs = ((0, 1), (0, 2), (1, 2))
-    cosine = [gram[:, m, n] for m, n in pairs]
-    both = [modality_mask[:, m] & modality_mask[:, n] for m, n in pairs]
-    one = torch.ones_like(cosine[0])
-    edges = [torch.where(has, (1 + g) / 2, one) for has, g in zip(both, cosine, strict=True)]
-    d, e, f = cosine
-    inside = torch.stack([(1 - f) * (1 + f - d - e), (1 - e) * (1 + e - d - f), (1 - d) * (1 + d - e - f)], dim=-1)
-    determinant = 1 - d * d - e * e - f * f + 2 * d * e * f
-    total = inside.sum(-1)
-    interior = modality_mask.all(1) & (inside > 0).all(-1)
-    face = torch.where(interior, determinant / torch.where(interior, total, one), one)
-    return torch.stack([*edges, face]).amin(0)
-
-
-def _cancelling(clips: Clips) -> torch.Tensor:
-    """Rows of the clips that some weighting shrinks to nearly nothing."""
-    # Of vectors whose cosines are all above -0.4 no weighting is shorter than sqrt((1 - 2 * 0.4) / 3): nearly always.
-    if not (clips.gram < -0.4).any():
-        return torch.empty(0, dtype=torch.long, device=clips.gram.device)
-    return (_least_squared_norm(clips.gram, clips.modality_mask) < _CANCELLING_NORM**2).nonzero().flatten()
-
-
-def _centroid_scores(
-    text_embeds: torch.Tensor,
-    modality_embeds: torch.Tensor,
-    modality_mask: torch.Tensor,
-    query_temperature: float,
-    min_norm: float,
-) -> torch.Tensor:
-    """The score from materialised centroids, (Q, V): for the few clips whose modalities nearly cancel."""
-    columns = []
-    for embeds, mask in zip(modality_embeds, modality_mask, strict=True):
-        weights = _softmax_weights(text_embeds @ embeds.T, mask, query_temperature)  # (Q, M)
-        columns.append((text_embeds * normalize(weights @ embeds, min_norm)).sum(-1))  # (Q,)
-    return torch.stack(columns, dim=1)
-
-
-def _weighted_scores(
-    calibrated: torch.Tensor,
-    modality_embeds: torch.Tensor,
-    modality_mask: torch.Tensor,
-    query_temperature: float | torch.Tensor,
-    min_norm: float,
-) -> torch.Tensor:
-    """The same of calibrated cosines (Q, V, M), where the numerator is no product with the centroid."""
-    weights = _softmax_weights(calibrated, modality_mask, query_temperature)
-    squared_norm = torch.einsum("qvm,vmd->qvd", weights, modality_embeds).square().sum(-1)
-    return (weights * calibrated).sum(-1) * squared_norm.clamp(min=min_norm**2).rsqrt()
-
-
-def _traced_scores(
-    text_embeds: torch.Tensor,
-    modality_embeds: torch.Tensor,
-    modality_mask: torch.Tensor,
-    query_temperature: float,
-    **calibration: Sequence[float] | torch.Tensor | None,
-) -> torch.Tensor:
-    """Eq. 2 and 3 for a traced graph, (Q, V): it cannot pick out the clips that need centroids, so all have them."""
-    options = ScoreOptions(query_temperature, **calibration)
-    min_norm = min_norm_of(text_embeds, modality_embeds)
-    if text_embeds.ndim == 3 or options.is_calibrated:
-        check_embeds(text_embeds, modality_embeds, modality_mask)
-        with torch.autocast(device_type=text_embeds.device.type, enabled=False):
-            text_embeds, modality_embeds = prepare_embeds(text_embeds, modality_embeds, modality_mask)
-            similarities = options.calibrated(_similarities(text_embeds, modality_embeds), dim=-1)
-            return _weighted_scores(similarities, modality_embeds, modality_mask, query_temperature, min_norm)
-    weights = query_weights(text_embeds, modality_embeds, modality_mask, query_temperature)  # (Q, V, M)
+    weights = paired_weights(text_embeds, modality_embeds, modality_mask, *weighing, **named)
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):
-        text_embeds, modality_embeds = prepare_embeds(text_embeds, modality_embeds, modality_mask)
-        centroids = normalize(torch.einsum("qvm,vmd->qvd", weights, modality_embeds), min_norm)
-        return torch.einsum("qvd,qd->qv", centroids, text_embeds)
-
-
-def _centroid(clips: Clips) -> torch.Tensor:
-    """Eq. 1: the normalised sum, (V, D)."""
-    return normalize(clips.modality_embeds.sum(1), clips.min_norm)
-
-
-def _inverse_norm(clips: Clips) -> torch.Tensor:
-    """One over the norm of the sum of what each clip has, (V,)."""
-    return clips.modality_embeds.sum(1).square().sum(-1).clamp(min=clips.min_norm**2).rsqrt()
+        _, present = _prepare(text_embeds, modality_embeds, modality_mask)
+        return unit((weights[..., None] * present).sum(1), min_norm_of(text_embeds, modality_embeds))
 
 
 __all__ = [
     "CALIBRATION",
-    "MIN_NORM",
-    "WEIGHING",
-    "check_calibration",
-    "check_temperature",
+    "CONCATENATIONS",
     "DIRECTIONS",
     "METHODS",
+    "MIN_NORM",
+    "PAPER_MODALITIES",
+    "WEIGHING",
     "Clips",
     "Method",
     "Pairs",
     "ScoreOptions",
+    "check_calibration",
     "check_method",
+    "check_temperature",
+    "closed_form",
+    "exact",
+    "exact_scores",
+    "find_method",
+    "gram_factor",
     "make_pairs",
     "method_title",
+    "min_norm_of",
     "paired_centroids",
     "paired_weights",
     "query_weights",
     "register_method",
     "retrieval_scores",
     "scorable_clips",
+    "unit",
 ]

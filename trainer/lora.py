@@ -153,7 +153,7 @@ def apply_adapters(
     if learnable_temperature and not model.config.has_logit_scale:
         raise ValueError("`learnable_temperature` needs a model with a temperature: load it with `has_logit_scale`.")
     if modalities is None:
-        modalities = METHODS[model.config.aggregation].reads
+        modalities = METHODS[model.config.aggregation].reads or MODALITIES
     is_joint = isinstance(model.config, ScalarJointConfig)
     if is_joint:
         unreached = _joint_unreached(model, learnable_temperature, modalities)

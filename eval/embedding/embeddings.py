@@ -32,7 +32,8 @@ from gallery.columns import (
 )
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import gallery_manifest
-from modeling_scalar.configuration_scalar import CONCATENATIONS, MODALITIES
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import CONCATENATIONS
 
 
 def _chosen(ids: list[str], selected: torch.Tensor) -> list[str]:

@@ -19,9 +19,10 @@ from scipy.sparse.csgraph import connected_components
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks
 from eval.protocol.first_stage import rank_pairs
+from eval.protocol.shared_pairs import SharedPairs
 from eval.protocol.statistics import paired_bootstrap
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import WEIGHING, make_pairs
+from modeling_scalar.scores_scalar import WEIGHING
 
 _AT_ONCE = 1024  # queries, and clips, that take part in one fit
 _STARTS = (0.03, 0.1, 0.5)  # of the query's temperature: the likelihood can have more than one hill
@@ -82,12 +83,12 @@ class _Likelihood:
     def __init__(self, embeddings: Embeddings, before: Mapping[str, Any], fixed: Sequence[str]):
         self.free = torch.tensor([float(name not in fixed) for name in MODALITIES], dtype=torch.float64)
         with torch.no_grad():
-            self.pairs = make_pairs(
+            self.pairs = SharedPairs(
                 embeddings.text_embeds.double(),
                 embeddings.modality_embeds.double(),
                 embeddings.modality_mask,
                 **before,
-            ).share()
+            )
         self.is_match = torch.zeros(len(embeddings.query_ids), len(embeddings.clip_ids), dtype=torch.bool)
         self.is_match[embeddings.pairs[:, 0], embeddings.pairs[:, 1]] = True
 

@@ -16,9 +16,10 @@ from tqdm.auto import tqdm
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
 from eval.protocol.missing import mask_modalities
+from eval.protocol.shared_pairs import SharedPairs
 from eval.protocol.statistics import paired_bootstrap
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import CALIBRATION, DIRECTIONS, METHODS, make_pairs, paired_weights, scorable_clips
+from modeling_scalar.scores_scalar import CALIBRATION, DIRECTIONS, METHODS, paired_weights, scorable_clips
 
 RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
 """Masking rates of the paper's Table 3."""
@@ -171,13 +172,13 @@ def rank_pairs(
                 here &= (pairs[:, column] >= part.start) & (pairs[:, column] < (part.stop or size[column]))
             block_pairs = pairs[here] - torch.tensor([queries.start, clips.start])
             concat_embeds = None if embeddings.concat_embeds is None else embeddings.concat_embeds[clips]
-            every = make_pairs(
+            every = SharedPairs(
                 embeddings.text_embeds[queries],
                 embeddings.modality_embeds[clips],
                 embeddings.modality_mask[clips],
                 concat_embeds,
                 **score_options,
-            ).share()
+            )
             for mask, by_method in zip(masks, ranks, strict=True):
                 shown = every.masked(mask[clips])
                 for method in methods:
@@ -186,7 +187,7 @@ def rank_pairs(
                         scores = _fused_scores(embeddings, queries, clips, mask)
                     for direction in block_directions:
                         if scores is None and METHODS[method].directed:
-                            found = shown.towards(direction).scores(method)
+                            found = shown.with_options(direction=direction).scores(method)
                         else:
                             found = scores = shown.scores(method) if scores is None else scores
                         by_method[method][direction][here] = _ranks(found, block_pairs, direction)

@@ -21,10 +21,9 @@ from gallery.filters import Filter
 from gallery.gallery import Gallery
 from gallery.hits import Certainty, Hit, Hits, Results
 from gallery.querying import query_like
-from gallery.screening import exact_scores
 from gallery.windows import Place, place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import CALIBRATION, WEIGHING, ScoreOptions, query_weights
+from modeling_scalar.scores_scalar import CALIBRATION, WEIGHING, ScoreOptions, exact_scores, query_weights
 
 from .collection import MIN_CLIP_NORM, About, Collection, Point, condition_of, conditions_of_unknown
 from .errors import ChangedError, DamagedError, UnsupportedError
@@ -77,9 +76,9 @@ _NO_NUMBER = "What the engine holds is damaged: a score is no number. Push the g
 def _scores(points: Sequence[Point], text: np.ndarray, seen: np.ndarray, options: ScoreOptions) -> np.ndarray:
     """The scores of points in float64, -inf where nothing is looked at."""
     mask = np.array([point.modality_mask for point in points]) & seen
-    embeds = np.stack([point.modality_embeds for point in points]).astype(np.float64) * mask[..., None]
-    texts = np.broadcast_to(text, (len(points), *text.shape))
-    scores = exact_scores(texts, embeds, torch.from_numpy(mask), MIN_CLIP_NORM, options)
+    embeds = torch.from_numpy(np.stack([point.modality_embeds for point in points]))
+    texts = torch.from_numpy(text).expand(len(points), *text.shape)
+    scores = exact_scores(texts, embeds, torch.from_numpy(mask), MIN_CLIP_NORM, options).numpy()
     if np.isnan(scores).any():
         raise DamagedError(_NO_NUMBER)
     return np.where(mask.any(1), scores, -math.inf)
@@ -104,7 +103,7 @@ def find_best(
         text (`torch.FloatTensor` of shape `(D,)` or `(3, D)`): unit norm. Of a query with a vector for each modality
             the clips nearest to each of these are scored, which proves nothing unless they are all, or one vector.
         k (`int`): hits.
-        options ([`~modeling_scalar.pairs_scalar.ScoreOptions`]): temperature, and the calibration of the bounds.
+        options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature, and the calibration of the bounds.
         modalities (`list[str]`): what is looked at. Bounds hold for whatever is left out.
         where: which clips may be found, as the engine takes it.
         first (`int`), most (`int`): how many entries are read at first, and at most, but never fewer than 4 k.

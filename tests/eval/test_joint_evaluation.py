@@ -97,7 +97,7 @@ def test_what_the_model_fuses_is_a_method_at_every_rate(measured):
     clips = [processor.read_clip(folder / f"{n}.mkv", subtitle=subtitle) for n, (_, subtitle) in enumerate(CLIPS)]
     presence = torch.tensor(results["gallery"]["presence"]).bool()
     with torch.no_grad():
-        queries = model.embed_text(**processor(text=CAPTIONS)).double()
+        queries = model.get_text_features(**processor(text=CAPTIONS)).pooler_output.double()
     for entry in results["retrieval"]["rates"]:
         mask = mask_modalities(results["gallery"]["ids"], presence, entry["rate"])
         vectors = []

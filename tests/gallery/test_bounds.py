@@ -9,6 +9,8 @@ import torch
 from torch.nn.functional import normalize
 
 from gallery.bounds import bound_vectors, stored_bounds
+from gallery.clips import StoredClips
+from gallery.columns import gram_of
 from gallery.screening import hull_distance
 from modeling_scalar.scores_scalar import ScoreOptions
 from tests.gallery.test_screening import KINDS, MIN_NORM, all_scores, make_part, make_texts
@@ -25,7 +27,7 @@ CALIBRATIONS = {
 def made(kind, count, dim, seed=0, dtype=torch.float32):
     part = make_part(kind, count, dim, seed=seed, dtype=dtype)
     part.allowed[:] = True
-    return part, torch.stack(part.clips.modalities, dim=1)
+    return part, torch.stack(part.clips.vectors, dim=1)
 
 
 def largest(rows, is_used, texts):
@@ -96,8 +98,8 @@ def test_a_bound_holds_for_clips_of_which_something_is_not_looked_at():
             if not rows.any():
                 continue
             masked = made(kind, 200, 16)[0]
-            vectors = tuple(v * left[:, m, None] for m, v in enumerate(masked.clips.modalities))
-            object.__setattr__(masked, "clips", type(masked.clips)(vectors, left, min_norm=MIN_NORM))
+            vectors = tuple(v * left[:, m, None] for m, v in enumerate(masked.clips.vectors))
+            object.__setattr__(masked, "clips", StoredClips(vectors, left, min_norm=MIN_NORM, gram=gram_of(vectors)))
             for temperature in TEMPERATURES[::2]:
                 scores = torch.from_numpy(all_scores([masked], texts, ScoreOptions(temperature)))
                 assert (scores[:, rows] <= found[:, rows] + 1e-9).all()

@@ -236,7 +236,7 @@ def test_vectors_are_views_of_the_mapped_file(make_gallery):
     (part,) = gallery._clips
     (batch,) = part.table.to_batches()
     (piece,) = gallery._pieces
-    for column, matrix in zip(MODALITIES, piece.clips.modalities, strict=True):
+    for column, matrix in zip(MODALITIES, piece.clips.vectors, strict=True):
         assert matrix.data_ptr() == batch.column(column).flatten().buffers()[1].address
 
 

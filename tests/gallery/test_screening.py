@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import normalize
 
 from gallery import columns, device_search, screening
+from gallery.clips import StoredClips
 from gallery.columns import gram_of
 from gallery.device_search import find_best_on_device
 from gallery.gallery import Gallery, GalleryWriter
@@ -18,7 +19,6 @@ from gallery.screening import (
     Screened,
     cone_bound,
     encode,
-    exact_scores,
     find_best,
     hull_distance,
     inverse_of,
@@ -26,7 +26,7 @@ from gallery.screening import (
     spanned_bound,
 )
 from gallery.storage import Part
-from modeling_scalar.scores_scalar import Clips, ScoreOptions
+from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 
 MIN_NORM = 1e-3
@@ -56,7 +56,7 @@ def make_part(kind: str, count: int, dim: int, seed: int = 0, dtype=torch.float1
     mask = MIXES[torch.randint(len(MIXES), (count,), generator=generator)]
     vectors = make_vectors(kind, count, dim, seed) * mask[..., None]
     modalities = tuple(vectors[:, index].to(dtype).contiguous() for index in range(3))
-    clips = Clips(modalities, mask, min_norm=MIN_NORM, gram=gram_of(modalities))
+    clips = StoredClips(modalities, mask, min_norm=MIN_NORM, gram=gram_of(modalities))
     allowed = torch.rand(count, generator=generator) < 0.9
     return Screened(start, clips, allowed, encode(modalities) if multiplies_eight_bits() else None)
 
@@ -64,7 +64,7 @@ def make_part(kind: str, count: int, dim: int, seed: int = 0, dtype=torch.float1
 def make_texts(parts: list[Screened], count: int, seed: int, per_modality: bool = False) -> torch.Tensor:
     """Near to clips, some of them, so that scores are of all sizes."""
     generator = torch.Generator().manual_seed(seed + 2)
-    vectors = torch.stack(parts[0].clips.modalities, dim=1).float()
+    vectors = torch.stack(parts[0].clips.vectors, dim=1).float()
     near = vectors[torch.randint(len(vectors), (count,), generator=generator)].sum(1)
     texts = near + torch.randn(near.shape, generator=generator) * torch.rand(count, 1, generator=generator)
     if per_modality:
@@ -76,7 +76,7 @@ def all_scores(parts: list[Screened], texts: torch.Tensor, options: ScoreOptions
     """Eq. 2 and 3 of every pair in float64, -inf for clips that may not be found: (Q, N)."""
     columns = []
     for part in parts:
-        vectors = torch.stack(part.clips.modalities, dim=1).double()
+        vectors = torch.stack(part.clips.vectors, dim=1).double()
         per_modality = texts.double() if texts.ndim == 3 else texts.double()[:, None].expand(-1, 3, -1)
         cosines = torch.einsum("qmd,vmd->qvm", per_modality, vectors)
         for values, apply in ((options.modality_scale, torch.mul), (options.modality_offset, torch.add)):
@@ -175,7 +175,7 @@ def test_a_score_changes_by_no_more_than_its_error_when_cosines_do(kind, name):
     options, error = OPTIONS[name], 1e-3
     part = make_part(kind, 2000, 16, seed=3)
     texts = make_texts([part], 2000, 0).double()
-    vectors, mask = torch.stack(part.clips.modalities, dim=1).double(), part.clips.modality_mask
+    vectors, mask = torch.stack(part.clips.vectors, dim=1).double(), part.clips.modality_mask
     gram = vectors @ vectors.mT
     cosines = options.calibrated((vectors @ texts[:, :, None])[..., 0], dim=1)
 
@@ -202,7 +202,7 @@ def test_a_vector_that_is_no_number_is_noticed_unless_it_may_not_be_found(find, 
     part = make_part("random", 200, 16, dtype=dtype)
     part = Screened(0, part.clips, part.allowed)
     row = int((part.allowed & part.clips.modality_mask[:, 1]).nonzero()[5])
-    part.clips.modalities[1][row, 3] = value
+    part.clips.vectors[1][row, 3] = value
     texts = make_texts([make_part("random", 200, 16, dtype=dtype)], 3, 0)
     with pytest.raises(FloatingPointError):
         find([part], texts, 5, ScoreOptions())
@@ -235,8 +235,8 @@ def test_the_sample_is_copied_a_little_at_a_time_and_in_eight_bits_without_vecto
         sizes = [len(few.allowed) for few in samples]
         assert sum(sizes) == 2 + 300 + 1 + 14 and max(sizes) <= 100 and len(sizes) <= 5
         for index in range(3):
-            kept = torch.cat([few.clips.modalities[index] for few in samples])
-            expected = torch.cat([part.clips.modalities[index][::3] for part in parts])
+            kept = torch.cat([few.clips.vectors[index] for few in samples])
+            expected = torch.cat([part.clips.vectors[index][::3] for part in parts])
             assert torch.equal(kept, expected[:0] if has_codes else expected)
         if has_codes:
             assert torch.equal(
@@ -256,7 +256,7 @@ def test_clips_that_float32_cannot_tell_apart_are_scored_in_float64():
     vectors = torch.randn(1, 3, 64, generator=generator) + 1e-7 * torch.randn(2000, 3, 64, generator=generator)
     modalities = tuple(normalize(vectors, dim=-1).unbind(1))
     mask = torch.ones(2000, 3, dtype=torch.bool)
-    clips = Clips(modalities, mask, min_norm=MIN_NORM, gram=gram_of(modalities))
+    clips = StoredClips(modalities, mask, min_norm=MIN_NORM, gram=gram_of(modalities))
     part = Screened(0, clips, mask.any(1), encode(modalities) if multiplies_eight_bits() else None)
     check([part], make_texts([part], 10, 0), 10, ScoreOptions())
 
@@ -295,7 +295,7 @@ def test_bounds_are_no_less_than_what_any_weights_give_and_one_is_reached():
     for kind in KINDS:
         part = make_part(kind, 400, 24, dtype=torch.float32)
         mask, gram = part.clips.modality_mask, part.clips.gram
-        vectors = torch.stack(part.clips.modalities, dim=1).double()
+        vectors = torch.stack(part.clips.vectors, dim=1).double()
         text = normalize(torch.randn(24, generator=generator, dtype=torch.float64), dim=0)
         cosines = vectors @ text
         bounds = cone_bound(cosines, gram, mask, part.rho)
@@ -352,7 +352,7 @@ def test_equal_pairs_have_equal_scores_wherever_they_stand():
     texts = normalize(torch.randn(5, 7, dtype=torch.float64), dim=-1)
     many = torch.randint(5, (401,))
     mask = torch.ones(401, 3, dtype=torch.bool)
-    scores = exact_scores(texts[many].numpy(), vectors[many].numpy(), mask, MIN_NORM, ScoreOptions())
+    scores = exact_scores(texts[many], vectors[many], mask, MIN_NORM, ScoreOptions())
     for number in range(5):
         assert len(set(scores[(many == number).numpy()].tolist())) == 1
 

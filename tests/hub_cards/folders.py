@@ -13,7 +13,7 @@ from tests.hub_cards.evidence.test_evaluations import write_result as write_eval
 from tests.hub_cards.evidence.test_runs import EMISSIONS, RECIPE, TRAINING, write_adapter
 
 CODE = {
-    *("scores_scalar.py", "baseline_scores_scalar.py", "configuration_scalar.py", "pairs_scalar.py"),
+    *("scores_scalar.py", "configuration_scalar.py"),
     *(
         "arguments_scalar.py",
         "decoding_scalar.py",

@@ -680,7 +680,7 @@ def test_the_snippet_takes_an_adapter_with_the_base_it_was_trained_on(
     found = json.loads((tmp_path / "found.json").read_text())
     inputs = tiny_processor(text=["a low bell"])
     with torch.no_grad():
-        text = adapted.embed_text(inputs["input_ids"], inputs["attention_mask"])
+        text = adapted.get_text_features(inputs["input_ids"], inputs["attention_mask"]).pooler_output
         arguments = (text, embeddings.modality_embeds, embeddings.modality_mask)
         scores = adapted.compute_scores(*arguments, query_temperature=0.3)
     for values, expected in zip(found, (text, scores), strict=True):

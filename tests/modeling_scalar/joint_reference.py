@@ -77,7 +77,7 @@ def main(root: Path, folder: Path, output: Path) -> None:
     batch = torch.load(folder / "batch.pt")
     results["remote"] = {
         "scores": remote(**batch).scores,
-        "query": remote.embed_text(**processor(text="a dog barks")),
+        "query": remote.get_text_features(**processor(text="a dog barks")).pooler_output,
         "missing": sorted(set(remote.state_dict()) ^ set(torch.load(folder / "names.pt"))),
         "is_remote": "modeling_scalar" not in sys.modules and type(remote).__module__.startswith("transformers_mod"),
     }
@@ -114,7 +114,7 @@ def main(root: Path, folder: Path, output: Path) -> None:
         model, processor = ScalarSentenceModel.from_encoder(encoder), ScalarSentenceProcessor(num_frames=2)
         made = model(**processor(text=texts, clips=clips).to(model.device, model.dtype))
         found["ours"] = {"text": made.text_embeds, "clips": made.modality_embeds, "mask": made.modality_mask}
-        found["ours"]["address"] = model.embed_text(**processor(text="cat.png"))
+        found["ours"]["address"] = model.get_text_features(**processor(text="cat.png")).pooler_output
         if name == "chat":  # without a template the library fuses nothing
             given = {"video": videos, "audio": audios, "text": texts}
             for names in (names for size in (2, 3) for names in combinations(given, size)):

@@ -10,6 +10,7 @@ from torch.nn.functional import normalize
 
 from eval.embedding.embeddings import Embeddings, load_embeddings
 from eval.protocol.first_stage import evaluate_embeddings, measurable_methods, query_table
+from eval.protocol.shared_pairs import SharedPairs
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.ranking import pieces_of, rank
 from modeling_scalar import ScalarConfig
@@ -17,8 +18,6 @@ from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import (
     METHODS,
-    ScoreOptions,
-    make_pairs,
     paired_centroids,
     paired_weights,
     query_weights,
@@ -166,9 +165,9 @@ def test_shared_products_masks_and_tiles_agree_with_the_plain_call(method, monke
     left = mask.clone()
     left[mask.sum(1) == 3, 1] = False
     expected = retrieval_scores(texts, modalities, left, method=method, **CALIBRATION)
-    monkeypatch.setattr("modeling_scalar.pairs_scalar._TILE", (3, 5))
+    monkeypatch.setattr("modeling_scalar.scores_scalar._TILE", (3, 5))
     with torch.no_grad():
-        shown = make_pairs(texts, modalities, mask, **CALIBRATION).share().masked(left)
+        shown = SharedPairs(texts, modalities, mask, **CALIBRATION).masked(left)
         torch.testing.assert_close(shown.scores(method), expected, **FLOAT32)
         other = shown.with_options(modality_scale=None, modality_offset=None)
         plain = retrieval_scores(texts, modalities, left, method=method)
@@ -217,7 +216,7 @@ def test_a_traced_graph_scores_the_generalisation_alike(monkeypatch):
 )
 def test_a_calibration_that_makes_no_sense_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        ScoreOptions(**options)
+        retrieval_scores(*random_clips(), **options)
     if not isinstance(next(iter(options.values())), torch.Tensor):
         for config_class in (ScalarConfig, ScalarJointConfig):
             with pytest.raises(StrictDataclassError, match=next(iter(options))):

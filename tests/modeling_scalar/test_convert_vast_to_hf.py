@@ -57,14 +57,14 @@ def compute_outputs(model, inputs):
     for case, (video, audio) in CASES.items():
         pixels, features = inputs[video], inputs[audio]
         result = {
-            "vision_output": model.get_video_states(pixels),
-            "audio_output": model.get_audio_states(features),
-            "caption_output": model.get_text_states(*texts),
-            "subtitle_output": model.get_text_states(*subtitles),
-            "feat_t": model.embed_text(*texts),
-            "feat_v": model.embed_video(pixels),
-            "feat_a": model.embed_audio(features),
-            "feat_s": model.embed_subtitle(*subtitles),
+            "vision_output": model.get_tower_features(pixel_values_videos=pixels)["video_states"],
+            "audio_output": model.get_tower_features(input_features=features)["audio_states"],
+            "caption_output": model.get_text_features(*texts).last_hidden_state,
+            "subtitle_output": model.get_subtitle_features(*subtitles).last_hidden_state,
+            "feat_t": model.get_text_features(*texts).pooler_output,
+            "feat_v": model.get_video_features(pixels).pooler_output,
+            "feat_a": model.get_audio_features(features).pooler_output,
+            "feat_s": model.get_subtitle_features(*subtitles).pooler_output,
         }
         given = {"v": {"pixel_values_videos": pixels}, "a": {"input_features": features}}
         given["s"] = {"subtitle_input_ids": subtitles[0], "subtitle_attention_mask": subtitles[1]}

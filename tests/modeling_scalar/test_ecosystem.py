@@ -171,7 +171,9 @@ def test_the_feature_extraction_pipeline_gives_the_embedding_of_a_text(tiny_mode
     with torch.no_grad():
         expected = tiny_model(**tokens).text_embeds
     torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(expected, tiny_model.embed_text(tokens["input_ids"], tokens["attention_mask"]).detach())
+    torch.testing.assert_close(
+        expected, tiny_model.get_text_features(tokens["input_ids"], tokens["attention_mask"]).pooler_output.detach()
+    )
 
 
 def test_the_feature_extraction_pipeline_loads_a_folder(tiny_model_dir):
@@ -179,7 +181,9 @@ def test_the_feature_extraction_pipeline_loads_a_folder(tiny_model_dir):
     model = AutoModel.from_pretrained(tiny_model_dir).eval()
     tokens = extract.tokenizer("a red circle", return_tensors="pt")
     found = torch.tensor(extract("a red circle"))
-    torch.testing.assert_close(found, model.embed_text(tokens["input_ids"], tokens["attention_mask"]).detach())
+    torch.testing.assert_close(
+        found, model.get_text_features(tokens["input_ids"], tokens["attention_mask"]).pooler_output.detach()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -200,10 +204,10 @@ def embedded(folder, media):
     tokens = processor(text=media["text"])
     frames, pictures = processor(videos=media["video"]), processor(images=media["image"])
     return {
-        "text": model.embed_text(tokens["input_ids"], tokens["attention_mask"]),
-        "audio": model.embed_audio(processor(audio=media["audio"])["input_features"]),
-        "video": model.embed_video(frames["pixel_values_videos"]),
-        "image": model.embed_video(pictures["pixel_values_videos"]),
+        "text": model.get_text_features(tokens["input_ids"], tokens["attention_mask"]).pooler_output,
+        "audio": model.get_audio_features(processor(audio=media["audio"])["input_features"]).pooler_output,
+        "video": model.get_video_features(frames["pixel_values_videos"]).pooler_output,
+        "image": model.get_video_features(pictures["pixel_values_videos"]).pooler_output,
     }
 
 

@@ -100,7 +100,7 @@ def reference(folders):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     with torch.no_grad():
-        ours = model(**batch).scores, model.embed_text(**processor(text="a dog barks"))
+        ours = model(**batch).scores, model.get_text_features(**processor(text="a dog barks")).pooler_output
     return torch.load(output) | {"ours": ours}
 
 
@@ -132,7 +132,7 @@ def test_every_mix_of_missing_modalities_leaves_the_others_as_they_are(joint, re
 def test_fewer_dimensions_are_those_of_sentence_transformers(folders, joint, reference):
     model = ScalarModel.from_joint_encoder(folders / "plain", projection_dim=8)
     with torch.no_grad():
-        got = model.embed_text(**joint[1](text=make_streams()[2]))
+        got = model.get_text_features(**joint[1](text=make_streams()[2])).pooler_output
     torch.testing.assert_close(got, reference["plain"]["short"], **CLOSE)
     assert embed(model, joint[1], make_clips())[0].shape == (3, 3, 8)
 
@@ -163,7 +163,7 @@ def test_a_sentence_transformer_that_computes_itself_gives_its_own_vectors(refer
 def test_a_query_that_names_a_file_is_a_text(folders, reference, kind):
     model, processor = ScalarModel.from_joint_encoder(folders / kind), processor_of(folders / kind)
     with torch.no_grad():
-        expected = model.embed_text(**processor(text="cat.png"))
+        expected = model.get_text_features(**processor(text="cat.png")).pooler_output
     torch.testing.assert_close(reference[kind]["ours"]["address"], expected, **CLOSE)
 
 
@@ -329,7 +329,7 @@ def test_what_somebody_writes_is_never_a_token_of_the_encoders_own(folders, kind
         assert count(odd, name) - unknown == count(plain, name) > 0
     fuse(model, processor, [strange], torch.ones(1, 3, dtype=torch.bool))
     with torch.no_grad():
-        assert model.embed_text(**processor(text=words)).isfinite().all()
+        assert model.get_text_features(**processor(text=words)).pooler_output.isfinite().all()
 
 
 def test_a_text_without_such_tokens_stays_as_it_is(joint):
@@ -352,7 +352,7 @@ def test_a_sentence_transformer_is_given_what_somebody_writes_as_words():
 
     model = ScalarSentenceModel.from_encoder(Encoder(), "deaf", modalities=["subtitle"])
     processor = ScalarSentenceProcessor(num_frames=2, modalities=model.config.modalities)
-    model.embed_text(**processor(text="a <|video|>"))
+    model.get_text_features(**processor(text="a <|video|>"))
     embed(model, processor, [Clip(subtitle="the <|video|>")])
     assert seen == ["a < |video|>", "the < |video|>"]
 
@@ -633,7 +633,7 @@ def test_float16_is_refused_where_it_gives_nan(folders, joint):
     assert embeds.dtype == torch.float32
     torch.testing.assert_close(embeds.norm(dim=-1), torch.ones(3, 3), **CLOSE)
     with pytest.raises(ValueError, match="NaN in float16"):
-        model.half().embed_text(batch["input_ids"])
+        model.half().get_text_features(batch["input_ids"])
 
 
 _CLIP_INPUTS = {*sum(ScalarJointModel.inputs_of.values(), ()), "modality_mask"}

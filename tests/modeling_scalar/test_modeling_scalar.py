@@ -27,9 +27,8 @@ from transformers import (
 from transformers.models.audio_spectrogram_transformer import ASTConfig, ASTModel
 
 from modeling_scalar import MODALITIES, ScalarModel
-from modeling_scalar.configuration_scalar import CONCATENATIONS
 from modeling_scalar.modeling_scalar import split_fused_projections
-from modeling_scalar.scores_scalar import query_weights
+from modeling_scalar.scores_scalar import CONCATENATIONS, query_weights
 from tests.conftest import make_batch, make_tiny_config
 
 CLOSE = {"atol": 1e-5, "rtol": 0}  # another batch shape sums in another order
@@ -43,10 +42,10 @@ def clip_inputs(batch, rows=slice(None)):
 @torch.no_grad()
 def test_features_are_unit_and_of_the_projection_dimension(tiny_model, batch):
     for features in (
-        tiny_model.embed_text(batch["input_ids"], batch["attention_mask"]),
-        tiny_model.embed_subtitle(batch["subtitle_input_ids"], batch["subtitle_attention_mask"]),
-        tiny_model.embed_video(batch["pixel_values_videos"]),
-        tiny_model.embed_audio(batch["input_features"]),
+        tiny_model.get_text_features(batch["input_ids"], batch["attention_mask"]).pooler_output,
+        tiny_model.get_subtitle_features(batch["subtitle_input_ids"], batch["subtitle_attention_mask"]).pooler_output,
+        tiny_model.get_video_features(batch["pixel_values_videos"]).pooler_output,
+        tiny_model.get_audio_features(batch["input_features"]).pooler_output,
     ):
         assert features.shape == (4, 16)
         torch.testing.assert_close(features.norm(dim=-1), torch.ones(4))
@@ -75,7 +74,9 @@ def test_a_concatenation_head_reads_the_towers_of_clips_that_have_all_it_needs(b
     model = ScalarModel(make_tiny_config(has_concat_heads=True)).eval()
     batch["modality_mask"] = torch.tensor(CONCATENATION_MASKS[mask]).bool()
     towers = model.get_tower_features(batch["pixel_values_videos"], batch["input_features"])
-    subtitles = model.get_text_states(batch["subtitle_input_ids"], batch["subtitle_attention_mask"])[:, 0]
+    subtitles = model.get_subtitle_features(
+        batch["subtitle_input_ids"], batch["subtitle_attention_mask"]
+    ).last_hidden_state[:, 0]
     vectors = {"video": towers["video_pooled"], "audio": towers["audio_pooled"], "subtitle": subtitles}
     expected = torch.zeros(4, 3, 16)
     for index, names in enumerate(CONCATENATIONS):
@@ -115,7 +116,7 @@ def test_an_unknown_input_of_a_clip_is_refused(name, batch):
 @torch.no_grad()
 def test_two_captions_that_differ_in_their_last_word_differ(tiny_model):
     ids = torch.tensor([[2, 5, 6, 7, 3], [2, 5, 6, 8, 3]])
-    embeds = tiny_model.embed_text(ids, torch.ones_like(ids))
+    embeds = tiny_model.get_text_features(ids, torch.ones_like(ids)).pooler_output
     assert (embeds[0] - embeds[1]).abs().max() > 1e-3  # a causal class token would see neither
 
 

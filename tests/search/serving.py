@@ -91,12 +91,13 @@ class WordModel:
             vectors = torch.stack([vector(name) for name in ("video", "audio", "subtitle")])
             return vectors * modality_mask[..., None], modality_mask
 
-    def embed_text(self, input_ids, attention_mask):
+    def get_text_features(self, input_ids, attention_mask):
         with self._alone():
             self.texts += input_ids.flatten().tolist()
-            return torch.stack(
-                [normalize(torch.randn(DIM, generator=torch.Generator().manual_seed(i)), dim=-1) for i in self.texts]
-            )[-len(input_ids) :]
+            vectors = [
+                normalize(torch.randn(DIM, generator=torch.Generator().manual_seed(i)), dim=-1) for i in self.texts
+            ]
+            return SimpleNamespace(pooler_output=torch.stack(vectors)[-len(input_ids) :])
 
 
 def vectors_of(name: str) -> torch.Tensor:

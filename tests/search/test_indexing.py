@@ -70,8 +70,8 @@ class FakeModel:
         ]
         return torch.nn.functional.normalize(torch.stack(rows), dim=-1) * modality_mask[..., None], modality_mask
 
-    def embed_text(self, input_ids, attention_mask):
-        return torch.nn.functional.one_hot(input_ids[:, 0] % DIM, DIM).float()
+    def get_text_features(self, input_ids, attention_mask):
+        return SimpleNamespace(pooler_output=torch.nn.functional.one_hot(input_ids[:, 0] % DIM, DIM).float())
 
 
 @pytest.fixture

@@ -52,8 +52,8 @@ class FakeModel:
     def get_modality_features(self, modality_mask):
         return torch.eye(3) * modality_mask[..., None], modality_mask
 
-    def embed_text(self, input_ids, attention_mask):
-        return torch.eye(3)[input_ids[:, 0]]
+    def get_text_features(self, input_ids, attention_mask):
+        return SimpleNamespace(pooler_output=torch.eye(3)[input_ids[:, 0]])
 
 
 @pytest.fixture

@@ -369,7 +369,7 @@ def test_captions_that_a_gallery_lacks_are_embedded(place, gallery):
     )
     dataset = dataset_of(place, gallery, model, processor, rows)
     with torch.no_grad():
-        expected = model.get_base_model().embed_text(**processor(text=rows["caption"]))
+        expected = model.get_base_model().get_text_features(**processor(text=rows["caption"])).pooler_output
     torch.testing.assert_close(torch.stack([dataset[i]["text_pooled"] for i in range(6)]), expected, **CLOSE)
 
 

@@ -133,9 +133,9 @@ def test_after_two_steps_no_adapter_is_without_effect(tmp_path, recipe):
 def test_frozen_towers_keep_no_graph(tiny_model, batch):
     model = apply_adapters(tiny_model, "paper")
     base = model.get_base_model()
-    assert not base.get_video_states(batch["pixel_values_videos"]).requires_grad
-    assert not base.get_audio_states(batch["input_features"]).requires_grad
-    assert base.get_text_states(batch["input_ids"], batch["attention_mask"]).requires_grad
+    assert not base.get_video_features(batch["pixel_values_videos"]).last_hidden_state.requires_grad
+    assert not base.get_audio_features(batch["input_features"]).last_hidden_state.requires_grad
+    assert base.get_text_features(batch["input_ids"], batch["attention_mask"]).last_hidden_state.requires_grad
 
 
 def collate(trainer, rows=4):

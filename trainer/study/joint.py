@@ -126,7 +126,7 @@ def train(
             shown = [example["clip"] for example in examples]
             texts = processor(text=[example["caption"] for example in examples])
             vectors = model.get_fused_features(**processor.fuse(shown, draw_mixes(present[indices], generator)))
-            logits = model.embed_text(**texts) @ vectors.T / scale()
+            logits = model.get_text_features(**texts).pooler_output @ vectors.T / scale()
             target = torch.arange(len(logits))
             loss = (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
             optimizer.zero_grad(set_to_none=True)

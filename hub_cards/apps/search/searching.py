@@ -432,7 +432,9 @@ class Searcher:
     @torch.inference_mode()
     def _embed(self, query: str) -> torch.Tensor:
         inputs = self._processor(text=[query])
-        return self._model.embed_text(inputs["input_ids"], inputs["attention_mask"])  # (1, D) or (1, 3, D)
+        return self._model.get_text_features(
+            inputs["input_ids"], inputs["attention_mask"]
+        ).pooler_output  # (1, D) or (1, 3, D)
 
     def _notes(self, query: str) -> list[str]:
         tokenizer, longest = self._processor.tokenizer, self._processor.max_text_length

@@ -68,8 +68,8 @@ class FakeModel(torch.nn.Module):
         vectors = [torch.randn(DIM, generator=generator.manual_seed(number)) for number in numbers.flatten().tolist()]
         return torch.nn.functional.normalize(torch.stack(vectors), dim=-1)
 
-    def embed_text(self, input_ids, attention_mask):
-        return self._vectors(input_ids)
+    def get_text_features(self, input_ids, attention_mask):
+        return SimpleNamespace(pooler_output=self._vectors(input_ids))
 
     def get_modality_features(
         self, pixel_values_videos=None, input_features=None, subtitle_input_ids=None, modality_mask=None

@@ -95,16 +95,24 @@ class PairByPair:
         clip = self.processor.read_clip(row["video_path"], row["audio_path"], subtitle=row["subtitle"] or "hello")
         features, tokens = self.processor(clips=[clip]), []
         if shown[0] and clip.frames is not None and "video" in read:
-            tokens.append(self.model.video_condition(self.model.get_video_states(features["pixel_values_videos"])))
+            tokens.append(
+                self.model.video_condition(
+                    self.model.get_tower_features(pixel_values_videos=features["pixel_values_videos"])["video_states"]
+                )
+            )
         elif policy == "zeros" and "video" in read:
             tokens.append(self.model.video_condition(torch.zeros(self.shapes["video"])))
         if shown[1] and clip.waveform is not None and "audio" in read:
-            tokens.append(self.model.audio_condition(self.model.get_audio_states(features["input_features"])))
+            tokens.append(
+                self.model.audio_condition(
+                    self.model.get_tower_features(input_features=features["input_features"])["audio_states"]
+                )
+            )
         elif policy == "zeros" and "audio" in read:
             tokens.append(self.model.audio_condition(torch.zeros(self.shapes["audio"])))
         if shown[2] and row["subtitle"] is not None and "subtitle" in read:
             words = self.processor(text=[row["subtitle"]])
-            states = self.model.get_text_states(words["input_ids"], words["attention_mask"])
+            states = self.model.get_subtitle_features(words["input_ids"], words["attention_mask"]).last_hidden_state
             tokens.append(self.model.subtitle_condition(states[:, None]))
         return tokens
 

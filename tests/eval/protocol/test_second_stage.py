@@ -264,7 +264,7 @@ def make_set(model, processor, kind):
         rows = [row | {"caption": labels[i % 3]} for i, row in enumerate(rows)]
         text = processor(text=labels)
         embeddings = Embeddings(
-            text_embeds=model.embed_text(text["input_ids"], text["attention_mask"]).detach(),
+            text_embeds=model.get_text_features(text["input_ids"], text["attention_mask"]).pooler_output.detach(),
             modality_embeds=embeddings.modality_embeds,
             modality_mask=embeddings.modality_mask,
             pairs=torch.tensor([[i % 3, i] for i in range(7)]),

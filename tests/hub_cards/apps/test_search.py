@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -57,7 +58,7 @@ def write_gallery(folder: Path, model, processor, clips=None, queries=True, **de
     if queries:
         inputs = processor(text=CAPTIONS)
         with torch.no_grad():
-            embeds = model.embed_text(inputs["input_ids"], inputs["attention_mask"]).numpy()
+            embeds = model.get_text_features(inputs["input_ids"], inputs["attention_mask"]).pooler_output.numpy()
         rows = {
             "query_id": [f"query{number}" for number in range(len(ids))],
             "caption": CAPTIONS,
@@ -200,8 +201,8 @@ def test_notes_say_what_became_of_the_query(searcher):
 
 def test_a_query_runs_through_the_text_tower_once(searcher, tiny_model, monkeypatch):
     calls = []
-    original = tiny_model.embed_text
-    monkeypatch.setattr(tiny_model, "embed_text", lambda *inputs: calls.append(1) or original(*inputs))
+    original = tiny_model.get_text_features
+    monkeypatch.setattr(tiny_model, "get_text_features", lambda *inputs: calls.append(1) or original(*inputs))
     for share in (0, 0.5, 0.9):
         searcher.search("low tone", 0.2, (share, 0, 0))
     assert len(calls) == 1
@@ -412,9 +413,9 @@ def test_an_adapter_is_merged_and_keeps_its_own_configuration(tmp_path, tiny_mod
     assert not any("lora" in name for name in model.state_dict())
     inputs = processor(text=CAPTIONS)
     with torch.no_grad():
-        found = model.embed_text(**inputs)
-        expected = adapted.embed_text(**inputs)
-        plain = ScalarModel.from_pretrained(tiny_model_dir).embed_text(**inputs)
+        found = model.get_text_features(**inputs).pooler_output
+        expected = adapted.get_text_features(**inputs).pooler_output
+        plain = ScalarModel.from_pretrained(tiny_model_dir).get_text_features(**inputs).pooler_output
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)  # merged weights are rounded once more
     assert (found - plain).abs().max() > 0.01
 
@@ -476,7 +477,7 @@ def test_a_window_is_played_from_its_first_second_to_its_last(tmp_path, tiny_mod
 
 def test_a_text_with_a_vector_for_each_modality_is_known_again(gallery, tiny_model, tiny_processor, monkeypatch):
     vectors = torch.nn.functional.normalize(torch.randn(1, 3, 16), dim=-1)
-    monkeypatch.setattr(tiny_model, "embed_text", lambda *inputs: vectors)
+    monkeypatch.setattr(tiny_model, "get_text_features", lambda *inputs: SimpleNamespace(pooler_output=vectors))
     several = replace(gallery, probe=("the dog barks", vectors.flatten()))
     found = Searcher(several, tiny_model, tiny_processor).search("the dog barks", 0.2, k=6).hits
     scores = retrieval_scores(vectors, gallery.modality_embeds, gallery.modality_mask, query_temperature=0.2)[0]
