@@ -735,16 +735,23 @@ def _presence(clips: Clips) -> torch.Tensor:
 
 
 def _adjugate(matrices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Determinants (V,) and adjugates (V, M, M) by the recursion of Faddeev and LeVerrier, which divides by whole
-    numbers alone: singular matrices have theirs too, and a gradient."""
+    """Determinants (V,) and adjugates (V, M, M), those of singular matrices too.
+
+    The recursion of Faddeev and LeVerrier for B = I - matrix, which is small where vectors are nearly orthogonal: sums
+    of its powers, differentiable everywhere.
+    """
     number = matrices.shape[-1]
     identity = torch.eye(number, dtype=matrices.dtype, device=matrices.device)
-    adjugate = identity.expand_as(matrices)
-    for step in range(1, number):
-        product = matrices @ adjugate
-        trace = product.diagonal(dim1=-2, dim2=-1).sum(-1) / step
-        adjugate = trace[..., None, None] * identity - product
-    return (matrices[..., 0, :] * adjugate[..., :, 0]).sum(-1), adjugate
+    term = adjugate = identity.expand_as(matrices)
+    determinant = matrices.new_ones(len(matrices))
+    for k in range(1, number + 1):
+        product = (identity - matrices) @ term
+        coefficient = -product.diagonal(dim1=-2, dim2=-1).sum(-1) / k
+        determinant = determinant + coefficient
+        if k < number:
+            term = product + coefficient[:, None, None] * identity
+            adjugate = adjugate + term
+    return determinant, adjugate
 
 
 def _bordered(clips: Clips) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -756,8 +763,9 @@ def _bordered(clips: Clips) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, t
     present = clips.once(_presence)
     gram = clips.exact_gram + torch.diag_embed(1 - present)
     determinant, adjugate = _adjugate(gram)
-    _, raised = _adjugate(gram + present[:, :, None] * present[:, None])
-    return determinant, adjugate, (adjugate @ present[..., None]).squeeze(-1), adjugate - raised
+    number = gram.shape[1]
+    _, raised = _adjugate(gram + present[:, :, None] * present[:, None] / number)
+    return determinant, adjugate, (adjugate @ present[..., None]).squeeze(-1), (adjugate - raised) * number
 
 
 def _bordered_determinant(pairs: Pairs, shift: float | torch.Tensor = 0.0) -> torch.Tensor:

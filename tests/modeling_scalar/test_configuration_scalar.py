@@ -2,7 +2,8 @@
 
 import pytest
 
-from modeling_scalar import MODALITIES, BeatsConfig, ScalarConfig
+from modeling_scalar import MODALITIES, BeatsConfig, ScalarConfig, ScalarModel
+from tests.conftest import make_tiny_config
 
 
 def test_the_default_is_the_papers_network():
@@ -37,7 +38,8 @@ def test_a_saved_configuration_comes_back_whole(tmp_path):
         ({"text_config": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}}, "is_causal"),
         ({"num_frame_embeddings": 0}, "num_frame_embeddings"),
         ({"projection_dim": "512"}, "projection_dim"),
-        ({"aggregation": "median"}, "aggregation"),
+        ({"modalities": ["video", "audio"]}, "modalities"),
+        ({"modality_scale": [1.0, 1.0]}, "modality_scale"),
     ],
 )
 def test_a_bad_field_is_refused_by_name(fields, message):
@@ -51,9 +53,15 @@ def test_beats_heads_must_divide_the_width():
 
 
 def test_a_score_by_concatenation_heads_needs_them():
-    with pytest.raises(Exception, match="--concat-heads"):
-        ScalarConfig(aggregation="concat_head")
-    assert ScalarConfig(aggregation="concat_head", has_concat_heads=True).aggregation == "concat_head"
+    with pytest.raises(ValueError, match="--concat-heads"):
+        ScalarModel(make_tiny_config(aggregation="concat_head"))
+    model = ScalarModel(make_tiny_config(aggregation="concat_head", has_concat_heads=True))
+    assert model.score_options()["method"] == "concat_head"
+
+
+def test_a_score_that_is_not_registered_is_refused_when_the_model_is_built():
+    with pytest.raises(ValueError, match="`aggregation` must be one of .*'scalar'.*got 'median'"):
+        ScalarModel(make_tiny_config(aggregation="median"))
 
 
 @pytest.mark.parametrize("wrong", [[], ["audio", "video"], ["video", "video"], ["picture"]])
