@@ -24,7 +24,7 @@ from eval.benchmarks import load_benchmark
 from gallery.gallery import is_gallery
 from gallery.provenance import model_folder
 from modeling_scalar import MODALITIES, Limits, ScalarProcessor, load_model
-from modeling_scalar.loading import model_fingerprint
+from modeling_scalar.fingerprints import model_fingerprint
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from trainer.building import build_new
 from trainer.callbacks import AtBegin, StopOnInterrupt

@@ -29,7 +29,7 @@ from modeling_scalar.checking import read_object
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.decoding_scalar import read_subtitle
-from modeling_scalar.loading import model_fingerprint
+from modeling_scalar.fingerprints import model_fingerprint
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import read_subtitle_of
 

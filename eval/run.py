@@ -46,7 +46,8 @@ from gallery.files import write_json
 from gallery.gallery import Gallery, is_gallery, score_options_of
 from gallery.provenance import describe, model_folder, source_state, versions
 from modeling_scalar import Limits, load_model
-from modeling_scalar.loading import device_of_name, dtype_of_name, model_fingerprint, said_of
+from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
+from modeling_scalar.fingerprints import model_fingerprint
 from modeling_scalar.scores_scalar import WEIGHING
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class SourceConfig:
             [`embed_dataset`].
         device (`str`, *optional*): where the model runs; by default on the accelerator if there is one.
         model_dtype (`str`, *optional*): `"bfloat16"`, `"float16"` or `"float32"`, in which the model computes; by
-            default [`~modeling_scalar.loading.default_dtype`].
+            default [`~modeling_scalar.devices.default_dtype`].
         normalize (`bool`): give unit norm to embeddings that do not have it.
         captions (`str`, *optional*), annotations (`str` or `os.PathLike`, *optional*), on_missing (`str`), columns
             (`Mapping`, *optional*): how the benchmark is read, see [`~eval.benchmarks.load_split`].

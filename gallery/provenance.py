@@ -20,8 +20,8 @@ from transformers import PreTrainedModel
 
 from gallery.files import read_json
 from modeling_scalar.checking import place_of
+from modeling_scalar.fingerprints import model_fingerprint, weight_digests
 from modeling_scalar.joint_encoders import look_at
-from modeling_scalar.loading import model_fingerprint, weight_digests
 
 # The same weights for other libraries; nobody reads them here.
 _NOT_NEEDED = ["*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.tflite", "onnx/*", "openvino/*"]

@@ -15,7 +15,8 @@ from transformers import PreTrainedModel, ProcessorMixin
 import modeling_scalar
 from gallery.embedding import embed_captions
 from gallery.provenance import model_folder
-from modeling_scalar.loading import device_of_name, dtype_of_name, model_fingerprint
+from modeling_scalar.devices import device_of_name, dtype_of_name
+from modeling_scalar.fingerprints import model_fingerprint
 from modeling_scalar.scores_scalar import METHODS, WEIGHING, check_method
 
 

@@ -11,7 +11,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from gallery.files import read_json, write_json
-from modeling_scalar.loading import weight_digests
+from modeling_scalar.fingerprints import weight_digests
 
 from .card import Details, render
 from .evidence.evaluations import identifier

@@ -29,7 +29,7 @@ from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.loading import model_fingerprint, weight_digests
+from modeling_scalar.fingerprints import model_fingerprint, weight_digests
 from modeling_scalar.media_scalar import check_file, find_sidecar
 from modeling_scalar.scores_scalar import ScoreOptions
 

@@ -9,7 +9,7 @@ from peft import PeftModel
 
 from gallery.files import read_json, write_json
 from modeling_scalar import load_model
-from modeling_scalar.loading import base_of
+from modeling_scalar.model_identity import base_of
 
 from .adapter import check_adapter, find_base
 from .card import Details, render

@@ -23,7 +23,8 @@ from gallery.files import read_json, write_json
 from gallery.result_schema import second_stage
 from modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
-from modeling_scalar.loading import load_config, load_processor, weight_digests
+from modeling_scalar.fingerprints import weight_digests
+from modeling_scalar.loading import load_config, load_processor
 from modeling_scalar.scores_scalar import CALIBRATION, METHODS, ScoreOptions, method_title, scorable_clips
 
 from .evidence.evaluations import (

@@ -4,10 +4,11 @@ from transformers import AutoConfig, AutoFeatureExtractor, AutoImageProcessor, A
 
 from .configuration_joint_scalar import ScalarJointConfig
 from .configuration_scalar import MODALITIES, BeatsConfig, ScalarConfig
+from .devices import default_device
 from .feature_extraction_scalar import ScalarFeatureExtractor
 from .image_processing_joint_scalar import ScalarPatchImageProcessor
 from .image_processing_scalar import ScalarImageProcessor
-from .loading import default_device, load_model
+from .loading import load_model
 from .media_scalar import LimitError, Limits, MediaError
 from .modeling_beats import BeatsModel
 from .modeling_joint_scalar import ScalarJointModel

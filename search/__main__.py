@@ -256,7 +256,8 @@ def index(
     from gallery.provenance import describe, model_folder
     from gallery.storage import check_place
     from modeling_scalar import Limits, load_model
-    from modeling_scalar.loading import device_of_name, dtype_of_name, model_fingerprint, said_of
+    from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
+    from modeling_scalar.fingerprints import model_fingerprint
 
     from .crew import Crew
     from .indexing import IndexReport, default_workers, find_files, help_index, index_files, memory_of_decoders
@@ -442,7 +443,7 @@ def query(
     from gallery.querying import check_texts
     from gallery.reranking import check_weight
     from modeling_scalar.configuration_scalar import MODALITIES
-    from modeling_scalar.loading import device_of_name
+    from modeling_scalar.devices import device_of_name
     from modeling_scalar.scores_scalar import check_temperature
 
     from .engine.address import is_address
@@ -572,7 +573,8 @@ def serve(
     from gallery.gallery import check_format
     from gallery.provenance import model_folder
     from modeling_scalar import Limits, load_model
-    from modeling_scalar.loading import device_of_name, dtype_of_name, model_fingerprint
+    from modeling_scalar.devices import device_of_name, dtype_of_name
+    from modeling_scalar.fingerprints import model_fingerprint
 
     from .engine.address import is_address
     from .service.archive import Archive

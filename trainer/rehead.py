@@ -15,7 +15,9 @@ from gallery.gallery import Gallery
 from gallery.provenance import describe, model_folder
 from modeling_scalar import load_model
 from modeling_scalar.checking import part_of, place_of, shapes_of, weight_files
-from modeling_scalar.loading import base_of, model_fingerprint, said_of
+from modeling_scalar.devices import said_of
+from modeling_scalar.fingerprints import model_fingerprint
+from modeling_scalar.model_identity import base_of
 
 _BESIDE_HEADS = ("logit_scale", "hyperbolic")
 

@@ -16,7 +16,7 @@ from gallery.gallery import Gallery, GalleryWriter, MediaFile, score_options_of
 from gallery.windows import SEGMENT
 from modeling_scalar import MODALITIES, Limits, load_model
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
-from modeling_scalar.loading import model_fingerprint
+from modeling_scalar.fingerprints import model_fingerprint
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import retrieval_scores
 from search.__main__ import app as search

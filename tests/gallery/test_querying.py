@@ -13,7 +13,7 @@ from gallery.hits import Hits, Results
 from gallery.querying import NothingToCompareError, query_like
 from modeling_scalar import load_model
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.loading import model_fingerprint
+from modeling_scalar.fingerprints import model_fingerprint
 from modeling_scalar.scores_scalar import METHODS, query_weights, retrieval_scores
 from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries, write
 

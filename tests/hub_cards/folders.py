@@ -7,7 +7,7 @@ from huggingface_hub import ModelCard
 from safetensors.numpy import save_file
 
 from hub_cards.hub.card_rules import check_card
-from modeling_scalar.loading import weight_digests
+from modeling_scalar.fingerprints import weight_digests
 from tests.hub_cards.evidence.test_evaluations import make_content
 from tests.hub_cards.evidence.test_evaluations import write_result as write_evaluation
 from tests.hub_cards.evidence.test_runs import EMISSIONS, RECIPE, TRAINING, write_adapter

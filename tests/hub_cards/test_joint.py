@@ -22,7 +22,7 @@ from hub_cards.hub.publishing import Published, Target, write_record
 from hub_cards.model import model_card, push_model, stage_model
 from hub_cards.space import push_space
 from modeling_scalar import load_model
-from modeling_scalar.loading import weight_digests
+from modeling_scalar.fingerprints import weight_digests
 from tests.hub_cards.clean_environment import CleanEnvironment
 from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING
 from tests.hub_cards.folders import names, write_card, write_json

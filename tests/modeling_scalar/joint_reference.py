@@ -86,7 +86,7 @@ def main(root: Path, folder: Path, output: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     from modeling_scalar import Clip, load_model
-    from modeling_scalar.loading import model_fingerprint
+    from modeling_scalar.fingerprints import model_fingerprint
     from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
     from tests.joint_encoders import make_streams
 

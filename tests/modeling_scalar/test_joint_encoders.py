@@ -31,8 +31,8 @@ from modeling_scalar import (
     load_model,
 )
 from modeling_scalar.configuration_joint_scalar import FAMILIES
+from modeling_scalar.fingerprints import model_fingerprint
 from modeling_scalar.image_processing_joint_scalar import patch_grid
-from modeling_scalar.loading import model_fingerprint
 from modeling_scalar.processing_joint_scalar import as_words
 from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
 from tests.conftest import ROOT

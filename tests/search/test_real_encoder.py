@@ -10,7 +10,7 @@ from gallery.embedding import embed_captions, embed_fused
 from gallery.gallery import Gallery
 from gallery.provenance import model_folder
 from modeling_scalar import load_model
-from modeling_scalar.loading import default_device
+from modeling_scalar.devices import default_device
 from search.__main__ import _DEFAULT_MODEL, app
 
 pytestmark = pytest.mark.network

@@ -10,7 +10,7 @@ from eval.__main__ import app as eval_app
 from gallery.gallery import verify_gallery
 from gallery.repair import repair
 from hub_cards.__main__ import app as hub_app
-from modeling_scalar.loading import model_fingerprint
+from modeling_scalar.fingerprints import model_fingerprint
 from search.__main__ import app as search_app
 from tests.search.wrong_galleries import EVERY, WRONG, make_good
 

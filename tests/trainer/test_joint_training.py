@@ -18,7 +18,7 @@ from eval.miniature import generate
 from gallery.gallery import Gallery
 from gallery.provenance import model_folder
 from modeling_scalar import MODALITIES, ScalarJointConfig, ScalarJointModel, load_model
-from modeling_scalar.loading import model_fingerprint
+from modeling_scalar.fingerprints import model_fingerprint
 from tests.conftest import ROOT
 from tests.joint_encoders import write_joint_encoder
 from tests.trainer.test_resuming import finish, history

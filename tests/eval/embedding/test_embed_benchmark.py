@@ -22,7 +22,7 @@ from eval.miniature import generate
 from gallery.gallery import Gallery
 from gallery.provenance import describe
 from modeling_scalar import load_model
-from modeling_scalar.loading import model_fingerprint, weight_digests
+from modeling_scalar.fingerprints import model_fingerprint, weight_digests
 from tests.trainer.test_scalar_trainer import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
