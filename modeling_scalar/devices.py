@@ -3,12 +3,8 @@
 import os
 
 import torch
-from transformers.utils import CONFIG_NAME
 
-from .checking import file_of, place_of, read_object
-from .configuration_joint_scalar import ScalarJointConfig
-from .joint_encoders import look_at
-from .model_identity import ADAPTER_CONFIG, base_of
+from .model_identity import ModelIdentity, identify
 
 
 def default_device() -> torch.device:
@@ -50,24 +46,19 @@ def dtype_of_name(name: str | None) -> torch.dtype | None:
     return None if name is None else getattr(torch, name)
 
 
-def default_dtype(name_or_path: str | os.PathLike, device: torch.device) -> torch.dtype | None:
+def default_dtype(model: str | os.PathLike | ModelIdentity, device: torch.device) -> torch.dtype | None:
     """
     Return the precision in which a model runs on a device unless another is asked for.
 
     Args:
-        name_or_path (`str`): a folder or Hub id, of a model or an adapter.
+        model (`str`): a folder or Hub id, of a model or an adapter.
         device (`torch.device`): where it is to run.
 
     Returns:
         `torch.dtype`: of a joint encoder bfloat16 on an accelerator that has it, half the memory, and float32 on a
         CPU, which computes slowly in less. `None`, that of the checkpoint, for any other model.
     """
-    name, revision = place_of(name_or_path), None
-    if (adapter := file_of(name, ADAPTER_CONFIG)) is not None:
-        name, revision = base_of(name, read_object(adapter))
-    config = file_of(name, CONFIG_NAME, revision)
-    kind = None if config is None else read_object(config).get("model_type")
-    if kind != ScalarJointConfig.model_type and look_at(name, revision) is None:
+    if not identify(model).is_joint:
         return None
     has_it = device.type not in ("cpu", "mps") and (device.type != "cuda" or torch.cuda.is_bf16_supported())
     return torch.bfloat16 if has_it else torch.float32

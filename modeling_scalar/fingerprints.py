@@ -2,16 +2,15 @@
 
 import hashlib
 import json
-import os
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download
+from .checking import read_modules
 
-from .checking import read_object
-from .model_identity import base_of
+ADAPTER_CONFIG = "adapter_config.json"
 
 _WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors")
 _PICKLED_WEIGHTS = ("pytorch_model*.bin", "adapter_model*.bin")
@@ -45,12 +44,8 @@ def _sha256(path: Path) -> str:
 def _parts(folder: Path) -> list[Path]:
     """A saved model's folder, and those below it from which Sentence Transformers loads its modules."""
     path = folder / "modules.json"
-    try:
-        modules = json.loads(path.read_text("utf-8")) if path.is_file() else []
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from error
-    modules = modules if isinstance(modules, list) else []
-    names = {str(module.get("path") or "") for module in modules if isinstance(module, dict)}
+    modules = read_modules(path) if path.is_file() else []
+    names = {str(module.get("path") or "") for module in modules}
     below = [folder / name for name in sorted(names) if re.fullmatch(r"\w[\w.-]*", name)]
     return [folder, *(part for part in below if part.is_dir())]
 
@@ -59,38 +54,30 @@ def _glob(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     return [path for part in _parts(folder) for pattern in patterns for path in part.glob(pattern)]
 
 
-def weight_digests(name_or_path: str | os.PathLike) -> dict[str, str]:
+def weight_digests(folder: Path) -> dict[str, str]:
     """
-    Identify the weights of a saved model or adapter, so that metrics can be traced to them.
-
-    Args:
-        name_or_path (`str`): a folder, or a Hub id whose files are in the cache.
-
-    Returns:
-        `dict`: SHA-256 by the path in the folder, of every safetensors file that `save_pretrained` writes.
+    Return the SHA-256 of every safetensors file that `save_pretrained` writes, by its path in the folder.
 
     Raises:
         FileNotFoundError: there are none.
     """
-    folder = Path(name_or_path)
-    if not folder.is_dir():
-        folder = Path(snapshot_download(str(name_or_path), local_files_only=True))
     digests = {path.relative_to(folder).as_posix(): _sha256(path) for path in sorted(_glob(folder, _WEIGHTS))}
     if not digests:
         raise FileNotFoundError(f"There are no weights ({' or '.join(_WEIGHTS)}) in {folder}.")
     return digests
 
 
-def model_fingerprint(folder: str | os.PathLike) -> str:
-    """Hash the files of a saved model that decide its embeddings: configuration, processor, tokenizer and weights.
+def model_fingerprint(folder: Path, adapter: Mapping[str, Any] | None = None) -> str:
+    """
+    Hash the files of a model that decide its embeddings: configuration, processor, tokenizer and weights.
 
-    For an adapter, the base counts too: by the fingerprint of its folder if it is local, else by its Hub id.
+    Args:
+        folder (`Path`): of the model or adapter.
+        adapter (`dict`, *optional*): what counts of an adapter's configuration, in place of that file.
 
     Raises:
         FileNotFoundError: the folder holds no weights.
-        ValueError: it holds an adapter whose base cannot be told.
     """
-    folder = Path(folder)
     weights = _glob(folder, _WEIGHTS + _PICKLED_WEIGHTS)
     if not _glob(folder, _WEIGHTS):
         pickles = f", only the pickles {sorted(path.name for path in weights)}, which are not read" if weights else ""
@@ -98,14 +85,9 @@ def model_fingerprint(folder: str | os.PathLike) -> str:
     configs = (part / name for part in _parts(folder) for name in _CONFIGS)
     files = [*(path for path in configs if path.is_file()), *weights]
     parts: dict[str, Any] = {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
-    adapter_config = folder / "adapter_config.json"
-    if adapter_config.is_file():
-        adapter = read_object(adapter_config)
-        base, _ = base_of(str(folder.resolve()), adapter)
-        if Path(base).is_dir():
-            adapter["base_model_name_or_path"] = model_fingerprint(base)  # the same wherever the folder stands
-        parts["adapter_config.json"] = adapter
+    if adapter is not None:
+        parts[ADAPTER_CONFIG] = adapter
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-__all__ = ["model_fingerprint", "weight_digests"]
+__all__ = ["ADAPTER_CONFIG", "model_fingerprint", "weight_digests"]

@@ -12,27 +12,17 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoProcessor
 from transformers.utils import CONFIG_NAME, PROCESSOR_NAME
 
-from .checking import (
-    check_counts,
-    check_finite,
-    check_shapes,
-    file_of,
-    place_of,
-    read_object,
-    shapes_of,
-    weight_files,
-)
+from .checking import check_counts, check_finite, check_shapes, file_of, read_object, shapes_of, weight_files
 from .configuration_joint_scalar import ScalarJointConfig, check_fields
 from .configuration_scalar import MODALITIES, ScalarConfig
 from .devices import default_dtype
 from .joint_encoders import (
     check_joint_processor,
     in_backbone,
-    look_at,
     model_from_joint_encoder,
     processor_from_joint_encoder,
 )
-from .model_identity import ADAPTER_CONFIG, base_of
+from .model_identity import ModelIdentity, identify
 from .modeling_joint_scalar import ScalarJointModel
 from .modeling_scalar import ScalarModel
 from .processing_joint_scalar import ScalarJointProcessor
@@ -78,32 +68,33 @@ def _told_of(name: str, what: str) -> Iterator[None]:
 
 
 def load_config(
-    name: str, overrides: dict[str, Any] | None = None, num_tensors: int | None = None, revision: str | None = None
+    model: str | os.PathLike | ModelIdentity, overrides: dict[str, Any] | None = None, num_tensors: int | None = None
 ) -> ScalarConfig | ScalarJointConfig:
     """
     Read the configuration of a model.
 
     Args:
-        name (`str`): an absolute folder or a Hub id.
+        model (`str`): a folder or a Hub id.
         overrides (`dict`, *optional*): fields to change.
         num_tensors (`int`, *optional*): in its weights; a configuration cannot count more layers than that.
-        revision (`str`, *optional*): of the Hub.
 
     Raises:
         ValueError: there is none, it is that of another model, or a field is unknown or wrong.
     """
-    path = file_of(name, CONFIG_NAME, revision)
+    identity = identify(model)
+    path = identity.file(CONFIG_NAME)
     if path is None:
-        raise ValueError(f"{name} holds no {CONFIG_NAME}: it is not a saved model.")
-    content = read_object(path)
-    if content.get("model_type") not in list(_KINDS):  # which compares what a dictionary could not hold
+        raise ValueError(f"{identity.name} holds no {CONFIG_NAME}: it is not a saved model.")
+    if not identity.is_configured:
         raise ValueError(
-            f"{path} must describe a ScalarModel, got a `model_type` of {content.get('model_type')!r:.200}."
+            f"{path} must describe a ScalarModel, got a `model_type` of {identity.config.get('model_type')!r:.200}."
         )
     if num_tensors is not None:
-        check_counts(content, num_tensors, str(path))
+        check_counts(identity.config, num_tensors, str(path))
     with _told_of(str(path), "The configuration"):
-        config = AutoConfig.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
+        config = AutoConfig.from_pretrained(
+            identity.name, revision=identity.revision or "main", trust_remote_code=False
+        )
     if not overrides:
         return config
     check_fields(config, overrides)
@@ -123,19 +114,18 @@ def _without_report() -> Iterator[None]:
 
 
 def _load_weights(
-    name: str,
+    base: ModelIdentity,
     config: ScalarConfig | ScalarJointConfig,
     shapes: dict[str, tuple[int, ...]],
     added: tuple[str, ...],
     options: dict,
 ) -> ScalarRetrievalModel:
-    kind, _ = _KINDS[config.model_type]
+    name, (kind, _) = base.name, _KINDS[config.model_type]
     with _told_of(name, "A model with the configuration of"), torch.device("meta"):
         check_shapes(kind(config), in_backbone(shapes) if kind is ScalarJointModel else shapes, name)
+    options = {"revision": base.revision or "main", "use_safetensors": True, "output_loading_info": True} | options
     with _without_report():
-        model, info = kind.from_pretrained(
-            name, config=config, use_safetensors=True, output_loading_info=True, **options
-        )
+        model, info = kind.from_pretrained(name, config=config, **options)
     for keys, allowed, told in (
         (info["missing_keys"], added, "lacks {} weights of the model"),
         (info["unexpected_keys"], _OPTIONAL_MODULES, "holds {} weights that its config.json does not know"),
@@ -284,35 +274,28 @@ def load_model(
         ValueError: nothing can be loaded from there, it is not a SCALAR model with its processor, weights are missing
             (those of concatenation heads asked for by `has_concat_heads=True` too), or a field is unknown.
     """
-    name = place_of(name_or_path)
+    identity = identify(name_or_path)
+    name = identity.name
     with _told_of(name, "The model in"):
         if device is not None and dtype is None:
-            dtype = default_dtype(name, device)
+            dtype = default_dtype(identity, device)
         options = {} if dtype is None else {"dtype": dtype}
-        adapter_config = file_of(name, ADAPTER_CONFIG)
-        adapter = None if adapter_config is None else read_object(adapter_config)
-        # An adapter remembers where its base was loaded from; an absolute folder holds in any working directory.
-        base, revision = (name, None) if adapter is None else base_of(name, adapter)
-        if adapter is None and look_at(name) is not None:
+        if identity.encoder is not None:
             with _without_report():  # of what a run adds to the encoder; all else is checked
-                model = model_from_joint_encoder(name, **options, **config_overrides)
+                model = model_from_joint_encoder(identity, **options, **config_overrides)
             check_finite(model, name)
-            return model.to(device or "cpu"), processor_from_joint_encoder(name, modalities=model.config.modalities)
-        shapes = shapes_of(weight_files(base, "model", revision))
-        if adapter is None:
-            source, added = (name, None), _ADDED_MODULES if config_overrides else ()
-        else:
-            source, added = (
-                (name, None) if file_of(name, CONFIG_NAME) is not None else (base, revision),
-                _ADDED_MODULES,
-            )
-            options["revision"] = revision
-        config = load_config(source[0], config_overrides, len(shapes), source[1])
+            processor = processor_from_joint_encoder(identity, modalities=model.config.modalities)
+            return model.to(device or "cpu"), processor
+        base = identity.base or identity
+        shapes = shapes_of(weight_files(base.name, "model", base.revision))
+        configured = base if identity.file(CONFIG_NAME) is None else identity
+        config = load_config(configured, config_overrides, len(shapes))
         processor = load_processor(name)
         _check_processor(processor, config, name)
+        added = _ADDED_MODULES if config_overrides or identity.adapter is not None else ()
         model = _load_weights(base, config, shapes, added, options)
-        if adapter is not None:
-            _load_adapter(model, name, adapter)
+        if identity.adapter is not None:
+            _load_adapter(model, name, identity.adapter)
         check_finite(model, name)
     return model.eval().to(device or "cpu"), processor
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from gallery.files import write_json
-from gallery.provenance import model_folder, source_state, versions
+from gallery.provenance import source_state, versions
+from modeling_scalar.model_identity import identify
 
 
 def test_interrupted_write_leaves_the_old_file(tmp_path):
@@ -67,4 +68,4 @@ def test_git_that_is_not_there_means_an_unknown_source(monkeypatch):
 @pytest.mark.parametrize("model", ["/no/such/folder", "./typo", "a/b/c"])
 def test_a_missing_model_folder_is_not_asked_of_the_hub(model):
     with pytest.raises(FileNotFoundError, match="There is no model folder"):
-        model_folder(model)
+        identify(model).download()

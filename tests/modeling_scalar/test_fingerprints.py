@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from modeling_scalar.fingerprints import model_fingerprint, weight_digests
+from modeling_scalar.model_identity import identify
 from tests.modeling_scalar.test_loading import save_adapter
 
 
@@ -21,14 +21,14 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
     first = save_model(tmp_path / "a", dim=1)
     second = save_model(tmp_path / "b", dim=1)
     (second / "README.md").write_text("a card")
-    assert model_fingerprint(first) == model_fingerprint(second)
+    assert identify(first).fingerprint == identify(second).fingerprint
     fingerprints = {
-        model_fingerprint(folder)
+        identify(folder).fingerprint
         for folder in (first, save_model(tmp_path / "c", dim=2), save_model(tmp_path / "d", b"other", dim=1))
     }
     assert len(fingerprints) == 3
     (second / "processor_config.json").write_text("{}")
-    assert model_fingerprint(first) != model_fingerprint(second)
+    assert identify(first).fingerprint != identify(second).fingerprint
 
 
 def test_the_fingerprint_of_an_adapter_includes_its_base(tmp_path, monkeypatch):
@@ -41,14 +41,14 @@ def test_the_fingerprint_of_an_adapter_includes_its_base(tmp_path, monkeypatch):
     fingerprints = []
     for folder in (base, moved, other, "user/base"):
         (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder), "r": 4}))
-        fingerprints.append(model_fingerprint(adapter))
+        fingerprints.append(identify(adapter).fingerprint)
     assert fingerprints[0] == fingerprints[1]
     assert len(set(fingerprints)) == 3
 
 
 def test_a_folder_without_weights_has_no_fingerprint(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no model"):
-        model_fingerprint(tmp_path)
+        str(identify(tmp_path).fingerprint)
 
 
 def test_weights_are_known_by_their_digests(tmp_path, tiny_model_dir, tiny_processor):
@@ -57,7 +57,7 @@ def test_weights_are_known_by_their_digests(tmp_path, tiny_model_dir, tiny_proce
     (tmp_path / "model" / "targets.safetensors").write_bytes(b"no weights of the model")
     for folder, name in (("adapter", "adapter_model.safetensors"), ("model", "model.safetensors")):
         expected = hashlib.sha256((tmp_path / folder / name).read_bytes()).hexdigest()
-        assert weight_digests(tmp_path / folder) == {name: expected}
+        assert identify(tmp_path / folder).weights == {name: expected}
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="no weights"):
-        weight_digests(tmp_path / "empty")
+        str(identify(tmp_path / "empty").weights)
