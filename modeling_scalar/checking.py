@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
 _LARGEST_JSON = 50_000_000
@@ -196,6 +197,21 @@ def check_finite(model: nn.Module, where: str) -> None:
             )
 
 
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, where: str) -> None:
+    """
+    Check that a model knows all tokens of its tokenizer.
+
+    Raises:
+        ValueError: it does not.
+    """
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= vocab_size:
+        raise ValueError(
+            f"The tokenizer in {where} has {largest + 1} tokens, but the model knows {vocab_size}: it belongs to "
+            "another model. Copy the tokenizer that the model was saved with."
+        )
+
+
 def part_of(parameter: str) -> str:
     """Return the part of a model that a parameter, or a weight of an adapter, belongs to, by its name."""
     names = parameter.removeprefix("base_model.model.").split(".")
@@ -207,6 +223,7 @@ __all__ = [
     "check_counts",
     "check_finite",
     "check_shapes",
+    "check_vocabulary",
     "file_of",
     "part_of",
     "place_of",

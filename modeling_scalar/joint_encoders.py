@@ -13,11 +13,11 @@ import torch
 from transformers import CONFIG_MAPPING, AutoConfig, AutoFeatureExtractor, AutoTokenizer
 from transformers.utils import FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME
 
-from .checking import check_counts, check_shapes, shapes_of, weight_files
+from .checking import check_counts, check_shapes, check_vocabulary, shapes_of, weight_files
 from .configuration_joint_scalar import FAMILIES, ScalarJointConfig, check_fields, encoder_width
 from .configuration_scalar import MODALITIES
 from .image_processing_joint_scalar import ScalarPatchImageProcessor
-from .model_identity import SENTENCE_TRANSFORMERS, ModelIdentity, identify
+from .model_identity import ENCODERS, PE_AV, SENTENCE_TRANSFORMERS, ModelIdentity, identify
 from .modeling_joint_scalar import JointEncoderModel, ScalarJointModel
 from .processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor, mix_name
 
@@ -32,7 +32,7 @@ def _encoder_of(model: str | os.PathLike | ModelIdentity, revision: str | None) 
     encoder = identify(model, revision)
     if encoder.encoder is None:
         raise ValueError(
-            f"{encoder.name} is no joint encoder: expected a model of {' or '.join(FAMILIES)}, or a folder of "
+            f"{encoder.name} is no joint encoder: expected a model of {' or '.join(ENCODERS)}, or a folder of "
             "Sentence Transformers, which has a modules.json."
         )
     return encoder
@@ -60,6 +60,10 @@ def model_from_joint_encoder(
     """
     encoder, modalities = _encoder_of(name_or_path, revision), _check_modalities(modalities)
     check_fields(ScalarJointConfig(), config_kwargs)
+    if encoder.encoder == PE_AV:
+        from .pe_av import ScalarPeAvModel
+
+        return ScalarPeAvModel.from_folder(encoder, modalities, dtype, **config_kwargs)
     if encoder.encoder == SENTENCE_TRANSFORMERS:
         from .sentence_encoders import ScalarSentenceModel
 
@@ -167,6 +171,10 @@ def processor_from_joint_encoder(
         ValueError: it is no joint encoder, or a setting is out of its range.
     """
     encoder, modalities = _encoder_of(name_or_path, revision), _check_modalities(modalities)
+    if encoder.encoder == PE_AV:
+        from .pe_av import ScalarPeAvProcessor
+
+        return ScalarPeAvProcessor.from_folder(encoder, modalities, **settings)
     said = encoder.read(_SENTENCE_CONFIG)
     if encoder.encoder == SENTENCE_TRANSFORMERS:
         from .sentence_encoders import ScalarSentenceProcessor
@@ -207,12 +215,7 @@ def check_joint_processor(processor: ScalarJointProcessor, config: ScalarJointCo
         ValueError: it cannot; the message names the folder.
     """
     backbone, frames, wrong = config.backbone_config, processor.image_processor, []
-    largest, known = max(processor.tokenizer.get_vocab().values()), backbone.text_config.vocab_size
-    if largest >= known:
-        raise ValueError(
-            f"The tokenizer in {name} has {largest + 1} tokens, but the model knows {known}: it belongs to another "
-            "model. Copy the tokenizer that the model was saved with."
-        )
+    check_vocabulary(processor.tokenizer, backbone.text_config.vocab_size, name)
     if "video" in config.modalities:
         for side in ("patch_size", "pooling_kernel_size"):
             if getattr(frames, side) != getattr(backbone.vision_config, side):

@@ -12,7 +12,16 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoProcessor
 from transformers.utils import CONFIG_NAME, PROCESSOR_NAME
 
-from .checking import check_counts, check_finite, check_shapes, file_of, read_object, shapes_of, weight_files
+from .checking import (
+    check_counts,
+    check_finite,
+    check_shapes,
+    check_vocabulary,
+    file_of,
+    read_object,
+    shapes_of,
+    weight_files,
+)
 from .configuration_joint_scalar import ScalarJointConfig, check_fields
 from .configuration_scalar import MODALITIES, ScalarConfig
 from .devices import default_dtype
@@ -179,12 +188,7 @@ def _check_processor(processor: ScalarProcessor, config: ScalarConfig | ScalarJo
         )
     if isinstance(config, ScalarJointConfig):
         return check_joint_processor(processor, config, name)
-    largest, known = max(processor.tokenizer.get_vocab().values()), config.text_config.vocab_size
-    if largest >= known:
-        raise ValueError(
-            f"The tokenizer in {name} has {largest + 1} tokens, but the model knows {known}: it belongs to another "
-            "model. Copy the tokenizer that the model was saved with."
-        )
+    check_vocabulary(processor.tokenizer, config.text_config.vocab_size, name)
     parts = (processor, processor.image_processor, processor.feature_extractor)
     most = dict(_MOST)
     positions = getattr(config.text_config, "max_position_embeddings", None)

@@ -21,6 +21,10 @@ NOT_NEEDED = ["*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.tflite", "onnx/*", "o
 IDENTIFYING = [CONFIG_NAME, ADAPTER_CONFIG, "modules.json", "*/config.json"]
 """The files that tell what a model is."""
 
+PE_AV = "pe_audio_video"
+ENCODERS = (*FAMILIES, PE_AV)
+"""The `model_type` of the joint encoders that transformers computes here."""
+
 SENTENCE_TRANSFORMERS = "sentence_transformers"
 _OURS = [ScalarConfig.model_type, ScalarJointConfig.model_type]
 
@@ -81,7 +85,7 @@ class ModelIdentity:
         if self.adapter is not None or self.is_configured:
             return None
         family, modules = self.config.get("model_type"), self.file("modules.json")
-        is_known = family in list(FAMILIES)  # a list compares what a dictionary could not hold
+        is_known = family in list(ENCODERS)  # a list compares what a dictionary could not hold
         if modules is None:
             return family if is_known else None
         return family if is_known and self._is_plain(modules) else SENTENCE_TRANSFORMERS
@@ -212,4 +216,4 @@ def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = 
     return model if isinstance(model, ModelIdentity) else ModelIdentity(place_of(model), revision)
 
 
-__all__ = ["IDENTIFYING", "NOT_NEEDED", "SENTENCE_TRANSFORMERS", "ModelIdentity", "identify"]
+__all__ = ["ENCODERS", "IDENTIFYING", "NOT_NEEDED", "PE_AV", "SENTENCE_TRANSFORMERS", "ModelIdentity", "identify"]
