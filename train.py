@@ -17,14 +17,12 @@ import datasets
 import torch
 from peft import PeftModel
 from transformers import set_seed
-from transformers.utils import CONFIG_NAME, cached_file
 
 from commands.errors import run_command
 from eval.benchmarks import load_benchmark
 from gallery.gallery import is_gallery
-from gallery.provenance import model_folder
 from modeling_scalar import MODALITIES, Limits, ScalarProcessor, load_model
-from modeling_scalar.loading import model_fingerprint
+from modeling_scalar.model_identity import identify
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from trainer.building import build_new
 from trainer.callbacks import AtBegin, StopOnInterrupt
@@ -61,8 +59,7 @@ def _build_model(
         if "heads" in parts_of(args.adapter):
             changes["has_heads"] = True
         model, processor = load_model(run.model, dtype=torch.float32, **changes)
-        if not Path(run.model).is_dir():  # the cache keeps each commit in a folder of its name
-            revision = Path(cached_file(run.model, CONFIG_NAME, local_files_only=True)).parent.name
+        revision = identify(run.model).commit
     if args.learnable_temperature and model.config.has_logit_scale:
         torch.nn.init.constant_(model.logit_scale.log_scale, -math.log(args.temperature))
     adapted = apply_adapters(
@@ -99,7 +96,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         targets.check(rows)
     model, processor = _build_model(run, args, rows)
     if run.features is not None and is_gallery(run.features):
-        fingerprint = model_fingerprint(model_folder(run.model))
+        fingerprint = identify(run.model).fingerprint
         dataset = EmbeddingDataset(run.features, rows, model, processor, run.model, fingerprint, not args.disable_tqdm)
         collator = collate_embeddings
     elif run.features is not None:

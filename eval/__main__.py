@@ -260,7 +260,7 @@ def run(
     from eval.run import RunConfig
     from eval.run import run as run_evaluation
     from modeling_scalar import Limits
-    from modeling_scalar.loading import load_plugins
+    from modeling_scalar.plugins import load_plugins
 
     _show_log()
     load_plugins(plugin or [])

@@ -29,8 +29,8 @@ from modeling_scalar.checking import read_object
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.decoding_scalar import read_subtitle
-from modeling_scalar.loading import model_fingerprint
 from modeling_scalar.media_scalar import MediaError
+from modeling_scalar.model_identity import identify
 from modeling_scalar.processing_scalar import read_subtitle_of
 
 logger = logging.getLogger(__name__)
@@ -209,14 +209,14 @@ def _with_subtitles(config: CalibrateConfig) -> Embeddings:
 
 def why_unwritable(model_path: str | os.PathLike) -> str | None:
     """Say why what is fitted cannot be written into a model; `None` if it can."""
-    path = Path(model_path) / "config.json"
-    if not Path(model_path).is_dir():
+    identity = identify(model_path)
+    if not identity.is_folder:
         return f"{model_path} is no folder, and a model on the Hub is not changed"
-    if not path.is_file():
-        return f"{path} is not there, and an adapter without a configuration scores as its base"
-    if read_object(path).get("model_type") not in list(_CONFIGS):
-        return f"{model_path} is an encoder as it is published, whose config.json says nothing of scores"
-    return None
+    if identity.is_configured:
+        return None
+    if identity.file("config.json") is None:
+        return f"{model_path} holds no config.json, and an adapter without a configuration scores as its base"
+    return f"{model_path} is an encoder as it is published, whose config.json says nothing of scores"
 
 
 def _write(config: CalibrateConfig, options: Mapping[str, Any]) -> list[str]:
@@ -230,9 +230,9 @@ def _write(config: CalibrateConfig, options: Mapping[str, Any]) -> list[str]:
             path = Path(config.model_path) / "config.json"
             content = read_object(path) | options
             _CONFIGS[content["model_type"]].from_dict(dict(content))  # which checks it
-            before = model_fingerprint(config.model_path)
+            before = identify(config.model_path).fingerprint
             write_json(content, path)
-            fingerprints = before, model_fingerprint(config.model_path)
+            fingerprints = before, identify(config.model_path).fingerprint
             written.append(str(path))
         if writer is not None:
             described = {"method": "scalar"} | (writer.metadata.get("score_options") or {}) | options

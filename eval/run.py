@@ -44,9 +44,10 @@ from eval.reports.result_files import load_results
 from gallery.embedding import check_reading
 from gallery.files import write_json
 from gallery.gallery import Gallery, is_gallery, score_options_of
-from gallery.provenance import describe, model_folder, source_state, versions
+from gallery.provenance import describe, source_state, versions
 from modeling_scalar import Limits, load_model
-from modeling_scalar.loading import device_of_name, dtype_of_name, model_fingerprint, said_of
+from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
+from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import WEIGHING
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class SourceConfig:
             [`embed_dataset`].
         device (`str`, *optional*): where the model runs; by default on the accelerator if there is one.
         model_dtype (`str`, *optional*): `"bfloat16"`, `"float16"` or `"float32"`, in which the model computes; by
-            default [`~modeling_scalar.loading.default_dtype`].
+            default [`~modeling_scalar.devices.default_dtype`].
         normalize (`bool`): give unit norm to embeddings that do not have it.
         captions (`str`, *optional*), annotations (`str` or `os.PathLike`, *optional*), on_missing (`str`), columns
             (`Mapping`, *optional*): how the benchmark is read, see [`~eval.benchmarks.load_split`].
@@ -217,7 +218,7 @@ class RunConfig(SourceConfig):
 def check_made_by(path: str | os.PathLike, model_path: str | os.PathLike) -> None:
     """Raise a ValueError if a gallery was made by another model; other embeddings do not say what made them."""
     if is_gallery(path):
-        Gallery.open(path).check_model(str(model_path), model_fingerprint(model_folder(model_path)))
+        Gallery.open(path).check_model(str(model_path), identify(model_path).fingerprint)
 
 
 def open_model(model_path: str | os.PathLike, config: SourceConfig) -> tuple[PreTrainedModel, ProcessorMixin]:

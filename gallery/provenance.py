@@ -15,44 +15,17 @@ from typing import Any
 
 import torch
 from huggingface_hub import HfApi, constants, snapshot_download
-from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import PreTrainedModel
 
 from gallery.files import read_json
-from modeling_scalar.checking import place_of
-from modeling_scalar.joint_encoders import look_at
-from modeling_scalar.loading import model_fingerprint, weight_digests
+from modeling_scalar.model_identity import NOT_NEEDED, identify
 
-# The same weights for other libraries; nobody reads them here.
-_NOT_NEEDED = ["*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.tflite", "onnx/*", "openvino/*"]
 _PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "numpy", "av")
-
-
-def model_folder(model: str | os.PathLike, revision: str | None = None) -> Path:
-    """The local folder of `model`, a folder or a Hub id (downloaded if need be, of a revision if one is named)."""
-    try:
-        place = place_of(model)
-    except ValueError as error:
-        raise FileNotFoundError(str(error)) from error
-    if os.path.isabs(place):
-        return Path(place)
-    try:
-        return Path(snapshot_download(place, revision=revision, ignore_patterns=_NOT_NEEDED))
-    except LocalEntryNotFoundError as error:
-        raise FileNotFoundError(
-            f"There is no model folder {place!r}, and the Hub does not give it: it cannot be reached, and nothing of "
-            "that name was downloaded before. Try again with a network (without `HF_HUB_OFFLINE=1`), or copy the "
-            f"folder that `hf download {place} --local-dir FOLDER` makes elsewhere, and name it as the model."
-        ) from error
-    except OSError as error:
-        raise FileNotFoundError(
-            f"There is no model folder {place!r}, and the Hub does not give it: {error}"
-        ) from error
 
 
 @dataclass(frozen=True)
 class Download:
-    """What [`model_folder`] would fetch from the Hub: how many bytes of how many files, and where to."""
+    """What the Hub would transfer of a model: how many bytes of how many files, and where to."""
 
     num_bytes: int
     num_files: int
@@ -66,7 +39,7 @@ def pending_download(model: str | os.PathLike) -> Download | None:
     if constants.HF_HUB_OFFLINE or Path(model).exists():
         return None
     try:
-        files = snapshot_download(str(model), ignore_patterns=_NOT_NEEDED, dry_run=True)
+        files = snapshot_download(str(model), ignore_patterns=NOT_NEEDED, dry_run=True)
         missing = [file for file in files if file.will_download]
         if not missing:
             return None
@@ -138,12 +111,12 @@ def describe(model: PreTrainedModel, model_path: str | os.PathLike, **settings: 
     Returns:
         `dict`: of what JSON can hold. An infinite `query_temperature` is the string `"inf"`, which `float` reads.
     """
-    folder = model_folder(model_path)
+    identity = identify(model_path)
     return {
         "model": str(model_path),
-        "fingerprint": model_fingerprint(folder),
-        "weights": weight_digests(model_path),
-        "is_encoder": look_at(folder) is not None,  # as its publisher has it, without code of ours
+        "fingerprint": identity.fingerprint,
+        "weights": identity.weights,
+        "is_encoder": identity.kind == "encoder",  # as its publisher has it, without code of ours
         "training": training_recipe(model_path),
         "query_temperature": _json_number(model.config.query_temperature),
         "score_options": {name: _json_number(value) for name, value in model.score_options().items()},
@@ -194,7 +167,6 @@ __all__ = [
     "describe",
     "gallery_manifest",
     "gallery_sha256",
-    "model_folder",
     "pending_download",
     "source_state",
     "training_recipe",

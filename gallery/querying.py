@@ -14,8 +14,8 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 import modeling_scalar
 from gallery.embedding import embed_captions
-from gallery.provenance import model_folder
-from modeling_scalar.loading import device_of_name, dtype_of_name, model_fingerprint
+from modeling_scalar.devices import device_of_name, dtype_of_name
+from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import METHODS, WEIGHING, check_method
 
 
@@ -40,8 +40,8 @@ def where_is(model: str | os.PathLike) -> tuple[Path, str]:
         FileNotFoundError: it is not where it was, or holds no weights.
     """
     try:
-        folder = model_folder(model)
-        return folder, model_fingerprint(folder)
+        identity = identify(model)
+        return identity.download(), identity.fingerprint
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{error} It is the model that the gallery was made with, and queries need it. Where it is elsewhere now, "

@@ -11,7 +11,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from gallery.files import read_json, write_json
-from modeling_scalar.loading import weight_digests
+from modeling_scalar.model_identity import identify
 
 from .card import Details, render
 from .evidence.evaluations import identifier
@@ -34,8 +34,7 @@ def check_adapter(source: Path) -> None:
             f"{source} holds no config.json, the configuration that the adapter was trained with: save it there with "
             "`model.get_base_model().config.save_pretrained`."
         )
-    path = source / "adapter_config.json"
-    adapter = read_json(path)
+    path, adapter = source / "adapter_config.json", identify(source).adapter
     for name, kind in (("base_model_name_or_path", str), ("peft_type", str | None), ("revision", str | None)):
         if not isinstance(adapter.get(name), kind) or adapter.get(name) == "":
             raise ValueError(f"{path} is not that of an adapter: `{name}` cannot be {adapter.get(name)!r:.200}.")
@@ -59,7 +58,7 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
         ValueError: the base is a folder that was never pushed, or has other weights on the Hub.
     """
     check_adapter(source)
-    adapter = read_json(source / "adapter_config.json")
+    adapter = identify(source).adapter
     name = adapter["base_model_name_or_path"]
     local = Path(name) if Path(name).is_dir() else None
     revision = adapter.get("revision")
@@ -82,7 +81,7 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
         info = api.model_info(repo_id, revision=revision, files_metadata=True)
     there = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
     if local is not None:
-        ours = weight_digests(local)
+        ours = identify(local).weights
         different = sorted(name for name, digest in ours.items() if there.get(name) != digest)
         if different:
             raise ValueError(
@@ -113,7 +112,7 @@ def stage_adapter(
     """
     check_adapter(source)
     stage_weights(source, folder, "adapter_model*.safetensors")
-    adapter = read_json(source / "adapter_config.json")
+    adapter = identify(source).adapter
     write_json(adapter | {"base_model_name_or_path": base, "revision": base_revision}, folder / "adapter_config.json")
     stage_beside_weights(source, folder, results)
 

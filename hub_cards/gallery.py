@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,19 @@ from datasets.info import DatasetInfosDict
 from huggingface_hub import DatasetCardData, HfApi
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-from gallery.files import read_json, sha256_of, write_json
+from gallery.files import sha256_of, write_json
 from gallery.gallery import Gallery, MediaFile, calibration_of, is_gallery
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT
-from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.loading import model_fingerprint, weight_digests
 from modeling_scalar.media_scalar import check_file, find_sidecar
+from modeling_scalar.model_identity import ModelIdentity, identify
 from modeling_scalar.scores_scalar import ScoreOptions
 
 from .card import Details, render
 from .gallery_reading import DESCRIPTION, NUM_NAMED, UNKNOWN, VERSION, read_description, read_gallery
 from .hub.errors import PublishError, explained
+from .hub.models import identify_published
 from .hub.privacy import without_folders
 from .hub.publishing import Kind, Published, Target, check_empty, push, read_record
 from .markdown import code
@@ -368,18 +368,14 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
 # Push ---------------------------------------------------------------------------------------------------------------
 
 
-def _kind_of(files: Iterable[str], read_config: Callable[[], dict[str, Any]]) -> str | None:
-    """What kind of model a folder or a repository holds, `None` where that cannot be told; see [`stage_gallery`]."""
-    files = set(files)
+def _kind_of(model: Callable[[], ModelIdentity]) -> str | None:
+    """What kind of model this is, `None` where that cannot be told; see [`stage_gallery`]."""
     try:
-        config = read_config()
+        identity = model()
+        # An adapter without a configuration has no code beside it either.
+        return identity.kind if identity.is_configured or identity.kind == "encoder" else None
     except (OSError, ValueError):  # gated, absent or damaged: the vectors are published without it
         return None
-    is_adapter = "adapter_config.json" in files
-    if "aggregation" in config:
-        return "adapter" if is_adapter else "model"
-    is_encoder = "modules.json" in files or config.get("model_type") in list(FAMILIES)  # it may be no text
-    return "encoder" if is_encoder and not is_adapter else None
 
 
 def _check_made_by(api: HfApi, source: Path, model: str) -> str | None:
@@ -403,12 +399,7 @@ def _check_made_by(api: HfApi, source: Path, model: str) -> str | None:
             f"{source} was made with other weights than those of {model}: {sorted(made_by)} differ. Name the model "
             "that made it, or make it again."
         )
-
-    def read_config() -> dict[str, Any]:
-        with explained(api, "model", model):
-            return read_json(Path(api.hf_hub_download(model, "config.json", revision=info.sha)))
-
-    return _kind_of([file.rfilename for file in info.siblings], read_config)
+    return _kind_of(lambda: identify_published(api, model, info.sha))
 
 
 def _model_of(source: Path, endpoint: str) -> tuple[str | None, str | None, str | None]:
@@ -418,22 +409,21 @@ def _model_of(source: Path, endpoint: str) -> tuple[str | None, str | None, str 
         ValueError: the model's folder holds other weights than those that made the gallery.
     """
     metadata = Gallery.open(source, check=False).metadata if is_gallery(source) else {}
-    name, made_by, identify = metadata.get("model"), metadata.get("weights"), weight_digests
-    if "fingerprint" in metadata:
-        made_by, identify = metadata["fingerprint"], model_fingerprint
+    name = metadata.get("model")
     if not isinstance(name, str) or not Path(name).is_dir():
         is_id = isinstance(name, str) and not os.path.isabs(name) and name.count("/") <= 1
         return (name if is_id else None), None, None
-    folder = Path(name)
-    place = read_record(folder, endpoint)
+    place = read_record(Path(name), endpoint)
     if place is None:
         return None, None, None
-    if identify(name) != made_by:
+    there = identify(name)
+    made_by = "fingerprint" if "fingerprint" in metadata else "weights"
+    if getattr(there, made_by) != metadata.get(made_by):
         raise ValueError(
             f"{source} was not made by the model that is in {name} now, so their vectors cannot be compared. Make it "
             "again, or name the model with --model."
         )
-    return *place, _kind_of(os.listdir(folder), lambda: read_json(folder / "config.json"))
+    return *place, _kind_of(lambda: there)
 
 
 def push_gallery(

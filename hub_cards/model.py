@@ -7,9 +7,9 @@ from pathlib import Path
 from huggingface_hub import HfApi, ModelCardData
 from peft import PeftModel
 
-from gallery.files import read_json, write_json
+from gallery.files import write_json
 from modeling_scalar import load_model
-from modeling_scalar.loading import base_of
+from modeling_scalar.model_identity import identify
 
 from .adapter import check_adapter, find_base
 from .card import Details, render
@@ -42,8 +42,8 @@ def stage_model(
     Raises:
         FileNotFoundError, ValueError: something is missing or wrong, or a result was measured with other weights.
     """
-    is_adapter = (source / "adapter_config.json").is_file()
-    if is_adapter and not merge and not list(source.glob("model*.safetensors")):
+    is_adapter = source.is_dir() and identify(source).kind == "adapter"
+    if is_adapter and not merge:
         raise ValueError(
             f"{source} holds an adapter: publish it with push-adapter, or the whole model with push-model --merge."
         )
@@ -62,11 +62,11 @@ def stage_model(
 def _stage_merged(source: Path, folder: Path, base: tuple[str, str | None] | None) -> None:
     check_adapter(source)
     kind = type(load_model(source)[0])  # looks at both, and says what is wrong
-    name, revision = base_of(str(source.resolve()), read_json(source / "adapter_config.json"))
+    own_base = identify(source).base
     config = kind.config_class.from_pretrained(source)
-    model = kind.from_pretrained(name, revision=revision, config=config)
+    model = kind.from_pretrained(own_base.name, revision=own_base.revision, config=config)
     PeftModel.from_pretrained(model, source).merge_and_unload().save_pretrained(folder)
-    repo_id, commit = base or (Path(name).name, None)
+    repo_id, commit = base or (Path(own_base.name).name, None)
     write_json({"base_model": repo_id, "base_model_revision": commit}, folder / "merge.json")
 
 

@@ -13,6 +13,7 @@ from gallery.files import read_json, write_json
 from .apps import GRADIO_VERSION, PYTHON_VERSION, SEARCH
 from .card import Details, render
 from .hub.errors import explained
+from .hub.models import identify_published
 from .hub.publishing import Kind, Published, Target, check_empty, push
 
 _SETTINGS = "space.json"  # which model and which gallery the Space loads
@@ -120,16 +121,16 @@ def _revisions_of(api: HfApi, gallery: str, model: str | None) -> dict[str, str 
     model = model or made_by
     with explained(api, "model", model):
         revision = api.model_info(model, revision=revision).sha
-        config = read_json(Path(api.hf_hub_download(model, "config.json", revision=revision)))
-    if "aggregation" not in config:
+    identity = identify_published(api, model, revision)
+    if not identity.is_configured:
         raise ValueError(
             f"{model} is an encoder as its publisher has it, but the app runs the code of a model. Save it as one "
             "(`model, processor = load_model(NAME)`, then `save_pretrained` of both), publish that with push-model, "
             "and a gallery that was indexed with it."
         )
-    if config.get("aggregation") != "scalar":
+    if (aggregation := identity.config.get("aggregation")) != "scalar":
         raise ValueError(
-            f"The app draws the weights of SCALAR's score, but {model} scores with {config.get('aggregation')!r}: it "
+            f"The app draws the weights of SCALAR's score, but {model} scores with {aggregation!r}: it "
             "would show other hits than the model finds. Publish a gallery of a model that scores with 'scalar'."
         )
     return {"model": model, "model_revision": revision, "gallery_revision": commit}

@@ -23,7 +23,8 @@ from gallery.files import read_json, write_json
 from gallery.result_schema import second_stage
 from modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
-from modeling_scalar.loading import load_config, load_processor, weight_digests
+from modeling_scalar.loading import load_config, load_processor
+from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import CALIBRATION, METHODS, ScoreOptions, method_title, scorable_clips
 
 from .evidence.evaluations import (
@@ -87,7 +88,7 @@ def stage_weights(source: Path, folder: Path, pattern: str) -> None:
 
 def _stage_code(source: Path, folder: Path) -> None:
     """Write configuration, processor and the code of the model as this version has them."""
-    config = load_config(str(source.resolve()))
+    config = load_config(source)
     kind = ScalarJointModel if isinstance(config, ScalarJointConfig) else ScalarModel
     model_code = sys.modules[kind.__module__].__file__
     for file in (model_code, *get_relative_import_files(model_code)):
@@ -157,7 +158,7 @@ def _result_name(result: Mapping[str, Any]) -> str:
 
 def _stage_results(source: Path, folder: Path, given: list[Path] | None) -> None:
     """Copy results that were measured with these very weights, and their reports."""
-    digests = weight_digests(source)
+    digests = identify(source).weights
     for path in _find_results(source, given):
         result = read_result(path)
         check_weights(result, digests)
@@ -285,9 +286,9 @@ def _layers(tower: Mapping[str, Any]) -> str:
     return f" ({tower['num_hidden_layers']} layers)" if isinstance(tower.get("num_hidden_layers"), int) else ""
 
 
-def _encoders(config: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, Any]:
+def _encoders(config: Mapping[str, Any], is_joint: bool, counts: Mapping[str, int]) -> dict[str, Any]:
     """What embeds: three towers, or one joint encoder with or without heads."""
-    if config.get("model_type") == ScalarJointConfig.model_type:
+    if is_joint:
         backbone = config["backbone_config"]
         return {
             "encoder": Markdown(code(backbone["model_type"]) + _layers(backbone.get("text_config") or {})),
@@ -327,7 +328,7 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
         data |= {"model_name": model_name, "eval_results": eval_results(results)}
     if emissions is not None:
         data["co2_eq_emissions"] = _emissions_data(emissions, training, recipe)
-    variables = _encoders(config, counts) | {
+    variables = _encoders(config, identify(folder).is_joint, counts) | {
         "repo_id": repo_id,
         "counts": counts,
         "model_name": model_name,

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
 _LARGEST_JSON = 50_000_000
@@ -22,24 +23,28 @@ _COUNTS = re.compile(r"layers?$|depths?$|blocks?$|experts?$|stages?$")
 _FEW = 1000
 
 
+class NoModelError(FileNotFoundError, ValueError):
+    """Where a model was expected there is something else, or nothing."""
+
+
 def place_of(name_or_path: str | os.PathLike) -> str:
     """
     Return the absolute folder of a model, or its id on the Hub.
 
     Raises:
-        ValueError: there is a file in the folder's place, or no such folder, and it cannot be an id either.
+        NoModelError: there is a file in the folder's place, or no such folder, and it cannot be an id either.
     """
     try:
         path = Path(name_or_path)
         is_folder, is_there = path.is_dir(), path.exists()
     except (OSError, ValueError) as error:  # too long, or with a NUL
-        raise ValueError(f"{str(name_or_path)[:200]!r} cannot be the folder of a model: {error}.") from error
+        raise NoModelError(f"{str(name_or_path)[:200]!r} cannot be the folder of a model: {error}.") from error
     if is_folder:
         return str(path.resolve())
     if is_there:
-        raise ValueError(f"{path} is a file; the folder of a model or adapter, or its id on the Hub, was expected.")
+        raise NoModelError(f"{path} is a file; the folder of a model or adapter, or its id on the Hub, was expected.")
     if not _HUB_ID.fullmatch(str(name_or_path)):
-        raise ValueError(f"There is no model folder {str(path)!r}, and it cannot be an id on the Hub either.")
+        raise NoModelError(f"There is no model folder {str(path)!r}, and it cannot be an id on the Hub either.")
     return str(name_or_path)
 
 
@@ -65,6 +70,21 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}. Restore the file.")
     return content
+
+
+def read_modules(path: Path) -> list[dict[str, Any]]:
+    """
+    Read the list of modules of a SentenceTransformer, `modules.json`; empty where it is no such list.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    try:
+        modules = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from error
+    are_modules = isinstance(modules, list) and all(isinstance(module, dict) for module in modules)
+    return modules if are_modules else []
 
 
 def weight_files(name: str, stem: str, revision: str | None = None) -> list[Path]:
@@ -177,6 +197,21 @@ def check_finite(model: nn.Module, where: str) -> None:
             )
 
 
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, where: str) -> None:
+    """
+    Check that a model knows all tokens of its tokenizer.
+
+    Raises:
+        ValueError: it does not.
+    """
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= vocab_size:
+        raise ValueError(
+            f"The tokenizer in {where} has {largest + 1} tokens, but the model knows {vocab_size}: it belongs to "
+            "another model. Copy the tokenizer that the model was saved with."
+        )
+
+
 def part_of(parameter: str) -> str:
     """Return the part of a model that a parameter, or a weight of an adapter, belongs to, by its name."""
     names = parameter.removeprefix("base_model.model.").split(".")
@@ -184,12 +219,15 @@ def part_of(parameter: str) -> str:
 
 
 __all__ = [
+    "NoModelError",
     "check_counts",
     "check_finite",
     "check_shapes",
+    "check_vocabulary",
     "file_of",
     "part_of",
     "place_of",
+    "read_modules",
     "read_object",
     "shapes_of",
     "weight_files",

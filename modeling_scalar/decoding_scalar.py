@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .media_scalar import LimitError, Limits, MediaError, Window, av, check_file, to_float
+from .media_scalar import SAMPLING_RATE, LimitError, Limits, MediaError, Window, av, check_file, to_float
 
 if sys.platform == "linux":
     import fcntl
@@ -745,6 +745,7 @@ def read_audio_parts(
     limits: Limits | None = None,
     window: Window | None = None,
     contents: Contents | None = None,
+    sampling_rate: int = SAMPLING_RATE,
 ) -> tuple[list[np.ndarray], int] | None:
     """Read of the first audio track only what is needed; of a track of ten minutes or more, decode only that.
 
@@ -754,17 +755,18 @@ def read_audio_parts(
     are placed within a millisecond. A track without steady timestamps is decoded in order.
 
     Args:
-        choose (`Callable`): from the number of samples at 16 kHz to ranges `(start, stop)` within it.
+        choose (`Callable`): from the number of samples to ranges `(start, stop)` within it.
         generator (`torch.Generator`, *optional*): what `choose` draws from.
         limits ([`Limits`], *optional*): what reading may take.
         window (`tuple[float, float | None]`, *optional*): as in `read_audio`; what it holds is the track then.
         contents ([`Contents`], *optional*): is filled in, as far as the file opens.
+        sampling_rate (`int`): of the samples, in Hz. At another than 16 kHz long tracks are decoded in order.
     Returns:
         The parts, float32 as in `read_audio`, and the number of samples of the track; `None` if there is no audio.
     """
     answer = _Sound(limits or Limits(), generator, choose, contents)
     with _drawing(answer):
-        return _ask("sound", path, answer, whole=False, window=window).parts()
+        return _ask("sound", path, answer, whole=False, window=window, rate=sampling_rate).parts()
 
 
 def read_subtitle(path: str | os.PathLike, limits: Limits | None = None, window: Window | None = None) -> str:

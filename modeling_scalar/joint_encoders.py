@@ -4,130 +4,35 @@ What its publisher says of prompts, pooling and frames is read from the files, n
 those of Sentence Transformers beside them.
 """
 
-import json
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import CONFIG_MAPPING, AutoConfig, AutoFeatureExtractor, AutoTokenizer
 from transformers.utils import FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME
 
-from .checking import (
-    check_counts,
-    check_shapes,
-    file_of,
-    place_of,
-    read_object,
-    shapes_of,
-    weight_files,
-)
+from .checking import check_counts, check_shapes, check_vocabulary, shapes_of, weight_files
 from .configuration_joint_scalar import FAMILIES, ScalarJointConfig, check_fields, encoder_width
 from .configuration_scalar import MODALITIES
 from .image_processing_joint_scalar import ScalarPatchImageProcessor
+from .model_identity import ENCODERS, PE_AV, SENTENCE_TRANSFORMERS, ModelIdentity, identify
 from .modeling_joint_scalar import JointEncoderModel, ScalarJointModel
 from .processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor, mix_name
 
 _SENTINEL = "\ue000"  # stands for a text while a template is rendered
 # What a processor may make of one clip, far beyond what is sensible: more would fill the memory.
 _MOST_FRAMES, _MOST_SECONDS, _MOST_SOFT_TOKENS = 1024, 3600, 1120
+_SENTENCE_CONFIG = "sentence_bert_config.json"
 _PROMPT_NAMES = {"query_prompt": ("query",), "document_prompt": ("document", "passage", "corpus")}
 
 
-@dataclass
-class Encoder:
-    """
-    What the files of a joint encoder say.
-
-    Args:
-        name (`str`): an absolute folder or a Hub id.
-        revision (`str`, *optional*): of the Hub.
-        settings (`dict`, *optional*): its config.json, if it is of one of [`FAMILIES`] and pooled as those are; else
-            Sentence Transformers has to compute it.
-        prompts (`dict`): `query_prompt` and `document_prompt`, where Sentence Transformers puts one.
-        has_messages (`bool`): whether Sentence Transformers puts inputs into the chat template, if there is one.
-        max_length (`int`, *optional*): tokens that Sentence Transformers lets through.
-        processing (`dict`): what it tells the processor, by modality.
-    """
-
-    name: str
-    revision: str | None = None
-    settings: dict[str, Any] | None = None
-    prompts: dict[str, str] = field(default_factory=dict)
-    has_messages: bool = True
-    max_length: int | None = None
-    processing: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
-def _content(encoder: Encoder, file: str) -> dict[str, Any]:
-    path = file_of(encoder.name, file, encoder.revision)
-    return {} if path is None else read_object(path)
-
-
-def _is_plain(encoder: Encoder, path: Path) -> bool:
-    """Whether Sentence Transformers takes the mean of the encoder's tokens and nothing else."""
-    try:
-        modules = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from error
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        return False
-    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or modules[0].get("path"):
-        return False
-    place = str(modules[1].get("path"))
-    if not re.fullmatch(r"\w[\w.-]*", place):  # a folder beside the file, and nowhere else
-        return False
-    pooling = _content(encoder, f"{place}/config.json")
-    modes = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on]
-    mode = pooling.get("pooling_mode", modes or "mean")
-    return mode in ("mean", ["mean"], ["pooling_mode_mean_tokens"]) and pooling.get("include_prompt", True)
-
-
-def look_at(name_or_path: str | os.PathLike, revision: str | None = None) -> Encoder | None:
-    """
-    Read the files of a joint encoder; no code of them runs, and no weight is read.
-
-    Args:
-        name_or_path (`str`): a folder or a Hub id.
-        revision (`str`, *optional*): of the Hub.
-
-    Returns:
-        [`Encoder`], `None` if it is neither of a known family nor a SentenceTransformer.
-
-    Raises:
-        ValueError: there is no such folder, or a file is damaged.
-    """
-    encoder = Encoder(place_of(name_or_path), revision)
-    config_path, modules_path = (file_of(encoder.name, name, revision) for name in ("config.json", "modules.json"))
-    config = {} if config_path is None else read_object(config_path)
-    is_known = config.get("model_type") in list(FAMILIES)  # a list compares what a dictionary could not hold
-    if not is_known and modules_path is None:
-        return None
-    content = _content(encoder, "config_sentence_transformers.json")
-    prompts, default = content.get("prompts") or {}, content.get("default_prompt_name")
-    for setting, names in _PROMPT_NAMES.items():
-        found = next((prompts[name] for name in (*names, default) if prompts.get(name)), None)
-        if found is not None:
-            encoder.prompts[setting] = found
-    if modules_path is not None:
-        content = _content(encoder, "sentence_bert_config.json")
-        encoder.has_messages = "message" in (content.get("modality_config") or {})
-        encoder.max_length, encoder.processing = content.get("max_seq_length"), content.get("processing_kwargs") or {}
-    if is_known and (modules_path is None or _is_plain(encoder, modules_path)):
-        encoder.settings = config
-    return encoder
-
-
-def _known(name_or_path: str | os.PathLike, revision: str | None) -> Encoder:
-    encoder = look_at(name_or_path, revision)
-    if encoder is None:
+def _encoder_of(model: str | os.PathLike | ModelIdentity, revision: str | None) -> ModelIdentity:
+    encoder = identify(model, revision)
+    if encoder.encoder is None:
         raise ValueError(
-            f"{name_or_path} is no joint encoder: expected a model of {' or '.join(FAMILIES)}, or a folder of "
+            f"{encoder.name} is no joint encoder: expected a model of {' or '.join(ENCODERS)}, or a folder of "
             "Sentence Transformers, which has a modules.json."
         )
     return encoder
@@ -141,7 +46,7 @@ def _check_modalities(modalities: Iterable[str]) -> list[str]:
 
 
 def model_from_joint_encoder(
-    name_or_path: str | os.PathLike,
+    name_or_path: str | os.PathLike | ModelIdentity,
     modalities: Sequence[str] = MODALITIES,
     dtype: torch.dtype | None = None,
     revision: str | None = None,
@@ -153,18 +58,22 @@ def model_from_joint_encoder(
     Raises:
         ValueError: it is no joint encoder, lacks weights, or cannot compute in `dtype`.
     """
-    encoder, modalities = _known(name_or_path, revision), _check_modalities(modalities)
+    encoder, modalities = _encoder_of(name_or_path, revision), _check_modalities(modalities)
     check_fields(ScalarJointConfig(), config_kwargs)
-    if encoder.settings is None:
+    if encoder.encoder == PE_AV:
+        from .pe_av import ScalarPeAvModel
+
+        return ScalarPeAvModel.from_folder(encoder, modalities, dtype, **config_kwargs)
+    if encoder.encoder == SENTENCE_TRANSFORMERS:
         from .sentence_encoders import ScalarSentenceModel
 
-        return ScalarSentenceModel.from_folder(encoder.name, modalities, dtype, revision, **config_kwargs)
-    family = FAMILIES[encoder.settings["model_type"]]
+        return ScalarSentenceModel.from_folder(encoder.name, modalities, dtype, encoder.revision, **config_kwargs)
+    family = FAMILIES[encoder.encoder]
     if dtype == torch.float16 and not family.has_float16:
         raise ValueError(f"{encoder.name} gives NaN in float16. Load it in bfloat16 or float32.")
-    shapes = shapes_of(weight_files(encoder.name, "model", revision))
-    check_counts(encoder.settings, len(shapes), f"the config.json of {encoder.name}")
-    config = AutoConfig.from_pretrained(encoder.name, revision=revision or "main", trust_remote_code=False)
+    shapes = shapes_of(weight_files(encoder.name, "model", encoder.revision))
+    check_counts(encoder.config, len(shapes), f"the config.json of {encoder.name}")
+    config = AutoConfig.from_pretrained(encoder.name, revision=encoder.revision or "main", trust_remote_code=False)
     for tower in (tower for name, tower in family.towers.items() if name not in modalities):
         setattr(config, tower, None)
     fields = {"projection_dim": encoder_width(config), "modalities": modalities} | config_kwargs
@@ -174,7 +83,7 @@ def model_from_joint_encoder(
     model, info = ScalarJointModel.from_pretrained(
         encoder.name,
         config=joint,
-        revision=revision or "main",
+        revision=encoder.revision or "main",
         use_safetensors=True,
         output_loading_info=True,
         **({} if dtype is None else {"dtype": dtype}),
@@ -197,12 +106,12 @@ def in_backbone(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, .
 # Processors ---------------------------------------------------------------------------------------------------------
 
 
-def _settings_of(encoder: Encoder, part: str, files: tuple[str, ...]) -> dict[str, Any]:
+def _settings_of(encoder: ModelIdentity, part: str, files: tuple[str, ...]) -> dict[str, Any]:
     """The saved settings of a part of a processor, in the one file of today or in one of its own."""
-    content = _content(encoder, PROCESSOR_NAME)
+    content = encoder.read(PROCESSOR_NAME)
     if isinstance(content.get(part), dict):
         return content[part]
-    return next(filter(None, (_content(encoder, file) for file in files)), {})
+    return next(filter(None, map(encoder.read, files)), {})
 
 
 def _rendered(tokenizer: Any, prompt: str | None, parts: Mapping[str, tuple[dict[str, str], str]]) -> str:
@@ -217,17 +126,23 @@ def _rendered(tokenizer: Any, prompt: str | None, parts: Mapping[str, tuple[dict
     return text
 
 
-def _prompts(encoder: Encoder, tokenizer: Any) -> dict[str, Any]:
+def _prompts(encoder: ModelIdentity, settings: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
     """What Sentence Transformers puts around texts and media: by the chat template if there is one, else prompts
     before texts, and none before media."""
-    if not encoder.has_messages or getattr(tokenizer, "chat_template", None) is None:
-        return dict(encoder.prompts)
+    content = encoder.read("config_sentence_transformers.json")
+    known, default = content.get("prompts") or {}, content.get("default_prompt_name")
+    texts = {}
+    for setting, names in _PROMPT_NAMES.items():
+        found = next((known[name] for name in (*names, default) if known.get(name)), None)
+        if found is not None:
+            texts[setting] = found
+    has_messages = encoder.file("modules.json") is None or "message" in (settings.get("modality_config") or {})
+    if not has_messages or getattr(tokenizer, "chat_template", None) is None:
+        return texts
     text = {"type": "text", "text": _SENTINEL}, _SENTINEL
     parts = {"video": ({"type": "video"}, VIDEO_TOKEN), "audio": ({"type": "audio"}, tokenizer.audio_token)}
-    document = encoder.prompts.get("document_prompt")
-    prompts: dict[str, Any] = {
-        name: _rendered(tokenizer, encoder.prompts.get(name), {"": text}) for name in _PROMPT_NAMES
-    }
+    document = texts.get("document_prompt")
+    prompts: dict[str, Any] = {name: _rendered(tokenizer, texts.get(name), {"": text}) for name in _PROMPT_NAMES}
     media = {_rendered(tokenizer, document, {"": part}) for part in parts.values()}
     if len(media) > 1:
         raise ValueError(
@@ -244,7 +159,7 @@ def _prompts(encoder: Encoder, tokenizer: Any) -> dict[str, Any]:
 
 
 def processor_from_joint_encoder(
-    name_or_path: str | os.PathLike,
+    name_or_path: str | os.PathLike | ModelIdentity,
     modalities: Sequence[str] = MODALITIES,
     revision: str | None = None,
     **settings: Any,
@@ -255,21 +170,24 @@ def processor_from_joint_encoder(
     Raises:
         ValueError: it is no joint encoder, or a setting is out of its range.
     """
-    encoder, modalities = _known(name_or_path, revision), _check_modalities(modalities)
-    if encoder.settings is None:
-        from .sentence_encoders import ScalarSentenceProcessor, modalities_of
+    encoder, modalities = _encoder_of(name_or_path, revision), _check_modalities(modalities)
+    if encoder.encoder == PE_AV:
+        from .pe_av import ScalarPeAvProcessor
 
-        modalities = [name for name in modalities if name in modalities_of(encoder.name, revision)]
-        settings = {"modalities": modalities, "max_text_length": encoder.max_length} | settings
-        return ScalarSentenceProcessor(**settings)
-    options = {"revision": revision or "main", "trust_remote_code": False}
+        return ScalarPeAvProcessor.from_folder(encoder, modalities, **settings)
+    said = encoder.read(_SENTENCE_CONFIG)
+    if encoder.encoder == SENTENCE_TRANSFORMERS:
+        from .sentence_encoders import ScalarSentenceProcessor
+
+        return ScalarSentenceProcessor.from_settings(said, modalities, **settings)
+    options = {"revision": encoder.revision or "main", "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(encoder.name, **options)
     if VIDEO_TOKEN not in tokenizer.get_vocab():
         tokenizer.add_special_tokens({"additional_special_tokens": [VIDEO_TOKEN]})
-    defaults = CONFIG_MAPPING[encoder.settings["model_type"]]
+    defaults = CONFIG_MAPPING[encoder.encoder]
     for token, number in ((VIDEO_TOKEN, "video_token_id"), (tokenizer.audio_token, "audio_token_id")):
         got = tokenizer.convert_tokens_to_ids(token)
-        expected = encoder.settings.get(number, getattr(defaults, number))
+        expected = encoder.config.get(number, getattr(defaults, number))
         if got != expected:
             raise ValueError(
                 f"{token!r} has the number {got} in the tokenizer of {encoder.name}, but its model takes {expected} "
@@ -277,13 +195,14 @@ def processor_from_joint_encoder(
             )
     extractor = AutoFeatureExtractor.from_pretrained(encoder.name, **options)
     frames = _settings_of(encoder, "video_processor", (VIDEO_PROCESSOR_NAME, FEATURE_EXTRACTOR_NAME))
-    frames |= encoder.processing.get("video", {})
-    longest = min(8192, tokenizer.model_max_length, encoder.max_length or 8192)
+    processing = said.get("processing_kwargs") or {}
+    frames |= processing.get("video", {})
+    longest = min(8192, tokenizer.model_max_length, said.get("max_seq_length") or 8192)
     own = {"max_length": longest, "max_text_length": longest, "max_subtitle_length": longest}
-    if (max_samples := encoder.processing.get("audio", {}).get("max_length")) is not None:
+    if (max_samples := processing.get("audio", {}).get("max_length")) is not None:
         own["max_audio_seconds"] = max_samples / extractor.sampling_rate
     if not settings.keys() >= {"query_prompt", "document_prompt", "media_prompt"}:
-        own |= _prompts(encoder, tokenizer)
+        own |= _prompts(encoder, said, tokenizer)
     settings = own | {"modalities": modalities} | settings
     return ScalarJointProcessor(ScalarPatchImageProcessor.from_encoder(frames), extractor, tokenizer, **settings)
 
@@ -296,12 +215,7 @@ def check_joint_processor(processor: ScalarJointProcessor, config: ScalarJointCo
         ValueError: it cannot; the message names the folder.
     """
     backbone, frames, wrong = config.backbone_config, processor.image_processor, []
-    largest, known = max(processor.tokenizer.get_vocab().values()), backbone.text_config.vocab_size
-    if largest >= known:
-        raise ValueError(
-            f"The tokenizer in {name} has {largest + 1} tokens, but the model knows {known}: it belongs to another "
-            "model. Copy the tokenizer that the model was saved with."
-        )
+    check_vocabulary(processor.tokenizer, backbone.text_config.vocab_size, name)
     if "video" in config.modalities:
         for side in ("patch_size", "pooling_kernel_size"):
             if getattr(frames, side) != getattr(backbone.vision_config, side):
@@ -324,10 +238,8 @@ def check_joint_processor(processor: ScalarJointProcessor, config: ScalarJointCo
 
 
 __all__ = [
-    "Encoder",
     "check_joint_processor",
     "in_backbone",
-    "look_at",
     "model_from_joint_encoder",
     "processor_from_joint_encoder",
 ]

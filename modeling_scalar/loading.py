@@ -1,24 +1,13 @@
-"""Load a saved model or adapter with the processor saved beside it, and plugins. For programs; remote code does not
-need it."""
+"""Load a saved model or adapter with the processor saved beside it. For programs; remote code does not need it."""
 
-import hashlib
-import json
 import math
 import os
-import re
-import sys
-import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import lru_cache, wraps
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from huggingface_hub import snapshot_download
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoProcessor
 from transformers.utils import CONFIG_NAME, PROCESSOR_NAME
@@ -28,27 +17,27 @@ from .checking import (
     check_counts,
     check_finite,
     check_shapes,
+    check_vocabulary,
     file_of,
-    place_of,
     read_object,
     shapes_of,
     weight_files,
 )
 from .configuration_joint_scalar import ScalarJointConfig, check_fields
 from .configuration_scalar import MODALITIES, ScalarConfig
+from .devices import default_dtype
 from .joint_encoders import (
     check_joint_processor,
     in_backbone,
-    look_at,
     model_from_joint_encoder,
     processor_from_joint_encoder,
 )
+from .model_identity import ModelIdentity, identify
 from .modeling_joint_scalar import ScalarJointModel
 from .modeling_scalar import ScalarModel
 from .processing_joint_scalar import ScalarJointProcessor
 from .processing_scalar import ScalarProcessor
 from .retrieval_scalar import ScalarRetrievalModel
-from .scores_scalar import METHODS, Pairs
 
 # The kinds of saved models: a model and the processor saved beside it, by the `model_type` of the configuration.
 _KINDS = {
@@ -61,30 +50,12 @@ _PROCESSORS = {processor.__name__ for _, processor in _KINDS.values()}
 # Concatenation heads are not among them: no loss trains them, so new ones would stay random.
 _HEADS = tuple(f"{name}_head" for name in ("text", *MODALITIES))  # of a joint encoder
 _ADDED_MODULES = ("hyperbolic", "logit_scale", *_HEADS)
-_WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors")
-_PICKLED_WEIGHTS = ("pytorch_model*.bin", "adapter_model*.bin")
 _OPTIONAL_MODULES = (*_ADDED_MODULES, "concat_projections")  # a configuration can leave them aside
-_ADAPTER_CONFIG = "adapter_config.json"
 _PROCESSOR_FILES = (PROCESSOR_NAME, "tokenizer_config.json", "tokenizer.json", "special_tokens_map.json")
 # What a processor may make of one clip, far beyond what is sensible: more would fill the memory.
 _MOST = {"num_frames": 1024, "num_segments": 1024, "segment_length": 100_000, "image_size": 4096}
 # Vision towers that take pictures of one size.
 _FIXED_SIZE = ("blip_2_vision_model", "clip_vision_model", "siglip_vision_model")
-_CONFIGS = (
-    "config.json",
-    "processor_config.json",
-    "tokenizer.json",
-    # of a joint encoder as its publisher has it
-    "1_Pooling/config.json",
-    "chat_template.jinja",
-    "config_sentence_transformers.json",
-    "modules.json",
-    "preprocessor_config.json",
-    "sentence_bert_config.json",
-    "video_preprocessor_config.json",
-)
-
-
 # What an adapter of ours asks of its base; layers that are copied, say, would be another network.
 _ADAPTER_FIELDS = {"peft_type": ("LORA",), "layer_replication": (None,)}
 
@@ -107,32 +78,33 @@ def _told_of(name: str, what: str) -> Iterator[None]:
 
 
 def load_config(
-    name: str, overrides: dict[str, Any] | None = None, num_tensors: int | None = None, revision: str | None = None
+    model: str | os.PathLike | ModelIdentity, overrides: dict[str, Any] | None = None, num_tensors: int | None = None
 ) -> ScalarConfig | ScalarJointConfig:
     """
     Read the configuration of a model.
 
     Args:
-        name (`str`): an absolute folder or a Hub id.
+        model (`str`): a folder or a Hub id.
         overrides (`dict`, *optional*): fields to change.
         num_tensors (`int`, *optional*): in its weights; a configuration cannot count more layers than that.
-        revision (`str`, *optional*): of the Hub.
 
     Raises:
         ValueError: there is none, it is that of another model, or a field is unknown or wrong.
     """
-    path = file_of(name, CONFIG_NAME, revision)
+    identity = identify(model)
+    path = identity.file(CONFIG_NAME)
     if path is None:
-        raise ValueError(f"{name} holds no {CONFIG_NAME}: it is not a saved model.")
-    content = read_object(path)
-    if content.get("model_type") not in list(_KINDS):  # which compares what a dictionary could not hold
+        raise ValueError(f"{identity.name} holds no {CONFIG_NAME}: it is not a saved model.")
+    if not identity.is_configured:
         raise ValueError(
-            f"{path} must describe a ScalarModel, got a `model_type` of {content.get('model_type')!r:.200}."
+            f"{path} must describe a ScalarModel, got a `model_type` of {identity.config.get('model_type')!r:.200}."
         )
     if num_tensors is not None:
-        check_counts(content, num_tensors, str(path))
+        check_counts(identity.config, num_tensors, str(path))
     with _told_of(str(path), "The configuration"):
-        config = AutoConfig.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
+        config = AutoConfig.from_pretrained(
+            identity.name, revision=identity.revision or "main", trust_remote_code=False
+        )
     if not overrides:
         return config
     check_fields(config, overrides)
@@ -152,19 +124,18 @@ def _without_report() -> Iterator[None]:
 
 
 def _load_weights(
-    name: str,
+    base: ModelIdentity,
     config: ScalarConfig | ScalarJointConfig,
     shapes: dict[str, tuple[int, ...]],
     added: tuple[str, ...],
     options: dict,
 ) -> ScalarRetrievalModel:
-    kind, _ = _KINDS[config.model_type]
+    name, (kind, _) = base.name, _KINDS[config.model_type]
     with _told_of(name, "A model with the configuration of"), torch.device("meta"):
         check_shapes(kind(config), in_backbone(shapes) if kind is ScalarJointModel else shapes, name)
+    options = {"revision": base.revision or "main", "use_safetensors": True, "output_loading_info": True} | options
     with _without_report():
-        model, info = kind.from_pretrained(
-            name, config=config, use_safetensors=True, output_loading_info=True, **options
-        )
+        model, info = kind.from_pretrained(name, config=config, **options)
     for keys, allowed, told in (
         (info["missing_keys"], added, "lacks {} weights of the model"),
         (info["unexpected_keys"], _OPTIONAL_MODULES, "holds {} weights that its config.json does not know"),
@@ -218,12 +189,7 @@ def _check_processor(processor: ScalarProcessor, config: ScalarConfig | ScalarJo
         )
     if isinstance(config, ScalarJointConfig):
         return check_joint_processor(processor, config, name)
-    largest, known = max(processor.tokenizer.get_vocab().values()), config.text_config.vocab_size
-    if largest >= known:
-        raise ValueError(
-            f"The tokenizer in {name} has {largest + 1} tokens, but the model knows {known}: it belongs to another "
-            "model. Copy the tokenizer that the model was saved with."
-        )
+    check_vocabulary(processor.tokenizer, config.text_config.vocab_size, name)
     parts = (processor, processor.image_processor, processor.feature_extractor)
     most = dict(_MOST)
     positions = getattr(config.text_config, "max_position_embeddings", None)
@@ -243,35 +209,6 @@ def _check_processor(processor: ScalarProcessor, config: ScalarConfig | ScalarJo
                 f"`{field}` in the {PROCESSOR_NAME} of {name} must be at most {limit} for this model, got {value}. "
                 "Copy the file that the model was saved with."
             )
-
-
-def base_of(name: str, adapter: dict[str, Any]) -> tuple[str, str]:
-    """
-    Return the base of an adapter, a folder or a Hub id, and its revision.
-
-    Args:
-        name (`str`): the absolute folder of the adapter, or its Hub id.
-        adapter (`dict`): its `adapter_config.json`.
-
-    Raises:
-        ValueError: it names none, or one that cannot be; the message says where to mend it.
-    """
-    base, revision = adapter.get("base_model_name_or_path"), adapter.get("revision") or "main"
-    mend = "Name the base in `base_model_name_or_path` of its adapter_config.json."
-    if not isinstance(base, str) or not base or not isinstance(revision, str):
-        raise ValueError(
-            f"The adapter in {name} must name its base, got {base!r:.200}, revision {revision!r:.200}. {mend}"
-        )
-    if not Path(base).is_dir() and (os.path.isabs(base) or base.startswith(".")):
-        raise ValueError(f"The folder {base}, the base of the adapter in {name}, is gone. Put it back. {mend}")
-    base = place_of(base)
-    if base == name:
-        raise ValueError(f"The adapter in {name} names itself as its base. {mend}")
-    if file_of(base, _ADAPTER_CONFIG, revision) is not None:
-        raise ValueError(
-            f"The base of the adapter in {name} is an adapter itself, {base}; a model was expected. {mend}"
-        )
-    return base, revision
 
 
 def _load_adapter(model: ScalarRetrievalModel, name: str, adapter: dict[str, Any]) -> None:
@@ -313,157 +250,6 @@ def _load_adapter(model: ScalarRetrievalModel, name: str, adapter: dict[str, Any
         )
 
 
-@lru_cache(maxsize=256)
-def _sha256_of_version(path: Path, size: int, mtime_ns: int) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    """Hash a file, once as long as it does not change: weights are large, and asked for by several names."""
-    stat = path.stat()
-    return _sha256_of_version(path.resolve(), stat.st_size, stat.st_mtime_ns)
-
-
-def _parts(folder: Path) -> list[Path]:
-    """A saved model's folder, and those below it from which Sentence Transformers loads its modules."""
-    path = folder / "modules.json"
-    try:
-        modules = json.loads(path.read_text("utf-8")) if path.is_file() else []
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from error
-    modules = modules if isinstance(modules, list) else []
-    names = {str(module.get("path") or "") for module in modules if isinstance(module, dict)}
-    below = [folder / name for name in sorted(names) if re.fullmatch(r"\w[\w.-]*", name)]
-    return [folder, *(part for part in below if part.is_dir())]
-
-
-def _glob(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
-    return [path for part in _parts(folder) for pattern in patterns for path in part.glob(pattern)]
-
-
-def default_device() -> torch.device:
-    """Return where a command runs a model by default: on the accelerator if there is one, else on the CPU."""
-    # Without the question, older versions name the accelerator that torch was built for, there or not.
-    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
-
-
-def device_of_name(name: str | None) -> torch.device:
-    """
-    Return the device of a name, `None` standing for [`default_device`].
-
-    Raises:
-        ValueError: it is none of the devices of this machine, which the message names.
-    """
-    if name is None:
-        return default_device()
-    there = ["cpu"]
-    if torch.accelerator.is_available():
-        kind = torch.accelerator.current_accelerator().type
-        there += [kind, *(f"{kind}:{index}" for index in range(torch.accelerator.device_count()))]
-    if name not in there:
-        raise ValueError(f"The device must be one that is here, {' or '.join(there)}; got {name!r}.")
-    return torch.device(name)
-
-
-_PRECISIONS = ("bfloat16", "float16", "float32")
-
-
-def dtype_of_name(name: str | None) -> torch.dtype | None:
-    """
-    Return the precision of a name, `None` standing for [`default_dtype`].
-
-    Raises:
-        ValueError: models do not run in it.
-    """
-    if name is not None and name not in _PRECISIONS:
-        raise ValueError(f"The precision of a model must be one of {', '.join(_PRECISIONS)}; got {name!r}.")
-    return None if name is None else getattr(torch, name)
-
-
-def weight_digests(name_or_path: str | os.PathLike) -> dict[str, str]:
-    """
-    Identify the weights of a saved model or adapter, so that metrics can be traced to them.
-
-    Args:
-        name_or_path (`str`): a folder, or a Hub id whose files are in the cache.
-
-    Returns:
-        `dict`: SHA-256 by the path in the folder, of every safetensors file that `save_pretrained` writes.
-
-    Raises:
-        FileNotFoundError: there are none.
-    """
-    folder = Path(name_or_path)
-    if not folder.is_dir():
-        folder = Path(snapshot_download(str(name_or_path), local_files_only=True))
-    digests = {path.relative_to(folder).as_posix(): _sha256(path) for path in sorted(_glob(folder, _WEIGHTS))}
-    if not digests:
-        raise FileNotFoundError(f"There are no weights ({' or '.join(_WEIGHTS)}) in {folder}.")
-    return digests
-
-
-def model_fingerprint(folder: str | os.PathLike) -> str:
-    """Hash the files of a saved model that decide its embeddings: configuration, processor, tokenizer and weights.
-
-    For an adapter, the base counts too: by the fingerprint of its folder if it is local, else by its Hub id.
-
-    Raises:
-        FileNotFoundError: the folder holds no weights.
-        ValueError: it holds an adapter whose base cannot be told.
-    """
-    folder = Path(folder)
-    weights = _glob(folder, _WEIGHTS + _PICKLED_WEIGHTS)
-    if not _glob(folder, _WEIGHTS):
-        pickles = f", only the pickles {sorted(path.name for path in weights)}, which are not read" if weights else ""
-        raise FileNotFoundError(f"{str(folder)!r} holds no model: no file like {', '.join(_WEIGHTS)}{pickles}.")
-    configs = (part / name for part in _parts(folder) for name in _CONFIGS)
-    files = [*(path for path in configs if path.is_file()), *weights]
-    parts: dict[str, Any] = {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
-    adapter_config = folder / "adapter_config.json"
-    if adapter_config.is_file():
-        adapter = read_object(adapter_config)
-        base, _ = base_of(str(folder.resolve()), adapter)
-        if Path(base).is_dir():
-            adapter["base_model_name_or_path"] = model_fingerprint(base)  # the same wherever the folder stands
-        parts["adapter_config.json"] = adapter
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def default_dtype(name_or_path: str | os.PathLike, device: torch.device) -> torch.dtype | None:
-    """
-    Return the precision in which a model runs on a device unless another is asked for.
-
-    Args:
-        name_or_path (`str`): a folder or Hub id, of a model or an adapter.
-        device (`torch.device`): where it is to run.
-
-    Returns:
-        `torch.dtype`: of a joint encoder bfloat16 on an accelerator that has it, half the memory, and float32 on a
-        CPU, which computes slowly in less. `None`, that of the checkpoint, for any other model.
-    """
-    name, revision = place_of(name_or_path), None
-    if (adapter := file_of(name, _ADAPTER_CONFIG)) is not None:
-        name, revision = base_of(name, read_object(adapter))
-    config = file_of(name, CONFIG_NAME, revision)
-    kind = None if config is None else read_object(config).get("model_type")
-    if kind != ScalarJointConfig.model_type and look_at(name, revision) is None:
-        return None
-    has_it = device.type not in ("cpu", "mps") and (device.type != "cuda" or torch.cuda.is_bf16_supported())
-    return torch.bfloat16 if has_it else torch.float32
-
-
-def said_of(model: torch.nn.Module) -> str:
-    """Say how large a model is, its precision, the memory of its weights and where it runs."""
-    weights = list(model.parameters())
-    kinds = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})
-    place = next((weight.device for weight in weights), torch.device("cpu"))
-    name = f" ({torch.cuda.get_device_name(place)})" if place.type == "cuda" else ""
-    size = sum(weight.numel() * weight.element_size() for weight in weights) / 1e9
-    count = sum(weight.numel() for weight in weights)
-    return f"{count:,} parameters in {' and '.join(kinds)}, {size:.2g} GB, on {place}{name}"
-
-
 def load_model(
     name_or_path: str | os.PathLike,
     dtype: torch.dtype | None = None,
@@ -493,103 +279,30 @@ def load_model(
         ValueError: nothing can be loaded from there, it is not a SCALAR model with its processor, weights are missing
             (those of concatenation heads asked for by `has_concat_heads=True` too), or a field is unknown.
     """
-    name = place_of(name_or_path)
+    identity = identify(name_or_path)
+    name = identity.name
     with _told_of(name, "The model in"):
         if device is not None and dtype is None:
-            dtype = default_dtype(name, device)
+            dtype = default_dtype(identity, device)
         options = {} if dtype is None else {"dtype": dtype}
-        adapter_config = file_of(name, _ADAPTER_CONFIG)
-        adapter = None if adapter_config is None else read_object(adapter_config)
-        # An adapter remembers where its base was loaded from; an absolute folder holds in any working directory.
-        base, revision = (name, None) if adapter is None else base_of(name, adapter)
-        if adapter is None and look_at(name) is not None:
+        if identity.encoder is not None:
             with _without_report():  # of what a run adds to the encoder; all else is checked
-                model = model_from_joint_encoder(name, **options, **config_overrides)
+                model = model_from_joint_encoder(identity, **options, **config_overrides)
             check_finite(model, name)
-            return model.to(device or "cpu"), processor_from_joint_encoder(name, modalities=model.config.modalities)
-        shapes = shapes_of(weight_files(base, "model", revision))
-        if adapter is None:
-            source, added = (name, None), _ADDED_MODULES if config_overrides else ()
-        else:
-            source, added = (
-                (name, None) if file_of(name, CONFIG_NAME) is not None else (base, revision),
-                _ADDED_MODULES,
-            )
-            options["revision"] = revision
-        config = load_config(source[0], config_overrides, len(shapes), source[1])
+            processor = processor_from_joint_encoder(identity, modalities=model.config.modalities)
+            return model.to(device or "cpu"), processor
+        base = identity.base or identity
+        shapes = shapes_of(weight_files(base.name, "model", base.revision))
+        configured = base if identity.file(CONFIG_NAME) is None else identity
+        config = load_config(configured, config_overrides, len(shapes))
         processor = load_processor(name)
         _check_processor(processor, config, name)
+        added = _ADDED_MODULES if config_overrides or identity.adapter is not None else ()
         model = _load_weights(base, config, shapes, added, options)
-        if adapter is not None:
-            _load_adapter(model, name, adapter)
+        if identity.adapter is not None:
+            _load_adapter(model, name, identity.adapter)
         check_finite(model, name)
     return model.eval().to(device or "cpu"), processor
 
 
-def _where(error: BaseException) -> str:
-    """What an error of a plugin is, and the line that it came from."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
-
-
-def _checked(name: str, score: Callable[[Pairs], torch.Tensor]) -> Callable[[Pairs], torch.Tensor]:
-    """Call a score of a plugin, whose mistakes are not ours."""
-
-    @wraps(score)
-    def checked(pairs: Pairs) -> torch.Tensor:
-        try:
-            scores = score(pairs)
-        except (MemoryError, torch.OutOfMemoryError):
-            raise
-        except Exception as error:
-            raise ValueError(f"The score {name!r} of a plugin fails: {_where(error)}") from error
-        expected = (len(pairs.text_embeds), len(pairs.clips.modality_mask))
-        got = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
-        if got != expected:
-            raise ValueError(f"The score {name!r} of a plugin must return a tensor of shape {expected}, got {got}.")
-        return scores
-
-    return checked
-
-
-def load_plugins(names: Iterable[str]) -> None:
-    """
-    Import modules that register scores of one's own with [`~scores_scalar.register_method`].
-
-    Args:
-        names (iterable of `str`): importable names; a module in the working folder is found by its own.
-
-    Raises:
-        ValueError: there is no such module, or it cannot be imported. A score that fails later, or returns something
-            else than scores, raises one too.
-    """
-    for name in names:
-        if os.getcwd() not in sys.path:  # as `python -m` has it, and a script in another folder has not
-            sys.path.append(os.getcwd())
-        if not all(part.isidentifier() for part in name.split(".")):
-            raise ValueError(f"A plugin is the name of a module, as `import` takes it, got {name!r}.")
-        known = set(METHODS)
-        try:
-            import_module(name)
-        except ModuleNotFoundError as error:
-            raise ValueError(f"The plugin {name!r} cannot be imported from here: {error}") from error
-        except (Exception, SystemExit) as error:
-            raise ValueError(f"The plugin {name!r} fails when it is imported: {_where(error)}") from error
-        for method in set(METHODS) - known:
-            METHODS[method] = replace(METHODS[method], score=_checked(method, METHODS[method].score))
-
-
-__all__ = [
-    "base_of",
-    "default_device",
-    "default_dtype",
-    "device_of_name",
-    "dtype_of_name",
-    "load_config",
-    "load_processor",
-    "load_model",
-    "load_plugins",
-    "model_fingerprint",
-    "said_of",
-    "weight_digests",
-]
+__all__ = ["load_config", "load_model", "load_processor"]

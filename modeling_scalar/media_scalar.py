@@ -629,8 +629,8 @@ class _Weight:
             raise MemoryError
 
 
-def _mono(frames: Iterable) -> Iterator[np.ndarray]:
-    """Resample audio frames to 16 kHz, mono, 16 bits: the mean of the channels, as Kaldi's recipes read it.
+def _mono(frames: Iterable, rate: int = SAMPLING_RATE) -> Iterator[np.ndarray]:
+    """Resample audio frames to 16 kHz or another rate, mono, 16 bits: the mean of the channels, as Kaldi's recipes do.
 
     A float mono target would be no mean: libswresample adds stereo channels with a factor of 0.707 then, 3 dB louder.
     """
@@ -640,7 +640,7 @@ def _mono(frames: Iterable) -> Iterator[np.ndarray]:
             if resampler is not None:
                 yield from (piece.to_ndarray()[0] for piece in resampler.resample(None))
             source = (frame.format.name, frame.layout.name, frame.sample_rate)
-            resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLING_RATE)
+            resampler = av.AudioResampler(format="s16", layout="mono", rate=rate)
         yield from (piece.to_ndarray()[0] for piece in resampler.resample(frame))
     if resampler is not None:
         yield from (piece.to_ndarray()[0] for piece in resampler.resample(None))
@@ -651,13 +651,13 @@ def to_float(samples: np.ndarray) -> np.ndarray:
     return samples.astype(np.float32) / 2**15
 
 
-def _all_sound(path: str) -> Iterator[np.ndarray]:
+def _all_sound(path: str, rate: int = SAMPLING_RATE) -> Iterator[np.ndarray]:
     """The whole first audio track in 16 bits, piece by piece; nothing if there is none."""
     with _open(path) as container:
-        yield from _sound_in(path, container)
+        yield from _sound_in(path, container, rate)
 
 
-def _sound_in(path: str, container: "av.container.InputContainer") -> Iterator[np.ndarray]:
+def _sound_in(path: str, container: "av.container.InputContainer", rate: int) -> Iterator[np.ndarray]:
     """The same of a file that is open, from its beginning."""
     stream = _first_stream(path, container, "audio")
     if stream is None:
@@ -676,9 +676,9 @@ def _sound_in(path: str, container: "av.container.InputContainer") -> Iterator[n
             yield from packet.decode()
 
     try:
-        for piece in _mono(frames()):
+        for piece in _mono(frames(), rate):
             num_samples += len(piece)
-            _check_duration(path, stream, num_samples / SAMPLING_RATE)
+            _check_duration(path, stream, num_samples / rate)
             yield piece
     except MemoryError:
         raise
@@ -700,7 +700,7 @@ def _send_pieces(channel: _Channel, pieces: Iterable[np.ndarray]) -> None:
         channel.send("sound", np.concatenate(waiting))
 
 
-def _send_window(path: str, channel: _Channel, window: Window) -> None:
+def _send_window(path: str, channel: _Channel, window: Window, rate: int) -> None:
     """Send the samples of a window of the first audio track; of a long one, decode no more than these."""
     with _open(path) as container:
         _send_contents(channel, container)
@@ -709,15 +709,15 @@ def _send_window(path: str, channel: _Channel, window: Window) -> None:
             return
         first = 0.0 if stream.start_time is None else float(stream.start_time * stream.time_base) - _zero(container)
         is_long = (container.duration or 0) / av.time_base > _LONG_FOR_WINDOW / SAMPLING_RATE
-    start, stop = (None if seconds is None else max(0, round((seconds - first) * SAMPLING_RATE)) for seconds in window)
+    start, stop = (None if seconds is None else max(0, round((seconds - first) * rate)) for seconds in window)
     if window[0] <= 0:
         start = 0
-    if is_long and _send_range(path, channel, start, stop):
+    if is_long and rate == SAMPLING_RATE and _send_range(path, channel, start, stop):
         return
 
     def inside() -> Iterator[np.ndarray]:
         position = 0
-        for piece in _all_sound(path):
+        for piece in _all_sound(path, rate):
             yield piece[max(0, start - position) : None if stop is None else max(0, stop - position)]
             position += len(piece)
             if stop is not None and position >= stop:
@@ -748,25 +748,27 @@ def _send_range(path: str, channel: _Channel, start: int, stop: int | None) -> b
     return True
 
 
-def _send_sound(path: str, channel: _Channel, whole: bool, window: Window | None = None) -> None:
+def _send_sound(
+    path: str, channel: _Channel, whole: bool, window: Window | None = None, rate: int = SAMPLING_RATE
+) -> None:
     """Send the samples of the first audio track, all of them or those of a window; of a long one, unless `whole`, only
     what the other side chooses."""
     if window is not None:
-        _send_window(path, channel, window)
+        _send_window(path, channel, window, rate)
         return
     if whole:
-        _send_pieces(channel, _all_sound(path))
+        _send_pieces(channel, _all_sound(path, rate))
         return
     with _open(path) as container:
         _send_contents(channel, container)
         is_long = (container.duration or 0) / av.time_base > _LONG_SOUND / SAMPLING_RATE
-        pieces = None if is_long else _unless_long(_sound_in(path, container))
+        pieces = None if is_long else _unless_long(_sound_in(path, container, rate))
     if pieces is None:
-        if _send_parts(path, channel):
+        if rate == SAMPLING_RATE and _send_parts(path, channel):
             return
-        pieces = _unless_long(_all_sound(path)) if is_long else None
+        pieces = _unless_long(_all_sound(path, rate)) if is_long else None
     if pieces is None:
-        _send_chosen(path, channel)
+        _send_chosen(path, channel, rate)
     else:
         _send_pieces(channel, pieces)
 
@@ -925,13 +927,13 @@ def _send_parts(path: str, channel: _Channel) -> bool:
         return False  # decoding in order reports what is wrong, if something is
 
 
-def _send_chosen(path: str, channel: _Channel) -> None:
+def _send_chosen(path: str, channel: _Channel, rate: int) -> None:
     """Do what `_send_parts` does, by decoding everything in order, twice, where nothing else works."""
-    num_samples = sum(map(len, _all_sound(path)))
+    num_samples = sum(map(len, _all_sound(path, rate)))
     ranges = channel.ask("ranges", available=num_samples)["chosen"]
     kept = [[] for _ in ranges]
     position = 0
-    for piece in _all_sound(path):
+    for piece in _all_sound(path, rate):
         for parts, (start, stop) in zip(kept, ranges, strict=True):
             if (part := piece[max(0, start - position) : max(0, stop - position)]).size:
                 parts.append(part)
@@ -940,16 +942,16 @@ def _send_chosen(path: str, channel: _Channel) -> None:
         channel.send("part", np.concatenate([np.zeros(0, np.int16), *parts]))
 
 
-def resample(waveform: np.ndarray, sampling_rate: int) -> np.ndarray:
-    """Bring a waveform `(channels, samples)` of any rate to what `read_audio` returns: `(samples,)` at 16 kHz."""
+def resample(waveform: np.ndarray, sampling_rate: int, rate: int = SAMPLING_RATE) -> np.ndarray:
+    """Bring a waveform `(channels, samples)` of any rate to what `read_audio` returns: `(samples,)` at `rate`."""
     mono = np.ascontiguousarray(waveform, dtype=np.float32).mean(axis=0, keepdims=True)
-    if sampling_rate == SAMPLING_RATE:
+    if sampling_rate == rate:
         return mono[0]
     if av is None:
-        raise ImportError("Resampling needs PyAV: `pip install av`. Or pass waveforms at 16 kHz.")
+        raise ImportError(f"Resampling needs PyAV: `pip install av`. Or pass waveforms at {rate} Hz.")
     frame = av.AudioFrame.from_ndarray(mono, format="fltp", layout="mono")
     frame.sample_rate = sampling_rate
-    return to_float(np.concatenate(list(_mono([frame]))))
+    return to_float(np.concatenate(list(_mono([frame], rate))))
 
 
 def find_sidecar(path: str | os.PathLike) -> Path | None:

@@ -1,29 +1,50 @@
-"""SCALAR on PE-AV, whose texts have one vector for the picture and another for the sound.
+"""SCALAR on PE-AV, whose texts have one vector for the picture and another for the sound: the model and its processor.
 
-For programs that prepare its inputs themselves: there is no processor, for sound is read at 16 kHz here and PE-AV
-hears 48 kHz. transformers needs timm for its vision tower.
+transformers computes it, with timm for the vision tower. Frames are prepared here, for its own video processor needs
+torchvision; sound, which it hears at 48 kHz, and texts are prepared by its own feature extractor and tokenizer.
 """
 
-from collections.abc import Iterable, Mapping
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from typing import Any
 
 import torch
-from transformers import PeAudioVideoModel
+import torch.nn.functional as F
+from transformers import (
+    AutoConfig,
+    AutoFeatureExtractor,
+    AutoTokenizer,
+    FeatureExtractionMixin,
+    PeAudioVideoModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging
 
+from .checking import check_counts, check_shapes, check_vocabulary, shapes_of, weight_files
 from .configuration_joint_scalar import ScalarJointConfig
 from .configuration_scalar import MODALITIES
+from .decoding_scalar import read_audio_parts
+from .image_processing_joint_scalar import ScalarPatchImageProcessor
+from .media_scalar import SAMPLING_RATE
+from .model_identity import ModelIdentity
 from .modeling_joint_scalar import JointEncoderModel
-from .retrieval_scalar import ScalarOutput
+from .processing_joint_scalar import ScalarJointProcessor
+from .processing_scalar import Clip, is_path, one_generator_per_clip, scatter, take_waveform
+from .retrieval_scalar import Rows, ScalarOutput
 from .scores_scalar import METHODS
 
 logger = logging.get_logger(__name__)
 
+_EMBEDDED = tuple(name for name in MODALITIES if name != "subtitle")  # it has no head for subtitles
+_MIN_SAMPLES = SAMPLING_RATE * 30 // 1000  # of all joint encoders
+_BILINEAR = 2  # PIL.Image.Resampling.BILINEAR
+
 
 class ScalarPeAvModel(JointEncoderModel):
     """
-    Text-to-video retrieval with PE-AV: `ScalarPeAvModel(PeAudioVideoModel.from_pretrained("facebook/pe-av-large"))`.
+    Text-to-video retrieval with PE-AV, made by [`ScalarModel.from_joint_encoder`].
 
     Its encoders and heads are called one by one; of its own `get_text_audio_embeds`, `get_text_video_embeds` and
     `get_video_embeds` transformers 5.23 has broken versions. It is not saved: its own folder is the model.
@@ -46,7 +67,7 @@ class ScalarPeAvModel(JointEncoderModel):
 
     def __init__(self, encoder: PeAudioVideoModel, modalities: Iterable[str] = MODALITIES, **config_kwargs: Any):
         wanted = list(modalities)
-        found = [name for name in MODALITIES if name in wanted and self.inputs_of[name]]
+        found = [name for name in _EMBEDDED if name in wanted]
         if lacking := [name for name in wanted if name not in found]:
             logger.warning(f"PE-AV has no head for {', '.join(lacking)}: in every clip that is left out.")
         if not found:
@@ -63,6 +84,45 @@ class ScalarPeAvModel(JointEncoderModel):
         self.post_init()
         self.encoder = encoder  # after what is initialised
         self.eval()
+
+    @classmethod
+    def from_folder(
+        cls,
+        identity: ModelIdentity,
+        modalities: Iterable[str] = MODALITIES,
+        dtype: torch.dtype | None = None,
+        **config_kwargs: Any,
+    ) -> "ScalarPeAvModel":
+        """
+        Load PE-AV as its publisher has it.
+
+        Args:
+            identity ([`ModelIdentity`]): of a folder or repository whose `model_type` is `"pe_audio_video"`.
+            modalities, dtype, config_kwargs: as in [`ScalarModel.from_joint_encoder`].
+
+        Raises:
+            ImportError: timm is not installed.
+            ValueError: weights are missing, or have other shapes than the configuration asks for.
+        """
+        name, options = identity.name, {"revision": identity.revision or "main"}
+        shapes = shapes_of(weight_files(name, "model", identity.revision))
+        check_counts(identity.config, len(shapes), f"the config.json of {name}")
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False, **options)
+        options |= {} if dtype is None else {"dtype": dtype}
+        try:
+            with redirect_stdout(io.StringIO()):  # transformers 5.23 prints there what its own docstrings lack
+                with torch.device("meta"):
+                    check_shapes(PeAudioVideoModel(config), shapes, name)
+                encoder, info = PeAudioVideoModel.from_pretrained(
+                    name, config=config, use_safetensors=True, output_loading_info=True, **options
+                )
+        except ImportError as error:
+            raise ImportError(f"The vision tower of {name} needs timm: `pip install timm`.") from error
+        if missing := sorted(info["missing_keys"]):
+            raise ValueError(
+                f"{name} lacks {len(missing)} weights of its model, such as {missing[:3]}. Download it again."
+            )
+        return cls(encoder, modalities, **config_kwargs)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Refuse: the encoder is saved as its publisher does, and nothing else is in it."""
@@ -89,7 +149,17 @@ class ScalarPeAvModel(JointEncoderModel):
         if name == "video":
             output = self.encoder.video_model.video_encoder(**inputs, return_dict=True)
             return self.encoder.video_model.video_head(output.pooler_output)
-        output = self.encoder.audio_model.audio_encoder(**inputs, return_dict=True)
+        lengths = inputs["padding_mask"].sum(dim=1)
+        # One length at a time: its convolutions hear padding, and a vector shall not depend on other clips.
+        groups = [Rows(lengths == length) for length in lengths.unique()]
+        return sum(rows.spread(self._hear(*map(rows.take, inputs.values()))) for rows in groups)
+
+    def _hear(self, input_values: torch.Tensor, padding_mask: torch.Tensor) -> torch.Tensor:
+        """Embed sounds of one length: `(rows, dim)`."""
+        length = int(padding_mask[0].sum())
+        output = self.encoder.audio_model.audio_encoder(
+            input_values=input_values[..., :length], padding_mask=padding_mask[:, :length], return_dict=True
+        )
         return self.encoder.audio_model.audio_head(output.pooler_output)
 
     def forward(
@@ -123,4 +193,160 @@ class ScalarPeAvModel(JointEncoderModel):
         return self._forward(input_ids, attention_mask, modality_mask, inputs, return_scores, return_loss, kwargs)
 
 
-__all__ = ["ScalarPeAvModel"]
+class ScalarPeAvImageProcessor(ScalarPatchImageProcessor):
+    """
+    Resize the frames of clips to one size, whatever their proportions, and normalise them, as PE-AV's own processor.
+
+    Args:
+        height (`int`), width (`int`): what the encoder sees, in pixels.
+        image_mean, image_std, rescale_factor: as in [`ScalarPatchImageProcessor`].
+    """
+
+    model_input_names = ["pixel_values_videos"]
+
+    def __init__(
+        self,
+        height: int = 336,
+        width: int = 336,
+        image_mean: Sequence[float] = (0.5, 0.5, 0.5),
+        image_std: Sequence[float] = (0.5, 0.5, 0.5),
+        rescale_factor: float = 1 / 255,
+        **kwargs: Any,
+    ):
+        super().__init__(image_mean=image_mean, image_std=image_std, rescale_factor=rescale_factor, **kwargs)
+        self.height, self.width = height, width
+
+    @classmethod
+    def from_encoder(cls, settings: Mapping[str, Any]) -> "ScalarPeAvImageProcessor":
+        """
+        Take over the settings of PE-AV's own video processor.
+
+        Raises:
+            ValueError: it does something else with pictures than what is done here.
+        """
+        size = settings.get("size") or {"height": 336, "width": 336}
+        expected = {"do_resize": True, "do_rescale": True, "do_normalize": True, "resample": _BILINEAR}
+        wrong = {name: settings[name] for name, value in expected.items() if settings.get(name, value) != value}
+        wrong |= {"do_center_crop": True} if settings.get("do_center_crop") else {}
+        if wrong or not isinstance(size, dict) or size.keys() != {"height", "width"}:
+            raise ValueError(f"Frames cannot be prepared as PE-AV's video processor does, with {wrong or size}.")
+        known = {name: settings.get(name) for name in ("image_mean", "image_std", "rescale_factor")}
+        return cls(**size, **{name: value for name, value in known.items() if value is not None})
+
+    def _draw(self, height: int, width: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What happens to each frame of a clip of this size."""
+        size, scale = (self.height, self.width), 1.0 / self.rescale_factor
+        mean, std = (torch.tensor(values).view(3, 1, 1) * scale for values in (self.image_mean, self.image_std))
+
+        def process(frames: torch.Tensor) -> torch.Tensor:
+            if tuple(frames.shape[-2:]) != size:
+                frames = F.interpolate(frames, size, mode="bilinear", antialias=True, align_corners=False)
+            return (frames.float() - mean) / std
+
+        return process
+
+
+class ScalarPeAvProcessor(ScalarJointProcessor):
+    """
+    Read clips and turn them, and captions, into the inputs of [`ScalarPeAvModel`].
+
+    Args:
+        image_processor ([`ScalarPeAvImageProcessor`]), feature_extractor (`PeAudioFeatureExtractor`), tokenizer: the
+            parts; the last two are PE-AV's own.
+        settings: `num_frames`, `num_train_frames`, `max_text_length`, `max_audio_seconds` and `modalities` of
+            [`ScalarJointProcessor`].
+    """
+
+    def __init__(
+        self,
+        image_processor: ScalarPeAvImageProcessor,
+        feature_extractor: FeatureExtractionMixin,
+        tokenizer: PreTrainedTokenizerBase,
+        **settings: Any,
+    ):
+        super().__init__(image_processor, feature_extractor, tokenizer, **settings)
+
+    @classmethod
+    def from_folder(
+        cls, identity: ModelIdentity, modalities: Iterable[str] = MODALITIES, **settings: Any
+    ) -> "ScalarPeAvProcessor":
+        """
+        Make the processor of PE-AV as its publisher has it.
+
+        Args:
+            identity ([`ModelIdentity`]), modalities: as in `ScalarPeAvModel.from_folder`.
+            settings: as in the constructor, in place of what the folder says.
+
+        Raises:
+            ValueError: frames are prepared otherwise, or the tokenizer is that of another model.
+        """
+        options = {"revision": identity.revision or "main", "trust_remote_code": False}
+        tokenizer = AutoTokenizer.from_pretrained(identity.name, **options)
+        text_config = AutoConfig.from_pretrained(identity.name, **options).text_config
+        check_vocabulary(tokenizer, text_config.vocab_size, identity.name)
+        files = ("video_preprocessor_config.json", "preprocessor_config.json")
+        frames = identity.read("processor_config.json").get("video_processor")
+        frames = frames or next(filter(None, map(identity.read, files)), {})
+        longest = min(tokenizer.model_max_length, text_config.max_position_embeddings)
+        own = {f"max_{name}length": longest for name in ("", "text_", "subtitle_")}
+        own |= dict.fromkeys(("num_frames", "num_train_frames"), frames.get("num_frames") or 8)
+        own["modalities"] = [name for name in _EMBEDDED if name in modalities]
+        extractor = AutoFeatureExtractor.from_pretrained(identity.name, **options)
+        return cls(ScalarPeAvImageProcessor.from_encoder(frames), extractor, tokenizer, **own | settings)
+
+    @property
+    def model_input_names(self) -> list[str]:
+        """The keys that a call can return."""
+        return ["input_ids", "attention_mask", *sum(ScalarPeAvModel.inputs_of.values(), ()), "modality_mask"]
+
+    def _at_own_rate(self, num_samples: int) -> int:
+        return num_samples * self.feature_extractor.sampling_rate // SAMPLING_RATE
+
+    def _read_audio(self, clip: Clip, audio: Any, training, generator, processed: bool) -> None:
+        if "audio" not in self.modalities:
+            return
+        rate = self.feature_extractor.sampling_rate
+        least, most = self._at_own_rate(_MIN_SAMPLES), self._at_own_rate(self.max_samples)
+
+        def choose(available: int) -> list[tuple[int, int]]:
+            return [(0, min(available, most))]
+
+        if is_path(audio):
+            read = read_audio_parts(audio, choose, generator, self.limits, clip.window, clip.contents, rate)
+        else:
+            waveform = take_waveform(audio, rate)
+            read = [waveform[:most]], len(waveform)
+        if read is None:
+            return
+        (waveform,), total = read
+        num_samples = total * SAMPLING_RATE // rate  # as those of every clip are counted
+        if total >= least:
+            clip.waveform, clip.num_samples = waveform.astype("float32", copy=False), num_samples
+        if num_samples >= self.max_samples + _MIN_SAMPLES:
+            self._tell_of_cut(clip, num_samples)
+        self._note_if_short(clip, num_samples, _MIN_SAMPLES)
+
+    def _process_clips(
+        self, clips: list[Clip], num_frames: int | None, training: bool, generator: Any
+    ) -> dict[str, torch.Tensor]:
+        modality_mask = self._presence_of(clips)
+        has_video, has_audio, _ = modality_mask.unbind(dim=1)
+        data = {"modality_mask": modality_mask}
+        if has_video.any():
+            generators = one_generator_per_clip(generator, len(clips))
+            rows = self._process_videos_of(clips, has_video, num_frames, training, generators)
+            data["pixel_values_videos"] = scatter(has_video, rows)
+            data["padding_mask_videos"] = has_video[:, None].expand(-1, len(rows[0])).clone()
+        if has_audio.any():
+            extractor, most = self.feature_extractor, self._at_own_rate(self.max_samples)
+            sounds = [clip.waveform[:most] for clip, here in zip(clips, has_audio.tolist(), strict=True) if here]
+            features = extractor(sounds, sampling_rate=extractor.sampling_rate, return_tensors="pt")
+            data["input_values"] = scatter(has_audio, features["input_values"])
+            data["padding_mask"] = scatter(has_audio, features["padding_mask"].bool())
+        return data
+
+    def _fused_sequences(self, clips: list[Clip], modality_mask: torch.Tensor, data: dict[str, Any]) -> dict:
+        return {}  # it takes one modality at a time here
+
+
+__all__ = ["ScalarPeAvImageProcessor", "ScalarPeAvModel", "ScalarPeAvProcessor"]

@@ -177,7 +177,7 @@ def take_waveform(audio: Any, sampling_rate: int) -> np.ndarray | None:
             samples = audio.get_all_samples()
         except RuntimeError as error:
             raise MediaError(f"{audio!r}: the sound does not decode ({error}).") from error
-        return resample(np.asarray(samples.data), int(samples.sample_rate))
+        return resample(np.asarray(samples.data), int(samples.sample_rate), sampling_rate)
     raise TypeError(
         f"An audio must be a path, a waveform at {SAMPLING_RATE} Hz, a decoder with `get_all_samples()`, None or "
         f"FROM_VIDEO, got {type(audio).__name__}."

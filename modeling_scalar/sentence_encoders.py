@@ -4,7 +4,6 @@ It prepares its own inputs, so what comes from the processor is what was decoded
 texts. For programs: the library is imported here and nowhere else, and nothing of it travels with a saved model.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,6 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging
 
 from .arguments_scalar import refuse_unknown
-from .checking import file_of
 from .configuration_joint_scalar import ScalarJointConfig
 from .configuration_scalar import MODALITIES
 from .decoding_scalar import frame_indices
@@ -234,13 +232,6 @@ class ScalarSentenceModel(JointEncoderModel):
         return self._forward(input_ids, attention_mask, modality_mask, inputs, return_scores, return_loss, kwargs)
 
 
-def modalities_of(name: str, revision: str | None = None) -> list[str]:
-    """Return what the files of a SentenceTransformer say that it embeds; without a word of theirs, all."""
-    path = file_of(name, "sentence_bert_config.json", revision)
-    said = {} if path is None else json.loads(path.read_text("utf-8")).get("modality_config")
-    return [modality for modality, called in _CALLED.items() if not said or called in said]
-
-
 class ScalarSentenceProcessor(ScalarJointProcessor):
     """Read clips and hand them, and captions, to `ScalarSentenceModel` as they are.
 
@@ -269,6 +260,22 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         self.presence = "honest"
         ProcessorMixin.__init__(self)
         self.limits, self._has_told_of_cut = Limits(), False
+
+    @classmethod
+    def from_settings(
+        cls, said: Mapping[str, Any], modalities: Iterable[str], **settings: Any
+    ) -> "ScalarSentenceProcessor":
+        """
+        Make the processor of a folder.
+
+        Args:
+            said (`dict`): what its `sentence_bert_config.json` says; without a word on modalities it embeds all.
+            modalities (`list[str]`): what is wanted of a clip.
+            settings: as in the constructor.
+        """
+        known = said.get("modality_config")
+        modalities = [name for name in modalities if not known or _CALLED[name] in known]
+        return cls(**{"modalities": modalities, "max_text_length": said.get("max_seq_length")} | settings)
 
     @property
     def model_input_names(self) -> list[str]:
@@ -325,4 +332,4 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         return BatchFeature(data)
 
 
-__all__ = ["ScalarSentenceModel", "ScalarSentenceProcessor", "modalities_of", "supported_modalities"]
+__all__ = ["ScalarSentenceModel", "ScalarSentenceProcessor", "supported_modalities"]

@@ -156,14 +156,14 @@ def _announce(model: str) -> None:
 
 
 def _recognizer(model: str, processor: "ScalarProcessor", device: "torch.device") -> "SpeechRecognizer":
-    from gallery.provenance import model_folder
     from modeling_scalar.configuration_scalar import MODALITIES
+    from modeling_scalar.model_identity import identify
 
     from .speech import SpeechRecognizer
 
     if "subtitle" not in getattr(processor, "modalities", MODALITIES):
         raise ValueError("`--transcribe` makes subtitles, of which the model of this gallery takes none.")
-    return SpeechRecognizer(str(model_folder(model)), model, device)
+    return SpeechRecognizer(str(identify(model).download()), model, device)
 
 
 def _choose_segment(writer: "GalleryWriter", segment: float | None, has_clips: bool) -> None:
@@ -253,10 +253,11 @@ def index(
     from gallery.embedding import batches_ahead
     from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
     from gallery.parallel import device_of, num_local_processes, start_launched, together
-    from gallery.provenance import describe, model_folder
+    from gallery.provenance import describe
     from gallery.storage import check_place
     from modeling_scalar import Limits, load_model
-    from modeling_scalar.loading import device_of_name, dtype_of_name, model_fingerprint, said_of
+    from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
+    from modeling_scalar.model_identity import identify
 
     from .crew import Crew
     from .indexing import IndexReport, default_workers, find_files, help_index, index_files, memory_of_decoders
@@ -298,16 +299,16 @@ def index(
                 raise ValueError(f"{output} holds vectors in {held}. Leave --dtype away, or index into a new gallery.")
             model = model or _default_model(output)
             _announce(model)
-            fingerprint = model_fingerprint(model_folder(model))
+            fingerprint = identify(model).fingerprint
             if is_gallery(output):
                 Gallery.open(output).check_model(model, fingerprint, must_know=True)
             if transcribe is not None:
                 _announce(transcribe)
-                model_folder(transcribe)
+                identify(transcribe).download()
     with nullcontext() if state is None else together(state):  # the first process has downloaded the models
         model = model or _default_model(output)
-        folder = model_folder(model)
-        network, processor = load_model(folder, dtype_of_name(model_dtype), place)
+        identity = identify(model)
+        network, processor = load_model(identity.download(), dtype_of_name(model_dtype), place)
         processor.limits = limits
         recognizer = None if transcribe is None else _recognizer(transcribe, processor, network.device)
     crew = None if state is None else Crew(state, batches_ahead(batch_size, num_workers))
@@ -319,8 +320,7 @@ def index(
     say(f"{model}: {said_of(network)}{several}.")
     with GalleryWriter(output, dtype or "float16") as writer:
         if not writer.metadata:
-            name = str(folder) if Path(model).is_dir() else model
-            writer.metadata = describe(network, folder) | {"model": name}
+            writer.metadata = describe(network, identity.download()) | {"model": identity.name}
         there = writer.gallery()
         there.check_model(model, fingerprint, must_know=True)  # another process may have begun it
         _choose_segment(writer, segment, len(there) > 0)
@@ -442,7 +442,7 @@ def query(
     from gallery.querying import check_texts
     from gallery.reranking import check_weight
     from modeling_scalar.configuration_scalar import MODALITIES
-    from modeling_scalar.loading import device_of_name
+    from modeling_scalar.devices import device_of_name
     from modeling_scalar.scores_scalar import check_temperature
 
     from .engine.address import is_address
@@ -570,9 +570,9 @@ def serve(
     from copy import deepcopy
 
     from gallery.gallery import check_format
-    from gallery.provenance import model_folder
     from modeling_scalar import Limits, load_model
-    from modeling_scalar.loading import device_of_name, dtype_of_name, model_fingerprint
+    from modeling_scalar.devices import device_of_name, dtype_of_name
+    from modeling_scalar.model_identity import identify
 
     from .engine.address import is_address
     from .service.archive import Archive
@@ -605,8 +605,8 @@ def serve(
     if model is None:
         raise ValueError(f"{gallery} does not say which model made it. Name it with --model.")
     with listen(host, port) as listener:
-        folder = model_folder(model)
-        fingerprint = model_fingerprint(folder)
+        identity = identify(model)
+        folder, fingerprint = identity.download(), identity.fingerprint
         opened.check_model(model, fingerprint, must_know=allow_uploads)
         network, processor = load_model(folder, dtype_of_name(model_dtype), place)
         uploads = None

@@ -32,7 +32,7 @@ from gallery.embedding import in_background
 from gallery.files import naming, read_json, write_json
 from modeling_scalar import ScalarJointConfig, ScalarProcessor
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.loading import device_of_name
+from modeling_scalar.devices import device_of_name
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
 from .data import ClipDataset, ScalarDataCollator

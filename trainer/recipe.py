@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from transformers import HfArgumentParser
 
 from modeling_scalar import MODALITIES, Limits
-from modeling_scalar.loading import load_plugins
+from modeling_scalar.plugins import load_plugins
 from modeling_scalar.scores_scalar import METHODS, check_method
 
 from .training_args import ScalarTrainingArguments

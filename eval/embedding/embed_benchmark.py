@@ -30,7 +30,7 @@ from gallery.parallel import Blocks, compute, device_of, forget_failure, start_p
 from gallery.provenance import describe, versions
 from gallery.storage import DERIVED, MANIFEST, Writer, check_place, derived_is_whole, read_manifest
 from modeling_scalar import Limits, load_model
-from modeling_scalar.loading import default_dtype, said_of
+from modeling_scalar.devices import default_dtype, said_of
 
 logger = logging.getLogger(__name__)
 

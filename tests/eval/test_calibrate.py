@@ -16,7 +16,7 @@ from gallery.gallery import Gallery, GalleryWriter, MediaFile, score_options_of
 from gallery.windows import SEGMENT
 from modeling_scalar import MODALITIES, Limits, load_model
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
-from modeling_scalar.loading import model_fingerprint
+from modeling_scalar.model_identity import identify
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import retrieval_scores
 from search.__main__ import app as search
@@ -57,7 +57,7 @@ def place(tmp_path, monkeypatch):
     Scores(ScalarJointConfig(has_logit_scale=True, initializer_range=0.03)).save_pretrained("model")
     told = {"method": "scalar", "query_temperature": 0.1}
     metadata = {"model": "model", "query_temperature": 0.1, "score_options": told, "note": "kept"}
-    write_embeddings("gallery", metadata | {"fingerprint": model_fingerprint("model")})
+    write_embeddings("gallery", metadata | {"fingerprint": identify("model").fingerprint})
     return tmp_path
 
 
@@ -86,7 +86,7 @@ def test_a_gain_is_written_into_the_model_and_the_gallery(place):
     gallery = Gallery.open("gallery")
     assert gallery.metadata["note"] == "kept" and gallery.query_temperature == fitted["query_temperature"]
     assert gallery.calibration == {name: fitted[name] for name in ("modality_scale", "modality_offset")}
-    assert gallery.fingerprint == model_fingerprint("model") != metadata["fingerprint"]
+    assert gallery.fingerprint == identify("model").fingerprint != metadata["fingerprint"]
     embeddings = load_embeddings("gallery")
     hits = gallery.search(embeddings.text_embeds, k=1)
     right = sum(hit.clip_id == name for (hit,), name in zip(hits, embeddings.query_ids, strict=True))
@@ -157,7 +157,7 @@ def write_clips(folder, ids, encoder, **metadata):
     """A gallery as `search index` writes it, but for its vectors, which are drawn."""
     embeds = normalize(torch.randn(len(ids), 3, 24, generator=torch.Generator().manual_seed(0)), dim=-1)
     with GalleryWriter(folder) as writer:
-        writer.metadata = {"model": str(encoder), "fingerprint": model_fingerprint(encoder)} | metadata
+        writer.metadata = {"model": str(encoder), "fingerprint": identify(encoder).fingerprint} | metadata
         writer.put_clips(ids, embeds, torch.ones(len(ids), 3, dtype=torch.bool))
         writer.commit()
 
@@ -202,7 +202,7 @@ def test_a_gallery_of_an_encoder_as_it_is_published_keeps_what_is_fitted_to_capt
     assert seen[0].captions == [f"caption {number}" for number in range(6)] and seen[0].clip_ids == list("abcdef")
     gallery = Gallery.open("videos")
     assert gallery.query_temperature == 0.04 and gallery.calibration == {"modality_offset": [0.0, 0.1, 0.2]}
-    assert gallery.metadata["note"] == "kept" and gallery.fingerprint == model_fingerprint(encoder)
+    assert gallery.metadata["note"] == "kept" and gallery.fingerprint == identify(encoder).fingerprint
     assert {path: path.read_bytes() for path in sorted(encoder.rglob("*")) if path.is_file()} == files
 
 

@@ -6,6 +6,7 @@ import torch
 
 from gallery.files import write_json
 from gallery.provenance import source_state, versions
+from modeling_scalar.model_identity import identify
 
 
 def test_interrupted_write_leaves_the_old_file(tmp_path):
@@ -62,3 +63,9 @@ def test_source_state_is_that_of_the_repository_which_tracks_this_code(monkeypat
 def test_git_that_is_not_there_means_an_unknown_source(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert source_state() is None
+
+
+@pytest.mark.parametrize("model", ["/no/such/folder", "./typo", "a/b/c"])
+def test_a_missing_model_folder_is_not_asked_of_the_hub(model):
+    with pytest.raises(FileNotFoundError, match="There is no model folder"):
+        identify(model).download()

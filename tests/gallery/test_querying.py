@@ -13,7 +13,7 @@ from gallery.hits import Hits, Results
 from gallery.querying import NothingToCompareError, query_like
 from modeling_scalar import load_model
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.loading import model_fingerprint
+from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import METHODS, query_weights, retrieval_scores
 from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries, write
 
@@ -26,7 +26,7 @@ def loaded(tiny_model_dir):
 @pytest.fixture
 def asked(tiny_model_dir, loaded, tmp_path, monkeypatch):
     """A gallery of a saved model, and how often that was loaded."""
-    count, metadata = [], {"model": str(tiny_model_dir), "fingerprint": model_fingerprint(tiny_model_dir)}
+    count, metadata = [], {"model": str(tiny_model_dir), "fingerprint": identify(tiny_model_dir).fingerprint}
     monkeypatch.setattr("modeling_scalar.load_model", lambda *given: count.append(given) or loaded)
     with GalleryWriter(tmp_path / "gallery", "float32") as writer:
         writer.metadata = metadata | {"query_temperature": 0.1}

@@ -7,7 +7,7 @@ from huggingface_hub import ModelCard
 from safetensors.numpy import save_file
 
 from hub_cards.hub.card_rules import check_card
-from modeling_scalar.loading import weight_digests
+from modeling_scalar.model_identity import identify
 from tests.hub_cards.evidence.test_evaluations import make_content
 from tests.hub_cards.evidence.test_evaluations import write_result as write_evaluation
 from tests.hub_cards.evidence.test_runs import EMISSIONS, RECIPE, TRAINING, write_adapter
@@ -26,6 +26,7 @@ CODE = {
 }
 PROCESSOR = {"processor_config.json", "tokenizer.json", "tokenizer_config.json"}
 CONFIG = {
+    "model_type": "scalar",
     "aggregation": "scalar",
     "query_temperature": 0.2,
     "projection_dim": 96,
@@ -85,7 +86,7 @@ def write_result(folder, model, benchmark="miniature", sha256="a" * 64, weights=
         "score": {"method": "gram", "query_temperature": 0.1}, "retrieval": protocol | {"rates": [rate]},
         "two_stage": [], "latent": None, "left_out": [], "problems": [f"{folder}/clips/b.mp4: no sound"],
         "gallery": {"num_clips": 2, "ids": ["/data/a.mp4", "b"], "presence": [[1, 1, 1], [1, 0, 0]], "sha256": sha256},
-        "embedded": {"model": str(model), "weights": weight_digests(model) if weights is None else weights},
+        "embedded": {"model": str(model), "weights": identify(model).weights if weights is None else weights},
         "versions": {"torch": "2"}, "source": None, "date": "2026-01-01", "arguments": {"root": "/home/me/data/x"},
     }  # fmt: skip
     (folder / "report").mkdir(parents=True)

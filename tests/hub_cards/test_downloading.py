@@ -6,7 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gallery.gallery import Gallery
-from gallery.provenance import model_folder, pending_download
+from gallery.provenance import pending_download
+from modeling_scalar.model_identity import identify
 from search import __main__ as search
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import tone, wav
@@ -37,7 +38,7 @@ def index(*arguments, code=0):
 def test_without_a_model_the_default_is_taken_and_its_download_is_told_first(hub, place):
     sizes = [path.stat().st_size for path in (place / "encoder").rglob("*") if path.is_file()]
     before = pending_download("user/encoder")
-    folder = model_folder("user/encoder")
+    folder = identify("user/encoder").download()
     fetched = [path for path in folder.rglob("*") if path.is_file()]
     assert not list(folder.glob("*.gguf"))  # the same weights once more
     assert before.num_files == len(fetched) == len(sizes) + 1  # of the Hub: .gitattributes
@@ -64,3 +65,11 @@ def test_without_the_hub_and_without_a_copy_the_error_says_what_to_do(hub, place
     assert not (place / "gallery").exists()
     assert index("--model", "encoder").exit_code == 0
     assert "1 unchanged" in index().stdout  # the gallery's own model, not the default
+
+
+def test_a_repository_is_known_by_its_id_and_commit_and_has_the_fingerprint_of_the_folder(hub, place):
+    there, here = identify("user/encoder"), identify("encoder")
+    assert (there.name, there.is_folder) == ("user/encoder", False)
+    assert there.commit == hub.api().model_info("user/encoder").sha
+    assert there.encoder == here.encoder == "embedding_gemma2"
+    assert there.fingerprint == here.fingerprint and there.weights == here.weights

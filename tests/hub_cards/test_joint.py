@@ -22,7 +22,7 @@ from hub_cards.hub.publishing import Published, Target, write_record
 from hub_cards.model import model_card, push_model, stage_model
 from hub_cards.space import push_space
 from modeling_scalar import load_model
-from modeling_scalar.loading import weight_digests
+from modeling_scalar.model_identity import identify
 from tests.hub_cards.clean_environment import CleanEnvironment
 from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING
 from tests.hub_cards.folders import names, write_card, write_json
@@ -258,7 +258,7 @@ def test_a_dry_run_knows_the_kind_of_the_model_from_the_gallery_alone(tmp_path, 
 def test_a_pushed_folder_tells_the_kind_of_the_model(made, hub, tmp_path, name, kind):
     folder = shutil.copytree(made / name, tmp_path / name)
     write_record(folder, hub.url, Published("user/named", "f" * 40, hub.url, None, True))
-    gallery = write_gallery(tmp_path / "gallery", folder, weights=weight_digests(folder))
+    gallery = write_gallery(tmp_path / "gallery", folder, weights=identify(folder).weights)
     push_gallery(gallery, Target("user/gallery"), DETAILS, output=tmp_path / "staged", api=hub.api())
     card = (tmp_path / "staged" / "README.md").read_text()
     assert kind_on(card) == kind and f'snapshot_download("user/named", revision="{"f" * 40}")' in card

@@ -239,7 +239,7 @@ def test_the_programs_here_take_ids_of_the_hub_too(elsewhere, made, tmp_path):
 import json
 from eval.run import RunConfig, run
 from modeling_scalar import load_model
-from modeling_scalar.loading import weight_digests
+from modeling_scalar.model_identity import identify
 from search.__main__ import index
 from train import _build_model
 from trainer.recipe import parse_arguments

@@ -86,7 +86,7 @@ def main(root: Path, folder: Path, output: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     from modeling_scalar import Clip, load_model
-    from modeling_scalar.loading import model_fingerprint
+    from modeling_scalar.model_identity import identify
     from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
     from tests.joint_encoders import make_streams
 
@@ -131,10 +131,10 @@ def main(root: Path, folder: Path, output: Path) -> None:
     clips = [Clip(*streams) for streams in zip(frames, sounds, texts, strict=True)]
     made = model(**processor(text=texts, clips=clips))
     results["below"] = {"text": made.text_embeds, "clips": made.modality_embeds}
-    results["below"]["fingerprints"] = [model_fingerprint(below)]
+    results["below"]["fingerprints"] = [identify(below).fingerprint]
     weights = below / "0_Transformer" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    results["below"]["fingerprints"].append(model_fingerprint(below))
+    results["below"]["fingerprints"].append(identify(below).fingerprint)
     torch.save(results, output)
 
 

@@ -32,7 +32,7 @@ from modeling_scalar import (
 )
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.image_processing_joint_scalar import patch_grid
-from modeling_scalar.loading import model_fingerprint
+from modeling_scalar.model_identity import identify
 from modeling_scalar.processing_joint_scalar import as_words
 from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
 from tests.conftest import ROOT
@@ -421,11 +421,11 @@ def test_towers_that_are_not_needed_are_not_loaded(folders, joint, modalities):
 
 def test_a_change_of_prompts_changes_the_fingerprint(folders, tmp_path):
     folder = write_joint_encoder(tmp_path / "encoder")
-    before = model_fingerprint(folder)
-    assert before == model_fingerprint(folders / "plain")
+    before = identify(folder).fingerprint
+    assert before == identify(folders / "plain").fingerprint
     path = folder / "config_sentence_transformers.json"
     path.write_text(path.read_text().replace("search result", "question answering"))
-    assert model_fingerprint(folder) != before
+    assert identify(folder).fingerprint != before
 
 
 # Presence ------------------------------------------------------------------------------------------------------------

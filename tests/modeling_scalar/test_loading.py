@@ -1,15 +1,11 @@
 """One way to load a model or adapter with its processor, and its refusals."""
 
-import hashlib
-import shutil
-
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModel, BertConfig, BertModel
 
-from modeling_scalar import ScalarModel, default_device, load_model
-from modeling_scalar.loading import weight_digests
+from modeling_scalar import ScalarModel, load_model
 
 
 def test_a_model_comes_with_its_processor_in_evaluation_mode(tiny_model_dir, tiny_processor):
@@ -123,28 +119,3 @@ def test_concatenation_heads_are_never_random(tmp_path, tiny_model_dir, tiny_pro
     save_adapter(tmp_path, tiny_model_dir, tiny_processor)
     with pytest.raises(ValueError, match="lacks 6 weights of the model, such as .*concat_projections"):
         load_model(tmp_path, has_concat_heads=True)
-
-
-def test_weights_are_known_by_their_digests(tmp_path, tiny_model_dir, tiny_processor):
-    save_adapter(tmp_path / "adapter", tiny_model_dir, tiny_processor)
-    shutil.copytree(tiny_model_dir, tmp_path / "model")
-    (tmp_path / "model" / "targets.safetensors").write_bytes(b"no weights of the model")
-    for folder, name in (("adapter", "adapter_model.safetensors"), ("model", "model.safetensors")):
-        expected = hashlib.sha256((tmp_path / folder / name).read_bytes()).hexdigest()
-        assert weight_digests(tmp_path / folder) == {name: expected}
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="no weights"):
-        weight_digests(tmp_path / "empty")
-
-
-@pytest.mark.parametrize("name", ["cuda", "mps", "xpu"])
-def test_a_command_runs_on_the_accelerator_where_there_is_one(monkeypatch, name):
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(name))
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    assert default_device() == torch.device(name)
-
-
-def test_a_build_for_an_accelerator_runs_on_the_cpu_where_there_is_none(monkeypatch):
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    assert default_device() == torch.device("cpu")

@@ -1,58 +1,34 @@
-"""PE-AV behind the interface of joint encoders: the real classes, tiny, but for the vision tower, which needs timm."""
+"""PE-AV behind the interface of joint encoders, made of tensors and of a folder, and its processor."""
 
-from types import SimpleNamespace
-
+import numpy as np
 import pytest
 import torch
-from torch.nn.functional import normalize
-from transformers import AutoConfig, PeAudioVideoConfig, PeAudioVideoModel
-from transformers.models.pe_video import modeling_pe_video
+from torch.nn.functional import interpolate, normalize
+from transformers import AutoFeatureExtractor, AutoTokenizer, PeAudioVideoModel
 
+from modeling_scalar import ScalarModel, ScalarProcessor, load_model
+from modeling_scalar.decoding_scalar import frame_indices
+from modeling_scalar.media_scalar import resample
 from modeling_scalar.pe_av import ScalarPeAvModel
+from tests.media_corpus import media, tone, wav
+from tests.pe_av import HOP, SIDE, make_pe_av, without_timm, write_pe_av
 
-HOP = 160  # samples that become one vector
-TINY = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8}
 
-
-class TinyVision(torch.nn.Module):
-    """What stands in for the tower of timm: one linear map of the pixels."""
-
-    def __init__(self, config):
-        super().__init__()
-        self.linear = torch.nn.Linear(3 * 8 * 8, config.num_labels)
-
-    def forward(self, pixels):
-        return SimpleNamespace(logits=self.linear(pixels.flatten(1)))
+@pytest.fixture(autouse=True, scope="module")
+def tower():
+    with pytest.MonkeyPatch.context() as patch:
+        without_timm(patch)
+        yield patch
 
 
 @pytest.fixture(scope="module")
-def encoder():
-    special = {name: index for index, name in enumerate(("pad", "bos", "eos", "cls", "sep"))}
-    text = AutoConfig.for_model(
-        "modernbert", vocab_size=64, **TINY, **{f"{name}_token_id": index for name, index in special.items()}
-    )
-    dac = {"encoder_hidden_size": 4, "hidden_size": 64, "downsampling_ratios": [2, 4, 4, 5], "codebook_dim": 8}
-    config = PeAudioVideoConfig(
-        text_config=text,
-        audio_video_config={
-            "audio_config": {"model_type": "pe_audio_encoder", "dac_config": dac, **TINY},
-            "video_config": {
-                "model_type": "pe_video_encoder",
-                "vision_config": {"architecture": "tiny", "num_classes": 12},
-                **TINY,
-            },
-            **TINY,
-        },
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        torch.manual_seed(0)
-        made = SimpleNamespace(from_config=TinyVision)
-        patch.setattr(modeling_pe_video, "AutoModelForImageClassification", made)
-        model = PeAudioVideoModel(config).eval()
-    with torch.no_grad():  # logit scales are zero at first, and say nothing
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn(parameter.shape))
-    return model
+def encoder(tower):
+    return make_pe_av()
+
+
+@pytest.fixture(scope="module")
+def folder(tower, tmp_path_factory):
+    return write_pe_av(tmp_path_factory.mktemp("pe") / "pe-av")
 
 
 def make_batch(num_clips=3):
@@ -124,3 +100,104 @@ def test_what_it_cannot_do_is_refused(encoder, tmp_path):
         ScalarPeAvModel(encoder, ("video", "audio"), aggregation="gram")
     with pytest.raises(ValueError, match="is not saved"):
         ScalarPeAvModel(encoder, ("video", "audio")).save_pretrained(tmp_path)
+
+
+# By name -------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_a_folder_is_loaded_by_its_name_with_its_processor(folder):
+    model, processor = load_model(folder)
+    frames = np.random.default_rng(0).integers(0, 256, (5, 24, 40, 3), dtype=np.uint8)
+    sound = np.random.default_rng(1).normal(0, 0.1, 48_000).astype(np.float32)
+    clips = [
+        processor.read_clip(frames, sound, "a subtitle", num_frames="all"),
+        processor.read_clip(frames, None, None, num_frames="all"),
+        processor.read_clip(None, sound[:9_001], None),
+    ]
+    batch = processor(text=["abc", "a longer text"], clips=clips)
+    output = model(**batch)
+    assert output.modality_mask.tolist() == [[True, True, False], [True, False, False], [False, True, False]]
+
+    encoder = PeAudioVideoModel.from_pretrained(folder).eval()
+    chosen = torch.from_numpy(frames)[frame_indices(5, 8)]
+    resized = interpolate(chosen.permute(0, 3, 1, 2), (SIDE, SIDE), mode="bilinear", antialias=True).float()
+    texts = AutoTokenizer.from_pretrained(folder)(["abc", "a longer text"], padding=True, return_tensors="pt")
+    heard = AutoFeatureExtractor.from_pretrained(folder)(sound, sampling_rate=48_000, return_tensors="pt")
+    own = encoder(
+        input_ids=texts["input_ids"][:1],
+        attention_mask=texts["attention_mask"][:1],
+        pixel_values_videos=((resized / 255 - 0.5) / 0.5)[None],
+        **heard,
+    )
+    close = {"atol": 1e-5, "rtol": 0}
+    torch.testing.assert_close(output.video_embeds[0], normalize(own.video_embeds[0], dim=-1), **close)
+    torch.testing.assert_close(output.audio_embeds[0], normalize(own.audio_embeds[0], dim=-1), **close)
+    torch.testing.assert_close(output.text_embeds[0, 0], normalize(own.text_video_embeds[0], dim=-1), **close)
+    torch.testing.assert_close(output.text_embeds[0, 1], normalize(own.text_audio_embeds[0], dim=-1), **close)
+    torch.testing.assert_close(output.audio_embeds[2], model(**processor(clips=clips[2:])).audio_embeds[0], **close)
+
+
+def test_sound_is_read_at_the_rate_that_it_hears(folder, tmp_path, monkeypatch):
+    _, processor = load_model(folder)
+    (tmp_path / "clip.mkv").write_bytes(media("matroska", "mjpeg", "pcm_s16le", sampling_rate=48_000))
+    clip = processor.read_clip(tmp_path / "clip.mkv", processed=True)
+    assert clip.pixel_values.shape == (8, 3, SIDE, SIDE)
+    assert clip.duration == pytest.approx(2, abs=0.05) and len(clip.waveform) == pytest.approx(2 * 48_000, abs=2400)
+
+    (tmp_path / "tone.wav").write_bytes(wav(tone(16_000)))
+    heard = processor.read_clip(None, tmp_path / "tone.wav").waveform
+    samples = np.frombuffer(tone(16_000), "<i2")[None] / 2**15
+    expected = resample(samples, 16_000, 48_000)
+    assert len(heard) == len(expected) == 48_000
+    np.testing.assert_allclose(heard, expected, atol=2**-14)
+    window = processor.read_clip(None, tmp_path / "tone.wav", window=(0.25, 0.75)).waveform
+    np.testing.assert_array_equal(window, heard[12_000:36_000])
+
+    told = []
+    monkeypatch.setattr("modeling_scalar.processing_joint_scalar.logger.warning", told.append)
+    processor.max_audio_seconds = 0.5
+    clip = processor.read_clip(None, tmp_path / "tone.wav")
+    assert np.array_equal(clip.waveform, heard[:24_000]) and clip.duration == 1
+    assert len(told) == 1 and "the encoder hears the first 0.5 s" in told[0]
+    (tmp_path / "click.wav").write_bytes(wav(tone(479)))
+    clip = processor.read_clip(None, tmp_path / "click.wav")
+    assert not clip.has_audio and "shorter than one 30 ms window" in clip.problems[0]
+
+
+def test_frames_follow_the_settings_of_its_own_video_processor(tmp_path):
+    folder = write_pe_av(tmp_path / "pe-av", num_frames=16, image_mean=[0.4, 0.5, 0.6])
+    processor = ScalarProcessor.from_joint_encoder(folder)
+    assert processor.num_frames == 16 and processor.image_processor.image_mean == [0.4, 0.5, 0.6]
+    assert processor.modalities == ["video", "audio"]
+    assert ScalarProcessor.from_joint_encoder(folder, num_frames=4).num_frames == 4
+    for settings in ({"resample": 3}, {"size": {"shortest_edge": 8}}, {"do_center_crop": True}):
+        with pytest.raises(ValueError, match="Frames cannot be prepared as PE-AV's video processor does"):
+            ScalarProcessor.from_joint_encoder(write_pe_av(folder, **settings))
+
+
+def test_what_is_set_and_left_out_is_as_for_any_joint_encoder(folder):
+    model = ScalarModel.from_joint_encoder(folder, modalities=["audio"], query_temperature=0.3, dtype=torch.bfloat16)
+    assert isinstance(model, ScalarPeAvModel) and model.dtype == torch.bfloat16 and not model.training
+    assert model.config.modalities == ["audio"] and model.config.query_temperature == 0.3
+
+
+def test_missing_weights_are_refused(tmp_path, encoder):
+    folder = write_pe_av(tmp_path / "pe-av")
+    state = {name: value for name, value in encoder.state_dict().items() if "text_audio_head" not in name}
+    encoder.save_pretrained(folder, state_dict=state)
+    with pytest.raises(ValueError, match=r"lacks \d+ weights of its model, such as .*text_audio_head"):
+        load_model(folder)
+
+
+def test_a_missing_timm_is_named_with_the_command_that_installs_it(folder, tower):
+    import importlib.util
+
+    if importlib.util.find_spec("timm") is not None:
+        pytest.skip("timm is installed")
+    tower.undo()
+    try:
+        with pytest.raises(ImportError, match="needs timm: `pip install timm`"):
+            load_model(folder)
+    finally:
+        without_timm(tower)

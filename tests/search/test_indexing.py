@@ -1,5 +1,4 @@
 import errno
-import json
 import os
 import random
 import shutil
@@ -16,8 +15,6 @@ from transformers import BatchFeature
 
 from gallery.embedding import embed_captions
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.provenance import model_folder
-from modeling_scalar.loading import model_fingerprint
 from modeling_scalar.media_scalar import Limits
 from modeling_scalar.processing_scalar import Clip
 from search.indexing import clip_sha256, find_files, index_files
@@ -319,53 +316,6 @@ def test_a_circle_of_links_ends(tmp_path):
 def test_a_path_that_does_not_exist_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         find_files([tmp_path / "nowhere"])
-
-
-def save_model(folder, weights=b"weights", **config):
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "model.safetensors").write_bytes(weights)
-    return folder
-
-
-def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
-    first = save_model(tmp_path / "a", dim=1)
-    second = save_model(tmp_path / "b", dim=1)
-    (second / "README.md").write_text("a card")
-    assert model_fingerprint(first) == model_fingerprint(second)
-    fingerprints = {
-        model_fingerprint(folder)
-        for folder in (first, save_model(tmp_path / "c", dim=2), save_model(tmp_path / "d", b"other", dim=1))
-    }
-    assert len(fingerprints) == 3
-    (second / "processor_config.json").write_text("{}")
-    assert model_fingerprint(first) != model_fingerprint(second)
-
-
-def test_the_fingerprint_of_an_adapter_includes_its_base(tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else the Hub is asked for "user/base"
-    base, other = save_model(tmp_path / "base"), save_model(tmp_path / "other", b"other")
-    moved = save_model(tmp_path / "moved")
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    (adapter / "adapter_model.safetensors").write_bytes(b"lora")
-    fingerprints = []
-    for folder in (base, moved, other, "user/base"):
-        (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder), "r": 4}))
-        fingerprints.append(model_fingerprint(adapter))
-    assert fingerprints[0] == fingerprints[1]
-    assert len(set(fingerprints)) == 3
-
-
-def test_a_folder_without_weights_has_no_fingerprint(tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds no model"):
-        model_fingerprint(tmp_path)
-
-
-@pytest.mark.parametrize("model", ["/no/such/folder", "./typo", "a/b/c"])
-def test_a_missing_model_folder_is_not_asked_of_the_hub(model):
-    with pytest.raises(FileNotFoundError, match="There is no model folder"):
-        model_folder(model)
 
 
 def test_a_subtitle_file_beside_a_clip_belongs_to_it(folder):

@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from gallery.gallery import Gallery
 from modeling_scalar import load_model
-from modeling_scalar.loading import default_dtype
 from search.__main__ import app
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media, tone, wav
@@ -62,20 +61,6 @@ def test_other_prompts_are_another_model_to_a_gallery(place):
     path.write_text(path.read_text().replace("search result", "fact checking"))
     result = CliRunner().invoke(app, ["query", "gallery", "a dog"])
     assert result.exit_code == 1 and "Embeddings of different models" in result.output, result.output
-
-
-def test_a_joint_encoder_computes_in_full_precision_on_a_processor_and_in_half_on_a_gpu(place, monkeypatch):
-    model, _ = load_model("encoder")
-    model.backbone.to(torch.bfloat16).save_pretrained("encoder")  # as it may be published
-    assert load_model("encoder")[0].dtype == torch.bfloat16  # nothing was said of a device
-    with_device, _ = load_model("encoder", device=torch.device("cpu"))
-    assert with_device.dtype == torch.float32
-    for has_it, expected in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda has_it=has_it: has_it)
-        assert default_dtype("encoder", torch.device("cuda")) == expected
-    (place / "towers").mkdir()
-    (place / "towers" / "config.json").write_text('{"model_type": "scalar"}')
-    assert default_dtype("towers", torch.device("cuda")) is None
 
 
 def test_size_precision_and_device_are_said_before_anything_is_embedded(place):

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from gallery.embedding import embed_captions, embed_fused
 from gallery.gallery import Gallery
-from gallery.provenance import model_folder
 from modeling_scalar import load_model
-from modeling_scalar.loading import default_device
+from modeling_scalar.devices import default_device
+from modeling_scalar.model_identity import identify
 from search.__main__ import _DEFAULT_MODEL, app
 
 pytestmark = pytest.mark.network
@@ -27,7 +27,7 @@ DESCRIPTIONS = {
 def gallery(shared_dir, tmp_path_factory):
     """The four clips, indexed as the README does it."""
     try:
-        model_folder(_DEFAULT_MODEL)
+        identify(_DEFAULT_MODEL).download()
     except FileNotFoundError as error:
         pytest.skip(str(error))
     output = tmp_path_factory.mktemp("real") / "gallery"
@@ -56,7 +56,7 @@ def test_vectors_are_whole_and_tell_clips_apart(gallery):
 
 
 def test_the_fused_vector_is_near_its_own_description(gallery, shared_dir):
-    model, processor = load_model(model_folder(_DEFAULT_MODEL), device=default_device())
+    model, processor = load_model(identify(_DEFAULT_MODEL).download(), device=default_device())
     clips = [processor.read_clip(shared_dir / "data" / "videos" / name, processed=True) for name in DESCRIPTIONS]
     fused = embed_fused(model, processor.fuse(clips))
     cosines = embed_captions(model, processor, list(DESCRIPTIONS.values())) @ fused.T

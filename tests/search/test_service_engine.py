@@ -566,7 +566,7 @@ def test_the_command_serves_a_collection_and_refuses_what_makes_no_sense(tmp_pat
         assert told in serve(address, *options)
     assert "no secrets" in serve(f"{address}?api_key=x")
     monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (WordModel(), WordProcessor()))
-    monkeypatch.setattr("modeling_scalar.loading.model_fingerprint", lambda _: "f" * 64)
+    monkeypatch.setattr("modeling_scalar.model_identity.model_fingerprint", lambda *_: "f" * 64)
     (tmp_path / "words").mkdir()
     answers = []
 
@@ -583,7 +583,7 @@ def test_the_command_serves_a_collection_and_refuses_what_makes_no_sense(tmp_pat
         address, "--model", tmp_path / "words", "--port", 0, code=0
     )
     assert [len(answer["hits"]) for answer in answers] == [5]
-    monkeypatch.setattr("modeling_scalar.loading.model_fingerprint", lambda _: "e" * 64)
+    monkeypatch.setattr("modeling_scalar.model_identity.model_fingerprint", lambda *_: "e" * 64)
     assert "Embeddings of different models cannot be compared" in serve(address, "--model", tmp_path / "words")
     server.fails += [401] * 2
     told = serve(address)

@@ -10,7 +10,7 @@ from eval.__main__ import app as eval_app
 from gallery.gallery import verify_gallery
 from gallery.repair import repair
 from hub_cards.__main__ import app as hub_app
-from modeling_scalar.loading import model_fingerprint
+from modeling_scalar.model_identity import identify
 from search.__main__ import app as search_app
 from tests.search.wrong_galleries import EVERY, WRONG, make_good
 
@@ -22,7 +22,7 @@ def good(tmp_path_factory, tiny_model_dir):
     folder = tmp_path_factory.mktemp("good") / "gallery"
     made_by = {
         "model": str(tiny_model_dir),
-        "fingerprint": model_fingerprint(tiny_model_dir),
+        "fingerprint": identify(tiny_model_dir).fingerprint,
         "query_temperature": 0.1,
     }
     make_good(folder, made_by)

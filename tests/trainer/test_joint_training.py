@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,9 +17,8 @@ from eval.benchmarks import load_benchmark
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.miniature import generate
 from gallery.gallery import Gallery
-from gallery.provenance import model_folder
 from modeling_scalar import MODALITIES, ScalarJointConfig, ScalarJointModel, load_model
-from modeling_scalar.loading import model_fingerprint
+from modeling_scalar.model_identity import identify
 from tests.conftest import ROOT
 from tests.joint_encoders import write_joint_encoder
 from tests.trainer.test_resuming import finish, history
@@ -345,7 +345,7 @@ def gallery(place):
 def dataset_of(place, gallery, model, processor, rows=None):
     rows = load_benchmark("miniature", place / "data", "train") if rows is None else rows
     name = str(place / "encoder")
-    return EmbeddingDataset(gallery, rows, model, processor, name, model_fingerprint(name), progress=False)
+    return EmbeddingDataset(gallery, rows, model, processor, name, identify(name).fingerprint, progress=False)
 
 
 def test_a_step_from_a_gallery_is_the_step_through_the_encoder(place, gallery, tmp_path):
@@ -411,7 +411,7 @@ def test_a_gallery_behind_heads_is_what_the_model_with_heads_embeds(place, galle
         tmp_path / "anew", heads[0], "miniature", place / "data", "train", dtype="float32", progress=False
     )
     before = Gallery.open(gallery)
-    assert changed.fingerprint == anew.fingerprint == model_fingerprint(heads[0]) != before.fingerprint
+    assert changed.fingerprint == anew.fingerprint == identify(heads[0]).fingerprint != before.fingerprint
     assert changed.clip_ids == anew.clip_ids and torch.equal(changed.modality_mask, anew.modality_mask)
     torch.testing.assert_close(changed.modality_embeds(), anew.modality_embeds(), atol=1e-5, rtol=0)
     assert (changed.modality_embeds() - before.modality_embeds()).abs().max() > 1e-2
@@ -434,13 +434,13 @@ def test_heads_are_applied_in_float32_and_the_gallery_finds_them_from_anywhere(
     config = json.loads((adapter / "adapter_config.json").read_text())
     config |= {"base_model_name_or_path": str(base), "revision": "5eba5e"}
     (adapter / "adapter_config.json").write_text(json.dumps(config))
-    Gallery.open(gallery).copy(tmp_path / "given", metadata={"fingerprint": model_fingerprint(base)})
+    Gallery.open(gallery).copy(tmp_path / "given", metadata={"fingerprint": identify(base).fingerprint})
 
-    def folder(model, revision=None):
-        seen.append((str(model), revision))
-        return model_folder(model)
+    def download(identity):
+        seen.append((identity.name, identity.revision))
+        return Path(identity.name)
 
-    monkeypatch.setattr("trainer.rehead.model_folder", folder)
+    monkeypatch.setattr("modeling_scalar.model_identity.ModelIdentity.download", download)
     monkeypatch.chdir(tmp_path)
     made = rehead("given", "heads", "made")
     assert (str(base), "5eba5e") in seen

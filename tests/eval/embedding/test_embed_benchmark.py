@@ -22,7 +22,7 @@ from eval.miniature import generate
 from gallery.gallery import Gallery
 from gallery.provenance import describe
 from modeling_scalar import load_model
-from modeling_scalar.loading import model_fingerprint, weight_digests
+from modeling_scalar.model_identity import identify
 from tests.trainer.test_scalar_trainer import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -91,7 +91,7 @@ def test_metadata_tells_where_the_embeddings_come_from(embed, data, tiny_model_d
     assert metadata["model"] == str(tiny_model_dir) and metadata["benchmark"] == "miniature"
     assert metadata["split"] == "test" and metadata["task"] == "retrieval" and metadata["on_error"] == "missing"
     assert metadata["score_options"] == {"method": "scalar", "query_temperature": 0.1}
-    assert metadata["fingerprint"] == model_fingerprint(tiny_model_dir)
+    assert metadata["fingerprint"] == identify(tiny_model_dir).fingerprint
     assert metadata["left_out"] == [] and metadata["training"] is None
     assert metadata["kinds"] == {f"{row['video_id']}#0": row["kind"] for row in load_benchmark("miniature", data)}
     assert metadata["versions"]["torch"] == torch.__version__ and metadata["benchmark_description"]["seed"] == 0
@@ -439,7 +439,7 @@ def test_blocks_are_read_by_arrow_as_they_are(embed, tmp_path, monkeypatch):
 def test_infinite_temperature_is_written_as_json_has_it(tiny_model, tiny_model_dir):
     tiny_model.config.query_temperature = float("inf")
     described = describe(tiny_model, tiny_model_dir, task="retrieval")
-    assert described["weights"] == weight_digests(tiny_model_dir)
+    assert described["weights"] == identify(tiny_model_dir).weights
     assert described["query_temperature"] == described["score_options"]["query_temperature"] == "inf"
     assert float("inf") == float(described["query_temperature"]) and described["task"] == "retrieval"
     json.dumps(described, allow_nan=False)
