@@ -1,6 +1,7 @@
 """SCALAR: query-conditioned spherical centroid aggregation for text-to-video retrieval."""
 
-from transformers import AutoConfig, AutoFeatureExtractor, AutoImageProcessor, AutoModel, AutoProcessor
+from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoProcessor
+from transformers.models.auto.image_processing_auto import AutoImageProcessor  # the name above needs Pillow
 
 from .configuration_joint_scalar import ScalarJointConfig
 from .configuration_scalar import MODALITIES, BeatsConfig, ScalarConfig

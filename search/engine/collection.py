@@ -19,8 +19,13 @@ from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import Any, TypeVar
 
+import httpx
 import numpy as np
 import torch
+from qdrant_client import QdrantClient, models
+from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
+from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
+from qdrant_client.local.qdrant_local import QdrantLocal
 
 from gallery.bounds import DETAIL, bound_vectors, stored_bounds
 from gallery.columns import from_utf8, precision_of, to_utf8
@@ -30,18 +35,6 @@ from modeling_scalar.scores_scalar import MIN_NORM
 
 from .address import KEY_VARIABLE, Address
 from .errors import DamagedError, EngineError, NoCollectionError, UnsupportedError
-
-try:
-    import httpx
-    from qdrant_client import QdrantClient, models
-    from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
-    from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
-    from qdrant_client.local.qdrant_local import QdrantLocal
-except ImportError as error:
-    raise ImportError(
-        "Galleries in a vector engine need the client of Qdrant: `pip install qdrant-client`, or this package with "
-        "its extra `engine`."
-    ) from error
 
 BOUND = "bound"
 """The name of the multi-vector; the others are named by their modality."""
