@@ -65,7 +65,7 @@ backbone: data/miniature-backbone/miniature.json ## train the small backbone ane
 	$(BIN)/python -m trainer.halve $(BACKBONE_RUN) $(BACKBONE)
 
 study: $(INSTALLED) ## tuning, training and the paper's tables in miniature, under three hours on two cores
-	$(BIN)/python -m trainer.study
+	$(BIN)/python -m recipes.study
 
 test: $(INSTALLED) ## the default test suite, eight minutes on two cores
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto

@@ -22,7 +22,7 @@ NOT_OF_A_JOB = {"all", "dev"}
 LIMITS = {"pillow"}
 JOBS = {
     "search": ("search", ("search/engine", "search/service/engine.py")),
-    "train": ("trainer", ("trainer/study",)),
+    "train": ("trainer", ()),
     "eval": ("eval", ("eval/adapters",)),
     "hub": ("hub_cards", ("hub_cards/apps",)),
 }

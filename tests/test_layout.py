@@ -16,6 +16,7 @@ ALLOWED = {
     "trainer": {"commands", "eval", "gallery", "modeling_scalar"},
     "search": {"commands", "gallery", "modeling_scalar"},
     "hub_cards": {"commands", "gallery", "modeling_scalar"},
+    "recipes": {"commands", "eval", "gallery", "hub_cards", "modeling_scalar", "search", "trainer"},
 }
 REMOTE_CODE = {"torch", "transformers", "huggingface_hub"}
 # NumPy comes with transformers and carries raw frames and sound; PyAV decodes files and may be absent.
