@@ -35,10 +35,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 $(DATA)/miniature.json: | $(INSTALLED)
-	$(BIN)/python -m eval miniature --output $(DATA) --num-train 1500 --num-validation 500 --num-test 1000
+	$(BIN)/scalar eval miniature --output $(DATA) --num-train 1500 --num-validation 500 --num-test 1000
 
 data/miniature-backbone/miniature.json: | $(INSTALLED)
-	$(BIN)/python -m eval miniature --output data/miniature-backbone --num-train 6000 --num-validation 0 \
+	$(BIN)/scalar eval miniature --output data/miniature-backbone --num-train 6000 --num-validation 0 \
 		--num-test 0 --seed 100
 
 $(TARGETS): | $(DATA)/miniature.json
@@ -49,16 +49,16 @@ $(RUN)/adapter_model.safetensors: recipes/miniature.yaml $(BACKBONE)/model.safet
 	$(LAUNCH) train.py recipes/miniature.yaml --resume_from_checkpoint auto
 
 $(RUN)/results/results.json: $(RUN)/adapter_model.safetensors
-	$(BIN)/python -m eval run --model $(RUN) --benchmark miniature --root $(DATA) --output $(RUN)/results \
+	$(BIN)/scalar eval run --model $(RUN) --benchmark miniature --root $(DATA) --output $(RUN)/results \
 		--rate 0 --rate 0.5 --depth 10 --depth 50 --fusion-split validation
 
 $(RUN)/gallery/gallery.json: $(RUN)/adapter_model.safetensors
 	rm -rf $(RUN)/gallery
-	$(BIN)/python -m search index $(DATA)/test --model $(RUN) --output $(RUN)/gallery
+	$(BIN)/scalar index $(DATA)/test --model $(RUN) --output $(RUN)/gallery
 
 demo: $(RUN)/results/results.json $(RUN)/gallery/gallery.json ## from videos to a trained model to ranked answers
 	@cat $(RUN)/results/table.txt
-	@$(BIN)/python -m search query $(RUN)/gallery --k 3 $(QUERIES)
+	@$(BIN)/scalar query $(RUN)/gallery --k 3 $(QUERIES)
 
 backbone: data/miniature-backbone/miniature.json ## train the small backbone anew, a quarter of an hour
 	$(LAUNCH) train.py recipes/miniature_backbone.yaml --resume_from_checkpoint auto

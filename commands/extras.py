@@ -38,7 +38,7 @@ def _rooms(trace: TracebackType | None) -> list[str]:
     """Rooms that the calls of an error went through, the outermost first."""
     found = []
     while trace is not None:
-        names = trace.tb_frame.f_globals  # of `python -m search` the name is __main__
+        names = trace.tb_frame.f_globals  # of `scalar` the name is __main__
         found.append((names.get("__package__") or names.get("__name__") or "").split(".")[0])
         trace = trace.tb_next
     return found

@@ -45,7 +45,8 @@ def stage_model(
     is_adapter = (source / "adapter_config.json").is_file()
     if is_adapter and not merge and not list(source.glob("model*.safetensors")):
         raise ValueError(
-            f"{source} holds an adapter: publish it with push-adapter, or the whole model with push-model --merge."
+            f"{source} holds an adapter: publish it with `scalar publish adapter`, or the whole model with "
+            "`scalar publish model --merge`."
         )
     if merge:
         if not is_adapter:

@@ -77,6 +77,33 @@ def test_a_module_of_no_extra_is_told_as_it_is():
     assert describe(raised.value) == "No module named 'nothing_of_ours'"
 
 
+def environment_with(folder, *more):
+    """An environment of the base and further requirements."""
+    wanted = [*map(Requirement, PROJECT["dependencies"]), *more]
+    return CleanEnvironment(folder / "packages", [re.split("[<>=]", str(line))[0] for line in wanted])
+
+
+@pytest.mark.slow
+def test_with_the_base_alone_every_command_says_what_to_install(tmp_path):
+    environment = environment_with(tmp_path)
+    for command, extra in (
+        ("index folder --output gallery --model model", "search"),
+        ("query gallery dog", "search"),
+        ("train recipe.yaml", "train"),
+        ("eval run --output results --model model --benchmark miniature --root data", "eval"),
+        ("publish model folder user/name --dry-run", "hub"),
+    ):
+        script = (
+            f"sys.path.append({str(ROOT)!r})\n"
+            "from commands.errors import user_errors\nfrom commands.scalar import run\n"
+            f"try:\n    with user_errors():\n        run({command.split()!r})\n"
+            "except SystemExit as ended:\n    print(ended.code)\n"
+        )
+        told = environment.run(script.replace("import run\n", "import run\nsys.stderr = sys.stdout\n"), {}, tmp_path)
+        assert told.startswith("Error: This needs the package ") and told.endswith("\n1\n"), told
+        assert f'not installed: `pip install "scalar-retrieval[{extra}]"`.' in told
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", JOBS)
 def test_a_room_needs_its_extra_alone(extra, tmp_path):
@@ -86,8 +113,7 @@ def test_a_room_needs_its_extra_alone(extra, tmp_path):
         for path in sorted((ROOT / room).rglob("*.py"))
         if not any(path.is_relative_to(ROOT / other) for other in others)
     ]
-    wanted = [*map(Requirement, PROJECT["dependencies"]), *requirements(extra)]
-    environment = CleanEnvironment(tmp_path / "packages", [re.split("[<>=]", str(line))[0] for line in wanted])
+    environment = environment_with(tmp_path, *requirements(extra))
     script = f"sys.path.append({str(ROOT)!r})\nfrom importlib import import_module\n" + "".join(
         f"import_module({name!r})\n" for name in modules
     )

@@ -40,7 +40,7 @@ BOUND = "bound"
 """The name of the multi-vector; the others are named by their modality."""
 
 FORMAT = 1
-_NONE = "There is no collection {!r}. `python -m search push GALLERY ADDRESS` makes it."
+_NONE = "There is no collection {!r}. `scalar push GALLERY ADDRESS` makes it."
 MIN_CLIP_NORM = MIN_NORM[torch.float32]
 """What the norm of a centroid is clamped to, as in every gallery."""
 
@@ -284,7 +284,7 @@ class Collection:
                 known = False
             if not known:
                 raise ValueError(
-                    f"The collection {self.name!r} was not made by `search push` of this version. Choose another name."
+                    f"The collection {self.name!r} was not made by `scalar push` of this version. Choose another name."
                 )
             self._about = about
         return about
