@@ -31,14 +31,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# torch first and by its exact version, so that no other package chooses another
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,eval,hub,space,serve,engine,mteb,dev]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
 	@touch $@
 
 $(DATA)/miniature.json: | $(INSTALLED)
-	$(BIN)/python -m eval miniature --output $(DATA) --num-train 1500 --num-validation 500 --num-test 1000
+	$(BIN)/scalar eval miniature --output $(DATA) --num-train 1500 --num-validation 500 --num-test 1000
 
 data/miniature-backbone/miniature.json: | $(INSTALLED)
-	$(BIN)/python -m eval miniature --output data/miniature-backbone --num-train 6000 --num-validation 0 \
+	$(BIN)/scalar eval miniature --output data/miniature-backbone --num-train 6000 --num-validation 0 \
 		--num-test 0 --seed 100
 
 $(TARGETS): | $(DATA)/miniature.json
@@ -49,23 +49,23 @@ $(RUN)/adapter_model.safetensors: recipes/miniature.yaml $(BACKBONE)/model.safet
 	$(LAUNCH) train.py recipes/miniature.yaml --resume_from_checkpoint auto
 
 $(RUN)/results/results.json: $(RUN)/adapter_model.safetensors
-	$(BIN)/python -m eval run --model $(RUN) --benchmark miniature --root $(DATA) --output $(RUN)/results \
+	$(BIN)/scalar eval run --model $(RUN) --benchmark miniature --root $(DATA) --output $(RUN)/results \
 		--rate 0 --rate 0.5 --depth 10 --depth 50 --fusion-split validation
 
 $(RUN)/gallery/gallery.json: $(RUN)/adapter_model.safetensors
 	rm -rf $(RUN)/gallery
-	$(BIN)/python -m search index $(DATA)/test --model $(RUN) --output $(RUN)/gallery
+	$(BIN)/scalar index $(DATA)/test --model $(RUN) --output $(RUN)/gallery
 
 demo: $(RUN)/results/results.json $(RUN)/gallery/gallery.json ## from videos to a trained model to ranked answers
 	@cat $(RUN)/results/table.txt
-	@$(BIN)/python -m search query $(RUN)/gallery --k 3 $(QUERIES)
+	@$(BIN)/scalar query $(RUN)/gallery --k 3 $(QUERIES)
 
 backbone: data/miniature-backbone/miniature.json ## train the small backbone anew, a quarter of an hour
 	$(LAUNCH) train.py recipes/miniature_backbone.yaml --resume_from_checkpoint auto
 	$(BIN)/python -m trainer.halve $(BACKBONE_RUN) $(BACKBONE)
 
 study: $(INSTALLED) ## tuning, training and the paper's tables in miniature, under three hours on two cores
-	$(BIN)/python -m trainer.study
+	$(BIN)/python -m recipes.study
 
 test: $(INSTALLED) ## the default test suite, eight minutes on two cores
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto

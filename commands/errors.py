@@ -16,6 +16,7 @@ import typer
 
 import commands.interrupts  # noqa: F401
 
+from .extras import missing_extra
 from .texts import plain
 
 FAULT = 70
@@ -41,7 +42,7 @@ _MENDED_BY = {
 
 def describe(error: BaseException) -> str:
     """Say in one line what happened, and what helps where the error itself does not know it."""
-    message = str(error)
+    message = missing_extra(error) or str(error)
     if isinstance(error, OSError) and error.errno in _MENDED_BY and message.startswith("[Errno"):
         # Of a file that is renamed, the new name is the one that the user knows.
         name = error.filename if error.filename2 is None else error.filename2

@@ -1,9 +1,9 @@
-"""`python -m eval`: make the miniature benchmark, audit a benchmark, embed it, calibrate and evaluate a model."""
+"""`scalar eval`: make the miniature benchmark, audit a benchmark, embed it, calibrate and evaluate a model."""
 
 import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is heard from here on)
 
 import os
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -396,5 +396,10 @@ def report(
     show(*write_report(load_results(results, baseline, reference, paper_mean), output).split("\n"))
 
 
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m eval") -> None:
+    """Run the command line, by default that of this program, and exit."""
+    app(arguments, prog_name=prog)
+
+
 if __name__ == "__main__":
-    run_command(partial(app, prog_name="python -m eval"))
+    run_command(main)

@@ -1,4 +1,4 @@
-"""`python -m eval calibrate`: how a model's queries should weigh modalities, fitted to clips that it is used on.
+"""`scalar eval calibrate`: how a model's queries should weigh modalities, fitted to clips that it is used on.
 
 Where the queries come from: the captions of a benchmark, of one's own table or of embeddings; or, where nothing is
 labelled, the clips' own subtitles, which are then hidden from what is searched.
@@ -48,7 +48,7 @@ class CalibrateConfig(SourceConfig):
         model_path and what else says where queries and clips come from: see [`~eval.run.SourceConfig`]. With
             embeddings that have queries, a model is only what the result is written to.
         subtitles (`bool`): take the clips' subtitles as queries. Without a benchmark they are read from the files of a
-            gallery that `python -m search index` wrote, and a model embeds them: the gallery's own by default.
+            gallery that `scalar index` wrote, and a model embeds them: the gallery's own by default.
         scale_offset (`bool`), num_folds (`int`), seed (`int`): of
             [`~eval.protocol.calibration.calibrate_embeddings`].
         write (`bool`): if the gain is above zero with all of its interval, write what was fitted into the model's

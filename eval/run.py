@@ -68,7 +68,7 @@ class SourceConfig:
         split (`str`): of the benchmark.
         embeddings_path (`str` or `os.PathLike`, *optional*): saved [`Embeddings`], of this project
             or of any other model. Model, benchmark and root are then needed for the second stage only; and beside a
-            gallery without queries, such as `search index` writes, whose clips the benchmark's captions describe,
+            gallery without queries, such as `scalar index` writes, whose clips the benchmark's captions describe,
             and which is scored as it is searched, with its own temperature, scale and offset.
         batch_size (`int`), on_error (`str`), num_workers (`int`), progress (`bool`): see
             [`embed_dataset`].

@@ -50,7 +50,7 @@ class Gallery(GallerySearch):
         Open a gallery with its vectors memory-mapped.
 
         Args:
-            path (`str`): a folder that `search index`, `eval embed`, `eval run` or `datasets` wrote, of today's format
+            path (`str`): a folder that `scalar index`, `scalar eval` or `datasets` wrote, of today's format
                 or an older one.
             check (`bool`): check every vector of a gallery of another format, which no writer of ours has checked.
             verify (`bool`): compare each file of clips, captions and media with its hash when it is read for the first

@@ -1,6 +1,6 @@
 """Galleries of older formats, and those that `datasets` alone wrote: read, never changed.
 
-Two kinds: what `search index` wrote until version 1 (`gallery.json` and one safetensors file), and a store (`clips/`
+Two kinds: what `scalar index` wrote until version 1 (`gallery.json` and one safetensors file), and a store (`clips/`
 and maybe `queries/` as `datasets.save_to_disk` writes them, and maybe a description, `embeddings.json`).
 """
 
@@ -87,7 +87,7 @@ def _read_search_gallery(folder: Path) -> _Tables:
             | {"reason": pa.array(reasons, pa.string())}
         )
     except (AttributeError, KeyError, TypeError, pa.ArrowException) as error:
-        raise ValueError(f"{file} is not as `python -m search index` wrote it: {error!r}. Index again.") from error
+        raise ValueError(f"{file} is not as `scalar index` wrote it: {error!r}. Index again.") from error
     if not vectors.is_file() or sha256_of(vectors) != record["embeddings_sha256"]:
         raise ValueError(f"{vectors} is missing or damaged: its content must have the hash in its name. Index again.")
     try:

@@ -174,7 +174,7 @@ class _Repairer(Writer):
             except ValueError:
                 continue
         self.told.append(
-            "Nothing says any more which model made the gallery: name it to `search query` with --model. Nothing can "
+            "Nothing says any more which model made the gallery: name it to `scalar query` with --model. Nothing can "
             "be added to the gallery."
         )
         return {}
@@ -339,11 +339,11 @@ class _Repairer(Writer):
         self._drop("files", forgotten)
         if forgotten and "clips" in self._have_lost:
             names = listed([key for key, *_ in forgotten])
-            self.told.append(f"Lost are the clips {names}. `python -m search index` embeds them again.")
+            self.told.append(f"Lost are the clips {names}. `scalar index` embeds them again.")
         self._tell_of_queries(there)
         if "files" in self._have_lost:
             self.told.append(
-                "Of some media files nothing is known any more: `python -m search index` reads and embeds them again."
+                "Of some media files nothing is known any more: `scalar index` reads and embeds them again."
             )
         if not self._is_changed:
             self._derive()

@@ -132,7 +132,7 @@ def rerank(
         return list(results)
     if not files:
         raise ValueError(
-            "The second stage reads the files of clips, and this gallery does not know them: those of `search index` "
+            "The second stage reads the files of clips, and this gallery does not know them: those of `scalar index` "
             "do. Search without reranking."
         )
     first = [hits[:depth] for hits in results]

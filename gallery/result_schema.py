@@ -1,4 +1,4 @@
-"""What a `results.json` of `python -m eval run` holds: checked by its readers, for anybody may have written it."""
+"""What a `results.json` of `scalar eval run` holds: checked by its readers, for anybody may have written it."""
 
 import math
 import re
@@ -191,7 +191,7 @@ def check_result(content: Mapping[str, Any], path: Path) -> None:
     """
     problem = _check(content, _RESULT, "")
     if problem is not None:
-        raise ValueError(f"{path} is not a result of `python -m eval run`: {problem}. Evaluate again.")
+        raise ValueError(f"{path} is not a result of `scalar eval run`: {problem}. Evaluate again.")
 
 
 def second_stage(

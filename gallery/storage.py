@@ -77,7 +77,7 @@ class DamagedFileError(ValueError):
 
 def remedy(folder: Path) -> str:
     """What to do about a damaged gallery: the end of a message."""
-    return f"Run `python -m search repair {folder}`: it keeps what is whole."
+    return f"Run `scalar repair {folder}`: it keeps what is whole."
 
 
 @dataclass(frozen=True)

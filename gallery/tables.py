@@ -303,7 +303,7 @@ class GalleryTables:
                 told = ", ".join(repr(from_utf8(window)) for window in windows)
                 raise ValueError(f"{name!r} is cut into windows in {self.path}: name one of them, as {told}.")
         raise ValueError(
-            f"There is no clip {name!r} in {self.path}. `search query ... --json` prints the `clip_id` of each hit."
+            f"There is no clip {name!r} in {self.path}. `scalar query ... --json` prints the `clip_id` of each hit."
         )
 
     @cached_property

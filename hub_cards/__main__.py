@@ -1,5 +1,4 @@
-"""The command line: `python -m hub_cards push-model`, `push-adapter`, `push-gallery`, `push-metric`, `push-space`,
-`validate`.
+"""The command line: `scalar publish model`, `adapter`, `gallery`, `metric`, `space` and `validate`.
 
 Libraries are imported inside the commands, so that `--help` is quick.
 """
@@ -9,8 +8,8 @@ import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is
 import inspect
 import logging
 import signal
-from collections.abc import Callable
-from functools import partial, wraps
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,7 +63,7 @@ def _pushes(command: Callable[..., "Published | str"]) -> Callable[..., None]:
 
     run.__signature__ = inspect.Signature([*own.values(), *shared.values()])
     run.__annotations__ = {name: value.annotation for name, value in (own | dict(shared)).items()}
-    return app.command()(run)
+    return app.command(command.__name__.removeprefix("push_"))(run)
 
 
 def _run(push: Callable[..., "Published | str"], own: dict[str, Any], how: dict[str, Any]) -> None:
@@ -127,7 +126,7 @@ def push_adapter(
 
 @_pushes
 def push_gallery(
-    folder: Annotated[Path, typer.Argument(help="Store of embeddings, or gallery of python -m search index.")],
+    folder: Annotated[Path, typer.Argument(help="Store of embeddings, or gallery of scalar index.")],
     name: _Name,
     model: Annotated[str | None, typer.Option(help="The model that made it, if its folder was not pushed.")] = None,
     media: Annotated[bool, typer.Option("--media", help="Also publish the videos of a search gallery.")] = False,
@@ -189,7 +188,12 @@ def _stop_as_by_ctrl_c() -> None:
             signal.signal(number, signal.default_int_handler)
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m hub_cards") -> None:
+    """Run the command line, by default that of this program, and exit."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     _stop_as_by_ctrl_c()
-    run_command(partial(app, prog_name="python -m hub_cards"))
+    app(arguments, prog_name=prog)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -70,7 +70,7 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
             known = f"has not been pushed to {api.endpoint}" if local is not None else "is gone"
             raise ValueError(
                 f"The adapter's base is the folder {name}, which {known}: others could not load the adapter. Publish "
-                f"the base first (python -m hub_cards push-model {name} user/name), or say where it is with --base."
+                f"the base first (`scalar publish model {name} user/name`), or say where it is with --base."
             )
         repo_id, revision = record
     else:

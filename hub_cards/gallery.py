@@ -160,7 +160,7 @@ def stage_gallery(
     and `embeddings.json`. Absolute paths of this machine are shortened to their last component in it.
 
     Args:
-        source (`Path`): a gallery, of `python -m search index` or `eval embed` say.
+        source (`Path`): a gallery, of `scalar index` or `scalar eval embed` say.
         folder (`Path`): a new or empty folder.
         model (`str`, *optional*): the id on the Hub of the model that made the vectors, `"unknown"` if nobody knows
             which one did. By default the card names the model as the source does, as one that is not on the Hub.
@@ -439,7 +439,7 @@ def push_gallery(
     Publish a gallery as a data set.
 
     Args:
-        source (`Path`): a folder of `python -m eval embed`, of `python -m eval run`, or of `python -m search index`.
+        source (`Path`): a folder of `scalar eval embed`, of `scalar eval run`, or of `scalar index`.
         model (`str`, *optional*): id of the model that made it; by default where that model's folder was pushed.
         media (`bool`): also publish the videos of a search gallery.
         target, details, output, api: as in [`~hub_cards.model.push_model`].

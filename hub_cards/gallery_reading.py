@@ -293,7 +293,7 @@ def read_gallery(source: Path, is_known: bool, media: bool) -> PublishedRows:
     """
     gallery = _open(source, is_known)
     if media and not gallery.files:
-        raise ValueError(f"{source} was not made by `python -m search index`, and only those know their media files.")
+        raise ValueError(f"{source} was not made by `scalar index`, and only those know their media files.")
     _check_columns(gallery.clips, _CLIPS, _OPTIONAL, source / "clips")
     paths = _paths_of(gallery)
     file_names, folder = _file_names(paths.values(), source)

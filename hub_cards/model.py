@@ -45,7 +45,8 @@ def stage_model(
     is_adapter = source.is_dir() and identify(source).kind == "adapter"
     if is_adapter and not merge:
         raise ValueError(
-            f"{source} holds an adapter: publish it with push-adapter, or the whole model with push-model --merge."
+            f"{source} holds an adapter: publish it with `scalar publish adapter`, or the whole model with "
+            "`scalar publish model --merge`."
         )
     if merge:
         if not is_adapter:

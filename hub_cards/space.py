@@ -49,7 +49,7 @@ def stage_space(
     Args:
         folder (`Path`): a new or empty folder.
         model (`str`): the id on the Hub of the model or adapter that made the gallery.
-        gallery (`str`): the id of the data set that `push-gallery` published.
+        gallery (`str`): the id of the data set that `scalar publish gallery` published.
         model_revision (`str`, *optional*), gallery_revision (`str`, *optional*): their commits. Without one, the app
             takes the model at the commit that the gallery names, and the gallery as it is when the Space starts.
 
@@ -125,8 +125,8 @@ def _revisions_of(api: HfApi, gallery: str, model: str | None) -> dict[str, str 
     if not identity.is_configured:
         raise ValueError(
             f"{model} is an encoder as its publisher has it, but the app runs the code of a model. Save it as one "
-            "(`model, processor = load_model(NAME)`, then `save_pretrained` of both), publish that with push-model, "
-            "and a gallery that was indexed with it."
+            "(`model, processor = load_model(NAME)`, then `save_pretrained` of both), publish that with "
+            "`scalar publish model`, and a gallery that was indexed with it."
         )
     if (aggregation := identity.config.get("aggregation")) != "scalar":
         raise ValueError(

@@ -144,7 +144,7 @@ def _find_results(source: Path, given: list[Path] | None) -> list[Path]:
     for path in given:
         found = sorted(path.rglob("results.json")) if path.is_dir() else [path]
         if not found or not found[0].is_file():
-            raise FileNotFoundError(f"There is no results.json at {path}; `python -m eval run` writes it.")
+            raise FileNotFoundError(f"There is no results.json at {path}; `scalar eval run` writes it.")
         files += found
     return list({path.resolve(): path for path in files}.values())
 

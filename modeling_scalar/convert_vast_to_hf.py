@@ -1,7 +1,6 @@
 """Convert a VAST, GRAM or PMRL checkpoint (one network, one layout) to a SCALAR model folder.
 
-    python -m modeling_scalar.convert_vast_to_hf --checkpoint model_step_100.pt --output DIR [--sizes config.json]
-        [--concat-heads]
+    scalar convert-vast --checkpoint model_step_100.pt --output DIR [--sizes config.json] [--concat-heads]
 
 Every key of the file is either used, on the explicit list of keys that this model has no use for, or an error; every
 parameter of the model comes from the file. Nothing is ever left at its random initialisation.
@@ -13,7 +12,7 @@ import pickle
 import re
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -415,10 +414,9 @@ def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         raise ValueError(f"No tokenizer could be loaded from {name}: {error}") from error
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m modeling_scalar.convert_vast_to_hf", description=__doc__.split("\n\n")[0]
-    )
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m modeling_scalar.convert_vast_to_hf") -> int:
+    """Convert as the command line says, by default that of this program; return the exit status."""
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__.split("\n\n")[0])
     parser.add_argument("--checkpoint", required=True, metavar="FILE.pt", help="a VAST, GRAM or PMRL state dict")
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to write")
     parser.add_argument("--sizes", metavar="FILE.json", help="sizes of the network, if not the paper's")

@@ -1,6 +1,7 @@
 """Make transformers' Auto classes know the classes of this package; imported when one of them is asked for."""
 
-from transformers import AutoConfig, AutoFeatureExtractor, AutoImageProcessor, AutoModel, AutoProcessor
+from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoProcessor
+from transformers.models.auto.image_processing_auto import AutoImageProcessor  # the name above needs Pillow
 
 from .configuration_joint_scalar import ScalarJointConfig
 from .configuration_scalar import BeatsConfig, ScalarConfig

@@ -1,4 +1,4 @@
-"""Search a gallery of one's own videos by text: `python -m search index`, `query` and more.
+"""Search a gallery of one's own videos by text: `scalar index`, `query` and more.
 
 Nothing is imported here, so that the command line answers quickly; use `from gallery.gallery import Gallery`.
 """

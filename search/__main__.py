@@ -1,4 +1,4 @@
-"""The command line: `python -m search index`, `query`, `push`, `serve`, `info`, `verify`, `compact` and `convert`.
+"""The command line: `scalar index`, `query`, `push`, `serve`, `info`, `verify`, `compact` and `convert`.
 
 Libraries load inside the commands, so that `--help` is quick.
 """
@@ -7,9 +7,9 @@ import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is
 
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -41,8 +41,8 @@ def _folder(path: Path) -> Path:
 
     if is_address(str(path)):
         raise ValueError(
-            "A folder is expected here, not the address of a collection: `search push` fills a collection from a "
-            "folder, and only `search query` and `search serve` take its address in place of one."
+            "A folder is expected here, not the address of a collection: `scalar push` fills a collection from a "
+            "folder, and only `scalar query` and `scalar serve` take its address in place of one."
         )
     return path
 
@@ -125,7 +125,7 @@ def _print_report(report: "IndexReport", gallery: "Gallery", output: Path, heard
     lacking = (~gallery.modality_mask).sum(dim=0).tolist() if len(gallery) else []
     if told := [f"{count} without {name}" for name, count in zip(MODALITIES, lacking, strict=False) if count]:
         first = MODALITIES[lacking.index(max(lacking))]
-        command = f"python -m search info {quote(str(output))} --missing {first}"
+        command = f"scalar info {quote(str(output))} --missing {first}"
         show(f"in the gallery, {', '.join(told)}; `{command}` names them")
 
 
@@ -596,7 +596,7 @@ def serve(
         raise ValueError(f"--{given[0].replace('_', '-')} is about files that are added: it needs --allow-uploads.")
     if allow_uploads and not is_folder:
         raise ValueError(
-            "--allow-uploads needs a gallery in a folder. Index files into one, and push it: `python -m search push`."
+            "--allow-uploads needs a gallery in a folder. Index files into one, and push it: `scalar push`."
         )
     opened = _open(gallery, context, is_patient=False)
     if allow_uploads:
@@ -732,5 +732,10 @@ def convert(
     show(f"{len(converted)} clips are in {new}.")
 
 
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m search") -> None:
+    """Run the command line, by default that of this program, and exit."""
+    app(arguments, prog_name=prog)
+
+
 if __name__ == "__main__":
-    run_command(partial(app, prog_name="python -m search"))
+    run_command(main)

@@ -19,7 +19,7 @@ _IMPORTED = (
     "torch transformers peft accelerate datasets pyarrow typer tqdm yaml sklearn matplotlib eval.run eval.benchmarks "
     "eval.embedding.embed_benchmark eval.reports.report search.indexing gallery.gallery modeling_scalar "
     "modeling_scalar.loading trainer.scalar_trainer trainer.recipe trainer.features trainer.building "
-    "trainer.record trainer.semantic_targets hub_cards.hub.publishing"
+    "trainer.record trainer.run trainer.semantic_targets hub_cards.hub.publishing"
 ).split()
 
 

@@ -400,7 +400,7 @@ def test_what_was_read_of_hostile_files_can_be_published(few, gallery, tmp_path)
         "--output",
         tmp_path / "published",
     ]
-    run(few.commands, "-m", "hub_cards", "push-gallery", gallery, "user/name", *options)
+    run(few.commands, "-m", "hub_cards", "gallery", gallery, "user/name", *options)
     copied = [file for file in (tmp_path / "published" / "media").rglob("*") if file.is_file()]
     assert len(copied) >= len(Gallery.open(gallery))
 

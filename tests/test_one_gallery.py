@@ -76,7 +76,7 @@ def test_what_search_indexes_is_evaluated_published_and_opened_by_the_app(data, 
     expected = [{paths[name]: score for name, score in of_query.items()} for of_query in scores_of(evaluated)]
     assert_close(hits_of(folder, evaluated.captions), expected)
 
-    run(hub_app, "push-gallery", folder, "user/gallery", "--model", "unknown", "--dry-run", "--output", published)
+    run(hub_app, "gallery", folder, "user/gallery", "--model", "unknown", "--dry-run", "--output", published)
     model, processor = load_model(tiny_model_dir)
     searcher = searching.Searcher(searching.load_gallery(str(published)), model, processor)
     assert searcher.query_temperature == Gallery.open(folder).query_temperature

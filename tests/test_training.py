@@ -17,9 +17,9 @@ from eval.miniature import generate
 from modeling_scalar import load_model
 from tests.test_end_to_end import command
 from tests.trainer.test_scalar_trainer import free_port
-from train import train
 from trainer.checkpoints import last_checkpoint
 from trainer.recipe import parse_arguments
+from trainer.run import train
 from trainer.semantic_targets import SemanticTargets, make_semantic_targets
 
 ROOT = Path(__file__).resolve().parent.parent

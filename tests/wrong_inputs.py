@@ -278,10 +278,10 @@ _USAGE = [
     ("a set with a seed below 0", "-m eval miniature --output out --seed -1", "greater than or equal to 0"),
     ("a report of nothing", "-m eval report --output out", "Missing argument 'results'"),
     ("no command of hub_cards", "-m hub_cards", "Usage:"),
-    ("a push without a name", "-m hub_cards push-model model", "Missing argument 'name'"),
-    ("a push of nothing", "-m hub_cards push-model", "Missing argument 'folder'"),
-    ("an unknown option of a push", "-m hub_cards push-model model user/x --public", "No such option: --public"),
-    ("a Space of no gallery", "-m hub_cards push-space user/x", "Missing option '--gallery'"),
+    ("a push without a name", "-m hub_cards model model", "Missing argument 'name'"),
+    ("a push of nothing", "-m hub_cards model", "Missing argument 'folder'"),
+    ("an unknown option of a push", "-m hub_cards model model user/x --public", "No such option: --public"),
+    ("a Space of no gallery", "-m hub_cards space user/x", "Missing option '--gallery'"),
     ("validate nothing", "-m hub_cards validate", "Missing argument 'path'"),
     ("a conversion of nothing", "-m modeling_scalar.convert_vast_to_hf --output out", "--checkpoint"),
     ("a conversion to nowhere", "-m modeling_scalar.convert_vast_to_hf --checkpoint x.pt", "--output"),
@@ -2342,7 +2342,7 @@ _RESULTS = [
     (
         "a folder without results",
         "-m eval report data --output out",
-        "There is no results.json in data; `python -m eval run` writes them.",
+        "There is no results.json in data; `scalar eval run` writes them.",
     ),
     (
         "one result twice",
@@ -2381,19 +2381,19 @@ _RESULTS = [
     (
         "queries that are no Parquet",
         "-m eval report results --output out",
-        "results/queries.parquet is not what `python -m eval run` writes",
+        "results/queries.parquet is not what `scalar eval run` writes",
         {"results/queries.parquet": "text"},
     ),
     (
         "queries of other columns",
         "-m eval report results --output out",
-        "results/queries.parquet is not what `python -m eval run` writes",
+        "results/queries.parquet is not what `scalar eval run` writes",
         {"results/queries.parquet": Table({"a": [1]})},
     ),
     (
         "queries of other types",
         "-m eval report results --output out",
-        "results/queries.parquet is not what `python -m eval run` writes",
+        "results/queries.parquet is not what `scalar eval run` writes",
         {
             "results/queries.parquet": Table(
                 {
@@ -2424,10 +2424,10 @@ _FINE = [
     ),
 ]
 
-_PUSH = "-m hub_cards push-model model user/name --dry-run --output out"
-_PUSH_ADAPTER = "-m hub_cards push-adapter adapter user/name --base user/base --dry-run --output out"
-_PUSH_GALLERY = "-m hub_cards push-gallery gallery user/name --model user/model --dry-run --output out"
-_PUSH_METRIC = "-m hub_cards push-metric retrieval user/retrieval --dry-run --output out"
+_PUSH = "-m hub_cards model model user/name --dry-run --output out"
+_PUSH_ADAPTER = "-m hub_cards adapter adapter user/name --base user/base --dry-run --output out"
+_PUSH_GALLERY = "-m hub_cards gallery gallery user/name --model user/model --dry-run --output out"
+_PUSH_METRIC = "-m hub_cards metric retrieval user/retrieval --dry-run --output out"
 _VALIDATE = "-m hub_cards validate card"
 _CARD = "card/README.md"
 _HEAD = "---\nlicense: mit\n---\n\n# A model\n"
@@ -2447,27 +2447,27 @@ _TRAINING = {
 _PUSHES = [
     (
         "a name with two slashes",
-        "-m hub_cards push-model model user/my/name --dry-run --output out",
+        "-m hub_cards model model user/my/name --dry-run --output out",
         "Repo id must be in the form 'repo_name' or 'namespace/repo_name'",
     ),
     (
         "an empty name",
-        "-m hub_cards push-model model '' --dry-run --output out",
+        "-m hub_cards model model '' --dry-run --output out",
         "Repo id must use alphanumeric chars, '-', '_' or '.'. The name cannot",
     ),
     (
         "a name of dots",
-        "-m hub_cards push-model model user/.. --dry-run --output out",
+        "-m hub_cards model model user/.. --dry-run --output out",
         "Repo id must use alphanumeric chars, '-', '_' or '.'. The name cannot",
     ),
     (
         "a name of 200 characters",
-        f"-m hub_cards push-model model user/{'x' * 200} --dry-run --output out",
+        f"-m hub_cards model model user/{'x' * 200} --dry-run --output out",
         "Repo id must use alphanumeric chars, '-', '_' or '.'. The name cannot",
     ),
     (
         "a name with control characters",
-        "-m hub_cards push-model model {control} --dry-run --output out",
+        "-m hub_cards model model {control} --dry-run --output out",
         "Repo id must use alphanumeric chars, '-', '_' or '.'. The name cannot",
     ),
     (
@@ -2487,28 +2487,28 @@ _PUSHES = [
     ),
     (
         "a dry run into a file",
-        "-m hub_cards push-model model user/name --dry-run --output file",
+        "-m hub_cards model model user/name --dry-run --output file",
         "file must be a new or an empty folder: give another one, or remove it.",
         {"file": "mine"},
     ),
     (
         "a dry run into a folder that is in use",
-        "-m hub_cards push-model model user/name --dry-run --output data",
+        "-m hub_cards model model user/name --dry-run --output data",
         "data must be a new or an empty folder: give another one, or remove it.",
     ),
     (
         "a dry run into itself",
-        "-m hub_cards push-model model user/name --dry-run --output model",
+        "-m hub_cards model model user/name --dry-run --output model",
         "model must be a new or an empty folder: give another one, or remove",
     ),
     (
         "no folder to publish",
-        "-m hub_cards push-model nowhere user/name --dry-run --output out",
+        "-m hub_cards model nowhere user/name --dry-run --output out",
         "There is no folder 'nowhere'.",
     ),
     (
         "a file to publish",
-        "-m hub_cards push-model model/config.json user/name --dry-run --output out",
+        "-m hub_cards model model/config.json user/name --dry-run --output out",
         "There is no folder 'model/config.json'.",
     ),
     (
@@ -2683,7 +2683,7 @@ _PUSHES = [
     (
         "results that are not there",
         f"{_PUSH} --results nowhere",
-        "There is no results.json at nowhere; `python -m eval run` writes it.",
+        "There is no results.json at nowhere; `scalar eval run` writes it.",
     ),
     (
         "results of other weights",
@@ -2706,34 +2706,34 @@ _PUSHES = [
     (
         "results without a gallery",
         _PUSH,
-        "model/results/results.json is not a result of `python -m eval run`",
+        "model/results/results.json is not a result of `scalar eval run`",
         _PUBLISHED | {"model/results/results.json": Fields({"gallery": GONE})},
     ),
     (
         "results without weights",
         _PUSH,
-        "model/results/results.json is not a result of `python -m eval run`",
+        "model/results/results.json is not a result of `scalar eval run`",
         _PUBLISHED | {"model/results/results.json": Fields({"embedded": []})},
     ),
     (
         "an adapter as a model",
-        "-m hub_cards push-model adapter user/name --dry-run --output out",
-        "adapter holds an adapter: publish it with push-adapter, or the whole",
+        "-m hub_cards model adapter user/name --dry-run --output out",
+        "adapter holds an adapter: publish it with `scalar publish adapter`, or the whole",
     ),
     (
         "a model as an adapter",
-        "-m hub_cards push-adapter model user/name --dry-run --output out",
+        "-m hub_cards adapter model user/name --dry-run --output out",
         "model holds no adapter_config.json: it is not a saved adapter.",
     ),
     ("a model that is merged with nothing", f"{_PUSH} --merge", "model holds no adapter to merge: leave out --merge."),
     (
         "an adapter of a folder that was not pushed",
-        "-m hub_cards push-adapter adapter user/name --dry-run --output out",
+        "-m hub_cards adapter adapter user/name --dry-run --output out",
         "The adapter's base is the folder model, which has not been pushed to",
     ),
     (
         "a base without a slash",
-        "-m hub_cards push-adapter adapter user/name --base 'a b' --dry-run --output out",
+        "-m hub_cards adapter adapter user/name --base 'a b' --dry-run --output out",
         "adapter_config.json must name the adapter's base by its id on the",
     ),
     (
@@ -2786,30 +2786,30 @@ _PUSHES = [
     ),
     (
         "a merge with a base that is gone",
-        "-m hub_cards push-model adapter user/name --merge --dry-run --output out",
+        "-m hub_cards model adapter user/name --merge --dry-run --output out",
         "is gone. Put it back. Name the base in `base_model_name_or_path` of",
         {_ADAPTER: Fields({"base_model_name_or_path": "/nowhere"})},
     ),
     (
         "a merge of an adapter of itself",
-        "-m hub_cards push-model adapter user/name --merge --dry-run --output out",
+        "-m hub_cards model adapter user/name --merge --dry-run --output out",
         "names itself as its base. Name the base in `base_model_name_or_path`",
         {_ADAPTER: Fields({"base_model_name_or_path": "adapter"})},
     ),
     (
         "a merge of other shapes",
-        "-m hub_cards push-model adapter user/name --merge --dry-run --output out",
+        "-m hub_cards model adapter user/name --merge --dry-run --output out",
         "do not have the shapes that its base and its adapter_config.json ask",
         {_LORA: Tensors({_LORA_A: "longer"})},
     ),
     (
         "no gallery to publish",
-        "-m hub_cards push-gallery data user/name --model user/model --dry-run --output out",
+        "-m hub_cards gallery data user/name --model user/model --dry-run --output out",
         "There is no gallery in data.",
     ),
     (
         "a gallery of a model without a name",
-        "-m hub_cards push-gallery gallery user/name --model 'a b' --dry-run --output out",
+        "-m hub_cards gallery gallery user/name --model 'a b' --dry-run --output out",
         "`model` must be the id of a model on the Hub, or 'unknown', got 'a b'.",
     ),
     (
@@ -2820,12 +2820,12 @@ _PUSHES = [
     ),
     (
         "no metric",
-        "-m hub_cards push-metric data user/data --dry-run --output out",
+        "-m hub_cards metric data user/data --dry-run --output out",
         "is not the folder of a metric: it lacks ['data.py', 'README.md'",
     ),
     (
         "a metric of another name",
-        "-m hub_cards push-metric {metric} user/name --dry-run --output out",
+        "-m hub_cards metric {metric} user/name --dry-run --output out",
         "The Space of the metric 'retrieval' must have the same name, got",
     ),
     (
@@ -2872,12 +2872,12 @@ _PUSHES = [
     ),
     (
         "a Space of a gallery without a model",
-        "-m hub_cards push-space user/name --gallery user/gallery --dry-run --output out",
+        "-m hub_cards space user/name --gallery user/gallery --dry-run --output out",
         "A dry run does not look up the gallery: name the model that made it",
     ),
     (
         "a Space of a gallery without a name",
-        "-m hub_cards push-space user/name --gallery 'a b' --model user/model --dry-run --output out",
+        "-m hub_cards space user/name --gallery 'a b' --model user/model --dry-run --output out",
         "`gallery` must be an id on the Hub, such as 'user/name', got 'a b'.",
     ),
     (

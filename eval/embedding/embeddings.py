@@ -209,7 +209,7 @@ class Embeddings:
         Read a gallery with queries.
 
         Args:
-            folder (`str`): what [`Embeddings.save`], `python -m eval embed` or `datasets` wrote, see
+            folder (`str`): what [`Embeddings.save`], `scalar eval embed` or `datasets` wrote, see
                 [`~gallery.tables`].
             normalize (`bool`): give vectors unit norm that do not have it.
 

@@ -1,4 +1,4 @@
-"""The captions of a benchmark over a gallery that was embedded before, by `python -m search index` say."""
+"""The captions of a benchmark over a gallery that was embedded before, by `scalar index` say."""
 
 import os
 from collections.abc import Iterable
@@ -53,7 +53,7 @@ def rows_of(gallery: Gallery, clips: Iterable[dict[str, Any]], advice: str) -> l
             raise ValueError(
                 f"{told} It holds windows of {segment:g} seconds, and of {len(cut)} of these files no clip that is "
                 "the whole file. Take a gallery that is indexed without `--segment`, or a table of windows: with the "
-                "`clip_id` that `python -m search query --json` prints as `video_id`, and the file as `video_path`."
+                "`clip_id` that `scalar query --json` prints as `video_id`, and the file as `video_path`."
             )
     raise ValueError(f"{told} {advice}")
 

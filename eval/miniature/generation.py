@@ -81,7 +81,7 @@ def check_version(manifest: dict[str, Any], folder: Path) -> None:
     if version != VERSION:
         raise ValueError(
             f"{folder} was made by version {version} of the miniature benchmark, and this is version {VERSION}. "
-            f"Remove it and make it again: `python -m eval miniature --output {folder}`."
+            f"Remove it and make it again: `scalar eval miniature --output {folder}`."
         )
 
 

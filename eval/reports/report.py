@@ -119,7 +119,7 @@ def _plot_figures(results: Results, output: Path) -> dict[str, str]:
                     plot_query_weights(read_table(queries).to_pydict(), output / name)
                 except (ArrowException, LookupError, TypeError, ValueError) as error:
                     raise ValueError(
-                        f"{queries} is not what `python -m eval run` writes beside a result: {error}. Evaluate again."
+                        f"{queries} is not what `scalar eval run` writes beside a result: {error}. Evaluate again."
                     ) from error
     return names
 

@@ -1,4 +1,4 @@
-"""Result files of `python -m eval run` side by side: which may be compared, and the metrics taken from them."""
+"""Result files of `scalar eval run` side by side: which may be compared, and the metrics taken from them."""
 
 import os
 import statistics
@@ -90,7 +90,7 @@ def _result_files(paths: Sequence[str | os.PathLike]) -> list[Path]:
             raise FileNotFoundError(f"{path} is not there; expected a results.json or a folder that holds some.")
         found = sorted(path.rglob("results.json")) if path.is_dir() else [path]
         if not found:
-            raise ValueError(f"There is no results.json in {path}; `python -m eval run` writes them.")
+            raise ValueError(f"There is no results.json in {path}; `scalar eval run` writes them.")
         files += found
     return list({path.resolve(): path for path in files}.values())
 

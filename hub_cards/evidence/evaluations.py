@@ -1,4 +1,4 @@
-"""How well a staged model or adapter retrieves: the `results.json` of `python -m eval run`, one in each folder.
+"""How well a staged model or adapter retrieves: the `results.json` of `scalar eval run`, one in each folder.
 
 Every metric on a card comes from there: those of the front matter as they are, those of the tables rounded, and the
 sentences about what speaks against the model.
@@ -99,7 +99,7 @@ def _check_result(content: Mapping[str, Any], path: Path) -> None:
     check_result(content, path)
     lacking = [name for name in ("embedded", "date", "left_out", "problems") if name not in content]
     if lacking:
-        raise ValueError(f"{path} is not a result of `python -m eval run`: it lacks {lacking}. Evaluate again.")
+        raise ValueError(f"{path} is not a result of `scalar eval run`: it lacks {lacking}. Evaluate again.")
     if not re.fullmatch("[0-9a-f]{64}", content["gallery"]["sha256"]):
         raise ValueError(f"{path} must name its gallery by a SHA-256, got {content['gallery']['sha256']!r:.80}.")
     method = content["score"]["method"]
@@ -107,7 +107,7 @@ def _check_result(content: Mapping[str, Any], path: Path) -> None:
     for rate, methods in rates.items():
         if method not in methods:
             raise ValueError(
-                f"{path} is not a result of `python -m eval run`: at the rate {rate:g} it lacks the model's own score "
+                f"{path} is not a result of `scalar eval run`: at the rate {rate:g} it lacks the model's own score "
                 f"{method!r}. Evaluate again."
             )
     if 0.0 not in rates:
@@ -119,7 +119,7 @@ def read_result(path: str | os.PathLike) -> Result:
     Read one evaluation.
 
     Args:
-        path (`str`): a `results.json` of `python -m eval run`.
+        path (`str`): a `results.json` of `scalar eval run`.
 
     Returns:
         [`Result`]: named after the folder of the file.

@@ -209,7 +209,7 @@ class EngineGallery(Gallery):
             told = ", ".join(map(repr, windows))
             raise ValueError(f"{name!r} is cut into windows in {self.path}: name one of them, as {told}.")
         raise ValueError(
-            f"There is no clip {name!r} in {self.path}. `search query ... --json` prints the `clip_id` of each hit."
+            f"There is no clip {name!r} in {self.path}. `scalar query ... --json` prints the `clip_id` of each hit."
         )
 
     def _numbers_of(self, clip_id: str) -> list[str]:

@@ -19,8 +19,13 @@ from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import Any, TypeVar
 
+import httpx
 import numpy as np
 import torch
+from qdrant_client import QdrantClient, models
+from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
+from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
+from qdrant_client.local.qdrant_local import QdrantLocal
 
 from gallery.bounds import DETAIL, bound_vectors, stored_bounds
 from gallery.columns import from_utf8, precision_of, to_utf8
@@ -31,23 +36,11 @@ from modeling_scalar.scores_scalar import MIN_NORM
 from .address import KEY_VARIABLE, Address
 from .errors import DamagedError, EngineError, NoCollectionError, UnsupportedError
 
-try:
-    import httpx
-    from qdrant_client import QdrantClient, models
-    from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
-    from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
-    from qdrant_client.local.qdrant_local import QdrantLocal
-except ImportError as error:
-    raise ImportError(
-        "Galleries in a vector engine need the client of Qdrant: `pip install qdrant-client`, or this package with "
-        "its extra `engine`."
-    ) from error
-
 BOUND = "bound"
 """The name of the multi-vector; the others are named by their modality."""
 
 FORMAT = 1
-_NONE = "There is no collection {!r}. `python -m search push GALLERY ADDRESS` makes it."
+_NONE = "There is no collection {!r}. `scalar push GALLERY ADDRESS` makes it."
 MIN_CLIP_NORM = MIN_NORM[torch.float32]
 """What the norm of a centroid is clamped to, as in every gallery."""
 
@@ -291,7 +284,7 @@ class Collection:
                 known = False
             if not known:
                 raise ValueError(
-                    f"The collection {self.name!r} was not made by `search push` of this version. Choose another name."
+                    f"The collection {self.name!r} was not made by `scalar push` of this version. Choose another name."
                 )
             self._about = about
         return about

@@ -98,8 +98,7 @@ class EngineSource(Source):
 
     filters = tuple(name for name in FILTERS if name != "paths")
     why_no_uploads = (
-        "Files cannot be added to a vector engine from here. Index them into a folder, and push it: "
-        "`python -m search push`."
+        "Files cannot be added to a vector engine from here. Index them into a folder, and push it: `scalar push`."
     )
 
     def __init__(self, gallery: EngineGallery, model: str, fingerprint: str):

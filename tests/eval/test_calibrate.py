@@ -1,4 +1,4 @@
-"""`python -m eval calibrate`: where queries come from, what is said, and what is written where."""
+"""`scalar eval calibrate`: where queries come from, what is said, and what is written where."""
 
 import json
 
@@ -154,7 +154,7 @@ def test_subtitles_ask_for_picture_and_sound_of_their_clips():
 
 
 def write_clips(folder, ids, encoder, **metadata):
-    """A gallery as `search index` writes it, but for its vectors, which are drawn."""
+    """A gallery as `scalar index` writes it, but for its vectors, which are drawn."""
     embeds = normalize(torch.randn(len(ids), 3, 24, generator=torch.Generator().manual_seed(0)), dim=-1)
     with GalleryWriter(folder) as writer:
         writer.metadata = {"model": str(encoder), "fingerprint": identify(encoder).fingerprint} | metadata

@@ -1,4 +1,4 @@
-"""Galleries that `search index` wrote until version 1, and stores of evaluation: read, converted, never changed."""
+"""Galleries that `scalar index` wrote until version 1, and stores of evaluation: read, converted, never changed."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ def save_vectors(folder, tensors):
 
 
 def write_first_version(folder, count=10):
-    """What `search index` of version 1 left."""
+    """What `scalar index` of version 1 left."""
     names, embeds, mask = make_clips(count)
     names[1] = "/clips/ü \udcff.mp4"
     folder.mkdir(exist_ok=True)

@@ -147,7 +147,7 @@ def test_damage_is_named_by_verifying_and_repairing_keeps_exactly_what_is_whole(
             (folder / file).unlink()
         else:
             (folder / file).write_bytes(damaged)
-        with pytest.raises(ValueError, match=f"(?s){file.split('/')[-1]}.*python -m search repair"):
+        with pytest.raises(ValueError, match=f"(?s){file.split('/')[-1]}.*scalar repair"):
             verify_gallery(folder)
         told = repair(folder)
         assert told and file in " ".join(told), (kind, told)
@@ -172,7 +172,7 @@ def test_lost_clips_are_counted_and_named_and_the_next_indexing_embeds_them(buil
     told = repair(tmp_path / "gallery")
     lost = sorted(names_of(2)[1:])
     assert told[0] == "clips/data-000002-1.arrow was gone: 3 rows are lost."
-    assert told[1] == f"Lost are the clips {lost}. `python -m search index` embeds them again."
+    assert told[1] == f"Lost are the clips {lost}. `scalar index` embeds them again."
     known = Gallery.open(tmp_path / "gallery").files
     assert not set(lost) & set(known) and "/broken2" in known
 
@@ -224,7 +224,7 @@ def test_a_gallery_whose_manifest_is_gone_is_neither_begun_anew_nor_taken_for_a_
     before = listing(folder)
     assert has_lost_its_manifest(folder)
     for use in (Gallery.open, GalleryWriter, Writer):
-        with pytest.raises(ValueError, match="gallery.json is gone, although .*python -m search repair"):
+        with pytest.raises(ValueError, match="gallery.json is gone, although .*scalar repair"):
             use(folder)
     assert listing(folder) == before
 

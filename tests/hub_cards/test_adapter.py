@@ -170,7 +170,7 @@ def test_the_base_is_found_where_its_folder_was_pushed(hub, adapter_dir, model_d
 def test_a_base_that_was_not_pushed_here_is_asked_for(hub, adapter_dir, model_dir, endpoint):
     if endpoint:
         record(model_dir, endpoint, "f" * 40)
-    with pytest.raises(ValueError, match=f"push-model {model_dir} user/name.*--base"):
+    with pytest.raises(ValueError, match=f"publish model {model_dir} user/name.*--base"):
         find_base(hub.api(), adapter_dir, None)
 
 

@@ -1,4 +1,4 @@
-"""What `search index` says before it downloads a model, and what without a network."""
+"""What `scalar index` says before it downloads a model, and what without a network."""
 
 import json
 

@@ -9,7 +9,7 @@ NAME = "user/scalar"
 
 
 def push(model_dir, code):
-    result = CliRunner().invoke(app, ["push-model", str(model_dir), NAME])
+    result = CliRunner().invoke(app, ["model", str(model_dir), NAME])
     assert result.exit_code == code, result.output
     return result
 

@@ -326,7 +326,7 @@ def test_an_encoder_without_code_has_no_app(made, hub):
     api.upload_file(
         path_or_fileobj=description, path_in_repo="embeddings.json", repo_id="user/gallery", repo_type="dataset"
     )
-    with pytest.raises(ValueError, match="user/encoder is an encoder as its publisher has it.*push-model"):
+    with pytest.raises(ValueError, match="user/encoder is an encoder as its publisher has it.*publish model"):
         push_space(Target("user/demo"), DETAILS, gallery="user/gallery", api=api)
 
 

@@ -25,7 +25,7 @@ def model_dir(tmp_path, tiny_model_dir):
 @pytest.fixture
 def push(hub, model_dir):
     def push(*options, name=NAME, code=0):
-        result = CliRunner().invoke(app, ["push-model", str(model_dir), name, *options])
+        result = CliRunner().invoke(app, ["model", str(model_dir), name, *options])
         assert result.exit_code == code, result.output
         return result
 
@@ -89,7 +89,7 @@ def test_a_dry_run_shows_the_card_and_sends_nothing(hub, push, tmp_path):
 
 def test_a_push_that_is_ended_takes_back_what_it_made(hub, model_dir, tmp_path):
     with hub.fail("POST", "/commit/", status="hang") as commit:
-        command = [sys.executable, "-m", "hub_cards", "push-model", str(model_dir), NAME]
+        command = [sys.executable, "-m", "hub_cards", "model", str(model_dir), NAME]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, env=hub.env(tmp_path / "home"), cwd=ROOT, **pipes) as process:
             while commit.hits == 0 and process.poll() is None:

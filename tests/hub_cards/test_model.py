@@ -49,7 +49,7 @@ def test_a_merged_model_scores_as_the_adapter(adapter_dir, model_dir, staged, ba
 
 
 def test_an_adapter_is_not_taken_for_a_model(adapter_dir, model_dir, staged):
-    with pytest.raises(ValueError, match="holds an adapter: publish it with push-adapter, or .* --merge"):
+    with pytest.raises(ValueError, match="holds an adapter: publish it with `scalar publish adapter`, or .* --merge"):
         stage_model(adapter_dir, staged)
     with pytest.raises(ValueError, match="holds no adapter to merge"):
         stage_model(model_dir, staged, merge=True)

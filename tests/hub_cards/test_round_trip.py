@@ -54,7 +54,7 @@ INPUTS = dict(
 
 
 def train_run(folder, recipes, output, *options):
-    from train import train
+    from trainer.run import train
 
     fixed = ["--root", folder / "data", "--output_dir", output, "--per_device_train_batch_size", "8", "--use_cpu"]
     fixed += ["true", "--dataloader_num_workers", "0", "--report_to", "none", "--disable_tqdm", "true"]
@@ -97,7 +97,7 @@ def elsewhere(made, tmp_path_factory):
         api, details = hub.api(), Details("apache-2.0", ("en",))
         push_model(made / "backbone", Target("user/backbone"), details, api=api)
         # A user gives a folder and a name, nothing else.
-        command = ["-m", "hub_cards", "push-adapter", made / "adapter", "user/adapter"]
+        command = ["-m", "hub_cards", "adapter", made / "adapter", "user/adapter"]
         done = subprocess.run(
             [sys.executable, *map(str, command)], cwd=ROOT, env=hub.env(home), capture_output=True, text=True
         )
@@ -241,7 +241,7 @@ from eval.run import RunConfig, run
 from modeling_scalar import load_model
 from modeling_scalar.model_identity import identify
 from search.__main__ import index
-from train import _build_model
+from trainer.run import _build_model
 from trainer.recipe import parse_arguments
 
 model, processor = load_model("user/adapter")

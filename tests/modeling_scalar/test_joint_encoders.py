@@ -678,7 +678,7 @@ def test_a_damaged_encoder_is_refused_by_name(tmp_path, file, path, value, messa
     [
         ({"modalities": ["audio", "video"]}, "`modalities` must be some of"),
         ({"projection_dim": 25}, "from 1 to the encoder's own dimension 24"),
-        ({"aggregation": "concat_head"}, "`aggregation` must be one of"),
+        ({"modality_scale": [1.0]}, "`modality_scale` must be 3"),
         ({"query_temperature": 0}, "temperature"),
     ],
 )

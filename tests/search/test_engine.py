@@ -675,9 +675,7 @@ def test_the_commands_push_and_ask(place, tmp_path, monkeypatch):  # noqa: F811
     assert "Exact among 1 of 2 clips: all were scored in full" in told.stderr
     assert "There is no clip 'none.mp4'" in run("query", address, "--like", "none.mp4", code=1).stderr
     missing = run("query", address + "x", "audio", code=1)
-    assert (
-        missing.stderr == "Error: There is no collection 'clipsx'. `python -m search push GALLERY ADDRESS` makes it.\n"
-    )
+    assert missing.stderr == "Error: There is no collection 'clipsx'. `scalar push GALLERY ADDRESS` makes it.\n"
     assert "Expected the address" in run("push", "gallery", "engine", code=1).stderr
     assert "no gallery in 'engine'" in run("push", "engine", address, code=1).stderr
     other = run("query", address, "audio", "--model", "other", code=1)

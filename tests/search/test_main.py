@@ -355,8 +355,8 @@ def test_repair_says_what_it_did_and_the_gallery_is_whole_again(place):
     assert run("repair", "gallery").stdout == "gallery is whole: 2 clips.\n"
     (place / "gallery" / "gallery.json").write_text("{")
     for command in (["query", "gallery", "video"], ["info", "gallery"], ["verify", "gallery"], ["compact", "gallery"]):
-        assert "python -m search repair gallery" in run(*command, code=1).stderr
-    assert "python -m search repair gallery" in index(code=1).stderr
+        assert "scalar repair gallery" in run(*command, code=1).stderr
+    assert "scalar repair gallery" in index(code=1).stderr
     told = run("repair", "gallery").stdout
     assert "gallery.json was damaged" in told and told.endswith("gallery is whole: 2 clips.\n")
     assert run("query", "gallery", "video", "audio").stdout == before and "2 clips" in run("verify", "gallery").stdout

@@ -289,7 +289,7 @@ def test_what_cannot_be_watched_is_told(place):  # noqa: F811
 
 def test_index_counts_what_clips_lack_and_info_names_it(place):  # noqa: F811
     lines = run("index", "clips", "--model", "model", "--output", "gallery").stdout.splitlines()
-    names_them = "`python -m search info gallery --missing subtitle` names them"
+    names_them = "`scalar info gallery --missing subtitle` names them"
     assert lines[-1] == f"in the gallery, 1 without video, 2 without subtitle; {names_them}"
     cat, dog = (str(place / "clips" / name) for name in ("cat.mp4", "[red]/dog [bold]1.mp4"))
     assert run("info", "gallery", "--missing", "video").stdout.splitlines() == [cat]

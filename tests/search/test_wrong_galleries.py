@@ -40,7 +40,7 @@ def argv_of(command, folder, model):
         "convert": ["search", "convert", folder, beside / "new"],
         "index": ["search", "index", beside / "clip.mp4", "--model", model, "--output", folder],
         "run": ["eval", "run", "--embeddings", folder, "--output", beside / "results", "--device", "cpu"],
-        "push": ["hub_cards", "push-gallery", folder, "user/gallery", "--model", "user/model", "--dry-run"],
+        "push": ["hub_cards", "gallery", folder, "user/gallery", "--model", "user/model", "--dry-run"],
     }[command]
 
 

@@ -507,7 +507,7 @@ WRONG = [
     ),
     # Other formats
     *(
-        Wrong(f"version 1 with {content!r:.50}", older(content), "not as `python -m search index` wrote it", READING)
+        Wrong(f"version 1 with {content!r:.50}", older(content), "not as `scalar index` wrote it", READING)
         for content in (
             {},
             {"embeddings_sha256": "a", "entries": 1},

@@ -23,7 +23,6 @@ from tests.conftest import ROOT
 from tests.joint_encoders import write_joint_encoder
 from tests.trainer.test_resuming import finish, history
 from tests.trainer.test_scalar_trainer import AFFINITIES
-from train import train
 from trainer import cache_features as module
 from trainer.cache_features import cache_features
 from trainer.data import ClipDataset, ScalarDataCollator
@@ -32,6 +31,7 @@ from trainer.features import FeatureCollator, FeatureDataset
 from trainer.lora import apply_adapters, count_parameters
 from trainer.recipe import parse_arguments
 from trainer.rehead import rehead
+from trainer.run import train
 from trainer.scalar_trainer import ScalarTrainer
 from trainer.training_args import ScalarTrainingArguments
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from modeling_scalar.scores_scalar import METHODS
-from trainer.recipe import parse_arguments, read_recipe
+from trainer.recipe import find_packaged, parse_arguments, read_recipe
 
 REGISTERED = """from modeling_scalar.scores_scalar import register_method
 
@@ -130,6 +130,33 @@ def test_every_recipe_parses(path):
         return
     run, args = parse_arguments([str(path), "--use_cpu", "true", "--fp16", "false"])
     assert run.root and args.output_dir.startswith("runs/")
+
+
+def test_recipes_of_the_package_are_found_where_there_are_none(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    with caplog.at_level("INFO", logger="train"):
+        run, args = parse_arguments(
+            ["recipes/gram.yaml", "recipes/miniature.yaml", "--use_cpu", "true", "--fp16", "false"]
+        )
+    assert (run.aggregation, args.output_dir) == ("gram", "runs/miniature")
+    assert run.model == str(ROOT / "recipes" / "miniature_backbone")
+    names = ("recipes/gram.yaml", "recipes/miniature.yaml", "recipes/miniature_backbone")
+    assert caplog.messages == [f"There is no {name} here: the package's is taken, {ROOT / name}." for name in names]
+
+
+def test_ones_own_recipe_comes_before_that_of_the_package(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "gram.yaml").write_text("aggregation: uniform\n")
+    with caplog.at_level("INFO", logger="train"):
+        assert read_recipe(find_packaged("recipes/gram.yaml")) == {"aggregation": "uniform"}
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("name", ["recipes/nowhere.yaml", "trainer/recipe.py", "gram.yaml"])
+def test_what_is_no_recipe_of_the_package_is_left_as_it_is(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_packaged(name) == name
 
 
 def test_later_recipes_win_over_earlier_ones_and_trackers_may_be_a_list(tmp_path):

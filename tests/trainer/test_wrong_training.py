@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-import train
 from commands.errors import run_command
 from tests.trainer.wrong_training import FLAGS, NUMBERS, OTHER_FILES, READ, RECIPES
+from trainer.run import main
 from trainer.training_args import RANGES, ScalarTrainingArguments
 
 RIGHT = ["--model", "no-such-model", "--benchmark", "miniature", "--root", "data", "--use_cpu", "true"]
@@ -43,7 +43,7 @@ def called(tmp_path, monkeypatch, capfd):
         monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
         monkeypatch.setattr(logging, "basicConfig", lambda **options: None)
         try:
-            run_command(train.main)
+            run_command(main)
         except SystemExit as error:
             code = error.code
         return code, *capfd.readouterr()

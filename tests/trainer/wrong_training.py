@@ -297,7 +297,7 @@ def _make_targets(*fields):
 
 
 def _study(*fields):
-    return lambda run, folder: ["-m", "trainer.study", "--output", folder / "study", *fields]
+    return lambda run, folder: ["-m", "recipes.study", "--output", folder / "study", *fields]
 
 
 def _in_the_way(run, folder):

@@ -142,7 +142,7 @@ def check(scores, expected):
 
 
 def test_a_gallery_takes_the_place_of_embedding(model, tiny_processor, benchmark, sides, embeddings, tmp_path):
-    """What `eval embed` or `search index` wrote under the same identifiers; no file is read."""
+    """What `eval embed` or `scalar index` wrote under the same identifiers; no file is read."""
     embeddings.save(tmp_path / "gallery", dtype="float32")
     captions, clips = sides
     relevant = {f"q{row}": {name: 1} for row, name in enumerate(clips["id"])}

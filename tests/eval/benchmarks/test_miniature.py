@@ -77,12 +77,12 @@ def test_an_empty_split_is_answered_with_how_the_set_was_made(folder):
 def test_a_set_of_an_earlier_version_is_answered_with_the_command_that_makes_it_anew(copy):
     manifest = json.loads((copy / "miniature.json").read_text())
     (copy / "miniature.json").write_text(json.dumps({**manifest, "version": 1}))
-    with pytest.raises(ValueError, match="made by version 1 .*: `python -m eval miniature --output"):
+    with pytest.raises(ValueError, match="made by version 1 .*: `scalar eval miniature --output"):
         load_benchmark("miniature", copy)
 
 
 def test_a_missing_folder_is_answered_with_the_command_that_makes_it(tmp_path):
-    with pytest.raises(FileNotFoundError, match="python -m eval miniature --output"):
+    with pytest.raises(FileNotFoundError, match="scalar eval miniature --output"):
         load_benchmark("miniature", tmp_path / "nowhere")
 
 

@@ -125,7 +125,7 @@ def test_other_settings_are_refused(folder, name, value):
 
 def test_a_set_of_an_earlier_version_is_refused(tmp_path):
     (tmp_path / "miniature.json").write_text('{"version": 1, "seed": 0, "num_train": 6, "num_test": 3}')
-    with pytest.raises(ValueError, match="was made by version 1 .* make it again: `python -m eval miniature"):
+    with pytest.raises(ValueError, match="was made by version 1 .* make it again: `scalar eval miniature"):
         generate(tmp_path, **SMALL)
     assert list(tmp_path.iterdir()) == [tmp_path / "miniature.json"]
 

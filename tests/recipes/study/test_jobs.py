@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.study.jobs import Stage, Task, error_line, execute
+from recipes.study.jobs import Stage, Task, error_line, execute
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -106,8 +106,8 @@ def test_interruption_reaches_the_training_below_the_launcher_and_waits_for_its_
     )
     launcher = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', sys.argv[2], sys.argv[1]]).wait()"
     script = (
-        "import sys\nfrom pathlib import Path\nfrom trainer.study import __main__ as study\n"
-        "from trainer.study.jobs import Stage, Task, execute\n"
+        "import sys\nfrom pathlib import Path\nfrom recipes.study import __main__ as study\n"
+        "from recipes.study.jobs import Stage, Task, execute\n"
         f"def tasks():\n    for folder in map(Path, {[str(tmp_path / name) for name in 'ab']!r}):\n"
         f"        command = (sys.executable, '-c', {launcher!r}, str(folder), {training!r})\n"
         "        yield Task(folder.name, folder, (Stage('train', command, folder / 'end'),))\n"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from eval.reports.paper import VARIANTS
+from recipes.study.runs import ABLATIONS, RECIPES, Clips, Run, check_overlay, recipe_of, with_schedule
+from recipes.study.tuning import GRID, Tuning, folder_name, recall_at_1, settings_of, tune
 from trainer.recipe import read_recipe
-from trainer.study.runs import ABLATIONS, RECIPES, Clips, Run, check_overlay, recipe_of, with_schedule
-from trainer.study.tuning import GRID, Tuning, folder_name, recall_at_1, settings_of, tune
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPE = {

@@ -134,7 +134,7 @@ class Run:
         variant (`str`), seed (`int`), folder (`Path`): what is trained, and where.
         clips ([`Clips`]): what it learns from and is measured on.
         settings (`Mapping`): fields of the training that are laid over its recipes.
-        evaluation (`Sequence[str]`): options of `eval run`.
+        evaluation (`Sequence[str]`): options of `scalar eval run`.
         label (`str`, *optional*): name of its row in tables; by default the variant.
     """
 

@@ -8,10 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.eval.reports.made_runs import make_run
-from tests.trainer.study.made_studies import save
-from trainer.study.__main__ import main
-from trainer.study.report import (
+from recipes.study.__main__ import main
+from recipes.study.report import (
     paired_table,
     plot_sharing,
     report,
@@ -20,6 +18,8 @@ from trainer.study.report import (
     temperatures_table,
     tuning_table,
 )
+from tests.eval.reports.made_runs import make_run
+from tests.recipes.study.made_studies import save
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from recipes.study import jobs
+from recipes.study.__main__ import main
 from tests.eval.reports.made_runs import make_run
-from tests.trainer.study.made_studies import save
-from trainer.study import jobs
-from trainer.study.__main__ import main
+from tests.recipes.study.made_studies import save
 
 RECALLS = {"scalar": 30.0, "gram": 20.0, "no_semantic": 25.0}
 ASKED = ("--variants", "scalar", "gram", "no_semantic", "--seeds", "50", "51", "--shared", "0")

@@ -1,4 +1,4 @@
-"""`python -m trainer.study`: tune every method, train every variant from one backbone, evaluate, report.
+"""`python -m recipes.study`: tune every method, train every variant from one backbone, evaluate, report.
 
 What is left to do is read from the files of each run, so the same command continues after an interruption.
 """
@@ -26,7 +26,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     from .runs import RECIPES
 
     parser = argparse.ArgumentParser(
-        prog="python -m trainer.study",
+        prog="python -m recipes.study",
         description="Tune every method of the paper's study on the validation clips of the miniature benchmark, train "
         "every variant, evaluate it on the test clips, print the tables. The same command continues what was "
         "interrupted; a run is repeated once its folder is removed.",

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from eval.embedding.embeddings import Embeddings
-from trainer.study.gap import add_gap, found_first, main
+from recipes.study.gap import add_gap, found_first, main
 
 
 def make(prefix: str, count: int, seed: int) -> Embeddings:

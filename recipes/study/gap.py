@@ -1,4 +1,4 @@
-"""`python -m trainer.study.gap`: embeddings with an artificial modality gap, and what calibration makes of it.
+"""`python -m recipes.study.gap`: embeddings with an artificial modality gap, and what calibration makes of it.
 
 In many joint encoders each modality has a region of its own, and texts lie nearer to some regions than to others. Here
 a vector is added to each modality, and one to the texts, before they are normalised again. The score is calibrated on

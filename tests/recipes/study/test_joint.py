@@ -8,7 +8,7 @@ import torch
 from eval.miniature import generate
 from modeling_scalar import load_model
 from modeling_scalar.modeling_joint_scalar import ScalarJointModel
-from trainer.study.joint import draw_mixes, main
+from recipes.study.joint import draw_mixes, main
 
 
 def test_half_of_the_draws_show_one_modality_and_the_others_any_mix_of_what_a_clip_has():

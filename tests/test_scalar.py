@@ -1,0 +1,68 @@
+"""The command `scalar`: what it lists is what the rooms have, and it lists it at once."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from commands.scalar import _COMMANDS, help_lines, main, run
+from search.__main__ import app as search_app
+
+ROOT = Path(__file__).resolve().parent.parent
+LINES = {name: about for found in _COMMANDS.values() for name, (_, about) in found.items()}
+
+
+def test_the_wheel_installs_it():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["scripts"] == {"scalar": f"{main.__module__}:{main.__name__}"}
+
+
+def test_its_help_fits_a_terminal():
+    lines = help_lines()
+    assert len(lines) < 24 and max(map(len, lines)) <= 80
+
+
+def test_its_help_imports_no_room_and_no_library_of_theirs():
+    code = "import sys, commands.scalar; commands.scalar.run(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Usage: scalar COMMAND")
+    loaded = {name.split(".")[0] for name in done.stdout.splitlines()[-1].split()}
+    assert "typer" in loaded
+    assert not loaded & {"torch", "transformers", "numpy", "search", "eval", "trainer", "hub_cards", "modeling_scalar"}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_line_is_how_the_help_of_its_command_begins(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run([name, "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert not ended.value.code
+    assert printed.lower().startswith(f"usage: scalar {name} ")
+    assert LINES[name] in printed
+
+
+def test_every_command_of_the_search_is_listed():
+    """All but `convert`, which is for galleries of an older format."""
+    of_search = {name for name, (module, _) in _COMMANDS["Search your own videos"].items() if "search" in module}
+    assert of_search == set(get_command(search_app).commands) - {"convert"}
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 2), (["--help"], 0)])
+def test_without_a_command_it_prints_its_help(arguments, code, capsys):
+    assert run(arguments) == code
+    assert capsys.readouterr().out.splitlines() == help_lines()
+
+
+def test_an_unknown_command_is_usage_and_names_the_nearest(capsys):
+    assert run(["tran", "recipe.yaml"]) == 2
+    assert "Error: No such command 'tran'. Did you mean 'train'?" in capsys.readouterr().err
+
+
+def test_errors_are_told_as_everywhere(commands, tmp_path):
+    done = commands.run("-m", "commands.scalar", "info", "nowhere", cwd=tmp_path)
+    assert done.code == 1 and done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
+    done = commands.run("-m", "commands.scalar", "train", "nowhere.yaml", cwd=tmp_path)
+    assert done.code == 1 and "nowhere.yaml" in done.stderr and done.stderr.count("\n") == 1

@@ -1,0 +1,87 @@
+"""What is installed: the rooms, with all they read, and the recipes; nothing that only developers need."""
+
+import configparser
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("commands", "eval", "gallery", "hub_cards", "modeling_scalar", "search", "trainer")
+BESIDE = ("benchmarks", "docs", "recipes", "tests")
+READ_BY_ROOMS = (".jinja", ".html", ".json", ".md", ".txt")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel, built from a copy: what a build leaves behind would get into the next one."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    for name in (*ROOMS, *BESIDE):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("LICENSE", "README.md", "pyproject.toml", "train.py"):
+        shutil.copy(ROOT / name, source / name)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        folder,
+        source,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (path,) = folder.glob("*.whl")
+    with ZipFile(path) as archive:
+        archive.extractall(folder / "installed")
+    return folder / "installed"
+
+
+def files_below(folder, *names):
+    found = (path for name in names for path in (folder / name).rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)) for path in found if "__pycache__" not in path.parts}
+
+
+def test_it_holds_the_rooms_and_what_they_read(wheel):
+    expected = {name for name in files_below(ROOT, *ROOMS) if name.endswith((".py", *READ_BY_ROOMS))}
+    assert files_below(wheel, *ROOMS) == expected
+    assert {"search/service/page.html", "hub_cards/templates/model.md.jinja", "trainer/__main__.py"} <= expected
+
+
+def test_it_holds_the_recipes_and_the_small_backbone_but_no_study(wheel):
+    expected = {path.name for path in (ROOT / "recipes").glob("*.yaml")}
+    backbone = {f"miniature_backbone/{path.name}" for path in (ROOT / "recipes" / "miniature_backbone").iterdir()}
+    assert files_below(wheel / "recipes", ".") == expected | backbone
+    assert "miniature.yaml" in expected and "miniature_backbone/model.safetensors" in backbone
+
+
+def test_it_holds_nothing_else(wheel):
+    assert {path.name for path in wheel.iterdir() if path.suffix != ".dist-info"} == {*ROOMS, "recipes"}
+
+
+def test_it_installs_the_command(wheel):
+    (file,) = wheel.glob("*.dist-info/entry_points.txt")
+    entries = configparser.ConfigParser()
+    entries.read(file)
+    assert dict(entries["console_scripts"]) == {"scalar": "commands.scalar:main"}
+
+
+def test_its_recipes_are_found_in_a_folder_without_them(wheel, tmp_path):
+    code = "from trainer.recipe import find_packaged; print(find_packaged('recipes/miniature.yaml'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(wheel), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == str(wheel / "recipes" / "miniature.yaml")

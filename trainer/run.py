@@ -1,0 +1,181 @@
+"""Train a model as a recipe says: `scalar train RECIPE.yaml [--field value ...]`."""
+
+import logging
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import datasets
+import torch
+from peft import PeftModel
+from transformers import set_seed
+
+from eval.benchmarks import load_benchmark
+from gallery.gallery import is_gallery
+from modeling_scalar import MODALITIES, Limits, ScalarProcessor, load_model
+from modeling_scalar.model_identity import identify
+from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+
+from .building import build_new
+from .callbacks import AtBegin, StopOnInterrupt
+from .checkpoints import describe_failed_save, is_of_ended_worker
+from .data import ClipDataset, ScalarDataCollator
+from .distributed import check_launched
+from .embeddings import EmbeddingDataset, collate_embeddings
+from .features import FeatureCollator, FeatureDataset
+from .folder import find_start, forget_end, only_run, save_recipe
+from .lora import apply_adapters, parts_of
+from .objectives import OBJECTIVES
+from .recipe import RunArguments, parse_arguments
+from .record import save_record
+from .scalar_trainer import ScalarTrainer
+from .semantic_targets import SemanticTargets
+from .trainable import describe_run
+from .training_args import ScalarTrainingArguments
+
+logger = logging.getLogger("train")
+_SECONDS_TO_TELL = 5.0
+
+
+def _build_model(
+    run: RunArguments, args: ScalarTrainingArguments, rows: datasets.Dataset
+) -> tuple[PeftModel | ScalarRetrievalModel, ScalarProcessor]:
+    revision = None
+    if run.new_model is not None:
+        texts = [text for row in rows for text in (row["caption"], row["subtitle"]) if text]
+        model, processor = build_new(run.new_model, texts, **run.model_changes)
+    else:
+        changes = run.model_changes
+        if args.learnable_temperature:
+            changes["has_logit_scale"] = True
+        if "heads" in parts_of(args.adapter):
+            changes["has_heads"] = True
+        model, processor = load_model(run.model, dtype=torch.float32, **changes)
+        revision = identify(run.model).commit
+    if args.learnable_temperature and model.config.has_logit_scale:
+        torch.nn.init.constant_(model.logit_scale.log_scale, -math.log(args.temperature))
+    adapted = apply_adapters(
+        model,
+        args.adapter,
+        args.uses_matching,
+        args.learnable_temperature,
+        revision=revision,
+        modalities=MODALITIES if OBJECTIVES[args.objective].reads_every_modality else None,
+    )
+    return adapted, processor
+
+
+def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
+    """Run one recipe; return whether it reached its end."""
+    check_launched()
+    run.check_batch(args)
+    with only_run(args):
+        checkpoint, ended = find_start(run, args)
+        if ended:
+            logger.info("The run in %s has ended; there is nothing to resume.", args.output_dir)
+            return True
+        return _train(run, args, checkpoint)
+
+
+def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | None) -> bool:
+    set_seed(args.seed)
+    rows = load_benchmark(run.benchmark, run.root, run.train_split)
+    targets = None
+    if args.uses_semantics:
+        if run.semantic_targets is None:
+            raise ValueError("L_sem needs `semantic_targets`; or set `semantic_weight` to 0.")
+        targets = SemanticTargets(run.semantic_targets)
+        targets.check(rows)
+    model, processor = _build_model(run, args, rows)
+    if run.features is not None and is_gallery(run.features):
+        fingerprint = identify(run.model).fingerprint
+        dataset = EmbeddingDataset(run.features, rows, model, processor, run.model, fingerprint, not args.disable_tqdm)
+        collator = collate_embeddings
+    elif run.features is not None:
+        dataset = FeatureDataset(run.features, rows, model, processor, args.seed)
+        collator = FeatureCollator(processor)
+    else:
+        processor.limits = Limits.parse(run.limits.split(",") if run.limits else [])
+        dataset = ClipDataset(rows, processor, args.seed, run.on_error, run.keep_in_memory)
+        collator = ScalarDataCollator(processor)
+
+    interrupt = StopOnInterrupt()
+    trainer = ScalarTrainer(
+        model,
+        args,
+        semantic_targets=targets,
+        train_dataset=dataset,
+        eval_dataset=load_benchmark(run.benchmark, run.root, run.eval_split) if run.eval_split else None,
+        data_collator=collator,
+        processing_class=processor,
+        callbacks=[interrupt, AtBegin(partial(forget_end, args))],
+    )
+    if trainer.is_world_process_zero():
+        steps_per_epoch = trainer.set_initial_training_values(args, trainer.get_train_dataloader())[1]
+        for line in describe_run(model, args, len(dataset), steps_per_epoch).splitlines():
+            logger.info(line)
+    try:
+        seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
+    except (RuntimeError, ConnectionError, EOFError) as error:  # of a data worker that was ended from outside
+        if not is_of_ended_worker(error):
+            raise
+        if interrupt.interrupted:
+            return False
+        message = f"A data worker was ended ({error}). Lower `dataloader_num_workers` if memory is short."
+        raise OSError(message) from error
+    if interrupt.interrupted:
+        return False
+    with describe_failed_save(args.output_dir, ""):
+        trainer.save_model()
+        if trainer.is_world_process_zero():
+            save_record(trainer, seconds, resumed=checkpoint is not None)
+            save_recipe(run, args)  # last: it tells that the run has ended
+    return True
+
+
+def _wait_for_the_first() -> None:
+    """Of several processes that meet the same error the first tells it; then the launcher ends the others."""
+    if os.environ.get("RANK", "0") != "0":
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(_SECONDS_TO_TELL)
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "train.py") -> int:
+    """
+    Train as the command line says.
+
+    Args:
+        arguments (`Sequence[str]`, *optional*): a recipe, and flags; by default those of this program.
+        prog (`str`): what the usage calls the program.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; a checkpoint has been saved.
+        ImportError, OSError, ValueError: what the user can mend.
+    """
+    is_first = os.environ.get("RANK", "0") == "0"  # of the processes that a launcher starts
+    logging.basicConfig(level=logging.INFO if is_first else logging.WARNING, format="%(name)s: %(message)s")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        run, args = parse_arguments(sys.argv[1:] if arguments is None else arguments, prog)
+        if not train(run, args):
+            raise KeyboardInterrupt("Continue with `--resume_from_checkpoint last`.")
+    except (ImportError, OSError, ValueError) as error:
+        _wait_for_the_first()
+        # Of an error in a data worker, which comes with the worker's traceback, the last line says what happened.
+        message = str(error).strip()
+        if "in DataLoader worker process" in message:
+            raise ValueError(message.splitlines()[-1].partition(": ")[2]) from error
+        raise
+    return 0
+
+
+__all__ = ["main", "train"]
