@@ -39,6 +39,7 @@ logger = logging.get_logger(__name__)
 
 _EMBEDDED = tuple(name for name in MODALITIES if name != "subtitle")  # it has no head for subtitles
 _MIN_SAMPLES = SAMPLING_RATE * 30 // 1000  # of all joint encoders
+_LARGEST_SIDE = 4096  # of a picture: more would fill the memory
 _BILINEAR = 2  # PIL.Image.Resampling.BILINEAR
 
 
@@ -214,7 +215,10 @@ class ScalarPeAvImageProcessor(ScalarPatchImageProcessor):
         **kwargs: Any,
     ):
         super().__init__(image_mean=image_mean, image_std=image_std, rescale_factor=rescale_factor, **kwargs)
-        self.height, self.width = height, width
+        for name, value in (("height", height), ("width", width)):
+            if not isinstance(value, int) or not 1 <= value <= _LARGEST_SIDE:
+                raise ValueError(f"`{name}` must be a whole number from 1 to {_LARGEST_SIDE}, got {value!r}.")
+            setattr(self, name, value)
 
     @classmethod
     def from_encoder(cls, settings: Mapping[str, Any]) -> "ScalarPeAvImageProcessor":

@@ -58,14 +58,15 @@ def towers_of(model: ScalarRetrievalModel) -> dict[str, Tower]:
     Return the towers of a model by their modality.
 
     Raises:
-        ValueError: another library computes it, which gives no gradients.
+        ValueError: it is not saved, or another library computes it, which gives no gradients.
     """
     if not isinstance(model.config, ScalarJointConfig):
         return _OF_THREE
     if model.config.backbone_config is None:
         raise ValueError(
-            "This encoder is computed by Sentence Transformers, without gradients, so nothing of it can be trained or "
-            f"stored for training. Of joint encoders those of {' or '.join(FAMILIES)} can."
+            "This encoder is PE-AV, which is not saved, or computed by Sentence Transformers, without gradients, so "
+            f"nothing of it can be trained or stored for training. Of joint encoders those of {' or '.join(FAMILIES)} "
+            "can."
         )
     return _OF_JOINT
 

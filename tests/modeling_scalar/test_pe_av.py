@@ -174,6 +174,8 @@ def test_frames_follow_the_settings_of_its_own_video_processor(tmp_path):
     for settings in ({"resample": 3}, {"size": {"shortest_edge": 8}}, {"do_center_crop": True}):
         with pytest.raises(ValueError, match="Frames cannot be prepared as PE-AV's video processor does"):
             ScalarProcessor.from_joint_encoder(write_pe_av(folder, **settings))
+    with pytest.raises(ValueError, match="`height` must be a whole number from 1 to 4096"):
+        ScalarProcessor.from_joint_encoder(write_pe_av(folder, size={"height": 10**6, "width": 8}))
 
 
 def test_what_is_set_and_left_out_is_as_for_any_joint_encoder(folder):

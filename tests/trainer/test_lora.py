@@ -6,7 +6,9 @@ from peft import AutoPeftModelForFeatureExtraction, PeftModel
 from transformers import AutoConfig, AutoModel
 
 from modeling_scalar import MODALITIES, ScalarConfig, ScalarModel, load_model
+from modeling_scalar.pe_av import ScalarPeAvModel
 from tests.conftest import make_batch, make_tiny_config
+from tests.pe_av import make_pe_av, without_timm
 from trainer.lora import RECIPES, apply_adapters, count_parameters
 
 
@@ -151,3 +153,11 @@ def test_heads_and_towers_that_an_objective_does_not_reach_are_not_trained():
 def test_an_unknown_recipe_is_refused(tiny_model):
     with pytest.raises(ValueError, match="all_towers"):
         apply_adapters(tiny_model, "lora")
+
+
+def test_what_is_used_as_published_and_not_saved_is_not_trained(monkeypatch):
+    without_timm(monkeypatch)
+    model = ScalarPeAvModel(make_pe_av(), ("video", "audio"))
+    for recipe in ("full", "video", "heads"):
+        with pytest.raises(ValueError, match="PE-AV, which is not saved, .* can be trained"):
+            apply_adapters(model, recipe)
