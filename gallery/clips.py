@@ -35,8 +35,8 @@ class StoredClips(Clips):
         is_partial: bool = False,
     ):
         self.vectors, self.modality_mask, self.concat_embeds = tuple(vectors), modality_mask, concat_embeds
-        self.min_norm, self.modalities, self._gram, self.is_partial = min_norm, MODALITIES, gram, is_partial
-        self._derived = {}
+        self.min_norm, self.modalities, self.is_partial = min_norm, MODALITIES, is_partial
+        self._gram, self._exact_gram, self._derived = gram, None, {}
 
     @property
     def dtype(self) -> torch.dtype:
@@ -47,11 +47,6 @@ class StoredClips(Clips):
     def modality_embeds(self) -> torch.Tensor:
         """The embeddings in one tensor, `(N, M, D)`, in float32 at least."""
         return self.once(_stacked)
-
-    @property
-    def gram(self) -> torch.Tensor:
-        """As given."""
-        return self._gram
 
     def __getitem__(self, columns: slice) -> "StoredClips":
         return StoredClips(

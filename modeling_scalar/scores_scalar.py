@@ -45,6 +45,7 @@ modalities cancel. It is a clamp, not an addition: every other clip keeps its ex
 # texts meet more clips at once, up to so many times more: what is done once a tile would otherwise cost as much.
 _TILE = (256, 1024)
 _WIDEST = 16
+_TINY = torch.finfo(torch.float32).tiny  # by less, dividing gives infinity
 _LARGEST = 1e6  # of scales and offsets: cosines times more lose all digits beside each other
 _LEAST_PIVOT = 1e-14  # of a Gram matrix in float64: below is rounding
 _RANK_TOLERANCE = 1e-7  # directions of a clip's span with a smaller share of the largest one are rounding
@@ -147,10 +148,8 @@ def exact_scores(
 
 
 def unit(vectors: torch.Tensor, min_norm: float = 1e-12) -> torch.Tensor:
-    """Divide vectors by their norm along the last axis, in float32 at least: a rounded norm is not a unit norm.
-
-    One shorter than `min_norm` is divided by that, and so stays shorter.
-    """
+    """Divide vectors by their norm along the last axis, or by `min_norm` if that is more; in float32 at least, for a
+    rounded norm is not a unit norm."""
     vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
     return nn.functional.normalize(vectors, dim=-1, eps=min_norm)
 
@@ -209,37 +208,25 @@ def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, moda
 # Options ------------------------------------------------------------------------------------------------------------
 
 
-def check_temperature(query_temperature: float | torch.Tensor) -> None:
-    """Raise a ValueError unless the temperature is positive, and so large that dividing by it stays finite."""
-    if not query_temperature >= torch.finfo(torch.float32).tiny:
-        raise ValueError(f"`query_temperature` must be positive in float32, got {query_temperature!r}.")
-
-
 def check_calibration(
     modality_scale: Sequence[float] | torch.Tensor | None = None,
     modality_offset: Sequence[float] | torch.Tensor | None = None,
     modalities: Sequence[str] | int | None = None,
 ) -> None:
-    """Raise a ValueError unless each is None or a list of finite numbers, and scales are positive.
-
-    With `modalities`, their names or their number, there must be one for each.
-    """
+    """Raise a ValueError unless each is None or finite numbers, one for each of `modalities` (names, or how many) if
+    these are given, and scales are positive."""
     number = modalities if modalities is None or isinstance(modalities, int) else len(modalities)
-    tiny = torch.finfo(torch.float32).tiny
-    for name, values, lowest in (
-        ("modality_scale", modality_scale, tiny),
-        ("modality_offset", modality_offset, -_LARGEST),
+    for name, given, kind, lowest in (
+        ("modality_scale", modality_scale, "finite numbers above 0", _TINY),
+        ("modality_offset", modality_offset, "finite numbers", -_LARGEST),
     ):
-        if isinstance(values, torch.Tensor):
-            values = values.detach().tolist() if values.ndim == 1 else values
-        elif values is None:
-            continue
+        values = given.tolist() if isinstance(given, torch.Tensor) else given
         is_list = isinstance(values, list | tuple) and number in (None, len(values))
-        if not is_list or not all(type(value) in (int, float) and lowest <= value <= _LARGEST for value in values):
-            kind = "finite numbers above 0" if lowest > 0 else "finite numbers"
-            count = "" if number is None else f"{number} "
-            names = "modality" if number is modalities else f"of {tuple(modalities)}"
-            raise ValueError(f"`{name}` must be {count}{kind}, one for each {names}, got {values!r:.80}.")
+        if given is None or (is_list and all(type(v) in (int, float) and lowest <= v <= _LARGEST for v in values)):
+            continue
+        count = "" if number is None else f"{number} "
+        names = "modality" if number is modalities else f"of {tuple(modalities)}"
+        raise ValueError(f"`{name}` must be {count}{kind}, one for each {names}, got {given!r:.80}.")
 
 
 @dataclass(frozen=True)
@@ -259,16 +246,16 @@ class ScoreOptions:
     modality_offset: Sequence[float] | torch.Tensor | None = None
 
     def __post_init__(self):
-        check_temperature(self.query_temperature)
         check_calibration(self.modality_scale, self.modality_offset)
-        if not 0 <= self.hyperbolic_mix <= 1:
-            raise ValueError(f"`hyperbolic_mix` must be in [0, 1], got {self.hyperbolic_mix!r}.")
-        if not 0 < self.curvature < math.inf:
-            raise ValueError(f"`curvature` must be positive and finite, got {self.curvature!r}.")
-        if not self.rank_constant > 0:
-            raise ValueError(f"`rank_constant` must be positive, got {self.rank_constant!r}.")
-        if self.direction not in DIRECTIONS:
-            raise ValueError(f"`direction` must be one of {DIRECTIONS}, got {self.direction!r}.")
+        for name, is_right, expected in (
+            ("query_temperature", self.query_temperature >= _TINY, "positive in float32"),
+            ("hyperbolic_mix", 0 <= self.hyperbolic_mix <= 1, "in [0, 1]"),
+            ("curvature", 0 < self.curvature < math.inf, "positive and finite"),
+            ("rank_constant", self.rank_constant > 0, "positive"),
+            ("direction", self.direction in DIRECTIONS, f"one of {DIRECTIONS}"),
+        ):
+            if not is_right:
+                raise ValueError(f"`{name}` must be {expected}, got {getattr(self, name)!r}.")
 
     @property
     def is_calibrated(self) -> bool:
@@ -304,6 +291,8 @@ class Clips:
         concat_embeds (`torch.Tensor` of shape `(V, 3, D)`, *optional*): of the concatenation heads.
         min_norm (`float`): what a vanishing norm, volume or area is clamped to, see [`min_norm_of`].
         modalities (`tuple[str, ...]`): the names along the axis M; empty if they have none.
+        gram, exact_gram (`torch.Tensor` of shape `(V, M, M)`, *optional*): inner products of the modalities, zero
+            where absent, the latter in float64; computed when first asked for unless given.
     """
 
     def __init__(
@@ -314,18 +303,21 @@ class Clips:
         *,
         min_norm: float,
         modalities: tuple[str, ...] = (),
+        gram: torch.Tensor | None = None,
+        exact_gram: torch.Tensor | None = None,
     ):
         self.modality_embeds, self.modality_mask, self.concat_embeds = modality_embeds, modality_mask, concat_embeds
         self.min_norm, self.modalities = min_norm, modalities
+        self._gram, self._exact_gram = gram, exact_gram
         self._derived: dict[Callable, Any] = {}
 
     def __len__(self) -> int:
         return len(self.modality_mask)
 
     def __getitem__(self, columns: slice) -> "Clips":
-        heads = None if self.concat_embeds is None else self.concat_embeds[columns]
-        embeds, mask = self.modality_embeds[columns], self.modality_mask[columns]
-        return Clips(embeds, mask, heads, min_norm=self.min_norm, modalities=self.modalities)
+        tensors = self.modality_embeds, self.modality_mask, self.concat_embeds, self._gram, self._exact_gram
+        *some, gram, exact_gram = (None if tensor is None else tensor[columns] for tensor in tensors)
+        return Clips(*some, min_norm=self.min_norm, modalities=self.modalities, gram=gram, exact_gram=exact_gram)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -340,12 +332,17 @@ class Clips:
     @property
     def gram(self) -> torch.Tensor:
         """Inner products of the modalities, `(V, M, M)`, zero where absent."""
-        return self.once(_gram_matrices)
+        if self._gram is None:
+            self._gram = _gram_matrices(self)
+        return self._gram
 
     @property
     def exact_gram(self) -> torch.Tensor:
         """The same in float64, for what tells clips apart whose modalities nearly repeat each other."""
-        return self.once(_exact_gram_matrices)
+        if self._exact_gram is None:
+            blocks = map(exact, self.modality_embeds.split(_TILE[1]))
+            self._exact_gram = torch.cat([block @ block.mT for block in blocks])
+        return self._exact_gram
 
     @property
     def arity(self) -> torch.Tensor:
@@ -357,10 +354,6 @@ class Clips:
         if derive not in self._derived:
             self._derived[derive] = derive(self)
         return self._derived[derive]
-
-
-def _exact_gram_matrices(clips: Clips) -> torch.Tensor:
-    return torch.cat([block @ block.mT for block in map(exact, clips.modality_embeds.split(_TILE[1]))])
 
 
 def _gram_matrices(clips: Clips) -> torch.Tensor:
@@ -398,11 +391,7 @@ class Pairs:
     """
 
     def __init__(
-        self,
-        text_embeds: torch.Tensor,
-        clips: Clips,
-        options: ScoreOptions,
-        similarities: torch.Tensor | None = None,
+        self, text_embeds: torch.Tensor, clips: Clips, options: ScoreOptions, similarities: torch.Tensor | None = None
     ):
         self.text_embeds, self.clips, self.options, self._similarities = text_embeds, clips, options, similarities
 
@@ -431,12 +420,8 @@ class Pairs:
         return derive(self)
 
     def in_tiles(self, score: Callable[["Pairs"], torch.Tensor]) -> torch.Tensor:
-        """
-        Score tile by tile where there is no gradient, all pairs at once where there is one or a graph is traced.
-
-        Args:
-            score (`Callable`): from [`Pairs`] to scores `(Q, V)`, each of which depends on its own pair.
-        """
+        """Score pairs that do not depend on each other tile by tile; all at once where there is a gradient or a traced
+        graph."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return score(self)
         num_texts, num_clips = len(self.text_embeds), len(self.clips)
@@ -453,20 +438,7 @@ class Pairs:
         return scores
 
     def scores(self, method: str) -> torch.Tensor:
-        """
-        Score every pair.
-
-        Args:
-            method (`str`): a key of [`METHODS`], or the name of a modality.
-
-        Returns:
-            `torch.Tensor` of shape `(Q, V)`, as of [`retrieval_scores`]; `-inf` for clips that the method does not
-            cover.
-
-        Raises:
-            ValueError: the method is unknown or reads modalities that these clips do not name, or texts have a vector
-                for each modality, and the method reads one vector.
-        """
+        """Score every pair, `(Q, V)`; `-inf` for clips that the method does not cover. See [`retrieval_scores`]."""
         entry = find_method(method, self.clips.modalities)
         if self.text_embeds.ndim == 3 and not entry.takes_text_per_modality:
             able = [name for name, known in METHODS.items() if known.takes_text_per_modality]
@@ -490,12 +462,7 @@ def make_pairs(
     modalities: Sequence[str] | None = None,
     **options: Any,
 ) -> Pairs:
-    """
-    Check embeddings and lay them out for scores; the arguments are those of [`retrieval_scores`].
-
-    Raises:
-        ValueError: as in [`retrieval_scores`].
-    """
+    """Check embeddings and lay them out for scores; arguments and errors are those of [`retrieval_scores`]."""
     _check_embeds(text_embeds, modality_embeds, modality_mask)
     number = modality_embeds.shape[1]
     if modalities is None:
@@ -605,16 +572,14 @@ METHODS: dict[str, Method] = {}
 
 def register_method(name: str, title: str | None = None, **facts: Any) -> Callable:
     """
-    Register a score, so that [`retrieval_scores`], a model's `aggregation`, training and every table know it by name.
+    Register a function from [`Pairs`] to scores `(Q, V)`, higher is better: [`retrieval_scores`], a model's
+    `aggregation`, training and every table then know it by name.
 
     Args:
         name (`str`): a new name.
         title (`str`, *optional*): what tables and cards call it; `name` by default.
         **facts: of [`Method`], `needs=("audio",)` say. By default the score is defined for every clip that has a
             modality, reads all of them and can be trained.
-
-    Returns:
-        A decorator of a function from [`Pairs`] to scores `(Q, V)`, higher is better.
 
     Raises:
         ValueError: the name is taken, or facts contradict each other.
@@ -639,12 +604,8 @@ def register_method(name: str, title: str | None = None, **facts: Any) -> Callab
 
 
 def find_method(method: str, modalities: Sequence[str] = (), argument: str = "method") -> Method:
-    """
-    Return the score of a name: a registered one, or the cosine with one of the clips' modalities.
-
-    Raises:
-        ValueError: there is none; the message names the argument.
-    """
+    """Return the score of a name, a registered one or the cosine with one of the clips' modalities; a ValueError that
+    names the argument if there is none."""
     if method in METHODS:
         return METHODS[method]
     if method in modalities:
@@ -667,16 +628,7 @@ def method_title(method: str) -> str:
 def scorable_clips(
     modality_mask: torch.Tensor, method: str, modalities: Sequence[str] = PAPER_MODALITIES
 ) -> torch.Tensor:
-    """
-    Compute for which clips a score is defined.
-
-    Args:
-        modality_mask (`torch.BoolTensor` of shape `(V, M)`): what each clip has.
-        method (`str`): a key of [`METHODS`], or the name of a modality.
-        modalities (`Sequence[str]`): the names along the axis M, for a score that reads some by name.
-
-    Returns:
-        `torch.BoolTensor` of shape `(V,)`: False where the method gives `-inf`.
+    """Compute for which clips, `(V,)`, a score is defined, by their mask `(V, M)` and the names along the axis M.
 
     Raises:
         ValueError: the method is unknown.
@@ -1007,7 +959,7 @@ def retrieval_scores(
     direction: str = "text_to_video",
 ) -> torch.Tensor:
     """
-    Score every clip for every query by the closed form of the query-conditioned centroid, SCALAR Eq. 4, or a baseline.
+    Score every clip for every query, by SCALAR's closed form (Eq. 4) or another score of the same vectors.
 
     With the text t, the n - 1 modalities z that the clip has, their similarities a to t and Gram matrix G, and the
     Gram matrix Gt of all n vectors, `method` is
@@ -1017,29 +969,23 @@ def retrieval_scores(
     - `"max"`, `"mean"`: the highest and the mean similarity;
     - the name of a modality, `"video"` say: the cosine with that modality; needs it;
     - `"gram"`: -sqrt(|det Gt|), the volume over what is present (GRAM; an absent axis is orthonormal, Eq. S1);
-    - `"gram_span"`: -sqrt(det Gt / det G) = -sqrt(1 - a' G^-1 a), minus the distance of t to the span of the clip;
+    - `"gram_span"`: -sqrt(det Gt / det G), minus the distance of t to the span of the clip;
     - `"hypergram"`: -(alpha sqrt(|det Gt|) + (1 - alpha) sqrt(|det G_H|)) with the Gram matrix G_H of Lorentz inner
-      products after the exponential map of curvature -c,
-      det G_H = c^-n sinh(sqrt(c))^(2n) det(Gt - coth(sqrt(c))^2 11') (HyperGRAM);
-    - `"triangle"`: -sqrt(|u|^2 |w|^2 - <u, w>^2) / 2 with u = t - video and w = t - audio, the area of their triangle
-      (TRIANGLE); needs both;
-    - `"pmrl_raw"`: lambda_1(Gt), the largest eigenvalue (PMRL);
-    - `"pmrl"`: lambda_1(Gt) / n, its share;
+      products after the exponential map of curvature -c (HyperGRAM);
+    - `"triangle"`: minus the area of the triangle of t, video and audio (TRIANGLE); needs both;
+    - `"pmrl_raw"`, `"pmrl"`: lambda_1(Gt), the largest eigenvalue, and its share lambda_1(Gt) / n (PMRL);
     - `"concat_head"`: the cosine with the head that reads exactly what the clip has, by which PMRL's released code
       ranks; needs the paper's three modalities, and of each clip one of [`CONCATENATIONS`];
     - `"symile"`: sum_d t_d prod_m z_md (Symile);
     - `"rank_fusion"`: sum_m 1 / (k + rank by modality m), reciprocal rank fusion of the pathways.
 
-    A clip that lacks what a method needs has `-inf`: [`scorable_clips`] computes which. Volumes and eigenvalues of
-    clips with different numbers of modalities are not on one scale (paper, "How the Gramian Baseline Sees a Missing
-    Modality"); they are compared as they are. [`register_method`] adds a method.
+    A clip that lacks what a method needs has `-inf` ([`scorable_clips`]). Volumes and eigenvalues of clips with
+    different numbers of modalities are not on one scale; they are compared as they are.
 
     Some encoders give a text a vector t_m for each modality, and cosines of different modalities may lie in different
     ranges. So `"scalar"` is sum_m w_m c_m / |sum_m w_m z_m| with c_m = scale_m <t_m, z_m> + offset_m and
-    w = softmax(c / tau_w) over what the clip has; `"uniform"`, `"max"` and `"mean"` read c_m too. All are the paper's
-    where the t_m are one, scales 1 and offsets 0; else they are no cosines. Single modalities, and ranks by them, stay
-    as they are, for c_m orders clips as <t_m, z_m> does. Volumes, areas, eigenvalues, products and concatenation heads
-    are of vectors: they know no scale or offset, and refuse texts of several vectors.
+    w = softmax(c / tau_w); `"uniform"`, `"max"` and `"mean"` read c_m too. Single modalities and ranks by them stay as
+    they are; the other scores are of vectors, know no scale or offset, and refuse texts of several vectors.
 
     Args:
         text_embeds (`torch.Tensor` of shape `(Q, D)`, or `(Q, M, D)` with t_m for each modality): unit norm along the
@@ -1053,19 +999,15 @@ def retrieval_scores(
             default three are `("video", "audio", "subtitle")`, another number has none.
         modality_scale, modality_offset (M `float`, *optional*): of the cosines of each modality; scales are positive.
             By default 1 and 0.
-        hyperbolic_mix (`float` or `torch.Tensor` of one element): alpha of `"hypergram"`, in [0, 1]. Only it uses it.
-        curvature (`float` or `torch.Tensor` of one element): c of `"hypergram"`, positive. Only it uses it.
-        concat_embeds (`torch.Tensor` of shape `(V, 3, D)`): unit norm, in the order of [`CONCATENATIONS`]. Only
-            `"concat_head"` uses it.
-        rank_constant (`float`): k of `"rank_fusion"`, positive. Only it uses it.
-        direction (`str`): what the scores will rank, one of [`DIRECTIONS`]: clips for each text, or texts for each
-            clip. Only the ranks of `"rank_fusion"` depend on it.
+        hyperbolic_mix, curvature (`float` or `torch.Tensor` of one element): alpha, in [0, 1], and c, positive, of
+            `"hypergram"`.
+        concat_embeds (`torch.Tensor` of shape `(V, 3, D)`): of `"concat_head"`, in the order of [`CONCATENATIONS`].
+        rank_constant (`float`): k of `"rank_fusion"`, positive.
+        direction (`str`): what the ranks of `"rank_fusion"` are of, one of [`DIRECTIONS`].
 
     Returns:
-        `torch.Tensor` of shape `(Q, V)`, higher is better: cosines are in [-1, 1], eigenvalue shares in (0, 1],
-        volumes, distances and areas at most 0. At least float32: half-precision embeddings are read as they are and
-        computed on in float32. Differentiable, with respect to `hyperbolic_mix` and `curvature` too; only
-        `"rank_fusion"` has no gradient.
+        `torch.Tensor` of shape `(Q, V)`, higher is better, in float32 at least: cosines in [-1, 1], eigenvalue shares
+        in (0, 1], volumes, distances and areas at most 0. Only `"rank_fusion"` has no gradient.
 
     Raises:
         ValueError: shapes do not fit, a row of `modality_mask` is all False, the method is unknown, reads a modality
@@ -1075,7 +1017,6 @@ def retrieval_scores(
 
     ```python
     >>> scores = retrieval_scores(text_embeds, modality_embeds, modality_mask)  # (Q, V)
-    >>> scores.argsort(dim=1, descending=True)[:, :5]  # the first five clips of each query
     ```
     """
     find_method(method, modalities or ())
@@ -1110,15 +1051,11 @@ def query_weights(
     """
     Compute the weight of each modality of each clip for each query, SCALAR Eq. 2: why a clip matched.
 
-    Args:
-        text_embeds, modality_embeds, modality_mask: as in [`retrieval_scores`].
-        query_temperature, modality_scale, modality_offset: as there, in this order or by name.
+    Args and errors: as of [`retrieval_scores`]; after the mask follow `query_temperature`, `modality_scale` and
+    `modality_offset`, in this order or by name.
 
     Returns:
         `torch.Tensor` of shape `(Q, V, M)`, non-negative, summing to 1, exactly 0 where absent.
-
-    Raises:
-        ValueError: as in [`retrieval_scores`].
     """
     named = dict(zip(WEIGHING, weighing, strict=False)) | named
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):
@@ -1131,18 +1068,9 @@ def paired_weights(
     text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, *weighing: Any, **named: Any
 ) -> torch.Tensor:
     """
-    Compute the weights of each clip for its own text only: the diagonal of [`query_weights`].
+    Compute the weights of each clip for its own text only, `(P, M)`: the diagonal of [`query_weights`].
 
-    Args:
-        text_embeds (`torch.Tensor` of shape `(P, D)` or `(P, M, D)`): row i belongs to clip i.
-        modality_embeds, modality_mask, query_temperature, modality_scale, modality_offset: as in [`query_weights`],
-            with P clips.
-
-    Returns:
-        `torch.Tensor` of shape `(P, M)`.
-
-    Raises:
-        ValueError: as in [`retrieval_scores`], or the numbers of texts and clips differ.
+    Args and errors: as of [`query_weights`]; row i of the texts belongs to clip i.
     """
     if len(text_embeds) != len(modality_embeds):
         raise ValueError(f"Expected one text per clip, got {len(text_embeds)} texts and {len(modality_embeds)} clips.")
@@ -1159,12 +1087,10 @@ def paired_centroids(
     text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, *weighing: Any, **named: Any
 ) -> torch.Tensor:
     """
-    Aggregate each clip for its own text only, mu_M(z^T) of SCALAR Eq. 2.
+    Aggregate each clip for its own text only, mu_M(z^T) of SCALAR Eq. 2: `(P, D)`, of unit norm (shorter only where
+    modalities cancel to nothing).
 
     Args and errors: as of [`paired_weights`].
-
-    Returns:
-        `torch.Tensor` of shape `(P, D)`, unit norm (shorter only where modalities cancel to nothing).
     """
     weights = paired_weights(text_embeds, modality_embeds, modality_mask, *weighing, **named)
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):
@@ -1186,7 +1112,6 @@ __all__ = [
     "ScoreOptions",
     "check_calibration",
     "check_method",
-    "check_temperature",
     "closed_form",
     "exact",
     "exact_scores",

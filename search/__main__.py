@@ -443,7 +443,7 @@ def query(
     from gallery.reranking import check_weight
     from modeling_scalar.configuration_scalar import MODALITIES
     from modeling_scalar.devices import device_of_name
-    from modeling_scalar.scores_scalar import check_temperature
+    from modeling_scalar.scores_scalar import ScoreOptions
 
     from .engine.address import is_address
 
@@ -460,7 +460,7 @@ def query(
     if fusion_weight is not None:
         check_weight(fusion_weight)
     if temperature is not None:
-        check_temperature(temperature)
+        ScoreOptions(temperature)  # which refuses what cannot be one
     check_texts(texts or [])
     seen = [name for name in MODALITIES if name not in (mask or ())]
     if not seen or not set(mask or ()) <= set(MODALITIES):

@@ -30,8 +30,16 @@ class SharedPairs(Pairs):
     def masked(self, modality_mask: torch.Tensor) -> "SharedPairs":
         """The same pairs when only what `modality_mask` `(V, M)` leaves of each clip is there."""
         clips = self.clips
-        embeds = clips.modality_embeds * modality_mask[..., None]
-        shown = Clips(embeds, modality_mask, clips.concat_embeds, min_norm=clips.min_norm, modalities=clips.modalities)
+        both = modality_mask[:, :, None] & modality_mask[:, None]
+        shown = Clips(
+            clips.modality_embeds * modality_mask[..., None],
+            modality_mask,
+            clips.concat_embeds,
+            min_norm=clips.min_norm,
+            modalities=clips.modalities,
+            gram=clips.gram * both,
+            exact_gram=clips.exact_gram * both,
+        )
         return self._changed(shown, self.similarities * modality_mask.T[:, None])
 
     def with_options(self, **changes: Any) -> "SharedPairs":
