@@ -21,9 +21,10 @@ from transformers.utils import CONFIG_NAME, cached_file
 
 from commands.errors import run_command
 from eval.benchmarks import load_benchmark
+from gallery.decoding import Limits, sandboxed
 from gallery.gallery import is_gallery
 from gallery.provenance import model_folder
-from modeling_scalar import MODALITIES, Limits, ScalarProcessor, load_model
+from modeling_scalar import MODALITIES, ScalarProcessor, load_model
 from modeling_scalar.loading import model_fingerprint
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from trainer.building import build_new
@@ -106,7 +107,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         dataset = FeatureDataset(run.features, rows, model, processor, args.seed)
         collator = FeatureCollator(processor)
     else:
-        processor.limits = Limits.parse(run.limits.split(",") if run.limits else [])
+        processor = sandboxed(processor, Limits.parse(run.limits.split(",") if run.limits else []))
         dataset = ClipDataset(rows, processor, args.seed, run.on_error, run.keep_in_memory)
         collator = ScalarDataCollator(processor)
 

@@ -8,7 +8,7 @@ from .feature_extraction_scalar import ScalarFeatureExtractor
 from .image_processing_joint_scalar import ScalarPatchImageProcessor
 from .image_processing_scalar import ScalarImageProcessor
 from .loading import default_device, load_model
-from .media_scalar import LimitError, Limits, MediaError
+from .media_scalar import MediaError, MediaReader
 from .modeling_beats import BeatsModel
 from .modeling_joint_scalar import ScalarJointModel
 from .modeling_scalar import ScalarModel, ScalarOutput
@@ -47,9 +47,8 @@ __all__ = [
     "BeatsConfig",
     "BeatsModel",
     "Clip",
-    "LimitError",
-    "Limits",
     "MediaError",
+    "MediaReader",
     "ScalarConfig",
     "ScalarFeatureExtractor",
     "ScalarImageProcessor",

@@ -16,7 +16,7 @@ from transformers.audio_utils import mel_filter_bank
 from transformers.feature_extraction_utils import BatchFeature, FeatureExtractionMixin
 
 from .arguments_scalar import Settings, agree, refuse_unknown, to_batch
-from .decoding_scalar import frame_indices, to_tensor
+from .image_processing_scalar import frame_indices, to_tensor
 from .media_scalar import SAMPLING_RATE, resample
 
 _MAX_CHANNELS = 8  # more are a batch that somebody took for one waveform

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from transformers.image_processing_utils import BaseImageProcessor
 
 from .arguments_scalar import Settings
-from .decoding_scalar import to_tensor
-from .image_processing_scalar import check_uint8, to_frames
+from .image_processing_scalar import check_uint8, to_frames, to_tensor
 
 _BICUBIC = 3  # PIL.Image.Resampling.BICUBIC
 
@@ -151,7 +150,7 @@ class ScalarPatchImageProcessor(Settings, BaseImageProcessor):
     def prepare(
         self, training: bool = False, generator: torch.Generator | None = None
     ) -> Callable[[int, int], Callable[[np.ndarray], torch.Tensor]]:
-        """Process the frames of a clip one at a time, as they are decoded; see [`~decoding_scalar.prepare_frames`]."""
+        """Process the frames of a clip one at a time; see [`ScalarImageProcessor.prepare`]."""
 
         def start(height: int, width: int) -> Callable[[np.ndarray], torch.Tensor]:
             process = self._draw(height, width)

@@ -16,10 +16,50 @@ from transformers.image_processing_utils import BaseImageProcessor
 from transformers.processing_utils import ImagesKwargs
 
 from .arguments_scalar import Settings, agree, to_batch
-from .decoding_scalar import to_tensor
 
 RESIZE_MODES = ("squash", "crop")
 _BILINEAR = 2  # PIL.Image.Resampling.BILINEAR
+
+
+def frame_indices(
+    num_available: int, num_frames: int, training: bool = False, generator: torch.Generator | None = None
+) -> list[int]:
+    """Choose `num_frames` of `num_available` items (SCALAR, implementation details: uniformly sampled frames).
+
+    The list of indices is padded with its last entry up to `num_frames` and split into `num_frames` chunks as
+    `numpy.array_split` does; each chunk gives element `(len + 1) // 2 - 1`, in training a random one.
+
+    Args:
+        num_available (`int`): at least 1.
+        num_frames (`int`): at least 1.
+        training (`bool`): draw from each chunk instead of taking its middle.
+        generator (`torch.Generator`): required in training; the same state gives the same indices.
+    Returns:
+        `list[int]` of length `num_frames`, ascending.
+    Raises:
+        ValueError: a count below 1, or `training` without a generator.
+    """
+    if num_available < 1 or num_frames < 1:
+        raise ValueError(
+            f"`num_available` and `num_frames` must be at least 1, got {num_available!r} and {num_frames!r}."
+        )
+    if training and generator is None:
+        raise ValueError("`training=True` draws at random: pass a seeded `generator=torch.Generator()`.")
+    size, extra = divmod(max(num_available, num_frames), num_frames)
+    chosen, start = [], 0
+    for chunk in range(num_frames):
+        length = size + (chunk < extra)
+        # No draw where there is no choice: choosing again among frames already chosen then changes no later draw.
+        draws = training and length > 1
+        offset = int(torch.randint(length, (), generator=generator)) if draws else (length + 1) // 2 - 1
+        chosen.append(min(start + offset, num_available - 1))
+        start += length
+    return chosen
+
+
+def to_tensor(array: np.ndarray | torch.Tensor) -> torch.Tensor:
+    """View an array as a tensor; copy it where torch cannot view it (read-only memory, negative strides)."""
+    return array if isinstance(array, torch.Tensor) else torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def is_picture(item: Any) -> bool:
@@ -315,7 +355,7 @@ class ScalarImageProcessor(Settings, BaseImageProcessor):
         """Process the frames of a clip one at a time, as they are decoded, to what `process_frames` makes of all.
 
         Returns:
-            What [`~decoding_scalar.prepare_frames`] takes: a function of height and width, which draws, and
+            What [`~media_scalar.MediaReader.prepare_frames`] takes: a function of height and width, which draws, and
             returns one from a frame `(height, width, 3)` to `(3, image_size, image_size)`.
         """
 
@@ -366,6 +406,8 @@ __all__ = [
     "ScalarImageProcessor",
     "ScalarImageProcessorKwargs",
     "check_uint8",
+    "frame_indices",
     "is_picture",
     "to_frames",
+    "to_tensor",
 ]

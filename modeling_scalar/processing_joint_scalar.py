@@ -18,7 +18,6 @@ from transformers.image_processing_utils import BaseImageProcessor
 from transformers.utils import logging
 
 from .configuration_scalar import MODALITIES
-from .decoding_scalar import read_audio, read_audio_parts
 from .media_scalar import SAMPLING_RATE
 from .processing_scalar import Clip, ScalarProcessor, is_path, one_generator_per_clip, scatter, take_waveform
 
@@ -85,7 +84,7 @@ class ScalarJointProcessor(ScalarProcessor):
         modalities (`list[str]`): what is made of a clip; the rest is not read.
 
     Attributes:
-        limits ([`Limits`]): what reading a file may take, as in [`ScalarProcessor`].
+        reader ([`MediaReader`]): what opens files, as in [`ScalarProcessor`].
     """
 
     def __init__(
@@ -189,14 +188,14 @@ class ScalarJointProcessor(ScalarProcessor):
             def choose(available: int) -> list[tuple[int, int]]:
                 return [(0, min(available, self.max_samples))] if available >= _MIN_SAMPLES else []
 
-            read = read_audio_parts(audio, choose, generator, self.limits, clip.window, clip.contents)
+            read = self.reader.read_audio_parts(audio, choose, clip.window)
             if read is not None:
                 parts, num_samples = read
                 if parts:
                     clip.waveform, clip.num_samples = parts[0], num_samples
         else:
             waveform = (
-                read_audio(audio, self.limits, clip.window) if is_path(audio) else take_waveform(audio, SAMPLING_RATE)
+                self.reader.read_audio(audio, clip.window) if is_path(audio) else take_waveform(audio, SAMPLING_RATE)
             )
             num_samples = None if waveform is None else len(waveform)
             if waveform is not None and num_samples >= _MIN_SAMPLES:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -23,19 +24,9 @@ from transformers.utils import logging
 
 from .arguments_scalar import refuse_slips, refuse_unknown, tensor_type, to_batch
 from .configuration_scalar import MODALITIES
-from .decoding_scalar import (
-    Contents,
-    frame_indices,
-    prepare_frames,
-    read_audio,
-    read_audio_parts,
-    read_frames,
-    read_subtitle,
-    read_subtitle_track,
-)
 from .feature_extraction_scalar import check_sampling_rate, is_number, list_waveforms, to_waveform
-from .image_processing_scalar import ScalarImageProcessorKwargs, is_picture, to_frames
-from .media_scalar import SAMPLING_RATE, Limits, MediaError, Window, find_sidecar, resample
+from .image_processing_scalar import ScalarImageProcessorKwargs, frame_indices, is_picture, to_frames
+from .media_scalar import SAMPLING_RATE, MediaError, MediaReader, Window, resample
 from .package_scalar import in_package
 
 logger = logging.get_logger(__name__)
@@ -70,8 +61,6 @@ class Clip:
         input_features (`torch.FloatTensor` of shape `(segments, time, mel)`, *optional*): in place of `waveform`.
         num_samples (`int`, *optional*): of the whole sound, if what is held is made of it or a part of it.
         window (`tuple[float, float | None]`, *optional*): what of the file is the clip, in seconds; None is its end.
-        contents ([`~modeling_scalar.decoding_scalar.Contents`], *optional*): what reading found out about the file by
-            the way, where picture and sound are of one file.
     """
 
     frames: np.ndarray | None = None
@@ -83,7 +72,6 @@ class Clip:
     input_features: torch.Tensor | None = None
     num_samples: int | None = None
     window: Window | None = None
-    contents: Contents | None = None
 
     @property
     def has_video(self) -> bool:
@@ -184,14 +172,6 @@ def take_waveform(audio: Any, sampling_rate: int) -> np.ndarray | None:
     )
 
 
-def read_subtitle_of(
-    path: str | os.PathLike, limits: Limits | None = None, window: Window | None = None
-) -> str | None:
-    """Read the subtitle of a video as `FROM_VIDEO` does: the file beside it, else its first text track, if any."""
-    sidecar = find_sidecar(path)
-    return read_subtitle_track(path, limits, window) if sidecar is None else read_subtitle(sidecar, limits, window)
-
-
 def names_subtitle_file(subtitle: Any) -> bool:
     """Whether a subtitle is the path of an `.srt` or `.vtt` file, not the words themselves."""
     return isinstance(subtitle, os.PathLike) or (
@@ -199,17 +179,9 @@ def names_subtitle_file(subtitle: Any) -> bool:
     )
 
 
-def _read_text(subtitle: Any, video: Any, limits: Limits, window: Window | None) -> str | None:
-    if subtitle is FROM_VIDEO:
-        return read_subtitle_of(video, limits, window) if is_path(video) else None
-    if names_subtitle_file(subtitle):
-        return read_subtitle(subtitle, limits, window)
-    if isinstance(subtitle, str):
-        return subtitle
-    raise TypeError(
-        "A subtitle must be its text, the path of an .srt or .vtt file, None or FROM_VIDEO, got "
-        f"{type(subtitle).__name__}."
-    )
+def _rewinding(generator: torch.Generator | None) -> Callable[[], Any]:
+    """What sets a generator back to where it stands now: readers that begin again draw again."""
+    return (lambda: None) if generator is None else partial(generator.set_state, generator.get_state())
 
 
 def _one_per_clip(name: str, items: Any, num_clips: int) -> list:
@@ -277,10 +249,11 @@ class ScalarProcessor(ProcessorMixin):
             present one, as VAST's loaders have it; for parity runs.
 
     Attributes:
-        limits ([`Limits`]): what reading a file may take, set by whoever reads: it belongs to the machine and is not
-            saved, `processor.limits = Limits(memory=2**31)`.
+        reader ([`MediaReader`]): what opens files, in this process by default. It belongs to whoever reads and is not
+            saved; files of strangers are for another one, `processor.reader = gallery.decoding.SandboxedReader()`.
     """
 
+    reader = MediaReader()
     valid_processor_kwargs = ScalarProcessorKwargs
     max_audio_seconds = math.inf  # segments are taken from all of a sound, however long it is
 
@@ -306,7 +279,6 @@ class ScalarProcessor(ProcessorMixin):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)!r}.")
         super().__init__(image_processor, feature_extractor, tokenizer)
-        self.limits = Limits()
 
     @staticmethod
     def from_joint_encoder(name_or_path: str | os.PathLike, **options: Any) -> "ScalarProcessor":
@@ -387,7 +359,6 @@ class ScalarProcessor(ProcessorMixin):
         Raises:
             FileNotFoundError: a path without a file.
             MediaError: a stream cannot be decoded and `on_error="raise"`.
-            LimitError: a `MediaError`, because it would take more than `self.limits`.
         """
         if on_error not in ("raise", "missing"):
             raise ValueError(f"`on_error` must be 'raise' or 'missing', got {on_error!r}.")
@@ -403,8 +374,6 @@ class ScalarProcessor(ProcessorMixin):
         if audio is FROM_VIDEO:
             audio = video if is_path(video) else None
         clip = Clip(path=next((os.fspath(item) for item in (video, audio) if is_path(item)), None), window=window)
-        if is_path(video) and audio is video:
-            clip.contents = Contents()
         if window is not None:
             if not all(item is None or is_path(item) for item in (video, audio)):
                 raise ValueError("A `window` is one of files: cut what is decoded already before it is given.")
@@ -414,10 +383,12 @@ class ScalarProcessor(ProcessorMixin):
         def read(reader: Callable, item: Any, *arguments: Any) -> None:
             if item is None:
                 return
+            rewind = _rewinding(generator)
             try:
                 reader(clip, item, *arguments)
-            except MediaError as error:
-                if on_error == "raise":
+            except BaseException as error:
+                rewind()  # what was drawn for nothing
+                if on_error == "raise" or not isinstance(error, MediaError):
                     raise
                 self._note(clip, str(error))
 
@@ -434,30 +405,46 @@ class ScalarProcessor(ProcessorMixin):
             clip.frames = _take_frames(video, num_frames, **options)
             if processed and clip.frames is not None:
                 clip.pixel_values, clip.frames = self.image_processor.process_frames(clip.frames, **options), None
-        elif processed:
-            prepare = self.image_processor.prepare(**options)
-            frames = prepare_frames(video, prepare, num_frames, **options, limits=self.limits, window=clip.window)
+            return
+        rewind = rewind_crop = _rewinding(generator)
+
+        def choose(available: int) -> list[int]:
+            nonlocal rewind_crop
+            rewind()
+            indices = frame_indices(available, num_frames, **options)
+            rewind_crop = _rewinding(generator)
+            return indices
+
+        def prepare(height: int, width: int) -> Callable[[np.ndarray], torch.Tensor]:
+            rewind_crop()
+            return self.image_processor.prepare(**options)(height, width)
+
+        choose = None if num_frames is None else choose
+        if processed:
+            frames = self.reader.prepare_frames(video, prepare, choose, clip.window)
             clip.pixel_values = None if frames is None else torch.stack(frames)
         else:
-            clip.frames = read_frames(video, num_frames, **options, limits=self.limits, window=clip.window)
+            clip.frames = self.reader.read_frames(video, choose, clip.window)
 
     def _read_audio(self, clip: Clip, audio: Any, training, generator, processed: bool) -> None:
         extractor, num_samples = self.feature_extractor, None
         if is_path(audio) and processed:
+            rewind = _rewinding(generator)
 
             def choose(available: int) -> list[tuple[int, int]]:
+                rewind()
                 return (
                     [] if available < extractor.min_samples else extractor.choose_parts(available, training, generator)
                 )
 
-            read = read_audio_parts(audio, choose, generator, self.limits, clip.window, clip.contents)
+            read = self.reader.read_audio_parts(audio, choose, clip.window)
             if read is not None:
                 parts, num_samples = read
                 if parts:
                     clip.input_features, clip.num_samples = extractor.process_parts(parts), num_samples
         else:
             waveform = (
-                read_audio(audio, self.limits, clip.window)
+                self.reader.read_audio(audio, clip.window)
                 if is_path(audio)
                 else take_waveform(audio, extractor.sampling_rate)
             )
@@ -479,10 +466,17 @@ class ScalarProcessor(ProcessorMixin):
             )
 
     def _read_subtitle(self, clip: Clip, subtitle: Any, video: Any) -> None:
-        has_text = clip.contents is None or clip.contents.has_text is not False
-        if subtitle is FROM_VIDEO and not has_text and find_sidecar(video) is None:
-            return
-        clip.subtitle = _read_text(subtitle, video, self.limits, clip.window)
+        if subtitle is FROM_VIDEO:
+            clip.subtitle = self.reader.read_subtitle_of(video, clip.window) if is_path(video) else None
+        elif names_subtitle_file(subtitle):
+            clip.subtitle = self.reader.read_subtitle(subtitle, clip.window)
+        elif isinstance(subtitle, str):
+            clip.subtitle = subtitle
+        else:
+            raise TypeError(
+                "A subtitle must be its text, the path of an .srt or .vtt file, None or FROM_VIDEO, got "
+                f"{type(subtitle).__name__}."
+            )
 
     @staticmethod
     def _note(clip: Clip, problem: str) -> None:
@@ -758,7 +752,6 @@ __all__ = [
     "is_path",
     "names_subtitle_file",
     "one_generator_per_clip",
-    "read_subtitle_of",
     "scatter",
     "take_waveform",
 ]

@@ -20,8 +20,8 @@ from .arguments_scalar import refuse_unknown
 from .checking import file_of
 from .configuration_joint_scalar import ScalarJointConfig
 from .configuration_scalar import MODALITIES
-from .decoding_scalar import frame_indices
-from .media_scalar import SAMPLING_RATE, Limits
+from .image_processing_scalar import frame_indices
+from .media_scalar import SAMPLING_RATE
 from .modeling_joint_scalar import JointEncoderModel
 from .processing_joint_scalar import ScalarJointProcessor, as_words
 from .processing_scalar import Clip
@@ -268,7 +268,7 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
                 raise ValueError(f"`{setting}` must be at least 1, got {getattr(self, setting)!r}.")
         self.presence = "honest"
         ProcessorMixin.__init__(self)
-        self.limits, self._has_told_of_cut = Limits(), False
+        self._has_told_of_cut = False
 
     @property
     def model_input_names(self) -> list[str]:

@@ -16,7 +16,6 @@ CODE = {
     *("scores_scalar.py", "baseline_scores_scalar.py", "configuration_scalar.py", "pairs_scalar.py"),
     *(
         "arguments_scalar.py",
-        "decoding_scalar.py",
         "feature_extraction_scalar.py",
         "image_processing_scalar.py",
         "media_scalar.py",

@@ -14,11 +14,11 @@ from transformers import AutoProcessor, BertTokenizer
 from transformers.video_utils import VideoMetadata
 
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.decoding_scalar import frame_indices, read_audio, read_frames
 from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
-from modeling_scalar.image_processing_scalar import ScalarImageProcessor
+from modeling_scalar.image_processing_scalar import ScalarImageProcessor, frame_indices
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import FROM_VIDEO, Clip, ScalarProcessor
+from tests.gallery.decoding.reading import read_audio, read_frames
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] a dog barks loudly hello world".split()
 
