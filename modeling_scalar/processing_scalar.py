@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -27,7 +29,6 @@ from .configuration_scalar import MODALITIES
 from .feature_extraction_scalar import check_sampling_rate, is_number, list_waveforms, to_waveform
 from .image_processing_scalar import ScalarImageProcessorKwargs, frame_indices, is_picture, to_frames
 from .media_scalar import SAMPLING_RATE, MediaError, MediaReader, Window, resample
-from .package_scalar import in_package
 
 logger = logging.get_logger(__name__)
 
@@ -293,7 +294,9 @@ class ScalarProcessor(ProcessorMixin):
         Returns:
             `ScalarJointProcessor`, with the calls of this class.
         """
-        return in_package("joint_encoders").processor_from_joint_encoder(name_or_path, **options)
+        if not Path(__file__).with_name("joint_encoders.py").exists():
+            raise ImportError("`from_joint_encoder` needs the package itself, not only the code of a saved model.")
+        return import_module(".joint_encoders", __package__).processor_from_joint_encoder(name_or_path, **options)
 
     def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> type:
         """As in `ProcessorMixin`, but without Pillow too: its class of image processors is a placeholder there."""
