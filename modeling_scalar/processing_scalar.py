@@ -13,21 +13,19 @@ from enum import Enum
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
 from transformers.feature_extraction_utils import BatchFeature, FeatureExtractionMixin
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.processing_utils import ProcessingKwargs, TextKwargs
 from transformers.utils import logging
 
-from .arguments_scalar import refuse_slips, refuse_unknown, tensor_type, to_batch
 from .configuration_scalar import MODALITIES
-from .feature_extraction_scalar import check_sampling_rate, is_number, list_waveforms, to_waveform
-from .image_processing_scalar import ScalarImageProcessorKwargs, frame_indices, is_picture, to_frames
+from .feature_extraction_scalar import ScalarAudioKwargs, check_sampling_rate, is_number, list_waveforms, to_waveform
+from .image_processing_scalar import ScalarImageProcessorKwargs, frame_indices, is_picture, to_batch, to_frames
 from .media_scalar import SAMPLING_RATE, MediaError, MediaReader, Window, resample
 
 logger = logging.get_logger(__name__)
@@ -209,14 +207,6 @@ class ScalarVideosKwargs(ScalarImageProcessorKwargs, total=False):
     video_metadata: Any
 
 
-class ScalarAudioKwargs(TypedDict, total=False):
-    """What may be said of sound; `padding` is of no consequence: segments have one length."""
-
-    sampling_rate: int | None
-    padding: Any
-    return_tensors: Any
-
-
 class ScalarProcessorKwargs(ProcessingKwargs, total=False):
     """The keyword groups of a call."""
 
@@ -226,15 +216,7 @@ class ScalarProcessorKwargs(ProcessingKwargs, total=False):
     audio_kwargs: ScalarAudioKwargs
 
 
-_GROUPS = {
-    name: set(ScalarProcessorKwargs.__annotations__[name].__annotations__)
-    for name in ("text_kwargs", "images_kwargs", "videos_kwargs", "audio_kwargs")
-}
-_ARGUMENTS = {
-    *("text", "images", "videos", "audio", "subtitles", "clips", "training", "generator", "on_error"),
-    *_GROUPS,
-    "common_kwargs",
-}
+_GROUPS = ("text_kwargs", "images_kwargs", "videos_kwargs", "audio_kwargs")
 # Texts hold no placeholders here, so that there is nothing to tell of them.
 _OF_PLACEHOLDERS = {"return_mm_token_type_ids", "return_text_replacement_offsets", "sanitize_control_tokens"}
 
@@ -303,12 +285,6 @@ class ScalarProcessor(ProcessorMixin):
         if argument_name == "image_processor" and isinstance(argument, BaseImageProcessor):
             return BaseImageProcessor
         return super().check_argument_for_proper_class(argument_name, argument)
-
-    @staticmethod
-    def validate_init_kwargs(processor_config: Mapping[str, Any], valid_kwargs: Iterable[str]) -> tuple[dict, dict]:
-        """As in `ProcessorMixin`, which leaves what it does not know to others, but a slip of the pen is refused."""
-        refuse_slips(processor_config, valid_kwargs, "a setting of ScalarProcessor")
-        return ProcessorMixin.validate_init_kwargs(processor_config, valid_kwargs)
 
     @property
     def model_input_names(self) -> list[str]:
@@ -530,7 +506,8 @@ class ScalarProcessor(ProcessorMixin):
             `(batch, segments, time, mel)`, `subtitle_input_ids` and `subtitle_attention_mask` `(batch, tokens)`.
             Rows of absent modalities hold zeros and padding.
         Raises:
-            TypeError: a keyword that does not exist, by its nearest name, or an item of another kind.
+            TypeError: a keyword that does not exist, or an item of another kind.
+            StrictDataclassError: a keyword of a value of another type.
             ValueError: a clip without any modality, or arguments that do not fit together.
             MediaError: a stream cannot be decoded and `on_error="raise"`.
 
@@ -587,32 +564,23 @@ class ScalarProcessor(ProcessorMixin):
 
     def _options(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str | None]:
         """What the keywords of a call say of captions, of frames, and of the kind of tensors."""
-        for name in given:
-            if name in ("num_frames", "num_train_frames", "max_text_length", "max_subtitle_length", "presence"):
-                raise TypeError(
-                    f"`{name}` is a setting of the processor, not of a call: set `processor.{name}`, or pass it to "
-                    "`from_pretrained`."
-                )
-        known = set().union(*_GROUPS.values())
+        given = dict(given)
         common = dict(given.pop("common_kwargs", None) or {})
-        refuse_unknown(given, known | _ARGUMENTS | _OF_PLACEHOLDERS, "an argument of the processor", _ARGUMENTS)
-        refuse_unknown(common, known, "one of `common_kwargs`")
-        for group, names in _GROUPS.items():
-            own = given.get(group) or {}
-            if not isinstance(own, Mapping):
+        flat, misplaced = (common.keys() | given.keys()) - {*_GROUPS} - _OF_PLACEHOLDERS, set()
+        for group in _GROUPS:
+            names, own = self.valid_processor_kwargs.__annotations__[group].__annotations__.keys(), given.get(group)
+            if not isinstance(own or {}, Mapping):
                 raise TypeError(f"`{group}` must be a dictionary, got {type(own).__name__}.")
-            refuse_unknown(own, names, f"one of `{group}`")
-            shared = {name: value for name, value in common.items() if name in names and name not in given}
-            given[group] = shared | own
+            shared = {name: common[name] for name in common.keys() & names - given.keys()}
+            given[group] = shared | dict(own or {})
+            flat, misplaced = flat - names, misplaced | given[group].keys() - names
+        if unknown := sorted(flat | misplaced):
+            raise TypeError(f"{type(self).__name__} got unexpected keyword arguments {unknown}.")
         asked = [group["return_tensors"] for group in (given, *map(given.get, _GROUPS)) if "return_tensors" in group]
-        asked = {tensor_type(kind) for kind in asked}
-        if len(asked) > 1:
+        if len(asked := {getattr(kind, "value", kind) for kind in asked}) > 1:
             raise ValueError(f"A batch has one kind of tensors: `return_tensors` must agree, got {asked}.")
         tokenizer_settings = getattr(self.tokenizer, "init_kwargs", {})
-        try:
-            groups = self._merge_kwargs(self.valid_processor_kwargs, tokenizer_init_kwargs=tokenizer_settings, **given)
-        except StrictDataclassError as error:  # a value of the wrong type, which it names
-            raise ValueError(" ".join(str(error).split())) from error
+        groups = self._merge_kwargs(self.valid_processor_kwargs, tokenizer_init_kwargs=tokenizer_settings, **given)
         check_sampling_rate(groups["audio_kwargs"].get("sampling_rate"), self.feature_extractor.sampling_rate)
         for name in _OF_PLACEHOLDERS:
             if groups.get(name) or groups["text_kwargs"].pop(name, None):

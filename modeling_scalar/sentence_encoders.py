@@ -16,7 +16,6 @@ from transformers.feature_extraction_utils import BatchFeature
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging
 
-from .arguments_scalar import refuse_unknown
 from .checking import file_of
 from .configuration_joint_scalar import ScalarJointConfig
 from .configuration_scalar import MODALITIES
@@ -279,7 +278,8 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         super()._read_video(clip, video, num_frames, training, generator, False)
 
     def _options(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str | None]:
-        refuse_unknown(given, ("return_tensors",), "an argument of this processor")
+        if unknown := sorted(given.keys() - {"return_tensors"}):
+            raise TypeError(f"{type(self).__name__} got unexpected keyword arguments {unknown}.")
         return {}, {}, given.get("return_tensors", "pt")
 
     def _tokenize_captions(self, text: Any, options: dict[str, Any], return_tensors: str | None) -> Mapping[str, Any]:

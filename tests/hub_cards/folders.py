@@ -15,7 +15,6 @@ from tests.hub_cards.evidence.test_runs import EMISSIONS, RECIPE, TRAINING, writ
 CODE = {
     *("scores_scalar.py", "baseline_scores_scalar.py", "configuration_scalar.py", "pairs_scalar.py"),
     *(
-        "arguments_scalar.py",
         "feature_extraction_scalar.py",
         "image_processing_scalar.py",
         "media_scalar.py",
