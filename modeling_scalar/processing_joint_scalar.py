@@ -19,11 +19,10 @@ from transformers.utils import logging
 
 from .configuration_scalar import MODALITIES
 from .media_scalar import SAMPLING_RATE
-from .processing_scalar import Clip, ScalarProcessor, is_path, one_generator_per_clip, scatter, take_waveform
+from .processing_scalar import Clip, ScalarProcessor, one_generator_per_clip, scatter
 
 logger = logging.get_logger(__name__)
 
-_MIN_SAMPLES = SAMPLING_RATE * 30 // 1000  # the encoder has no token for less, and fails
 _PATTERNS: WeakKeyDictionary = WeakKeyDictionary()  # by tokenizer
 VIDEO_TOKEN = "<|video|>"
 """The encoder's own processor names it so, whatever its tokenizer says."""
@@ -87,6 +86,9 @@ class ScalarJointProcessor(ScalarProcessor):
         reader ([`MediaReader`]): what opens files, as in [`ScalarProcessor`].
     """
 
+    min_samples = SAMPLING_RATE * 30 // 1000  # the encoder has no token for less, and fails
+    sampling_rate = SAMPLING_RATE
+
     def __init__(
         self,
         image_processor: BaseImageProcessor,
@@ -113,7 +115,7 @@ class ScalarJointProcessor(ScalarProcessor):
         self.modalities = list(modalities)
         if unknown := [name for name in self.modalities if name not in MODALITIES]:
             raise ValueError(f"`modalities` must be some of {MODALITIES}, got {unknown}.")
-        if max_audio_seconds * SAMPLING_RATE < _MIN_SAMPLES:
+        if max_audio_seconds * SAMPLING_RATE < self.min_samples:
             raise ValueError(f"`max_audio_seconds` must be at least 0.03, got {max_audio_seconds!r}.")
         for name, value in (("max_text_length", max_text_length), ("max_subtitle_length", max_subtitle_length)):
             if value > max_length:
@@ -179,30 +181,21 @@ class ScalarJointProcessor(ScalarProcessor):
         if "subtitle" in self.modalities:
             super()._read_subtitle(clip, *arguments)
 
-    def _read_audio(self, clip: Clip, audio: Any, training, generator, processed: bool) -> None:
+    def _read_audio(self, clip: Clip, *arguments: Any) -> None:
         if "audio" not in self.modalities:
             return
-        num_samples = None
-        if is_path(audio) and processed:
+        super()._read_audio(clip, *arguments)
+        if clip.waveform is not None:
+            clip.waveform = np.asarray(clip.waveform, np.float32)
+            num_samples = len(clip.waveform) if clip.num_samples is None else clip.num_samples
+            if num_samples >= self.max_samples + self.min_samples:
+                self._tell_of_cut(clip, num_samples)
 
-            def choose(available: int) -> list[tuple[int, int]]:
-                return [(0, min(available, self.max_samples))] if available >= _MIN_SAMPLES else []
+    def _choose_sound(self, available: int, training: bool, generator: torch.Generator | None) -> list:
+        return [(0, min(available, self.max_samples))]
 
-            read = self.reader.read_audio_parts(audio, choose, clip.window)
-            if read is not None:
-                parts, num_samples = read
-                if parts:
-                    clip.waveform, clip.num_samples = parts[0], num_samples
-        else:
-            waveform = (
-                self.reader.read_audio(audio, clip.window) if is_path(audio) else take_waveform(audio, SAMPLING_RATE)
-            )
-            num_samples = None if waveform is None else len(waveform)
-            if waveform is not None and num_samples >= _MIN_SAMPLES:
-                clip.waveform = np.asarray(waveform, np.float32)
-        if num_samples is not None and num_samples >= self.max_samples + _MIN_SAMPLES:
-            self._tell_of_cut(clip, num_samples)
-        self._note_if_short(clip, num_samples, _MIN_SAMPLES)
+    def _keep_sound(self, clip: Clip, parts: list[np.ndarray]) -> None:
+        clip.waveform = parts[0]
 
     def _tell_of_cut(self, clip: Clip, num_samples: int) -> None:
         if not self._has_told_of_cut:
@@ -249,7 +242,7 @@ class ScalarJointProcessor(ScalarProcessor):
 
     def _has(self, clip: Clip) -> list[bool]:
         has = dict(zip(MODALITIES, super()._has(clip), strict=True))
-        has["audio"] = clip.waveform is not None and len(clip.waveform) >= _MIN_SAMPLES
+        has["audio"] = clip.waveform is not None and len(clip.waveform) >= self.min_samples
         return [has[name] and name in self.modalities for name in MODALITIES]
 
     def _process_clips(

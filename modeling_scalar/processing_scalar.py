@@ -406,43 +406,46 @@ class ScalarProcessor(ProcessorMixin):
             clip.frames = self.reader.read_frames(video, choose, clip.window)
 
     def _read_audio(self, clip: Clip, audio: Any, training, generator, processed: bool) -> None:
-        extractor, num_samples = self.feature_extractor, None
+        rewind = _rewinding(generator)
+
+        def choose(available: int) -> list[tuple[int, int]]:
+            rewind()
+            return self._choose_sound(available, training, generator) if available >= self.min_samples else []
+
         if is_path(audio) and processed:
-            rewind = _rewinding(generator)
-
-            def choose(available: int) -> list[tuple[int, int]]:
-                rewind()
-                return (
-                    [] if available < extractor.min_samples else extractor.choose_parts(available, training, generator)
-                )
-
-            read = self.reader.read_audio_parts(audio, choose, clip.window)
-            if read is not None:
-                parts, num_samples = read
-                if parts:
-                    clip.input_features, clip.num_samples = extractor.process_parts(parts), num_samples
+            parts, num_samples = self.reader.read_audio_parts(audio, choose, clip.window) or ([], None)
         else:
-            waveform = (
-                self.reader.read_audio(audio, clip.window)
-                if is_path(audio)
-                else take_waveform(audio, extractor.sampling_rate)
-            )
-            if waveform is not None:
-                num_samples = len(waveform)
-            if num_samples is None or num_samples >= extractor.min_samples:
-                clip.waveform = waveform
-                if processed and waveform is not None:
-                    clip.input_features = extractor.process_waveform(waveform, training, generator)
-                    clip.waveform, clip.num_samples = None, num_samples
-        self._note_if_short(clip, num_samples, extractor.min_samples)
-
-    def _note_if_short(self, clip: Clip, num_samples: int | None, least: int) -> None:
-        if num_samples is not None and num_samples < least:
+            is_file = is_path(audio)
+            sound = self.reader.read_audio(audio, clip.window) if is_file else take_waveform(audio, self.sampling_rate)
+            num_samples = None if sound is None else len(sound)
+            if num_samples is not None and num_samples >= self.min_samples and not processed:
+                clip.waveform = sound
+            parts = [sound[start:stop] for start, stop in choose(num_samples)] if num_samples and processed else []
+        if parts:
+            self._keep_sound(clip, parts)
+            clip.num_samples = num_samples
+        if num_samples is not None and num_samples < self.min_samples:
             self._note(
                 clip,
                 f"{clip.path or 'waveform'}: audio of {num_samples} samples, shorter than one "
-                f"{1000 * least / SAMPLING_RATE:g} ms window ({least}): counts as absent.",
+                f"{1000 * self.min_samples / SAMPLING_RATE:g} ms window ({self.min_samples}): counts as absent.",
             )
+
+    @property
+    def min_samples(self) -> int:
+        """Samples of the shortest sound that there is: a shorter one is absent."""
+        return self.feature_extractor.min_samples
+
+    @property
+    def sampling_rate(self) -> int:
+        """Of the waveforms that are read, in Hz."""
+        return self.feature_extractor.sampling_rate
+
+    def _choose_sound(self, available: int, training: bool, generator: torch.Generator | None) -> list:
+        return self.feature_extractor.choose_parts(available, training, generator)
+
+    def _keep_sound(self, clip: Clip, parts: list[np.ndarray]) -> None:
+        clip.input_features = self.feature_extractor.process_parts(parts)
 
     def _read_subtitle(self, clip: Clip, subtitle: Any, video: Any) -> None:
         if subtitle is FROM_VIDEO:
