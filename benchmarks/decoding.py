@@ -1,12 +1,11 @@
 """Speed of reading eight frames of a 30 s, 720p, 30 fps clip: our index and scan, transformers, torchcodec.
 
-Our readers decode in another process; one line shows what that costs.
+The sandboxed reader decodes in another process; one line shows what that costs.
 
     python -m benchmarks.decoding --threads 1
 
 The clip is made here (h264, about 2.5 Mb/s, a keyframe every 250 frames). Times are the fastest of `--repeats` runs,
-the readers taking turns; ratios are to `read_frames(seek="index")`. All readers are asked for the same frames and are
-compared with them.
+the readers taking turns; ratios are to the first. All are asked for the same frames and are compared with them.
 """
 
 import argparse
@@ -14,14 +13,16 @@ import tempfile
 import time
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import av
 import numpy as np
 from transformers.video_utils import load_video
 
-from modeling_scalar import media_scalar
-from modeling_scalar.decoding_scalar import frame_indices, read_frames
+from gallery.decoding import SandboxedReader, video
+from modeling_scalar.image_processing_scalar import frame_indices
+from modeling_scalar.media_scalar import MediaReader
 
 try:
     from torchcodec.decoders import VideoDecoder
@@ -66,9 +67,14 @@ def make_readers(path: Path, num_frames: int, threads: int) -> dict[str, Callabl
             if place is not None:
                 self.frames[place] = frame
 
+    choose = partial(frame_indices, num_frames=num_frames)
+
+    def in_a_decoder(seek: str):
+        return np.stack(SandboxedReader().prepare_frames(path, None, choose, seek=seek, num_threads=threads))
+
     def in_this_process():
         here = Here()
-        media_scalar._send_frames(str(path), here, num_frames, "index", threads)
+        video.send_frames(str(path), here, False, "index", threads)
         return np.stack([here.frames[place] for place in range(num_frames)])
 
     def with_torchcodec():
@@ -76,8 +82,9 @@ def make_readers(path: Path, num_frames: int, threads: int) -> dict[str, Callabl
         return decoder.get_frames_at(indices=frame_indices(len(decoder), num_frames)).data.numpy()
 
     readers = {
-        'read_frames(seek="index")': lambda: read_frames(path, num_frames, num_threads=threads),
-        'read_frames(seek="scan")': lambda: read_frames(path, num_frames, seek="scan", num_threads=threads),
+        'SandboxedReader (seek="index")': lambda: in_a_decoder("index"),
+        'SandboxedReader (seek="scan")': lambda: in_a_decoder("scan"),
+        "MediaReader": lambda: MediaReader().read_frames(path, choose),
         "the same, decoded in this process": in_this_process,
         'transformers load_video(backend="pyav")': lambda: load_video(
             str(path), backend="pyav", sample_indices_fn=indices

@@ -32,10 +32,13 @@ import psutil
 import torch
 from transformers.utils import logging
 
+from gallery.decoding import sandboxed
+from gallery.decoding.sound import send_sound
+from gallery.decoding.video import send_frames
 from gallery.gallery import GalleryWriter
 from gallery.provenance import describe
-from modeling_scalar import load_model, media_scalar
-from modeling_scalar.decoding_scalar import frame_indices
+from modeling_scalar import load_model
+from modeling_scalar.image_processing_scalar import frame_indices
 from search.indexing import default_workers, find_files, index_files
 
 MODEL = Path(__file__).parents[1] / "recipes" / "miniature_backbone"
@@ -84,8 +87,8 @@ class _Here:
 
 def decode(path: str, num_frames: int) -> None:
     """Decode the frames and the sound of one clip in this process, with one thread."""
-    media_scalar._send_frames(path, _Here(num_frames), num_frames, "index", 1)
-    media_scalar._send_sound(path, _Here(num_frames), whole=False)
+    send_frames(path, _Here(num_frames), False, "index", 1)
+    send_sound(path, _Here(num_frames), whole=False)
 
 
 _processor = None
@@ -94,7 +97,7 @@ _processor = None
 def _begin() -> None:
     global _processor
     torch.set_num_threads(1)
-    _processor = load_model(MODEL)[1]
+    _processor = sandboxed(load_model(MODEL)[1])
 
 
 def _decode(path: str) -> None:

@@ -112,8 +112,8 @@ def audit(
     """Inspect a benchmark before anything runs; exit code 1 if a file is missing, unreadable or empty."""
     from eval.benchmarks import load_split
     from eval.benchmarks.audit import audit_split, format_audit
+    from gallery.decoding import Limits
     from gallery.files import write_json
-    from modeling_scalar import Limits
 
     data = load_split(
         benchmark,
@@ -159,7 +159,7 @@ def embed(
     import logging
 
     from eval.embedding.embed_benchmark import embed_benchmark
-    from modeling_scalar import Limits
+    from gallery.decoding import Limits
 
     is_main = os.environ.get("RANK", "0") == "0"  # of the processes that accelerate launches
     logging.basicConfig(level=logging.INFO if is_main else logging.ERROR, format="%(message)s")
@@ -259,7 +259,7 @@ def run(
     from eval.reports.report import format_table
     from eval.run import RunConfig
     from eval.run import run as run_evaluation
-    from modeling_scalar import Limits
+    from gallery.decoding import Limits
     from modeling_scalar.plugins import load_plugins
 
     _show_log()
@@ -341,7 +341,7 @@ def calibrate(
     """Fit how queries weigh modalities to clips of yours, and say whether it helps on clips held out."""
     from eval.calibrate import CalibrateConfig, format_calibration
     from eval.calibrate import calibrate as calibrate_model
-    from modeling_scalar import Limits
+    from gallery.decoding import Limits
 
     _show_log()
     config = CalibrateConfig(

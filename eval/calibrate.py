@@ -20,18 +20,17 @@ from eval.embedding.embeddings import Embeddings
 from eval.protocol.calibration import MEASURES, Calibration, calibrate_embeddings
 from eval.run import RunConfig, SourceConfig, check_made_by, embeddings_of, open_model
 from gallery.columns import listed
+from gallery.decoding import SandboxedReader
 from gallery.files import write_json
 from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery, score_options_of
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place, place_of_clip
-from modeling_scalar import Limits, ScalarConfig
+from modeling_scalar import MediaReader, ScalarConfig
 from modeling_scalar.checking import read_object
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.decoding_scalar import read_subtitle
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.model_identity import identify
-from modeling_scalar.processing_scalar import read_subtitle_of
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +103,7 @@ class CalibrateConfig(SourceConfig):
 # Queries and clips ---------------------------------------------------------------------------------------------------
 
 
-def _subtitles_of_files(gallery: Gallery, limits: Limits) -> dict[str, str]:
+def _subtitles_of_files(gallery: Gallery, reader: MediaReader) -> dict[str, str]:
     """The subtitle of each clip that has one and whose file is there, or its transcript, of a window what is shown in
     it."""
     place_of = Place if gallery.metadata.get(SEGMENT) is None else place_of_clip
@@ -117,7 +116,7 @@ def _subtitles_of_files(gallery: Gallery, limits: Limits) -> dict[str, str]:
         window, file = None if start is None else (start, stop), gallery.files.get(path)
         heard = None if file is None else transcripts.with_words(file.sha256)
         try:
-            found = read_subtitle(heard, limits, window) if heard else read_subtitle_of(path, limits, window)
+            found = reader.read_subtitle(heard, window) if heard else reader.read_subtitle_of(path, window)
         except (MediaError, OSError) as error:
             lost.append(f"{name}: {error}")
             continue
@@ -186,7 +185,7 @@ def _with_subtitles(config: CalibrateConfig) -> Embeddings:
             raise ValueError(f"{config.embeddings_path} does not say which model made it. Name it with --model.")
         check_made_by(config.embeddings_path, model_path)
         clips, metadata = (gallery.clip_ids, gallery.modality_embeds(), gallery.modality_mask), gallery.metadata
-        texts = _subtitles_of_files(gallery, config.limits or Limits())
+        texts = _subtitles_of_files(gallery, SandboxedReader(config.limits))
     else:
         model_path, embeddings = config.model_path, embeddings_of(config.run_config())
         clips, metadata = (

@@ -41,11 +41,12 @@ from eval.reports.figures import plot_results
 from eval.reports.latent_figure import plot_latent
 from eval.reports.report import format_table, write_report
 from eval.reports.result_files import load_results
+from gallery.decoding import Limits, sandboxed
 from gallery.embedding import check_reading
 from gallery.files import write_json
 from gallery.gallery import Gallery, is_gallery, score_options_of
 from gallery.provenance import describe, source_state, versions
-from modeling_scalar import Limits, load_model
+from modeling_scalar import load_model
 from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
 from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import WEIGHING
@@ -78,7 +79,7 @@ class SourceConfig:
         normalize (`bool`): give unit norm to embeddings that do not have it.
         captions (`str`, *optional*), annotations (`str` or `os.PathLike`, *optional*), on_missing (`str`), columns
             (`Mapping`, *optional*): how the benchmark is read, see [`~eval.benchmarks.load_split`].
-        limits ([`~modeling_scalar.Limits`], *optional*): what reading a stream may take.
+        limits ([`~gallery.decoding.Limits`], *optional*): what reading a stream may take.
     """
 
     output: str | os.PathLike
@@ -225,8 +226,7 @@ def open_model(model_path: str | os.PathLike, config: SourceConfig) -> tuple[Pre
     """Load a model and its processor as a run has them: its device, precision and limits. What runs is logged."""
     model, processor = load_model(model_path, dtype_of_name(config.model_dtype), device_of_name(config.device))
     logger.info("%s: %s.", model_path, said_of(model))
-    processor.limits = config.limits or processor.limits
-    return model, processor
+    return model, sandboxed(processor, config.limits)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
-from modeling_scalar.decoding_scalar import Stop
+from gallery.decoding import Stop
 from modeling_scalar.processing_scalar import Clip
 
 Item, Result, Note = TypeVar("Item"), TypeVar("Result"), TypeVar("Note")

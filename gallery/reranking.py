@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from gallery.decoding import num_processors, sandboxed
 from gallery.embedding import Batch, read_batches
 from gallery.hits import Hit, Hits
 from gallery.matching import clip_views, match_logits
@@ -24,7 +25,6 @@ from gallery.querying import QueryModel
 from gallery.transcripts import Transcripts
 from gallery.windows import Place
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.decoding_scalar import num_processors
 from modeling_scalar.processing_scalar import Clip
 
 _BATCH_SIZE = 8
@@ -146,16 +146,18 @@ def rerank(
         if not view:
             reasons[name] = f"it has nothing that the cross-encoder reads ({', '.join(condition_on)})"
 
+    processor = sandboxed(query_model.processor)
+
     def read(name: str) -> tuple[str, Clip | None]:
         shown = _shown(views[rows[name]], condition_on)
-        clip, reason = _read(query_model.processor, places[name], files, shown, transcripts)
+        clip, reason = _read(processor, places[name], files, shown, transcripts)
         if reason is not None:
             reasons[name] = reason
         return name, clip
 
     def batches(wanted: list[int]) -> Iterator[Batch]:
         names = [list(clips)[row] for row in wanted]
-        return read_batches(query_model.processor, names, read, _BATCH_SIZE, min(1 + num_processors(), _BATCH_SIZE))
+        return read_batches(processor, names, read, _BATCH_SIZE, min(1 + num_processors(), _BATCH_SIZE))
 
     requests = [
         [query, rows[hit.clip_id], int(views[rows[hit.clip_id]])] for query, hits in enumerate(first) for hit in hits

@@ -15,7 +15,7 @@ _FILES = {
     "image_processing_scalar": ("ScalarImageProcessor",),
     "devices": ("default_device",),
     "loading": ("load_model",),
-    "media_scalar": ("LimitError", "Limits", "MediaError"),
+    "media_scalar": ("MediaError", "MediaReader"),
     "modeling_beats": ("BeatsModel",),
     "modeling_joint_scalar": ("ScalarJointModel",),
     "modeling_scalar": ("ScalarModel",),

@@ -4,6 +4,10 @@ The defaults are the sizes of the paper (Table S1): EVA-CLIP ViT-g/14 with 40 la
 bins, BERT-base with cross-attention, 512-dimensional embeddings and a query-weight temperature of 0.1.
 """
 
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
@@ -32,6 +36,13 @@ _WITHOUT_CLASS_TOKEN = {
 }
 # Text towers that read from left to right: their first token has seen no word.
 _CAUSAL_TEXT = {"clip_text_model", "gpt2", "gpt_neo", "gpt_neox", "opt", "llama", "mistral", "qwen2", "qwen3", "gemma"}
+
+
+def in_package(name: str) -> ModuleType:
+    """Import a sibling that is not saved with models; an ImportError where this is the code of a saved model."""
+    if not Path(__file__).with_name(f"{name}.py").exists():
+        raise ImportError("This needs the package itself, not only the code that was saved with a model.")
+    return import_module(f".{name}", __package__)
 
 
 def check_weighing(config: PreTrainedConfig) -> None:
@@ -210,4 +221,4 @@ class ScalarConfig(PreTrainedConfig):
 AutoConfig.register(BeatsConfig.model_type, BeatsConfig, exist_ok=True)
 ScalarConfig.register_for_auto_class()  # so that the code travels with what is saved
 
-__all__ = ["MODALITIES", "POOLINGS", "BeatsConfig", "ScalarConfig", "check_weighing"]
+__all__ = ["MODALITIES", "POOLINGS", "BeatsConfig", "ScalarConfig", "check_weighing", "in_package"]

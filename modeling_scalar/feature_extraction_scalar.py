@@ -8,15 +8,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Self, TypedDict
 
 import numpy as np
 import torch
 from transformers.audio_utils import mel_filter_bank
 from transformers.feature_extraction_utils import BatchFeature, FeatureExtractionMixin
 
-from .arguments_scalar import Settings, agree, refuse_unknown, to_batch
-from .decoding_scalar import frame_indices, to_tensor
+from .image_processing_scalar import agree, frame_indices, to_batch, to_tensor
 from .media_scalar import SAMPLING_RATE, resample
 
 _MAX_CHANNELS = 8  # more are a batch that somebody took for one waveform
@@ -173,7 +172,15 @@ def kaldi_fbank(
 _FIXED = {"padding_value": 0.0, "return_attention_mask": False}
 
 
-class ScalarFeatureExtractor(Settings, FeatureExtractionMixin):
+class ScalarAudioKwargs(TypedDict, total=False):
+    """What may be said of sound in a call; `padding` is of no consequence: segments have one length."""
+
+    sampling_rate: int | None
+    padding: Any
+    return_tensors: Any
+
+
+class ScalarFeatureExtractor(FeatureExtractionMixin):
     """Turn waveforms into `input_features`: normalised filter banks, padded and cut into segments.
 
     Transformers' `feature_size` is taken for `num_mel_bins`; another `padding_value` than zero is refused.
@@ -185,12 +192,11 @@ class ScalarFeatureExtractor(Settings, FeatureExtractionMixin):
         num_segments (`int`): segments per clip, chosen from all of them as frames are (`frame_indices`).
         mean (`float`), std (`float`): values become `(x - mean) / (2 * std)`; padding is zero after that.
     Raises:
-        TypeError: a name that no setting has.
         ValueError: a value out of its range, or two that contradict each other.
     """
 
+    valid_kwargs = ScalarAudioKwargs
     model_input_names = ["input_features"]
-    other_names = ("feature_size", *_FIXED)
     padding_value = _FIXED["padding_value"]
 
     def __init__(
@@ -203,8 +209,14 @@ class ScalarFeatureExtractor(Settings, FeatureExtractionMixin):
         std: float = 6.55582,
         **kwargs: Any,
     ):
-        super().__init__(**self.known_only(kwargs))
-        self.num_mel_bins = self.translate({"num_mel_bins": num_mel_bins} | kwargs).get("num_mel_bins", 64)
+        for name, fixed in _FIXED.items():
+            if (value := kwargs.pop(name, fixed)) != fixed:
+                raise ValueError(f"`{name}` can only be {fixed!r} here, got {value!r}.")
+        own = {"num_mel_bins": num_mel_bins}
+        if (size := kwargs.pop("feature_size", None)) is not None:
+            agree(own, "num_mel_bins", size, f"`feature_size={size!r}`")
+        super().__init__(**kwargs)
+        self.num_mel_bins = 64 if own["num_mel_bins"] is None else own["num_mel_bins"]
         self.sampling_rate = sampling_rate
         self.segment_length = segment_length
         self.num_segments = num_segments
@@ -215,19 +227,11 @@ class ScalarFeatureExtractor(Settings, FeatureExtractionMixin):
         self.std = std
 
     @classmethod
-    def translate(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Turn transformers' names into arguments of `__init__`.
-
-        Raises:
-            ValueError: they contradict each other, or ask for what is not done here.
-        """
-        own = {name: value for name, value in settings.items() if value is not None}
-        for name in own.keys() & _FIXED:
-            if (value := own.pop(name)) != _FIXED[name]:
-                raise ValueError(f"`{name}` can only be {_FIXED[name]!r} here, got {value!r}.")
-        if (size := own.pop("feature_size", None)) is not None:
-            agree(own, "num_mel_bins", size, f"`feature_size={size!r}`")
-        return own
+    def from_dict(cls, feature_extractor_dict: dict[str, Any], **kwargs: Any) -> Self | tuple[Self, dict[str, Any]]:
+        """As in transformers, whose name for `num_mel_bins` is taken too."""
+        if "feature_size" in kwargs:
+            kwargs["num_mel_bins"] = kwargs.pop("feature_size")
+        return super().from_dict(feature_extractor_dict, **kwargs)
 
     @property
     def feature_size(self) -> int:
@@ -304,7 +308,6 @@ class ScalarFeatureExtractor(Settings, FeatureExtractionMixin):
         return_tensors: str | None = "pt",
         sampling_rate: int | None = None,
         padding: Any = True,
-        **kwargs: Any,
     ) -> BatchFeature:
         """Process one waveform or a list of waveforms, see `process_waveform`.
 
@@ -317,10 +320,9 @@ class ScalarFeatureExtractor(Settings, FeatureExtractionMixin):
         Returns:
             `BatchFeature` with `input_features` of shape `(clips, num_segments, segment_length, num_mel_bins)`.
         Raises:
-            TypeError: samples that are not floating-point numbers, or an unknown keyword.
+            TypeError: samples that are not floating-point numbers.
             ValueError: another shape or sampling rate, or too short.
         """
-        refuse_unknown(kwargs, ("training", "generator", "return_tensors", "sampling_rate", "padding"), "an argument")
         check_sampling_rate(sampling_rate, self.sampling_rate)
         waveforms = [to_waveform(waveform, self.sampling_rate) for waveform in list_waveforms(waveforms)]
         if not waveforms:
@@ -332,6 +334,7 @@ class ScalarFeatureExtractor(Settings, FeatureExtractionMixin):
 ScalarFeatureExtractor.register_for_auto_class("AutoFeatureExtractor")
 
 __all__ = [
+    "ScalarAudioKwargs",
     "ScalarFeatureExtractor",
     "check_sampling_rate",
     "is_number",

@@ -6,16 +6,12 @@ tokens allows, resized bicubically with antialiasing on uint8.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from transformers.image_processing_utils import BaseImageProcessor
 
-from .arguments_scalar import Settings
-from .decoding_scalar import to_tensor
-from .image_processing_scalar import check_uint8, to_frames
+from .image_processing_scalar import ClipImageProcessor
 
 _BICUBIC = 3  # PIL.Image.Resampling.BICUBIC
 
@@ -45,7 +41,18 @@ def patch_grid(height: int, width: int, max_patches: int, patch_size: int, pooli
     return rows * pooling, columns * pooling
 
 
-class ScalarPatchImageProcessor(Settings, BaseImageProcessor):
+class ScalarPatchImageProcessorKwargs(TypedDict, total=False):
+    """The settings that `from_pretrained`, or a call, may override."""
+
+    max_soft_tokens: int
+    patch_size: int
+    pooling_kernel_size: int
+    image_mean: list[float] | tuple[float, ...]
+    image_std: list[float] | tuple[float, ...]
+    rescale_factor: float
+
+
+class ScalarPatchImageProcessor(ClipImageProcessor):
     """Resize and normalise the frames of clips, and cut them into patches.
 
     Args:
@@ -54,10 +61,10 @@ class ScalarPatchImageProcessor(Settings, BaseImageProcessor):
         image_mean, image_std (`list[float]`): per channel, of values in [0, 1].
         rescale_factor (`float`): multiply 0..255 by this first.
     Raises:
-        TypeError: a name that no setting has.
         ValueError: a value out of its range.
     """
 
+    valid_kwargs = ScalarPatchImageProcessorKwargs
     model_input_names = ["pixel_values_videos", "video_position_ids"]
 
     def __init__(
@@ -70,7 +77,7 @@ class ScalarPatchImageProcessor(Settings, BaseImageProcessor):
         rescale_factor: float = 1 / 255,
         **kwargs: Any,
     ):
-        super().__init__(**self.known_only(kwargs))
+        super().__init__(**kwargs)
         for name, value in (
             ("max_soft_tokens", max_soft_tokens),
             ("patch_size", patch_size),
@@ -79,11 +86,7 @@ class ScalarPatchImageProcessor(Settings, BaseImageProcessor):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"`{name}` must be a whole number, at least 1, got {value!r}.")
             setattr(self, name, value)
-        for name, values in (("image_mean", image_mean), ("image_std", image_std)):
-            values = list(values)
-            if len(values) != 3 or (name == "image_std" and 0 in values):
-                raise ValueError(f"`{name}` must be three numbers, of red, green and blue, got {values}.")
-            setattr(self, name, values)
+        self._set_channels(image_mean, image_std)
         self.rescale_factor = rescale_factor
 
     @classmethod
@@ -98,7 +101,7 @@ class ScalarPatchImageProcessor(Settings, BaseImageProcessor):
         if wrong or settings.get("add_timestamps"):
             wrong |= {"add_timestamps": True} if settings.get("add_timestamps") else {}
             raise ValueError(f"Frames cannot be prepared as the encoder's video processor does, with {wrong}.")
-        known = cls.setting_names() - {"kwargs"}
+        known = cls.valid_kwargs.__annotations__
         return cls(**{name: value for name, value in settings.items() if name in known and value is not None})
 
     @property
@@ -106,8 +109,10 @@ class ScalarPatchImageProcessor(Settings, BaseImageProcessor):
         """Patches of a frame, padding included."""
         return self.max_soft_tokens * self.pooling_kernel_size**2
 
-    def _draw(self, height: int, width: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What happens to each frame of a clip of this size."""
+    def _draw(
+        self, height: int, width: int, training: bool, generator: torch.Generator | None
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What happens to each frame of a clip of this size: nothing is drawn, in training either."""
         grid = patch_grid(height, width, self.max_patches, self.patch_size, self.pooling_kernel_size)
         size = tuple(count * self.patch_size for count in grid)
         # The factor goes into mean and deviation, as where it is fused: a quotient is rounded once.
@@ -120,44 +125,6 @@ class ScalarPatchImageProcessor(Settings, BaseImageProcessor):
             return (frames.float() - mean) / std
 
         return process
-
-    def process_frames(
-        self,
-        frames: np.ndarray | torch.Tensor,
-        training: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> torch.Tensor:
-        """Resize and normalise the frames of one clip; nothing is drawn, in training either.
-
-        Args:
-            frames (uint8 array or tensor of shape `(frames, height, width, 3)` or `(frames, 3, height, width)`): RGB.
-        Returns:
-            `torch.FloatTensor` of shape `(frames, 3, height, width)`, in the size that `to_patches` cuts.
-        Raises:
-            TypeError: frames that are not uint8.
-            ValueError: another shape.
-        """
-        frames = to_tensor(frames if isinstance(frames, (np.ndarray, torch.Tensor)) else to_frames(frames))
-        check_uint8(frames)
-        if frames.ndim != 4 or 3 not in (frames.shape[1], frames.shape[3]) or 0 in frames.shape:
-            raise ValueError(
-                "Frames of a clip must have the shape (frames, height, width, 3) or (frames, 3, height, width), "
-                f"got {tuple(frames.shape)}."
-            )
-        if frames.shape[3] == 3:
-            frames = frames.permute(0, 3, 1, 2)  # (frames, 3, height, width)
-        return self._draw(*frames.shape[-2:])(frames)
-
-    def prepare(
-        self, training: bool = False, generator: torch.Generator | None = None
-    ) -> Callable[[int, int], Callable[[np.ndarray], torch.Tensor]]:
-        """Process the frames of a clip one at a time, as they are decoded; see [`~decoding_scalar.prepare_frames`]."""
-
-        def start(height: int, width: int) -> Callable[[np.ndarray], torch.Tensor]:
-            process = self._draw(height, width)
-            return lambda frame: process(to_tensor(frame).permute(2, 0, 1)[None])[0]
-
-        return start
 
     def num_soft_tokens(self, frames: torch.Tensor) -> int:
         """How many soft tokens the encoder makes of each of these processed frames."""

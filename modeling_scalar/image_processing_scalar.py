@@ -6,20 +6,59 @@ were trained on.
 
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from huggingface_hub.dataclasses import validate_typed_dict
 from transformers.feature_extraction_utils import BatchFeature
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.processing_utils import ImagesKwargs
 
-from .arguments_scalar import Settings, agree, to_batch
-from .decoding_scalar import to_tensor
-
 RESIZE_MODES = ("squash", "crop")
 _BILINEAR = 2  # PIL.Image.Resampling.BILINEAR
+
+
+def frame_indices(
+    num_available: int, num_frames: int, training: bool = False, generator: torch.Generator | None = None
+) -> list[int]:
+    """Choose `num_frames` of `num_available` items (SCALAR, implementation details: uniformly sampled frames).
+
+    The list of indices is padded with its last entry up to `num_frames` and split into `num_frames` chunks as
+    `numpy.array_split` does; each chunk gives element `(len + 1) // 2 - 1`, in training a random one.
+
+    Args:
+        num_available (`int`): at least 1.
+        num_frames (`int`): at least 1.
+        training (`bool`): draw from each chunk instead of taking its middle.
+        generator (`torch.Generator`): required in training; the same state gives the same indices.
+    Returns:
+        `list[int]` of length `num_frames`, ascending.
+    Raises:
+        ValueError: a count below 1, or `training` without a generator.
+    """
+    if num_available < 1 or num_frames < 1:
+        raise ValueError(
+            f"`num_available` and `num_frames` must be at least 1, got {num_available!r} and {num_frames!r}."
+        )
+    if training and generator is None:
+        raise ValueError("`training=True` draws at random: pass a seeded `generator=torch.Generator()`.")
+    size, extra = divmod(max(num_available, num_frames), num_frames)
+    chosen, start = [], 0
+    for chunk in range(num_frames):
+        length = size + (chunk < extra)
+        # No draw where there is no choice: choosing again among frames already chosen then changes no later draw.
+        draws = training and length > 1
+        offset = int(torch.randint(length, (), generator=generator)) if draws else (length + 1) // 2 - 1
+        chosen.append(min(start + offset, num_available - 1))
+        start += length
+    return chosen
+
+
+def to_tensor(array: np.ndarray | torch.Tensor) -> torch.Tensor:
+    """View an array as a tensor; copy it where torch cannot view it (read-only memory, negative strides)."""
+    return array if isinstance(array, torch.Tensor) else torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def is_picture(item: Any) -> bool:
@@ -82,13 +121,110 @@ def check_uint8(frames: np.ndarray | torch.Tensor) -> None:
         )
 
 
+def to_batch(data: Mapping[str, Any], return_tensors: Any) -> BatchFeature:
+    """Make a `BatchFeature` of tensors, of arrays, or of lists with an array per clip where it has pixels or sound."""
+    if return_tensors is None:
+        tensors = {name: value for name, value in data.items() if isinstance(value, torch.Tensor)}
+        lists = {name: list(x.numpy()) if x.is_floating_point() else x.tolist() for name, x in tensors.items()}
+        return BatchFeature(dict(data) | lists)
+    if (kind := getattr(return_tensors, "value", return_tensors)) not in ("pt", "np"):
+        raise ValueError(f"`return_tensors` must be 'pt', 'np', or None for lists, got {return_tensors!r}.")
+    return BatchFeature(dict(data), tensor_type=kind)
+
+
+def agree(own: dict[str, Any], name: str, value: Any, source: str) -> None:
+    """Note that a setting comes to a value.
+
+    Raises:
+        ValueError: it was given another one.
+    """
+    if own.get(name) is not None and own[name] != value:
+        raise ValueError(f"{source} means `{name}={value!r}`, which contradicts `{name}={own[name]!r}`.")
+    own[name] = value
+
+
+class ClipImageProcessor(BaseImageProcessor):
+    """What image processors of clips share; a subclass says in `_draw` what happens to the frames of one."""
+
+    def _set_channels(self, image_mean: float | Sequence[float], image_std: float | Sequence[float]) -> None:
+        for name, values in (("image_mean", image_mean), ("image_std", image_std)):
+            values = [values] * 3 if isinstance(values, (int, float)) else list(values)
+            if len(values) != 3 or (name == "image_std" and 0 in values):
+                raise ValueError(f"`{name}` must be three numbers, of red, green and blue, got {values}.")
+            setattr(self, name, values)
+
+    def _draw(
+        self, height: int, width: int, training: bool, generator: torch.Generator | None
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Draw what happens to all frames of a clip; what is returned does it to some of them."""
+        raise NotImplementedError
+
+    def process_frames(
+        self,
+        frames: np.ndarray | torch.Tensor,
+        training: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> torch.Tensor:
+        """Process the frames of one clip; in training all of them alike.
+
+        Args:
+            frames (uint8 array or tensor of shape `(frames, height, width, 3)` or `(frames, 3, height, width)`, or a
+                list of pictures): RGB, see [`to_frames`].
+            training (`bool`): augment.
+            generator (`torch.Generator`): required in training by a processor that augments.
+        Returns:
+            `torch.FloatTensor` of shape `(frames, 3, height, width)`, of the size that the processor makes.
+        Raises:
+            TypeError: frames that are not uint8.
+            ValueError: another shape, or `training` without a generator.
+        """
+        frames = to_tensor(frames if isinstance(frames, (np.ndarray, torch.Tensor)) else to_frames(frames))
+        check_uint8(frames)
+        if frames.ndim != 4 or 3 not in (frames.shape[1], frames.shape[3]) or 0 in frames.shape:
+            raise ValueError(
+                "Frames of a clip must have the shape (frames, height, width, 3) or (frames, 3, height, width), "
+                f"got {tuple(frames.shape)}."
+            )
+        if frames.shape[3] == 3:
+            frames = frames.permute(0, 3, 1, 2)  # (frames, 3, height, width)
+        return self._draw(*frames.shape[-2:], training, generator)(frames)
+
+    def prepare(
+        self, training: bool = False, generator: torch.Generator | None = None
+    ) -> Callable[[int, int], Callable[[np.ndarray], torch.Tensor]]:
+        """Process the frames of a clip one at a time, as they are decoded, to what `process_frames` makes of all.
+
+        Returns:
+            What [`~media_scalar.MediaReader.prepare_frames`] takes: a function of height and width, which draws, and
+            returns one from a frame `(height, width, 3)` to what it becomes.
+        """
+
+        def start(height: int, width: int) -> Callable[[np.ndarray], torch.Tensor]:
+            process = self._draw(height, width, training, generator)
+            return lambda frame: process(to_tensor(frame).permute(2, 0, 1)[None])[0]
+
+        return start
+
+    def replace(self, **settings: Any) -> Self:
+        """A copy with other values of some settings, itself if there are none.
+
+        Raises:
+            TypeError: a name that no setting has.
+            StrictDataclassError: a value of another type.
+        """
+        if not settings:
+            return self
+        validate_typed_dict(self.valid_kwargs, settings)
+        return self.from_dict(self.to_dict(), **settings)
+
+
 class ScalarImageProcessorKwargs(ImagesKwargs, total=False):
     """The settings that `from_pretrained`, or a call, may override."""
 
     image_size: int
     resize_mode: str
     antialias: bool
-    train_crop_scale: list[float] | None
+    train_crop_scale: list[float] | tuple[float, float] | None
     train_flip: bool
 
 
@@ -118,7 +254,7 @@ def _square(name: str, size: Any) -> int:
     return int(sides.pop())
 
 
-class ScalarImageProcessor(Settings, BaseImageProcessor):
+class ScalarImageProcessor(ClipImageProcessor):
     """Turn the uint8 frames of clips into normalised, square `pixel_values_videos`.
 
     Transformers' names of the settings are taken as well: `size` and `crop_size` if they are squares,
@@ -140,13 +276,11 @@ class ScalarImageProcessor(Settings, BaseImageProcessor):
         do_rescale (`bool`), rescale_factor (`float`): multiply 0..255 by this first, 1/255 by default.
         do_normalize (`bool`): subtract the mean and divide by the deviation.
     Raises:
-        TypeError: a name that no setting has.
         ValueError: a value out of its range, or two that contradict each other.
     """
 
     valid_kwargs = ScalarImageProcessorKwargs
     model_input_names = ["pixel_values_videos"]
-    other_names = ("size", "crop_size", "do_center_crop", *_FIXED)
     # Saving keeps a setting of None only where the class has another default, and these only where they are not it.
     train_crop_scale = (0.8, 1.0)
     do_rescale = True
@@ -168,8 +302,9 @@ class ScalarImageProcessor(Settings, BaseImageProcessor):
         do_normalize: bool = True,
         **kwargs: Any,
     ):
-        super().__init__(**self.known_only(kwargs))
-        own = self.translate({"image_size": image_size, "resize_mode": resize_mode} | kwargs)
+        given = {name: kwargs.pop(name) for name in self.valid_kwargs.__annotations__.keys() & kwargs.keys()}
+        super().__init__(**kwargs)
+        own = self.translate({"image_size": image_size, "resize_mode": resize_mode} | given)
         image_size, resize_mode = own.get("image_size", 224), own.get("resize_mode", "squash")
         if resize_mode not in RESIZE_MODES:
             raise ValueError(f"`resize_mode` must be one of {RESIZE_MODES}, got {resize_mode!r}.")
@@ -180,11 +315,7 @@ class ScalarImageProcessor(Settings, BaseImageProcessor):
         self.image_size = image_size
         self.resize_mode = resize_mode
         self.antialias = antialias
-        for name, values in (("image_mean", image_mean), ("image_std", image_std)):
-            values = [values] * 3 if isinstance(values, (int, float)) else list(values)
-            if len(values) != 3 or (name == "image_std" and 0 in values):
-                raise ValueError(f"`{name}` must be three numbers, of red, green and blue, got {values}.")
-            setattr(self, name, values)
+        self._set_channels(image_mean, image_std)
         self.train_crop_scale = None if train_crop_scale is None else list(train_crop_scale)
         self.train_flip = train_flip
         for name, value in (("do_rescale", do_rescale), ("rescale_factor", rescale_factor)):
@@ -216,6 +347,12 @@ class ScalarImageProcessor(Settings, BaseImageProcessor):
                 size = size["shortest_edge"]
             agree(own, "image_size", _square(name, size), f"`{name}={size!r}`")
         return own
+
+    @classmethod
+    def from_dict(cls, image_processor_dict: Mapping[str, Any], **kwargs: Any) -> Self | tuple[Self, dict[str, Any]]:
+        """As in transformers; what replaces saved settings may have transformers' names."""
+        given = {name: kwargs.pop(name) for name in cls.valid_kwargs.__annotations__.keys() & kwargs.keys()}
+        return super().from_dict(dict(image_processor_dict) | cls.translate(given), **kwargs)
 
     @property
     def size(self) -> dict[str, int]:
@@ -253,40 +390,9 @@ class ScalarImageProcessor(Settings, BaseImageProcessor):
             top, left = (height - side) // 2, (width - side) // 2
         return top, left, side
 
-    def process_frames(
-        self,
-        frames: np.ndarray | torch.Tensor,
-        training: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> torch.Tensor:
-        """Resize and normalise the frames of one clip; in training crop and flip all of them alike.
-
-        Args:
-            frames (uint8 array or tensor of shape `(frames, height, width, 3)` or `(frames, 3, height, width)`, or a
-                list of pictures): RGB, see [`to_frames`].
-            training (`bool`): augment.
-            generator (`torch.Generator`): required in training.
-        Returns:
-            `torch.FloatTensor` of shape `(frames, 3, image_size, image_size)`.
-        Raises:
-            TypeError: frames that are not uint8.
-            ValueError: another shape, or `training` without a generator.
-        """
-        frames = to_tensor(frames if isinstance(frames, (np.ndarray, torch.Tensor)) else to_frames(frames))
-        check_uint8(frames)
-        if frames.ndim != 4 or 3 not in (frames.shape[1], frames.shape[3]) or 0 in frames.shape:
-            raise ValueError(
-                "Frames of a clip must have the shape (frames, height, width, 3) or (frames, 3, height, width), "
-                f"got {tuple(frames.shape)}."
-            )
-        if frames.shape[3] == 3:
-            frames = frames.permute(0, 3, 1, 2)  # (frames, 3, height, width)
-        return self._draw(*frames.shape[-2:], training, generator)(frames)
-
     def _draw(
         self, height: int, width: int, training: bool, generator: torch.Generator | None
     ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Draw what happens to all frames of a clip; what is returned does it to some of them."""
         if training and generator is None:
             raise ValueError("`training=True` draws crops at random: pass a seeded `generator=torch.Generator()`.")
         crop = None
@@ -308,22 +414,6 @@ class ScalarImageProcessor(Settings, BaseImageProcessor):
             return ((frames - mean) / std if self.do_normalize else frames).contiguous()
 
         return process
-
-    def prepare(
-        self, training: bool = False, generator: torch.Generator | None = None
-    ) -> Callable[[int, int], Callable[[np.ndarray], torch.Tensor]]:
-        """Process the frames of a clip one at a time, as they are decoded, to what `process_frames` makes of all.
-
-        Returns:
-            What [`~decoding_scalar.prepare_frames`] takes: a function of height and width, which draws, and
-            returns one from a frame `(height, width, 3)` to `(3, image_size, image_size)`.
-        """
-
-        def start(height: int, width: int) -> Callable[[np.ndarray], torch.Tensor]:
-            process = self._draw(height, width, training, generator)
-            return lambda frame: process(to_tensor(frame).permute(2, 0, 1)[None])[0]
-
-        return start
 
     def preprocess(
         self,
@@ -363,9 +453,14 @@ ScalarImageProcessor.register_for_auto_class("AutoImageProcessor")
 
 __all__ = [
     "RESIZE_MODES",
+    "ClipImageProcessor",
     "ScalarImageProcessor",
     "ScalarImageProcessorKwargs",
+    "agree",
     "check_uint8",
+    "frame_indices",
     "is_picture",
+    "to_batch",
     "to_frames",
+    "to_tensor",
 ]

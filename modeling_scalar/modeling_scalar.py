@@ -12,7 +12,6 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import nn
 from transformers import (
-    AutoConfig,
     AutoModel,
     Blip2VisionModel,
     ClapAudioModel,
@@ -28,9 +27,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from .configuration_scalar import ScalarConfig
+from .configuration_scalar import ScalarConfig, in_package
 from .modeling_beats import OUTPUT_FLAGS, BeatsModel
-from .package_scalar import in_package
 from .retrieval_scalar import (
     Rows,
     ScalarHyperbolicMix,
@@ -42,7 +40,7 @@ from .retrieval_scalar import (
 from .scores_scalar import CONCATENATIONS, METHODS, unit
 
 # Towers that `AutoModel` does not know by their own configuration.
-_TOWERS = {
+TOWERS = {
     "beats": BeatsModel,
     "blip_2_vision_model": Blip2VisionModel,
     "clap_audio_model": ClapAudioModel,
@@ -175,12 +173,12 @@ class ScalarPreTrainedModel(ScalarRetrievalModel):
 
 
 def _build_tower(config: PreTrainedConfig, pooling: str) -> PreTrainedModel:
-    tower = _TOWERS.get(config.model_type)
+    tower = TOWERS.get(config.model_type)
     model = AutoModel.from_config(config) if tower is None else tower._from_config(config)
-    return _adapt_tower(model, pooling)
+    return adapt_tower(model, pooling)
 
 
-def _adapt_tower(model: PreTrainedModel, pooling: str) -> PreTrainedModel:
+def adapt_tower(model: PreTrainedModel, pooling: str) -> PreTrainedModel:
     """Give a freshly built or loaded tower the shape it has inside [`ScalarModel`]."""
     if model.config.model_type == "blip_2_vision_model":
         split_fused_projections(model)
@@ -271,14 +269,8 @@ class ScalarModel(ScalarPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.text_model.set_input_embeddings(value)
 
-    @classmethod
-    def from_encoders(
-        cls,
-        vision: str | PreTrainedModel,
-        audio: str | PreTrainedModel,
-        text: str | PreTrainedModel,
-        **config_kwargs: Any,
-    ) -> "ScalarModel":
+    @staticmethod
+    def from_encoders(vision: Any, audio: Any, text: Any, **config_kwargs: Any) -> "ScalarModel":
         """
         Compose a model from pretrained encoders; heads and condition encoders are newly initialised.
 
@@ -291,25 +283,8 @@ class ScalarModel(ScalarPreTrainedModel):
 
         Returns:
             [`ScalarModel`] holding the encoders' weights, in evaluation mode.
-
-        Raises:
-            ValueError: an encoder's configuration does not state its width (`hidden_size`).
         """
-        towers = {
-            name: cls._load_tower(tower, name)
-            for name, tower in (("vision", vision), ("audio", audio), ("text", text))
-        }
-        for name, tower in towers.items():
-            if not isinstance(getattr(tower.config, "hidden_size", None), int):
-                raise ValueError(
-                    f"The {name} encoder {type(tower).__name__} does not state a `hidden_size`, so no head can be "
-                    "built for it. Pass the part of it that yields token states."
-                )
-        config = ScalarConfig(**{f"{name}_config": tower.config for name, tower in towers.items()}, **config_kwargs)
-        model = cls(config)
-        for name, tower in towers.items():
-            setattr(model, f"{name}_model", _adapt_tower(tower, getattr(config, f"{name}_pooling")))
-        return model.to(model.dtype).eval()
+        return in_package("composing").compose(vision, audio, text, **config_kwargs)
 
     @staticmethod
     def from_joint_encoder(name_or_path: str | os.PathLike, **options: Any) -> ScalarRetrievalModel:
@@ -317,37 +292,17 @@ class ScalarModel(ScalarPreTrainedModel):
         Make a model of one public encoder of texts, pictures and sound, in place of three towers. No training needed.
 
         Args:
-            name_or_path (`str`): `"google/embeddinggemma-2"`, or any multimodal SentenceTransformer; a Hub id or a
-                folder.
+            name_or_path (`str`): `"google/embeddinggemma-2"`, PE-AV, or any multimodal SentenceTransformer; a Hub id
+                or a folder.
             **options: `modalities`, by default all (the parts that the others need are not loaded); `dtype`, by
                 default that of the checkpoint; `revision` of the Hub; and fields of [`ScalarJointConfig`],
                 `projection_dim=256` say.
 
         Returns:
-            [`ScalarJointModel`] in evaluation mode, with the calls of [`ScalarModel`]; its processor is made by
+            A model in evaluation mode, with the calls of [`ScalarModel`]; its processor is made by
             [`ScalarProcessor.from_joint_encoder`].
-
-        Raises:
-            ValueError: it is no joint encoder, or cannot compute in `dtype`.
         """
         return in_package("joint_encoders").model_from_joint_encoder(name_or_path, **options)
-
-    @staticmethod
-    def _load_tower(tower: str | PreTrainedModel, name: str) -> PreTrainedModel:
-        if isinstance(tower, PreTrainedModel):
-            return tower
-        config = AutoConfig.from_pretrained(tower)
-        is_dual = hasattr(config, f"{name}_config")
-        tower_class = AutoModel if is_dual else _TOWERS.get(config.model_type, AutoModel)
-        model, info = tower_class.from_pretrained(tower, dtype=torch.float32, output_loading_info=True)
-        # Poolers are dropped unless they are asked for, and cross-attention is new in an encoder's weights.
-        missing = [key for key in info["missing_keys"] if "crossattention" not in key and "pooler" not in key]
-        if missing:
-            raise ValueError(
-                f"{tower} lacks {len(missing)} weights of {type(model).__name__}, such as {sorted(missing)[:3]}: it "
-                f"is not a checkpoint of that model. Load the {name} encoder yourself and pass it."
-            )
-        return getattr(model, f"{name}_model") if is_dual else model
 
     # Towers --------------------------------------------------------------------------------------------------------
 

@@ -25,20 +25,17 @@ from transformers.utils import logging
 from .checking import check_counts, check_shapes, check_vocabulary, shapes_of, weight_files
 from .configuration_joint_scalar import ScalarJointConfig
 from .configuration_scalar import MODALITIES
-from .decoding_scalar import read_audio_parts
 from .image_processing_joint_scalar import ScalarPatchImageProcessor
-from .media_scalar import SAMPLING_RATE
 from .model_identity import ModelIdentity
 from .modeling_joint_scalar import JointEncoderModel
 from .processing_joint_scalar import ScalarJointProcessor
-from .processing_scalar import Clip, is_path, one_generator_per_clip, scatter, take_waveform
+from .processing_scalar import Clip, one_generator_per_clip, scatter
 from .retrieval_scalar import Rows, ScalarOutput
 from .scores_scalar import METHODS
 
 logger = logging.get_logger(__name__)
 
 _EMBEDDED = tuple(name for name in MODALITIES if name != "subtitle")  # it has no head for subtitles
-_MIN_SAMPLES = SAMPLING_RATE * 30 // 1000  # of all joint encoders
 _LARGEST_SIDE = 4096  # of a picture: more would fill the memory
 _BILINEAR = 2  # PIL.Image.Resampling.BILINEAR
 
@@ -237,7 +234,9 @@ class ScalarPeAvImageProcessor(ScalarPatchImageProcessor):
         known = {name: settings.get(name) for name in ("image_mean", "image_std", "rescale_factor")}
         return cls(**size, **{name: value for name, value in known.items() if value is not None})
 
-    def _draw(self, height: int, width: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    def _draw(
+        self, height: int, width: int, training: bool = False, generator: torch.Generator | None = None
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
         """What happens to each frame of a clip of this size."""
         size, scale = (self.height, self.width), 1.0 / self.rescale_factor
         mean, std = (torch.tensor(values).view(3, 1, 1) * scale for values in (self.image_mean, self.image_std))
@@ -303,32 +302,10 @@ class ScalarPeAvProcessor(ScalarJointProcessor):
         """The keys that a call can return."""
         return ["input_ids", "attention_mask", *sum(ScalarPeAvModel.inputs_of.values(), ()), "modality_mask"]
 
-    def _at_own_rate(self, num_samples: int) -> int:
-        return num_samples * self.feature_extractor.sampling_rate // SAMPLING_RATE
-
-    def _read_audio(self, clip: Clip, audio: Any, training, generator, processed: bool) -> None:
-        if "audio" not in self.modalities:
-            return
-        rate = self.feature_extractor.sampling_rate
-        least, most = self._at_own_rate(_MIN_SAMPLES), self._at_own_rate(self.max_samples)
-
-        def choose(available: int) -> list[tuple[int, int]]:
-            return [(0, min(available, most))]
-
-        if is_path(audio):
-            read = read_audio_parts(audio, choose, generator, self.limits, clip.window, clip.contents, rate)
-        else:
-            waveform = take_waveform(audio, rate)
-            read = [waveform[:most]], len(waveform)
-        if read is None:
-            return
-        (waveform,), total = read
-        num_samples = total * SAMPLING_RATE // rate  # as those of every clip are counted
-        if total >= least:
-            clip.waveform, clip.num_samples = waveform.astype("float32", copy=False), num_samples
-        if num_samples >= self.max_samples + _MIN_SAMPLES:
-            self._tell_of_cut(clip, num_samples)
-        self._note_if_short(clip, num_samples, _MIN_SAMPLES)
+    @property
+    def sampling_rate(self) -> int:
+        """At which PE-AV hears, in Hz."""
+        return self.feature_extractor.sampling_rate
 
     def _process_clips(
         self, clips: list[Clip], num_frames: int | None, training: bool, generator: Any
@@ -342,9 +319,9 @@ class ScalarPeAvProcessor(ScalarJointProcessor):
             data["pixel_values_videos"] = scatter(has_video, rows)
             data["padding_mask_videos"] = has_video[:, None].expand(-1, len(rows[0])).clone()
         if has_audio.any():
-            extractor, most = self.feature_extractor, self._at_own_rate(self.max_samples)
+            extractor, most = self.feature_extractor, self.max_samples
             sounds = [clip.waveform[:most] for clip, here in zip(clips, has_audio.tolist(), strict=True) if here]
-            features = extractor(sounds, sampling_rate=extractor.sampling_rate, return_tensors="pt")
+            features = extractor(sounds, sampling_rate=self.sampling_rate, return_tensors="pt")
             data["input_values"] = scatter(has_audio, features["input_values"])
             data["padding_mask"] = scatter(has_audio, features["padding_mask"].bool())
         return data

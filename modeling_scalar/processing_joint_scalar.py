@@ -18,13 +18,11 @@ from transformers.image_processing_utils import BaseImageProcessor
 from transformers.utils import logging
 
 from .configuration_scalar import MODALITIES
-from .decoding_scalar import read_audio, read_audio_parts
 from .media_scalar import SAMPLING_RATE
-from .processing_scalar import Clip, ScalarProcessor, is_path, one_generator_per_clip, scatter, take_waveform
+from .processing_scalar import Clip, ScalarProcessor, one_generator_per_clip, scatter
 
 logger = logging.get_logger(__name__)
 
-_MIN_SAMPLES = SAMPLING_RATE * 30 // 1000  # the encoder has no token for less, and fails
 _PATTERNS: WeakKeyDictionary = WeakKeyDictionary()  # by tokenizer
 VIDEO_TOKEN = "<|video|>"
 """The encoder's own processor names it so, whatever its tokenizer says."""
@@ -85,7 +83,7 @@ class ScalarJointProcessor(ScalarProcessor):
         modalities (`list[str]`): what is made of a clip; the rest is not read.
 
     Attributes:
-        limits ([`Limits`]): what reading a file may take, as in [`ScalarProcessor`].
+        reader ([`MediaReader`]): what opens files, as in [`ScalarProcessor`].
     """
 
     def __init__(
@@ -114,7 +112,7 @@ class ScalarJointProcessor(ScalarProcessor):
         self.modalities = list(modalities)
         if unknown := [name for name in self.modalities if name not in MODALITIES]:
             raise ValueError(f"`modalities` must be some of {MODALITIES}, got {unknown}.")
-        if max_audio_seconds * SAMPLING_RATE < _MIN_SAMPLES:
+        if max_audio_seconds < 0.03:
             raise ValueError(f"`max_audio_seconds` must be at least 0.03, got {max_audio_seconds!r}.")
         for name, value in (("max_text_length", max_text_length), ("max_subtitle_length", max_subtitle_length)):
             if value > max_length:
@@ -150,9 +148,19 @@ class ScalarJointProcessor(ScalarProcessor):
         ]
 
     @property
+    def sampling_rate(self) -> int:
+        """At which the encoder hears, in Hz."""
+        return SAMPLING_RATE
+
+    @property
+    def min_samples(self) -> int:
+        """Samples of the shortest sound: of less than 30 ms the encoder makes no token, and fails."""
+        return self.sampling_rate * 30 // 1000
+
+    @property
     def max_samples(self) -> int:
         """Samples of a sound that the encoder hears."""
-        return int(self.max_audio_seconds * SAMPLING_RATE)
+        return int(self.max_audio_seconds * self.sampling_rate)
 
     def with_protocol(self, processing: Mapping[str, Any]) -> "ScalarJointProcessor":
         """Return one that follows the protocol of a benchmark where that concerns it: in the number of frames.
@@ -180,30 +188,21 @@ class ScalarJointProcessor(ScalarProcessor):
         if "subtitle" in self.modalities:
             super()._read_subtitle(clip, *arguments)
 
-    def _read_audio(self, clip: Clip, audio: Any, training, generator, processed: bool) -> None:
+    def _read_audio(self, clip: Clip, *arguments: Any) -> None:
         if "audio" not in self.modalities:
             return
-        num_samples = None
-        if is_path(audio) and processed:
+        super()._read_audio(clip, *arguments)
+        if clip.waveform is not None:
+            clip.waveform = np.asarray(clip.waveform, np.float32)
+            num_samples = len(clip.waveform) if clip.num_samples is None else clip.num_samples
+            if num_samples >= self.max_samples + self.min_samples:
+                self._tell_of_cut(clip, num_samples)
 
-            def choose(available: int) -> list[tuple[int, int]]:
-                return [(0, min(available, self.max_samples))] if available >= _MIN_SAMPLES else []
+    def _choose_sound(self, available: int, training: bool, generator: torch.Generator | None) -> list:
+        return [(0, min(available, self.max_samples))]
 
-            read = read_audio_parts(audio, choose, generator, self.limits, clip.window, clip.contents)
-            if read is not None:
-                parts, num_samples = read
-                if parts:
-                    clip.waveform, clip.num_samples = parts[0], num_samples
-        else:
-            waveform = (
-                read_audio(audio, self.limits, clip.window) if is_path(audio) else take_waveform(audio, SAMPLING_RATE)
-            )
-            num_samples = None if waveform is None else len(waveform)
-            if waveform is not None and num_samples >= _MIN_SAMPLES:
-                clip.waveform = np.asarray(waveform, np.float32)
-        if num_samples is not None and num_samples >= self.max_samples + _MIN_SAMPLES:
-            self._tell_of_cut(clip, num_samples)
-        self._note_if_short(clip, num_samples, _MIN_SAMPLES)
+    def _keep_sound(self, clip: Clip, parts: list[np.ndarray]) -> None:
+        clip.waveform = parts[0]
 
     def _tell_of_cut(self, clip: Clip, num_samples: int) -> None:
         if not self._has_told_of_cut:
@@ -211,7 +210,7 @@ class ScalarJointProcessor(ScalarProcessor):
             name = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in clip.path or "waveform")
             logger.warning(
                 f"{name}: the encoder hears the first {self.max_audio_seconds:g} s of sound, the rest of its "
-                f"{num_samples / SAMPLING_RATE:.0f} s is left out. That is said once, and holds for every longer clip."
+                f"{num_samples / self.sampling_rate:.0f} s is left out. This is said once, and holds for longer clips."
             )
 
     def _tell_of_cut_texts(self, clips: list[Clip], texts: list[str], tokens: Mapping[str, torch.Tensor]) -> None:
@@ -225,7 +224,7 @@ class ScalarJointProcessor(ScalarProcessor):
                 )
                 logger.warning(
                     f"{name}: the encoder reads {self.max_subtitle_length} tokens of a subtitle, the rest of its "
-                    f"{length} is left out. That is said once, and holds for every longer one."
+                    f"{length} is left out. This is said once, and holds for longer ones."
                 )
                 return
 
@@ -250,7 +249,7 @@ class ScalarJointProcessor(ScalarProcessor):
 
     def _has(self, clip: Clip) -> list[bool]:
         has = dict(zip(MODALITIES, super()._has(clip), strict=True))
-        has["audio"] = clip.waveform is not None and len(clip.waveform) >= _MIN_SAMPLES
+        has["audio"] = clip.waveform is not None and len(clip.waveform) >= self.min_samples
         return [has[name] and name in self.modalities for name in MODALITIES]
 
     def _process_clips(

@@ -10,33 +10,21 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypedDict, Unpack
+from functools import partial
+from typing import Any, Unpack
 
 import numpy as np
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
 from transformers.feature_extraction_utils import BatchFeature, FeatureExtractionMixin
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.processing_utils import ProcessingKwargs, TextKwargs
 from transformers.utils import logging
 
-from .arguments_scalar import refuse_slips, refuse_unknown, tensor_type, to_batch
-from .configuration_scalar import MODALITIES
-from .decoding_scalar import (
-    Contents,
-    frame_indices,
-    prepare_frames,
-    read_audio,
-    read_audio_parts,
-    read_frames,
-    read_subtitle,
-    read_subtitle_track,
-)
-from .feature_extraction_scalar import check_sampling_rate, is_number, list_waveforms, to_waveform
-from .image_processing_scalar import ScalarImageProcessorKwargs, is_picture, to_frames
-from .media_scalar import SAMPLING_RATE, Limits, MediaError, Window, find_sidecar, resample
-from .package_scalar import in_package
+from .configuration_scalar import MODALITIES, in_package
+from .feature_extraction_scalar import ScalarAudioKwargs, check_sampling_rate, is_number, list_waveforms, to_waveform
+from .image_processing_scalar import ScalarImageProcessorKwargs, frame_indices, is_picture, to_batch, to_frames
+from .media_scalar import SAMPLING_RATE, MediaError, MediaReader, Window, resample
 
 logger = logging.get_logger(__name__)
 
@@ -69,9 +57,8 @@ class Clip:
         pixel_values (`torch.FloatTensor` of shape `(frames, 3, height, width)`, *optional*): in place of `frames`.
         input_features (`torch.FloatTensor` of shape `(segments, time, mel)`, *optional*): in place of `waveform`.
         num_samples (`int`, *optional*): of the whole sound, if what is held is made of it or a part of it.
+        sampling_rate (`int`): of `waveform` and `num_samples`, in Hz.
         window (`tuple[float, float | None]`, *optional*): what of the file is the clip, in seconds; None is its end.
-        contents ([`~modeling_scalar.decoding_scalar.Contents`], *optional*): what reading found out about the file by
-            the way, where picture and sound are of one file.
     """
 
     frames: np.ndarray | None = None
@@ -82,8 +69,8 @@ class Clip:
     pixel_values: torch.Tensor | None = None
     input_features: torch.Tensor | None = None
     num_samples: int | None = None
+    sampling_rate: int = SAMPLING_RATE
     window: Window | None = None
-    contents: Contents | None = None
 
     @property
     def has_video(self) -> bool:
@@ -106,7 +93,7 @@ class Clip:
         num_samples = self.num_samples
         if num_samples is None and self.waveform is not None:
             num_samples = len(self.waveform)
-        return None if num_samples is None else num_samples / SAMPLING_RATE
+        return None if num_samples is None else num_samples / self.sampling_rate
 
 
 def is_path(item: Any) -> bool:
@@ -184,14 +171,6 @@ def take_waveform(audio: Any, sampling_rate: int) -> np.ndarray | None:
     )
 
 
-def read_subtitle_of(
-    path: str | os.PathLike, limits: Limits | None = None, window: Window | None = None
-) -> str | None:
-    """Read the subtitle of a video as `FROM_VIDEO` does: the file beside it, else its first text track, if any."""
-    sidecar = find_sidecar(path)
-    return read_subtitle_track(path, limits, window) if sidecar is None else read_subtitle(sidecar, limits, window)
-
-
 def names_subtitle_file(subtitle: Any) -> bool:
     """Whether a subtitle is the path of an `.srt` or `.vtt` file, not the words themselves."""
     return isinstance(subtitle, os.PathLike) or (
@@ -199,17 +178,9 @@ def names_subtitle_file(subtitle: Any) -> bool:
     )
 
 
-def _read_text(subtitle: Any, video: Any, limits: Limits, window: Window | None) -> str | None:
-    if subtitle is FROM_VIDEO:
-        return read_subtitle_of(video, limits, window) if is_path(video) else None
-    if names_subtitle_file(subtitle):
-        return read_subtitle(subtitle, limits, window)
-    if isinstance(subtitle, str):
-        return subtitle
-    raise TypeError(
-        "A subtitle must be its text, the path of an .srt or .vtt file, None or FROM_VIDEO, got "
-        f"{type(subtitle).__name__}."
-    )
+def _rewinding(generator: torch.Generator | None) -> Callable[[], Any]:
+    """What sets a generator back to where it stands now: readers that begin again draw again."""
+    return (lambda: None) if generator is None else partial(generator.set_state, generator.get_state())
 
 
 def _one_per_clip(name: str, items: Any, num_clips: int) -> list:
@@ -236,14 +207,6 @@ class ScalarVideosKwargs(ScalarImageProcessorKwargs, total=False):
     video_metadata: Any
 
 
-class ScalarAudioKwargs(TypedDict, total=False):
-    """What may be said of sound; `padding` is of no consequence: segments have one length."""
-
-    sampling_rate: int | None
-    padding: Any
-    return_tensors: Any
-
-
 class ScalarProcessorKwargs(ProcessingKwargs, total=False):
     """The keyword groups of a call."""
 
@@ -253,15 +216,7 @@ class ScalarProcessorKwargs(ProcessingKwargs, total=False):
     audio_kwargs: ScalarAudioKwargs
 
 
-_GROUPS = {
-    name: set(ScalarProcessorKwargs.__annotations__[name].__annotations__)
-    for name in ("text_kwargs", "images_kwargs", "videos_kwargs", "audio_kwargs")
-}
-_ARGUMENTS = {
-    *("text", "images", "videos", "audio", "subtitles", "clips", "training", "generator", "on_error"),
-    *_GROUPS,
-    "common_kwargs",
-}
+_GROUPS = ("text_kwargs", "images_kwargs", "videos_kwargs", "audio_kwargs")
 # Texts hold no placeholders here, so that there is nothing to tell of them.
 _OF_PLACEHOLDERS = {"return_mm_token_type_ids", "return_text_replacement_offsets", "sanitize_control_tokens"}
 
@@ -277,10 +232,11 @@ class ScalarProcessor(ProcessorMixin):
             present one, as VAST's loaders have it; for parity runs.
 
     Attributes:
-        limits ([`Limits`]): what reading a file may take, set by whoever reads: it belongs to the machine and is not
-            saved, `processor.limits = Limits(memory=2**31)`.
+        reader ([`MediaReader`]): what opens files, in this process by default. It belongs to whoever reads and is not
+            saved; files of strangers are for another one, `processor.reader = gallery.decoding.SandboxedReader()`.
     """
 
+    reader = MediaReader()
     valid_processor_kwargs = ScalarProcessorKwargs
     max_audio_seconds = math.inf  # segments are taken from all of a sound, however long it is
 
@@ -306,7 +262,6 @@ class ScalarProcessor(ProcessorMixin):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)!r}.")
         super().__init__(image_processor, feature_extractor, tokenizer)
-        self.limits = Limits()
 
     @staticmethod
     def from_joint_encoder(name_or_path: str | os.PathLike, **options: Any) -> "ScalarProcessor":
@@ -328,12 +283,6 @@ class ScalarProcessor(ProcessorMixin):
         if argument_name == "image_processor" and isinstance(argument, BaseImageProcessor):
             return BaseImageProcessor
         return super().check_argument_for_proper_class(argument_name, argument)
-
-    @staticmethod
-    def validate_init_kwargs(processor_config: Mapping[str, Any], valid_kwargs: Iterable[str]) -> tuple[dict, dict]:
-        """As in `ProcessorMixin`, which leaves what it does not know to others, but a slip of the pen is refused."""
-        refuse_slips(processor_config, valid_kwargs, "a setting of ScalarProcessor")
-        return ProcessorMixin.validate_init_kwargs(processor_config, valid_kwargs)
 
     @property
     def model_input_names(self) -> list[str]:
@@ -387,7 +336,6 @@ class ScalarProcessor(ProcessorMixin):
         Raises:
             FileNotFoundError: a path without a file.
             MediaError: a stream cannot be decoded and `on_error="raise"`.
-            LimitError: a `MediaError`, because it would take more than `self.limits`.
         """
         if on_error not in ("raise", "missing"):
             raise ValueError(f"`on_error` must be 'raise' or 'missing', got {on_error!r}.")
@@ -403,8 +351,6 @@ class ScalarProcessor(ProcessorMixin):
         if audio is FROM_VIDEO:
             audio = video if is_path(video) else None
         clip = Clip(path=next((os.fspath(item) for item in (video, audio) if is_path(item)), None), window=window)
-        if is_path(video) and audio is video:
-            clip.contents = Contents()
         if window is not None:
             if not all(item is None or is_path(item) for item in (video, audio)):
                 raise ValueError("A `window` is one of files: cut what is decoded already before it is given.")
@@ -414,10 +360,12 @@ class ScalarProcessor(ProcessorMixin):
         def read(reader: Callable, item: Any, *arguments: Any) -> None:
             if item is None:
                 return
+            rewind = _rewinding(generator)
             try:
                 reader(clip, item, *arguments)
-            except MediaError as error:
-                if on_error == "raise":
+            except BaseException as error:
+                rewind()  # what was drawn for nothing
+                if on_error == "raise" or not isinstance(error, MediaError):
                     raise
                 self._note(clip, str(error))
 
@@ -434,55 +382,82 @@ class ScalarProcessor(ProcessorMixin):
             clip.frames = _take_frames(video, num_frames, **options)
             if processed and clip.frames is not None:
                 clip.pixel_values, clip.frames = self.image_processor.process_frames(clip.frames, **options), None
-        elif processed:
-            prepare = self.image_processor.prepare(**options)
-            frames = prepare_frames(video, prepare, num_frames, **options, limits=self.limits, window=clip.window)
+            return
+        rewind = rewind_crop = _rewinding(generator)
+
+        def choose(available: int) -> list[int]:
+            nonlocal rewind_crop
+            rewind()
+            indices = frame_indices(available, num_frames, **options)
+            rewind_crop = _rewinding(generator)
+            return indices
+
+        def prepare(height: int, width: int) -> Callable[[np.ndarray], torch.Tensor]:
+            rewind_crop()
+            return self.image_processor.prepare(**options)(height, width)
+
+        choose = None if num_frames is None else choose
+        if processed:
+            frames = self.reader.prepare_frames(video, prepare, choose, clip.window)
             clip.pixel_values = None if frames is None else torch.stack(frames)
         else:
-            clip.frames = read_frames(video, num_frames, **options, limits=self.limits, window=clip.window)
+            clip.frames = self.reader.read_frames(video, choose, clip.window)
 
     def _read_audio(self, clip: Clip, audio: Any, training, generator, processed: bool) -> None:
-        extractor, num_samples = self.feature_extractor, None
+        rewind, rate = _rewinding(generator), self.sampling_rate
+        clip.sampling_rate = rate
+
+        def choose(available: int) -> list[tuple[int, int]]:
+            rewind()
+            return self._choose_sound(available, training, generator) if available >= self.min_samples else []
+
         if is_path(audio) and processed:
-
-            def choose(available: int) -> list[tuple[int, int]]:
-                return (
-                    [] if available < extractor.min_samples else extractor.choose_parts(available, training, generator)
-                )
-
-            read = read_audio_parts(audio, choose, generator, self.limits, clip.window, clip.contents)
-            if read is not None:
-                parts, num_samples = read
-                if parts:
-                    clip.input_features, clip.num_samples = extractor.process_parts(parts), num_samples
+            parts, num_samples = self.reader.read_audio_parts(audio, choose, clip.window, rate) or ([], None)
         else:
-            waveform = (
-                read_audio(audio, self.limits, clip.window)
-                if is_path(audio)
-                else take_waveform(audio, extractor.sampling_rate)
-            )
-            if waveform is not None:
-                num_samples = len(waveform)
-            if num_samples is None or num_samples >= extractor.min_samples:
-                clip.waveform = waveform
-                if processed and waveform is not None:
-                    clip.input_features = extractor.process_waveform(waveform, training, generator)
-                    clip.waveform, clip.num_samples = None, num_samples
-        self._note_if_short(clip, num_samples, extractor.min_samples)
-
-    def _note_if_short(self, clip: Clip, num_samples: int | None, least: int) -> None:
-        if num_samples is not None and num_samples < least:
+            is_file = is_path(audio)
+            sound = self.reader.read_audio(audio, clip.window, rate) if is_file else take_waveform(audio, rate)
+            num_samples = None if sound is None else len(sound)
+            if num_samples is not None and num_samples >= self.min_samples and not processed:
+                clip.waveform = sound
+            parts = [sound[start:stop] for start, stop in choose(num_samples)] if num_samples and processed else []
+        if parts:
+            self._keep_sound(clip, parts)
+            clip.num_samples = num_samples
+        if num_samples is not None and num_samples < self.min_samples:
             self._note(
                 clip,
                 f"{clip.path or 'waveform'}: audio of {num_samples} samples, shorter than one "
-                f"{1000 * least / SAMPLING_RATE:g} ms window ({least}): counts as absent.",
+                f"{1000 * self.min_samples / rate:g} ms window ({self.min_samples}): counts as absent.",
             )
 
+    @property
+    def min_samples(self) -> int:
+        """Samples of the shortest sound that there is: a shorter one is absent."""
+        return self.feature_extractor.min_samples
+
+    @property
+    def sampling_rate(self) -> int:
+        """Of the waveforms that are read, in Hz."""
+        return self.feature_extractor.sampling_rate
+
+    def _choose_sound(self, available: int, training: bool, generator: torch.Generator | None) -> list:
+        return self.feature_extractor.choose_parts(available, training, generator)
+
+    def _keep_sound(self, clip: Clip, parts: list[np.ndarray]) -> None:
+        clip.input_features = self.feature_extractor.process_parts(parts)
+
     def _read_subtitle(self, clip: Clip, subtitle: Any, video: Any) -> None:
-        has_text = clip.contents is None or clip.contents.has_text is not False
-        if subtitle is FROM_VIDEO and not has_text and find_sidecar(video) is None:
-            return
-        clip.subtitle = _read_text(subtitle, video, self.limits, clip.window)
+        if subtitle is FROM_VIDEO:
+            clip.subtitle = self.reader.read_subtitle_of(video, clip.window) if is_path(video) else None
+        elif names_subtitle_file(subtitle):
+            clip.subtitle = self.reader.read_subtitle(subtitle, clip.window)
+        elif isinstance(subtitle, str):
+            clip.subtitle = subtitle
+        else:
+            raise TypeError(
+                "A subtitle must be its text, the path of an .srt or .vtt file, None or FROM_VIDEO, got "
+                f"{type(subtitle).__name__}."
+            )
 
     @staticmethod
     def _note(clip: Clip, problem: str) -> None:
@@ -533,7 +508,8 @@ class ScalarProcessor(ProcessorMixin):
             `(batch, segments, time, mel)`, `subtitle_input_ids` and `subtitle_attention_mask` `(batch, tokens)`.
             Rows of absent modalities hold zeros and padding.
         Raises:
-            TypeError: a keyword that does not exist, by its nearest name, or an item of another kind.
+            TypeError: a keyword that does not exist, or an item of another kind.
+            StrictDataclassError: a keyword of a value of another type.
             ValueError: a clip without any modality, or arguments that do not fit together.
             MediaError: a stream cannot be decoded and `on_error="raise"`.
 
@@ -590,32 +566,23 @@ class ScalarProcessor(ProcessorMixin):
 
     def _options(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str | None]:
         """What the keywords of a call say of captions, of frames, and of the kind of tensors."""
-        for name in given:
-            if name in ("num_frames", "num_train_frames", "max_text_length", "max_subtitle_length", "presence"):
-                raise TypeError(
-                    f"`{name}` is a setting of the processor, not of a call: set `processor.{name}`, or pass it to "
-                    "`from_pretrained`."
-                )
-        known = set().union(*_GROUPS.values())
+        given = dict(given)
         common = dict(given.pop("common_kwargs", None) or {})
-        refuse_unknown(given, known | _ARGUMENTS | _OF_PLACEHOLDERS, "an argument of the processor", _ARGUMENTS)
-        refuse_unknown(common, known, "one of `common_kwargs`")
-        for group, names in _GROUPS.items():
-            own = given.get(group) or {}
-            if not isinstance(own, Mapping):
+        flat, misplaced = (common.keys() | given.keys()) - {*_GROUPS} - _OF_PLACEHOLDERS, set()
+        for group in _GROUPS:
+            names, own = self.valid_processor_kwargs.__annotations__[group].__annotations__.keys(), given.get(group)
+            if not isinstance(own or {}, Mapping):
                 raise TypeError(f"`{group}` must be a dictionary, got {type(own).__name__}.")
-            refuse_unknown(own, names, f"one of `{group}`")
-            shared = {name: value for name, value in common.items() if name in names and name not in given}
-            given[group] = shared | own
+            shared = {name: common[name] for name in common.keys() & names - given.keys()}
+            given[group] = shared | dict(own or {})
+            flat, misplaced = flat - names, misplaced | given[group].keys() - names
+        if unknown := sorted(flat | misplaced):
+            raise TypeError(f"{type(self).__name__} got unexpected keyword arguments {unknown}.")
         asked = [group["return_tensors"] for group in (given, *map(given.get, _GROUPS)) if "return_tensors" in group]
-        asked = {tensor_type(kind) for kind in asked}
-        if len(asked) > 1:
+        if len(asked := {getattr(kind, "value", kind) for kind in asked}) > 1:
             raise ValueError(f"A batch has one kind of tensors: `return_tensors` must agree, got {asked}.")
         tokenizer_settings = getattr(self.tokenizer, "init_kwargs", {})
-        try:
-            groups = self._merge_kwargs(self.valid_processor_kwargs, tokenizer_init_kwargs=tokenizer_settings, **given)
-        except StrictDataclassError as error:  # a value of the wrong type, which it names
-            raise ValueError(" ".join(str(error).split())) from error
+        groups = self._merge_kwargs(self.valid_processor_kwargs, tokenizer_init_kwargs=tokenizer_settings, **given)
         check_sampling_rate(groups["audio_kwargs"].get("sampling_rate"), self.feature_extractor.sampling_rate)
         for name in _OF_PLACEHOLDERS:
             if groups.get(name) or groups["text_kwargs"].pop(name, None):
@@ -758,7 +725,6 @@ __all__ = [
     "is_path",
     "names_subtitle_file",
     "one_generator_per_clip",
-    "read_subtitle_of",
     "scatter",
     "take_waveform",
 ]

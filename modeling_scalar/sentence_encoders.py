@@ -15,11 +15,10 @@ from transformers.feature_extraction_utils import BatchFeature
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging
 
-from .arguments_scalar import refuse_unknown
 from .configuration_joint_scalar import ScalarJointConfig
 from .configuration_scalar import MODALITIES
-from .decoding_scalar import frame_indices
-from .media_scalar import SAMPLING_RATE, Limits
+from .image_processing_scalar import frame_indices
+from .media_scalar import SAMPLING_RATE
 from .modeling_joint_scalar import JointEncoderModel
 from .processing_joint_scalar import ScalarJointProcessor, as_words
 from .processing_scalar import Clip
@@ -259,7 +258,7 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
                 raise ValueError(f"`{setting}` must be at least 1, got {getattr(self, setting)!r}.")
         self.presence = "honest"
         ProcessorMixin.__init__(self)
-        self.limits, self._has_told_of_cut = Limits(), False
+        self._has_told_of_cut = False
 
     @classmethod
     def from_settings(
@@ -286,7 +285,8 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         super()._read_video(clip, video, num_frames, training, generator, False)
 
     def _options(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str | None]:
-        refuse_unknown(given, ("return_tensors",), "an argument of this processor")
+        if unknown := sorted(given.keys() - {"return_tensors"}):
+            raise TypeError(f"{type(self).__name__} got unexpected keyword arguments {unknown}.")
         return {}, {}, given.get("return_tensors", "pt")
 
     def _tokenize_captions(self, text: Any, options: dict[str, Any], return_tensors: str | None) -> Mapping[str, Any]:

@@ -250,12 +250,13 @@ def index(
     limit: Limit = None,
 ) -> None:
     """Embed new and changed files into a gallery; the rest of the gallery is kept."""
+    from gallery.decoding import Limits, sandboxed
     from gallery.embedding import batches_ahead
     from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
     from gallery.parallel import device_of, num_local_processes, start_launched, together
     from gallery.provenance import describe
     from gallery.storage import check_place
-    from modeling_scalar import Limits, load_model
+    from modeling_scalar import load_model
     from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
     from modeling_scalar.model_identity import identify
 
@@ -309,7 +310,7 @@ def index(
         model = model or _default_model(output)
         identity = identify(model)
         network, processor = load_model(identity.download(), dtype_of_name(model_dtype), place)
-        processor.limits = limits
+        processor = sandboxed(processor, limits)
         recognizer = None if transcribe is None else _recognizer(transcribe, processor, network.device)
     crew = None if state is None else Crew(state, batches_ahead(batch_size, num_workers))
     if not is_main:
@@ -569,8 +570,9 @@ def serve(
     """Answer searches over HTTP, and show a page to search with."""
     from copy import deepcopy
 
+    from gallery.decoding import Limits, sandboxed
     from gallery.gallery import check_format
-    from modeling_scalar import Limits, load_model
+    from modeling_scalar import load_model
     from modeling_scalar.devices import device_of_name, dtype_of_name
     from modeling_scalar.model_identity import identify
 
@@ -620,8 +622,7 @@ def serve(
         if allow_uploads:
             from .service.uploads import Uploads
 
-            reader = deepcopy(processor)
-            reader.limits = limits
+            reader = sandboxed(deepcopy(processor), limits)
             most = round(1e6 * max_upload), round(1e6 * upload_quota), max_uploads
             uploads = Uploads(source, archive.lock, network, reader, *most)
         server = make_server(build_app(archive, uploads, token, (host, *(hostname or ()))))

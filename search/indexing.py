@@ -20,12 +20,12 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from gallery.decoding import LIGHT_MEMORY, LimitError, Limits, SandboxedReader, num_processors, sandboxed
 from gallery.embedding import batches_ahead, check_reading, embed_clips, read_in_batches
 from gallery.gallery import GalleryWriter, MediaFile
 from gallery.media import clip_sha256, clip_stat, mark_of, unchanged_since
 from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, seconds_of, windows_of
-from modeling_scalar.decoding_scalar import LIGHT_MEMORY, num_processors, read_duration
-from modeling_scalar.media_scalar import LimitError, Limits, Window
+from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 from search.crew import Crew
 from search.known import Known
@@ -342,9 +342,7 @@ class _Reader:
                 found.file = _unseen(path, found.reason)
             return found, None
         found.duration, found.problems = clip.duration, problems
-        seconds = clip.contents.seconds if clip.contents is not None else None
-        if job.is_measured or seconds is None:
-            seconds = job.seconds if job.is_measured else self._measured(path, looked)
+        seconds = job.seconds if job.is_measured else self._measured(path, looked)
         found.seconds = seconds_of(seconds, job.window)
         found.is_cut = (clip.duration or 0) >= self.processor.max_audio_seconds + SLIVER
         return found, clip
@@ -363,7 +361,7 @@ class _Reader:
             if not looked.is_measured:
                 looked.is_measured = True
                 with suppress(OSError, ValueError):
-                    looked.seconds = read_duration(path, self.processor.limits)
+                    looked.seconds = self.processor.reader.read_duration(path)
             return looked.seconds
 
     def _transcript(self, path: str, looked: _Looked) -> str | None:
@@ -371,7 +369,7 @@ class _Reader:
             if not looked.is_listened:
                 looked.is_listened = True
                 try:
-                    looked.transcript = self.speech.of(path, looked.file.sha256, self.processor.limits)
+                    looked.transcript = self.speech.of(path, looked.file.sha256, self.processor.reader)
                 except SpeechError as error:
                     looked.unheard = str(error)
             return looked.transcript
@@ -505,7 +503,7 @@ def _look_for_vanished(
 def _sources(
     todo: dict[str, MediaFile | None],
     segment: float | None,
-    limits: Limits,
+    reader: SandboxedReader,
     known: Known,
     report: IndexReport,
     subtitles: Mapping[str, str],
@@ -514,7 +512,7 @@ def _sources(
     for path, file in todo.items():
         seconds = None
         try:
-            seconds = None if segment is None else read_duration(path, limits)
+            seconds = None if segment is None else reader.read_duration(path)
             windows = windows_of(seconds, segment)
         except (OSError, ValueError) as error:
             if file is not None:  # the file is as it was, and so are its windows: nothing can be added to them now
@@ -637,6 +635,7 @@ def index_files(
     num_workers = default_workers() if num_workers is None else num_workers
     check_reading(batch_size, on_error, num_workers)
     report, known = IndexReport() if report is None else report, known or Known(writer.gallery())
+    processor = sandboxed(processor)
     segment, subtitles = writer.metadata.get(SEGMENT), subtitles or {}
     speech = Speech(writer.folder, recognizer)
     if segment is not None and (timeless := [path for path, words in subtitles.items() if mark_of(words)]):
@@ -646,11 +645,11 @@ def index_files(
         )
     _look_for_vanished(files, known, writer, prune, prune_all, report, vanished)
     retry = on_error == "raise"
-    todo = _plan(files, known, writer, retry, processor.limits, report, batch_size, subtitles, speech)
+    todo = _plan(files, known, writer, retry, processor.reader.limits, report, batch_size, subtitles, speech)
     waiting: deque[tuple[_Source, Window | None]] = deque()
 
     def batches() -> Iterator[list[_Job]]:
-        items = _sources(todo, segment, processor.limits, known, report, subtitles)
+        items = _sources(todo, segment, processor.reader, known, report, subtitles)
         while batch := list(islice(items, batch_size)):
             waiting.extend(batch)
             yield [source.job(window) for source, window in batch]
@@ -735,7 +734,7 @@ def help_index(
         SystemExit: a process has failed, which the first one tells.
     """
     num_workers = default_workers() if num_workers is None else num_workers
-    reader = _Reader(processor, on_error, Speech(folder, recognizer))
+    reader = _Reader(sandboxed(processor), on_error, Speech(folder, recognizer))
     crew.follow(partial(_embed, model=model, reader=reader, num_workers=num_workers, ahead=crew.ahead))
 
 

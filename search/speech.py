@@ -20,9 +20,7 @@ from filelock import FileLock
 
 from gallery.files import write_whole
 from gallery.transcripts import Transcripts
-from modeling_scalar.decoding_scalar import read_audio
-from modeling_scalar.media_scalar import SAMPLING_RATE, Limits, MediaError
-from modeling_scalar.processing_scalar import read_subtitle_of
+from modeling_scalar.media_scalar import SAMPLING_RATE, MediaError, MediaReader
 
 _LONG = 120.0  # seconds of sound that are heard at once: so long it can take until Ctrl-C is obeyed
 _SHORT = 30.0  # the same for models that tell no times: what they hear has those of the whole
@@ -166,13 +164,13 @@ class Speech(Transcripts):
         """Whether a clip of which this is the hash, with sound and without subtitles, is to be read again."""
         return self.recognizer is not None and self.has_words(sha256) is not False
 
-    def of(self, path: str, sha256: str, limits: Limits) -> str | None:
+    def of(self, path: str, sha256: str, reader: MediaReader) -> str | None:
         """
         Return the transcript of a file, which is made if it must be.
 
         Args:
             path (`str`), sha256 (`str`): the file, and the hash of it and of the subtitles beside it.
-            limits ([`Limits`]): what reading may take.
+            reader ([`~modeling_scalar.MediaReader`]): opens the file.
 
         Returns:
             The path of the transcript; `None` where there are subtitles, no sound, or no words in it.
@@ -183,15 +181,15 @@ class Speech(Transcripts):
         """
         if self.has_words(sha256) is None and self.recognizer is not None:
             try:
-                if (read_subtitle_of(path, limits) or "").strip():
+                if (reader.read_subtitle_of(path) or "").strip():
                     return None
-                self._write(path, sha256, limits)
+                self._write(path, sha256, reader)
             except (MediaError, FileNotFoundError):  # reading the clip says what is wrong
                 return None
         found = self.with_words(sha256)
         return None if found is None else str(found)
 
-    def _write(self, path: str, sha256: str, limits: Limits) -> None:
+    def _write(self, path: str, sha256: str, reader: MediaReader) -> None:
         """Write down what is said, unless there is no sound; one process, while others wait for its transcript."""
         self.folder.mkdir(exist_ok=True)
         lock = self.folder / f".{sha256}.lock"
@@ -199,7 +197,7 @@ class Speech(Transcripts):
             with FileLock(lock, fallback_to_soft=False):
                 if self.has_words(sha256) is not None:
                     return  # by another process, meanwhile
-                heard = list(self._hear(path, limits))
+                heard = list(self._hear(path, reader))
                 if heard:
                     cues = [cue for part, _ in heard for cue in part]
                     languages = Counter(language for part, language in heard for _ in part)
@@ -208,10 +206,10 @@ class Speech(Transcripts):
         finally:
             lock.unlink(missing_ok=True)
 
-    def _hear(self, path: str, limits: Limits) -> Iterator[tuple[list[Cue], str | None]]:
+    def _hear(self, path: str, reader: MediaReader) -> Iterator[tuple[list[Cue], str | None]]:
         """What is heard, piece by piece; nothing if there is no sound."""
         start, length = 0.0, self.recognizer.num_seconds
-        while (waveform := read_audio(path, limits, (start, start + length))) is not None:
+        while (waveform := reader.read_audio(path, (start, start + length))) is not None:
             cues, language = self.recognizer(waveform)
             yield [Cue(start + cue.start, start + cue.stop, cue.text) for cue in cues], language
             start += length

@@ -44,10 +44,10 @@ class Answer:
 
 def _read_and_tell(model: str, folder: str, names: str) -> None:
     """Read files one after the other and print a line about each; the main program of a process of its own."""
-    from modeling_scalar import MODALITIES, Limits, ScalarProcessor
+    from gallery.decoding import Limits, sandboxed
+    from modeling_scalar import MODALITIES, ScalarProcessor
 
-    processor = ScalarProcessor.from_pretrained(model)
-    processor.limits = Limits(time=LIMIT)
+    processor = sandboxed(ScalarProcessor.from_pretrained(model), Limits(time=LIMIT))
     for name in json.loads(Path(names).read_bytes()):
         started = time.monotonic()
         try:

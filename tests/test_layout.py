@@ -21,7 +21,6 @@ ALLOWED = {
 REMOTE_CODE = {"torch", "transformers", "huggingface_hub"}
 # NumPy comes with transformers and carries raw frames and sound; PyAV decodes files and may be absent.
 READERS = {
-    "decoding_scalar.py",
     "media_scalar.py",
     "feature_extraction_scalar.py",
     "image_processing_scalar.py",

@@ -387,10 +387,11 @@ def main(
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with user_errors():
         from eval.benchmarks import load_benchmark
-        from modeling_scalar import Limits, load_model
+        from gallery.decoding import Limits, sandboxed
+        from modeling_scalar import load_model
 
         network, processor = load_model(model, dtype=torch.float32)
-        processor.limits = Limits.parse(limit or [])
+        processor = sandboxed(processor, Limits.parse(limit or []))
         network.to(device_of_name(device))
         description = cache_features(
             output,

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
 
-from modeling_scalar import MODALITIES, Limits
+from gallery.decoding import Limits
+from modeling_scalar import MODALITIES
 from modeling_scalar.plugins import load_plugins
 from modeling_scalar.scores_scalar import METHODS, check_method
 

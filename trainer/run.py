@@ -16,8 +16,9 @@ from peft import PeftModel
 from transformers import set_seed
 
 from eval.benchmarks import load_benchmark
+from gallery.decoding import Limits, sandboxed
 from gallery.gallery import is_gallery
-from modeling_scalar import MODALITIES, Limits, ScalarProcessor, load_model
+from modeling_scalar import MODALITIES, ScalarProcessor, load_model
 from modeling_scalar.model_identity import identify
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
@@ -100,7 +101,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         dataset = FeatureDataset(run.features, rows, model, processor, args.seed)
         collator = FeatureCollator(processor)
     else:
-        processor.limits = Limits.parse(run.limits.split(",") if run.limits else [])
+        processor = sandboxed(processor, Limits.parse(run.limits.split(",") if run.limits else []))
         dataset = ClipDataset(rows, processor, args.seed, run.on_error, run.keep_in_memory)
         collator = ScalarDataCollator(processor)
 

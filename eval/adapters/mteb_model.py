@@ -30,6 +30,7 @@ from eval.embedding.embed_dataset import read_rows
 from eval.protocol.matching import clip_views, match_logits
 from eval.protocol.second_stage import first_candidates, two_stage_scores
 from gallery.columns import listed
+from gallery.decoding import sandboxed
 from gallery.embedding import check_reading, embed_captions, embed_clips
 from gallery.gallery import Gallery
 from modeling_scalar.media_scalar import resample
@@ -69,7 +70,8 @@ class _CellProcessor:
     """A processor that reads the cells of a data set as it reads files."""
 
     def __init__(self, processor: ProcessorMixin) -> None:
-        self.processor = processor
+        self.processor = sandboxed(processor)
+        self.reader = self.processor.reader
 
     def read_clip(self, video: _Cell | None, audio: _Cell | None, subtitle: str | None, **options: Any) -> Any:
         with tempfile.TemporaryDirectory() as folder:

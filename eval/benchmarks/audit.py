@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -11,12 +12,13 @@ from tqdm.auto import tqdm
 
 from eval.benchmarks.definition import PROTOCOL, Split
 from eval.benchmarks.rows import group_rows
+from gallery.decoding import Limits, SandboxedReader
 from gallery.embedding import in_background
 from gallery.provenance import gallery_manifest
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.decoding_scalar import prepare_frames, read_audio_parts, read_header
 from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
-from modeling_scalar.media_scalar import Limits, MediaError
+from modeling_scalar.image_processing_scalar import frame_indices
+from modeling_scalar.media_scalar import MediaError
 
 _COLUMNS = {"video": "video_path", "audio": "audio_path"}
 _FAULTS = {
@@ -34,19 +36,22 @@ class _Finding(NamedTuple):
     unreadable: list[str]
 
 
-def _decodes(path: str, kind: str, num_frames: int, extractor: ScalarFeatureExtractor, limits: Limits) -> bool:
+def _decodes(
+    path: str, kind: str, num_frames: int, extractor: ScalarFeatureExtractor, reader: SandboxedReader
+) -> bool:
     """Read a stream as the processor will, and tell whether anything comes."""
     if kind == "video":
-        return prepare_frames(path, lambda *_: lambda frame: None, num_frames, limits=limits) is not None
+        choose_frames = partial(frame_indices, num_frames=num_frames)
+        return reader.prepare_frames(path, lambda *_: lambda frame: None, choose_frames) is not None
 
     def choose(available: int) -> list[tuple[int, int]]:
         return [] if available < extractor.min_samples else extractor.choose_parts(available)
 
-    read = read_audio_parts(path, choose, limits=limits)
+    read = reader.read_audio_parts(path, choose)
     return read is not None and bool(read[0])
 
 
-def _inspect(clip: Mapping[str, str | None], decode: bool, num_frames: int, limits: Limits) -> _Finding:
+def _inspect(clip: Mapping[str, str | None], decode: bool, num_frames: int, reader: SandboxedReader) -> _Finding:
     present = {"subtitle"} if (clip["subtitle"] or "").strip() else set()
     durations, missing, unreadable, extractor = [], [], [], ScalarFeatureExtractor()
     for kind, column in _COLUMNS.items():
@@ -54,9 +59,9 @@ def _inspect(clip: Mapping[str, str | None], decode: bool, num_frames: int, limi
         if path is None:
             continue
         try:
-            promised, duration = read_header(path, kind, limits)
+            promised, duration = reader.read_header(path, kind)
             durations += [duration] if duration is not None else []
-            if promised and (not decode or _decodes(path, kind, num_frames, extractor, limits)):
+            if promised and (not decode or _decodes(path, kind, num_frames, extractor, reader)):
                 present.add(kind)
         except FileNotFoundError:
             missing.append(f"{clip['video_id']}: {path}")
@@ -80,7 +85,7 @@ def audit_split(
             than there is. Without it only the headers are read.
         num_workers (`int`): clips inspected at once, at least 1.
         progress (`bool`): show a bar with an estimate of the time left.
-        limits ([`~modeling_scalar.Limits`], *optional*): what reading a stream may take.
+        limits ([`~gallery.decoding.Limits`], *optional*): what reading a stream may take.
 
     Returns:
         `dict`, which JSON can hold:
@@ -101,8 +106,8 @@ def audit_split(
         raise ValueError(f"`num_workers` must be at least 1, got {num_workers!r}.")
     clips, captions, _, pairs = group_rows(split.dataset, split.task)
     num_frames = split.processing.get("num_frames", PROTOCOL["num_frames"])
-    limits = Limits() if limits is None else limits
-    findings = in_background(lambda clip: _inspect(clip, decode, num_frames, limits), clips, num_workers)
+    reader = SandboxedReader(limits)
+    findings = in_background(lambda clip: _inspect(clip, decode, num_frames, reader), clips, num_workers)
     findings = list(tqdm(findings, desc="auditing", unit="clip", total=len(clips), disable=not progress))
 
     ids = [clip["video_id"] for clip in clips]

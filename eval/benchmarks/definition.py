@@ -95,7 +95,7 @@ def configure_processor(processor: ScalarProcessor, processing: Mapping[str, Any
 
     parts = {name: build(part, known[name]) for name, part in parts.items()}
     configured = build(processor, settings, tokenizer=tokenizer, **parts)
-    configured.limits = processor.limits  # of the machine, not of a protocol
+    configured.reader = processor.reader  # of the machine, not of a protocol
     return configured
 
 

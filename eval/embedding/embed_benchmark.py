@@ -23,13 +23,14 @@ from eval.benchmarks.rows import group_rows, query_kinds
 from eval.embedding.embed_dataset import read_rows
 from eval.embedding.embeddings import write_embeddings
 from gallery.columns import clip_table, precision_of, query_table
+from gallery.decoding import Limits, sandboxed
 from gallery.embedding import check_reading, embed_captions, embed_clips
 from gallery.files import locked, read_json, write_json
 from gallery.gallery import Gallery
 from gallery.parallel import Blocks, compute, device_of, forget_failure, start_processes, together
 from gallery.provenance import describe, versions
 from gallery.storage import DERIVED, MANIFEST, Writer, check_place, derived_is_whole, read_manifest
-from modeling_scalar import Limits, load_model
+from modeling_scalar import load_model
 from modeling_scalar.devices import default_dtype, said_of
 
 logger = logging.getLogger(__name__)
@@ -244,7 +245,7 @@ def embed_benchmark(
         dtype (`str`): precision in which vectors are kept, `"float16"` or `"float32"`; those of
             captions always in the latter.
         progress (`bool`): the main process shows a bar over all processes with an estimate of the time left.
-        limits ([`~modeling_scalar.Limits`], *optional*): what reading a stream may take.
+        limits ([`~gallery.decoding.Limits`], *optional*): what reading a stream may take.
 
     Returns:
         [`~gallery.gallery.Gallery`]: what was written.
@@ -265,8 +266,7 @@ def embed_benchmark(
             loaded = load_split(benchmark, root, split, **options)
             model, processor = load_model(model_path, default_dtype(model_path, device_of(state)))
             logger.info("%s: %s.", model_path, said_of(model))
-            processor.limits = limits or Limits()
-            processor = configure_processor(processor, loaded.processing)
+            processor = configure_processor(sandboxed(processor, limits), loaded.processing)
             work = _Work(model, processor, *group_rows(loaded.dataset, loaded.task), batch_size, on_error, dtype)
             if state.is_main_process:
                 plan = work.plan()

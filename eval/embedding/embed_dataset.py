@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks.rows import group_rows
 from eval.embedding.embeddings import Embeddings
+from gallery.decoding import sandboxed
 from gallery.embedding import Batch, check_reading, embed_captions, embed_clips, read_batches
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
@@ -37,6 +38,7 @@ def read_row(processor: ProcessorMixin, clip: dict[str, Any], on_error: str = "r
     if audio is not None and audio == video:
         audio = FROM_VIDEO
     where = f"The clip {clip['video_id']!r} (video {video!r}, audio {clip['audio_path']!r})"
+    processor = sandboxed(processor)
     try:
         return processor.read_clip(video, audio=audio, subtitle=clip["subtitle"], on_error=on_error, **kwargs)
     except FileNotFoundError as error:

@@ -12,9 +12,10 @@ from eval.calibrate import CalibrateConfig, _subtitles_of_files, calibrate, form
 from eval.embedding.embeddings import Embeddings, load_embeddings
 from eval.protocol.calibration import Calibration
 from eval.run import RunConfig, embeddings_of
+from gallery.decoding import SandboxedReader
 from gallery.gallery import Gallery, GalleryWriter, MediaFile, score_options_of
 from gallery.windows import SEGMENT
-from modeling_scalar import MODALITIES, Limits, load_model
+from modeling_scalar import MODALITIES, load_model
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.model_identity import identify
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
@@ -255,7 +256,7 @@ def test_of_windows_the_subtitles_are_those_shown_in_them_and_what_is_left_out_i
     assert "2 of 6 clips with picture or sound have no subtitle that can be read" in caplog.text
     assert " parameters in bfloat16, " in caplog.text
     assert json.loads((place / "out" / "calibration.json").read_text())["clips_without_subtitle"] == 2
-    texts = _subtitles_of_files(Gallery.open("windows"), Limits())
+    texts = _subtitles_of_files(Gallery.open("windows"), SandboxedReader())
     assert texts == dict(zip(windows, ["a dog", "rain", "bells", "a star", ""], strict=True))
 
 
@@ -271,7 +272,7 @@ def test_what_a_machine_heard_in_a_clip_asks_for_it_too(place):
     (place / "heard" / "transcripts").mkdir()
     cues = [Cue(1, 2, "a dog"), Cue(31, 32, "rain")]
     write_transcript(place / "heard" / "transcripts" / f"{'t' * 64}.vtt", cues, "whisper", None)
-    assert _subtitles_of_files(Gallery.open("heard"), Limits()) == {names[0]: "a dog", names[1]: "rain"}
+    assert _subtitles_of_files(Gallery.open("heard"), SandboxedReader()) == {names[0]: "a dog", names[1]: "rain"}
 
 
 def test_a_gallery_is_evaluated_with_the_weights_that_it_is_searched_with(place, encoder):

@@ -37,7 +37,7 @@ def test_a_protocol_sets_the_frames_and_leaves_texts_to_the_encoder(encoder):
     configured = configure_processor(processor, PROTOCOL)
     assert (configured.num_frames, processor.num_frames) == (PROTOCOL["num_frames"], 3)
     assert configured.max_text_length == processor.max_text_length == 8192
-    assert configured.limits is processor.limits
+    assert configured.reader is processor.reader
 
 
 def test_a_data_set_is_embedded_by_a_joint_encoder(encoder, tmp_path):

@@ -10,6 +10,7 @@ import torch
 from eval.embedding.embed_dataset import embed_dataset
 from eval.protocol.matching import match_logits
 from eval.protocol.second_stage import first_candidates, fused_values, two_stage_scores
+from gallery.decoding import SandboxedReader
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.hits import remarks_of
 from gallery.matching import clip_views
@@ -19,7 +20,7 @@ from gallery.reranking import places_of
 from gallery.transcripts import Transcripts
 from modeling_scalar import ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.media_scalar import Limits, MediaError
+from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import names_subtitle_file
 from modeling_scalar.scores_scalar import retrieval_scores
 from search.indexing import find_files, index_files
@@ -32,7 +33,7 @@ DEPTH = 5
 class FileProcessor(MemoryProcessor):
     """Reads a clip of memory where there is a file of its name."""
 
-    limits, max_audio_seconds = Limits(), float("inf")
+    reader, max_audio_seconds = SandboxedReader(), float("inf")
     rows = {}
 
     def read_clip(self, video, audio=None, subtitle=None, on_error="raise", processed=False):

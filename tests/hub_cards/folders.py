@@ -15,14 +15,12 @@ from tests.hub_cards.evidence.test_runs import EMISSIONS, RECIPE, TRAINING, writ
 CODE = {
     *("scores_scalar.py", "configuration_scalar.py"),
     *(
-        "arguments_scalar.py",
-        "decoding_scalar.py",
         "feature_extraction_scalar.py",
         "image_processing_scalar.py",
         "media_scalar.py",
         "modeling_beats.py",
     ),
-    *("modeling_scalar.py", "package_scalar.py", "processing_scalar.py", "retrieval_scalar.py"),
+    *("modeling_scalar.py", "processing_scalar.py", "retrieval_scalar.py"),
 }
 PROCESSOR = {"processor_config.json", "tokenizer.json", "tokenizer_config.json"}
 CONFIG = {

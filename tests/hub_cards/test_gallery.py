@@ -23,10 +23,10 @@ from hub_cards.hub.publishing import Target
 from hub_cards.model import push_model
 from modeling_scalar import ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.decoding_scalar import read_subtitle
 from modeling_scalar.scores_scalar import query_weights, retrieval_scores
 from search.indexing import clip_sha256, clip_stat
 from search.speech import Cue, write_transcript
+from tests.gallery.decoding.reading import read_subtitle
 from tests.gallery.test_older import write_first_version
 
 DIM, CLIPS, QUERIES = 8, 7, 5

@@ -7,7 +7,7 @@ from torch.nn.functional import interpolate, normalize
 from transformers import AutoFeatureExtractor, AutoTokenizer, PeAudioVideoModel
 
 from modeling_scalar import ScalarModel, ScalarProcessor, load_model
-from modeling_scalar.decoding_scalar import frame_indices
+from modeling_scalar.image_processing_scalar import frame_indices
 from modeling_scalar.media_scalar import resample
 from modeling_scalar.pe_av import ScalarPeAvModel
 from tests.media_corpus import media, tone, wav

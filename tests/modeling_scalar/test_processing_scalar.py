@@ -10,15 +10,16 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoProcessor, BertTokenizer
 from transformers.video_utils import VideoMetadata
 
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.decoding_scalar import frame_indices, read_audio, read_frames
 from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
-from modeling_scalar.image_processing_scalar import ScalarImageProcessor
+from modeling_scalar.image_processing_scalar import ScalarImageProcessor, frame_indices
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import FROM_VIDEO, Clip, ScalarProcessor
+from tests.gallery.decoding.reading import read_audio, read_frames
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] a dog barks loudly hello world".split()
 
@@ -394,7 +395,7 @@ def test_other_kinds_of_tensors_are_refused(processor, kind):
     for part in (processor, processor.image_processor, processor.feature_extractor):
         given = {"text": "a dog"} if part is processor else {}
         inputs = {processor.image_processor: [random_frames()], processor.feature_extractor: [random_waveform()]}
-        with pytest.raises(ValueError, match=f"'pt' .* 'np' .* None .* got '{kind}'"):
+        with pytest.raises(ValueError, match=f"`return_tensors` must be .* got '{kind}'|{kind} is not a valid Ten"):
             part(*([] if given else [inputs[part]]), **given, return_tensors=kind)
 
 
@@ -634,23 +635,21 @@ def test_a_setting_of_the_image_processor_can_be_given_for_one_call(processor):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "name"),
     [
-        ({"audios": [None]}, "`audios` is not an argument of the processor. Did you mean `audio`?"),
-        ({"subtitle": "a"}, "Did you mean `subtitles`"),
-        ({"trainings": True}, "Did you mean `training`"),
-        ({"paddings": True}, "Did you mean `padding`"),
-        ({"image_kwargs": {}}, "Did you mean `images_kwargs`"),
-        ({"text_kwargs": {"maxlength": 3}}, "`maxlength` is not one of `text_kwargs`. Did you mean `max_length`"),
-        ({"images_kwargs": {"imagesize": 3}}, "Did you mean `image_size`"),
-        ({"audio_kwargs": {"max_length": 3}}, "`max_length` is not one of `audio_kwargs`. Known are: padding"),
-        ({"common_kwargs": {"returns_tensors": "pt"}}, "Did you mean `return_tensors`"),
-        ({"colour": "red"}, "`colour` is not an argument of the processor. Known are: audio, .*videos_kwargs.$"),
-        ({"num_frames": 3}, "`num_frames` is a setting of the processor"),
+        ({"audios": [None]}, "audios"),
+        ({"subtitle": "a"}, "subtitle"),
+        ({"image_kwargs": {}}, "image_kwargs"),
+        ({"text_kwargs": {"maxlength": 3}}, "maxlength"),
+        ({"text_kwargs": {"image_size": 3}}, "image_size"),
+        ({"images_kwargs": {"imagesize": 3}}, "imagesize"),
+        ({"audio_kwargs": {"max_length": 3}}, "max_length"),
+        ({"common_kwargs": {"returns_tensors": "pt"}}, "returns_tensors"),
+        ({"num_frames": 3}, "num_frames"),
     ],
 )
-def test_unknown_keywords_are_refused_by_the_nearest_name(processor, arguments, message):
-    with pytest.raises(TypeError, match=message):
+def test_unknown_keywords_are_refused(processor, arguments, name):
+    with pytest.raises(TypeError, match=rf"ScalarProcessor got unexpected keyword arguments \['{name}'\]"):
         processor(text="a dog", **arguments)
 
 
@@ -659,10 +658,10 @@ def test_keywords_that_contradict_each_other_or_make_no_sense_are_refused(proces
         ({"max_length": 3, "text_kwargs": {"max_length": 4}}, "passed two times"),
         ({"text_kwargs": {"return_tensors": "pt"}, "audio_kwargs": {"return_tensors": "np"}}, "one kind of tensors"),
         ({"return_mm_token_type_ids": True}, "placeholders"),
-        ({"image_size": "big"}, "'image_size'.*'big'"),
+        ({"image_size": "big"}, "'image_size' expected int, got str"),
         ({"padding": "most"}, "most is not a valid PaddingStrategy"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((ValueError, StrictDataclassError), match=message):
             processor(text="a dog", **options)
 
 
@@ -710,22 +709,6 @@ def test_a_setting_can_be_replaced_on_loading(tmp_path):
     make_processor().save_pretrained(tmp_path)
     loaded = AutoProcessor.from_pretrained(tmp_path, num_frames=5, presence="vast")
     assert (loaded.num_frames, loaded.presence, loaded.num_train_frames) == (5, "vast", 2)
-
-
-@pytest.mark.parametrize(
-    ("slip", "near"), [("num_frame", "num_frames"), ("imagesize", "image_size"), ("num_mel_bin", "num_mel_bins")]
-)
-def test_a_misspelt_setting_is_refused_on_loading(tmp_path, slip, near):
-    make_processor().save_pretrained(tmp_path)
-    with pytest.raises(TypeError, match=f"`{slip}` is not a setting of Scalar.*Did you mean `{near}`"):
-        AutoProcessor.from_pretrained(tmp_path, **{slip: 3})
-    path = tmp_path / "processor_config.json"
-    config = json.loads(path.read_text())
-    part = {"num_frames": config, "image_size": config["image_processor"], "num_mel_bins": config["feature_extractor"]}
-    part[near][slip] = 3
-    path.write_text(json.dumps(config))
-    with pytest.raises(TypeError, match=f"Did you mean `{near}`"):
-        AutoProcessor.from_pretrained(tmp_path)
 
 
 def test_transformers_names_reach_the_parts_on_loading(tmp_path):

@@ -11,8 +11,8 @@ import torch
 from torch.nn.functional import normalize
 from transformers import BatchFeature
 
+from gallery.decoding import SandboxedReader
 from gallery.gallery import GalleryWriter
-from modeling_scalar.media_scalar import Limits
 from modeling_scalar.processing_scalar import Clip
 from search.service.app import build_app
 from search.service.archive import Archive
@@ -42,7 +42,7 @@ def vector(name: str) -> torch.Tensor:
 class WordProcessor:
     """Files hold the words "video", "audio" and "subtitle", whichever they have, and then what they are about."""
 
-    limits, max_audio_seconds = Limits(), float("inf")
+    reader, max_audio_seconds = SandboxedReader(), float("inf")
 
     def read_clip(self, path, *, on_error, processed):
         words = Path(path).read_bytes().split()

@@ -13,9 +13,9 @@ import torch
 from tqdm import tqdm
 from transformers import BatchFeature
 
+from gallery.decoding import SandboxedReader
 from gallery.embedding import embed_captions
 from gallery.gallery import Gallery, GalleryWriter
-from modeling_scalar.media_scalar import Limits
 from modeling_scalar.processing_scalar import Clip
 from search.indexing import clip_sha256, find_files, index_files
 from search.known import Known
@@ -27,7 +27,7 @@ DIM, ROOT = 8, Path(__file__).parents[2]
 class FakeProcessor:
     """Files hold text such as "7 video audio": a seed and the modalities; "broken-audio" is a stream that fails."""
 
-    limits, max_audio_seconds = Limits(), float("inf")
+    reader, max_audio_seconds = SandboxedReader(), float("inf")
 
     def read_clip(self, path, *, on_error, processed):
         return self.read_line(path, open(path, encoding="utf-8").read().split(), on_error)

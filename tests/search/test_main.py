@@ -11,8 +11,9 @@ from datasets import Dataset, load_from_disk
 from transformers import BatchFeature
 from typer.testing import CliRunner
 
-from modeling_scalar.media_scalar import Limits
+from gallery.decoding import Limits, SandboxedReader
 from modeling_scalar.processing_scalar import Clip
+from search import indexing
 from search.__main__ import app
 from tests.search.test_indexing import make_fail
 
@@ -20,7 +21,7 @@ from tests.search.test_indexing import make_fail
 class FakeProcessor:
     """Files hold the words "video", "audio" and "subtitle", whichever they have."""
 
-    limits, max_audio_seconds = Limits(), float("inf")
+    reader, max_audio_seconds = SandboxedReader(), float("inf")
 
     def read_clip(self, path, *, on_error, processed):
         words = open(path, encoding="utf-8").read().split()
@@ -183,13 +184,16 @@ def test_on_error_raise_names_the_file_in_one_line(place):
 
 
 def test_memory_is_for_as_many_decoders_as_there_are_unless_a_limit_is_given(place, monkeypatch):
-    processor = FakeProcessor()
-    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (FakeModel(), processor))
+    readers, read = [], indexing._Reader.__init__
+    monkeypatch.setattr(
+        indexing._Reader, "__init__", lambda self, *given: readers.append(given[0].reader) or read(self, *given)
+    )
+    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (FakeModel(), FakeProcessor()))
     monkeypatch.setattr("search.indexing.memory_of_decoders", lambda number, _: number * 2**20)
     index("clips", "--num-workers", "3")
-    assert processor.limits == Limits(memory=3 * 2**20)
+    assert readers[-1].limits == Limits(memory=3 * 2**20)
     index("clips", "--num-workers", "3", "--limit", "memory=5MiB", "--limit", "time=7")
-    assert processor.limits == Limits(memory=5 * 2**20, time=7)
+    assert readers[-1].limits == Limits(memory=5 * 2**20, time=7)
 
 
 def test_an_interrupt_is_not_a_traceback(place, monkeypatch):

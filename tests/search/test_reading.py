@@ -6,15 +6,16 @@ import time
 from contextlib import closing
 from threading import Barrier
 
+import numpy as np
 import pytest
 
+from gallery.decoding import Limits, SandboxedReader, Stopped, pool, sandboxed
 from gallery.embedding import read_batches
 from gallery.gallery import Gallery, GalleryWriter
-from modeling_scalar import decoding_scalar
-from modeling_scalar.media_scalar import Limits, MediaError
+from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import Clip
 from search.indexing import clip_sha256, clip_stat, find_files, index_files, memory_of_decoders
-from tests.modeling_scalar.test_media_scalar import write_media
+from tests.gallery.decoding.test_program import write_media
 from tests.search.test_indexing import FakeModel, FakeProcessor
 
 
@@ -80,22 +81,18 @@ def test_a_file_that_exceeds_a_limit_is_read_once_the_limit_is_raised(tmp_path, 
     folder = tmp_path / "clips"
     folder.mkdir()
     write_media(folder / "a.mp4", 10)
-    try:
-        for limits, unreadable, retried in ((63, 1, 0), (63, 1, 1), (32, 1, 1), (64, 0, 0)):
-            tiny_processor.limits = Limits(pixels=limits * 64)
-            report, gallery = index(folder, tiny_processor, tiny_model)
-            assert (len(report.unreadable), len(report.not_retried)) == (unreadable, retried)
-            assert len(gallery) == 1 - unreadable
-        tiny_processor.limits = Limits(pixels=63 * 64)
-        write_media(folder / "b.mp4", 10, seconds_of_audio=1.0)
-        report, gallery = index(folder, tiny_processor, tiny_model)
-        assert len(gallery) == 2 and len(report.problems) == 1  # its sound could be read
-        assert len(index(folder, tiny_processor, tiny_model)[0].unchanged) == 2
-        tiny_processor.limits = Limits()
-        report, gallery = index(folder, tiny_processor, tiny_model)
-        assert named(report.changed) == ["b.mp4"] and report.problems == gallery.problems() == {}
-    finally:
-        tiny_processor.limits = Limits()
+    for limits, unreadable, retried in ((63, 1, 0), (63, 1, 1), (32, 1, 1), (64, 0, 0)):
+        processor = sandboxed(tiny_processor, Limits(pixels=limits * 64))
+        report, gallery = index(folder, processor, tiny_model)
+        assert (len(report.unreadable), len(report.not_retried)) == (unreadable, retried)
+        assert len(gallery) == 1 - unreadable
+    processor = sandboxed(tiny_processor, Limits(pixels=63 * 64))
+    write_media(folder / "b.mp4", 10, seconds_of_audio=1.0)
+    report, gallery = index(folder, processor, tiny_model)
+    assert len(gallery) == 2 and len(report.problems) == 1  # its sound could be read
+    assert len(index(folder, processor, tiny_model)[0].unchanged) == 2
+    report, gallery = index(folder, tiny_processor, tiny_model)
+    assert named(report.changed) == ["b.mp4"] and report.problems == gallery.problems() == {}
 
 
 def test_the_clips_of_one_batch_are_read_at_the_same_time_and_keep_their_order():
@@ -125,17 +122,17 @@ def test_of_files_side_by_side_each_is_decoded_by_one_thread_and_gives_the_same_
 ):
     """Of several threads, those of a damaged file would depend on which is faster."""
     write_media(tmp_path / "a.mp4", 10)
-    asked, converse = [], decoding_scalar._Decoder.converse
+    asked, converse = [], pool._Decoder.converse
 
     def listen(decoder, request, answer):
         asked.append(request["options"]["num_threads"])
         return converse(decoder, request, answer)
 
-    monkeypatch.setattr(decoding_scalar._Decoder, "converse", listen)
-    monkeypatch.setattr(decoding_scalar._Pool, "num_threads", lambda _: 7)
+    monkeypatch.setattr(pool._Decoder, "converse", listen)
+    monkeypatch.setattr(pool._Pool, "num_threads", lambda _: 7)
 
     def read(item):
-        decoding_scalar.read_frames(tmp_path / "a.mp4", 2)
+        SandboxedReader().read_frames(tmp_path / "a.mp4")
         return item, Clip()
 
     assert len(list(read_batches(lambda clips: None, range(4), read, 2, num_workers))) == 2
@@ -143,20 +140,20 @@ def test_of_files_side_by_side_each_is_decoded_by_one_thread_and_gives_the_same_
 
 
 def test_a_run_that_is_interrupted_does_not_wait_for_a_decoder_that_hangs(tmp_path, monkeypatch):
-    pool = decoding_scalar._Pool()
-    monkeypatch.setattr(decoding_scalar, "_pool", pool)
+    decoders = pool._Pool()
+    monkeypatch.setattr(pool, "_pool", decoders)
     write_media(tmp_path / "a.mp4", 10)
     path, stopped = tmp_path / "a.mp4", []
 
     def read(item):
         if item == 1:
-            decoding_scalar.read_duration(path)  # so that there is a decoder
-            for decoder in pool.all:
+            SandboxedReader().read_duration(path)  # so that there is a decoder
+            for decoder in decoders.all:
                 os.kill(decoder.process.pid, signal.SIGSTOP)
             together.wait(timeout=30)
             try:
-                decoding_scalar.read_duration(path)
-            except decoding_scalar.Stopped as error:
+                SandboxedReader().read_duration(path)
+            except Stopped as error:
                 stopped.append(error)
                 raise
         return item, Clip()
@@ -166,34 +163,34 @@ def test_a_run_that_is_interrupted_does_not_wait_for_a_decoder_that_hangs(tmp_pa
         assert next(batches).notes == [0]
         together.wait(timeout=30)
         patience = time.monotonic() + 30
-        while not pool.at_work and time.monotonic() < patience:
+        while not decoders.at_work and time.monotonic() < patience:
             time.sleep(0.001)
     assert len(stopped) == 1  # and not after four minutes, when a decoder that does nothing is ended
-    pool.close()  # one that was stopped before it was asked would wait for ever
-    assert decoding_scalar.read_duration(path) == 1.0  # of others nothing is given up
+    decoders.close()  # one that was stopped before it was asked would wait for ever
+    assert SandboxedReader().read_duration(path) == 1.0  # of others nothing is given up
 
 
 def test_decoders_share_the_processors(monkeypatch):
-    monkeypatch.setattr(decoding_scalar, "num_processors", lambda: 16)
-    pool = decoding_scalar._Pool()
+    monkeypatch.setattr(pool, "num_processors", lambda: 16)
+    decoders = pool._Pool()
     shares = []
-    for pool.at_work in (0, 1, 2, 5, 16, 40):
-        shares.append(pool.num_threads())
+    for decoders.at_work in (0, 1, 2, 5, 16, 40):
+        shares.append(decoders.num_threads())
     assert shares == [8, 8, 8, 3, 1, 1]
 
 
 def test_a_decoder_is_asked_to_take_its_share_unless_a_number_is_given(tmp_path, monkeypatch):
     write_media(tmp_path / "a.mp4", 10)
-    asked, converse = [], decoding_scalar._Decoder.converse
+    asked, converse = [], pool._Decoder.converse
 
     def spy(self, request, answer):
         asked.append(request["options"]["num_threads"])
         return converse(self, request, answer)
 
-    monkeypatch.setattr(decoding_scalar._Decoder, "converse", spy)
-    monkeypatch.setattr(decoding_scalar, "num_processors", lambda: 5)
-    frames = [decoding_scalar.read_frames(tmp_path / "a.mp4", 2, num_threads=number) for number in (0, 2)]
-    assert asked == [5, 2] and (frames[0] == frames[1]).all()
+    monkeypatch.setattr(pool._Decoder, "converse", spy)
+    monkeypatch.setattr(pool, "num_processors", lambda: 5)
+    frames = [SandboxedReader().prepare_frames(tmp_path / "a.mp4", num_threads=number) for number in (0, 2)]
+    assert asked == [5, 2] and np.array_equal(*frames)
 
 
 def test_as_many_decoders_as_readers_have_memory_but_not_more_than_the_machine(monkeypatch):

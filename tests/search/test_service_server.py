@@ -226,7 +226,7 @@ def test_the_command_serves_what_its_options_say(tmp_path, monkeypatch):
     monkeypatch.setattr("search.service.server.make_server", make_server)
     receive = Uploads.__init__
     monkeypatch.setattr(
-        Uploads, "__init__", lambda self, *rest: (limits.append(rest[3].limits), receive(self, *rest))[1]
+        Uploads, "__init__", lambda self, *rest: (limits.append(rest[3].reader.limits), receive(self, *rest))[1]
     )
     monkeypatch.setenv(server.TOKEN_VARIABLE, SECRET)
     arguments = ["serve", tmp_path / "gallery", "--model", tmp_path / "words", "--host", "0.0.0.0", "--port", 0]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gallery.gallery import Gallery
 from search.__main__ import app
 from search.sources import find_clips, is_list, read_list
-from tests.modeling_scalar.test_media_scalar import write_media
+from tests.gallery.decoding.test_program import write_media
 
 ROWS = [
     {"path": "clips/b.mp4", "subtitle": 'hello, "world"\nagain'},

@@ -20,13 +20,14 @@ from transformers import (
     WhisperTokenizer,
 )
 
+from gallery.decoding import SandboxedReader
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.windows import SEGMENT
-from modeling_scalar.decoding_scalar import read_subtitle
 from modeling_scalar.media_scalar import SAMPLING_RATE
 from search.indexing import find_files, index_files
 from search.speech import Cue, Speech, SpeechRecognizer, write_transcript
-from tests.modeling_scalar.test_media_scalar import write_media
+from tests.gallery.decoding.reading import read_subtitle
+from tests.gallery.decoding.test_program import write_media
 from tests.search.test_sources import index, place, told  # noqa: F401
 
 NOISE = np.random.default_rng(0).uniform(-0.5, 0.5, 3 * SAMPLING_RATE).astype(np.float32)
@@ -285,7 +286,7 @@ def test_a_file_that_another_process_hears_is_waited_for_and_not_heard_twice(vid
     path, answers, hears = str(videos / "said.mp4"), [], []
 
     def listen():
-        answers.append(Speech(tmp_path, heard_by("whisper", second)).of(path, "a1", limits=None))
+        answers.append(Speech(tmp_path, heard_by("whisper", second)).of(path, "a1", reader=SandboxedReader()))
 
     def second(_):
         hears.append("twice")
@@ -299,7 +300,7 @@ def test_a_file_that_another_process_hears_is_waited_for_and_not_heard_twice(vid
         return HELLO
 
     other = Thread(target=listen)
-    found = Speech(tmp_path, heard_by("whisper", first)).of(path, "a1", limits=None)
+    found = Speech(tmp_path, heard_by("whisper", first)).of(path, "a1", reader=SandboxedReader())
     other.join(30)
     assert answers == [found] and found.endswith("/transcripts/a1.vtt") and hears == ["once"]
     assert os.listdir(tmp_path / "transcripts") == ["a1.vtt"]
@@ -311,7 +312,7 @@ def test_long_sound_is_heard_piece_by_piece_with_times_of_the_whole(videos, tmp_
         "whisper", lambda call: {"text": "", "chunks": [{"text": f"n{call}", "timestamp": (0.5, 1)}]}
     )
     monkeypatch.setattr(SpeechRecognizer, "num_seconds", 2.0)
-    path = Speech(tmp_path, recognizer).of(str(videos / "said.mp4"), "a1", limits=None)
+    path = Speech(tmp_path, recognizer).of(str(videos / "said.mp4"), "a1", reader=SandboxedReader())
     assert [length for length, _ in recognizer.calls][:2] == [2 * SAMPLING_RATE] * 2
     assert read_subtitle(path, window=(2.1, 3.9)) == "n2" and read_subtitle(path, window=(4.1, 5.2)) == "n3"
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from gallery.decoding import SandboxedReader, sandboxed
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import load_model
 from search import indexing
@@ -68,7 +69,7 @@ def test_each_window_is_a_clip_with_what_is_in_it(place, loaded):
     gallery, (model, processor) = Gallery.open("gallery"), loaded
     for name, window in zip(TALK, ((0, 2), (2, 4), (4, None)), strict=True):
         row = [clip.rsplit("/", 1)[-1] for clip in gallery.clip_ids].index(name)
-        clip = processor.read_clip("clips/talk.mkv", window=window)
+        clip = sandboxed(processor).read_clip("clips/talk.mkv", window=window)
         assert clip.subtitle == f"word {window[0]} word {window[0] + 1}" and clip.duration == pytest.approx(2)
         with torch.no_grad():
             expected, _ = model.get_modality_features(**processor(clips=[clip]))
@@ -178,7 +179,7 @@ def test_sound_that_the_encoder_does_not_hear_is_told_with_the_way_to_keep_it(pl
         "long.wav#t=0,2", "long.wav#t=2,3.25", "long.wav#t=3.25"
     ]  # fmt: skip
     assert "in windows the sound after the first 2 s is left out; a new gallery with" in index_windows("longer", "2.2")
-    monkeypatch.setattr(indexing, "read_duration", lambda *_: None)
+    monkeypatch.setattr(SandboxedReader, "read_duration", lambda *_: None)
     told = index_windows("untold", "2")
     assert "longer than the header says" in told and "--segment" not in told
 

@@ -8,11 +8,10 @@ import torch
 from tqdm import TqdmWarning
 from typer.testing import CliRunner
 
+from gallery.decoding import Limits, SandboxedReader
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.repair import repair
 from gallery.windows import PARTLY
-from modeling_scalar.media_scalar import Limits
-from search import indexing
 from search.__main__ import app
 from search.indexing import find_files, index_files
 from tests.search.test_indexing import FakeModel, FakeProcessor, names
@@ -24,23 +23,24 @@ class Lines(FakeProcessor):
     """Each line of a file is a window, see [`FakeProcessor`]; "slow" takes more time than the default limit allows."""
 
     def __init__(self, limits=None):
-        self.limits = limits or Limits()
+        self.reader = SandboxedReader(limits)
 
     def read_clip(self, path, *, on_error, processed, window=(0, None)):
         line = Path(path).read_text().splitlines()[int(window[0] // SECONDS)]
-        if "slow" in line and self.limits.time < 120:
-            huge = [self.limits.exceeded(f"{path}: video", "pixels", "its pictures", 10**9)] if "huge" in line else []
-            slow = self.limits.exceeded(f"{path}: sound", "time", "it takes 120 s", 120)
+        limits = self.reader.limits
+        if "slow" in line and limits.time < 120:
+            huge = [limits.exceeded(f"{path}: video", "pixels", "its pictures", 10**9)] if "huge" in line else []
+            slow = limits.exceeded(f"{path}: sound", "time", "it takes 120 s", 120)
             raise ValueError("; ".join(map(str, [*huge, slow])))
         return self.read_line(path, line.split(), on_error)
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    def duration(path, limits):
+    def duration(reader, path):
         return SECONDS * len(Path(path).read_text().splitlines())
 
-    monkeypatch.setattr(indexing, "read_duration", duration)
+    monkeypatch.setattr(SandboxedReader, "read_duration", duration)
     (tmp_path / "clips").mkdir()
     (tmp_path / "clips" / "short.mp4").write_text("9 video")
     (tmp_path / "clips" / "talk.mp4").write_text("1 video\n2 slow\n3 video\n4 nothing\n5 slow audio\n6 video")
@@ -151,10 +151,10 @@ def test_windows_that_failed_are_tried_again_where_the_first_problem_ends_the_ru
 def test_windows_are_kept_where_their_file_cannot_be_measured_again(place, monkeypatch):
     _, before, _ = run(place)
 
-    def fail(path, limits):
+    def fail(reader, path):
         raise OSError(f"{path}: the drive is busy.")
 
-    monkeypatch.setattr(indexing, "read_duration", fail)
+    monkeypatch.setattr(SandboxedReader, "read_duration", fail)
     report, after, embedded = run(place, Limits(time=200))  # which makes it worth a try
     assert after.clip_ids == before.clip_ids and not embedded and not report.unreadable
     (path,) = report.problems

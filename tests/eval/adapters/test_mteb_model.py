@@ -19,10 +19,10 @@ from eval.miniature import generate
 from eval.protocol.second_stage import evaluate_two_stage
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import MODALITIES, ScalarModel
-from modeling_scalar.decoding_scalar import read_audio
 from modeling_scalar.scores_scalar import retrieval_scores
 from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
 from tests.conftest import ROOT, make_tiny_config
+from tests.gallery.decoding.reading import read_audio
 from tests.modeling_scalar.test_joint_encoders import DeafEncoder
 
 mteb = pytest.importorskip("mteb")

@@ -14,6 +14,7 @@ from eval.benchmarks import BENCHMARKS, Split, load_split
 from eval.benchmarks.audit import audit_split, format_audit
 from eval.embedding.embed_dataset import embed_dataset
 from eval.miniature import generate
+from gallery.decoding import SandboxedReader
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +145,7 @@ def test_class_labels_are_counted_once(miniature):
 def test_as_many_frames_are_read_as_the_protocol_reads(monkeypatch, broken):
     counts = []
     monkeypatch.setattr(
-        "eval.benchmarks.audit.prepare_frames", lambda path, prepare, num_frames, limits: counts.append(num_frames)
+        SandboxedReader, "prepare_frames", lambda self, path, prepare, choose: counts.append(len(choose(100)))
     )
     split = load_split("own", broken, on_missing="leave_out")
     audit_split(split, progress=False)

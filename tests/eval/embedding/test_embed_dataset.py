@@ -12,6 +12,7 @@ from transformers import BatchFeature
 from eval.benchmarks.columns import FEATURES
 from eval.benchmarks.rows import group_rows
 from eval.embedding.embed_dataset import embed_dataset
+from gallery.decoding import SandboxedReader
 from gallery.embedding import embed_clips, in_background
 from modeling_scalar import ScalarModel
 from modeling_scalar.media_scalar import MediaError
@@ -23,6 +24,8 @@ DIM = 8
 
 class FakeProcessor:
     """Reads text files; the number that stands for their content is all the model sees."""
+
+    reader = SandboxedReader()
 
     def __init__(self):
         self.threads = set()

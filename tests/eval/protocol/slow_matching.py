@@ -8,6 +8,7 @@ import torch
 from datasets import Dataset
 
 from eval.benchmarks.columns import FEATURES
+from gallery.decoding import SandboxedReader
 from modeling_scalar import Clip
 from modeling_scalar.processing_scalar import FROM_VIDEO
 
@@ -31,6 +32,8 @@ CAPTIONS = ["a red circle", "the dog barks and the cat meows", "high tone", "hel
 
 class MemoryProcessor:
     """The tiny processor over clips that are not read from files; remembers which were read."""
+
+    reader = SandboxedReader()
 
     def __init__(self, processor):
         self.processor = processor

@@ -19,21 +19,18 @@ import numpy as np
 import pytest
 import torch
 
-from modeling_scalar import decoding_scalar, media_scalar
-from modeling_scalar.decoding_scalar import (
-    prepare_frames,
-    read_audio,
-    read_frames,
-    read_header,
-    read_subtitle,
-    read_subtitle_track,
-)
+from gallery.decoding import LimitError, Limits, SandboxedReader, answers, pool, program, sandboxed, streams
 from modeling_scalar.image_processing_scalar import ScalarImageProcessor
-from modeling_scalar.media_scalar import LimitError, Limits, MediaError, find_sidecar
-from tests.modeling_scalar.test_media_scalar import CAPTIONS, OPEN_GOP, picture, write_media
-from tests.modeling_scalar.test_processing_scalar import make_processor
+from modeling_scalar.media_scalar import MediaError, MediaReader, find_sidecar
+from tests.gallery.decoding.reading import read_audio, read_frames, read_subtitle, read_subtitle_track
+from tests.gallery.decoding.test_program import CAPTIONS, OPEN_GOP, picture, write_media
+from tests.modeling_scalar.test_processing_scalar import make_processor as make_plain_processor
 
-FOLDER = Path(media_scalar.__file__).parent
+ROOT, START = Path(pool.__file__).parents[2], pool._PROGRAM
+
+
+def make_processor(**settings):
+    return sandboxed(make_plain_processor(**settings))
 
 
 @pytest.fixture(scope="module")
@@ -53,27 +50,29 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def pool(monkeypatch):
+def decoders(monkeypatch):
     """Decoders of this test alone."""
-    pool = decoding_scalar._Pool()
-    monkeypatch.setattr(decoding_scalar, "_pool", pool)
-    yield pool
-    pool.close()
+    decoders = pool._Pool()
+    monkeypatch.setattr(pool, "_pool", decoders)
+    yield decoders
+    decoders.close()
 
 
 @pytest.fixture
-def misbehaving(pool, tmp_path, monkeypatch):
+def misbehaving(decoders, tmp_path, monkeypatch):
     """Make decoders do something else than reading frames."""
 
     def start(behaviour):
-        program = tmp_path / "program.py"
+        start = tmp_path / "start.py"
         lines = behaviour.replace("\n", "\n    ")
-        program.write_text(
-            f"import os, sys, time\nsys.path.insert(0, {str(FOLDER)!r})\nimport media_scalar\n"
+        start.write_text(
+            f"import os, runpy, sys, time\nfrom pathlib import Path\n"
+            f"runpy.run_path({str(START)!r})['load'](Path({str(ROOT)!r}))\n"
             f"def answer(path, channel, **options):\n    {lines}\n"
-            "media_scalar._ANSWERS['frames'] = answer\nmedia_scalar._serve()\n"
+            "program = sys.modules['gallery.decoding.program']\n"
+            "program._ANSWERS['frames'] = answer\nprogram.serve()\n"
         )
-        monkeypatch.setattr(decoding_scalar, "_PROGRAM", program)
+        monkeypatch.setattr(pool, "_PROGRAM", start)
 
     return start
 
@@ -226,16 +225,16 @@ def test_a_problem_that_is_no_limit_stays_with_any_limit():
 
 
 def test_the_limits_of_a_processor_count_and_are_not_saved(folder, tmp_path):
-    processor = make_processor()
-    assert processor.limits == Limits()
-    processor.limits = Limits(pixels=100)
+    processor = sandboxed(make_plain_processor())
+    assert processor.reader.limits == Limits() and sandboxed(processor) is processor
+    processor = sandboxed(processor, Limits(pixels=100))
     with pytest.raises(LimitError, match="pixels=100"):
         processor.read_clip(folder / "whole.mp4")
     clip = processor.read_clip(folder / "whole.mp4", on_error="missing", processed=True)
     assert not clip.has_video and clip.has_audio and "pixels=100" in clip.problems[0]
     processor.save_pretrained(tmp_path)
-    assert "limits" not in (tmp_path / "processor_config.json").read_text()
-    assert type(processor).from_pretrained(tmp_path).limits == Limits()
+    assert "reader" not in (tmp_path / "processor_config.json").read_text()
+    assert type(type(processor).from_pretrained(tmp_path).reader) is MediaReader
 
 
 def test_a_picture_that_grows_in_the_stream_is_held_to_the_limit(tmp_path):
@@ -252,7 +251,7 @@ def test_a_picture_that_grows_in_the_stream_is_held_to_the_limit(tmp_path):
 
 def test_what_is_read_whole_takes_no_more_than_the_memory():
     limits = Limits(memory=2**18)
-    frames, sound = decoding_scalar._Frames(limits, None, False, None, None), decoding_scalar._Sound(limits)
+    frames, sound = answers.Frames(limits), answers.Sound(limits)
     frame, piece = np.zeros(64 * 64 * 3, np.uint8), np.zeros(2**15, np.uint8)
     for place in range(21):
         frames.receive("frame", {"height": 64, "width": 64, "place": place}, frame)
@@ -300,11 +299,11 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("what", NONSENSE)
-def test_nonsense_from_a_decoder_is_an_error_of_the_file(folder, misbehaving, pool, what):
+def test_nonsense_from_a_decoder_is_an_error_of_the_file(folder, misbehaving, decoders, what):
     misbehaving(NONSENSE[what])
     with pytest.raises(MediaError, match="whole.mp4: the decoder said what makes no sense"):
         read_frames(folder / "whole.mp4", 8)
-    assert not pool.idle and not pool.all
+    assert not decoders.idle and not decoders.all
 
 
 @pytest.mark.parametrize(
@@ -340,36 +339,36 @@ def test_a_decoder_that_fails_fails_for_its_file_alone(
     assert read_frames(folder / "whole.mp4", 8) is not None
 
 
-def test_an_unexpected_exception_leaves_the_decoder_at_work(folder, misbehaving, pool):
+def test_an_unexpected_exception_leaves_the_decoder_at_work(folder, misbehaving, decoders):
     misbehaving("raise OverflowError")
     for _ in range(3):
         with pytest.raises(MediaError):
             read_frames(folder / "whole.mp4", 8)
-    assert len(pool.all) == len(pool.idle) == 1
+    assert len(decoders.all) == len(decoders.idle) == 1
 
 
-def test_what_does_not_fit_beside_others_is_read_alone(folder, misbehaving, pool):
+def test_what_does_not_fit_beside_others_is_read_alone(folder, misbehaving, decoders):
     misbehaving(
         "bytearray(300 * 2**20)\nchannel.ask('choose', available=1)\nchannel.send('begin')\n"
         "channel.send('frame', b'123', height=1, width=1, place=0)"
     )
     assert read_frames(folder / "whole.mp4", 1).tolist() == [[[[49, 50, 51]]]]
-    assert not pool.all  # the one that took so much has ended
+    assert not decoders.all  # the one that took so much has ended
     with pytest.raises(LimitError, match=f"memory={2**28}"):
         read_frames(folder / "whole.mp4", 1, limits=Limits(memory=2**28))
 
 
-def test_decoders_together_take_the_memory_of_one(pool):
+def test_decoders_together_take_the_memory_of_one(decoders):
     order = []
     light, total = 2**28, 2**30
-    leases = [pool.decoder(light, total) for _ in range(4)]
+    leases = [decoders.decoder(light, total) for _ in range(4)]
     for lease in leases:
         lease.__enter__()
-    assert pool.taken == total
+    assert decoders.taken == total
 
     def alone():
-        with pool.decoder(total, total):
-            order.append(("alone", pool.taken))
+        with decoders.decoder(total, total):
+            order.append(("alone", decoders.taken))
 
     thread = Thread(target=alone)
     thread.start()
@@ -377,7 +376,7 @@ def test_decoders_together_take_the_memory_of_one(pool):
         assert not order
         lease.__exit__(None, None, None)
     thread.join(30)
-    assert order == [("alone", total)] and pool.taken == 0
+    assert order == [("alone", total)] and decoders.taken == 0
 
 
 def test_limits_set_from_outside_are_kept(monkeypatch):
@@ -385,33 +384,35 @@ def test_limits_set_from_outside_are_kept(monkeypatch):
     hard = {resource.RLIMIT_CPU: 7, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (0, hard[kind]))
     monkeypatch.setattr(resource, "setrlimit", set_to.__setitem__)
-    media_scalar._restrict({"time": 10**6}, 1000, 2000)
+    program._restrict({"time": 10**6}, 1000, 2000)
     assert set_to == {resource.RLIMIT_CPU: (7, 7), resource.RLIMIT_DATA: (3000, resource.RLIM_INFINITY)}
 
 
-def test_frames_that_turn_out_to_be_void_are_not_drawn_for(folder, misbehaving, pool):
+def test_frames_that_turn_out_to_be_void_are_not_drawn_for(folder, misbehaving, decoders):
     frame = "channel.send('frame', bytes(300), height=10, width=10, place=%d)\n"
-    states, kept = [], []
+    states, kept, processor = [], [], make_processor()
     for attempts in (1, 3):
         misbehaving(
             "channel.ask('choose', available=40)\n" + ("channel.send('begin')\n" + frame % 1) * attempts + frame % 0
         )
         generator = torch.Generator().manual_seed(3)
-        prepare = ScalarImageProcessor(image_size=4).prepare(True, generator)
-        kept.append(prepare_frames(folder / "whole.mp4", prepare, 2, training=True, generator=generator))
+        clip = processor.read_clip(
+            folder / "whole.mp4", None, None, training=True, generator=generator, processed=True
+        )
+        kept.append(clip.pixel_values)
         states.append(generator.get_state())
-        pool.close()
-    assert len(kept[0]) == len(kept[1]) == 2
+        decoders.close()
+    assert len(kept[0]) == 2 and torch.equal(*kept)
     assert torch.equal(*states)
 
 
-def test_a_decoder_that_cannot_start_is_no_fault_of_the_file(folder, pool, tmp_path, monkeypatch):
-    monkeypatch.setattr(decoding_scalar, "_PROGRAM", tmp_path / "nowhere.py")
+def test_a_decoder_that_cannot_start_is_no_fault_of_the_file(folder, decoders, tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "_PROGRAM", tmp_path / "nowhere.py")
     with pytest.raises(RuntimeError, match="did not start .exit code 2.*nowhere.py"):
         read_frames(folder / "whole.mp4", 8)
 
 
-def test_one_decoder_reads_one_clip_after_the_other(folder, pool):
+def test_one_decoder_reads_one_clip_after_the_other(folder, decoders):
     for _ in range(2):
         for name in ("whole.mp4", "counted.avi", "half.mp4"):
             try:
@@ -420,13 +421,17 @@ def test_one_decoder_reads_one_clip_after_the_other(folder, pool):
                 assert name == "half.mp4"
         read_audio(folder / "whole.mp4")
         read_subtitle_track(folder / "whole.mp4")
-        assert read_header(folder / "whole.mp4", "audio") == (True, pytest.approx(4, abs=0.1))
-    assert len(pool.all) == 1
+        assert SandboxedReader().read_header(folder / "whole.mp4", "audio") == (True, pytest.approx(4, abs=0.1))
+    assert len(decoders.all) == 1
 
 
 def test_a_decoder_needs_neither_torch_nor_its_siblings():
-    code = "import sys; sys.modules['torch'] = None; import media_scalar; print(len(sys.modules))"
-    environment = {"PYTHONPATH": os.pathsep.join([str(FOLDER), *filter(None, sys.path)])}
+    code = (
+        "import runpy, sys; from pathlib import Path; sys.modules['torch'] = sys.modules['transformers'] = None; "
+        f"runpy.run_path({str(START)!r})['load'](Path({str(ROOT)!r})); "
+        "assert 'gallery.decoding.program' in sys.modules and 'gallery' not in sys.modules"
+    )
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     result = subprocess.run([sys.executable, "-S", "-c", code], env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
 
@@ -434,10 +439,15 @@ def test_a_decoder_needs_neither_torch_nor_its_siblings():
 SCRIPT = """
 import os, signal, sys
 import types
-package = types.ModuleType("package")  # without the rest of the package, which takes seconds to import
+package = types.ModuleType("modeling_scalar")  # without the rest of the package, which takes seconds to import
 package.__path__ = [sys.argv[3]]
-sys.modules["package"] = package
-from package.decoding_scalar import _pool, read_frames
+sys.modules["modeling_scalar"] = package
+from gallery.decoding import SandboxedReader
+from gallery.decoding.pool import _pool
+
+def read_frames(path, num_frames):
+    return SandboxedReader().read_frames(path, lambda available: range(num_frames))
+
 assert len(read_frames(sys.argv[1], 3)) == 3
 decoder, = _pool.all
 if sys.argv[2] == "interrupt":
@@ -462,7 +472,7 @@ def start_script(tmp_path, *arguments):
     script.write_text(SCRIPT)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(
-        [sys.executable, str(script), *map(str, arguments), str(FOLDER)],
+        [sys.executable, str(script), *map(str, arguments), str(ROOT / "modeling_scalar")],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -485,7 +495,7 @@ def test_a_script_needs_no_main_guard_and_leaves_no_decoder_behind(folder, tmp_p
     process = start_script(tmp_path, folder / "whole.mp4", ending)
     out, err = process.communicate(timeout=120)
     if ending == "interrupt":
-        assert err.count("Traceback") == 1 and "media_scalar.py" not in err and out == ""
+        assert err.count("Traceback") == 1 and "program.py" not in err and out == ""
         assert process.returncode in (-signal.SIGINT, 130, 1)
         return
     assert process.returncode == -signal.SIGKILL, err
@@ -549,7 +559,7 @@ def test_a_subtitle_file_that_is_none_is_named(irregular, tmp_path, monkeypatch,
 
 def test_a_decoder_checks_for_itself_what_it_opens(tmp_path):
     os.mkfifo(tmp_path / "b.mp4")
-    with pytest.raises(MediaError, match="a pipe"), media_scalar._open(str(tmp_path / "b.mp4")):
+    with pytest.raises(MediaError, match="a pipe"), streams.opened(str(tmp_path / "b.mp4")):
         pass
 
 
@@ -655,7 +665,7 @@ def suspicious(folder, kind):
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 @pytest.mark.parametrize("kind", ["whole", "reference", "segments", "hls", "hls_http", "concat", "dash", "sdp", "imf"])
-def test_reading_a_file_opens_nothing_else(tmp_path, pool, monkeypatch, kind):
+def test_reading_a_file_opens_nothing_else(tmp_path, decoders, monkeypatch, kind):
     path, log = suspicious(tmp_path, kind), tmp_path / "log"
     wrapper = tmp_path / "python"
     wrapper.write_text(
@@ -665,7 +675,7 @@ def test_reading_a_file_opens_nothing_else(tmp_path, pool, monkeypatch, kind):
     monkeypatch.setattr(sys, "executable", str(wrapper))
     clip = make_processor().read_clip(path, on_error="missing")
     assert clip.has_video == (kind in ("whole", "segments"))  # the reference is one to data that are not read
-    pool.close()
+    decoders.close()
     lines = log.read_text().splitlines()
     ready = next(number for number, line in enumerate(lines) if "write(" in line and "ready" in line)
     calls = [line.split(maxsplit=1)[1] for line in lines[ready + 1 :]]

@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from modeling_scalar import decoding_scalar, media_scalar
-from modeling_scalar.decoding_scalar import (
-    Contents,
-    frame_indices,
+from gallery.decoding import reader, sandboxed, sound, streams, video
+from modeling_scalar import media_scalar
+from modeling_scalar.image_processing_scalar import frame_indices
+from modeling_scalar.media_scalar import MediaError, find_sidecar, resample
+from tests.gallery.decoding.reading import (
     read_audio,
-    read_duration,
     read_frames,
     read_subtitle,
     read_subtitle_track,
 )
-from modeling_scalar.media_scalar import MediaError, find_sidecar, resample
 from tests.media_corpus import CORPUS
 
 OPEN_GOP = {"bf": "3", "x264-params": "open-gop=1:keyint=7:min-keyint=7:scenecut=0:b-adapt=0:log-level=none"}
@@ -206,10 +205,10 @@ class Here:
 def read_by_index(monkeypatch):
     def read(path, choose):
         here = Here(choose)
-        media_scalar._send_frames(str(path), here, 1, "index", 1)
+        video.send_frames(str(path), here, False, "index", 1)
         return np.stack([here.frames[place] for place in range(len(here.frames))])
 
-    monkeypatch.setattr(media_scalar, "_decoded", lambda *_: pytest.fail("fell back to decoding in order"))
+    monkeypatch.setattr(video, "_decoded", lambda *_: pytest.fail("fell back to decoding in order"))
     return read
 
 
@@ -223,9 +222,9 @@ def test_the_index_alone_finds_every_frame(clips, name, read_by_index):
 def test_the_index_decodes_less(clips):
     count = {}
     for seek in ("index", "scan"):
-        with media_scalar._open(clips / "b_frames.mp4") as container:
-            stream = media_scalar._first_stream(clips, container, "video")
-            _, table = media_scalar._packet_table(clips, container, stream)
+        with streams.opened(clips / "b_frames.mp4") as container:
+            stream = media_scalar.first_stream(clips, container, "video")
+            _, table = video._packet_table(clips, container, stream)
         target = table.shown[-1]
         count[seek] = target - (table.key_position(target) if seek == "index" else 0)
     assert 0 <= count["index"] < 5 < count["scan"]
@@ -402,7 +401,7 @@ def test_a_colon_in_a_name_is_not_a_protocol(tmp_path):
 
 
 def test_reading_without_pyav_says_what_to_install(clips, monkeypatch):
-    monkeypatch.setattr(decoding_scalar, "av", None)
+    monkeypatch.setattr(media_scalar, "av", None)
     with pytest.raises(ImportError, match="pip install av"):
         read_frames(clips / "one.mp4")
 
@@ -644,18 +643,18 @@ class Listener(Here):
 def read_parts(path, choose):
     listener = Listener(choose)
     listener.available, listener.parts = None, []
-    media_scalar._send_sound(str(path), listener, whole=False)
+    sound.send_sound(str(path), listener, whole=False)
     return listener
 
 
 def test_short_sound_is_sent_at_once_from_a_file_that_is_opened_once(tmp_path, monkeypatch):
     write_media(tmp_path / "clip.mp4", seconds_of_audio=3)
-    whole = np.concatenate(list(media_scalar._all_sound(str(tmp_path / "clip.mp4"))))
-    opened, opens = [], media_scalar._open
-    monkeypatch.setattr(media_scalar, "_open", lambda path: opened.append(path) or opens(path))
+    whole = np.concatenate(list(sound._all_sound(str(tmp_path / "clip.mp4"))))
+    opened, opens = [], sound.opened
+    monkeypatch.setattr(sound, "opened", lambda path: opened.append(path) or opens(path))
     (part,) = read_parts(tmp_path / "clip.mp4", None).parts
     assert np.array_equal(part, whole) and len(whole) >= 3 * 16_000 and len(opened) == 1
-    monkeypatch.setattr(media_scalar, "_MESSAGE", 20_000)
+    monkeypatch.setattr(sound, "_MESSAGE", 20_000)
     parts = read_parts(tmp_path / "clip.mp4", None).parts
     assert np.array_equal(np.concatenate(parts), whole) and len(parts) == 3
 
@@ -665,22 +664,24 @@ def test_a_file_is_not_asked_for_what_its_header_said_when_its_sound_was_read(
     tmp_path, tiny_processor, monkeypatch, name
 ):
     CORPUS[name].make(tmp_path / name)
-    asked, ask = [], decoding_scalar._ask
-    monkeypatch.setattr(
-        decoding_scalar, "_ask", lambda what, *given, **to: asked.append(what) or ask(what, *given, **to)
-    )
-    clip = tiny_processor.read_clip(tmp_path / name, on_error="missing", processed=True)
+    asked, ask = [], reader.ask
+    monkeypatch.setattr(reader, "ask", lambda what, *given, **to: asked.append(what) or ask(what, *given, **to))
+    processor = sandboxed(tiny_processor)
+    processor.read_clip(tmp_path / name, on_error="missing", processed=True)
     assert asked == ["frames", "sound"] + ["subtitle_track"] * (name in ("text_track.mkv", "empty.mp4"))
     if name == "empty.mp4":  # it does not open
-        assert clip.contents == Contents()
         return
-    assert clip.contents == Contents(read_duration(tmp_path / name), name == "text_track.mkv")
-    window = tiny_processor.read_clip(tmp_path / name, on_error="missing", processed=True, window=(0, 0.5))
-    assert window.contents == clip.contents and (window.subtitle is None) == (name != "text_track.mkv")
+    asked.clear()
+    assert processor.reader.read_duration(tmp_path / name) > 0 and not asked
+    window = processor.read_clip(tmp_path / name, on_error="missing", processed=True, window=(0, 0.5))
+    assert (window.subtitle is None) == (name != "text_track.mkv")
     asked.clear()
     (tmp_path / name).with_suffix(".srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nbeside it\n")
-    assert tiny_processor.read_clip(tmp_path / name, on_error="missing", processed=True).subtitle == "beside it"
+    assert processor.read_clip(tmp_path / name, on_error="missing", processed=True).subtitle == "beside it"
     assert asked == ["frames", "sound", "subtitle_file"]
+    (tmp_path / name).write_bytes(b"")  # another file
+    with pytest.raises(MediaError):
+        processor.reader.read_duration(tmp_path / name)
 
 
 LONG = {
@@ -722,9 +723,9 @@ def choose_parts(available):
 @pytest.mark.parametrize("name", LONG)
 def test_parts_of_a_long_track_are_those_of_decoding_everything(tmp_path, monkeypatch, name):
     write_sound(tmp_path / name, *LONG[name], seconds=15)
-    whole = np.concatenate(list(media_scalar._all_sound(str(tmp_path / name))))
-    monkeypatch.setattr(media_scalar, "_LONG_SOUND", 5 * 16_000)
-    monkeypatch.setattr(media_scalar, "_send_chosen", lambda *_: pytest.fail("decoded everything"))
+    whole = np.concatenate(list(sound._all_sound(str(tmp_path / name))))
+    monkeypatch.setattr(sound, "_LONG_SOUND", 5 * 16_000)
+    monkeypatch.setattr(sound, "_send_chosen", lambda *_: pytest.fail("decoded everything"))
     read = read_parts(tmp_path / name, choose_parts)
     assert read.available == len(whole)
     for (start, stop), part in zip(choose_parts(len(whole)), read.parts, strict=True):
@@ -735,9 +736,9 @@ def test_parts_of_a_long_track_are_those_of_decoding_everything(tmp_path, monkey
 def test_parts_of_other_long_tracks_are_close(tmp_path, monkeypatch, name):
     codec = {"opus": "libopus"}.get(name.split(".")[0], name.split(".")[0])
     write_sound(tmp_path / name, codec, 48_000, seconds=15)
-    whole = np.concatenate(list(media_scalar._all_sound(str(tmp_path / name))))
-    monkeypatch.setattr(media_scalar, "_LONG_SOUND", 5 * 16_000)
-    monkeypatch.setattr(media_scalar, "_send_chosen", lambda *_: pytest.fail("decoded everything"))
+    whole = np.concatenate(list(sound._all_sound(str(tmp_path / name))))
+    monkeypatch.setattr(sound, "_LONG_SOUND", 5 * 16_000)
+    monkeypatch.setattr(sound, "_send_chosen", lambda *_: pytest.fail("decoded everything"))
     read = read_parts(tmp_path / name, choose_parts)
     assert read.available == pytest.approx(len(whole), abs=50)
     for (start, stop), part in zip(choose_parts(len(whole))[:-1], read.parts[:-1], strict=True):
@@ -760,8 +761,8 @@ def test_a_long_track_without_steady_timestamps_is_decoded_in_order(tmp_path, mo
                     output.mux(packet)
     else:
         write_sound(path, "flac", 44100, 15 if name == "flac.ogg" else 3)
-    whole = np.concatenate(list(media_scalar._all_sound(str(path))))
-    monkeypatch.setattr(media_scalar, "_LONG_SOUND", 5 * 16_000)
+    whole = np.concatenate(list(sound._all_sound(str(path))))
+    monkeypatch.setattr(sound, "_LONG_SOUND", 5 * 16_000)
     read = read_parts(path, choose_parts)
     if name == "short.flac":
         assert read.available is None
@@ -783,10 +784,8 @@ def test_hours_of_silence_are_not_decoded(tmp_path, monkeypatch):
             output.mux(audio.encode(frame))
         output.mux(audio.encode(None))
     decoded = []
-    mono = media_scalar._mono
-    monkeypatch.setattr(
-        media_scalar, "_mono", lambda frames: mono(decoded.append(frame.samples) or frame for frame in frames)
-    )
+    mono = sound.mono
+    monkeypatch.setattr(sound, "mono", lambda frames: mono(decoded.append(frame.samples) or frame for frame in frames))
     read = read_parts(path, lambda available: [(available // 2, available // 2 + 160_000)])
     assert read.available == 1500 * 4608 * 2 and len(read.parts[0]) == 160_000
     assert 10 * 8000 < sum(decoded) < 20 * 8000  # of 864 s

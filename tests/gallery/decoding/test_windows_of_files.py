@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from modeling_scalar import media_scalar
-from modeling_scalar.decoding_scalar import (
-    frame_indices,
+from gallery.decoding import LimitError, Limits, sound
+from modeling_scalar.image_processing_scalar import frame_indices
+from tests.gallery.decoding.reading import (
     read_audio,
     read_audio_parts,
     read_duration,
@@ -13,7 +13,6 @@ from modeling_scalar.decoding_scalar import (
     read_subtitle,
     read_subtitle_track,
 )
-from modeling_scalar.media_scalar import LimitError, Limits
 from tests.media_corpus import media, tone, wav
 
 CUES = """1
@@ -77,12 +76,12 @@ def test_windows_share_out_the_sound_of_a_file_to_the_sample(tmp_path, seconds):
 
 def test_a_window_of_a_long_track_is_found_without_decoding_the_rest(tmp_path, monkeypatch):
     path = write(tmp_path, "sound.flac", media("flac", "", "flac", seconds=8))
-    whole = np.concatenate(list(media_scalar._all_sound(str(path))))
-    monkeypatch.setattr(media_scalar, "_LONG_FOR_WINDOW", 4 * 16_000)
-    monkeypatch.setattr(media_scalar, "_all_sound", None)
+    whole = np.concatenate(list(sound._all_sound(str(path))))
+    monkeypatch.setattr(sound, "_LONG_FOR_WINDOW", 4 * 16_000)
+    monkeypatch.setattr(sound, "_all_sound", None)
     looked = []
-    look = media_scalar._Track._look
-    monkeypatch.setattr(media_scalar._Track, "_look", lambda *args: looked.append(1) or look(*args))
+    look = sound._Track._look
+    monkeypatch.setattr(sound._Track, "_look", lambda *args: looked.append(1) or look(*args))
 
     class Listener:
         def send(self, kind, payload=None, **_):
@@ -90,7 +89,7 @@ def test_a_window_of_a_long_track_is_found_without_decoding_the_rest(tmp_path, m
 
     for first, stop in ((0, 2), (3, 5), (6, None)):
         listener = Listener()
-        media_scalar._send_sound(str(path), listener, True, (first, stop))
+        sound.send_sound(str(path), listener, True, (first, stop))
         expected = whole[first * 16_000 : None if stop is None else stop * 16_000]
         assert np.array_equal(listener.got, expected)
     assert len(looked) == 1  # the packets are listed once

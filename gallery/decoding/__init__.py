@@ -1,0 +1,20 @@
+"""Reading of media files that nobody has looked at: by processes of their own, within limits.
+
+`reader` is what processors get, `pool` the decoders, `answers` what they may say. `start` is what a decoder runs, with
+`program`, `video` and `sound`; these import no torch.
+"""
+
+from gallery.decoding.limits import LimitError, Limits
+from gallery.decoding.pool import LIGHT_MEMORY, Stop, Stopped, num_processors
+from gallery.decoding.reader import SandboxedReader, sandboxed
+
+__all__ = [
+    "LIGHT_MEMORY",
+    "LimitError",
+    "Limits",
+    "SandboxedReader",
+    "Stop",
+    "Stopped",
+    "num_processors",
+    "sandboxed",
+]

@@ -1,0 +1,212 @@
+"""What a decoder says in answer to a request, checked before it is used."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gallery.decoding.limits import Limits
+from modeling_scalar.media_scalar import Choose, Prepare, to_float
+
+
+class Nonsense(Exception):
+    """What the decoder says is not what was asked for."""
+
+
+class Answer:
+    """Takes what a decoder says about one request."""
+
+    def __init__(self, limits: Limits):
+        self.limits, self.name = limits, ""
+
+    def restart(self) -> None:
+        """Forget everything: the request is made again."""
+
+    def most_bytes(self) -> int:
+        """How many bytes may follow a message."""
+        return 0
+
+    def receive(self, kind: str, content: dict[str, Any], payload: np.ndarray) -> dict[str, Any] | None:
+        """Take one message and the bytes after it; return what is to be answered."""
+        raise Nonsense
+
+    def finish(self) -> None:
+        """Check that nothing is missing."""
+
+
+def natural(content: dict[str, Any], name: str, least: int = 0) -> int:
+    """A whole number of a message, at least `least`."""
+    number = content.get(name)
+    if type(number) is not int or not least <= number < 2**53:
+        raise Nonsense
+    return number
+
+
+def _seconds(content: dict[str, Any]) -> float | None:
+    seconds = content.get("seconds")
+    if seconds is not None and not isinstance(seconds, (int, float)):
+        raise Nonsense
+    return seconds
+
+
+class Frames(Answer):
+    """The chosen frames of a video stream, or what is made of them."""
+
+    def __init__(self, limits: Limits, prepare: Prepare | None = None, choose: Choose | None = None):
+        super().__init__(limits)
+        self.prepare, self.choose = prepare, choose
+        self.restart()
+
+    def restart(self) -> None:
+        self.chosen: list[int] = []
+        self.places = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the frames that came."""
+        self.kept: dict[int, Any] = {}
+        self.size, self.use, self.bytes = None, None, 0
+
+    def most_bytes(self) -> int:
+        return 3 * int(self.limits.pixels)
+
+    def receive(self, kind: str, content: dict[str, Any], payload: np.ndarray) -> dict[str, Any] | None:
+        if kind == "choose" and self.choose is not None:
+            self.chosen = list(self.choose(natural(content, "available", 1)))
+            self.places = len(set(self.chosen))
+            return {"chosen": self.chosen}
+        if kind == "begin":
+            return self.clear()
+        if kind != "frame":
+            raise Nonsense
+        size, place = (natural(content, "height", 1), natural(content, "width", 1)), natural(content, "place")
+        if len(payload) != 3 * size[0] * size[1] or place in self.kept or self.size not in (None, size):
+            raise Nonsense
+        if self.choose is not None and place >= self.places:
+            raise Nonsense
+        if self.use is None:
+            self.size, self.use = size, self.prepare(*size) if self.prepare else self.keep
+        self.kept[place] = self.use(payload.reshape(*size, 3))
+        return None
+
+    def keep(self, frame: np.ndarray) -> np.ndarray:
+        """Count the bytes of a frame that is kept whole."""
+        self.bytes += frame.nbytes
+        if self.bytes > self.limits.memory:
+            raise self.limits.exceeded(self.name, "memory", f"its frames take more than {self.limits.memory} bytes")
+        return frame
+
+    def order(self) -> list[int]:
+        """Where the chosen frames are among those that were kept."""
+        places = {index: place for place, index in enumerate(dict.fromkeys(self.chosen))}
+        return list(range(len(self.kept))) if self.choose is None else [places[index] for index in self.chosen]
+
+    def finish(self) -> None:
+        if not set(self.order()) <= set(self.kept):
+            raise Nonsense
+
+    def result(self) -> list[Any] | None:
+        """What was kept of the chosen frames; `None` if there is no video."""
+        return [self.kept[place] for place in self.order()] or None
+
+
+@dataclass
+class Contents:
+    """What the header of a file says, as far as it is known.
+
+    Args:
+        seconds (`float`, *optional*): how long the file lasts.
+        has_text (`bool`, *optional*): whether there is a text track in it.
+    """
+
+    seconds: float | None = None
+    has_text: bool | None = None
+
+
+class Sound(Answer):
+    """A track, or the chosen parts of it, and what the header of its file says."""
+
+    def __init__(self, limits: Limits, choose: Callable | None = None):
+        super().__init__(limits)
+        self.choose, self.contents = choose, Contents()
+        self.restart()
+
+    def restart(self) -> None:
+        self.pieces: list[np.ndarray] = []
+        self.ranges: list[tuple[int, int]] | None = None
+        self.available = self.bytes = 0
+
+    def most_bytes(self) -> int:
+        return int(self.limits.memory)
+
+    def receive(self, kind: str, content: dict[str, Any], payload: np.ndarray) -> dict[str, Any] | None:
+        if kind == "ranges" and self.choose is not None:
+            self.pieces.clear()
+            self.available = natural(content, "available")
+            self.ranges = self.choose(self.available)
+            return {"chosen": self.ranges}
+        if kind == "contents":
+            seconds, self.contents.has_text = _seconds(content), content.get("has_text") is not False
+            if seconds is not None and 0 <= seconds <= self.limits.duration:
+                self.contents.seconds = seconds
+            return None
+        if len(payload) % 2 or kind != ("sound" if self.ranges is None else "part"):
+            raise Nonsense
+        self.pieces.append(payload.view(np.int16))
+        self.bytes += 2 * len(payload)  # as float32
+        if self.bytes > self.limits.memory:
+            raise self.limits.exceeded(self.name, "memory", f"its sound takes more than {self.limits.memory} bytes")
+        return None
+
+    def finish(self) -> None:
+        if self.ranges is not None and self.available:
+            if [len(piece) for piece in self.pieces] != [stop - start for start, stop in self.ranges]:
+                raise Nonsense
+
+    def samples(self) -> np.ndarray | None:
+        """The whole track; `None` if there is none."""
+        return to_float(np.concatenate(self.pieces)) if sum(map(len, self.pieces)) else None
+
+    def parts(self) -> tuple[list[np.ndarray], int] | None:
+        """The chosen parts and the number of samples of the whole; `None` if there is no track."""
+        if self.ranges is None:
+            waveform = self.samples()
+            if waveform is None:
+                return None
+            return [waveform[start:stop] for start, stop in self.choose(len(waveform))], len(waveform)
+        if not self.available:
+            return None
+        return [to_float(piece) for piece in self.pieces], self.available
+
+
+class Text(Answer):
+    """The words of a subtitle file or track; `None` if there is no track."""
+
+    text: str | None = None
+
+    def most_bytes(self) -> int:
+        return int(self.limits.memory)
+
+    def receive(self, kind: str, content: dict[str, Any], payload: np.ndarray) -> dict[str, Any] | None:
+        if kind != "text":
+            raise Nonsense
+        try:
+            self.text = payload.tobytes().decode()
+        except UnicodeDecodeError as error:
+            raise Nonsense from error
+
+
+class Header(Answer):
+    """What the header of a file promises."""
+
+    promised = False
+    seconds: float | None = None
+
+    def receive(self, kind: str, content: dict[str, Any], payload: np.ndarray) -> dict[str, Any] | None:
+        if kind != "header" or not isinstance(content.get("promised"), bool):
+            raise Nonsense
+        self.promised, self.seconds = content["promised"], _seconds(content)
+
+
+__all__ = ["Answer", "Contents", "Frames", "Header", "Nonsense", "Sound", "Text", "natural"]

@@ -1,0 +1,386 @@
+"""Decoders of media files: processes of their own in which `program` runs.
+
+A file that makes a decoder crash, or take more than the [`Limits`] allow, fails by name; the next one gets a fresh
+decoder. Decoders are reused, started when they are first needed, and end with this process. What comes from them is
+bytes and JSON, checked before it is used: a decoder that a file has taken over can give wrong pictures, no more.
+"""
+
+import atexit
+import errno
+import json
+import math
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from threading import Condition, Lock, Timer, local
+from typing import Any
+
+import numpy as np
+
+from gallery.decoding.answers import Answer, Nonsense, natural
+from gallery.decoding.limits import LimitError
+from modeling_scalar.media_scalar import MediaError, check_file, check_installed
+
+if sys.platform == "linux":
+    import fcntl
+
+_PROGRAM = Path(__file__).with_name("start.py")
+LIGHT_MEMORY = 2**28
+"""What a decoder may take beside others, in bytes; one that needs more runs alone."""
+_MOST_JSON = 2**16
+_PIPE = 2**20  # bytes that wait in a pipe: frames are large
+_MOST_THREADS = 8  # of one decoder: more gain little
+
+
+def num_processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Died(Exception):
+    """The decoder ended."""
+
+
+class _Overdue(Exception):
+    """The decoder neither answers nor computes."""
+
+
+class _Decoder:
+    """A process that decodes, and the pipes to it."""
+
+    def __init__(self):
+        # The path of this process is given on and nothing else is looked up, so that a decoder starts in 0.1 s.
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-S", "-P", str(_PROGRAM)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for this process
+            )
+        except OSError as error:
+            raise RuntimeError(f"No decoder of media files can be started: {error}") from error
+        self.source, self.sink = self.process.stdout, self.process.stdin
+        if sys.platform == "linux":
+            with suppress(OSError):  # a user may have only so many large pipes
+                fcntl.fcntl(self.source, fcntl.F_SETPIPE_SZ, _PIPE)
+        self.poll = None
+        if hasattr(select, "poll"):
+            self.poll = select.poll()
+            self.poll.register(self.source, select.POLLIN)
+        self.is_spent, self.patience = True, 60
+        self.computed: list[bytes] = []  # clock ticks of the process, for itself and in the system
+        try:
+            if self._receive()["kind"] != "ready":
+                raise Nonsense
+        except (_Died, Nonsense, _Overdue):
+            code = self.close()
+            raise RuntimeError(
+                f"The decoder of media files did not start (exit code {code}): see what `{sys.executable} -S -P "
+                f"{_PROGRAM}` says."
+            ) from None
+
+    def close(self) -> int:
+        """End the process, whatever it does."""
+        with suppress(OSError):
+            self.process.kill()
+        code = self.process.wait()
+        self.release()
+        return code
+
+    def release(self) -> None:
+        """Close the pipes."""
+        for pipe in (self.source, self.sink):
+            with suppress(OSError):
+                pipe.close()
+
+    def converse(self, request: dict[str, Any], answer: Answer) -> dict[str, Any]:
+        """Make a request and pass on what comes; returns the last message, `done`, `error` or `memory`."""
+        self.is_spent, self.patience = True, math.ceil(4 * request["limits"]["time"])
+        timer = None if self.poll else Timer(self.patience, self._give_up)
+        try:
+            if timer:
+                timer.start()
+            self._send(request)
+            while (message := self._receive())["kind"] not in ("done", "error", "memory"):
+                if message["size"] > answer.most_bytes():
+                    raise Nonsense
+                payload = np.empty(message["size"], np.uint8)
+                self._read_into(memoryview(payload))
+                if (reply := answer.receive(message["kind"], message, payload)) is not None:
+                    self._send(reply)
+            if message["kind"] == "done":
+                answer.finish()
+        except _Died:
+            if self.patience < 0:
+                raise _Overdue from None
+            raise
+        finally:
+            if timer:
+                timer.cancel()
+        self.is_spent = message["kind"] == "memory" or request["is_heavy"]  # it may hold on to what it took
+        return message
+
+    def _give_up(self) -> None:
+        self.patience = -1
+        self.process.kill()
+
+    def _send(self, content: dict[str, Any]) -> None:
+        data = json.dumps(content).encode()
+        data = memoryview(struct.pack(">I", len(data)) + data)
+        try:
+            while data:
+                data = data[self.sink.write(data) :]
+        except OSError as error:
+            raise _Died from error
+
+    def _read_into(self, buffer: memoryview) -> None:
+        while buffer:
+            # seconds in which it computes are limited elsewhere, those in which this process sleeps do not count
+            while self.poll and not self.poll.poll(1000):
+                self.patience -= not self._computes()
+                if self.patience < 0:
+                    raise _Overdue
+            count = self.source.readinto(buffer)
+            if not count:
+                raise _Died
+            buffer = buffer[count:]
+
+    def _computes(self) -> bool:
+        """Whether the process has computed since this was last asked, as far as that is known."""
+        before = self.computed
+        with suppress(OSError, IndexError):
+            fields = Path(f"/proc/{self.process.pid}/stat").read_bytes().rpartition(b")")[2].split()
+            self.computed = fields[11:13]
+        return self.computed != before
+
+    def _receive(self) -> dict[str, Any]:
+        length = bytearray(4)
+        self._read_into(memoryview(length))
+        (length,) = struct.unpack(">I", length)
+        if length > _MOST_JSON:
+            raise Nonsense
+        header = bytearray(length)
+        self._read_into(memoryview(header))
+        try:
+            content = json.loads(header)
+        except (ValueError, RecursionError) as error:
+            raise Nonsense from error
+        if not isinstance(content, dict) or not isinstance(content.get("kind"), str):
+            raise Nonsense
+        natural(content, "size")
+        return content
+
+
+class _Pool:
+    """Decoders that wait for work, and the memory that those at work may take together."""
+
+    def __init__(self):
+        self.condition = Condition()
+        self.line: list[object] = []
+        self.taken = self.at_work = 0
+        self.idle: list[_Decoder] = []
+        self.all: set[_Decoder] = set()
+
+    @contextmanager
+    def decoder(self, memory: int, total: int) -> Iterator[_Decoder]:
+        """A decoder, as soon as those at work leave `memory` of `total` bytes; first come, first served."""
+        ticket = object()
+        with self.condition:
+            self.line.append(ticket)
+            try:
+                self.condition.wait_for(
+                    lambda: self.line[0] is ticket and (not self.taken or self.taken + memory <= total)
+                )
+                self.taken += memory
+                self.at_work += 1
+            finally:
+                self.line.remove(ticket)
+                self.condition.notify_all()
+        decoder = None
+        try:
+            decoder = self._idle_decoder()
+            if decoder is None:
+                decoder = _Decoder()
+                self.all.add(decoder)
+            yield decoder
+        finally:
+            if decoder is not None and decoder.is_spent:
+                self.end(decoder)
+            with self.condition:
+                if decoder is not None and not decoder.is_spent:
+                    self.idle.append(decoder)
+                self.taken -= memory
+                self.at_work -= 1
+                self.condition.notify_all()
+
+    def num_threads(self) -> int:
+        """The share of a decoder in the processors: threads beyond it would cost and gain nothing."""
+        return min(_MOST_THREADS, max(1, num_processors() // max(1, self.at_work)))
+
+    def _idle_decoder(self) -> _Decoder | None:
+        while self.idle:
+            with suppress(IndexError):  # another thread was faster
+                decoder = self.idle.pop()
+                if decoder.process.poll() is None:
+                    return decoder
+                self.end(decoder)
+        return None
+
+    def end(self, decoder: _Decoder) -> None:
+        """End a decoder and forget it."""
+        self.all.discard(decoder)
+        decoder.close()
+
+    def close(self) -> None:
+        """End all decoders."""
+        self.idle.clear()
+        for decoder in list(self.all):
+            self.end(decoder)
+
+    def after_fork(self) -> None:
+        """Leave the decoders to the parent: with a pipe to them open here, they would not notice its end."""
+        for decoder in list(self.all):
+            decoder.process.returncode = 0  # no child of this process: nothing to wait for
+            decoder.release()
+        self.__init__()
+
+
+_pool = _Pool()
+atexit.register(_pool.close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.after_fork)
+
+
+class Stopped(RuntimeError):
+    """Reading was given up by [`Stop`]."""
+
+
+class Stop:
+    """Gives up what a group of threads is reading, as a program must that was interrupted.
+
+    Threads belong to it after they called `join`, and each to one at a time. `set` ends their decoders: what they are
+    reading, and whatever they begin to read later, raises [`Stopped`].
+
+    Args:
+        num_threads (`int`): of each decoder, where a thread does not ask for a number: 0 for its share of the
+            processors. With more than one, damaged pictures are not the same each time.
+    """
+
+    def __init__(self, num_threads: int = 0):
+        self._lock, self._decoders, self.is_set = Lock(), set(), False
+        self.num_threads = num_threads
+
+    def join(self) -> None:
+        """Make the calling thread one of the group: the `initializer` of a pool of threads."""
+        _thread.stop = self
+
+    def set(self) -> None:
+        """End what is being read."""
+        with self._lock:
+            self.is_set = True
+            for decoder in self._decoders:
+                with suppress(OSError):
+                    decoder.process.kill()
+
+    @contextmanager
+    def ending(self, decoder: _Decoder) -> Iterator[None]:
+        """End a decoder as soon as this is set."""
+        with self._lock:
+            if self.is_set:
+                raise Stopped("Reading was given up.")
+            self._decoders.add(decoder)
+        try:
+            yield
+        except _Died:
+            if self.is_set:
+                raise Stopped("Reading was given up.") from None
+            raise
+        finally:
+            with self._lock:
+                self._decoders.discard(decoder)
+
+
+class _Thread(local):
+    """What is known of a thread."""
+
+    def __init__(self):
+        self.stop = Stop()
+
+
+_thread = _Thread()
+
+
+def ask(what: str, path: str | os.PathLike, answer: Answer, **options: Any) -> Answer:
+    """Let a decoder answer a request (`program._ANSWERS`), with a light share of memory, else with all of it."""
+    check_installed()
+    check_file(path)
+    name, full, limits = os.fspath(path), os.path.abspath(path), answer.limits
+    total = int(limits.memory)
+    answer.name = name
+    request = {"what": what, "path": full, "limits": asdict(limits), "options": options}
+    for memory, is_heavy in ((min(LIGHT_MEMORY, total), False), (total, True)):
+        try:
+            with _pool.decoder(memory, total) as decoder, _thread.stop.ending(decoder):
+                if options.get("num_threads") == 0:
+                    request["options"] = options | {"num_threads": _thread.stop.num_threads or _pool.num_threads()}
+                message = decoder.converse(request | {"memory": memory, "is_heavy": is_heavy}, answer)
+        except _Overdue:
+            raise limits.exceeded(name, "time", "decoding waits for too long") from None
+        except Nonsense:
+            raise MediaError(f"{name}: the decoder said what makes no sense. The file is damaged.") from None
+        except _Died:
+            code = decoder.process.returncode
+            if code == -getattr(signal, "SIGXCPU", math.inf):
+                raise limits.exceeded(name, "time", f"decoding computes for more than {limits.time:g} s") from None
+            if is_heavy and code == -getattr(signal, "SIGKILL", math.inf):
+                raise limits.exceeded(
+                    name, "memory", "the system ended the decoder, for want of memory it seems"
+                ) from None
+            if is_heavy:  # with the light share, it may have crashed for want of memory
+                how = f"the decoder crashed ({_ending(code)})"
+                raise MediaError(f"{name}: {how}. The file is damaged, or too large for {total} bytes.") from None
+        else:
+            if message["kind"] == "done":
+                return answer
+            if message["kind"] == "error":
+                raise _error(message, name, full)
+            if is_heavy:
+                told = _renamed(message, name, full) if "message" in message else f"{name}: decoding fails."
+                raise limits.exceeded(told.rstrip("."), "memory", f"{total} bytes of memory may be too few")
+        answer.restart()
+    raise AssertionError
+
+
+def _ending(code: int) -> str:
+    with suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"exit code {code}"
+
+
+def _renamed(message: dict[str, Any], name: str, full: str) -> str:
+    """What a decoder says of a file, by the name that it was asked for."""
+    text = str(message.get("message"))
+    return name + text[len(full) :] if text.startswith(full) else text
+
+
+def _error(message: dict[str, Any], name: str, full: str) -> Exception:
+    text = _renamed(message, name, full)
+    if message.get("error") == "missing":
+        return FileNotFoundError(f"No such media file: {name!r}.")
+    if message.get("error") == "denied":
+        return PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+    return (LimitError if message.get("error") == "limit" else MediaError)(text)
+
+
+__all__ = ["LIGHT_MEMORY", "Stop", "Stopped", "ask", "num_processors"]

@@ -1,0 +1,180 @@
+"""Decodes frames, sound and subtitles with PyAV, in a process of its own.
+
+`pool` starts it, through `start.py`, and asks it over pipes, so that a file that makes a decoder crash, hang or take
+memory harms nobody else. It therefore imports neither torch nor a package that does, and starts in a moment.
+"""
+
+import math
+import os
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from gallery.decoding.channel import Channel
+from gallery.decoding.limits import LimitError, Limits
+from gallery.decoding.sound import send_sound
+from gallery.decoding.streams import Known, Request, opened, seconds_in_header
+from gallery.decoding.video import send_frames
+from modeling_scalar.media_scalar import (
+    MediaError,
+    Window,
+    av,
+    check_file,
+    describe,
+    first_stream,
+    join_lines,
+    parse_subtitle,
+    text_stream,
+    track_lines,
+    zero_of,
+)
+
+if os.name == "posix":
+    import resource
+
+_MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and some more, of 6 bytes a pixel
+_LONGEST_MESSAGE = 8000
+_MEMORY_PER_SUBTITLE_BYTE = 256  # of a subtitle file: its lines, their copies, and the tokens made of them
+
+
+def _send_subtitle_file(path: str, channel: Channel, window: Window | None = None) -> None:
+    """Send an `.srt` or `.vtt` file, or the cues of a window, as one plain string."""
+    check_file(path)
+    most = int(Request.limits.memory) // _MEMORY_PER_SUBTITLE_BYTE
+    with open(path, "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        size = os.path.getsize(path)
+        what = f"a subtitle file of {size} bytes, of which {_MEMORY_PER_SUBTITLE_BYTE} times as many are needed"
+        raise Request.limits.exceeded(path, "memory", what, size * _MEMORY_PER_SUBTITLE_BYTE)
+    channel.send("text", parse_subtitle(path, content, window).encode())
+
+
+def _send_subtitle_track(path: str, channel: Channel, window: Window | None = None) -> None:
+    """Send the first text track inside a media file as `_send_subtitle_file` does; nothing if it has none."""
+    with opened(path) as container:
+        stream = text_stream(container)
+        if stream is None:
+            return
+        most, length, kept = int(Request.limits.memory) // _MEMORY_PER_SUBTITLE_BYTE, 0, []
+        for size, lines in track_lines(path, container, stream, window):
+            length += size
+            if length > most:
+                what = f"its text needs more than {most * _MEMORY_PER_SUBTITLE_BYTE} bytes"
+                raise Request.limits.exceeded(describe(path, stream), "memory", what)
+            kept += lines
+    channel.send("text", join_lines(kept).encode())
+
+
+def _send_header(path: str, channel: Channel, stream: str) -> None:
+    """Say whether the header promises a stream of a kind, and how many seconds, if it does."""
+    with opened(path) as container:
+        seconds = None if container.duration is None else container.duration / av.time_base
+        channel.send("header", promised=first_stream(path, container, stream) is not None, seconds=seconds)
+
+
+def _send_duration(path: str, channel: Channel) -> None:
+    """Say how many seconds a file lasts, by its header or, where that does not tell, by its packets."""
+    with opened(path) as container:
+        seconds = seconds_in_header(container)
+        if seconds is None:
+            seconds = None if container.duration is None else container.duration / av.time_base
+            ends = [
+                float((packet.pts + (packet.duration or 0)) * packet.time_base)
+                for packet in container.demux()
+                if packet.pts is not None
+            ]
+            seconds = max(ends) - zero_of(container) if ends else seconds
+        if seconds is not None and seconds > Request.limits.duration:
+            raise Request.limits.exceeded(path, "duration", f"it lasts {seconds:g} s", seconds)
+        channel.send("header", promised=True, seconds=seconds)
+
+
+_ANSWERS: dict[str, Callable] = {
+    "frames": send_frames,
+    "sound": send_sound,
+    "subtitle_file": _send_subtitle_file,
+    "subtitle_track": _send_subtitle_track,
+    "header": _send_header,
+    "duration": _send_duration,
+}
+
+
+def _answer(request: dict[str, Any], channel: Channel) -> None:
+    """Answer one request; whatever goes wrong is told, and the last message is `done`, `error` or `memory`."""
+    path = request["path"]
+    Request.begin(Limits(**request["limits"]), request["is_heavy"])
+    if request["options"].get("window") is None:
+        Known.path, Known.found = None, {}  # it takes memory
+    try:
+        _ANSWERS[request["what"]](path, channel, **request["options"])
+    except MemoryError:
+        channel.send("memory")
+    except LimitError as error:
+        channel.send("error", error="limit", message=str(error)[:_LONGEST_MESSAGE])
+    except MediaError as error:
+        # decoders pass on any error as "invalid data", also that the pictures do not fit into the memory
+        if Request.pixels * _MOST_BYTES_PER_PIXEL > request["memory"]:
+            channel.send("memory", message=str(error)[:_LONGEST_MESSAGE])
+        else:
+            channel.send("error", error="media", message=str(error)[:_LONGEST_MESSAGE])
+    except OSError as error:
+        kind = "media"
+        if isinstance(error, FileNotFoundError) and not os.path.exists(path):
+            kind = "missing"
+        elif isinstance(error, PermissionError) and not os.access(path, os.R_OK):
+            kind = "denied"
+        channel.send("error", error=kind, message=f"{path}: reading failed ({error})."[:_LONGEST_MESSAGE])
+    except Exception as error:
+        message = (
+            f"{path}: an unexpected fault of the reader; please report it with the file, if you can: "
+            f"{type(error).__name__}: {error}"
+        )
+        channel.send("error", error="media", message=message[:_LONGEST_MESSAGE])
+    else:
+        channel.send("done")
+
+
+def _restrict(limits: dict[str, float], memory: int, data_at_start: int | None) -> None:
+    """Bound this process: beyond its memory allocations fail, beyond its time the system ends it."""
+    if os.name != "posix":
+        return
+    bounds = {resource.RLIMIT_CPU: math.ceil(time.process_time() + limits["time"])}
+    if data_at_start is not None:
+        bounds[resource.RLIMIT_DATA] = data_at_start + int(memory)
+    for kind, bound in bounds.items():
+        _, hard = resource.getrlimit(kind)  # of whoever started this program: it cannot be raised
+        resource.setrlimit(kind, (bound if hard == resource.RLIM_INFINITY else min(bound, hard), hard))
+
+
+def _data_size() -> int | None:
+    """Bytes of private writable memory, which `RLIMIT_DATA` bounds on Linux; `None` elsewhere."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            return int(re.search(r"VmData:\s*(\d+) kB", file.read())[1]) * 1024
+    except (OSError, TypeError):
+        return None
+
+
+def serve() -> None:
+    """Answer requests until nobody asks any more."""
+    # what a library prints must not get between the messages
+    source, sink = (os.fdopen(os.dup(number), mode, buffering=0) for number, mode in ((0, "rb"), (1, "wb")))
+    for number in (0, 1):
+        os.dup2(2, number)
+    if os.name == "posix":
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for name in ("encodings.utf_8_sig", "av.subtitles.stream", "av.subtitles.codeccontext", "av.subtitles.subtitle"):
+        with suppress(ImportError):
+            import_module(name)  # otherwise loaded when needed: files would make this process open others
+    channel, data_at_start = Channel(source, sink), _data_size()
+    channel.send("ready")
+    while (request := channel.receive()) is not None:
+        _restrict(request["limits"], request["memory"], data_at_start)
+        _answer(request, channel)
+
+
+__all__ = ["serve"]

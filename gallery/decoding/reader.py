@@ -1,0 +1,161 @@
+"""The reader of files that nobody has looked at: as [`~modeling_scalar.media_scalar.MediaReader`], elsewhere."""
+
+import copy
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gallery.decoding.answers import Contents, Frames, Header, Sound, Text
+from gallery.decoding.limits import Limits
+from gallery.decoding.pool import ask
+from modeling_scalar.media_scalar import SAMPLING_RATE, Choose, MediaReader, Prepare, Window
+
+_REMEMBERED = 1024  # files of which the contents are remembered
+Processor = TypeVar("Processor")
+
+
+class SandboxedReader(MediaReader):
+    """Reads files through decoders, processes of their own, within limits.
+
+    A file that makes a decoder crash, hang or take too much fails by name, with a MediaError; the next one gets a
+    fresh decoder. What is read is what [`~modeling_scalar.media_scalar.MediaReader`] reads, to the bit; of long files
+    only what is needed is decoded. [`~gallery.decoding.Stop`] gives up what threads are reading.
+
+    Args:
+        limits ([`Limits`], *optional*): what reading a stream may take; more is a `LimitError`.
+    """
+
+    def __init__(self, limits: Limits | None = None):
+        self.limits = limits or Limits()
+        self._contents: dict[str, tuple[tuple[int, ...] | None, Contents]] = {}
+
+    def prepare_frames(
+        self,
+        path: str | os.PathLike,
+        prepare: Prepare | None = None,
+        choose: Choose | None = None,
+        window: Window | None = None,
+        *,
+        seek: str = "index",
+        num_threads: int = 0,
+    ) -> list[Any] | None:
+        """Read frames as [`MediaReader.prepare_frames`] does.
+
+        The packets are listed first, without decoding them: their number shows a truncated file, their timestamps
+        name the frames. Where timestamps are missing or repeated the frames are counted by decoding them all. What is
+        kept whole takes at most the limit of memory.
+
+        Args:
+            path, prepare, choose: as there; pictures come in any order.
+            window (`tuple[float, float | None]`, *optional*): choose among the frames that are seen from one second of
+                the file to another, None for its end.
+            seek (`str`): `"index"`: decode from the keyframe before each chosen frame; `"scan"`: from the start. Both
+                give the same bits on every stream that decodes.
+            num_threads (`int`): decoding threads; 0 for as many as there are processors for each file that is being
+                read, at most 8.
+        """
+        if seek not in ("index", "scan"):
+            raise ValueError(f"`seek` must be 'index' or 'scan', got {seek!r}.")
+        options = {"whole": choose is None, "seek": seek, "num_threads": num_threads, "window": window}
+        return ask("frames", path, Frames(self.limits, prepare, choose), **options).result()
+
+    def read_audio(
+        self, path: str | os.PathLike, window: Window | None = None, rate: int = SAMPLING_RATE
+    ) -> np.ndarray | None:
+        """Read the first audio track as [`MediaReader.read_audio`] does, or what is heard in a window.
+
+        Of a track longer than a minute a window is found as `read_audio_parts` finds parts.
+        """
+        return ask("sound", path, Sound(self.limits), whole=True, window=window, rate=rate).samples()
+
+    def read_audio_parts(
+        self,
+        path: str | os.PathLike,
+        choose: Callable[[int], list[tuple[int, int]]],
+        window: Window | None = None,
+        rate: int = SAMPLING_RATE,
+    ) -> tuple[list[np.ndarray], int] | None:
+        """Read of the first audio track only what is needed; of a track of ten minutes or more, decode only that.
+
+        The parts are those of the waveform of `read_audio` to the bit, but in long tracks: there they are placed by
+        timestamps, and a codec that carries something over from one packet to the next is given two seconds to recover
+        it. PCM and FLAC with a clock as fine as their samples (wav, flac, mp4) are still exact; in Matroska and flv
+        parts are placed within a millisecond. A track without steady timestamps is decoded in order.
+
+        Args:
+            path: a local media file.
+            choose (`Callable`): from the number of samples to ranges `(start, stop)` within it.
+            window (`tuple[float, float | None]`, *optional*): as in `read_audio`; what it holds is the track then.
+            rate (`int`): of the samples, in Hz. At another than 16 kHz long tracks are decoded in order.
+        """
+        answer = Sound(self.limits, choose)
+        try:
+            return ask("sound", path, answer, whole=False, window=window, rate=rate).parts()
+        finally:
+            self._remember(path, answer.contents)
+
+    def read_subtitle(self, path: str | os.PathLike, window: Window | None = None) -> str:
+        """Read a subtitle file as [`MediaReader.read_subtitle`] does."""
+        return ask("subtitle_file", path, Text(self.limits), window=window).text
+
+    def read_subtitle_track(self, path: str | os.PathLike, window: Window | None = None) -> str | None:
+        """Read a text track as [`MediaReader.read_subtitle_track`] does."""
+        if self._known_of(path).has_text is False:
+            return None
+        return ask("subtitle_track", path, Text(self.limits), window=window).text
+
+    def read_header(self, path: str | os.PathLike, kind: str) -> tuple[bool, float | None]:
+        """Whether the header of a file promises a stream, `"video"` or `"audio"`, and its duration in seconds."""
+        answer = ask("header", path, Header(self.limits), stream=kind)
+        return answer.promised, answer.seconds
+
+    def read_duration(self, path: str | os.PathLike) -> float | None:
+        """How many seconds a file lasts, from the beginning of its first stream; `None` if nothing tells.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            MediaError: not a media file.
+            LimitError: it says that it lasts longer than the limits allow.
+        """
+        known = self._known_of(path).seconds
+        return ask("duration", path, Header(self.limits)).seconds if known is None else known
+
+    # To ask for what the header of a file said when its sound was read would be to open the file again.
+
+    def _remember(self, path: str | os.PathLike, contents: Contents) -> None:
+        if contents != Contents():
+            if len(self._contents) >= _REMEMBERED:
+                self._contents.clear()
+            self._contents[os.path.abspath(path)] = _stamp(path), contents
+
+    def _known_of(self, path: str | os.PathLike) -> Contents:
+        stamp, contents = self._contents.get(os.path.abspath(path), (None, Contents()))
+        return contents if stamp is not None and stamp == _stamp(path) else Contents()
+
+
+def _stamp(path: str | os.PathLike) -> tuple[int, ...] | None:
+    """What changes with a file; `None` if it is gone."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev
+
+
+def sandboxed(processor: Processor, limits: Limits | None = None) -> Processor:
+    """Return a processor that reads files through a [`SandboxedReader`].
+
+    Args:
+        processor ([`~modeling_scalar.ScalarProcessor`]): stays as it is; one that reads so already is returned itself.
+        limits ([`Limits`], *optional*): what reading may take; by default those that it has, or those of the class.
+    """
+    if limits is None and isinstance(processor.reader, SandboxedReader):
+        return processor
+    processor = copy.copy(processor)
+    processor.reader = SandboxedReader(limits)
+    return processor
+
+
+__all__ = ["SandboxedReader", "sandboxed"]

@@ -1,0 +1,183 @@
+"""What every answer of a decoder needs: the request's limits, whole files, and what is seen in a window."""
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, BinaryIO
+
+from gallery.decoding.limits import Limits
+from modeling_scalar.media_scalar import Window, av, check_packets, describe, open_media, truncated
+
+# Formats whose duration is a guess from the first bytes, or not told.
+_UNTIMED = ("aac", "ac3", "eac3", "h264", "hevc", "ivf", "m4v", "mp3", "mpegvideo", "obu")
+# A picture of this size is not even tried with the light share of memory.
+_HEAVY_PICTURE = 4096 * 2304
+
+
+class Request:
+    """The request being answered: this process answers one at a time."""
+
+    limits = Limits()
+    is_heavy = False
+    """Whether it may take the whole memory, not only the light share."""
+    pixels = 0
+    """Of its pictures, as far as they are known."""
+
+    @classmethod
+    def begin(cls, limits: Limits, is_heavy: bool) -> None:
+        """Forget the request before."""
+        cls.limits, cls.is_heavy, cls.pixels = limits, is_heavy, 0
+
+    @classmethod
+    def weigh(cls, name: str, width: int, height: int) -> None:
+        """Refuse pictures above the limit; ask for the whole memory where the light share will not do."""
+        check_picture(name, width, height)
+        cls.pixels = width * height
+        if cls.pixels > _HEAVY_PICTURE and not cls.is_heavy:
+            raise MemoryError
+
+
+def check_duration(path: str, stream: Any, seconds: float) -> None:
+    """Raise a LimitError if a stream lasts too long."""
+    limits = Request.limits
+    if seconds > limits.duration:
+        raise limits.exceeded(describe(path, stream), "duration", f"it lasts more than {limits.duration:g} s")
+
+
+def check_picture(where: str, width: int, height: int) -> None:
+    """Raise a LimitError if a picture is too large."""
+    if width * height > Request.limits.pixels:
+        what = f"pictures of {width}x{height} = {width * height} pixels"
+        raise Request.limits.exceeded(where, "pixels", what, width * height)
+
+
+def opened(path: str) -> AbstractContextManager["av.container.InputContainer"]:
+    """Open a file; looking for its streams already decodes pictures, which the limit holds for too."""
+    return open_media(path, max_pixels=str(int(Request.limits.pixels)))
+
+
+def seconds_in_header(container: "av.container.InputContainer") -> float | None:
+    """How long the header says a file lasts; `None` where it does not, or it is a guess."""
+    if container.duration is None or container.format.name in _UNTIMED:
+        return None
+    return container.duration / av.time_base
+
+
+# Whole or cut --------------------------------------------------------------------------------------------------------
+
+
+def _read_number(file: BinaryIO, is_size: bool) -> int | None:
+    """Read a number of EBML, RFC 8794; an unknown size is -1, the end of the file `None`."""
+    first = file.read(1)
+    if not first or not first[0]:
+        return None
+    length = 9 - first[0].bit_length()
+    rest = file.read(length - 1)
+    if len(rest) < length - 1:
+        return None
+    number = int.from_bytes(first + rest, "big")
+    if not is_size:
+        return number
+    number &= (1 << 7 * length) - 1
+    return -1 if number == (1 << 7 * length) - 1 else number
+
+
+def _promised_by_riff(path) -> int:
+    """Where the part of an AVI file that does not fit into it ends; 0 if all do."""
+    size, stop = os.path.getsize(path), 0
+    with open(path, "rb") as file:
+        while stop <= size and (header := file.read(8))[:4] == b"RIFF" and len(header) == 8:
+            stop = file.tell() + int.from_bytes(header[4:], "little")
+            file.seek(stop + stop % 2)
+    return stop if stop > size else 0
+
+
+def _promised_by_matroska(path) -> int:
+    """Where the outermost element of a Matroska file that does not fit into it ends; 0 if all do."""
+    segment, cluster = 0x18538067, 0x1F43B675
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        end = size
+        while file.tell() < end:
+            name = _read_number(file, is_size=False)
+            length = _read_number(file, is_size=True)
+            if name is None or length is None:
+                return 0
+            stop = file.tell() + length
+            if length >= 0 and stop > size:
+                return stop
+            if name == segment:
+                end = stop if length >= 0 else size
+            if length < 0 and name not in (segment, cluster):
+                return 0
+            if name == segment and length >= 0:
+                return 0  # as long as it says
+            if length >= 0:
+                file.seek(stop)
+    return 0
+
+
+def check_complete(path: str, container: Any, stream: Any, num_packets: int, end: float, seconds: float) -> None:
+    """Compare what the container promised with what came: packets to `end`, of `seconds` together."""
+    of_bytes = {"avi": _promised_by_riff, "matroska,webm": _promised_by_matroska}.get(container.format.name)
+    if of_bytes is not None and (end_of_file := of_bytes(path)):
+        raise truncated(path, stream, f"{end_of_file} bytes", f"{os.path.getsize(path)}")
+    check_packets(path, container, stream, num_packets)
+    if container.format.name in ("aiff", "caf", "flac"):
+        promised = round((stream.duration or 0) * float(stream.time_base) * stream.codec_context.sample_rate)
+        num_samples = round(seconds * stream.codec_context.sample_rate)
+        if num_samples < promised - 4096:  # about a packet
+            raise truncated(path, stream, f"{promised} samples", f"{num_samples}")
+    elif "matroska" in container.format.name:
+        # other formats pass on any comment of this name
+        if tag := re.fullmatch(r"(\d{1,4}):(\d{2}):(\d{2}\.\d{1,9})", stream.metadata.get("DURATION", "")):
+            duration = int(tag[1]) * 3600 + int(tag[2]) * 60 + float(tag[3])
+            if end < duration - max(1.0, 0.02 * duration):
+                raise truncated(path, stream, f"{duration:.2f} s", f"{end:.2f} s")
+
+
+# Windows -------------------------------------------------------------------------------------------------------------
+
+
+def _is_inside(seconds: float, window: Window) -> bool:
+    start, stop = window
+    # clocks are rounded; what begins before the file does belongs to its beginning
+    return (start <= 0 or seconds >= start - 1e-6) and (stop is None or seconds < stop - 1e-6)
+
+
+def in_window(times: Sequence[float], end: float, window: Window) -> list[int]:
+    """Which of the frames that appear at these times are seen in a window; the last one stays until `end`."""
+    chosen = [place for place, seconds in enumerate(times) if _is_inside(seconds, window)]
+    before = [place for place, seconds in enumerate(times) if seconds < window[0]]
+    if not chosen and before and (before[-1] + 1 < len(times) or end > window[0]):
+        return before[-1:]  # one that stays
+    return chosen
+
+
+class Known:
+    """What was found out about the file that was read last: its windows are read one by one."""
+
+    path: str | None = None
+    found: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, path: str) -> dict[str, Any]:
+        """What is known of a file as it is now."""
+        status = os.stat(path)
+        name = f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ino} {Request.limits.duration}"
+        if name != cls.path:
+            cls.path, cls.found = name, {}
+        return cls.found
+
+
+__all__ = [
+    "Known",
+    "Request",
+    "check_complete",
+    "check_duration",
+    "check_picture",
+    "in_window",
+    "opened",
+    "seconds_in_header",
+]
