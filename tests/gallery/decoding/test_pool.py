@@ -212,7 +212,7 @@ def test_a_limit_says_what_was_wanted_and_how_to_raise_it(folder, limits, stream
 
 
 @pytest.mark.parametrize("memory", [2**22, 2**24])
-def test_a_picture_that_does_not_fit_into_the_memory_exceeds_a_limit(tmp_path, memory):
+def test_a_picture_that_does_not_fit_into_the_memory_exceeds_a_limit(tmp_path, decoders, memory):
     large = np.kron(picture(0), np.ones((20, 20, 1), np.uint8))
     write_media(tmp_path / "large.mp4", 3, codec="mpeg4", pictures=lambda _: large, size=1280)
     with pytest.raises(LimitError, match=rf"large.mp4: .* may be too few; the limit is memory={memory}\."):
