@@ -1,6 +1,6 @@
 """Training examples that are vectors of a gallery: an encoder that stays as it is need not run again.
 
-What can be trained on them are the heads of a joint encoder, in minutes on a CPU. The gallery is one of `python -m
+What can be trained on them are the heads of a joint encoder, in minutes on a CPU. The gallery is one of `scalar
 eval embed`, which holds the captions too, or of `scalar index`. A clip is the same in every epoch.
 """
 

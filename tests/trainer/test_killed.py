@@ -208,10 +208,11 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_space(comma
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_libraries_load_is_no_traceback(tmp_path):
+@pytest.mark.parametrize("program", [[str(ROOT / "train.py")], ["-m", "trainer"], ["-m", "commands.scalar", "train"]])
+def test_ctrl_c_while_libraries_load_is_no_traceback(program, tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, ROOT / "train.py"], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+        [sys.executable, *program], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
     )
     stop = time.monotonic() + 60
     while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text() and time.monotonic() < stop:
