@@ -80,7 +80,7 @@ class Ranking(NamedTuple):
 def _damaged() -> ValueError:
     return ValueError(
         "The vectors of some clips of the gallery are not as they were written, so nothing can be ranked. "
-        "`python -m search verify GALLERY` names the files, `python -m search repair GALLERY` keeps the others."
+        "`scalar verify GALLERY` names the files, `scalar repair GALLERY` keeps the others."
     )
 
 

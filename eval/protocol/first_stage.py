@@ -52,7 +52,9 @@ def check_methods(methods: Sequence[str]) -> None:
     """Raise a ValueError unless every name is that of a registered method."""
     unknown = [method for method in methods if method not in METHODS]
     if FUSED in unknown:
-        raise ValueError(f"{FUSED!r} is measured where the model's fused vectors are embedded: `eval run --fused`.")
+        raise ValueError(
+            f"{FUSED!r} is measured where the model's fused vectors are embedded: `scalar eval run --fused`."
+        )
     if unknown:
         raise ValueError(f"`methods` must be among {tuple(METHODS)}, got {unknown}.")
 

@@ -6,6 +6,7 @@ import torch
 from torch.nn.functional import interpolate, normalize
 from transformers import AutoFeatureExtractor, AutoTokenizer, PeAudioVideoModel
 
+from gallery.decoding import sandboxed
 from modeling_scalar import ScalarModel, ScalarProcessor, load_model
 from modeling_scalar.image_processing_scalar import frame_indices
 from modeling_scalar.media_scalar import resample
@@ -151,13 +152,13 @@ def test_sound_is_read_at_the_rate_that_it_hears(folder, tmp_path, monkeypatch):
     expected = resample(samples, 16_000, 48_000)
     assert len(heard) == len(expected) == 48_000
     np.testing.assert_allclose(heard, expected, atol=2**-14)
-    window = processor.read_clip(None, tmp_path / "tone.wav", window=(0.25, 0.75)).waveform
+    window = sandboxed(processor).read_clip(None, tmp_path / "tone.wav", window=(0.25, 0.75)).waveform
     np.testing.assert_array_equal(window, heard[12_000:36_000])
 
     told = []
     monkeypatch.setattr("modeling_scalar.processing_joint_scalar.logger.warning", told.append)
     processor.max_audio_seconds = 0.5
-    clip = processor.read_clip(None, tmp_path / "tone.wav")
+    clip = processor.read_clip(None, tmp_path / "tone.wav", processed=True)
     assert np.array_equal(clip.waveform, heard[:24_000]) and clip.duration == 1
     assert len(told) == 1 and "the encoder hears the first 0.5 s" in told[0]
     (tmp_path / "click.wav").write_bytes(wav(tone(479)))
