@@ -277,7 +277,7 @@ class JointEncoderModel(ScalarRetrievalModel):
             raise ValueError("Heads are made for vectors of single modalities: what is fused has none.")
         sequences = {key: inputs.pop(key) for key in _FUSED if key in inputs}
         given, size, device = self._given(inputs)
-        modality_mask = check_mask(modality_mask, size, len(MODALITIES))
+        check_mask(modality_mask, size, len(MODALITIES))
         dtype = torch.promote_types(self.dtype, torch.float32)
         fused = torch.zeros(size, self.config.projection_dim, dtype=dtype, device=device)
         for mix in modality_mask.unique(dim=0):

@@ -343,13 +343,7 @@ class ScalarModel(ScalarPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple | BaseModelOutputWithPooling:
         """
-        Embed queries, as models of transformers do.
-
-        Args:
-            input_ids, attention_mask (`torch.LongTensor` of shape `(batch, length)`): 1 marks a token, 0 padding. By
-                default all are tokens.
-            **kwargs: `token_type_ids` if the text tower reads them, `output_hidden_states`, `output_attentions` and
-                `return_dict`, as for any model of transformers.
+        Embed queries `(batch, length)`; `token_type_ids` too if the text tower reads them.
 
         Returns:
             `BaseModelOutputWithPooling`: the tower's tokens, and as `pooler_output` the embedding
@@ -372,16 +366,11 @@ class ScalarModel(ScalarPreTrainedModel):
         self, pixel_values_videos: torch.Tensor, **kwargs: Unpack[TransformersKwargs]
     ) -> tuple | BaseModelOutputWithPooling:
         """
-        Embed frames: pool each frame, average over frames, project.
-
-        Args:
-            pixel_values_videos (`torch.FloatTensor` of shape `(batch, frames, 3, height, width)`): normalised frames.
-            **kwargs: `output_hidden_states`, `output_attentions` and `return_dict`.
+        Embed normalised frames `(batch, frames, 3, height, width)`: pool each frame, average over frames, project.
 
         Returns:
-            `BaseModelOutputWithPooling`: the tokens of all frames `(batch, frames * tokens, hidden)`, and the
-            embedding `(batch, projection_dim)`, of unit norm, as `pooler_output`. Hidden states and attentions have a
-            row per frame.
+            As [`get_text_features`], with the tokens of all frames `(batch, frames * tokens, hidden)`. Hidden states
+            and attentions have a row per frame.
         """
         pooled, states, output = self._run_tower("video", pixel_values_videos, **kwargs)
         output.last_hidden_state = states.flatten(1, 2)
@@ -391,16 +380,7 @@ class ScalarModel(ScalarPreTrainedModel):
     def get_audio_features(
         self, input_features: torch.Tensor, **kwargs: Unpack[TransformersKwargs]
     ) -> tuple | BaseModelOutputWithPooling:
-        """
-        Embed sound: pool each segment, average over segments, project; as [`get_video_features`].
-
-        Args:
-            input_features (`torch.FloatTensor` of shape `(batch, segments, time, mel)`): normalised filter banks.
-            **kwargs: `output_hidden_states`, `output_attentions` and `return_dict`.
-
-        Returns:
-            `BaseModelOutputWithPooling`, with the tokens of all segments `(batch, segments * tokens, hidden)`.
-        """
+        """Embed normalised filter banks `(batch, segments, time, mel)`, segments as [`get_video_features`] frames."""
         pooled, states, output = self._run_tower("audio", input_features, **kwargs)
         output.last_hidden_state = states.flatten(1, 2)
         return _with_embedding(output, self.audio_projection(pooled))
@@ -459,12 +439,8 @@ class ScalarModel(ScalarPreTrainedModel):
             with_states (`bool`): keep the towers' tokens, which the cross-encoder alone reads.
 
         Returns:
-            `dict` with `video_pooled` and `audio_pooled` `(batch, hidden)`, `video_states`
-            `(batch, frames, tokens, hidden)` and `audio_states` `(batch, segments, tokens, hidden)`: zero rows where
-            absent, no key where no clip of the batch has the modality.
-
-        Raises:
-            ValueError: as in [`get_modality_features`].
+            `dict` of what [`ScalarClipInputs`] takes in their place: zero rows where absent, no key where no clip of
+            the batch has the modality.
         """
         inputs = {"pixel_values_videos": pixel_values_videos, "input_features": input_features}
         modality_mask = self._presence(inputs, modality_mask, is_complete=False)
@@ -561,17 +537,15 @@ class ScalarModel(ScalarPreTrainedModel):
         Embed whatever each clip has.
 
         Args:
-            modality_mask (`torch.BoolTensor` of shape `(batch, 3)`, *optional*): which rows are real. What a masked
+            modality_mask (`torch.BoolTensor` of shape `(batch, M)`, *optional*): which rows are real. What a masked
                 row holds, NaN included, is never read. Without it, every input given is present in every row.
             inputs ([`ScalarClipInputs`]): frames, sound and subtitles of the clips, or the outputs of their towers.
 
         Returns:
-            The embeddings `(batch, 3, projection_dim)`, unit norm and zero where absent, and the mask `(batch, 3)`.
+            The embeddings `(batch, M, projection_dim)`, unit norm and zero where absent, and the mask `(batch, M)`.
 
         Raises:
-            ValueError: no input was given, sizes differ, a modality is given twice, or the mask promises an input that
-                is None.
-            TypeError: an unknown input.
+            ValueError: sizes differ, a modality is given twice, or the mask promises an input that is None.
         """
         return self._encode_clips(inputs, modality_mask)[:2]
 
@@ -584,16 +558,9 @@ class ScalarModel(ScalarPreTrainedModel):
         Not in the paper: VAST checkpoints carry these heads, and the released code of PMRL ranks by the cosine of a
         caption and the head that fits what the clip has.
 
-        Args:
-            modality_mask, inputs: as in [`get_modality_features`].
-
         Returns:
             `torch.FloatTensor` of shape `(batch, 3, projection_dim)` in the order of `CONCATENATIONS`: unit norm, zero
             where the clip lacks a modality of the head.
-
-        Raises:
-            ValueError: the model has no concatenation heads, or as in [`get_modality_features`].
-            TypeError: an unknown input.
         """
         if not self.config.has_concat_heads:
             raise ValueError(
@@ -647,19 +614,11 @@ class ScalarModel(ScalarPreTrainedModel):
         self, *, modality_mask: torch.Tensor | None = None, **inputs: Unpack[ScalarClipInputs]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Compute what the cross-encoder reads of each clip: [video; audio; subtitle] tokens.
-
-        Args:
-            modality_mask, inputs: as in [`get_modality_features`]. An absent modality contributes no visible token.
+        Compute what the cross-encoder reads of each clip, from the inputs of [`get_modality_features`].
 
         Returns:
-            The tokens `(batch, tokens, hidden)` and their mask `(batch, tokens)`, True for tokens to be read. The
-            padding of subtitles is masked unless `config.mask_condition_padding` is off.
-
-        Raises:
-            ValueError: as in [`get_modality_features`], pooled features came without states, or the text tower has no
-                cross-attention.
-            TypeError: an unknown input.
+            The tokens `(batch, tokens, hidden)` and their mask `(batch, tokens)`, True for tokens to be read: none of
+            an absent modality, and none of the padding of subtitles unless `config.mask_condition_padding` is off.
         """
         self._require_cross_attention()
         embeds, _, conditions, _ = self._encode_clips(inputs, modality_mask, condition_on=self.config.modalities)
@@ -734,9 +693,6 @@ class ScalarModel(ScalarPreTrainedModel):
         Returns:
             `torch.FloatTensor` of shape `(batch,)`: the match logit, the log-odds that the text describes the clip;
             its sigmoid is the probability. Pairs whose probabilities all round to 1 still have an order.
-
-        Raises:
-            ValueError: the text tower has no cross-attention, sizes differ, or a row has no condition token.
         """
         logits = self.match_logits(input_ids, attention_mask, condition_states, condition_mask).float()
         return logits[:, 1] - logits[:, 0]
@@ -778,19 +734,11 @@ class ScalarModel(ScalarPreTrainedModel):
                 and data-parallel wrappers allow one forward per step: so both happen here.
             condition_on (`tuple` of `str`, *optional*): the modalities the cross-encoder may read for these pairs; by
                 default all.
-            return_scores (`bool`): score the queries of this batch against its clips. Off: `scores` stays None, for
-                training, which scores them together with the rows of other processes.
-            return_loss (`bool`): where there are as many queries as clips and they are scored, also compute the
-                symmetric InfoNCE that takes query i for the description of clip i, as CLIP's. The paper's objective
-                is the trainer's.
+            return_scores (`bool`): score the queries of this batch against its clips. Off for training, which scores
+                them together with the rows of other processes.
+            return_loss (`bool`): where as many queries as clips are scored, also compute the symmetric InfoNCE that
+                takes query i for the description of clip i, as CLIP's. The paper's objective is the trainer's.
             **kwargs: `output_hidden_states`, `output_attentions` and `return_dict`, as for any model of transformers.
-
-        Returns:
-            [`ScalarOutput`].
-
-        Raises:
-            ValueError: nothing was given, or as in the methods named above.
-            TypeError: an unknown keyword argument.
         """
         unknown = [name for name, value in kwargs.items() if name not in OUTPUT_FLAGS and value is not None]
         if unknown:  # PEFT passes some, all None

@@ -151,12 +151,7 @@ class ScalarRetrievalModel(PreTrainedModel):
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def add_score_modules(self) -> None:
-        """
-        Add the learned scalars that the configuration asks for.
-
-        Raises:
-            ValueError: there is no score of the name `aggregation`, or it needs heads that this model does not have.
-        """
+        """Add the learned scalars that the configuration asks for, after a look at the name of its score."""
         method = find_method(self.config.aggregation, argument="aggregation")
         if method.uses_concat_heads and not self.config.has_concat_heads:
             raise ValueError(
@@ -168,25 +163,14 @@ class ScalarRetrievalModel(PreTrainedModel):
         if method.uses_hyperbolic_mix:
             self.hyperbolic = ScalarHyperbolicMix()
 
-    def _weighing(
-        self,
-        query_temperature: float | None = None,
-        modality_scale: Sequence[float] | None = None,
-        modality_offset: Sequence[float] | None = None,
-    ) -> dict[str, Any]:
+    def _weighing(self, **given: Any) -> dict[str, Any]:
         """What a query's weights depend on: as given, else the configuration's, if it has one."""
-        given = zip(WEIGHING, (query_temperature, modality_scale, modality_offset), strict=True)
-        found = {name: getattr(self.config, name) if value is None else value for name, value in given}
+        found = {name: getattr(self.config, name) if given.get(name) is None else given[name] for name in WEIGHING}
         return {name: value for name, value in found.items() if value is not None}
 
     def score_options(self) -> dict[str, Any]:
-        """
-        Return how this model scores, as keyword arguments of [`~modeling_scalar.scores_scalar.retrieval_scores`].
-
-        Returns:
-            `dict`: `method` and `query_temperature`; `modality_scale` and `modality_offset` where the configuration
-            has them; for `"hypergram"` also its learned scalars `hyperbolic_mix` and `curvature`, with their gradient.
-        """
+        """Return how this model scores, as keyword arguments of [`~scores_scalar.retrieval_scores`]: those of the
+        configuration, and of `"hypergram"` the learned scalars, with their gradient."""
         options: dict[str, Any] = {"method": self.config.aggregation} | self._weighing()
         if METHODS[self.config.aggregation].uses_hyperbolic_mix:
             options["hyperbolic_mix"], options["curvature"] = self.hyperbolic()
@@ -199,39 +183,27 @@ class ScalarRetrievalModel(PreTrainedModel):
         modality_mask: torch.Tensor,
         query_temperature: float | None = None,
         concat_embeds: torch.Tensor | None = None,
-        modality_scale: Sequence[float] | None = None,
-        modality_offset: Sequence[float] | None = None,
+        **calibration: Sequence[float] | None,
     ) -> torch.Tensor:
         """
         Score embeddings that were made before, as this model scores: every query against every clip.
 
         Args:
-            text_embeds (`torch.Tensor` of shape `(queries, dim)`, or `(queries, 3, dim)` where each modality meets its
-                own), modality_embeds (`torch.Tensor` of shape `(clips, 3, dim)`), modality_mask (`torch.BoolTensor` of
-                shape `(clips, 3)`): as `forward` gives them.
-            query_temperature (`float`, *optional*): of the query's weights, above 0; the configuration's by default.
+            text_embeds (`torch.Tensor` of shape `(queries, dim)`, or `(queries, M, dim)` where each modality meets its
+                own), modality_embeds (`(clips, M, dim)`), modality_mask (`(clips, M)`): as `forward` gives them.
+            query_temperature (`float`, *optional*), **calibration (`modality_scale`, `modality_offset`): in place of
+                the configuration's. Ones and zeros turn a calibration off.
             concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`, *optional*): of [`get_concat_features`], for
                 the aggregation `"concat_head"`.
-            modality_scale, modality_offset (three `float`, *optional*): of the cosines of each modality; the
-                configuration's by default. Ones and zeros turn them off.
 
         Returns:
             `torch.Tensor` of shape `(queries, clips)`, higher is better; `-inf` where the score is not defined.
-
-        Raises:
-            ValueError: as in [`~modeling_scalar.scores_scalar.retrieval_scores`].
         """
-        options = self.score_options() | self._weighing(query_temperature, modality_scale, modality_offset)
+        options = self.score_options() | self._weighing(query_temperature=query_temperature, **calibration)
         return retrieval_scores(text_embeds, modality_embeds, modality_mask, concat_embeds=concat_embeds, **options)
 
     def compute_weights(
-        self,
-        text_embeds: torch.Tensor,
-        modality_embeds: torch.Tensor,
-        modality_mask: torch.Tensor,
-        query_temperature: float | None = None,
-        modality_scale: Sequence[float] | None = None,
-        modality_offset: Sequence[float] | None = None,
+        self, text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, **weighing: Any
     ) -> torch.Tensor:
         """
         Compute the weight of each modality of each clip for each query, SCALAR Eq. 2: why a clip matched.
@@ -239,17 +211,12 @@ class ScalarRetrievalModel(PreTrainedModel):
         They are those of the aggregation `"scalar"`, whatever this model's own is.
 
         Args:
-            text_embeds, modality_embeds, modality_mask, query_temperature, modality_scale, modality_offset: as in
-                [`compute_scores`].
+            text_embeds, modality_embeds, modality_mask, **weighing: as in [`compute_scores`].
 
         Returns:
-            `torch.Tensor` of shape `(queries, clips, 3)`, non-negative, summing to 1, exactly 0 where absent.
-
-        Raises:
-            ValueError: as in [`~modeling_scalar.scores_scalar.query_weights`].
+            `torch.Tensor` of shape `(queries, clips, M)`, non-negative, summing to 1, exactly 0 where absent.
         """
-        weighing = self._weighing(query_temperature, modality_scale, modality_offset)
-        return query_weights(text_embeds, modality_embeds, modality_mask, **weighing)
+        return query_weights(text_embeds, modality_embeds, modality_mask, **self._weighing(**weighing))
 
     def new_output(self) -> ScalarOutput:
         """Return an output that holds the learned scalars alone."""
@@ -274,18 +241,13 @@ class ScalarRetrievalModel(PreTrainedModel):
             output.loss = info_nce(output.logits_per_text)
 
 
-def check_mask(modality_mask: torch.Tensor, batch_size: int, num_modalities: int) -> torch.Tensor:
-    """Return the mask of a batch of clips as it is.
-
-    Raises:
-        ValueError: it has another shape than `(batch_size, num_modalities)`, or is not bool.
-    """
+def check_mask(modality_mask: torch.Tensor, batch_size: int, num_modalities: int) -> None:
+    """Raise a ValueError unless the mask of a batch is bool and of the shape `(batch_size, num_modalities)`."""
     if modality_mask.shape != (batch_size, num_modalities) or modality_mask.dtype != torch.bool:
         raise ValueError(
             f"`modality_mask` must be a bool tensor of shape {(batch_size, num_modalities)}, got "
             f"{modality_mask.dtype} {tuple(modality_mask.shape)}."
         )
-    return modality_mask
 
 
 class Rows:

@@ -16,7 +16,6 @@ Shape letters: Q queries, V clips, P pairs of a query and a clip, M modalities, 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -231,7 +230,17 @@ def check_calibration(
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """What scores depend on beside embeddings; each is an argument of [`retrieval_scores`], which states its range.
+    """
+    What scores depend on beside embeddings.
+
+    Args:
+        query_temperature (`float` or `torch.Tensor`): tau_w of Eq. 2, positive; `inf` gives equal weights.
+        hyperbolic_mix, curvature (`float` or `torch.Tensor` of one element): alpha, in [0, 1], and c, positive, of
+            `"hypergram"`.
+        rank_constant (`float`): k of `"rank_fusion"`, positive.
+        direction (`str`): what the ranks of `"rank_fusion"` are of, one of [`DIRECTIONS`].
+        modality_scale, modality_offset (M `float` or `torch.Tensor`, *optional*): of the cosines of each modality;
+            scales are positive. By default 1 and 0.
 
     Raises:
         ValueError: a number is out of its range, or the direction is unknown.
@@ -414,10 +423,6 @@ class Pairs:
     def squared_norms(self) -> torch.Tensor:
         """Squared norms of the texts, `(Q, 1)`: 1 but for rounding."""
         return self.text_embeds.square().sum(-1, keepdim=True)
-
-    def once(self, derive: Callable[["Pairs"], torch.Tensor]) -> torch.Tensor:
-        """Compute something of all pairs that several scores are made of. Evaluation keeps it."""
-        return derive(self)
 
     def in_tiles(self, score: Callable[["Pairs"], torch.Tensor]) -> torch.Tensor:
         """Score pairs that do not depend on each other tile by tile; all at once where there is a gradient or a traced
@@ -666,12 +671,12 @@ def _mean(pairs: Pairs) -> torch.Tensor:
     return pairs.calibrated.sum(0) / pairs.clips.arity
 
 
-def _of_modality(pairs: Pairs, name: str) -> torch.Tensor:
-    return pairs.similarities[pairs.clips.modalities.index(name)]
-
-
 def _pathway_of(name: str) -> Method:
-    score = partial(_of_modality, name=name)
+    """The cosine with one modality."""
+
+    def score(pairs: Pairs) -> torch.Tensor:
+        return pairs.similarities[pairs.clips.modalities.index(name)]
+
     return Method(name, score, needs=(name,), reads=(name,), is_pathway=True, takes_text_per_modality=True)
 
 
@@ -679,11 +684,6 @@ METHODS.update({name: _pathway_of(name) for name in PAPER_MODALITIES})
 
 
 # Volumes ------------------------------------------------------------------------------------------------------------
-
-
-def _presence(clips: Clips) -> torch.Tensor:
-    """The mask as numbers, (V, M)."""
-    return clips.modality_mask.to(clips.exact_gram.dtype)
 
 
 def _adjugate(matrices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -712,7 +712,7 @@ def _bordered(clips: Clips) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, t
     With H the masked Gram matrix (Eq. S1) and q the presence: det H (V,), adj H (V, M, M), adj(H) q (V, M), and the
     change of adj H, which is linear, when a multiple of qq' is taken away (V, M, M).
     """
-    present = clips.once(_presence)
+    present = clips.modality_mask.to(clips.exact_gram.dtype)
     gram = clips.exact_gram + torch.diag_embed(1 - present)
     determinant, adjugate = _adjugate(gram)
     number = gram.shape[1]
@@ -730,7 +730,7 @@ def _bordered_determinant(pairs: Pairs, shift: float | torch.Tensor = 0.0) -> to
     in float64: they are as small as the clips are flat, and so is then the rounding of what is done with them.
     """
     determinant, adjugate, linear, change = pairs.clips.once(_bordered)
-    shifted_determinant = determinant - shift * (linear * pairs.clips.once(_presence)).sum(-1)
+    shifted_determinant = determinant - shift * (linear * pairs.clips.modality_mask).sum(-1)
     numbers = -shift * determinant, shifted_determinant, 2 * shift * linear, adjugate + shift * change
     constant, shifted_determinant, linear, adjugate = (x.to(pairs.text_embeds.dtype) for x in numbers)
     total = torch.addcmul(constant, pairs.squared_norms, shifted_determinant)  # (Q, V)
@@ -810,47 +810,36 @@ def _triangle(pairs: Pairs) -> torch.Tensor:
 # The largest eigenvalue ---------------------------------------------------------------------------------------------
 
 
-def _spectrum(clips: Clips) -> tuple[torch.Tensor, torch.Tensor]:
-    """Eigenvalues (V, M), ascending, and eigenvectors (V, M, M) of [`_unit_gram`]."""
-    return torch.linalg.eigh(clips.once(_unit_gram))
-
-
-def _unit_gram(clips: Clips) -> torch.Tensor:
-    """Gram matrices in float64 with ones on the diagonal: an absent modality as an orthonormal axis (Eq. S1).
-
-    Half precision leaves norms of 1 +- 0.004; the vectors are normalised again.
-    """
-    scale = clips.once(_inverse_norms)
+def _spectrum(clips: Clips) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gram matrices H with ones on the diagonal, an absent modality being an orthonormal axis (Eq. S1), their
+    eigenvalues (V, M), ascending, and eigenvectors (V, M, M), and what the vectors are multiplied by for it (V, M), as
+    half precision leaves norms of 1 +- 0.004."""
+    scale = clips.exact_gram.diagonal(dim1=1, dim2=2).clamp(min=clips.min_norm**2).rsqrt()
     identity = torch.eye(scale.shape[1], dtype=scale.dtype, device=scale.device)
-    return torch.where(identity.bool(), identity, clips.exact_gram * scale[:, :, None] * scale[:, None])
+    gram = torch.where(identity.bool(), identity, clips.exact_gram * scale[:, :, None] * scale[:, None])
+    return gram, *torch.linalg.eigh(gram.detach()), scale
 
 
-def _inverse_norms(clips: Clips) -> torch.Tensor:
-    return clips.exact_gram.diagonal(dim1=1, dim2=2).clamp(min=clips.min_norm**2).rsqrt()
-
-
-def _largest_eigenvalue(pairs: Pairs) -> torch.Tensor:
-    """lambda_1(Gt) of every pair, (Q, V). An absent modality adds an eigenvalue of 1, which is never above lambda_1.
+@register_method("pmrl_raw", "PMRL, raw eigenvalue", is_symmetric=True)
+def _pmrl_raw(pairs: Pairs) -> torch.Tensor:
+    """lambda_1(Gt). An absent modality adds an eigenvalue of 1, which is never above it.
 
     With the eigenvalues l_1 >= l_j of the clip's own part H and b the text's cosines with its eigenvectors, lambda_1
     is the largest root of h(x) = (x - l_1) (x - 1) - |b|^2 + sum_j b_j^2 (l_1 - l_j) / (x - l_j). For x > l_1 it is
     convex, and not negative where the first two terms vanish: from there Newton's method descends to the root and
     never passes it. In float64, for where roots meet they keep half of the digits.
     """
+    gram, values, vectors, scale = pairs.clips.once(_spectrum)
     text_scale = pairs.squared_norms.clamp(min=pairs.clips.min_norm**2).rsqrt()
-    scale = pairs.clips.once(_inverse_norms).T[:, None]
-    cosines = exact(pairs.similarities * text_scale) * scale  # (M, Q, V)
+    cosines = exact(pairs.similarities * text_scale) * scale.T[:, None]  # (M, Q, V)
     if torch.is_grad_enabled():
         border = torch.cat([torch.ones_like(cosines[:1]), cosines]).movedim(0, -1)[..., None]  # (Q, V, M + 1, 1)
-        own = pairs.clips.once(_unit_gram).expand(len(cosines[0]), -1, -1, -1)
-        matrices = torch.cat([border, torch.cat([border[..., 1:, :].mT, own], dim=-2)], dim=-1)
-        return torch.linalg.eigvalsh(matrices)[..., -1].to(pairs.text_embeds.dtype)
-    values, vectors = pairs.clips.once(_spectrum)
+        below = torch.cat([border[..., 1:, :].mT, gram.expand(len(cosines[0]), -1, -1, -1)], dim=-2)
+        return torch.linalg.eigvalsh(torch.cat([border, below], dim=-1))[..., -1].to(pairs.text_embeds.dtype)
     others, largest = values.T[:-1, None], values[:, -1]
     squares = torch.einsum("mqv,vmj->jqv", cosines, vectors).square()  # (M, Q, V)
-    total = squares.sum(0)
+    total, pulls = squares.sum(0), squares[:-1] * (largest - others)
     x = ((largest + 1) + ((largest - 1).square() + 4 * total).sqrt()) / 2
-    pulls = squares[:-1] * (largest - others)
     for _ in range(_STEPS):
         gaps = (x - others).clamp(min=torch.finfo(x.dtype).tiny)
         terms = pulls / gaps
@@ -862,18 +851,10 @@ def _largest_eigenvalue(pairs: Pairs) -> torch.Tensor:
     return x.to(pairs.text_embeds.dtype)
 
 
-def _eigenvalues(pairs: Pairs) -> torch.Tensor:
-    return pairs.in_tiles(_largest_eigenvalue)
-
-
-@register_method("pmrl_raw", "PMRL, raw eigenvalue", whole=True, is_symmetric=True)
-def _pmrl_raw(pairs: Pairs) -> torch.Tensor:
-    return pairs.once(_eigenvalues)
-
-
-@register_method("pmrl", "PMRL", whole=True, is_symmetric=True)
+@register_method("pmrl", "PMRL", is_symmetric=True)
 def _pmrl(pairs: Pairs) -> torch.Tensor:
-    return pairs.once(_eigenvalues) / (1 + pairs.clips.arity)
+    """lambda_1(Gt) / n."""
+    return _pmrl_raw(pairs) / (1 + pairs.clips.arity)
 
 
 # Others -------------------------------------------------------------------------------------------------------------
@@ -885,14 +866,14 @@ def _chosen_head(modality_mask: torch.Tensor) -> torch.Tensor:
     return (modality_mask[:, None] == torch.tensor(heads, device=modality_mask.device)).all(-1)
 
 
-def _has_head(modality_mask: torch.Tensor) -> torch.Tensor:
-    return _chosen_head(modality_mask).any(1)
-
-
 def _concatenation(clips: Clips) -> torch.Tensor:
     """The output of the head that reads exactly what each clip has, (V, D); zero where there is no such head."""
     chosen = _chosen_head(clips.modality_mask)[..., None]
     return torch.where(chosen, clips.concat_embeds, 0).sum(1).to(clips.dtype)
+
+
+def _has_head(modality_mask: torch.Tensor) -> torch.Tensor:
+    return _chosen_head(modality_mask).any(1)
 
 
 @register_method(
@@ -950,13 +931,8 @@ def retrieval_scores(
     query_temperature: float = 0.1,
     *,
     modalities: Sequence[str] | None = None,
-    modality_scale: Sequence[float] | torch.Tensor | None = None,
-    modality_offset: Sequence[float] | torch.Tensor | None = None,
-    hyperbolic_mix: float | torch.Tensor = 0.51,
-    curvature: float | torch.Tensor = 1.0,
     concat_embeds: torch.Tensor | None = None,
-    rank_constant: float = 60,
-    direction: str = "text_to_video",
+    **options: Any,
 ) -> torch.Tensor:
     """
     Score every clip for every query, by SCALAR's closed form (Eq. 4) or another score of the same vectors.
@@ -994,16 +970,11 @@ def retrieval_scores(
             included) changes nothing. Any number M of modalities, from 1.
         modality_mask (`torch.BoolTensor` of shape `(V, M)`): what each clip has; at least one True per row.
         method (`str`): a key of [`METHODS`], or the name of a modality.
-        query_temperature (`float`): tau_w of Eq. 2, positive; `inf` gives equal weights. Only `"scalar"` uses it.
+        query_temperature (`float`): see [`ScoreOptions`]; only `"scalar"` uses it.
         modalities (M different `str`, *optional*): names along the axis M, for scores that read some by name. By
             default three are `("video", "audio", "subtitle")`, another number has none.
-        modality_scale, modality_offset (M `float`, *optional*): of the cosines of each modality; scales are positive.
-            By default 1 and 0.
-        hyperbolic_mix, curvature (`float` or `torch.Tensor` of one element): alpha, in [0, 1], and c, positive, of
-            `"hypergram"`.
         concat_embeds (`torch.Tensor` of shape `(V, 3, D)`): of `"concat_head"`, in the order of [`CONCATENATIONS`].
-        rank_constant (`float`): k of `"rank_fusion"`, positive.
-        direction (`str`): what the ranks of `"rank_fusion"` are of, one of [`DIRECTIONS`].
+        **options: the other fields of [`ScoreOptions`].
 
     Returns:
         `torch.Tensor` of shape `(Q, V)`, higher is better, in float32 at least: cosines in [-1, 1], eigenvalue shares
@@ -1020,28 +991,14 @@ def retrieval_scores(
     ```
     """
     find_method(method, modalities or ())
-    given = text_embeds, modality_embeds, hyperbolic_mix, curvature, concat_embeds, query_temperature
-    learned = any(
-        isinstance(value, torch.Tensor) and value.requires_grad for value in (*given, modality_scale, modality_offset)
-    )
+    options["query_temperature"] = query_temperature
+    given = text_embeds, modality_embeds, concat_embeds, *options.values()
+    learned = any(isinstance(value, torch.Tensor) and value.requires_grad for value in given)
     with (
         torch.autocast(device_type=text_embeds.device.type, enabled=False),
         torch.set_grad_enabled(torch.is_grad_enabled() and learned),
     ):
-        pairs = make_pairs(
-            text_embeds,
-            modality_embeds,
-            modality_mask,
-            concat_embeds,
-            modalities,
-            query_temperature=query_temperature,
-            hyperbolic_mix=hyperbolic_mix,
-            curvature=curvature,
-            rank_constant=rank_constant,
-            direction=direction,
-            modality_scale=modality_scale,
-            modality_offset=modality_offset,
-        )
+        pairs = make_pairs(text_embeds, modality_embeds, modality_mask, concat_embeds, modalities, **options)
         return pairs.scores(method)
 
 

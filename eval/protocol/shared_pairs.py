@@ -1,6 +1,5 @@
 """Every text with every clip, kept for several scores, masks and options: what evaluation computes once."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ from modeling_scalar.scores_scalar import Clips, Pairs, make_pairs
 
 class SharedPairs(Pairs):
     """
-    Pairs whose products, and what several scores are made of, are computed once.
+    Pairs whose products are computed once.
 
     The arguments are those of [`~modeling_scalar.scores_scalar.make_pairs`].
     """
@@ -19,12 +18,10 @@ class SharedPairs(Pairs):
     def __init__(self, *embeds: Any, **options: Any):
         pairs = make_pairs(*embeds, **options)
         super().__init__(pairs.text_embeds, pairs.clips, pairs.options, pairs.similarities)
-        self._derived: dict[Callable, torch.Tensor] = {}
 
     def _changed(self, clips: Clips, similarities: torch.Tensor, **options: Any) -> "SharedPairs":
         changed = object.__new__(SharedPairs)
         Pairs.__init__(changed, self.text_embeds, clips, replace(self.options, **options), similarities)
-        changed._derived = {}
         return changed
 
     def masked(self, modality_mask: torch.Tensor) -> "SharedPairs":
@@ -45,12 +42,6 @@ class SharedPairs(Pairs):
     def with_options(self, **changes: Any) -> "SharedPairs":
         """The same pairs with other values of some [`~modeling_scalar.scores_scalar.ScoreOptions`]."""
         return self._changed(self.clips, self.similarities, **changes)
-
-    def once(self, derive: Callable[[Pairs], torch.Tensor]) -> torch.Tensor:
-        """Compute something of all pairs when it is first asked for, and keep it."""
-        if derive not in self._derived:
-            self._derived[derive] = derive(self)
-        return self._derived[derive]
 
 
 __all__ = ["SharedPairs"]
