@@ -243,7 +243,7 @@ from gallery.gallery import Gallery, GalleryWriter
 from gallery.storage import MANIFEST
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries
 
-folder = sys.argv[1]
+folder, parent = sys.argv[1], os.getpid()
 clip_table(*make_clips(8))  # what is slow the first time is done before children are forked
 
 
@@ -276,6 +276,7 @@ def write(stop, told=None):
 def read(stop):
     queries, last = make_queries(3), 0
     while last < stop:
+        assert os.getppid() == parent, "nobody waits for this any more"
         gallery = Gallery.open(folder)
         number, rest = divmod(len(gallery), 8)
         assert not rest and number >= last, (number, rest, last)

@@ -1,0 +1,83 @@
+"""What lies beside a checkpoint is short enough to read, and starts, opens and calls nothing but what it says."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from modeling_scalar import ScalarModel, ScalarProcessor
+from tests.conftest import make_tiny_config
+from tests.joint_encoders import write_joint_encoder
+
+MOST = {"towers": (10, 4_000), "joint": (12, 4_800)}
+LIBRARIES = {"torch", "transformers", "huggingface_hub", "numpy", "av"}  # av in a `try`: only files of media need it
+# Of the standard library numbers, text and files: nothing that starts processes, calls foreign code or asks a network.
+STANDARD = {
+    "abc", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "html", "importlib", "json",
+    "math", "numbers", "os", "pathlib", "re", "stat", "types", "typing", "warnings", "weakref",
+}  # fmt: skip
+OF_OS = {"PathLike", "R_OK", "access", "environ", "fspath", "path", "stat"}
+BANNED = {"__import__", "compile", "eval", "exec"}
+
+
+@pytest.fixture(scope="module", params=sorted(MOST))
+def saved(request, tmp_path_factory, tiny_processor):
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "towers":
+        model, processor = ScalarModel(make_tiny_config()), tiny_processor
+    else:
+        encoder = write_joint_encoder(folder / "encoder")
+        model, processor = ScalarModel.from_joint_encoder(encoder), ScalarProcessor.from_joint_encoder(encoder)
+    model.save_pretrained(folder / "saved")
+    processor.save_pretrained(folder / "saved")
+    return request.param, sorted((folder / "saved").rglob("*.py"))
+
+
+def trees(files: list[Path]) -> dict[str, ast.Module]:
+    return {path.name: ast.parse(path.read_text("utf-8")) for path in files}
+
+
+def test_the_code_beside_a_checkpoint_is_as_short_as_promised(saved):
+    kind, files = saved
+    num_files, num_lines = len(files), sum(len(path.read_text("utf-8").splitlines()) for path in files)
+    most_files, most_lines = MOST[kind]
+    assert 8 <= num_files <= most_files and 2_000 < num_lines <= most_lines, (num_files, num_lines)
+    assert any(path.name == "scores_scalar.py" for path in files)
+
+
+def test_the_code_beside_a_checkpoint_imports_only_what_is_listed(saved):
+    _, files = saved
+    siblings, found = {path.stem for path in files}, set()
+    for name, tree in trees(files).items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                assert node.level == 1 and node.module in siblings, f"{name}: from .{node.module}"
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                modules = [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+                found |= {module.split(".")[0] for module in modules}
+    assert found >= {"torch", "transformers"} and found <= LIBRARIES | STANDARD, found - LIBRARIES - STANDARD
+    assert found & STANDARD <= sys.stdlib_module_names
+
+
+def test_the_code_beside_a_checkpoint_calls_nothing_that_runs_other_programs(saved):
+    _, files = saved
+    for name, tree in trees(files).items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+                assert node.attr in OF_OS, f"{name}: os.{node.attr}"
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Name):
+                assert called.id not in BANNED, f"{name}: {called.id}"
+
+
+def test_no_file_beside_a_checkpoint_imports_in_a_circle(saved):
+    _, files = saved
+    imports = {
+        path.stem: {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level}
+        for path, tree in zip(files, trees(files).values(), strict=True)
+    }
+    while imports:  # take away whoever imports nobody that is left
+        leaves = {name for name, needed in imports.items() if not needed & imports.keys()}
+        assert leaves, f"a circle among {sorted(imports)}"
+        imports = {name: needed for name, needed in imports.items() if name not in leaves}
