@@ -23,7 +23,8 @@ from torch.nn.functional import normalize
 
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.first_stage import RATES, evaluate_embeddings
-from modeling_scalar.scores_scalar import METHODS, make_pairs, query_weights, retrieval_scores
+from eval.protocol.shared_pairs import SharedPairs
+from modeling_scalar.scores_scalar import METHODS, query_weights, retrieval_scores
 
 _PART = 250  # clips that the ways of public code are timed on
 
@@ -84,7 +85,7 @@ def _cpu_time(function, *arguments, **options) -> float:
 def measure_scores(size: int, dim: int, rounds: int) -> None:
     embeddings = make_embeddings(size, dim)
     texts, modalities, mask = embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask
-    pairs = make_pairs(texts, modalities, mask, embeddings.concat_embeds).share()
+    pairs = SharedPairs(texts, modalities, mask, embeddings.concat_embeds)
     # The ways of public code know no missing modality: they are timed on complete clips.
     complete = normalize(torch.randn(_PART, 3, dim, generator=torch.Generator().manual_seed(1)), dim=-1)
     for name, public in PUBLIC.items():

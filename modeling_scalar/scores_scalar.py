@@ -616,7 +616,9 @@ def find_method(method: str, modalities: Sequence[str] = (), argument: str = "me
     if method in modalities:
         return _pathway_of(method)
     known = (*METHODS, *(name for name in modalities if name not in METHODS))
-    raise ValueError(f"`{argument}` must be one of {known}, got {method!r}.")
+    raise ValueError(
+        f"`{argument}` must be one of {known}, got {method!r}. If a plugin registers it, import that first."
+    )
 
 
 def check_method(method: str, argument: str = "method") -> None:

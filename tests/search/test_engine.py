@@ -261,7 +261,7 @@ def test_what_an_engine_cannot_be_asked_is_an_error(tmp_path, new_collection):
     ):  # fmt: skip
         with pytest.raises(UnsupportedError, match="does not give all clips"):
             listing()
-    with pytest.raises(FileNotFoundError, match="search push"):
+    with pytest.raises(FileNotFoundError, match="scalar push"):
         EngineGallery(Collection(collection.client, "other"), "it")
     collection.client.create_collection("other", models.VectorParams(size=4, distance=models.Distance.DOT))
     with pytest.raises(ValueError, match="was not made by"):

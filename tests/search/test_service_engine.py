@@ -201,7 +201,7 @@ def test_what_an_engine_cannot_be_asked_is_told_in_a_sentence(both):
     key = ask(engine)["hits"][0]["key"]
     assert "patterns of paths" in ask(engine, code=422, call="like", key=key, filter={"paths": ["*"]})["error"]
     assert not about["uploads"]
-    for client, word in ((engine, "search push"), (folder, "--allow-uploads")):
+    for client, word in ((engine, "scalar push"), (folder, "--allow-uploads")):
         response = client.post("/api/uploads?name=a.mp4", content=b"video")
         assert response.status_code == 404 and word in response.json()["error"]
     for name in ("num_clips", "share", "model", "temperature", "method", "segment", "problem"):
