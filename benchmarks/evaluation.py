@@ -98,7 +98,7 @@ def measure_scores(size: int, dim: int, rounds: int) -> None:
         for name in METHODS:
             options = {"method": name, "concat_embeds": embeddings.concat_embeds}
             alone.setdefault(name, []).append(_cpu_time(retrieval_scores, texts, modalities, mask, **options))
-            fresh = pairs.towards("text_to_video")  # has the products, and nothing that another score left
+            fresh = pairs.with_options()  # has the products, and nothing that another score left
             shared.setdefault(name, []).append(_cpu_time(fresh.scores, name))
         for name, public in PUBLIC.items():
             per_pair.setdefault(name, []).append(_cpu_time(public, texts, complete) * size / _PART)
