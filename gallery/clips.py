@@ -76,11 +76,12 @@ class StoredClips(Clips):
             is_partial=self.is_partial,
         )
 
-    def products(self, text_embeds: torch.Tensor) -> torch.Tensor:
-        """Inner products `(M, Q, N)` with texts `(Q, D)` or `(Q, M, D)`, zero where absent."""
-        texts = text_embeds.unbind(1) if text_embeds.ndim == 3 else [text_embeds] * len(self.vectors)
-        products = torch.stack(list(map(_product, texts, self.vectors)))
-        return products * self.modality_mask.T[:, None] if self.is_partial else products
+    def products(self, text_embeds: torch.Tensor, some: slice = slice(None)) -> torch.Tensor:
+        """Inner products `(M, Q, N)` of some modalities with texts `(Q, D)` or `(Q, M, D)`, zero where absent."""
+        vectors = self.vectors[some]
+        texts = text_embeds.unbind(1)[some] if text_embeds.ndim == 3 else [text_embeds] * len(vectors)
+        products = torch.stack(list(map(_product, texts, vectors)))
+        return products * self.modality_mask.T[some, None] if self.is_partial else products
 
 
 def _product(texts: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:

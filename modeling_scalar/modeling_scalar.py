@@ -272,7 +272,7 @@ class ScalarModel(ScalarPreTrainedModel):
     @staticmethod
     def from_encoders(vision: Any, audio: Any, text: Any, **config_kwargs: Any) -> "ScalarModel":
         """
-        Compose a model from pretrained encoders; heads and condition encoders are newly initialised.
+        Compose a model from pretrained encoders, with new heads and condition encoders, in evaluation mode.
 
         Args:
             vision, audio, text (`str` or `PreTrainedModel`): a Hub id, a folder, or a model, which then becomes part
@@ -280,27 +280,18 @@ class ScalarModel(ScalarPreTrainedModel):
                 taken. For matching, pass a text model with cross-attention:
                 `BertModel.from_pretrained(..., is_decoder=True, add_cross_attention=True, is_causal=False)`.
             **config_kwargs: fields of [`ScalarConfig`], `vision_pooling="mean"` say.
-
-        Returns:
-            [`ScalarModel`] holding the encoders' weights, in evaluation mode.
         """
         return in_package("composing").compose(vision, audio, text, **config_kwargs)
 
     @staticmethod
     def from_joint_encoder(name_or_path: str | os.PathLike, **options: Any) -> ScalarRetrievalModel:
         """
-        Make a model of one public encoder of texts, pictures and sound, in place of three towers. No training needed.
+        Make a model of one public encoder of texts, pictures and sound, in evaluation mode; no training is needed.
 
         Args:
-            name_or_path (`str`): `"google/embeddinggemma-2"`, PE-AV, or any multimodal SentenceTransformer; a Hub id
-                or a folder.
+            name_or_path (`str`): `"google/embeddinggemma-2"`, PE-AV, or any multimodal SentenceTransformer.
             **options: `modalities`, by default all (the parts that the others need are not loaded); `dtype`, by
-                default that of the checkpoint; `revision` of the Hub; and fields of [`ScalarJointConfig`],
-                `projection_dim=256` say.
-
-        Returns:
-            A model in evaluation mode, with the calls of [`ScalarModel`]; its processor is made by
-            [`ScalarProcessor.from_joint_encoder`].
+                default that of the checkpoint; `revision`; and fields of [`ScalarJointConfig`].
         """
         return in_package("joint_encoders").model_from_joint_encoder(name_or_path, **options)
 

@@ -48,7 +48,8 @@ _TINY = torch.finfo(torch.float32).tiny  # by less, dividing gives infinity
 _LARGEST = 1e6  # of scales and offsets: cosines times more lose all digits beside each other
 _LEAST_PIVOT = 1e-14  # of a Gram matrix in float64: below is rounding
 _RANK_TOLERANCE = 1e-7  # directions of a clip's span with a smaller share of the largest one are rounding
-_STEPS, _STILL = 40, 1e-9  # of Newton's method: how many at most, and of what size the last; where roots meet, 30
+_ROWS = 16  # texts whose Gram matrices with all clips of a tile are decomposed at once
+_SORTED_AT_ONCE = 2**16  # similarities that rank fusion sorts at once, in cache
 
 
 # Eq. 1 to 4 ---------------------------------------------------------------------------------------------------------
@@ -64,16 +65,11 @@ def softmax_weights(
 
 def gram_factor(gram: torch.Tensor) -> torch.Tensor:
     """
-    Compute the Cholesky factor L of each clip's Gram matrix, in which |sum_m w_m z_m|^2 = sum_k (sum_m w_m L_mk)^2.
+    Compute the Cholesky factor L `(M, M, V)` of each clip's Gram matrix `(V, M, M)`: |sum_m w_m z_m|^2 is
+    sum_k (sum_m w_m L_mk)^2.
 
     In w'Gw digits cancel where vectors do; a sum of squares keeps them. Singular matrices are allowed, as those of
     absent modalities are (a row of zeros), which LAPACK's routine refuses.
-
-    Args:
-        gram (`torch.Tensor` of shape `(V, M, M)`): inner products, zero where absent.
-
-    Returns:
-        `torch.Tensor` of shape `(M, M, V)`: L_mk, zero for k > m.
     """
     number = gram.shape[1]
     factor = [[torch.zeros_like(gram[:, 0, 0])] * number for _ in range(number)]
@@ -92,17 +88,13 @@ def closed_form(
     min_norm: float,
 ) -> torch.Tensor:
     """
-    Score every pair by Eq. 4: differentiable, and one graph for `torch.compile`.
+    Score every pair by Eq. 4, `(Q, V)`: differentiable, and one graph for `torch.compile`.
 
     Args:
-        cosines (`torch.Tensor` of shape `(M, Q, V)`): of texts and modalities, zero where absent.
-        modality_mask (`torch.BoolTensor` of shape `(V, M)`), factor (`torch.Tensor` of shape `(M, M, V)`): what each
-            clip has, and [`gram_factor`] of its Gram matrix.
+        cosines (`(M, Q, V)`): of texts and modalities, zero where absent.
+        modality_mask (`(V, M)`), factor (`(M, M, V)`): what each clip has, and [`gram_factor`] of its Gram matrix.
         query_temperature (`float`): tau_w, positive; `inf` for equal weights (Eq. 1).
         min_norm (`float`): what the norm of a centroid is clamped to.
-
-    Returns:
-        `torch.Tensor` of shape `(Q, V)`.
     """
     weights = softmax_weights(cosines, modality_mask.T[:, None], query_temperature, dim=0)
     squared_norm = torch.zeros_like(cosines[0])
@@ -122,17 +114,13 @@ def exact_scores(
     options: "ScoreOptions",
 ) -> torch.Tensor:
     """
-    Score pairs in float64 by their centroids, Eq. 2 and 3: the reference, which exact search ranks by.
+    Score pairs `(P,)` in float64 by their centroids, Eq. 2 and 3: the reference, which exact search ranks by. Equal
+    pairs have equal scores, wherever they stand.
 
     Args:
-        text_embeds (`torch.Tensor` of shape `(P, D)` or `(P, M, D)`), modality_embeds (`torch.Tensor` of shape
-            `(P, M, D)`), modality_mask (`torch.BoolTensor` of shape `(P, M)`): the pairs. What an absent row holds
-            changes nothing.
-        min_norm (`float`): what a vanishing norm is clamped to.
-        options ([`ScoreOptions`]): temperature and calibration.
-
-    Returns:
-        `torch.DoubleTensor` of shape `(P,)`. Equal pairs have equal scores, wherever they stand.
+        text_embeds (`(P, D)` or `(P, M, D)`), modality_embeds (`(P, M, D)`), modality_mask (`(P, M)`): the pairs. What
+            an absent row holds changes nothing.
+        min_norm (`float`), options ([`ScoreOptions`]): the clamp of norms; temperature and calibration.
     """
     texts = text_embeds.double() if text_embeds.ndim == 3 else text_embeds.double()[:, None]
     vectors = torch.where(modality_mask[..., None], modality_embeds.double(), 0)
@@ -333,10 +321,10 @@ class Clips:
         """Of what is computed of these clips."""
         return self.modality_embeds.dtype
 
-    def products(self, text_embeds: torch.Tensor) -> torch.Tensor:
-        """Inner products `(M, Q, V)` with texts `(Q, D)` or `(Q, M, D)`, zero where absent."""
-        texts = text_embeds.transpose(0, 1) if text_embeds.ndim == 3 else text_embeds
-        return texts @ self.modality_embeds.permute(1, 2, 0)
+    def products(self, text_embeds: torch.Tensor, some: slice = slice(None)) -> torch.Tensor:
+        """Inner products `(M, Q, V)` of some modalities with texts `(Q, D)` or `(Q, M, D)`, zero where absent."""
+        texts = text_embeds.transpose(0, 1)[some] if text_embeds.ndim == 3 else text_embeds
+        return texts @ self.modality_embeds[:, some].permute(1, 2, 0)
 
     @property
     def gram(self) -> torch.Tensor:
@@ -410,6 +398,12 @@ class Pairs:
         if self._similarities is None:
             self._similarities = self.clips.products(self.text_embeds)
         return self._similarities
+
+    def pathway(self, index: int) -> torch.Tensor:
+        """Cosines of texts and one modality, `(Q, V)`; the others are not computed for it."""
+        if self._similarities is not None:
+            return self._similarities[index]
+        return self.clips.products(self.text_embeds, slice(index, index + 1))[0]
 
     @property
     def calibrated(self) -> torch.Tensor:
@@ -499,21 +493,18 @@ class Method:
         title (`str`): what tables and cards call it.
         score (`Callable`): from [`Pairs`] to scores `(Q, V)`, higher is better.
         needs (`tuple` of `str`): the modalities without which a clip has no score; by default any one will do.
-        reads (`tuple` of `str`, *optional*): the modalities that scores depend on at all; by default every one. The
-            heads of others are not trained.
-        scorable (`Callable`, *optional*): from the mask `(V, M)` to a `torch.BoolTensor` `(V,)`, for which clips the
-            score is defined, where `needs` does not suffice.
-        whole (`bool`): whether the function must see all pairs at once, not in parts: for what depends on other pairs.
+        reads (`tuple` of `str`, *optional*): those that scores depend on at all, by default every one. The heads of
+            others are not trained.
+        scorable (`Callable`, *optional*): from the mask `(V, M)` to the clips `(V,)` for which the score is defined,
+            where `needs` does not suffice.
+        whole (`bool`): whether the function must see all pairs at once, as what depends on other pairs must.
         directed (`bool`): whether scores depend on which side is ranked, as ranks do.
         weights (`str`, *optional*): how the score weighs modalities, if it does: `"query"`, each text its own way
-            (Eq. 2), or `"equal"` (Eq. 1). [`query_weights`] computes the weights.
+            (Eq. 2), or `"equal"` (Eq. 1).
         is_pathway (`bool`): whether this is a single modality, which joint scores are compared with.
-        is_symmetric (`bool`): whether text and modalities enter alike, as vectors that span one shape: the paper
-            counts how often such a joint score is below the best pathway.
-        is_trainable (`bool`): whether the contrastive objective can train it: it has a gradient, and needs nothing
-            that a training batch lacks.
-        takes_text_per_modality (`bool`): whether it is defined for texts with a vector for each modality: those that
-            read a text through its similarities alone.
+        is_symmetric (`bool`): whether text and modalities enter alike, as vectors that span one shape.
+        is_trainable (`bool`): whether it has a gradient, and needs nothing that a training batch lacks.
+        takes_text_per_modality (`bool`): whether it reads a text through its similarities alone.
         uses_concat_heads (`bool`): whether it reads `concat_embeds`.
         uses_hyperbolic_mix (`bool`): whether it reads `hyperbolic_mix` and `curvature`, which a model then learns.
     """
@@ -577,26 +568,16 @@ METHODS: dict[str, Method] = {}
 
 def register_method(name: str, title: str | None = None, **facts: Any) -> Callable:
     """
-    Register a function from [`Pairs`] to scores `(Q, V)`, higher is better: [`retrieval_scores`], a model's
-    `aggregation`, training and every table then know it by name.
+    Register the function that is decorated, from [`Pairs`] to scores `(Q, V)`, higher is better: [`retrieval_scores`],
+    a model's `aggregation`, training and every table then know it by name.
 
     Args:
         name (`str`): a new name.
         title (`str`, *optional*): what tables and cards call it; `name` by default.
-        **facts: of [`Method`], `needs=("audio",)` say. By default the score is defined for every clip that has a
-            modality, reads all of them and can be trained.
+        **facts: of [`Method`], `needs=("audio",)` say.
 
     Raises:
         ValueError: the name is taken, or facts contradict each other.
-
-    Example:
-
-    ```python
-    >>> @register_method("least")
-    ... def least(pairs):
-    ...     absent = ~pairs.clips.modality_mask.T[:, None]
-    ...     return pairs.similarities.masked_fill(absent, float("inf")).amin(0)
-    ```
     """
     if name in METHODS:
         raise ValueError(f"There is a method {name!r} already; choose another name.")
@@ -677,7 +658,7 @@ def _pathway_of(name: str) -> Method:
     """The cosine with one modality."""
 
     def score(pairs: Pairs) -> torch.Tensor:
-        return pairs.similarities[pairs.clips.modalities.index(name)]
+        return pairs.pathway(pairs.clips.modalities.index(name))
 
     return Method(name, score, needs=(name,), reads=(name,), is_pathway=True, takes_text_per_modality=True)
 
@@ -812,45 +793,53 @@ def _triangle(pairs: Pairs) -> torch.Tensor:
 # The largest eigenvalue ---------------------------------------------------------------------------------------------
 
 
-def _spectrum(clips: Clips) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gram matrices H with ones on the diagonal, an absent modality being an orthonormal axis (Eq. S1), their
-    eigenvalues (V, M), ascending, and eigenvectors (V, M, M), and what the vectors are multiplied by for it (V, M), as
-    half precision leaves norms of 1 +- 0.004."""
+def _unit_gram(clips: Clips) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gram matrices (V, M, M) with ones on the diagonal, an absent modality being an orthonormal axis (Eq. S1), and
+    what the vectors are multiplied by for it (V, M): half precision leaves norms of 1 +- 0.004."""
     scale = clips.exact_gram.diagonal(dim1=1, dim2=2).clamp(min=clips.min_norm**2).rsqrt()
     identity = torch.eye(scale.shape[1], dtype=scale.dtype, device=scale.device)
-    gram = torch.where(identity.bool(), identity, clips.exact_gram * scale[:, :, None] * scale[:, None])
-    return gram, *torch.linalg.eigh(gram.detach()), scale
+    return torch.where(identity.bool(), identity, clips.exact_gram * scale[:, :, None] * scale[:, None]), scale
+
+
+def _largest_root(cosines: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
+    """The largest eigenvalue for up to three modalities, in a hundredth of the time of a decomposition.
+
+    It is 1 + the largest root of x^4 - p x^2 - q x + r, (s_1 + s_2 + s_3) / 2 by Euler's solution: the squares of s are
+    the roots of y^3 - 2p y^2 + (p^2 - 4r) y - q^2 = 0, which are real too, and s_1 s_2 s_3 = q.
+    """
+    lacking = 3 - len(cosines)
+    a, b, c = nn.functional.pad(cosines, (0, 0, 0, 0, 0, lacking))  # (Q, V) each
+    gram = nn.functional.pad(gram, (0, lacking, 0, lacking))
+    d, e, f = gram[:, 0, 1], gram[:, 0, 2], gram[:, 1, 2]  # (V,) each
+    p = a * a + b * b + c * c + (d * d + e * e + f * f)
+    q = 2 * (a * b * d + a * c * e + b * c * f + d * e * f)
+    x, y, z = a * f, b * e, c * d
+    r = x * x + y * y + z * z - 2 * (x * y + x * z + y * z)
+    tiny = torch.finfo(p.dtype).tiny
+    radius = (p * p + 12 * r).clamp(min=0).sqrt()
+    cosine = (p * (36 * r - p * p) + 13.5 * q * q) / (radius * radius * radius).clamp(min=tiny)
+    angle = cosine.clamp(-1, 1).acos() / 3
+    first, second = (
+        ((p + radius * (angle - turn).cos()) * (2 / 3)).clamp(min=0).sqrt() for turn in (0, 2 * math.pi / 3)
+    )
+    return 1 + (first + second + q / (first * second).clamp(min=tiny)) / 2
 
 
 @register_method("pmrl_raw", "PMRL, raw eigenvalue", is_symmetric=True)
 def _pmrl_raw(pairs: Pairs) -> torch.Tensor:
-    """lambda_1(Gt). An absent modality adds an eigenvalue of 1, which is never above it.
-
-    With the eigenvalues l_1 >= l_j of the clip's own part H and b the text's cosines with its eigenvectors, lambda_1
-    is the largest root of h(x) = (x - l_1) (x - 1) - |b|^2 + sum_j b_j^2 (l_1 - l_j) / (x - l_j). For x > l_1 it is
-    convex, and not negative where the first two terms vanish: from there Newton's method descends to the root and
-    never passes it. In float64, for where roots meet they keep half of the digits.
-    """
-    gram, values, vectors, scale = pairs.clips.once(_spectrum)
+    """lambda_1(Gt). An absent modality adds an eigenvalue of 1, which is never above it. In float64, for where
+    eigenvalues meet they keep half of the digits."""
+    gram, scale = pairs.clips.once(_unit_gram)
     text_scale = pairs.squared_norms.clamp(min=pairs.clips.min_norm**2).rsqrt()
     cosines = exact(pairs.similarities * text_scale) * scale.T[:, None]  # (M, Q, V)
-    if torch.is_grad_enabled():
-        border = torch.cat([torch.ones_like(cosines[:1]), cosines]).movedim(0, -1)[..., None]  # (Q, V, M + 1, 1)
-        below = torch.cat([border[..., 1:, :].mT, gram.expand(len(cosines[0]), -1, -1, -1)], dim=-2)
-        return torch.linalg.eigvalsh(torch.cat([border, below], dim=-1))[..., -1].to(pairs.text_embeds.dtype)
-    others, largest = values.T[:-1, None], values[:, -1]
-    squares = torch.einsum("mqv,vmj->jqv", cosines, vectors).square()  # (M, Q, V)
-    total, pulls = squares.sum(0), squares[:-1] * (largest - others)
-    x = ((largest + 1) + ((largest - 1).square() + 4 * total).sqrt()) / 2
-    for _ in range(_STEPS):
-        gaps = (x - others).clamp(min=torch.finfo(x.dtype).tiny)
-        terms = pulls / gaps
-        slope = 2 * x - largest - 1 - (terms / gaps).sum(0)
-        step = ((x - largest) * (x - 1) - total + terms.sum(0)) / slope.clamp(min=torch.finfo(x.dtype).eps)
-        x = torch.maximum(x - step, largest)
-        if not (step > _STILL).any():
-            break
-    return x.to(pairs.text_embeds.dtype)
+    if len(cosines) <= 3 and not torch.is_grad_enabled():
+        return _largest_root(cosines, gram).to(pairs.text_embeds.dtype)
+    found = []
+    for some in cosines.split(_ROWS, dim=1):
+        border = torch.cat([torch.ones_like(some[:1]), some]).movedim(0, -1)[..., None]  # (q, V, M + 1, 1)
+        below = torch.cat([border[..., 1:, :].mT, gram.expand(some.shape[1], -1, -1, -1)], dim=-2)
+        found.append(torch.linalg.eigvalsh(torch.cat([border, below], dim=-1))[..., -1])
+    return torch.cat(found).to(pairs.text_embeds.dtype)
 
 
 @register_method("pmrl", "PMRL", is_symmetric=True)
@@ -902,9 +891,22 @@ def _symile(pairs: Pairs) -> torch.Tensor:
 
 
 def _descending_ranks(values: torch.Tensor) -> torch.Tensor:
-    """1 + how many others of its row are at least as high, for each value: (N, C)."""
-    values = values.contiguous()
-    return values.shape[1] - torch.searchsorted(values.sort(dim=1).values, values)
+    """1 + how many others of its row are at least as high, for each value: (N, C) float32 to (N, C) int32.
+
+    One sort of integers that hold a value above and its column below: NumPy sorts these in a fraction of the time that
+    sorting numbers together with their positions takes.
+    """
+    positions = torch.arange(values.shape[1], dtype=torch.int32)
+    ranks = torch.empty(values.shape, dtype=torch.int32)
+    size = _SORTED_AT_ONCE // max(1, len(positions)) + 1
+    for block, block_ranks in zip(values.float().cpu().split(size), ranks.split(size), strict=True):
+        bits = (block.contiguous() + 0.0).view(torch.int32)  # the sum has one zero only
+        keys = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long() << 32 | positions  # negative floats count back
+        keys.numpy().sort(axis=1)  # in place: both share the memory
+        levels = (keys >> 32).int()
+        begins = torch.where(levels.diff(prepend=levels[:, :1]) != 0, positions, 0)  # of runs of equal values
+        block_ranks.scatter_(1, keys & 0xFFFFFFFF, len(positions) - begins.cummax(dim=1).values)
+    return ranks.to(values.device)
 
 
 @register_method(
@@ -1058,32 +1060,8 @@ def paired_centroids(
 
 
 __all__ = [
-    "CALIBRATION",
-    "CONCATENATIONS",
-    "DIRECTIONS",
-    "METHODS",
-    "MIN_NORM",
-    "PAPER_MODALITIES",
-    "WEIGHING",
-    "Clips",
-    "Method",
-    "Pairs",
-    "ScoreOptions",
-    "check_calibration",
-    "check_method",
-    "closed_form",
-    "exact",
-    "exact_scores",
-    "find_method",
-    "gram_factor",
-    "make_pairs",
-    "method_title",
-    "min_norm_of",
-    "paired_centroids",
-    "paired_weights",
-    "query_weights",
-    "register_method",
-    "retrieval_scores",
-    "scorable_clips",
-    "unit",
-]
+    "CALIBRATION", "CONCATENATIONS", "DIRECTIONS", "METHODS", "MIN_NORM", "PAPER_MODALITIES", "WEIGHING", "Clips",
+    "Method", "Pairs", "ScoreOptions", "check_calibration", "check_method", "closed_form", "exact", "exact_scores",
+    "find_method", "gram_factor", "make_pairs", "method_title", "min_norm_of", "paired_centroids", "paired_weights",
+    "query_weights", "register_method", "retrieval_scores", "scorable_clips", "unit",
+]  # fmt: skip
