@@ -16,7 +16,7 @@ import modeling_scalar
 from gallery.embedding import embed_captions
 from modeling_scalar.devices import device_of_name, dtype_of_name
 from modeling_scalar.model_identity import identify
-from modeling_scalar.scores_scalar import METHODS, WEIGHING, check_method
+from modeling_scalar.scores_scalar import METHODS, WEIGHING, find_method
 
 
 def check_texts(texts: Sequence[str]) -> None:
@@ -100,7 +100,7 @@ def query_like(embeds: torch.Tensor, mask: torch.Tensor, method: str) -> torch.T
     """
     if not mask.any():
         raise NothingToCompareError("This clip has none of the modalities that are looked at. Look at another one.")
-    check_method(method)
+    find_method(method)
     vectors = normalize(embeds.float(), dim=-1)
     total = vectors[mask].sum(0)
     has_centroid = mask.sum() > 1 and total.norm() > 1e-6  # of opposites there is none

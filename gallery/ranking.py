@@ -20,7 +20,7 @@ from gallery.device_search import find_best_on_device
 from gallery.screening import Codes, Screened, find_best, multiplies_eight_bits
 from gallery.storage import Part
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import METHODS, MIN_NORM, Pairs, ScoreOptions, check_method
+from modeling_scalar.scores_scalar import METHODS, MIN_NORM, Pairs, ScoreOptions, find_method
 
 _WHERE = "a gallery"
 _MIN_NORM = MIN_NORM[torch.float32]
@@ -234,7 +234,7 @@ def rank(pieces: Sequence[Piece], text_embeds: torch.Tensor, k: int, method: str
         ValueError: the method is unknown or does not take texts with a vector for each modality, an option is out of
             its range, or vectors are damaged.
     """
-    check_method(method)
+    find_method(method)
     ranking = _rank(pieces, text_embeds, k, method, ScoreOptions(**options))
     return Ranking(*(numbers.cpu() for numbers in ranking))
 

@@ -25,7 +25,7 @@ from modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
 from modeling_scalar.loading import load_config, load_processor
 from modeling_scalar.model_identity import identify
-from modeling_scalar.scores_scalar import CALIBRATION, METHODS, ScoreOptions, method_title, scorable_clips
+from modeling_scalar.scores_scalar import CALIBRATION, METHODS, ScoreOptions, find_method, method_title
 
 from .evidence.evaluations import (
     POLICY_NAMES,
@@ -278,7 +278,7 @@ def _needed(aggregation: str) -> list[str]:
     if aggregation not in METHODS:
         return []
     masks = torch.tensor(list(product((False, True), repeat=len(MODALITIES))))
-    always = masks[scorable_clips(masks, aggregation)].all(dim=0)
+    always = masks[find_method(aggregation).covers(masks)].all(dim=0)
     return [name for name, is_needed in zip(MODALITIES, always.tolist(), strict=True) if is_needed]
 
 

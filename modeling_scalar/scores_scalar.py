@@ -445,7 +445,12 @@ class Pairs:
                 f"The score {method!r} is of one vector per text, but these texts have one for each modality. Those "
                 f"that take them are {able}."
             )
-        entry.check_modalities(method, self.clips.modalities)
+        if unnamed := {*entry.needs, *(entry.reads or ())} - set(self.clips.modalities):
+            raise ValueError(
+                f"The score {method!r} reads the modalities {sorted(unnamed)}, but these clips have "
+                f"{self.clips.modalities or 'modalities without names'}. Name them by `modalities`, or take another "
+                "score."
+            )
         scores = entry.score(self) if entry.whole else self.in_tiles(entry.score)
         covered = entry.covers(self.clips.modality_mask, self.clips.modalities)
         if not torch.compiler.is_compiling() and covered.all():
@@ -542,16 +547,8 @@ class Method:
         """Whether scores depend on a modality."""
         return self.reads is None or modality in self.reads
 
-    def check_modalities(self, name: str, modalities: Sequence[str]) -> None:
-        """Raise a ValueError that names this score unless the clips have the modalities that it reads by name."""
-        if wanted := [item for item in {*self.needs, *(self.reads or ())} if item not in modalities]:
-            raise ValueError(
-                f"The score {name!r} reads the modalities {sorted(wanted)}, but these clips have "
-                f"{tuple(modalities) or 'modalities without names'}. Name them by `modalities`, or take another score."
-            )
-
     def covers(self, modality_mask: torch.Tensor, modalities: Sequence[str] = PAPER_MODALITIES) -> torch.Tensor:
-        """Compute for which clips the score is defined; see [`scorable_clips`]."""
+        """Compute for which clips `(V,)` the score is defined, by their mask `(V, M)` and the names along axis M."""
 
         def column(name: str) -> torch.Tensor:
             return modality_mask[:, list(modalities).index(name)]
@@ -602,26 +599,10 @@ def find_method(method: str, modalities: Sequence[str] = (), argument: str = "me
     )
 
 
-def check_method(method: str, argument: str = "method") -> None:
-    """Raise a ValueError that names the argument unless a score is registered under this name."""
-    find_method(method, argument=argument)
-
-
 def method_title(method: str) -> str:
     """Return what tables and cards call a score; the name itself if it is not registered here."""
     # What the encoder itself fuses is no function of the modalities' vectors, and so not registered.
     return METHODS[method].title if method in METHODS else {"fused": "fused by the model"}.get(method, method)
-
-
-def scorable_clips(
-    modality_mask: torch.Tensor, method: str, modalities: Sequence[str] = PAPER_MODALITIES
-) -> torch.Tensor:
-    """Compute for which clips, `(V,)`, a score is defined, by their mask `(V, M)` and the names along the axis M.
-
-    Raises:
-        ValueError: the method is unknown.
-    """
-    return find_method(method, modalities).covers(modality_mask, modalities)
 
 
 # Weighted sums and single modalities --------------------------------------------------------------------------------
@@ -804,8 +785,8 @@ def _unit_gram(clips: Clips) -> tuple[torch.Tensor, torch.Tensor]:
 def _largest_root(cosines: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
     """The largest eigenvalue for up to three modalities, in a hundredth of the time of a decomposition.
 
-    It is 1 + the largest root of x^4 - p x^2 - q x + r, (s_1 + s_2 + s_3) / 2 by Euler's solution: the squares of s are
-    the roots of y^3 - 2p y^2 + (p^2 - 4r) y - q^2 = 0, which are real too, and s_1 s_2 s_3 = q.
+    It is 1 + the largest root of x^4 - p x^2 - q x + r, (s_1 + s_2 + s_3) / 2 by Euler's solution: the squares of s
+    are the roots of y^3 - 2p y^2 + (p^2 - 4r) y - q^2 = 0, which are real too, and s_1 s_2 s_3 = q.
     """
     lacking = 3 - len(cosines)
     a, b, c = nn.functional.pad(cosines, (0, 0, 0, 0, 0, lacking))  # (Q, V) each
@@ -959,13 +940,13 @@ def retrieval_scores(
     - `"symile"`: sum_d t_d prod_m z_md (Symile);
     - `"rank_fusion"`: sum_m 1 / (k + rank by modality m), reciprocal rank fusion of the pathways.
 
-    A clip that lacks what a method needs has `-inf` ([`scorable_clips`]). Volumes and eigenvalues of clips with
+    A clip that lacks what a method needs has `-inf` ([`Method.covers`]). Volumes and eigenvalues of clips with
     different numbers of modalities are not on one scale; they are compared as they are.
 
-    Some encoders give a text a vector t_m for each modality, and cosines of different modalities may lie in different
-    ranges. So `"scalar"` is sum_m w_m c_m / |sum_m w_m z_m| with c_m = scale_m <t_m, z_m> + offset_m and
-    w = softmax(c / tau_w); `"uniform"`, `"max"` and `"mean"` read c_m too. Single modalities and ranks by them stay as
-    they are; the other scores are of vectors, know no scale or offset, and refuse texts of several vectors.
+    Where a text has a vector t_m for each modality, or cosines are calibrated, `"scalar"` is
+    sum_m w_m c_m / |sum_m w_m z_m| with c_m = scale_m <t_m, z_m> + offset_m and w = softmax(c / tau_w); `"uniform"`,
+    `"max"` and `"mean"` read c_m too. Single modalities and ranks by them stay as they are; the other scores are of
+    vectors, know no scale or offset, and refuse texts of several vectors.
 
     Args:
         text_embeds (`torch.Tensor` of shape `(Q, D)`, or `(Q, M, D)` with t_m for each modality): unit norm along the
@@ -1061,7 +1042,7 @@ def paired_centroids(
 
 __all__ = [
     "CALIBRATION", "CONCATENATIONS", "DIRECTIONS", "METHODS", "MIN_NORM", "PAPER_MODALITIES", "WEIGHING", "Clips",
-    "Method", "Pairs", "ScoreOptions", "check_calibration", "check_method", "closed_form", "exact", "exact_scores",
+    "Method", "Pairs", "ScoreOptions", "check_calibration", "closed_form", "exact", "exact_scores",
     "find_method", "gram_factor", "make_pairs", "method_title", "min_norm_of", "paired_centroids", "paired_weights",
-    "query_weights", "register_method", "retrieval_scores", "scorable_clips", "unit",
+    "query_weights", "register_method", "retrieval_scores", "unit",
 ]  # fmt: skip

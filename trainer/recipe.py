@@ -13,7 +13,7 @@ from transformers import HfArgumentParser
 from gallery.decoding import Limits
 from modeling_scalar import MODALITIES
 from modeling_scalar.plugins import load_plugins
-from modeling_scalar.scores_scalar import METHODS, check_method
+from modeling_scalar.scores_scalar import METHODS, find_method
 
 from .training_args import ScalarTrainingArguments
 from .yaml_file import read_yaml
@@ -270,7 +270,7 @@ def parse_arguments(
         run.new_model = find_packaged(run.new_model)
     load_plugins(run.plugin.split(",") if run.plugin else [])
     if run.aggregation is not None:
-        check_method(run.aggregation, "aggregation")
+        find_method(run.aggregation, argument="aggregation")
     return run, training
 
 

@@ -19,7 +19,7 @@ from eval.protocol.missing import mask_modalities
 from eval.protocol.shared_pairs import SharedPairs
 from eval.protocol.statistics import paired_bootstrap
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import CALIBRATION, DIRECTIONS, METHODS, paired_weights, scorable_clips
+from modeling_scalar.scores_scalar import CALIBRATION, DIRECTIONS, METHODS, find_method, paired_weights
 
 RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
 """Masking rates of the paper's Table 3."""
@@ -64,7 +64,7 @@ def _is_pathway(method: str) -> bool:
 
 
 def _scorable(modality_mask: torch.Tensor, method: str) -> torch.Tensor:
-    return modality_mask.any(dim=1) if method == FUSED else scorable_clips(modality_mask, method)
+    return modality_mask.any(dim=1) if method == FUSED else find_method(method).covers(modality_mask)
 
 
 def protocol_masks(embeddings: Embeddings, rates: Sequence[float] = RATES, mask_seed: int = 0) -> list[torch.Tensor]:

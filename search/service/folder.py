@@ -21,7 +21,7 @@ from gallery.hits import Hits
 from gallery.storage import MANIFEST
 from gallery.windows import SEGMENT, Place
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import check_method
+from modeling_scalar.scores_scalar import find_method
 
 from .views import Known, Source, Summary, UnknownClipError, View
 
@@ -144,7 +144,7 @@ class Folder(Source):
 
     def check_method(self, method: str) -> None:
         """Raise a ValueError unless a score is known: each can be computed of what is in a folder."""
-        check_method(method)
+        find_method(method)
 
     def _look(self) -> tuple[int, ...] | None:
         """What changes with every commit; `None` for a gallery of another format, and for one that is gone."""

@@ -15,11 +15,11 @@ from modeling_scalar.scores_scalar import (
     PAPER_MODALITIES,
     ScoreOptions,
     exact_scores,
+    find_method,
     make_pairs,
     paired_centroids,
     query_weights,
     retrieval_scores,
-    scorable_clips,
 )
 
 NUMBERS = [1, 2, 4, 5, 8]
@@ -249,7 +249,7 @@ def test_names_say_where_a_modality_stands():
         here = masks[:, index]
         torch.testing.assert_close(scores[:, here], texts @ clips[here, index].T)
         assert (scores[:, ~here] == -math.inf).all()
-        assert torch.equal(scorable_clips(masks, name, names), here)
+        assert torch.equal(find_method(name, names).covers(masks, names), here)
     three, hidden = clips[:, [3, 1, 0]], masks[:, [3, 1, 0]]
     kept = hidden.any(1)
     expected = retrieval_scores(texts, three[kept], hidden[kept], "triangle")

@@ -9,12 +9,12 @@ from torch.nn.functional import normalize
 from modeling_scalar import MODALITIES
 from modeling_scalar.scores_scalar import (
     METHODS,
+    find_method,
     paired_centroids,
     paired_weights,
     query_weights,
     register_method,
     retrieval_scores,
-    scorable_clips,
 )
 
 FLOAT32 = {"atol": 2e-6, "rtol": 0}  # a few roundings of sums of D products
@@ -355,7 +355,7 @@ def test_a_score_depends_on_what_it_says_it_reads_and_on_nothing_else(method):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_clip_without_what_a_score_needs_is_not_covered(method):
     presence = torch.tensor([[a, b, c] for a in (0, 1) for b in (0, 1) for c in (0, 1)])[1:].bool()
-    covered = scorable_clips(presence, method)
+    covered = find_method(method).covers(presence)
     needs = [MODALITIES.index(name) for name in METHODS[method].needs]
     assert covered.any() and not covered[~presence[:, needs].all(1)].any()
     if METHODS[method].scorable is None:

@@ -18,7 +18,7 @@ from eval.protocol.first_stage import (
     subset_ladder,
 )
 from eval.protocol.missing import mask_modalities
-from modeling_scalar.scores_scalar import DIRECTIONS, METHODS, query_weights, retrieval_scores, scorable_clips
+from modeling_scalar.scores_scalar import DIRECTIONS, METHODS, find_method, query_weights, retrieval_scores
 
 PATHWAYS = ("video", "audio", "subtitle")
 
@@ -93,7 +93,7 @@ def test_metrics_of_every_method_agree_with_slow_ranks_of_whole_score_matrices(s
         mask = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, entry["rate"], 3)
         assert set(entry["methods"]) == set(METHODS)
         for method, metrics in entry["methods"].items():
-            expected = {"num_unscorable_clips": (~scorable_clips(mask, method)).sum().item()}
+            expected = {"num_unscorable_clips": (~find_method(method).covers(mask)).sum().item()}
             for direction in DIRECTIONS:
                 expected |= slow_metrics(embeddings, mask, method, direction, **options)
             assert metrics == pytest.approx(expected), method

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eval.protocol.shared_pairs import SharedPairs
-from modeling_scalar.scores_scalar import METHODS, retrieval_scores, scorable_clips
+from modeling_scalar.scores_scalar import METHODS, find_method, retrieval_scores
 from tests.modeling_scalar.test_scores_scalar import FLOAT32, random_clips
 
 
@@ -24,7 +24,7 @@ def test_shared_products_and_masks_change_no_score(method, monkeypatch):
         for presence in (left, mask):
             expected = retrieval_scores(texts, modalities, presence, method=method, concat_embeds=heads)
             torch.testing.assert_close(pairs.masked(presence).scores(method), expected, **FLOAT32)
-            assert torch.equal(expected[0] == float("-inf"), ~scorable_clips(presence, method))
+            assert torch.equal(expected[0] == float("-inf"), ~find_method(method).covers(presence))
         reverse = retrieval_scores(
             texts, modalities, mask, method=method, concat_embeds=heads, direction="video_to_text"
         )
