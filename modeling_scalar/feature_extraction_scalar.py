@@ -8,14 +8,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from numbers import Integral, Real
-from typing import Any, Self, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
 from transformers.audio_utils import mel_filter_bank
 from transformers.feature_extraction_utils import BatchFeature, FeatureExtractionMixin
 
-from .image_processing_scalar import agree, frame_indices, to_batch, to_tensor
+from .image_processing_scalar import frame_indices, to_batch, to_tensor
 from .media_scalar import SAMPLING_RATE, resample
 
 _MAX_CHANNELS = 8  # more are a batch that somebody took for one waveform
@@ -27,15 +27,7 @@ def is_number(item: Any) -> bool:
 
 
 def list_waveforms(audio: Any) -> list:
-    """Tell one waveform from a list of them.
-
-    Args:
-        audio: what [`to_waveform`] takes, or a list or tuple of such. A tuple of a waveform and an `int` is one.
-    Returns:
-        The list.
-    Raises:
-        ValueError: an array `(n, samples)`, which may be `n` waveforms or one with `n` channels.
-    """
+    """Tell one waveform, as [`to_waveform`] takes it, from a list of them."""
     if isinstance(audio, (np.ndarray, torch.Tensor)) and audio.ndim > 1 and 1 not in audio.shape:
         raise ValueError(
             f"An array {tuple(audio.shape)} may be several waveforms or the channels of one: pass `list(waveforms)`, "
@@ -51,36 +43,24 @@ def _has_rate(audio: Any) -> bool:
 
 
 def to_waveform(audio: Any, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
-    """Bring one waveform to mono.
+    """Bring one waveform to mono, `(samples,)`, at one rate.
 
     Args:
         audio: a float array or tensor `(samples,)`, `(channels, samples)` or `(samples, channels)`, or a list of
             floats, at `sampling_rate`; or `{"array": ..., "sampling_rate": ...}`, as data sets have it, or a tuple
             `(array, sampling_rate)`, which is resampled. Channels are averaged.
         sampling_rate (`int`): in Hz, of what is returned.
-    Raises:
-        TypeError: something else, or integers.
-        ValueError: another shape, or a rate that it cannot be resampled from.
     """
+    rate = sampling_rate
     if isinstance(audio, Mapping) and {"array", "sampling_rate"} <= audio.keys():
-        if not is_number(audio["sampling_rate"]):
-            raise TypeError(f"`sampling_rate` must be a number, got {audio['sampling_rate']!r}.")
-        audio = (audio["array"], int(audio["sampling_rate"]))
-    if _has_rate(audio):
-        waveform, rate = audio[0], int(audio[1])
-        if rate < 1:
-            raise ValueError(f"`sampling_rate` must be at least 1 Hz, got {rate}.")
-        if rate == sampling_rate:
-            return to_waveform(waveform, sampling_rate)
-        if sampling_rate != SAMPLING_RATE:
-            raise ValueError(f"The sound has {rate} Hz, the feature extractor reads {sampling_rate} Hz: resample it.")
-        return resample(to_waveform(waveform, rate)[None], rate)
-    if isinstance(audio, (list, tuple)) and all(map(is_number, audio)):
-        audio = np.asarray(audio, dtype=None if audio else np.float64)
+        audio, rate = audio["array"], audio["sampling_rate"]
+    elif _has_rate(audio):
+        audio, rate = audio
+    if not is_number(rate) or rate < 1:
+        raise ValueError(f"`sampling_rate` must be a number of Hz, at least 1, got {rate!r}.")
     if isinstance(audio, torch.Tensor):
         audio = audio.detach().cpu()
-        audio = audio.float() if audio.dtype == torch.bfloat16 else audio  # NumPy has none
-    if not isinstance(audio, np.ndarray) and not isinstance(audio, torch.Tensor):
+    elif not isinstance(audio, np.ndarray) and not (isinstance(audio, (list, tuple)) and all(map(is_number, audio))):
         raise TypeError(
             "A waveform must be an array or a list of floats, {'array': ..., 'sampling_rate': ...} or a tuple "
             f"(array, sampling_rate), got {type(audio).__name__}."
@@ -88,25 +68,19 @@ def to_waveform(audio: Any, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
     waveform = np.asarray(audio)
     if not np.issubdtype(waveform.dtype, np.floating):
         raise TypeError(f"A waveform must be floats in [-1, 1], got {waveform.dtype}. Divide 16-bit by 2**15.")
-    if waveform.ndim == 2 and 0 in waveform.shape:
-        return waveform.reshape(0)
-    if waveform.ndim == 2 and min(waveform.shape) <= _MAX_CHANNELS:
-        channels_first = waveform if waveform.shape[0] <= waveform.shape[1] else waveform.T
-        return resample(channels_first, SAMPLING_RATE)  # which only averages at this rate
-    if waveform.ndim != 1:
+    if waveform.size == 0 or (waveform.ndim == 1 and rate == sampling_rate):
+        return waveform.reshape(-1)
+    channels = np.atleast_2d(waveform)
+    if channels.ndim != 2 or min(channels.shape) > _MAX_CHANNELS:
         raise ValueError(
             f"A waveform must have the shape (samples,) or (channels, samples) with at most {_MAX_CHANNELS} channels, "
             f"got {waveform.shape}."
         )
-    return waveform
+    return resample(channels if len(channels) <= _MAX_CHANNELS else channels.T, int(rate), sampling_rate)
 
 
 def check_sampling_rate(stated: int | None, expected: int) -> None:
-    """Refuse waveforms of another rate than the feature extractor's.
-
-    Raises:
-        ValueError: another rate.
-    """
+    """Raise a ValueError for waveforms of another rate than the feature extractor's."""
     if stated is not None and stated != expected:
         raise ValueError(
             f"`sampling_rate={stated}`, but the feature extractor reads {expected} Hz. Resample the waveforms, or "
@@ -136,9 +110,7 @@ def _window_and_shift(sampling_rate: int) -> tuple[int, int]:
     return sampling_rate * 25 // 1000, sampling_rate * 10 // 1000
 
 
-def kaldi_fbank(
-    waveform: torch.Tensor, num_mel_bins: int = 64, sampling_rate: int = SAMPLING_RATE
-) -> torch.FloatTensor:
+def kaldi_fbank(waveform: torch.Tensor, num_mel_bins: int = 64, sampling_rate: int = SAMPLING_RATE) -> torch.Tensor:
     """Compute Kaldi's log-mel filter bank of a waveform in [-1, 1], which is scaled to 16-bit integers first.
 
     Windows of 25 ms every 10 ms that fit wholly (snip edges), mean removed, pre-emphasis 0.97, Povey window, power
@@ -148,15 +120,10 @@ def kaldi_fbank(
 
     Args:
         waveform (`torch.FloatTensor` of shape `(..., samples)`): at least one window long.
-        num_mel_bins (`int`), sampling_rate (`int`).
     Returns:
         `torch.FloatTensor` of shape `(..., windows, num_mel_bins)`, natural logarithms, at least log(2**-23).
-    Raises:
-        ValueError: fewer samples than one window.
     """
     window, shift = _window_and_shift(sampling_rate)
-    if waveform.shape[-1] < window:
-        raise ValueError(f"A filter bank needs at least {window} samples (25 ms), got {waveform.shape[-1]}.")
     fft_length = 2 ** math.ceil(math.log2(window))
     frames = (waveform.double() * 2**15).unfold(-1, window, shift)  # (..., windows, window)
     frames = frames - frames.mean(-1, keepdim=True)
@@ -168,12 +135,8 @@ def kaldi_fbank(
     return mel.clamp(min=torch.finfo(torch.float32).eps).log().float()
 
 
-# What transformers lets one choose and is fixed here.
-_FIXED = {"padding_value": 0.0, "return_attention_mask": False}
-
-
 class ScalarAudioKwargs(TypedDict, total=False):
-    """What may be said of sound in a call; `padding` is of no consequence: segments have one length."""
+    """What may be said of sound in a call: its rate is checked; `padding` has no effect, segments have one length."""
 
     sampling_rate: int | None
     padding: Any
@@ -183,25 +146,21 @@ class ScalarAudioKwargs(TypedDict, total=False):
 class ScalarFeatureExtractor(FeatureExtractionMixin):
     """Turn waveforms into `input_features`: normalised filter banks, padded and cut into segments.
 
-    Transformers' `feature_size` is taken for `num_mel_bins`; another `padding_value` than zero is refused.
-
     Args:
-        num_mel_bins (`int`): 64 by default, as in VAST; the original BEATs has 128.
+        num_mel_bins (`int`): as in VAST by default; the original BEATs has 128.
         sampling_rate (`int`): in Hz.
         segment_length (`int`): windows of 10 ms in a segment.
         num_segments (`int`): segments per clip, chosen from all of them as frames are (`frame_indices`).
         mean (`float`), std (`float`): values become `(x - mean) / (2 * std)`; padding is zero after that.
-    Raises:
-        ValueError: a value out of its range, or two that contradict each other.
     """
 
     valid_kwargs = ScalarAudioKwargs
     model_input_names = ["input_features"]
-    padding_value = _FIXED["padding_value"]
+    padding_value = 0.0  # of the windows beyond the end of a waveform
 
     def __init__(
         self,
-        num_mel_bins: int | None = None,
+        num_mel_bins: int = 64,
         sampling_rate: int = SAMPLING_RATE,
         segment_length: int = 1024,
         num_segments: int = 1,
@@ -209,14 +168,8 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
         std: float = 6.55582,
         **kwargs: Any,
     ):
-        for name, fixed in _FIXED.items():
-            if (value := kwargs.pop(name, fixed)) != fixed:
-                raise ValueError(f"`{name}` can only be {fixed!r} here, got {value!r}.")
-        own = {"num_mel_bins": num_mel_bins}
-        if (size := kwargs.pop("feature_size", None)) is not None:
-            agree(own, "num_mel_bins", size, f"`feature_size={size!r}`")
         super().__init__(**kwargs)
-        self.num_mel_bins = 64 if own["num_mel_bins"] is None else own["num_mel_bins"]
+        self.num_mel_bins = num_mel_bins
         self.sampling_rate = sampling_rate
         self.segment_length = segment_length
         self.num_segments = num_segments
@@ -225,13 +178,6 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)!r}.")
         self.mean = mean
         self.std = std
-
-    @classmethod
-    def from_dict(cls, feature_extractor_dict: dict[str, Any], **kwargs: Any) -> Self | tuple[Self, dict[str, Any]]:
-        """As in transformers, whose name for `num_mel_bins` is taken too."""
-        if "feature_size" in kwargs:
-            kwargs["num_mel_bins"] = kwargs.pop("feature_size")
-        return super().from_dict(feature_extractor_dict, **kwargs)
 
     @property
     def feature_size(self) -> int:
@@ -244,43 +190,28 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
         return _window_and_shift(self.sampling_rate)[0]
 
     def process_waveform(
-        self,
-        waveform: np.ndarray | torch.Tensor,
-        training: bool = False,
-        generator: torch.Generator | None = None,
+        self, waveform: Any, training: bool = False, generator: torch.Generator | None = None
     ) -> torch.Tensor:
         """Compute the chosen segments of one waveform.
 
         Args:
-            waveform (float array or tensor of shape `(samples,)`): mono in [-1, 1], at least one window (25 ms) long.
+            waveform: what [`to_waveform`] takes, at least one window (25 ms) long.
             training (`bool`): draw the segments instead of taking the middle of each chunk.
             generator (`torch.Generator`): required in training.
         Returns:
             `torch.FloatTensor` of shape `(num_segments, segment_length, num_mel_bins)`.
-        Raises:
-            TypeError: samples that are not floating-point numbers.
-            ValueError: another shape, or too short.
         """
-        waveform = to_tensor(waveform)
-        if not waveform.is_floating_point():
-            raise TypeError(f"A waveform must be floats in [-1, 1], got {waveform.dtype}. Divide 16-bit by 2**15.")
-        if waveform.ndim != 1 or len(waveform) < self.min_samples:
-            raise ValueError(
-                f"A waveform must have the shape (samples,) with at least {self.min_samples} samples (25 ms), got "
-                f"{tuple(waveform.shape)}."
-            )
+        waveform = to_waveform(waveform, self.sampling_rate)
+        if len(waveform) < self.min_samples:
+            raise ValueError(f"A waveform must have at least {self.min_samples} samples (25 ms), got {len(waveform)}.")
         parts = self.choose_parts(len(waveform), training, generator)
         return self.process_parts([waveform[start:stop] for start, stop in parts])
 
     def choose_parts(
         self, num_samples: int, training: bool = False, generator: torch.Generator | None = None
     ) -> list[tuple[int, int]]:
-        """Choose the segments of a waveform: the range `(start, stop)` of the samples of each, empty beyond its end.
-
-        Args:
-            num_samples (`int`): at least one window.
-            training (`bool`), generator (`torch.Generator`): as in `process_waveform`.
-        """
+        """Choose the segments of a waveform of at least one window, as `process_waveform` does: the range
+        `(start, stop)` of the samples of each, empty beyond its end."""
         window, shift = _window_and_shift(self.sampling_rate)
         num_windows = 1 + (num_samples - window) // shift
         available = max(math.ceil(num_windows / self.segment_length), self.num_segments)
@@ -303,42 +234,26 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
     def __call__(
         self,
         waveforms: Any,
-        training: bool = False,
-        generator: torch.Generator | None = None,
         return_tensors: str | None = "pt",
         sampling_rate: int | None = None,
         padding: Any = True,
     ) -> BatchFeature:
-        """Process one waveform or a list of waveforms, see `process_waveform`.
+        """Process one waveform or a list of waveforms as at test time, see `process_waveform`.
 
         Args:
             waveforms: what [`to_waveform`] takes, or a list of such.
-            training (`bool`), generator (`torch.Generator`): see `process_waveform`.
             return_tensors (`str`, *optional*): `"pt"`, `"np"`, or `None` for a list with an array per clip.
-            sampling_rate (`int`, *optional*): of the waveforms, checked against the extractor's.
-            padding: of no consequence: segments have one length.
+            sampling_rate (`int`, *optional*), padding: see [`ScalarAudioKwargs`].
         Returns:
             `BatchFeature` with `input_features` of shape `(clips, num_segments, segment_length, num_mel_bins)`.
-        Raises:
-            TypeError: samples that are not floating-point numbers.
-            ValueError: another shape or sampling rate, or too short.
         """
         check_sampling_rate(sampling_rate, self.sampling_rate)
-        waveforms = [to_waveform(waveform, self.sampling_rate) for waveform in list_waveforms(waveforms)]
-        if not waveforms:
+        features = [self.process_waveform(waveform) for waveform in list_waveforms(waveforms)]
+        if not features:
             raise ValueError("The list of waveforms is empty: pass at least one.")
-        features = torch.stack([self.process_waveform(waveform, training, generator) for waveform in waveforms])
-        return to_batch({"input_features": features}, return_tensors)
+        return to_batch({"input_features": torch.stack(features)}, return_tensors)
 
 
 ScalarFeatureExtractor.register_for_auto_class("AutoFeatureExtractor")
 
-__all__ = [
-    "ScalarAudioKwargs",
-    "ScalarFeatureExtractor",
-    "check_sampling_rate",
-    "is_number",
-    "kaldi_fbank",
-    "list_waveforms",
-    "to_waveform",
-]
+__all__ = ["ScalarAudioKwargs", "ScalarFeatureExtractor", "kaldi_fbank", "to_waveform"]

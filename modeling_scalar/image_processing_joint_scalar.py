@@ -5,15 +5,13 @@ tokens allows, resized bicubically with antialiasing on uint8.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 import torch
 import torch.nn.functional as F
 
 from .image_processing_scalar import ClipImageProcessor
-
-_BICUBIC = 3  # PIL.Image.Resampling.BICUBIC
 
 
 def patch_grid(height: int, width: int, max_patches: int, patch_size: int, pooling: int) -> tuple[int, int]:
@@ -77,7 +75,7 @@ class ScalarPatchImageProcessor(ClipImageProcessor):
         rescale_factor: float = 1 / 255,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
+        super().__init__(image_mean, image_std, rescale_factor, **kwargs)
         for name, value in (
             ("max_soft_tokens", max_soft_tokens),
             ("patch_size", patch_size),
@@ -86,23 +84,6 @@ class ScalarPatchImageProcessor(ClipImageProcessor):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"`{name}` must be a whole number, at least 1, got {value!r}.")
             setattr(self, name, value)
-        self._set_channels(image_mean, image_std)
-        self.rescale_factor = rescale_factor
-
-    @classmethod
-    def from_encoder(cls, settings: Mapping[str, Any]) -> "ScalarPatchImageProcessor":
-        """Take over the settings of an encoder's own video processor.
-
-        Raises:
-            ValueError: it does something else with pictures than what is done here.
-        """
-        expected = {"do_resize": True, "do_rescale": True, "do_normalize": True, "resample": _BICUBIC}
-        wrong = {name: settings[name] for name, value in expected.items() if settings.get(name, value) != value}
-        if wrong or settings.get("add_timestamps"):
-            wrong |= {"add_timestamps": True} if settings.get("add_timestamps") else {}
-            raise ValueError(f"Frames cannot be prepared as the encoder's video processor does, with {wrong}.")
-        known = cls.valid_kwargs.__annotations__
-        return cls(**{name: value for name, value in settings.items() if name in known and value is not None})
 
     @property
     def max_patches(self) -> int:

@@ -24,6 +24,7 @@ from .processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor, mix_name
 _SENTINEL = "\ue000"  # stands for a text while a template is rendered
 # What a processor may make of one clip, far beyond what is sensible: more would fill the memory.
 _MOST_FRAMES, _MOST_SECONDS, _MOST_SOFT_TOKENS = 1024, 3600, 1120
+_BICUBIC = 3  # PIL.Image.Resampling.BICUBIC
 _SENTENCE_CONFIG = "sentence_bert_config.json"
 _PROMPT_NAMES = {"query_prompt": ("query",), "document_prompt": ("document", "passage", "corpus")}
 
@@ -112,6 +113,17 @@ def _settings_of(encoder: ModelIdentity, part: str, files: tuple[str, ...]) -> d
     if isinstance(content.get(part), dict):
         return content[part]
     return next(filter(None, map(encoder.read, files)), {})
+
+
+def _image_processor(settings: Mapping[str, Any]) -> ScalarPatchImageProcessor:
+    """Take over the settings of an encoder's own video processor, if it prepares pictures as is done here."""
+    expected = {"do_resize": True, "do_rescale": True, "do_normalize": True, "resample": _BICUBIC}
+    wrong = {name: settings[name] for name, value in expected.items() if settings.get(name, value) != value}
+    wrong |= {"add_timestamps": True} if settings.get("add_timestamps") else {}
+    if wrong:
+        raise ValueError(f"Frames cannot be prepared as the encoder's video processor does, with {wrong}.")
+    known = ScalarPatchImageProcessor.valid_kwargs.__annotations__
+    return ScalarPatchImageProcessor(**{name: settings[name] for name in known if settings.get(name) is not None})
 
 
 def _rendered(tokenizer: Any, prompt: str | None, parts: Mapping[str, tuple[dict[str, str], str]]) -> str:
@@ -204,7 +216,7 @@ def processor_from_joint_encoder(
     if not settings.keys() >= {"query_prompt", "document_prompt", "media_prompt"}:
         own |= _prompts(encoder, said, tokenizer)
     settings = own | {"modalities": modalities} | settings
-    return ScalarJointProcessor(ScalarPatchImageProcessor.from_encoder(frames), extractor, tokenizer, **settings)
+    return ScalarJointProcessor(_image_processor(frames), extractor, tokenizer, **settings)
 
 
 def check_joint_processor(processor: ScalarJointProcessor, config: ScalarJointConfig, name: str) -> None:

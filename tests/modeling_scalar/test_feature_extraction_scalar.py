@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor, _mel_filters, kaldi_fbank
+from modeling_scalar.media_scalar import resample
 
 MEAN, STD = 15.41663, 6.55582
 
@@ -90,11 +91,6 @@ def test_fbank_works_on_batches():
     torch.testing.assert_close(kaldi_fbank(batch)[2], kaldi_fbank(batch[2]))
 
 
-def test_less_than_a_window_is_refused():
-    with pytest.raises(ValueError, match="at least 400 samples"):
-        kaldi_fbank(noise(399))
-
-
 def test_128_bins_come_without_a_warning_and_leave_the_filters_alone():
     _mel_filters.cache_clear()
     with warnings.catch_warnings():
@@ -156,7 +152,7 @@ def test_unseeded_training_is_refused():
     ("waveform", "error", "message"),
     [
         (np.zeros(400, np.int16), TypeError, "2\\*\\*15"),
-        (np.zeros((1, 400), np.float32), ValueError, r"\(1, 400\)"),
+        (np.zeros((9, 400), np.float32), ValueError, r"\(9, 400\)"),
         (np.zeros(399, np.float32), ValueError, "at least 400"),
     ],
 )
@@ -197,28 +193,6 @@ def test_settings_survive_saving(tmp_path):
     assert settings.keys() <= saved.keys() and not any(isinstance(value, list) for value in saved.values())
 
 
-def test_transformers_name_of_the_mel_bins_is_taken(tmp_path):
-    extractor = ScalarFeatureExtractor(feature_size=32)
-    assert extractor.num_mel_bins == extractor.feature_size == 32 and extractor.padding_value == 0.0
-    assert extractor.to_dict() == ScalarFeatureExtractor(num_mel_bins=32).to_dict()  # so is the saved file
-    ScalarFeatureExtractor().save_pretrained(tmp_path)
-    assert ScalarFeatureExtractor.from_pretrained(tmp_path, feature_size=32).num_mel_bins == 32
-    with pytest.raises(ValueError, match="`feature_size=32` means `num_mel_bins=32`, which contradicts"):
-        ScalarFeatureExtractor(feature_size=32, num_mel_bins=64)
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"padding_value": 1.0}, ValueError, "`padding_value` can only be 0.0 here, got 1.0"),
-        ({"return_attention_mask": True}, ValueError, "`return_attention_mask` can only be False"),
-    ],
-)
-def test_settings_that_do_not_hold_here_are_refused(settings, error, message):
-    with pytest.raises(error, match=message):
-        ScalarFeatureExtractor(**settings)
-
-
 def test_a_call_checks_its_keywords_and_the_sampling_rate():
     extractor, waveform = ScalarFeatureExtractor(segment_length=16), noise(2000).numpy()
     expected = extractor([waveform])["input_features"]
@@ -230,7 +204,10 @@ def test_a_call_checks_its_keywords_and_the_sampling_rate():
         extractor(waveform, sampling_rate=8000)
     with pytest.raises(TypeError, match="unexpected keyword argument 'sample_rate'"):
         extractor(waveform, sample_rate=8000)
-    with pytest.raises(ValueError, match="has 44100 Hz, the feature extractor reads 8000 Hz"):
-        ScalarFeatureExtractor(sampling_rate=8000)((waveform, 44_100))
+    slower = ScalarFeatureExtractor(sampling_rate=8000, segment_length=16)
+    resampled = resample(waveform[None], 44_100, 8000)
+    assert torch.equal(slower((waveform, 44_100))["input_features"], slower(resampled)["input_features"])
+    with pytest.raises(AttributeError, match="feature_size"):  # transformers' name of `num_mel_bins`
+        ScalarFeatureExtractor(feature_size=32)
     with pytest.raises(ValueError, match="empty"):
         extractor([])

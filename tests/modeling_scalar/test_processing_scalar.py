@@ -537,8 +537,8 @@ def test_without_sampling_all_frames_are_kept(processor):
         ({"videos": np.zeros((8, 8), np.uint8)}, ValueError, r"\(frames, height, width, 3\).*got \(8, 8\)"),
         ({"images": np.zeros((9, 8), np.uint8)}, ValueError, r"got \(9, 8\)"),
         ({"videos": random_frames(), "images_kwargs": [1]}, TypeError, "`images_kwargs` must be a dictionary"),
-        ({"audio": (random_waveform(), 0)}, ValueError, "`sampling_rate` must be at least 1 Hz, got 0"),
-        ({"audio": {"array": np.zeros(8000), "sampling_rate": None}}, TypeError, "`sampling_rate` must be a number"),
+        ({"audio": (random_waveform(), 0)}, ValueError, "`sampling_rate` must be .* at least 1, got 0"),
+        ({"audio": {"array": np.zeros(8000), "sampling_rate": None}}, ValueError, "`sampling_rate` must be a number"),
         ({"images": [np.zeros((8, 8, 4), np.uint8)]}, ValueError, r"\(height, width, 3\).*got \(8, 8, 4\)"),
         ({"images": random_frames(), "videos": random_frames()}, ValueError, "`images` and `videos` are both"),
         ({"audio": np.zeros((3, 8000), np.float32)}, ValueError, r"\(3, 8000\) may be several waveforms or the chan"),
@@ -622,16 +622,16 @@ def test_keywords_of_texts_reach_the_tokenizer_of_captions_alone(processor):
 def test_a_setting_of_the_image_processor_can_be_given_for_one_call(processor):
     frames = random_frames()
     own = ScalarImageProcessor(image_size=12, resize_mode="crop").process_frames(frames)
-    size = {"shortest_edge": 12}
-    for options in ({"size": size}, {"images_kwargs": {"size": size}}, {"videos_kwargs": {"size": size}}):
+    size = {"image_size": 12, "resize_mode": "crop"}
+    for options in (size, {"images_kwargs": size}, {"videos_kwargs": size}):
         batch = processor(videos=[frames], **options)
         assert torch.equal(batch["pixel_values_videos"][0], own)
     assert processor(videos=[frames])["pixel_values_videos"].shape[-1] == 16
-    with pytest.raises(ValueError, match="disagree about `size`"):
-        processor(videos=[frames], images_kwargs={"size": 12}, videos_kwargs={"size": 14})
+    with pytest.raises(ValueError, match="disagree about `image_size`"):
+        processor(videos=[frames], images_kwargs={"image_size": 12}, videos_kwargs={"image_size": 14})
     clip = processor.read_clip(frames, processed=True)
-    with pytest.raises(ValueError, match=r"processed=True.*\['size'\]"):
-        processor(clips=[clip], size=12)
+    with pytest.raises(ValueError, match=r"processed=True.*\['image_size'\]"):
+        processor(clips=[clip], image_size=12)
 
 
 @pytest.mark.parametrize(
@@ -711,9 +711,9 @@ def test_a_setting_can_be_replaced_on_loading(tmp_path):
     assert (loaded.num_frames, loaded.presence, loaded.num_train_frames) == (5, "vast", 2)
 
 
-def test_transformers_names_reach_the_parts_on_loading(tmp_path):
+def test_settings_reach_the_parts_on_loading(tmp_path):
     make_processor().save_pretrained(tmp_path)
-    loaded = AutoProcessor.from_pretrained(tmp_path, size={"shortest_edge": 12}, feature_size=32)
+    loaded = AutoProcessor.from_pretrained(tmp_path, image_size=12, resize_mode="crop", num_mel_bins=32)
     assert (loaded.image_processor.image_size, loaded.image_processor.resize_mode) == (12, "crop")
     assert loaded.feature_extractor.num_mel_bins == 32
 
