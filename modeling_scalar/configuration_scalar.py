@@ -22,18 +22,9 @@ _LARGEST = 1e6  # of scales and offsets: cosines times more lose all digits besi
 
 # Towers whose first token is an ordinary patch: pooling "cls" would silently embed one corner of the input.
 _WITHOUT_CLASS_TOKEN = {
-    "beats",
-    "clap_audio_model",
-    "convnext",
-    "convnextv2",
-    "resnet",
-    "siglip2_text_model",
-    "siglip2_vision_model",
-    "siglip_text_model",
-    "siglip_vision_model",
-    "swin",
-    "swinv2",
-}
+    "beats", "clap_audio_model", "convnext", "convnextv2", "resnet", "siglip2_text_model", "siglip2_vision_model",
+    "siglip_text_model", "siglip_vision_model", "swin", "swinv2",
+}  # fmt: skip
 # Text towers that read from left to right: their first token has seen no word.
 _CAUSAL_TEXT = {"clip_text_model", "gpt2", "gpt_neo", "gpt_neox", "opt", "llama", "mistral", "qwen2", "qwen3", "gemma"}
 

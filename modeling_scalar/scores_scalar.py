@@ -1006,43 +1006,9 @@ def query_weights(
         return softmax_weights(cosines, modality_mask, pairs.options.query_temperature, dim=-1)
 
 
-def paired_weights(
-    text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, *weighing: Any, **named: Any
-) -> torch.Tensor:
-    """
-    Compute the weights of each clip for its own text only, `(P, M)`: the diagonal of [`query_weights`].
-
-    Args and errors: as of [`query_weights`]; row i of the texts belongs to clip i.
-    """
-    if len(text_embeds) != len(modality_embeds):
-        raise ValueError(f"Expected one text per clip, got {len(text_embeds)} texts and {len(modality_embeds)} clips.")
-    named = dict(zip(WEIGHING, weighing, strict=False)) | named
-    with torch.autocast(device_type=text_embeds.device.type, enabled=False):
-        pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **named)
-        texts = pairs.text_embeds if text_embeds.ndim == 3 else pairs.text_embeds[:, None]
-        # Products and sums: as matrix products these would be a batch of tiny ones.
-        cosines = pairs.options.calibrated((pairs.clips.modality_embeds * texts).sum(-1), dim=-1)  # (P, M)
-        return softmax_weights(cosines, modality_mask, pairs.options.query_temperature, dim=-1)
-
-
-def paired_centroids(
-    text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, *weighing: Any, **named: Any
-) -> torch.Tensor:
-    """
-    Aggregate each clip for its own text only, mu_M(z^T) of SCALAR Eq. 2: `(P, D)`, of unit norm (shorter only where
-    modalities cancel to nothing).
-
-    Args and errors: as of [`paired_weights`].
-    """
-    weights = paired_weights(text_embeds, modality_embeds, modality_mask, *weighing, **named)
-    with torch.autocast(device_type=text_embeds.device.type, enabled=False):
-        _, present = _prepare(text_embeds, modality_embeds, modality_mask)
-        return unit((weights[..., None] * present).sum(1), min_norm_of(text_embeds, modality_embeds))
-
-
 __all__ = [
     "CALIBRATION", "CONCATENATIONS", "DIRECTIONS", "METHODS", "MIN_NORM", "PAPER_MODALITIES", "WEIGHING", "Clips",
     "Method", "Pairs", "ScoreOptions", "check_calibration", "closed_form", "exact", "exact_scores",
-    "find_method", "gram_factor", "make_pairs", "method_title", "min_norm_of", "paired_centroids", "paired_weights",
+    "find_method", "gram_factor", "make_pairs", "method_title", "min_norm_of",
     "query_weights", "register_method", "retrieval_scores", "unit",
 ]  # fmt: skip

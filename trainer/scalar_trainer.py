@@ -25,8 +25,9 @@ from gallery.files import read_json, write_json
 from modeling_scalar import ScalarJointConfig, ScalarOutput
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.paired import paired_weights
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
-from modeling_scalar.scores_scalar import CALIBRATION, METHODS, paired_weights
+from modeling_scalar.scores_scalar import CALIBRATION, METHODS
 
 from .callbacks import AtBegin, EpochOfData, SaveAfterEpoch, SeedOfRank
 from .checkpoints import (

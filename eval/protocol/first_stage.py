@@ -19,7 +19,8 @@ from eval.protocol.missing import mask_modalities
 from eval.protocol.shared_pairs import SharedPairs
 from eval.protocol.statistics import paired_bootstrap
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import CALIBRATION, DIRECTIONS, METHODS, find_method, paired_weights
+from modeling_scalar.paired import paired_weights
+from modeling_scalar.scores_scalar import CALIBRATION, DIRECTIONS, METHODS, find_method
 
 RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
 """Masking rates of the paper's Table 3."""

@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import normalize
 
 from modeling_scalar import ScalarConfig
+from modeling_scalar.paired import paired_centroids
 from modeling_scalar.scores_scalar import (
     METHODS,
     PAPER_MODALITIES,
@@ -17,7 +18,6 @@ from modeling_scalar.scores_scalar import (
     exact_scores,
     find_method,
     make_pairs,
-    paired_centroids,
     query_weights,
     retrieval_scores,
 )

@@ -7,15 +7,8 @@ import torch
 from torch.nn.functional import normalize
 
 from modeling_scalar import MODALITIES
-from modeling_scalar.scores_scalar import (
-    METHODS,
-    find_method,
-    paired_centroids,
-    paired_weights,
-    query_weights,
-    register_method,
-    retrieval_scores,
-)
+from modeling_scalar.paired import paired_centroids, paired_weights
+from modeling_scalar.scores_scalar import METHODS, find_method, query_weights, register_method, retrieval_scores
 
 FLOAT32 = {"atol": 2e-6, "rtol": 0}  # a few roundings of sums of D products
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from modeling_scalar.scores_scalar import paired_centroids
+from modeling_scalar.paired import paired_centroids
 from trainer.losses import (
     AlignmentLoss,
     CrossArityLoss,

@@ -2,7 +2,8 @@
 
 import torch
 
-from modeling_scalar.scores_scalar import paired_centroids, retrieval_scores
+from modeling_scalar.paired import paired_centroids
+from modeling_scalar.scores_scalar import retrieval_scores
 
 from .alignment import AlignmentLoss
 from .cross_arity import CrossArityLoss

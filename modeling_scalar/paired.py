@@ -1,0 +1,44 @@
+"""Weights and centroids of clips for their own texts only (SCALAR Eq. 2): what training and statistics need."""
+
+from typing import Any
+
+import torch
+
+from .scores_scalar import WEIGHING, make_pairs, min_norm_of, softmax_weights, unit
+
+
+def paired_weights(
+    text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, *weighing: Any, **named: Any
+) -> torch.Tensor:
+    """
+    Compute the weights of each clip for its own text only, `(P, M)`: the diagonal of [`query_weights`].
+
+    Args and errors: as of [`query_weights`]; row i of the texts belongs to clip i.
+    """
+    if len(text_embeds) != len(modality_embeds):
+        raise ValueError(f"Expected one text per clip, got {len(text_embeds)} texts and {len(modality_embeds)} clips.")
+    named = dict(zip(WEIGHING, weighing, strict=False)) | named
+    with torch.autocast(device_type=text_embeds.device.type, enabled=False):
+        pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **named)
+        texts = pairs.text_embeds if text_embeds.ndim == 3 else pairs.text_embeds[:, None]
+        # Products and sums: as matrix products these would be a batch of tiny ones.
+        cosines = pairs.options.calibrated((pairs.clips.modality_embeds * texts).sum(-1), dim=-1)  # (P, M)
+        return softmax_weights(cosines, modality_mask, pairs.options.query_temperature, dim=-1)
+
+
+def paired_centroids(
+    text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, *weighing: Any, **named: Any
+) -> torch.Tensor:
+    """
+    Aggregate each clip for its own text only, mu_M(z^T) of SCALAR Eq. 2: `(P, D)`, of unit norm (shorter only where
+    modalities cancel to nothing).
+
+    Args and errors: as of [`paired_weights`].
+    """
+    weights = paired_weights(text_embeds, modality_embeds, modality_mask, *weighing, **named)
+    with torch.autocast(device_type=text_embeds.device.type, enabled=False):
+        present = make_pairs(text_embeds, modality_embeds, modality_mask).clips.modality_embeds
+        return unit((weights[..., None] * present).sum(1), min_norm_of(text_embeds, modality_embeds))
+
+
+__all__ = ["paired_centroids", "paired_weights"]
