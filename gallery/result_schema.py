@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from modeling_scalar.scores_scalar import METHODS
+
 _LARGEST = 1e15  # of numbers: sums and squares of more overflow
 
 
@@ -215,4 +217,10 @@ def second_stage(
     return [entry for entry in found if entry["depth"] == depth]
 
 
-__all__ = ["check_result", "count", "number", "second_stage"]
+def method_title(method: str) -> str:
+    """Return what tables and cards call a score; the name itself if it is not registered here."""
+    # What the encoder itself fuses is no function of the modalities' vectors, and so not registered.
+    return METHODS[method].title if method in METHODS else {"fused": "fused by the model"}.get(method, method)
+
+
+__all__ = ["method_title", "check_result", "count", "number", "second_stage"]

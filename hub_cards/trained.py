@@ -20,12 +20,12 @@ from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from gallery.files import read_json, write_json
-from gallery.result_schema import second_stage
+from gallery.result_schema import method_title, second_stage
 from modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
 from modeling_scalar.loading import load_config, load_processor
 from modeling_scalar.model_identity import identify
-from modeling_scalar.scores_scalar import CALIBRATION, METHODS, ScoreOptions, find_method, method_title
+from modeling_scalar.scores_scalar import CALIBRATION, METHODS, ScoreOptions, find_method
 
 from .evidence.evaluations import (
     POLICY_NAMES,

@@ -155,23 +155,6 @@ class ScalarMatchHead(nn.Module):
         return self.classifier(self.layer_norm(self.activation(self.dense(hidden_states))))
 
 
-class ScalarPreTrainedModel(ScalarRetrievalModel):
-    config_class = ScalarConfig
-    # It has no attention of its own: each tower takes the choice, or refuses it by its name.
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module):
-        super()._init_weights(module)
-        if isinstance(module, ScalarConditionEncoder):
-            initialization.normal_(module.type_embedding, mean=0.0, std=self.config.initializer_range)
-            if module.position_embedding is not None:
-                initialization.normal_(module.position_embedding, mean=0.0, std=self.config.initializer_range)
-
-
 def _build_tower(config: PreTrainedConfig, pooling: str) -> PreTrainedModel:
     tower = TOWERS.get(config.model_type)
     model = AutoModel.from_config(config) if tower is None else tower._from_config(config)
@@ -212,7 +195,7 @@ def _tokens(output: ModelOutput) -> torch.Tensor:
     return states  # (rows, tokens, hidden)
 
 
-class ScalarModel(ScalarPreTrainedModel):
+class ScalarModel(ScalarRetrievalModel):
     """
     Text-to-video retrieval over video, audio and subtitles with query-conditioned spherical centroids.
 
@@ -227,6 +210,13 @@ class ScalarModel(ScalarPreTrainedModel):
     >>> output.scores  # (1, 2)
     ```
     """
+
+    config_class = ScalarConfig
+    # It has no attention of its own: each tower takes the choice, or refuses it by its name.
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
 
     def __init__(self, config: ScalarConfig):
         super().__init__(config)
@@ -254,6 +244,14 @@ class ScalarModel(ScalarPreTrainedModel):
             self.match_head = ScalarMatchHead(text_size, eps)
         self.add_score_modules()
         self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module):
+        super()._init_weights(module)
+        if isinstance(module, ScalarConditionEncoder):
+            initialization.normal_(module.type_embedding, mean=0.0, std=self.config.initializer_range)
+            if module.position_embedding is not None:
+                initialization.normal_(module.position_embedding, mean=0.0, std=self.config.initializer_range)
 
     def train(self, mode: bool = True) -> "ScalarModel":
         """Set the training mode, but not of towers without a trainable parameter: a frozen one is a fixed function."""
@@ -801,6 +799,5 @@ __all__ = [
     "ScalarLogitScale",
     "ScalarModel",
     "ScalarOutput",
-    "ScalarPreTrainedModel",
     "split_fused_projections",
 ]

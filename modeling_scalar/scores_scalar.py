@@ -599,12 +599,6 @@ def find_method(method: str, modalities: Sequence[str] = (), argument: str = "me
     )
 
 
-def method_title(method: str) -> str:
-    """Return what tables and cards call a score; the name itself if it is not registered here."""
-    # What the encoder itself fuses is no function of the modalities' vectors, and so not registered.
-    return METHODS[method].title if method in METHODS else {"fused": "fused by the model"}.get(method, method)
-
-
 # Weighted sums and single modalities --------------------------------------------------------------------------------
 
 
@@ -698,11 +692,17 @@ def _bordered_determinant(pairs: Pairs, shift: float | torch.Tensor = 0.0) -> to
     numbers = -shift * determinant, shifted_determinant, 2 * shift * linear, adjugate + shift * change
     constant, shifted_determinant, linear, adjugate = (x.to(pairs.text_embeds.dtype) for x in numbers)
     total = torch.addcmul(constant, pairs.squared_norms, shifted_determinant)  # (Q, V)
-    for m, similarity in enumerate(pairs.similarities):
-        row = torch.addcmul(linear[:, m], similarity, -adjugate[:, m, m])
-        for n in range(m + 1, len(pairs.similarities)):
-            row = torch.addcmul(row, pairs.similarities[n], -2 * adjugate[:, m, n])
-        total = torch.addcmul(total, similarity, row)
+    return total + _quadratic(pairs.similarities, -adjugate, linear)
+
+
+def _quadratic(cosines: torch.Tensor, matrices: torch.Tensor, linear: torch.Tensor | None = None) -> torch.Tensor:
+    """b' A b + l' b of every pair, (Q, V), of cosines b (M, Q, V), symmetric matrices A (V, M, M) and l (V, M)."""
+    total = torch.zeros_like(cosines[0])
+    for m, cosine in enumerate(cosines):
+        row = cosine * matrices[:, m, m] if linear is None else torch.addcmul(linear[:, m], cosine, matrices[:, m, m])
+        for n in range(m + 1, len(cosines)):
+            row = torch.addcmul(row, cosines[n], 2 * matrices[:, m, n])
+        total = torch.addcmul(total, cosine, row)
     return total
 
 
@@ -725,13 +725,7 @@ def _span_inverse(clips: Clips) -> torch.Tensor:
 @register_method("gram_span", "span distance", is_symmetric=True)
 def _gram_span(pairs: Pairs) -> torch.Tensor:
     """-sqrt(1 - a' G^-1 a), in float64: where modalities nearly repeat each other, large terms cancel."""
-    inverse, similarities = pairs.clips.once(_span_inverse), [exact(a) for a in pairs.similarities]
-    rest = exact(pairs.squared_norms)
-    for m, similarity in enumerate(similarities):
-        row = similarity * -inverse[:, m, m]
-        for n in range(m + 1, len(similarities)):
-            row = torch.addcmul(row, similarities[n], -2 * inverse[:, m, n])
-        rest = torch.addcmul(rest, similarity, row)
+    rest = exact(pairs.squared_norms) - _quadratic(exact(pairs.similarities), pairs.clips.once(_span_inverse))
     return -_root(rest.to(pairs.text_embeds.dtype))
 
 
@@ -1009,6 +1003,6 @@ def query_weights(
 __all__ = [
     "CALIBRATION", "CONCATENATIONS", "DIRECTIONS", "METHODS", "MIN_NORM", "PAPER_MODALITIES", "WEIGHING", "Clips",
     "Method", "Pairs", "ScoreOptions", "check_calibration", "closed_form", "exact", "exact_scores",
-    "find_method", "gram_factor", "make_pairs", "method_title", "min_norm_of",
+    "find_method", "gram_factor", "make_pairs", "min_norm_of",
     "query_weights", "register_method", "retrieval_scores", "unit",
 ]  # fmt: skip

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from eval.reports.result_files import R1, Run, percent
+from gallery.result_schema import method_title
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import method_title
 
 # Okabe and Ito's colours, which stay apart under all common colour blindness; modalities keep theirs in every figure.
 _MODALITY_COLOURS = {"video": "#E69F00", "audio": "#56B4E9", "subtitle": "#009E73"}

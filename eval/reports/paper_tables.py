@@ -39,8 +39,9 @@ from eval.reports.result_files import (
     values,
 )
 from eval.reports.tables import Cell, Row, Table
+from gallery.result_schema import method_title
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import METHODS, method_title
+from modeling_scalar.scores_scalar import METHODS
 
 DIRECTIONS = {"text_to_video": "T→V", "video_to_text": "V→T"}
 """Directions of retrieval and their signs."""

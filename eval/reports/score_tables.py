@@ -17,8 +17,8 @@ from eval.reports.result_files import (
     recall_of_kind,
 )
 from eval.reports.tables import Cell, Table
+from gallery.result_schema import method_title
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import method_title
 
 _METRICS = {
     "R@1": "recall_at_1",

@@ -14,9 +14,8 @@ from typing import Any
 from huggingface_hub import EvalResult
 
 from gallery.files import read_json
-from gallery.result_schema import check_result, second_stage
+from gallery.result_schema import check_result, method_title, second_stage
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import method_title
 
 from ..markdown import Markdown, text
 
