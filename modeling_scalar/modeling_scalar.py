@@ -29,14 +29,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .configuration_scalar import ScalarConfig, in_package
 from .modeling_beats import OUTPUT_FLAGS, BeatsModel
-from .retrieval_scalar import (
-    Rows,
-    ScalarHyperbolicMix,
-    ScalarLogitScale,
-    ScalarOutput,
-    ScalarRetrievalModel,
-    check_mask,
-)
+from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel, check_mask
 from .scores_scalar import CONCATENATIONS, METHODS, unit
 
 # Towers that `AutoModel` does not know by their own configuration.
@@ -105,12 +98,9 @@ def split_fused_projections(vision_model: nn.Module) -> nn.Module:
         fused = layer.self_attn.qkv
         split = ScalarFusedProjection(fused.in_features, bias=fused.bias is not None)
         split.to(device=fused.weight.device, dtype=fused.weight.dtype)
-        weights = fused.weight.detach().chunk(3)
-        biases = fused.bias.detach().chunk(3) if fused.bias is not None else (None, None, None)
-        for part, weight, bias in zip((split.query, split.key, split.value), weights, biases, strict=True):
-            part.weight = nn.Parameter(weight.clone())
-            if part.bias is not None:
-                part.bias = nn.Parameter(bias.clone())
+        parts = {name: value.detach().chunk(3) for name, value in fused.named_parameters()}
+        for index, part in enumerate((split.query, split.key, split.value)):
+            part.load_state_dict({name: parts[name][index] for name, _ in part.named_parameters()})
         layer.self_attn.qkv = split
     return vision_model
 
@@ -309,27 +299,20 @@ class ScalarModel(ScalarRetrievalModel):
             kwargs["use_cache"] = "past_key_values" in kwargs
         return self.text_model(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
 
-    def _token_mask(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        if attention_mask is not None:
-            return attention_mask
-        self.text_model.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
-        return torch.ones_like(input_ids)
-
     # Embeddings ---------------------------------------------------------------------------------------------------
 
     def _text_features(
         self, projection: nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs
     ) -> BaseModelOutputWithPooling:
-        attention_mask = self._token_mask(input_ids, attention_mask)
+        if attention_mask is None:
+            self.text_model.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
+            attention_mask = torch.ones_like(input_ids)
         output = self._encode_text(input_ids, attention_mask, **kwargs)
         return _with_embedding(output, projection(_pool(output, self.config.text_pooling, attention_mask)))
 
     @can_return_tuple
     def get_text_features(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Unpack[TransformersKwargs]
     ) -> tuple | BaseModelOutputWithPooling:
         """
         Embed queries `(batch, length)`; `token_type_ids` too if the text tower reads them.
@@ -342,10 +325,7 @@ class ScalarModel(ScalarRetrievalModel):
 
     @can_return_tuple
     def get_subtitle_features(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Unpack[TransformersKwargs]
     ) -> tuple | BaseModelOutputWithPooling:
         """Embed subtitles with the text tower and a head of their own; as [`get_text_features`]."""
         return self._text_features(self.subtitle_projection, input_ids, attention_mask, **kwargs)
@@ -792,12 +772,4 @@ def _with_embedding(output: ModelOutput, projected: torch.Tensor) -> BaseModelOu
 
 ScalarModel.register_for_auto_class("AutoModel")
 
-__all__ = [
-    "ScalarClipInputs",
-    "ScalarFusedProjection",
-    "ScalarHyperbolicMix",
-    "ScalarLogitScale",
-    "ScalarModel",
-    "ScalarOutput",
-    "split_fused_projections",
-]
+__all__ = ["ScalarClipInputs", "ScalarFusedProjection", "ScalarModel", "adapt_tower", "split_fused_projections"]

@@ -28,25 +28,20 @@ class ScalarOutput(ModelOutput):
     Output of [`ScalarModel`]. A field that was not asked for is None.
 
     Args:
-        loss (`torch.FloatTensor` of shape `()`): the symmetric InfoNCE of the scores, if text i describes clip i.
-        logits_per_text (`torch.FloatTensor` of shape `(queries, clips)`), logits_per_video (its transpose): the
-            scores over the contrastive temperature.
-        text_embeds (`torch.FloatTensor` of shape `(queries, dim)`, or `(queries, 3, dim)` where each modality meets a
-            vector of its own): unit norm.
-        video_embeds, audio_embeds, subtitle_embeds (`torch.FloatTensor` of shape `(clips, dim)`): the three parts of
-            `modality_embeds`.
-        modality_embeds (`torch.FloatTensor` of shape `(clips, 3, dim)`): unit norm, zero where absent.
-        modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): which modalities each clip has.
-        scores (`torch.FloatTensor` of shape `(queries, clips)`): the aggregated score; a cosine, in [-1, 1], unless it
-            is calibrated.
-        match_logits (`torch.FloatTensor` of shape `(pairs, 2)`): logits of the cross-encoder for the pairs chosen by
-            `select_pairs`; class 1 is "this text describes this clip".
-        condition_states (`torch.FloatTensor` of shape `(clips, tokens, hidden)`), condition_mask (`torch.BoolTensor`
-            of shape `(clips, tokens)`): what the cross-encoder reads of each clip, if pairs were chosen.
-        temperature (`torch.FloatTensor` of shape `()`): the learned contrastive temperature, if the model holds one.
-        score_parameters (`tuple` of `torch.FloatTensor` of shape `()`): the learned mix and curvature of
-            `"hypergram"`. Learned scalars are part of the output because data-parallel wrappers follow the graph from
-            it to find which parameters were used.
+        loss (`()`): the symmetric InfoNCE of the scores, if text i describes clip i.
+        logits_per_text (`(queries, clips)`), logits_per_video (its transpose): scores over contrastive temperature.
+        text_embeds (`(queries, dim)`, or `(queries, M, dim)` where each modality meets its own): unit norm.
+        video_embeds, audio_embeds, subtitle_embeds (`(clips, dim)`): the parts of `modality_embeds`.
+        modality_embeds (`(clips, M, dim)`): unit norm, zero where absent.
+        modality_mask (bool, `(clips, M)`): which modalities each clip has.
+        scores (`(queries, clips)`): the aggregated score; a cosine, in [-1, 1], unless it is calibrated.
+        match_logits (`(pairs, 2)`): of the cross-encoder for the pairs chosen by `select_pairs`; class 1 is "this text
+            describes this clip".
+        condition_states (`(clips, tokens, hidden)`), condition_mask (bool, `(clips, tokens)`): what the cross-encoder
+            reads of each clip, if pairs were chosen.
+        temperature (`()`): the learned contrastive temperature, if the model holds one.
+        score_parameters (two of shape `()`): the learned mix and curvature of `"hypergram"`. Learned scalars are part
+            of the output because data-parallel wrappers follow the graph from it to find which parameters were used.
         text_model_output, vision_model_output, audio_model_output, subtitle_model_output (`ModelOutput`): what the
             towers gave, if `output_hidden_states` or `output_attentions` asks for more than embeddings: one row per
             query, frame, segment and subtitle of the clips that have the modality.
@@ -140,19 +135,16 @@ class ScalarRetrievalModel(PreTrainedModel):
         """
         folder = Path(str(pretrained_model_name_or_path))
         adapter_config = folder / "adapter_config.json"
-        if (
-            adapter_config.is_file()
-            and (folder / "config.json").is_file()
-            and not any(folder.glob("model*.safetensors"))
-        ):
+        has_configs = adapter_config.is_file() and (folder / "config.json").is_file()
+        if has_configs and not any(folder.glob("model*.safetensors")):
             pretrained_model_name_or_path = json.loads(adapter_config.read_text("utf-8"))["base_model_name_or_path"]
             kwargs["config"] = kwargs.get("config") or cls.config_class.from_pretrained(folder)
             kwargs["adapter_kwargs"] = {"_adapter_model_path": str(folder)}
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def add_score_modules(self) -> None:
-        """Add the learned scalars that the configuration asks for, after a look at the name of its score."""
-        method = find_method(self.config.aggregation, argument="aggregation")
+        """Add the learned scalars that the configuration asks for."""
+        method = find_method(self.config.aggregation, self.config.modalities, "aggregation")
         if method.uses_concat_heads and not self.config.has_concat_heads:
             raise ValueError(
                 f"`aggregation={self.config.aggregation!r}` needs `has_concat_heads=True`, which a model of three "
@@ -203,20 +195,25 @@ class ScalarRetrievalModel(PreTrainedModel):
         return retrieval_scores(text_embeds, modality_embeds, modality_mask, concat_embeds=concat_embeds, **options)
 
     def compute_weights(
-        self, text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, **weighing: Any
+        self,
+        text_embeds: torch.Tensor,
+        modality_embeds: torch.Tensor,
+        modality_mask: torch.Tensor,
+        query_temperature: float | None = None,
+        **calibration: Sequence[float] | None,
     ) -> torch.Tensor:
         """
         Compute the weight of each modality of each clip for each query, SCALAR Eq. 2: why a clip matched.
 
         They are those of the aggregation `"scalar"`, whatever this model's own is.
 
-        Args:
-            text_embeds, modality_embeds, modality_mask, **weighing: as in [`compute_scores`].
+        Args: as of [`compute_scores`].
 
         Returns:
             `torch.Tensor` of shape `(queries, clips, M)`, non-negative, summing to 1, exactly 0 where absent.
         """
-        return query_weights(text_embeds, modality_embeds, modality_mask, **self._weighing(**weighing))
+        weighing = self._weighing(query_temperature=query_temperature, **calibration)
+        return query_weights(text_embeds, modality_embeds, modality_mask, **weighing)
 
     def new_output(self) -> ScalarOutput:
         """Return an output that holds the learned scalars alone."""
@@ -290,12 +287,4 @@ def info_nce(logits: torch.Tensor) -> torch.Tensor:
     return (nn.functional.cross_entropy(logits, target) + nn.functional.cross_entropy(logits.T, target)) / 2
 
 
-__all__ = [
-    "Rows",
-    "ScalarHyperbolicMix",
-    "ScalarLogitScale",
-    "ScalarOutput",
-    "ScalarRetrievalModel",
-    "check_mask",
-    "info_nce",
-]
+__all__ = ["Rows", "ScalarLogitScale", "ScalarOutput", "ScalarRetrievalModel", "check_mask", "info_nce"]

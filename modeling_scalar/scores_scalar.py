@@ -151,15 +151,6 @@ def min_norm_of(*embeds: torch.Tensor) -> float:
     return max(MIN_NORM[tensor.dtype] for tensor in embeds)
 
 
-def _prepare(
-    text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Zero absent rows whatever they hold, and compute in float32 at least."""
-    dtype = torch.promote_types(torch.promote_types(text_embeds.dtype, modality_embeds.dtype), torch.float32)
-    present = torch.where(modality_mask[..., None], modality_embeds, modality_embeds.new_zeros(())).to(dtype)
-    return text_embeds.to(dtype), present
-
-
 def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor) -> None:
     shapes = tuple(text_embeds.shape), tuple(modality_embeds.shape)
     is_text = text_embeds.ndim == 2 or (text_embeds.ndim == 3 and shapes[0][1:2] == shapes[1][1:2])
@@ -316,11 +307,6 @@ class Clips:
         *some, gram, exact_gram = (None if tensor is None else tensor[columns] for tensor in tensors)
         return Clips(*some, min_norm=self.min_norm, modalities=self.modalities, gram=gram, exact_gram=exact_gram)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of what is computed of these clips."""
-        return self.modality_embeds.dtype
-
     def products(self, text_embeds: torch.Tensor, some: slice = slice(None)) -> torch.Tensor:
         """Inner products `(M, Q, V)` of some modalities with texts `(Q, D)` or `(Q, M, D)`, zero where absent."""
         texts = text_embeds.transpose(0, 1)[some] if text_embeds.ndim == 3 else text_embeds
@@ -371,7 +357,7 @@ def _gram_matrices(clips: Clips) -> torch.Tensor:
 
 
 def _factor(clips: Clips) -> torch.Tensor:
-    return gram_factor(exact(clips.gram)).to(clips.dtype)
+    return gram_factor(exact(clips.gram)).to(clips.modality_embeds.dtype)
 
 
 class Pairs:
@@ -445,12 +431,6 @@ class Pairs:
                 f"The score {method!r} is of one vector per text, but these texts have one for each modality. Those "
                 f"that take them are {able}."
             )
-        if unnamed := {*entry.needs, *(entry.reads or ())} - set(self.clips.modalities):
-            raise ValueError(
-                f"The score {method!r} reads the modalities {sorted(unnamed)}, but these clips have "
-                f"{self.clips.modalities or 'modalities without names'}. Name them by `modalities`, or take another "
-                "score."
-            )
         scores = entry.score(self) if entry.whole else self.in_tiles(entry.score)
         covered = entry.covers(self.clips.modality_mask, self.clips.modalities)
         if not torch.compiler.is_compiling() and covered.all():
@@ -481,9 +461,10 @@ def make_pairs(
     calibration = (options.get(name) for name in CALIBRATION)
     check_calibration(*calibration, tuple(modalities) or number)
     min_norm = min_norm_of(text_embeds, modality_embeds)
-    text_embeds, modality_embeds = _prepare(text_embeds, modality_embeds, modality_mask)
-    clips = Clips(modality_embeds, modality_mask, concat_embeds, min_norm=min_norm, modalities=tuple(modalities))
-    return Pairs(text_embeds, clips, ScoreOptions(**options))
+    dtype = torch.promote_types(torch.promote_types(text_embeds.dtype, modality_embeds.dtype), torch.float32)
+    present = torch.where(modality_mask[..., None], modality_embeds, 0).to(dtype)  # whatever absent rows hold
+    clips = Clips(present, modality_mask, concat_embeds, min_norm=min_norm, modalities=tuple(modalities))
+    return Pairs(text_embeds.to(dtype), clips, ScoreOptions(**options))
 
 
 # The registry -------------------------------------------------------------------------------------------------------
@@ -534,11 +515,6 @@ class Method:
             raise ValueError(f"`needs` and `reads` contradict each other: got {self.needs} and {self.reads}.")
 
     @property
-    def has_weights(self) -> bool:
-        """Whether the score is that of a weighted sum of the modalities."""
-        return self.weights is not None
-
-    @property
     def covers_every_clip(self) -> bool:
         """Whether the score is defined for every clip that has a modality, whichever that is."""
         return self.scorable is None and not self.needs and self.reads is None
@@ -586,17 +562,22 @@ def register_method(name: str, title: str | None = None, **facts: Any) -> Callab
     return register
 
 
-def find_method(method: str, modalities: Sequence[str] = (), argument: str = "method") -> Method:
+def find_method(method: str, modalities: Sequence[str] | None = None, argument: str = "method") -> Method:
     """Return the score of a name, a registered one or the cosine with one of the clips' modalities; a ValueError that
-    names the argument if there is none."""
-    if method in METHODS:
-        return METHODS[method]
-    if method in modalities:
-        return _pathway_of(method)
-    known = (*METHODS, *(name for name in modalities if name not in METHODS))
-    raise ValueError(
-        f"`{argument}` must be one of {known}, got {method!r}. If a plugin registers it, import that first."
-    )
+    names the argument if there is none, or if the clips' modalities are given and it reads others."""
+    names = modalities or ()
+    if method not in METHODS and method not in names:
+        known = (*METHODS, *(name for name in names if name not in METHODS))
+        raise ValueError(
+            f"`{argument}` must be one of {known}, got {method!r}. If a plugin registers it, import that first."
+        )
+    entry = METHODS.get(method) or _pathway_of(method)
+    if modalities is not None and (unnamed := {*entry.needs, *(entry.reads or ())} - set(names)):
+        raise ValueError(
+            f"The score {method!r} reads the modalities {sorted(unnamed)}, but these clips have "
+            f"{names or 'modalities without names'}. Name them by `modalities`, or take another score."
+        )
+    return entry
 
 
 # Weighted sums and single modalities --------------------------------------------------------------------------------
@@ -835,16 +816,12 @@ def _chosen_head(modality_mask: torch.Tensor) -> torch.Tensor:
 def _concatenation(clips: Clips) -> torch.Tensor:
     """The output of the head that reads exactly what each clip has, (V, D); zero where there is no such head."""
     chosen = _chosen_head(clips.modality_mask)[..., None]
-    return torch.where(chosen, clips.concat_embeds, 0).sum(1).to(clips.dtype)
-
-
-def _has_head(modality_mask: torch.Tensor) -> torch.Tensor:
-    return _chosen_head(modality_mask).any(1)
+    return torch.where(chosen, clips.concat_embeds, 0).sum(1).to(clips.modality_embeds.dtype)
 
 
 @register_method(
-    "concat_head", "concatenation head", reads=PAPER_MODALITIES, scorable=_has_head, is_trainable=False,
-    uses_concat_heads=True,
+    "concat_head", "concatenation head", reads=PAPER_MODALITIES, scorable=lambda mask: _chosen_head(mask).any(1),
+    is_trainable=False, uses_concat_heads=True,
 )  # fmt: skip
 def _concat_head(pairs: Pairs) -> torch.Tensor:
     if pairs.clips.concat_embeds is None:
@@ -969,7 +946,6 @@ def retrieval_scores(
     >>> scores = retrieval_scores(text_embeds, modality_embeds, modality_mask)  # (Q, V)
     ```
     """
-    find_method(method, modalities or ())
     options["query_temperature"] = query_temperature
     given = text_embeds, modality_embeds, concat_embeds, *options.values()
     learned = any(isinstance(value, torch.Tensor) and value.requires_grad for value in given)

@@ -176,8 +176,8 @@ class ScalarObjective(Objective):
 
     def __init__(self, args: "ScalarTrainingArguments", config: ScalarConfig):
         super().__init__()
-        if not METHODS[config.aggregation].has_weights:
-            weighted = [name for name, method in METHODS.items() if method.has_weights]
+        if METHODS[config.aggregation].weights is None:
+            weighted = [name for name, method in METHODS.items() if method.weights]
             raise ValueError(
                 f"The objective 'scalar' is that of centroids: `aggregation` must be one of {weighted}, got "
                 f"{config.aggregation!r}. For another score take the objective 'contrastive'."

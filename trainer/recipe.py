@@ -270,7 +270,7 @@ def parse_arguments(
         run.new_model = find_packaged(run.new_model)
     load_plugins(run.plugin.split(",") if run.plugin else [])
     if run.aggregation is not None:
-        find_method(run.aggregation, argument="aggregation")
+        find_method(run.aggregation, MODALITIES, "aggregation")
     return run, training
 
 

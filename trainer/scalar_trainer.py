@@ -154,7 +154,7 @@ class ScalarTrainer(Trainer):
                 "The objective needs `semantic_targets`: make them with `python -m trainer.semantic_targets`, or set "
                 "`semantic_weight` to 0 if they are for L_sem."
             )
-        if args.negatives_from == "paired" and not METHODS[config.aggregation].has_weights:
+        if args.negatives_from == "paired" and METHODS[config.aggregation].weights is None:
             raise ValueError(
                 "`negatives_from: paired` draws by centroids, which the score "
                 f"{config.aggregation!r} does not have. Draw from 'scores'."
@@ -402,7 +402,7 @@ class ScalarTrainer(Trainer):
             raise ValueError(self._not_finite(f"loss of step {self.state.global_step + 1}", values))
         parts = {f"loss_{name}": loss for name, loss in losses.items()}
         parts["p_full"] = total.new_tensor(self._full_probability)
-        if METHODS[self.scalar_config.aggregation].has_weights:
+        if METHODS[self.scalar_config.aggregation].weights:
             temperature = centroid_temperature(self.scalar_config.aggregation, self.scalar_config.query_temperature)
             calibration = (getattr(self.scalar_config, name) for name in CALIBRATION)
             weights = paired_weights(batch.texts, batch.modalities, batch.mask, temperature, *calibration)

@@ -184,7 +184,7 @@ FLAGS = {
     "plugin that divides by zero": (["--plugin", "divides"], 1, ["'divides'", "ZeroDivisionError"]),
     "plugin that is no Python": (["--plugin", "unparsable"], 1, ["'unparsable'", "SyntaxError"]),
     "plugin with a name that is taken": (["--plugin", "wrong_name"], 1, ["wrong_name", "scalar"]),
-    "plugin with an unknown need": (["--plugin", "wrong_needs"], 1, ["wrong_needs", "smell"]),
+    "plugin with an unknown need": (["--plugin", "wrong_needs", "--aggregation", "mine"], 1, ["mine", "smell"]),
     "learned temperature and calibration": (["--learnable_temperature", "true"], 1, ["calibration"]),
     "temperature without use": (
         ["--learnable_temperature", "true", "--objective", "pmrl"],
