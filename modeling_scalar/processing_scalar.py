@@ -5,7 +5,6 @@ and no clip is dropped; the zeros in the row of an absent modality are transport
 """
 
 import copy
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -136,21 +135,14 @@ def _one_per_clip(name: str, items: Any, num_clips: int) -> list:
 
 
 class ScalarVideosKwargs(ScalarImageProcessorKwargs, total=False):
-    """What may be said of the frames of clips."""
-
     do_sample_frames: bool
 
 
 class ScalarProcessorKwargs(ProcessingKwargs, total=False):
-    """The keyword groups of a call."""
-
     text_kwargs: TextKwargs
     images_kwargs: ScalarImageProcessorKwargs
     videos_kwargs: ScalarVideosKwargs
     audio_kwargs: ScalarAudioKwargs
-
-
-_GROUPS = ("text_kwargs", "images_kwargs", "videos_kwargs", "audio_kwargs")
 
 
 class ScalarProcessor(ProcessorMixin):
@@ -171,7 +163,7 @@ class ScalarProcessor(ProcessorMixin):
     reader = MediaReader()
     valid_processor_kwargs = ScalarProcessorKwargs
     modalities: Sequence[str] = MODALITIES  # what is read of a clip
-    max_audio_seconds = math.inf  # segments are taken from all of a sound, however long it is
+    max_audio_seconds = float("inf")  # segments are taken from all of a sound, however long it is
 
     def __init__(
         self,
@@ -198,10 +190,7 @@ class ScalarProcessor(ProcessorMixin):
 
     @staticmethod
     def from_joint_encoder(name_or_path: str | os.PathLike, **options: Any) -> "ScalarProcessor":
-        """Make the processor beside [`ScalarModel.from_joint_encoder`].
-
-        `**options` are `modalities` and `revision` as there, and settings of `ScalarJointProcessor`.
-        """
+        """Make the processor beside [`ScalarModel.from_joint_encoder`]; `options` are as there, and its settings."""
         return in_package("joint_encoders").processor_from_joint_encoder(name_or_path, **options)
 
     def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> type:
@@ -229,8 +218,6 @@ class ScalarProcessor(ProcessorMixin):
     def _num_frames(self, training: bool) -> int:
         return self.num_train_frames if training else self.num_frames
 
-    # Reading ---------------------------------------------------------------------------------------------------------
-
     def read_clip(
         self,
         video: Any,
@@ -252,8 +239,7 @@ class ScalarProcessor(ProcessorMixin):
                 track of the video file, where `video` is a path.
             subtitle: a text, the path of an `.srt` or `.vtt` file, `None`, or `FROM_VIDEO`: the file beside the video
                 (`find_sidecar`), else the first text track inside, where `video` is a path.
-            num_frames (`int`, *optional*): default the setting for `training`; `"all"` keeps all frames, from which a
-                later call chooses as reading would have.
+            num_frames (`int`, *optional*): by default the setting; `"all"` keeps all, from which a later call chooses.
             training (`bool`), generator (`torch.Generator`): see `frame_indices`.
             on_error (`str`): what a stream that cannot be decoded does: `"raise"` a `MediaError`, or count as
                 `"missing"`, with a warning and a line in `Clip.problems`. A file that does not exist always raises.
@@ -269,10 +255,10 @@ class ScalarProcessor(ProcessorMixin):
         """
         if on_error not in ("raise", "missing"):
             raise ValueError(f"`on_error` must be 'raise' or 'missing', got {on_error!r}.")
-        if processed and num_frames == "all":
-            raise ValueError('`num_frames="all"` keeps frames to choose from later: they cannot be processed yet.')
         if num_frames is None:
             num_frames = self._num_frames(training)
+        elif num_frames == "all":
+            num_frames = None
         if audio is FROM_VIDEO:
             audio = video if is_path(video) else None
         clip = Clip(path=next((os.fspath(item) for item in (video, audio) if is_path(item)), None))
@@ -280,12 +266,10 @@ class ScalarProcessor(ProcessorMixin):
             are_files = all(item is None or is_path(item) for item in (video, audio))
             if not are_files or window[0] < 0 or (window[1] is not None and window[1] <= window[0]):
                 raise ValueError(f"A `window` goes from one second of a file to a later one, or None, got {window}.")
-        of_file = {"window": window, "processed": processed}
-        draws = {"training": training, "generator": generator}
-        most = None if num_frames == "all" else num_frames
+        options = {"window": window, "processed": processed, "training": training, "generator": generator}
         streams = {
-            "video": (video, partial(self._read_video, num_frames=most, **of_file, **draws)),
-            "audio": (audio, partial(self._read_audio, **of_file, **draws)),
+            "video": (video, partial(self._read_video, num_frames=num_frames, **options)),
+            "audio": (audio, partial(self._read_audio, **options)),
             "subtitle": (subtitle, partial(self._read_subtitle, video=video, window=window)),
         }
         for item, read in (streams[name] for name in self.modalities):
@@ -338,18 +322,16 @@ class ScalarProcessor(ProcessorMixin):
         else:
             waveform = self.reader.read_audio(audio, window, rate) if is_path(audio) else to_waveform(audio, rate)
             num_samples = None if waveform is None else len(waveform)
-        if num_samples is None:
-            return
-        if num_samples < self.min_samples:
-            window = f"{1000 * self.min_samples / rate:g} ms window ({self.min_samples})"
-            problem = f"audio of {num_samples} samples, shorter than one {window}: counts as absent."
+        if num_samples is not None and num_samples < self.min_samples:
+            shortest = f"{1000 * self.min_samples / rate:g} ms window ({self.min_samples})"
+            problem = f"audio of {num_samples} samples, shorter than one {shortest}: counts as absent."
             self._note(clip, f"{clip.path or 'waveform'}: {problem}")
-            return
-        clip.duration = num_samples / rate
-        if waveform is None:
-            self._keep_sound(clip, parts)
-        else:
-            clip.waveform = waveform
+        elif num_samples is not None:
+            clip.duration = num_samples / rate
+            if waveform is None:
+                self._keep_sound(clip, parts)
+            else:
+                clip.waveform = waveform
 
     def _choose_sound(self, available: int, training: bool, generator: torch.Generator | None) -> list:
         return self.feature_extractor.choose_parts(available, training, generator)
@@ -365,18 +347,14 @@ class ScalarProcessor(ProcessorMixin):
         elif isinstance(subtitle, str):
             clip.subtitle = subtitle
         else:
-            raise TypeError(
-                "A subtitle must be its text, the path of an .srt or .vtt file, None or FROM_VIDEO, got "
-                f"{type(subtitle).__name__}."
-            )
+            expected = "its text, the path of an .srt or .vtt file, None or FROM_VIDEO"
+            raise TypeError(f"A subtitle must be {expected}, got {type(subtitle).__name__}.")
 
     @staticmethod
     def _note(clip: Clip, problem: str) -> None:
         if problem not in clip.problems:  # a file that does not open fails for each of its modalities
             clip.problems.append(problem)
             logger.warning(printable(problem))
-
-    # Batches ---------------------------------------------------------------------------------------------------------
 
     def __call__(
         self,
@@ -451,8 +429,7 @@ class ScalarProcessor(ProcessorMixin):
             # a generator that clips share is drawn from for the frames of all before the crop of the first
             options = {"training": training, "on_error": on_error, "processed": not training}
             clips = [
-                reader.read_clip(*row, generator=generator, **options)
-                for row, generator in zip(rows, generators, strict=True)
+                reader.read_clip(*row, generator=own, **options) for row, own in zip(rows, generators, strict=True)
             ]
         elif clips is not None:
             clips = _to_list(clips)
@@ -469,19 +446,19 @@ class ScalarProcessor(ProcessorMixin):
     def _options(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str | None]:
         """What the keywords of a call say of captions, of frames, and of the kind of tensors."""
         given = given.pop("common_kwargs", {}) | given
+        groups = ("text_kwargs", "images_kwargs", "videos_kwargs", "audio_kwargs")
         typed = self.valid_processor_kwargs.__annotations__
-        known = {group: typed[group].__annotations__.keys() for group in _GROUPS}
-        unknown = given.keys() - set(_GROUPS).union(*known.values())
+        known = {group: typed[group].__annotations__.keys() for group in groups}
+        unknown = given.keys() - set(groups).union(*known.values())
         for group, names in known.items():
             unknown |= given.get(group, {}).keys() - names
         if unknown:
             raise TypeError(f"{type(self).__name__} got unexpected keyword arguments {sorted(unknown)}.")
-        tokenizer_settings = getattr(self.tokenizer, "init_kwargs", {})
-        merged = self._merge_kwargs(self.valid_processor_kwargs, tokenizer_init_kwargs=tokenizer_settings, **given)
+        merged = self._merge_kwargs(self.valid_processor_kwargs, getattr(self.tokenizer, "init_kwargs", {}), **given)
         check_sampling_rate(merged["audio_kwargs"].get("sampling_rate"), self.feature_extractor.sampling_rate)
-        kinds = [merged[group].pop("return_tensors") for group in _GROUPS if "return_tensors" in merged[group]]
+        kinds = [merged[group].pop("return_tensors") for group in groups if "return_tensors" in merged[group]]
         texts, images, videos, _ = (
-            {name: value for name, value in merged[group].items() if value is not None} for group in _GROUPS
+            {name: value for name, value in merged[group].items() if value is not None} for group in groups
         )
         return texts, images | videos, kinds[0] if kinds else "pt"
 
@@ -560,13 +537,10 @@ class ScalarProcessor(ProcessorMixin):
                 frames = take_frames(clip.frames, num_frames, training, generator)
                 row = self.image_processor.process_frames(frames, training, generator)
             elif num_frames not in (None, len(row)):
-                raise ValueError(
-                    f"{clip.path}: {len(row)} frames were read with `processed=True`, {num_frames} are needed. Read "
-                    "the clip in the mode of this call, or raw."
-                )
+                needed = f"{num_frames} are needed. Read the clip in the mode of this call, or raw."
+                raise ValueError(f"{clip.path}: {len(row)} frames were read with `processed=True`, {needed}")
             rows.append(row)
-        if len({len(row) for row in rows}) > 1:
-            counts = [len(row) for row in rows]
+        if len(set(counts := [len(row) for row in rows])) > 1:
             raise ValueError(f"With `do_sample_frames=False` clips must have equally many frames, got {counts}.")
         return rows
 
