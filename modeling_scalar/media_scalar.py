@@ -1,8 +1,8 @@
 """Reads frames, sound and subtitles of media files with PyAV, in this process.
 
-Frames are addressed by their place in presentation order, never by time or by an average frame rate. A modality that
-a file does not have is absent; a stream that the file has and that cannot be decoded is a `MediaError`. The two are
-never confused. Only NumPy and PyAV are imported, so that a process that does nothing but decode starts in a moment.
+Frames are addressed by their place in presentation order, never by time. A modality that a file does not have is
+absent; a stream that it has and that cannot be decoded is a `MediaError`. The two are never confused. Only NumPy and
+PyAV are imported, so that a process that does nothing but decode starts in a moment.
 """
 
 import html
@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, groupby, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,6 @@ _SIDECARS = (".srt", ".vtt", ".en.srt", ".en.vtt")
 
 Window = tuple[float, float | None]
 """From and to which second of a file, counted from its beginning; None is its end."""
-
-
 Choose = Callable[[int], Sequence[int]]
 """From how many frames there are to the places of those to be read; it may be asked again, where a count was wrong."""
 Prepare = Callable[[int, int], Callable[[np.ndarray], Any]]
@@ -49,22 +48,11 @@ class MediaError(ValueError):
 def check_installed() -> None:
     """Raise an ImportError unless PyAV is there."""
     if av is None:
-        raise ImportError(
-            "Reading media files and resampling need PyAV: `pip install av`. Or pass decoded frames and waveforms at "
-            "16 kHz."
-        )
-
-
-# Files and streams ---------------------------------------------------------------------------------------------------
+        raise ImportError("Reading media files needs PyAV: `pip install av`. Or pass frames, and waveforms at 16 kHz.")
 
 
 def check_file(path: str | os.PathLike) -> None:
-    """Raise unless `path` is a regular file or a link to one: a pipe or a device might be read for ever.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        MediaError: it is something else.
-    """
+    """Raise a MediaError unless a file, or what it links to, is a regular one: a pipe might be read for ever."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a null character
@@ -89,10 +77,8 @@ def open_media(path: str | os.PathLike, **options: str) -> Iterator["av.containe
     except av.FFmpegError as error:
         if isinstance(error, PermissionError) and not os.access(path, os.R_OK):  # FFmpeg says so of some damage, too
             raise
-        raise MediaError(
-            f"{path}: not a readable video or audio file ({error.strerror}). Is it empty, truncated, or of another "
-            "type?"
-        ) from error
+        what = f"not a readable video or audio file ({error.strerror})"
+        raise MediaError(f"{path}: {what}. Is it empty, truncated, or of another type?") from error
     with container:
         if not container.streams.video and not container.streams.audio:
             raise MediaError(f"{path}: the {container.format.name} file holds neither video nor audio.")
@@ -130,9 +116,8 @@ def damage(where: str, what: str, error: Exception) -> MediaError:
 
 def truncated(path: str | os.PathLike, stream: Any, promised: str, came: str) -> MediaError:
     """Make the error of a stream of which not all came."""
-    return MediaError(
-        f"{describe(path, stream)}: the container promises {promised}, {came} came. The file is truncated or damaged."
-    )
+    less = f"the container promises {promised}, {came} came"
+    return MediaError(f"{describe(path, stream)}: {less}. The file is truncated or damaged.")
 
 
 def check_packets(path: str | os.PathLike, container: Any, stream: Any, num_packets: int) -> None:
@@ -147,20 +132,8 @@ def check_packets(path: str | os.PathLike, container: Any, stream: Any, num_pack
         raise truncated(path, stream, f"{promised} packets", f"{num_packets}")
 
 
-def zero_of(container: Any) -> float:
-    """The time at which a file begins, by the clock of its streams."""
-    return (container.start_time or 0) / av.time_base
-
-
-# Pictures and sound --------------------------------------------------------------------------------------------------
-
-
 class Upright:
-    """Turns the frames of a stream upright and to RGB.
-
-    Args:
-        name (`str`): of the stream, for errors.
-    """
+    """Turns the frames of a stream, which errors name, upright and to RGB."""
 
     def __init__(self, name: str):
         self.name, self.sizes = name, set()
@@ -174,9 +147,8 @@ class Upright:
         image = np.ascontiguousarray(np.rot90(image, k=round(frame.rotation / 90)) if frame.rotation else image)
         self.sizes.add(image.shape[:2])
         if len(self.sizes) > 1:
-            raise MediaError(
-                f"{self.name}: the picture changes its size, {sorted(self.sizes)}. Convert the file to one size."
-            )
+            sizes = sorted(self.sizes)
+            raise MediaError(f"{self.name}: the picture changes its size, {sizes}. Convert the file to one size.")
         return image
 
 
@@ -185,16 +157,14 @@ def mono(frames: Iterable, rate: int = SAMPLING_RATE) -> Iterator[np.ndarray]:
 
     A float mono target would be no mean: libswresample adds stereo channels with a factor of 0.707 then, 3 dB louder.
     """
-    resampler, source = None, None
-    for frame in frames:
-        if source != (frame.format.name, frame.layout.name, frame.sample_rate):  # HE-AAC changes its rate on the way
-            if resampler is not None:
-                yield from (piece.to_ndarray()[0] for piece in resampler.resample(None))
-            source = (frame.format.name, frame.layout.name, frame.sample_rate)
-            resampler = av.AudioResampler(format="s16", layout="mono", rate=rate)
-        yield from (piece.to_ndarray()[0] for piece in resampler.resample(frame))
-    if resampler is not None:
-        yield from (piece.to_ndarray()[0] for piece in resampler.resample(None))
+
+    def kind(frame: Any) -> tuple:  # HE-AAC changes its rate on the way
+        return frame.format.name, frame.layout.name, frame.sample_rate
+
+    for _, alike in groupby(frames, kind):
+        resampler = av.AudioResampler(format="s16", layout="mono", rate=rate)
+        for frame in chain(alike, [None]):  # which ends it
+            yield from (piece.to_ndarray()[0] for piece in resampler.resample(frame))
 
 
 def to_float(samples: np.ndarray) -> np.ndarray:
@@ -211,9 +181,6 @@ def resample(waveform: np.ndarray, sampling_rate: int, rate: int = SAMPLING_RATE
     frame = av.AudioFrame.from_ndarray(averaged, format="fltp", layout="mono")
     frame.sample_rate = sampling_rate
     return to_float(np.concatenate(list(mono([frame], rate))))
-
-
-# Subtitles -----------------------------------------------------------------------------------------------------------
 
 
 def find_sidecar(path: str | os.PathLike) -> Path | None:
@@ -238,48 +205,26 @@ _TIMING = re.compile(rf"^\s*{_TIME}\s*-->\s*{_TIME}")
 _MARKUP = re.compile(r"</?(?:[a-z]+(?:[.\s][^<>]*)?|\d+:\d{2}[\d:.]*(?:\s[^<>]*)?)>|\{\\[^{}]*\}", re.IGNORECASE)
 
 
-def _seconds(time_of_cue: str) -> float:
-    *_, hours, minutes, seconds = "0", *time_of_cue.replace(",", ".").split(":")
-    return 3600 * float(hours) + 60 * float(minutes) + float(seconds)  # of thousands of digits too
-
-
-def _is_said(start: float, stop: float, window: Window | None) -> bool:
-    """Whether a cue is on the screen at some time of a window."""
-    return window is None or (max(stop, start + 1e-3) > window[0] and (window[1] is None or start < window[1]))
-
-
-def _cue_lines(text: str, is_vtt: bool, window: Window | None) -> Iterator[str]:
-    in_cue, pending = False, None
-    for line in text.splitlines():
-        if timing := _TIMING.match(line):
-            # what came just before is the number of this cue
-            in_cue, pending = _is_said(*map(_seconds, timing.groups()), window), None
-            continue
-        if not in_cue:
-            continue
-        if is_vtt and not line.strip():
-            in_cue = False  # up to the next timing: a cue's name, NOTE, STYLE
-        if pending is not None:
-            yield pending
-            pending = None
-        if line.strip().isdigit():
-            pending = line
-        elif in_cue:
-            yield line
-    if pending is not None:
-        yield pending
-
-
-def parse_subtitle(path: str | os.PathLike, content: bytes, window: Window | None = None) -> str:
-    """Bring the content of an `.srt` or `.vtt` file, or its cues of a window, to one plain string."""
+def parse_subtitle(path: str | os.PathLike, content: bytes, keep: Callable[[str, str], bool] | None = None) -> str:
+    """Bring the content of an `.srt` or `.vtt` file to one plain string; `keep` chooses cues by their two times."""
     try:
-        text = content.decode("utf-8-sig")
+        lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise MediaError(f"{path}: the subtitle file is not UTF-8 ({error.reason}). Convert it first.") from error
-    is_vtt = text.startswith("WEBVTT")
-    if text.strip() and not is_vtt and not any(map(_TIMING.match, text.splitlines())):
+    is_vtt = bool(lines) and lines[0].startswith("WEBVTT")
+    timings = [(place, timing) for place, line in enumerate(lines) if (timing := _TIMING.match(line))]
+    if not timings and not is_vtt and any(map(str.strip, lines)):
         raise MediaError(f"{path}: the subtitle file has text but no cue with a timing (`-->`).")
-    return join_lines(html.unescape(_MARKUP.sub("", line)) for line in _cue_lines(text, is_vtt, window))
+    said: list[str] = []
+    for (place, timing), (stop, _) in pairwise([*timings, (len(lines), None)]):
+        if keep is not None and not keep(*timing.groups()):
+            continue
+        cue = lines[place + 1 : stop]
+        if stop < len(lines) and cue and cue[-1].strip().isdigit():
+            cue.pop()  # the number of the next cue
+        # up to an empty line: behind it stand a cue's name, NOTE, STYLE
+        said += takewhile(str.strip, cue) if is_vtt else cue
+    return join_lines(html.unescape(_MARKUP.sub("", line)) for line in said)
 
 
 def text_stream(container: Any) -> Any:
@@ -289,15 +234,13 @@ def text_stream(container: Any) -> Any:
 
 
 def track_lines(
-    path: str | os.PathLike, container: Any, stream: Any, window: Window | None = None
+    path: str | os.PathLike, container: Any, stream: Any, keep: Callable[[Any], bool] | None = None
 ) -> Iterator[tuple[int, list[str]]]:
-    """The lines of each event of a text track, or of those in a window, and how many bytes they were."""
+    """The lines of each event of a text track, and how many bytes they are; `keep` chooses events by packets."""
     select(container, stream)
-    zero, tick = zero_of(container), float(stream.time_base or 0)
     try:
         for packet in container.demux(stream):
-            start = 0.0 if packet.pts is None else packet.pts * tick - zero
-            if packet.size and not _is_said(start, start + (packet.duration or 0) * tick, window):
+            if packet.size and keep is not None and not keep(packet):
                 continue
             for subtitle in packet.decode():
                 # ReadOrder, Layer, Style, Name, MarginL, MarginR, MarginV, Effect, Text
@@ -311,22 +254,17 @@ def track_lines(
         raise damage(describe(path, stream), "the subtitle track does not decode", error) from error
 
 
-# The reader ----------------------------------------------------------------------------------------------------------
-
-
 def _refuse(window: Window | None) -> None:
     if window is not None:
-        raise ValueError(
-            "Windows of files are not read by the plain reader of a processor: set `processor.reader = "
-            "gallery.decoding.SandboxedReader()`, or leave `window` out."
-        )
+        sandboxed = "processor.reader = gallery.decoding.SandboxedReader()"
+        raise ValueError(f"The plain reader of a processor reads no windows of files: set `{sandboxed}`.")
 
 
 class MediaReader:
     """Opens files for a processor, in this process: for files that one trusts.
 
     A file that makes FFmpeg crash or take all memory does so to this process. Of other readers
-    ([`~gallery.decoding.SandboxedReader`]) what is read is the same, bit for bit.
+    ([`~gallery.decoding.SandboxedReader`]) what is read is the same, bit for bit; they also read a `window` of a file.
 
     Raises of all methods: FileNotFoundError, there is no such file; MediaError, it is not a regular file of a known
     format, fewer packets came than the container promises, or decoding fails; ImportError, PyAV is not installed.
@@ -351,66 +289,51 @@ class MediaReader:
                 raise damage(describe(path, stream), what, error) from error
             check_packets(path, container, stream, num_packets)
 
-    def prepare_frames(
+    def read_frames(
         self,
         path: str | os.PathLike,
-        prepare: Prepare | None = None,
         choose: Choose | None = None,
         window: Window | None = None,
+        prepare: Prepare | None = None,
     ) -> list[Any] | None:
-        """Read frames of the first video stream, one whole frame at a time; keep of each what `prepare` makes of it.
+        """Read frames of the first video stream; at most one is held whole besides what `prepare` makes of each.
 
         Args:
             path (`str` or `os.PathLike`): a local media file.
-            prepare (`Callable`, *optional*): see `Prepare`; called once for a frame that is chosen several times. The
-                uint8 pictures `(height, width, 3)`, RGB and upright, by default.
             choose (`Callable`, *optional*): see `Choose`; all frames by default.
-            window (`tuple[float, float | None]`, *optional*): choose among the frames that are seen from one second of
-                the file to another; not by the plain reader.
+            prepare (`Callable`, *optional*): see `Prepare`; called once for a frame that is chosen several times. By
+                default frames stay as they are, uint8 `(height, width, 3)`, RGB and upright.
         Returns:
             `list` of what was made of the chosen frames, in their order; `None` if the file has no video: no video
             stream (an attached picture is none), or one without a single frame.
         """
         _refuse(window)
         packets = [packet.is_discard for packet in self._stream(path, "video", decodes=False) if packet.size]
-        num_packets, count = len(packets), packets.count(False)
+        count = packets.count(False)
         for _ in range(3):
-            if not (available := count):
+            if count == 0:
                 break
-            chosen = list(range(available) if choose is None else choose(available))
-            kept, count = self._keep(path, set(chosen), prepare)
+            available, chosen = count, list(range(count) if choose is None else choose(count))
+            places, kept, count = set(chosen), {}, 0
+            upright, use = Upright(os.fspath(path)), None
+            for place, frame in enumerate(self._stream(path, "video")):
+                if place in places:
+                    picture = upright(frame)
+                    use = use or (prepare(*picture.shape[:2]) if prepare else lambda picture: picture)
+                    kept[place] = use(picture)
+                count = place + 1
             if count == available:  # not where some packets are never shown: choose again, among those that are
                 return [kept[place] for place in chosen]
-        if num_packets:
-            raise MediaError(f"{path}: of its video of {num_packets} packets none decodes, or others each time.")
+        if packets:
+            raise MediaError(f"{path}: of its video of {len(packets)} packets none decodes, or others each time.")
         return None
-
-    def _keep(self, path: str | os.PathLike, places: set[int], prepare: Prepare | None) -> tuple[dict[int, Any], int]:
-        """What was made of the frames at these places, and how many frames there are."""
-        upright, use, kept, count = Upright(os.fspath(path)), None, {}, 0
-        for place, frame in enumerate(self._stream(path, "video")):
-            if place in places:
-                picture = upright(frame)
-                use = use or (prepare(*picture.shape[:2]) if prepare else lambda picture: picture)
-                kept[place] = use(picture)
-            count = place + 1
-        return kept, count
-
-    def read_frames(
-        self, path: str | os.PathLike, choose: Choose | None = None, window: Window | None = None
-    ) -> np.ndarray | None:
-        """Read frames whole: uint8 RGB `(frames, height, width, 3)`, or `None`; see `prepare_frames`."""
-        frames = self.prepare_frames(path, None, choose, window)
-        return None if frames is None else np.stack(frames)
 
     def read_audio(
         self, path: str | os.PathLike, window: Window | None = None, rate: int = SAMPLING_RATE
     ) -> np.ndarray | None:
-        """Read the whole first audio track.
+        """Read the whole first audio track: `(samples,)`, float32 in [-1, 1], the mean of the channels in 16 bits.
 
-        Returns:
-            `np.ndarray` of shape `(samples,)`, float32 in [-1, 1], at `rate` Hz, the mean of the channels in 16 bits;
-            `None` if the file has no audio: no audio track, or one without a single sample.
+        `None` if the file has no audio: no audio track, or one without a single sample.
         """
         _refuse(window)
         samples = np.concatenate([np.zeros(0, np.int16), *mono(self._stream(path, "audio"), rate)])
@@ -423,10 +346,9 @@ class MediaReader:
         window: Window | None = None,
         rate: int = SAMPLING_RATE,
     ) -> tuple[list[np.ndarray], int] | None:
-        """Read parts of the waveform of `read_audio`: `choose` goes from its number of samples to ranges in it.
+        """Read parts of the waveform of `read_audio`, and count the samples of the whole; `None` if there is no audio.
 
-        Returns:
-            The parts, and the number of samples of the whole; `None` if there is no audio.
+        `choose` goes from the number of samples to ranges in them.
         """
         waveform = self.read_audio(path, window, rate)
         if waveform is None:
@@ -434,20 +356,19 @@ class MediaReader:
         return [waveform[start:stop] for start, stop in choose(len(waveform))], len(waveform)
 
     def read_subtitle(self, path: str | os.PathLike, window: Window | None = None) -> str:
-        """Read an `.srt` or `.vtt` file as one plain string, without markup and timings; equal lines in a row merge.
-
-        Of a window, in seconds, it is what is shown at some time of it.
-        """
+        """Read an `.srt` or `.vtt` file as one string, without markup and timings; equal lines in a row merge."""
+        _refuse(window)
         check_file(path)
-        return parse_subtitle(path, Path(path).read_bytes(), window)
+        return parse_subtitle(path, Path(path).read_bytes())
 
     def read_subtitle_track(self, path: str | os.PathLike, window: Window | None = None) -> str | None:
         """Read the first text track inside a media file as `read_subtitle` does a file; `None` if it has none."""
+        _refuse(window)
         with open_media(path) as container:
             stream = text_stream(container)
             if stream is None:
                 return None
-            return join_lines(line for _, lines in track_lines(path, container, stream, window) for line in lines)
+            return join_lines(line for _, lines in track_lines(path, container, stream) for line in lines)
 
     def read_subtitle_of(self, path: str | os.PathLike, window: Window | None = None) -> str | None:
         """Read the subtitle of a video: the file beside it (`find_sidecar`), else its first text track, if any."""

@@ -302,12 +302,11 @@ class ScalarProcessor(ProcessorMixin):
             rewind_crop()
             return self.image_processor.prepare(**draws)(height, width)
 
-        choose = None if num_frames is None else choose
-        if processed:
-            frames = self.reader.prepare_frames(video, prepare, choose, window)
-            clip.pixel_values = None if frames is None else torch.stack(frames)
-        else:
-            clip.frames = self.reader.read_frames(video, choose, window)
+        frames = self.reader.read_frames(video, choose if num_frames else None, window, prepare if processed else None)
+        if frames is not None and processed:
+            clip.pixel_values = torch.stack(frames)
+        elif frames is not None:
+            clip.frames = np.stack(frames)
 
     def _read_audio(self, clip: Clip, audio: Any, window: Window | None, processed: bool, **draws) -> None:
         rewind, rate = _rewinding(draws["generator"]), self.sampling_rate

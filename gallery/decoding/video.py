@@ -5,8 +5,17 @@ from dataclasses import dataclass
 from itertools import chain
 
 from gallery.decoding.channel import Channel
-from gallery.decoding.streams import Known, Request, check_complete, check_duration, check_picture, in_window, opened
-from modeling_scalar.media_scalar import MediaError, Upright, Window, av, damage, describe, first_stream, zero_of
+from gallery.decoding.streams import (
+    Known,
+    Request,
+    check_complete,
+    check_duration,
+    check_picture,
+    in_window,
+    opened,
+    zero_of,
+)
+from modeling_scalar.media_scalar import MediaError, Upright, Window, av, damage, describe, first_stream
 
 # FFmpeg's threads work on several frames at once: above this size one thread, to hold as few as the format allows.
 _LARGE_PICTURE = 2048 * 2048
