@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, groupby, pairwise, takewhile
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,11 @@ _DEMUXERS = (
 _TEXT_SUBTITLES = ("ass", "ssa", "subrip", "srt", "webvtt", "mov_text", "text")
 _SIDECARS = (".srt", ".vtt", ".en.srt", ".en.vtt")
 
+AnyPath = str | os.PathLike
 Window = tuple[float, float | None]
 """From and to which second of a file, counted from its beginning; None is its end."""
-Choose = Callable[[int], Sequence[int]]
-"""From how many frames there are to the places of those to be read; it may be asked again, where a count was wrong."""
+Choose = Callable[[int], Sequence[Any]]
+"""From how many frames or samples there are to the places, or ranges, of those to be read; it may be asked again."""
 Prepare = Callable[[int, int], Callable[[np.ndarray], Any]]
 """Called with the height and the width before the first frame; what it returns is called with each picture."""
 
@@ -51,7 +53,7 @@ def check_installed() -> None:
         raise ImportError("Reading media files needs PyAV: `pip install av`. Or pass frames, and waveforms at 16 kHz.")
 
 
-def check_file(path: str | os.PathLike) -> None:
+def check_file(path: AnyPath) -> None:
     """Raise a MediaError unless a file, or what it links to, is a regular one: a pipe might be read for ever."""
     try:
         mode = os.stat(path).st_mode
@@ -64,7 +66,7 @@ def check_file(path: str | os.PathLike) -> None:
 
 
 @contextmanager
-def open_media(path: str | os.PathLike, **options: str) -> Iterator["av.container.InputContainer"]:
+def open_media(path: AnyPath, **options: str) -> Iterator["av.container.InputContainer"]:
     """Open a file and nothing else; `options` are FFmpeg's."""
     check_installed()
     check_file(path)
@@ -92,7 +94,7 @@ def select(container: Any, stream: Any) -> None:
             other.discard = av.stream.Discard.all
 
 
-def first_stream(path: str | os.PathLike, container: Any, kind: str) -> Any:
+def first_stream(path: AnyPath, container: Any, kind: str) -> Any:
     """Select the first real stream of a kind, if any: cover art and thumbnails are attached pictures, not video."""
     for stream in getattr(container.streams, kind):
         if stream.disposition & (av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails):
@@ -104,7 +106,7 @@ def first_stream(path: str | os.PathLike, container: Any, kind: str) -> Any:
     return None
 
 
-def describe(path: str | os.PathLike, stream: Any) -> str:
+def describe(path: AnyPath, stream: Any) -> str:
     """Name a stream of a file, as errors do."""
     return f"{path}: {stream.type} stream {stream.index} ({stream.codec_context.name})"
 
@@ -114,13 +116,13 @@ def damage(where: str, what: str, error: Exception) -> MediaError:
     return MediaError(f"{where}: {what} ({getattr(error, 'strerror', None) or error}).")
 
 
-def truncated(path: str | os.PathLike, stream: Any, promised: str, came: str) -> MediaError:
+def truncated(path: AnyPath, stream: Any, promised: str, came: str) -> MediaError:
     """Make the error of a stream of which not all came."""
     less = f"the container promises {promised}, {came} came"
     return MediaError(f"{describe(path, stream)}: {less}. The file is truncated or damaged.")
 
 
-def check_packets(path: str | os.PathLike, container: Any, stream: Any, num_packets: int) -> None:
+def check_packets(path: AnyPath, container: Any, stream: Any, num_packets: int) -> None:
     """Raise a MediaError where fewer packets came than the container promises, if it does."""
     promised = stream.frames
     if "mp4" in container.format.name and (num_packets or stream.index_entries):
@@ -136,7 +138,7 @@ class Upright:
     """Turns the frames of a stream, which errors name, upright and to RGB."""
 
     def __init__(self, name: str):
-        self.name, self.sizes = name, set()
+        self.name, self.size = name, None
         self._reformatter = av.video.reformatter.VideoReformatter()
 
     def __call__(self, frame: "av.VideoFrame") -> np.ndarray:
@@ -145,10 +147,9 @@ class Upright:
             raise MediaError(f"{self.name}: the frame at {float(frame.time or 0):.2f} s is damaged.")
         image = self._reformatter.reformat(frame, format="rgb24").to_ndarray()
         image = np.ascontiguousarray(np.rot90(image, k=round(frame.rotation / 90)) if frame.rotation else image)
-        self.sizes.add(image.shape[:2])
-        if len(self.sizes) > 1:
-            sizes = sorted(self.sizes)
-            raise MediaError(f"{self.name}: the picture changes its size, {sizes}. Convert the file to one size.")
+        size, self.size = self.size or image.shape[:2], image.shape[:2]
+        if self.size != size:
+            raise MediaError(f"{self.name}: the picture changes its size, {[size, self.size]}. Convert the file.")
         return image
 
 
@@ -157,11 +158,8 @@ def mono(frames: Iterable, rate: int = SAMPLING_RATE) -> Iterator[np.ndarray]:
 
     A float mono target would be no mean: libswresample adds stereo channels with a factor of 0.707 then, 3 dB louder.
     """
-
-    def kind(frame: Any) -> tuple:  # HE-AAC changes its rate on the way
-        return frame.format.name, frame.layout.name, frame.sample_rate
-
-    for _, alike in groupby(frames, kind):
+    # HE-AAC changes its rate on the way
+    for _, alike in groupby(frames, attrgetter("format.name", "layout.name", "sample_rate")):
         resampler = av.AudioResampler(format="s16", layout="mono", rate=rate)
         for frame in chain(alike, [None]):  # which ends it
             yield from (piece.to_ndarray()[0] for piece in resampler.resample(frame))
@@ -183,7 +181,7 @@ def resample(waveform: np.ndarray, sampling_rate: int, rate: int = SAMPLING_RATE
     return to_float(np.concatenate(list(mono([frame], rate))))
 
 
-def find_sidecar(path: str | os.PathLike) -> Path | None:
+def find_sidecar(path: AnyPath) -> Path | None:
     """The subtitle file beside a video: its stem with `.srt`, `.vtt`, `.en.srt` or `.en.vtt`, in this order."""
     # os.path.exists: a name that is too long for the file system is one that no file has
     return next((file for suffix in _SIDECARS if os.path.exists(file := Path(path).with_suffix(suffix))), None)
@@ -191,12 +189,8 @@ def find_sidecar(path: str | os.PathLike) -> Path | None:
 
 def join_lines(lines: Iterable[str]) -> str:
     """Join cue lines to one string; a line that repeats the one before it (rolling captions) counts once."""
-    kept: list[str] = []
-    for line in lines:
-        line = " ".join(line.split())
-        if line and (not kept or line != kept[-1]):
-            kept.append(line)
-    return " ".join(kept)
+    lines = filter(None, (" ".join(line.split()) for line in lines))
+    return " ".join(line for line, _ in groupby(lines))
 
 
 _TIME = r"((?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3})"
@@ -205,7 +199,7 @@ _TIMING = re.compile(rf"^\s*{_TIME}\s*-->\s*{_TIME}")
 _MARKUP = re.compile(r"</?(?:[a-z]+(?:[.\s][^<>]*)?|\d+:\d{2}[\d:.]*(?:\s[^<>]*)?)>|\{\\[^{}]*\}", re.IGNORECASE)
 
 
-def parse_subtitle(path: str | os.PathLike, content: bytes, keep: Callable[[str, str], bool] | None = None) -> str:
+def parse_subtitle(path: AnyPath, content: bytes, keep: Callable[[str, str], bool] | None = None) -> str:
     """Bring the content of an `.srt` or `.vtt` file to one plain string; `keep` chooses cues by their two times."""
     try:
         lines = content.decode("utf-8-sig").splitlines()
@@ -228,20 +222,15 @@ def parse_subtitle(path: str | os.PathLike, content: bytes, keep: Callable[[str,
 
 
 def text_stream(container: Any) -> Any:
-    """The first text track; `None` if there is none: tracks of pictures (DVD, Blu-ray) are not text."""
-    streams = (s for s in container.streams.subtitles if s.codec_context is not None)
-    return next((s for s in streams if s.codec_context.name in _TEXT_SUBTITLES), None)
+    """The first text track, if any: tracks of pictures (DVD, Blu-ray) are not text."""
+    streams = (stream for stream in container.streams.subtitles if stream.codec_context is not None)
+    return next((stream for stream in streams if stream.codec_context.name in _TEXT_SUBTITLES), None)
 
 
-def track_lines(
-    path: str | os.PathLike, container: Any, stream: Any, keep: Callable[[Any], bool] | None = None
-) -> Iterator[tuple[int, list[str]]]:
-    """The lines of each event of a text track, and how many bytes they are; `keep` chooses events by packets."""
-    select(container, stream)
+def track_lines(path: AnyPath, stream: Any, packets: Iterable) -> Iterator[tuple[int, list[str]]]:
+    """The lines of each event of a text track, and how many bytes they are."""
     try:
-        for packet in container.demux(stream):
-            if packet.size and keep is not None and not keep(packet):
-                continue
+        for packet in packets:
             for subtitle in packet.decode():
                 # ReadOrder, Layer, Style, Name, MarginL, MarginR, MarginV, Effect, Text
                 text = subtitle.ass.decode("utf-8").split(",", 8)[-1]
@@ -256,8 +245,7 @@ def track_lines(
 
 def _refuse(window: Window | None) -> None:
     if window is not None:
-        sandboxed = "processor.reader = gallery.decoding.SandboxedReader()"
-        raise ValueError(f"The plain reader of a processor reads no windows of files: set `{sandboxed}`.")
+        raise ValueError("Only `processor.reader = gallery.decoding.SandboxedReader()` reads windows of files.")
 
 
 class MediaReader:
@@ -270,7 +258,7 @@ class MediaReader:
     format, fewer packets came than the container promises, or decoding fails; ImportError, PyAV is not installed.
     """
 
-    def _stream(self, path: str | os.PathLike, kind: str, decodes: bool = True) -> Iterator[Any]:
+    def _stream(self, path: AnyPath, kind: str, decodes: bool = True) -> Iterator[Any]:
         """All frames of the first stream of a kind in presentation order, or its packets; nothing if there is none."""
         with open_media(path) as container:
             stream, num_packets = first_stream(path, container, kind), 0
@@ -285,27 +273,21 @@ class MediaReader:
             except MemoryError:
                 raise
             except av.FFmpegError as error:
-                what = f"decoding stopped after {num_packets} packets"
-                raise damage(describe(path, stream), what, error) from error
+                raise damage(describe(path, stream), f"decoding stopped after {num_packets} packets", error) from error
             check_packets(path, container, stream, num_packets)
 
     def read_frames(
-        self,
-        path: str | os.PathLike,
-        choose: Choose | None = None,
-        window: Window | None = None,
-        prepare: Prepare | None = None,
+        self, path: AnyPath, choose: Choose | None = None, window: Window | None = None, prepare: Prepare | None = None
     ) -> list[Any] | None:
         """Read frames of the first video stream; at most one is held whole besides what `prepare` makes of each.
 
         Args:
-            path (`str` or `os.PathLike`): a local media file.
             choose (`Callable`, *optional*): see `Choose`; all frames by default.
             prepare (`Callable`, *optional*): see `Prepare`; called once for a frame that is chosen several times. By
                 default frames stay as they are, uint8 `(height, width, 3)`, RGB and upright.
         Returns:
-            `list` of what was made of the chosen frames, in their order; `None` if the file has no video: no video
-            stream (an attached picture is none), or one without a single frame.
+            What was made of the chosen frames, in their order; `None` if the file has no video: no video stream (an
+            attached picture is none), or one without a single frame.
         """
         _refuse(window)
         packets = [packet.is_discard for packet in self._stream(path, "video", decodes=False) if packet.size]
@@ -328,9 +310,7 @@ class MediaReader:
             raise MediaError(f"{path}: of its video of {len(packets)} packets none decodes, or others each time.")
         return None
 
-    def read_audio(
-        self, path: str | os.PathLike, window: Window | None = None, rate: int = SAMPLING_RATE
-    ) -> np.ndarray | None:
+    def read_audio(self, path: AnyPath, window: Window | None = None, rate: int = SAMPLING_RATE) -> np.ndarray | None:
         """Read the whole first audio track: `(samples,)`, float32 in [-1, 1], the mean of the channels in 16 bits.
 
         `None` if the file has no audio: no audio track, or one without a single sample.
@@ -340,37 +320,32 @@ class MediaReader:
         return to_float(samples) if len(samples) else None
 
     def read_audio_parts(
-        self,
-        path: str | os.PathLike,
-        choose: Callable[[int], list[tuple[int, int]]],
-        window: Window | None = None,
-        rate: int = SAMPLING_RATE,
+        self, path: AnyPath, choose: Choose, window: Window | None = None, rate: int = SAMPLING_RATE
     ) -> tuple[list[np.ndarray], int] | None:
-        """Read parts of the waveform of `read_audio`, and count the samples of the whole; `None` if there is no audio.
-
-        `choose` goes from the number of samples to ranges in them.
-        """
+        """Read the ranges of the samples of `read_audio` that `choose` takes, and count them all; `None` if none."""
         waveform = self.read_audio(path, window, rate)
         if waveform is None:
             return None
         return [waveform[start:stop] for start, stop in choose(len(waveform))], len(waveform)
 
-    def read_subtitle(self, path: str | os.PathLike, window: Window | None = None) -> str:
+    def read_subtitle(self, path: AnyPath, window: Window | None = None) -> str:
         """Read an `.srt` or `.vtt` file as one string, without markup and timings; equal lines in a row merge."""
         _refuse(window)
         check_file(path)
         return parse_subtitle(path, Path(path).read_bytes())
 
-    def read_subtitle_track(self, path: str | os.PathLike, window: Window | None = None) -> str | None:
+    def read_subtitle_track(self, path: AnyPath, window: Window | None = None) -> str | None:
         """Read the first text track inside a media file as `read_subtitle` does a file; `None` if it has none."""
         _refuse(window)
         with open_media(path) as container:
             stream = text_stream(container)
             if stream is None:
                 return None
-            return join_lines(line for _, lines in track_lines(path, container, stream) for line in lines)
+            select(container, stream)
+            events = track_lines(path, stream, container.demux(stream))
+            return join_lines(line for _, lines in events for line in lines)
 
-    def read_subtitle_of(self, path: str | os.PathLike, window: Window | None = None) -> str | None:
+    def read_subtitle_of(self, path: AnyPath, window: Window | None = None) -> str | None:
         """Read the subtitle of a video: the file beside it (`find_sidecar`), else its first text track, if any."""
         sidecar = find_sidecar(path)
         return self.read_subtitle_track(path, window) if sidecar is None else self.read_subtitle(sidecar, window)

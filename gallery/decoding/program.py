@@ -27,6 +27,7 @@ from modeling_scalar.media_scalar import (
     first_stream,
     join_lines,
     parse_subtitle,
+    select,
     text_stream,
     track_lines,
 )
@@ -55,10 +56,10 @@ def _send_subtitle_file(path: str, channel: Channel, window: Window | None = Non
         what = f"a subtitle file of {size} bytes, of which {_MEMORY_PER_SUBTITLE_BYTE} times as many are needed"
         raise Request.limits.exceeded(path, "memory", what, size * _MEMORY_PER_SUBTITLE_BYTE)
 
-    def keep(start: str, stop: str) -> bool:
+    def is_kept(start: str, stop: str) -> bool:
         return window is None or is_said(_seconds(start), _seconds(stop), window)
 
-    channel.send("text", parse_subtitle(path, content, keep).encode())
+    channel.send("text", parse_subtitle(path, content, is_kept).encode())
 
 
 def _send_subtitle_track(path: str, channel: Channel, window: Window | None = None) -> None:
@@ -70,11 +71,14 @@ def _send_subtitle_track(path: str, channel: Channel, window: Window | None = No
         most, length, kept = int(Request.limits.memory) // _MEMORY_PER_SUBTITLE_BYTE, 0, []
         zero, tick = zero_of(container), float(stream.time_base or 0)
 
-        def keep(packet: "av.Packet") -> bool:
+        def is_kept(packet: "av.Packet") -> bool:
             start = 0.0 if packet.pts is None else packet.pts * tick - zero
-            return window is None or is_said(start, start + (packet.duration or 0) * tick, window)
+            if window is None or not packet.size:
+                return True
+            return is_said(start, start + (packet.duration or 0) * tick, window)
 
-        for size, lines in track_lines(path, container, stream, keep):
+        select(container, stream)
+        for size, lines in track_lines(path, stream, filter(is_kept, container.demux(stream))):
             length += size
             if length > most:
                 what = f"its text needs more than {most * _MEMORY_PER_SUBTITLE_BYTE} bytes"
