@@ -1,8 +1,7 @@
 """Reads frames, sound and subtitles of media files with PyAV, in this process.
 
-Frames are addressed by their place in presentation order, never by time. A modality that a file does not have is
-absent; a stream that it has and that cannot be decoded is a `MediaError`. The two are never confused. Only NumPy and
-PyAV are imported, so that a process that does nothing but decode starts in a moment.
+Frames are addressed by their place in presentation order, never by time. What a file lacks is absent; what it has and
+cannot be decoded is a `MediaError`. Only NumPy and PyAV are imported, so that a decoder starts in a moment.
 """
 
 import html
@@ -24,15 +23,13 @@ except ImportError:
     av = None
 
 SAMPLING_RATE = 16_000
-
+_TEXT_SUBTITLES = ("ass", "ssa", "subrip", "srt", "webvtt", "mov_text", "text")
 # Without this list FFmpeg renders any text as video (tty), reads single pictures as clips, and follows references to
 # other files and hosts (concat, hls, dash).
 _DEMUXERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,asf,flv,f4v,mpeg,mpegts,mpegvideo,m4v,h264,hevc,av1,ivf,obu,ogg,gif,mxf,"
     "nut,rm,dv,wtv,yuv4mpegpipe,wav,w64,mp3,flac,aac,ac3,eac3,aiff,au,caf,amr,wv,ape,tta"
 )
-_TEXT_SUBTITLES = ("ass", "ssa", "subrip", "srt", "webvtt", "mov_text", "text")
-_SIDECARS = (".srt", ".vtt", ".en.srt", ".en.vtt")
 
 AnyPath = str | os.PathLike
 Window = tuple[float, float | None]
@@ -60,9 +57,9 @@ def check_file(path: AnyPath) -> None:
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a null character
         raise FileNotFoundError(f"No such media file: {os.fspath(path)!r}.") from error
     if not stat.S_ISREG(mode):
-        kinds = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
-        kind = next((kind for test, kind in kinds.items() if test(mode)), "a device")
-        raise MediaError(f"{os.fspath(path)}: not a file but {kind}. Only regular files are read.")
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        kind = kinds.get(stat.S_IFMT(mode), "a device")
+        raise MediaError(f"{path}: not a file but {kind}. Only regular files are read.")
 
 
 @contextmanager
@@ -74,10 +71,9 @@ def open_media(path: AnyPath, **options: str) -> Iterator["av.container.InputCon
     try:
         # "file:" keeps names such as "a:b.mp4" from being read as a protocol
         container = av.open(f"file:{os.fspath(path)}", options=options, metadata_errors="replace")
-    except MemoryError:
-        raise
     except av.FFmpegError as error:
-        if isinstance(error, PermissionError) and not os.access(path, os.R_OK):  # FFmpeg says so of some damage, too
+        # FFmpeg calls some damage a lack of permission, too
+        if isinstance(error, MemoryError) or (isinstance(error, PermissionError) and not os.access(path, os.R_OK)):
             raise
         what = f"not a readable video or audio file ({error.strerror})"
         raise MediaError(f"{path}: {what}. Is it empty, truncated, or of another type?") from error
@@ -111,9 +107,10 @@ def describe(path: AnyPath, stream: Any) -> str:
     return f"{path}: {stream.type} stream {stream.index} ({stream.codec_context.name})"
 
 
-def damage(where: str, what: str, error: Exception) -> MediaError:
-    """Make the error of a stream in which something is wrong."""
-    return MediaError(f"{where}: {what} ({getattr(error, 'strerror', None) or error}).")
+def damage(where: str, what: str, error: Exception) -> Exception:
+    """Make the error of a stream in which something is wrong; a lack of memory is none, and stays what it is."""
+    problem = f"{where}: {what} ({getattr(error, 'strerror', None) or error})."
+    return error if isinstance(error, MemoryError) else MediaError(problem)
 
 
 def truncated(path: AnyPath, stream: Any, promised: str, came: str) -> MediaError:
@@ -129,20 +126,18 @@ def check_packets(path: AnyPath, container: Any, stream: Any, num_packets: int) 
         # the sample table counts what an edit list trims away; the index built from both is what is to come
         promised = len(stream.index_entries)
     # the first counts frames that are repeated without a packet, the others samples
-    is_other = container.format.name in ("avi", "aiff", "caf", "flac")
-    if not is_other and num_packets < promised:
+    if container.format.name not in ("avi", "aiff", "caf", "flac") and num_packets < promised:
         raise truncated(path, stream, f"{promised} packets", f"{num_packets}")
 
 
 class Upright:
-    """Turns the frames of a stream, which errors name, upright and to RGB."""
+    """Turns the frames of a stream, which errors name, to uint8 pictures `(height, width, 3)`, RGB and upright."""
 
     def __init__(self, name: str):
         self.name, self.size = name, None
         self._reformatter = av.video.reformatter.VideoReformatter()
 
     def __call__(self, frame: "av.VideoFrame") -> np.ndarray:
-        """Return the uint8 picture `(height, width, 3)` of a frame."""
         if frame.is_corrupt:
             raise MediaError(f"{self.name}: the frame at {float(frame.time or 0):.2f} s is damaged.")
         image = self._reformatter.reformat(frame, format="rgb24").to_ndarray()
@@ -183,8 +178,8 @@ def resample(waveform: np.ndarray, sampling_rate: int, rate: int = SAMPLING_RATE
 
 def find_sidecar(path: AnyPath) -> Path | None:
     """The subtitle file beside a video: its stem with `.srt`, `.vtt`, `.en.srt` or `.en.vtt`, in this order."""
-    # os.path.exists: a name that is too long for the file system is one that no file has
-    return next((file for suffix in _SIDECARS if os.path.exists(file := Path(path).with_suffix(suffix))), None)
+    files = map(Path(path).with_suffix, (".srt", ".vtt", ".en.srt", ".en.vtt"))
+    return next(filter(os.path.exists, files), None)  # where a name that is too long for the file system is not one
 
 
 def join_lines(lines: Iterable[str]) -> str:
@@ -237,8 +232,6 @@ def track_lines(path: AnyPath, stream: Any, packets: Iterable) -> Iterator[tuple
                 is_drawing = re.search(r"\{[^{}]*\\p[1-9]", text)
                 text = "" if is_drawing else _MARKUP.sub("", text).replace(r"\h", " ")
                 yield len(subtitle.ass), re.split(r"\\[Nn]|\n", text)
-    except MemoryError:
-        raise
     except (av.FFmpegError, UnicodeDecodeError) as error:
         raise damage(describe(path, stream), "the subtitle track does not decode", error) from error
 
@@ -270,8 +263,6 @@ class MediaReader:
                 for packet in container.demux(stream):
                     num_packets += packet.size > 0 or packet.dts is not None  # PyAV's flush packet has neither
                     yield from packet.decode() if decodes else [packet]
-            except MemoryError:
-                raise
             except av.FFmpegError as error:
                 raise damage(describe(path, stream), f"decoding stopped after {num_packets} packets", error) from error
             check_packets(path, container, stream, num_packets)
@@ -286,16 +277,16 @@ class MediaReader:
             prepare (`Callable`, *optional*): see `Prepare`; called once for a frame that is chosen several times. By
                 default frames stay as they are, uint8 `(height, width, 3)`, RGB and upright.
         Returns:
-            What was made of the chosen frames, in their order; `None` if the file has no video: no video stream (an
+            What was made of the chosen frames, in their order; `None` if the file has no video: no stream of it (an
             attached picture is none), or one without a single frame.
         """
         _refuse(window)
         packets = [packet.is_discard for packet in self._stream(path, "video", decodes=False) if packet.size]
+        if not packets:
+            return None
         count = packets.count(False)
         for _ in range(3):
-            if count == 0:
-                break
-            available, chosen = count, list(range(count) if choose is None else choose(count))
+            available, chosen = count, list(choose(count) if choose and count else range(count))
             places, kept, count = set(chosen), {}, 0
             upright, use = Upright(os.fspath(path)), None
             for place, frame in enumerate(self._stream(path, "video")):
@@ -304,17 +295,12 @@ class MediaReader:
                     use = use or (prepare(*picture.shape[:2]) if prepare else lambda picture: picture)
                     kept[place] = use(picture)
                 count = place + 1
-            if count == available:  # not where some packets are never shown: choose again, among those that are
+            if chosen and count == available:  # not where some packets are never shown: choose again, among the others
                 return [kept[place] for place in chosen]
-        if packets:
-            raise MediaError(f"{path}: of its video of {len(packets)} packets none decodes, or others each time.")
-        return None
+        raise MediaError(f"{path}: of its video of {len(packets)} packets none decodes, or others each time.")
 
     def read_audio(self, path: AnyPath, window: Window | None = None, rate: int = SAMPLING_RATE) -> np.ndarray | None:
-        """Read the whole first audio track: `(samples,)`, float32 in [-1, 1], the mean of the channels in 16 bits.
-
-        `None` if the file has no audio: no audio track, or one without a single sample.
-        """
+        """Read the first audio track, float32 `(samples,)` in [-1, 1], mono of 16 bits; `None` if it has no sample."""
         _refuse(window)
         samples = np.concatenate([np.zeros(0, np.int16), *mono(self._stream(path, "audio"), rate)])
         return to_float(samples) if len(samples) else None

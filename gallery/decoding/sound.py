@@ -54,8 +54,6 @@ def _sound_in(path: str, container: "av.container.InputContainer", rate: int) ->
             num_samples += len(piece)
             check_duration(path, stream, num_samples / rate)
             yield piece
-    except MemoryError:
-        raise
     except av.FFmpegError as error:
         raise damage(describe(path, stream), f"decoding stopped after {num_packets} packets", error) from error
     check_complete(path, container, stream, num_packets, end, seconds)

@@ -60,8 +60,6 @@ def _packet_table(path, container, stream) -> tuple[int, _PacketTable | None]:
             check_duration(path, stream, seconds)
             if packet.pts is not None:
                 end = max(end, packet.pts * time_base + duration)
-    except MemoryError:
-        raise
     except av.FFmpegError as error:
         raise damage(describe(path, stream), f"reading stopped after {len(pts)} packets", error) from error
     check_complete(path, container, stream, len(pts), end, seconds)
