@@ -70,7 +70,7 @@ def make_readers(path: Path, num_frames: int, threads: int) -> dict[str, Callabl
     choose = partial(frame_indices, num_frames=num_frames)
 
     def in_a_decoder(seek: str):
-        return np.stack(SandboxedReader().prepare_frames(path, None, choose, seek=seek, num_threads=threads))
+        return np.stack(SandboxedReader().read_frames(path, choose, seek=seek, num_threads=threads))
 
     def in_this_process():
         here = Here()
@@ -84,7 +84,7 @@ def make_readers(path: Path, num_frames: int, threads: int) -> dict[str, Callabl
     readers = {
         'SandboxedReader (seek="index")': lambda: in_a_decoder("index"),
         'SandboxedReader (seek="scan")': lambda: in_a_decoder("scan"),
-        "MediaReader": lambda: MediaReader().read_frames(path, choose),
+        "MediaReader": lambda: np.stack(MediaReader().read_frames(path, choose)),
         "the same, decoded in this process": in_this_process,
         'transformers load_video(backend="pyav")': lambda: load_video(
             str(path), backend="pyav", sample_indices_fn=indices

@@ -29,7 +29,7 @@ from .image_processing_joint_scalar import ScalarPatchImageProcessor
 from .model_identity import ModelIdentity
 from .modeling_joint_scalar import JointEncoderModel
 from .processing_joint_scalar import ScalarJointProcessor
-from .processing_scalar import Clip, one_generator_per_clip, scatter
+from .processing_scalar import Clip, scatter
 from .retrieval_scalar import Rows, ScalarOutput
 from .scores_scalar import METHODS
 
@@ -308,14 +308,13 @@ class ScalarPeAvProcessor(ScalarJointProcessor):
         return self.feature_extractor.sampling_rate
 
     def _process_clips(
-        self, clips: list[Clip], num_frames: int | None, training: bool, generator: Any
+        self, clips: list[Clip], training: bool, generators: list[torch.Generator | None]
     ) -> dict[str, torch.Tensor]:
         modality_mask = self._presence_of(clips)
         has_video, has_audio, _ = modality_mask.unbind(dim=1)
         data = {"modality_mask": modality_mask}
         if has_video.any():
-            generators = one_generator_per_clip(generator, len(clips))
-            rows = self._process_videos_of(clips, has_video, num_frames, training, generators)
+            rows = self._process_videos(clips, has_video, training, generators)
             data["pixel_values_videos"] = scatter(has_video, rows)
             data["padding_mask_videos"] = has_video[:, None].expand(-1, len(rows[0])).clone()
         if has_audio.any():

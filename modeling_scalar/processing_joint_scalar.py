@@ -7,6 +7,7 @@ it: each modality becomes a sequence of its own, of a prompt and of placeholders
 import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,7 @@ from transformers.utils import logging
 
 from .configuration_scalar import MODALITIES
 from .media_scalar import SAMPLING_RATE
-from .processing_scalar import Clip, ScalarProcessor, one_generator_per_clip, scatter
+from .processing_scalar import Clip, ScalarProcessor, printable, scatter
 
 logger = logging.get_logger(__name__)
 
@@ -126,26 +127,15 @@ class ScalarJointProcessor(ScalarProcessor):
             max_text_length=max_text_length,
             max_subtitle_length=max_subtitle_length,
         )
-        self._has_told_of_cut = self._has_told_of_cut_text = False
+        self._said = set()
 
     @property
     def model_input_names(self) -> list[str]:
         """The keys that a call can return."""
-        return [
-            "input_ids",
-            "attention_mask",
-            "pixel_values_videos",
-            "video_position_ids",
-            "video_input_ids",
-            "video_attention_mask",
-            "input_features",
-            "input_features_mask",
-            "audio_input_ids",
-            "audio_attention_mask",
-            "subtitle_input_ids",
-            "subtitle_attention_mask",
-            "modality_mask",
-        ]
+        names = ("", "video_", "audio_", "subtitle_")
+        texts = [f"{name}{key}" for name in names for key in ("input_ids", "attention_mask")]
+        media = ["pixel_values_videos", "video_position_ids", "input_features", "input_features_mask"]
+        return [*texts, *media, "modality_mask"]
 
     @property
     def sampling_rate(self) -> int:
@@ -180,23 +170,13 @@ class ScalarJointProcessor(ScalarProcessor):
             self._note(clip, f"{clip.path or 'clip'}: it has nothing of what this encoder takes, {self.modalities}.")
         return clip
 
-    def _read_video(self, clip: Clip, *arguments: Any) -> None:
-        if "video" in self.modalities:
-            super()._read_video(clip, *arguments)
-
-    def _read_subtitle(self, clip: Clip, *arguments: Any) -> None:
-        if "subtitle" in self.modalities:
-            super()._read_subtitle(clip, *arguments)
-
-    def _read_audio(self, clip: Clip, *arguments: Any) -> None:
-        if "audio" not in self.modalities:
-            return
-        super()._read_audio(clip, *arguments)
+    def _read_audio(self, clip: Clip, *arguments: Any, **options: Any) -> None:
+        super()._read_audio(clip, *arguments, **options)
         if clip.waveform is not None:
             clip.waveform = np.asarray(clip.waveform, np.float32)
-            num_samples = len(clip.waveform) if clip.num_samples is None else clip.num_samples
-            if num_samples >= self.max_samples + self.min_samples:
-                self._tell_of_cut(clip, num_samples)
+            if round(clip.duration * self.sampling_rate) >= self.max_samples + self.min_samples:
+                heard = f"hears the first {self.max_audio_seconds:g} s of sound, the rest of its {clip.duration:.0f} s"
+                self._say_once("sound", clip.path or "waveform", heard)
 
     def _choose_sound(self, available: int, training: bool, generator: torch.Generator | None) -> list:
         return [(0, min(available, self.max_samples))]
@@ -204,35 +184,23 @@ class ScalarJointProcessor(ScalarProcessor):
     def _keep_sound(self, clip: Clip, parts: list[np.ndarray]) -> None:
         clip.waveform = parts[0]
 
-    def _tell_of_cut(self, clip: Clip, num_samples: int) -> None:
-        if not self._has_told_of_cut:
-            self._has_told_of_cut = True
-            name = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in clip.path or "waveform")
-            logger.warning(
-                f"{name}: the encoder hears the first {self.max_audio_seconds:g} s of sound, the rest of its "
-                f"{num_samples / self.sampling_rate:.0f} s is left out. This is said once, and holds for longer clips."
-            )
+    def _say_once(self, about: str, name: str, what: str) -> None:
+        if about not in self._said:
+            self._said.add(about)
+            logger.warning(f"{printable(name)}: the encoder {what} is left out. This is said once, for all clips.")
 
-    def _tell_of_cut_texts(self, clips: list[Clip], texts: list[str], tokens: Mapping[str, torch.Tensor]) -> None:
-        full = (tokens["attention_mask"].sum(dim=1) >= self.max_subtitle_length).nonzero().flatten().tolist()
-        for row in full if not self._has_told_of_cut_text else ():
+    def _say_what_is_cut(self, clips: list[Clip], texts: list[str], tokens: Mapping[str, torch.Tensor]) -> None:
+        most = self.max_subtitle_length
+        full = (tokens["attention_mask"].sum(dim=1) >= most).nonzero().flatten().tolist()
+        for row in full if "subtitle" not in self._said else ():
             length = self._tokenize(texts[row : row + 1], {"truncation": False})["input_ids"].shape[1]
-            if length > self.max_subtitle_length:
-                self._has_told_of_cut_text = True
-                name = "".join(
-                    char if char.isprintable() else ascii(char)[1:-1] for char in clips[row].path or "a clip"
-                )
-                logger.warning(
-                    f"{name}: the encoder reads {self.max_subtitle_length} tokens of a subtitle, the rest of its "
-                    f"{length} is left out. This is said once, and holds for longer ones."
-                )
-                return
+            if length > most:
+                read = f"reads {most} tokens of a subtitle, the rest of its {length}"
+                self._say_once("subtitle", clips[row].path or "a clip", read)
 
     # Texts --------------------------------------------------------------------------------------------------------
 
     def _tokenize_captions(self, text: Any, options: dict[str, Any], return_tensors: str | None) -> Mapping[str, Any]:
-        if options.get("is_split_into_words"):
-            raise ValueError("`is_split_into_words` cannot be combined with the prompt of queries: join the words.")
         if isinstance(text, str):
             text = [text]
         if isinstance(text, Iterable):
@@ -247,44 +215,33 @@ class ScalarJointProcessor(ScalarProcessor):
 
     # Clips --------------------------------------------------------------------------------------------------------
 
-    def _has(self, clip: Clip) -> list[bool]:
-        has = dict(zip(MODALITIES, super()._has(clip), strict=True))
-        has["audio"] = clip.waveform is not None and len(clip.waveform) >= self.min_samples
-        return [has[name] and name in self.modalities for name in MODALITIES]
-
     def _process_clips(
-        self, clips: list[Clip], num_frames: int | None, training: bool, generator: Any
+        self, clips: list[Clip], training: bool, generators: list[torch.Generator | None]
     ) -> dict[str, torch.Tensor]:
         modality_mask = self._presence_of(clips)
-        data = {"modality_mask": modality_mask}
-        here = {
-            name: [clip for clip, is_here in zip(clips, column.tolist(), strict=True) if is_here]
-            for name, column in zip(MODALITIES, modality_mask.unbind(dim=1), strict=True)
-        }
         has_video, has_audio, has_subtitle = modality_mask.unbind(dim=1)
-        if here["video"]:
-            generators = one_generator_per_clip(generator, len(clips))
-            rows = self._process_videos_of(clips, has_video, num_frames, training, generators)
+        data = {"modality_mask": modality_mask}
+        if has_video.any():
+            rows = self._process_videos(clips, has_video, training, generators)
             patches, places = zip(*map(self.image_processor.to_patches, rows), strict=True)
             data["pixel_values_videos"] = scatter(has_video, patches)
             data["video_position_ids"] = scatter(has_video, places, -1)
             counts = [(len(row), self.image_processor.num_soft_tokens(row)) for row in rows]
-            data |= self._sequences("video", has_video, here["video"], map(self._video_placeholder, counts))
-        if here["audio"]:
-            sounds = [clip.waveform[: self.max_samples] for clip in here["audio"]]
+            data |= self._sequences("video", has_video, clips, map(self._video_placeholder, counts))
+        if has_audio.any():
+            sounds = [clip.waveform[: self.max_samples] for clip in compress(clips, has_audio)]
             features = self.feature_extractor(sounds, max_length=self.max_samples, return_tensors="pt")
             mask = features["input_features_mask"].bool()
             data["input_features"] = scatter(has_audio, features["input_features"])
             data["input_features_mask"] = scatter(has_audio, mask)
             counts = mask[:, ::4].sum(dim=1).tolist()  # two convolutions, each with every second place
-            data |= self._sequences("audio", has_audio, here["audio"], map(self._audio_placeholder, counts))
-        if here["subtitle"]:
-            texts = [
-                with_prompt(self.document_prompt, as_words(clip.subtitle, self.tokenizer)) for clip in here["subtitle"]
-            ]
+            data |= self._sequences("audio", has_audio, clips, map(self._audio_placeholder, counts))
+        if has_subtitle.any():
+            here = list(compress(clips, has_subtitle))
+            texts = [with_prompt(self.document_prompt, as_words(clip.subtitle, self.tokenizer)) for clip in here]
             tokens = self._tokenize(texts, {"max_length": self.max_subtitle_length})
-            self._tell_of_cut_texts(here["subtitle"], texts, tokens)
-            data |= self._rows("subtitle", has_subtitle, tokens)
+            self._say_what_is_cut(here, texts, tokens)
+            data |= self._token_rows("subtitle", has_subtitle, tokens)
         return data
 
     def _video_placeholder(self, counts: tuple[int, int]) -> str:
@@ -298,21 +255,21 @@ class ScalarJointProcessor(ScalarProcessor):
         self, name: str, present: torch.Tensor, clips: list[Clip], placeholders: Iterable[str]
     ) -> dict[str, torch.Tensor]:
         texts = [with_prompt(self.media_prompt, placeholder) for placeholder in placeholders]
-        tokens = self._tokenize(texts, {"truncation": False})
-        self._check_length(clips, tokens, name)
-        return self._rows(name, present, tokens)
+        return self._uncut(name, present, clips, texts)
 
-    def _check_length(self, clips: list[Clip], tokens: Mapping[str, torch.Tensor], what: str) -> None:
+    def _uncut(self, name: str, present: torch.Tensor, clips: list[Clip], texts: list[str]) -> dict[str, torch.Tensor]:
+        """Tokenize texts that hold placeholders, one for each clip that is present."""
+        tokens = self._tokenize(texts, {"truncation": False})
         lengths = tokens["attention_mask"].sum(dim=1).tolist()
-        for clip, length in zip(clips, lengths, strict=True):
+        what = "whole content" if name == "fused" else name
+        less = {"video": "`num_frames`", "audio": "`max_audio_seconds`"}
+        for clip, length in zip(compress(clips, present), lengths, strict=True):
             if length > self.max_length:
-                less = {"video": "`num_frames`", "audio": "`max_audio_seconds`"}.get(
-                    what, "`num_frames` or `max_subtitle_length`"
-                )
                 raise ValueError(
                     f"{clip.path or 'A clip'}: its {what} takes {length} tokens, but the encoder reads "
-                    f"{self.max_length} at once. Set {less} lower."
+                    f"{self.max_length} at once. Set {less.get(name, '`num_frames` or `max_subtitle_length`')} lower."
                 )
+        return self._token_rows(name, present, tokens)
 
     # What a clip has, in one sequence -------------------------------------------------------------------------------
 
@@ -329,7 +286,7 @@ class ScalarJointProcessor(ScalarProcessor):
             ValueError: of a clip nothing is left, or the mask asks for what it does not have.
         """
         clips = list(clips)
-        data = self._process_clips(clips, self.num_frames, False, None)
+        data = self._process_clips(clips, False, [None] * len(clips))
         if modality_mask is not None:
             if (modality_mask & ~data["modality_mask"]).any() or not modality_mask.any(dim=1).all():
                 raise ValueError(
@@ -344,11 +301,7 @@ class ScalarJointProcessor(ScalarProcessor):
     ) -> dict[str, torch.Tensor]:
         several = modality_mask.sum(dim=1) > 1
         texts = [self._fused_text(clips[row], modality_mask[row], row, data) for row in several.nonzero().flatten()]
-        if not texts:
-            return {}
-        tokens = self._tokenize(texts, {"truncation": False})
-        self._check_length([clips[row] for row in several.nonzero().flatten()], tokens, "picture, sound and subtitle")
-        return self._rows("fused", several, tokens)
+        return self._uncut("fused", several, clips, texts) if texts else {}
 
     def _fused_text(self, clip: Clip, mask: torch.Tensor, row: int, data: Mapping[str, torch.Tensor]) -> str:
         names = [name for name, here in zip(MODALITIES, mask.tolist(), strict=True) if here]
@@ -379,12 +332,6 @@ class ScalarJointProcessor(ScalarProcessor):
         options = {"add_special_tokens": False, "truncation": True, "return_offsets_mapping": True}
         tokens = self.tokenizer(text, max_length=length, **options)
         return text if len(tokens["input_ids"]) < length else text[: tokens["offset_mapping"][-1][1]]
-
-    def _rows(self, name: str, present: torch.Tensor, tokens: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {
-            f"{name}_input_ids": scatter(present, tokens["input_ids"], self.tokenizer.pad_token_id),
-            f"{name}_attention_mask": scatter(present, tokens["attention_mask"]),
-        }
 
 
 ScalarJointProcessor.register_for_auto_class("AutoProcessor")

@@ -17,11 +17,10 @@ from transformers.utils import logging
 
 from .configuration_joint_scalar import ScalarJointConfig
 from .configuration_scalar import MODALITIES
-from .image_processing_scalar import frame_indices
 from .media_scalar import SAMPLING_RATE
 from .modeling_joint_scalar import JointEncoderModel
 from .processing_joint_scalar import ScalarJointProcessor, as_words
-from .processing_scalar import Clip
+from .processing_scalar import Clip, take_frames
 from .retrieval_scalar import Rows, ScalarOutput
 
 if TYPE_CHECKING:
@@ -258,7 +257,7 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
                 raise ValueError(f"`{setting}` must be at least 1, got {getattr(self, setting)!r}.")
         self.presence = "honest"
         ProcessorMixin.__init__(self)
-        self._has_told_of_cut = False
+        self._said = set()
 
     @classmethod
     def from_settings(
@@ -281,8 +280,8 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         """The keys that a call can return."""
         return ["input_ids", "attention_mask", *sum(ScalarSentenceModel.inputs_of.values(), ()), "modality_mask"]
 
-    def _read_video(self, clip: Clip, video: Any, num_frames, training, generator, processed: bool) -> None:
-        super()._read_video(clip, video, num_frames, training, generator, False)
+    def _read_video(self, clip: Clip, *arguments: Any, **options: Any) -> None:
+        super()._read_video(clip, *arguments, **options | {"processed": False})
 
     def _options(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str | None]:
         if unknown := sorted(given.keys() - {"return_tensors"}):
@@ -296,15 +295,16 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         return dict(zip(("input_ids", "attention_mask"), _to_bytes(texts), strict=True))
 
     def _process_clips(
-        self, clips: list[Clip], num_frames: int | None, training: bool, generator: Any
+        self, clips: list[Clip], training: bool, generators: list[torch.Generator | None]
     ) -> dict[str, Any]:
         modality_mask = self._presence_of(clips)
         has_video, has_audio, has_subtitle = modality_mask.unbind(dim=1)
         data: dict[str, Any] = {"modality_mask": modality_mask}
         if has_video.any():
+            num_frames = self._num_frames(training)
             data["video_frames"] = [
-                self._chosen(clip.frames, num_frames, training, generator) if here else None
-                for clip, here in zip(clips, has_video.tolist(), strict=True)
+                take_frames(clip.frames, num_frames, training, generator) if here else None
+                for clip, generator, here in zip(clips, generators, has_video.tolist(), strict=True)
             ]
         if has_audio.any():
             data["audio_waveforms"] = [
@@ -319,12 +319,6 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
 
     def _fused_sequences(self, clips: list[Clip], modality_mask: torch.Tensor, data: dict[str, Any]) -> dict:
         return {}  # which the library makes
-
-    @staticmethod
-    def _chosen(frames: np.ndarray, num_frames: int | None, training: bool, generator: Any) -> np.ndarray:
-        if num_frames in (None, len(frames)):
-            return frames
-        return frames[frame_indices(len(frames), num_frames, training, generator)]
 
     def _batch_of(self, data: dict[str, Any], return_tensors: str | None) -> BatchFeature:
         if return_tensors != "pt":

@@ -42,7 +42,7 @@ def _decodes(
     """Read a stream as the processor will, and tell whether anything comes."""
     if kind == "video":
         choose_frames = partial(frame_indices, num_frames=num_frames)
-        return reader.prepare_frames(path, lambda *_: lambda frame: None, choose_frames) is not None
+        return reader.read_frames(path, choose_frames, prepare=lambda *_: lambda frame: None) is not None
 
     def choose(available: int) -> list[tuple[int, int]]:
         return [] if available < extractor.min_samples else extractor.choose_parts(available)

@@ -16,7 +16,7 @@ from typing import Any
 from gallery.decoding.channel import Channel
 from gallery.decoding.limits import LimitError, Limits
 from gallery.decoding.sound import send_sound
-from gallery.decoding.streams import Known, Request, opened, seconds_in_header
+from gallery.decoding.streams import Known, Request, is_said, opened, seconds_in_header, zero_of
 from gallery.decoding.video import send_frames
 from modeling_scalar.media_scalar import (
     MediaError,
@@ -27,9 +27,9 @@ from modeling_scalar.media_scalar import (
     first_stream,
     join_lines,
     parse_subtitle,
+    select,
     text_stream,
     track_lines,
-    zero_of,
 )
 
 if os.name == "posix":
@@ -38,6 +38,11 @@ if os.name == "posix":
 _MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and some more, of 6 bytes a pixel
 _LONGEST_MESSAGE = 8000
 _MEMORY_PER_SUBTITLE_BYTE = 256  # of a subtitle file: its lines, their copies, and the tokens made of them
+
+
+def _seconds(time_of_cue: str) -> float:
+    *_, hours, minutes, seconds = "0", *time_of_cue.replace(",", ".").split(":")
+    return 3600 * float(hours) + 60 * float(minutes) + float(seconds)  # of thousands of digits too
 
 
 def _send_subtitle_file(path: str, channel: Channel, window: Window | None = None) -> None:
@@ -50,7 +55,11 @@ def _send_subtitle_file(path: str, channel: Channel, window: Window | None = Non
         size = os.path.getsize(path)
         what = f"a subtitle file of {size} bytes, of which {_MEMORY_PER_SUBTITLE_BYTE} times as many are needed"
         raise Request.limits.exceeded(path, "memory", what, size * _MEMORY_PER_SUBTITLE_BYTE)
-    channel.send("text", parse_subtitle(path, content, window).encode())
+
+    def is_kept(start: str, stop: str) -> bool:
+        return window is None or is_said(_seconds(start), _seconds(stop), window)
+
+    channel.send("text", parse_subtitle(path, content, is_kept).encode())
 
 
 def _send_subtitle_track(path: str, channel: Channel, window: Window | None = None) -> None:
@@ -60,7 +69,16 @@ def _send_subtitle_track(path: str, channel: Channel, window: Window | None = No
         if stream is None:
             return
         most, length, kept = int(Request.limits.memory) // _MEMORY_PER_SUBTITLE_BYTE, 0, []
-        for size, lines in track_lines(path, container, stream, window):
+        zero, tick = zero_of(container), float(stream.time_base or 0)
+
+        def is_kept(packet: "av.Packet") -> bool:
+            start = 0.0 if packet.pts is None else packet.pts * tick - zero
+            if window is None or not packet.size:
+                return True
+            return is_said(start, start + (packet.duration or 0) * tick, window)
+
+        select(container, stream)
+        for size, lines in track_lines(path, stream, filter(is_kept, container.demux(stream))):
             length += size
             if length > most:
                 what = f"its text needs more than {most * _MEMORY_PER_SUBTITLE_BYTE} bytes"

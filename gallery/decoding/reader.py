@@ -31,24 +31,24 @@ class SandboxedReader(MediaReader):
         self.limits = limits or Limits()
         self._contents: dict[str, tuple[tuple[int, ...] | None, Contents]] = {}
 
-    def prepare_frames(
+    def read_frames(
         self,
         path: str | os.PathLike,
-        prepare: Prepare | None = None,
         choose: Choose | None = None,
         window: Window | None = None,
+        prepare: Prepare | None = None,
         *,
         seek: str = "index",
         num_threads: int = 0,
     ) -> list[Any] | None:
-        """Read frames as [`MediaReader.prepare_frames`] does.
+        """Read frames as [`MediaReader.read_frames`] does.
 
         The packets are listed first, without decoding them: their number shows a truncated file, their timestamps
         name the frames. Where timestamps are missing or repeated the frames are counted by decoding them all. What is
         kept whole takes at most the limit of memory.
 
         Args:
-            path, prepare, choose: as there; pictures come in any order.
+            path, choose, prepare: as there; pictures come in any order.
             window (`tuple[float, float | None]`, *optional*): choose among the frames that are seen from one second of
                 the file to another, None for its end.
             seek (`str`): `"index"`: decode from the keyframe before each chosen frame; `"scan"`: from the start. Both

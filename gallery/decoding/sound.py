@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from gallery.decoding.channel import Channel
-from gallery.decoding.streams import Known, check_complete, check_duration, opened, seconds_in_header
+from gallery.decoding.streams import Known, check_complete, check_duration, opened, seconds_in_header, zero_of
 from modeling_scalar.media_scalar import (
     SAMPLING_RATE,
     Window,
@@ -18,7 +18,6 @@ from modeling_scalar.media_scalar import (
     first_stream,
     mono,
     text_stream,
-    zero_of,
 )
 
 _LONG_SOUND = 600 * SAMPLING_RATE  # samples from which on only the chosen parts of a track are decoded
@@ -55,8 +54,6 @@ def _sound_in(path: str, container: "av.container.InputContainer", rate: int) ->
             num_samples += len(piece)
             check_duration(path, stream, num_samples / rate)
             yield piece
-    except MemoryError:
-        raise
     except av.FFmpegError as error:
         raise damage(describe(path, stream), f"decoding stopped after {num_packets} packets", error) from error
     check_complete(path, container, stream, num_packets, end, seconds)

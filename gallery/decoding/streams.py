@@ -140,6 +140,16 @@ def check_complete(path: str, container: Any, stream: Any, num_packets: int, end
 # Windows -------------------------------------------------------------------------------------------------------------
 
 
+def zero_of(container: Any) -> float:
+    """The time at which a file begins, by the clock of its streams."""
+    return (container.start_time or 0) / av.time_base
+
+
+def is_said(start: float, stop: float, window: Window) -> bool:
+    """Whether a cue is on the screen at some time of a window."""
+    return max(stop, start + 1e-3) > window[0] and (window[1] is None or start < window[1])
+
+
 def _is_inside(seconds: float, window: Window) -> bool:
     start, stop = window
     # clocks are rounded; what begins before the file does belongs to its beginning
@@ -178,6 +188,8 @@ __all__ = [
     "check_duration",
     "check_picture",
     "in_window",
+    "is_said",
     "opened",
     "seconds_in_header",
+    "zero_of",
 ]

@@ -5,8 +5,17 @@ from dataclasses import dataclass
 from itertools import chain
 
 from gallery.decoding.channel import Channel
-from gallery.decoding.streams import Known, Request, check_complete, check_duration, check_picture, in_window, opened
-from modeling_scalar.media_scalar import MediaError, Upright, Window, av, damage, describe, first_stream, zero_of
+from gallery.decoding.streams import (
+    Known,
+    Request,
+    check_complete,
+    check_duration,
+    check_picture,
+    in_window,
+    opened,
+    zero_of,
+)
+from modeling_scalar.media_scalar import MediaError, Upright, Window, av, damage, describe, first_stream
 
 # FFmpeg's threads work on several frames at once: above this size one thread, to hold as few as the format allows.
 _LARGE_PICTURE = 2048 * 2048
@@ -51,8 +60,6 @@ def _packet_table(path, container, stream) -> tuple[int, _PacketTable | None]:
             check_duration(path, stream, seconds)
             if packet.pts is not None:
                 end = max(end, packet.pts * time_base + duration)
-    except MemoryError:
-        raise
     except av.FFmpegError as error:
         raise damage(describe(path, stream), f"reading stopped after {len(pts)} packets", error) from error
     check_complete(path, container, stream, len(pts), end, seconds)

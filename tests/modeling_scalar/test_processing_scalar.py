@@ -2,7 +2,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from fractions import Fraction
 
 import av
@@ -12,12 +11,11 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoProcessor, BertTokenizer
-from transformers.video_utils import VideoMetadata
 
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
 from modeling_scalar.image_processing_scalar import ScalarImageProcessor, frame_indices
-from modeling_scalar.media_scalar import MediaError
+from modeling_scalar.media_scalar import MediaError, resample
 from modeling_scalar.processing_scalar import FROM_VIDEO, Clip, ScalarProcessor
 from tests.gallery.decoding.reading import read_audio, read_frames
 
@@ -74,36 +72,6 @@ def files(tmp_path_factory):
     (folder / "half.mp4").write_bytes(data[: len(data) // 2])
     (folder / "text.mp4").write_text("not a video\n" * 50)
     return folder
-
-
-@dataclass
-class Samples:
-    data: torch.Tensor
-    sample_rate: int = 16_000
-
-
-class VideoDecoder:
-    """What a torchcodec decoder offers: a length and `get_frames_at`, channels first."""
-
-    def __init__(self, frames, error=None):
-        self.frames, self.error, self.asked = frames, error, []
-
-    def __len__(self):
-        return len(self.frames)
-
-    def get_frames_at(self, indices):
-        if self.error:
-            raise RuntimeError(self.error)
-        self.asked.append(indices)
-        return Samples(torch.from_numpy(self.frames[indices]).permute(0, 3, 1, 2))
-
-
-class AudioDecoder:
-    def __init__(self, data, sample_rate):
-        self.samples = Samples(torch.as_tensor(data), sample_rate)
-
-    def get_all_samples(self):
-        return self.samples
 
 
 def random_frames(num_frames=8, seed=0):
@@ -190,32 +158,15 @@ def test_sound_shorter_than_a_window_is_absent_and_noted(processor):
     assert processor.read_clip(None, audio=random_waveform(400)).problems == []
 
 
-def test_torchcodec_decoders_are_read(processor):
-    frames, waveform = random_frames(30), random_waveform(44_100)
-    decoder = VideoDecoder(frames)
-    clip = processor.read_clip(decoder, audio=AudioDecoder(np.stack([waveform, 0 * waveform]), 44_100))
-    assert decoder.asked == [frame_indices(30, 8)]
-    np.testing.assert_array_equal(clip.frames, frames[frame_indices(30, 8)])
-    assert len(clip.waveform) == pytest.approx(16_000, abs=2)
-    assert processor.read_clip(None, audio=AudioDecoder(waveform[None], 16_000)).waveform.tolist() == waveform.tolist()
-
-
-def test_a_decoder_that_fails_is_a_media_error(processor):
-    decoder = VideoDecoder(random_frames(), error="Could not push packet")
-    with pytest.raises(MediaError, match="Could not push packet"):
-        processor.read_clip(decoder)
-    assert "Could not push packet" in processor.read_clip(decoder, on_error="missing").problems[0]
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({"video": 3}, TypeError, "A video must be"),
-        ({"video": None, "audio": 3}, TypeError, "An audio must be"),
+        ({"video": None, "audio": 3}, TypeError, "A waveform must be"),
         ({"video": None, "subtitle": 3}, TypeError, "A subtitle must be"),
         ({"video": np.zeros((4, 8, 8), np.uint8)}, ValueError, r"\(4, 8, 8\)"),
         ({"video": None, "on_error": "ignore"}, ValueError, "'raise' or 'missing'"),
-        ({"video": None, "training": True}, ValueError, "generator"),
+        ({"video": random_frames(), "training": True}, ValueError, "generator"),
     ],
 )
 def test_other_items_are_refused(processor, arguments, error, message):
@@ -367,7 +318,7 @@ def test_the_global_generators_are_left_alone(processor, files):
         ({"clips": [Clip(subtitle="a")], "videos": [None]}, "not both"),
         ({"videos": [None, None], "subtitles": ["a"]}, "`subtitles` must have one entry per clip: expected 2, got 1"),
         ({"videos": [None], "audio": [None, None]}, "`audio` must have one entry per clip: expected 1, got 2"),
-        ({"text": "a", "training": True}, "generator"),
+        ({"videos": [random_frames()], "training": True}, "generator"),
     ],
 )
 def test_arguments_that_do_not_fit_together_are_refused(processor, arguments, message):
@@ -421,7 +372,6 @@ def channels_first(frames):
         lambda frames: list(channels_first(frames)),
         lambda frames: list(torch.from_numpy(frames)),
         lambda frames: [as_pictures(frames)],
-        lambda frames: [[frames]],
         lambda frames: [list(frames)],
         lambda frames: frames[None],
         lambda frames: torch.from_numpy(channels_first(frames[None])),
@@ -444,7 +394,6 @@ def test_a_clip_is_the_same_however_its_frames_are_held(processor, hold):
         lambda clips: torch.from_numpy(channels_first(np.stack(clips))),
         lambda clips: [as_pictures(clip) for clip in clips],
         lambda clips: [list(clips[0]), channels_first(clips[1])],
-        lambda clips: [[clip] for clip in clips],
     ],
 )
 def test_a_batch_is_the_same_however_its_clips_are_held(processor, hold):
@@ -475,11 +424,9 @@ def test_a_picture_is_a_clip_of_one_frame(processor, hold):
     assert (expected["pixel_values_videos"] == expected["pixel_values_videos"][:, :1]).all()
 
 
-def test_pictures_and_files_of_nothing_lie_side_by_side(processor, files):
-    batch = processor(images=[random_frames(1)[0], [], None], audio=[None, files / "sound.m4a", [random_waveform()]])
+def test_pictures_and_files_lie_side_by_side(processor, files):
+    batch = processor(images=[random_frames(1)[0], None, None], audio=[None, files / "sound.m4a", random_waveform()])
     assert batch["modality_mask"].tolist() == [[True, False, False], [False, True, False], [False, True, False]]
-    nested = processor(videos=[[files / "both.mp4"]])
-    assert torch.equal(nested["input_features"], processor(videos=files / "both.mp4")["input_features"])
 
 
 def test_frames_of_pictures_are_chosen_and_drawn_as_those_of_arrays(processor):
@@ -509,13 +456,6 @@ def test_only_the_chosen_pictures_are_converted(processor):
     assert converted == [(index, "RGB") for index in frame_indices(30, 8)]
 
 
-def test_video_metadata_is_accepted_since_frames_are_chosen_by_their_number(processor):
-    frames, metadata = random_frames(20), VideoMetadata(total_num_frames=20, fps=30.0)
-    expected = processor(videos=[frames])["pixel_values_videos"]
-    for options in ({"video_metadata": [metadata]}, {"videos_kwargs": {"video_metadata": [dict(metadata)]}}):
-        assert torch.equal(processor(videos=[frames], **options)["pixel_values_videos"], expected)
-
-
 def test_without_sampling_all_frames_are_kept(processor):
     frames = random_frames(11)
     for arguments in ({"videos": [frames]}, {"clips": [processor.read_clip(frames, num_frames="all")]}):
@@ -536,7 +476,6 @@ def test_without_sampling_all_frames_are_kept(processor):
         ({"videos": [["a.mp4", "b.mp4"]]}, TypeError, "A video must be .* got list of str"),
         ({"videos": np.zeros((8, 8), np.uint8)}, ValueError, r"\(frames, height, width, 3\).*got \(8, 8\)"),
         ({"images": np.zeros((9, 8), np.uint8)}, ValueError, r"got \(9, 8\)"),
-        ({"videos": random_frames(), "images_kwargs": [1]}, TypeError, "`images_kwargs` must be a dictionary"),
         ({"audio": (random_waveform(), 0)}, ValueError, "`sampling_rate` must be .* at least 1, got 0"),
         ({"audio": {"array": np.zeros(8000), "sampling_rate": None}}, ValueError, "`sampling_rate` must be a number"),
         ({"images": [np.zeros((8, 8, 4), np.uint8)]}, ValueError, r"\(height, width, 3\).*got \(8, 8, 4\)"),
@@ -567,7 +506,6 @@ def test_other_inputs_are_refused_in_a_sentence(processor, arguments, error, mes
         lambda waveforms: [waveform[None] for waveform in waveforms],
         lambda waveforms: [np.stack([waveform, waveform]) for waveform in waveforms],
         lambda waveforms: [np.stack([waveform, waveform], axis=1) for waveform in waveforms],
-        lambda waveforms: [[waveform] for waveform in waveforms],
         lambda waveforms: [{"array": waveform, "sampling_rate": 16_000, "path": None} for waveform in waveforms],
         lambda waveforms: [(waveform, 16_000) for waveform in waveforms],
         lambda waveforms: tuple(waveforms),
@@ -596,7 +534,7 @@ def test_channels_are_averaged(processor):
 
 def test_sound_that_says_its_rate_is_resampled(processor):
     waveform = random_waveform(44_100)
-    expected = processor(audio=[AudioDecoder(waveform[None], 44_100)])["input_features"]
+    expected = processor(audio=[resample(waveform[None], 44_100)])["input_features"]
     for audio in ((waveform, 44_100), {"array": np.stack([waveform] * 2), "sampling_rate": 44_100}):
         assert torch.equal(processor(audio=audio)["input_features"], expected)
     assert not torch.equal(processor(audio=waveform)["input_features"], expected)
@@ -619,7 +557,7 @@ def test_keywords_of_texts_reach_the_tokenizer_of_captions_alone(processor):
     assert "token_type_ids" in processor(text="a", return_token_type_ids=True)
 
 
-def test_a_setting_of_the_image_processor_can_be_given_for_one_call(processor):
+def test_a_setting_of_the_image_processor_can_be_given_for_one_call(processor, files):
     frames = random_frames()
     own = ScalarImageProcessor(image_size=12, resize_mode="crop").process_frames(frames)
     size = {"image_size": 12, "resize_mode": "crop"}
@@ -627,9 +565,7 @@ def test_a_setting_of_the_image_processor_can_be_given_for_one_call(processor):
         batch = processor(videos=[frames], **options)
         assert torch.equal(batch["pixel_values_videos"][0], own)
     assert processor(videos=[frames])["pixel_values_videos"].shape[-1] == 16
-    with pytest.raises(ValueError, match="disagree about `image_size`"):
-        processor(videos=[frames], images_kwargs={"image_size": 12}, videos_kwargs={"image_size": 14})
-    clip = processor.read_clip(frames, processed=True)
+    clip = processor.read_clip(files / "both.mp4", processed=True)
     with pytest.raises(ValueError, match=r"processed=True.*\['image_size'\]"):
         processor(clips=[clip], image_size=12)
 
@@ -656,8 +592,6 @@ def test_unknown_keywords_are_refused(processor, arguments, name):
 def test_keywords_that_contradict_each_other_or_make_no_sense_are_refused(processor):
     for options, message in (
         ({"max_length": 3, "text_kwargs": {"max_length": 4}}, "passed two times"),
-        ({"text_kwargs": {"return_tensors": "pt"}, "audio_kwargs": {"return_tensors": "np"}}, "one kind of tensors"),
-        ({"return_mm_token_type_ids": True}, "placeholders"),
         ({"image_size": "big"}, "'image_size' expected int, got str"),
         ({"padding": "most"}, "most is not a valid PaddingStrategy"),
     ):

@@ -14,8 +14,8 @@ MOST = {"towers": (10, 4_000), "joint": (12, 4_800)}
 LIBRARIES = {"torch", "transformers", "huggingface_hub", "numpy", "av"}  # av in a `try`: only files of media need it
 # Of the standard library numbers, text and files: nothing that starts processes, calls foreign code or asks a network.
 STANDARD = {
-    "abc", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "html", "importlib", "json",
-    "math", "numbers", "os", "pathlib", "re", "stat", "types", "typing", "warnings", "weakref",
+    "abc", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "html", "importlib", "itertools",
+    "json", "math", "numbers", "operator", "os", "pathlib", "re", "stat", "types", "typing", "warnings", "weakref",
 }  # fmt: skip
 OF_OS = {"PathLike", "R_OK", "access", "environ", "fspath", "path", "stat"}
 BANNED = {"__import__", "compile", "eval", "exec"}

@@ -189,7 +189,7 @@ def test_a_decoder_is_asked_to_take_its_share_unless_a_number_is_given(tmp_path,
 
     monkeypatch.setattr(pool._Decoder, "converse", spy)
     monkeypatch.setattr(pool, "num_processors", lambda: 5)
-    frames = [SandboxedReader().prepare_frames(tmp_path / "a.mp4", num_threads=number) for number in (0, 2)]
+    frames = [SandboxedReader().read_frames(tmp_path / "a.mp4", num_threads=number) for number in (0, 2)]
     assert asked == [5, 2] and np.array_equal(*frames)
 
 

@@ -288,19 +288,6 @@ def test_what_a_method_cannot_score_is_left_out(model, tiny_processor, sides, em
     assert 0 < len(audible) < NUM_CLIPS and set(found["q0"]) == set(audible)
 
 
-class Decoder:
-    """As torchcodec's, over frames in memory."""
-
-    def __init__(self, frames):
-        self.frames = frames
-
-    def __len__(self):
-        return len(self.frames)
-
-    def get_frames_at(self, indices):
-        return type("Batch", (), {"data": torch.from_numpy(self.frames[indices])})
-
-
 def test_every_form_of_a_clip_gives_the_same_scores(model, tiny_processor, sides):
     captions, clips = sides
     rows = [row for row in clips if row["video"] is not None and row["audio"] is not None][:3]
@@ -322,13 +309,13 @@ def test_every_form_of_a_clip_gives_the_same_scores(model, tiny_processor, sides
         Dataset.from_dict({"id": ids, **{name: [item["bytes"] for item in as_bytes(paths[name])] for name in paths}}),
         Dataset.from_dict({"id": ids, **paths}),
     ]
-    decoders = {path: Decoder(frame) for path, frame in zip(paths["video"], frames, strict=True)}
+    decoded = dict(zip(paths["video"], frames, strict=True))
     arrays = {
         path: {"array": wave, "sampling_rate": 16_000} for path, wave in zip(paths["audio"], waveforms, strict=True)
     }
     corpora[-1] = corpora[-1].with_transform(
         lambda batch: {
-            name: [{"video": decoders, "audio": arrays}[name][item] if name in paths else item for item in items]
+            name: [{"video": decoded, "audio": arrays}[name][item] if name in paths else item for item in items]
             for name, items in batch.items()
         }
     )

@@ -145,7 +145,7 @@ def test_class_labels_are_counted_once(miniature):
 def test_as_many_frames_are_read_as_the_protocol_reads(monkeypatch, broken):
     counts = []
     monkeypatch.setattr(
-        SandboxedReader, "prepare_frames", lambda self, path, prepare, choose: counts.append(len(choose(100)))
+        SandboxedReader, "read_frames", lambda self, path, choose, prepare: counts.append(len(choose(100)))
     )
     split = load_split("own", broken, on_missing="leave_out")
     audit_split(split, progress=False)

@@ -12,7 +12,7 @@ def read_frames(path, num_frames=None, *, training=False, generator=None, limits
     choose = None
     if num_frames is not None:
         choose = partial(frame_indices, num_frames=num_frames, training=training, generator=generator)
-    frames = SandboxedReader(limits).prepare_frames(path, None, choose, window, **options)
+    frames = SandboxedReader(limits).read_frames(path, choose, window, **options)
     return None if frames is None else np.stack(frames)
 
 

@@ -137,8 +137,6 @@ def test_processed_clips_must_be_read_in_the_mode_of_the_call(folder):
     clip = processor.read_clip(folder / "whole.mp4", processed=True)
     with pytest.raises(ValueError, match="whole.mp4: 8 frames were read with `processed=True`, 2 are needed"):
         processor(clips=[clip], training=True, generator=torch.Generator())
-    with pytest.raises(ValueError, match="cannot be processed yet"):
-        processor.read_clip(folder / "whole.mp4", num_frames="all", processed=True)
 
 
 def test_a_batch_of_clips_holds_one_whole_frame_at_a_time(tmp_path):

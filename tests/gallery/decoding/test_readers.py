@@ -16,7 +16,7 @@ from tests.media_corpus import CORPUS, write_corpus
 
 CHOOSE = partial(frame_indices, num_frames=4)
 READ = {
-    "frames": lambda reader, path: reader.read_frames(path, CHOOSE),
+    "frames": lambda reader, path: np.stack(frames) if (frames := reader.read_frames(path, CHOOSE)) else None,
     "sound": lambda reader, path: reader.read_audio(path),
     "parts": lambda reader, path: reader.read_audio_parts(path, lambda available: [(0, available // 2)]),
     "words": lambda reader, path: reader.read_subtitle_of(path),
@@ -82,7 +82,7 @@ def test_a_plain_reader_keeps_one_whole_frame_at_a_time_and_makes_each_once(tmp_
         begun.append((height, width))
         return lambda picture: made.append(picture) or len(made)
 
-    kept = MediaReader().prepare_frames(tmp_path / "clip.mp4", prepare, lambda available: [2, 2, 7, available - 1])
+    kept = MediaReader().read_frames(tmp_path / "clip.mp4", lambda n: [2, 2, 7, n - 1], prepare=prepare)
     assert begun == [(64, 64)] and kept == [1, 1, 2, 3] and len(made) == 3
 
 
