@@ -156,7 +156,7 @@ class ClipImageProcessor(BaseImageProcessor):
         """Process the frames of a clip one at a time, as they are decoded, to what `process_frames` makes of all.
 
         Returns:
-            What [`~media_scalar.MediaReader.prepare_frames`] takes: a function of height and width, which draws, and
+            What [`~media_scalar.MediaReader.read_frames`] takes: a function of height and width, which draws, and
             returns one from a frame `(height, width, 3)` to what it becomes.
         """
 

@@ -42,7 +42,8 @@ class FakeProcessor:
         frames = torch.full((1, 2, 2, 3), int(words[0])).byte().numpy() if "video" in words else None
         waveform = torch.full((4,), float(words[0])).numpy() if "audio" in words else None
         subtitle = " " if "blank" in words else None
-        return Clip(frames=frames, waveform=waveform, subtitle=subtitle, problems=problems, path=path)
+        duration = None if waveform is None else len(waveform) / 16_000
+        return Clip(frames, waveform, subtitle, problems, path, duration=duration)
 
     def __call__(self, text=None, clips=None):
         if text is not None:

@@ -187,7 +187,7 @@ def test_sound_that_the_encoder_does_not_hear_is_told_with_the_way_to_keep_it(pl
 def test_a_few_milliseconds_more_than_the_encoder_hears_are_not_worth_a_word(place, loaded, monkeypatch, caplog):
     processor = loaded[1]
     monkeypatch.setattr(processor, "max_audio_seconds", 1)
-    monkeypatch.setattr(processor, "_has_told_of_cut", False)
+    monkeypatch.setattr(processor, "_said", set())
     for more, is_told in ((479, False), (480, True)):
         (place / "clips" / "short.wav").write_bytes(wav(tone(16_000 + more)))
         processor.read_clip("clips/short.wav", processed=True)
