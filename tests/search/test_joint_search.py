@@ -10,26 +10,17 @@ from gallery.gallery import Gallery
 from modeling_scalar import load_model
 from search.__main__ import app
 from tests.joint_encoders import write_joint_encoder
-from tests.media_corpus import media, tone, wav
+from tests.media_corpus import tone, wav
+from tests.search.small_folder import run, write_clips
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     write_joint_encoder(tmp_path / "encoder")
-    folder = tmp_path / "clips"
-    folder.mkdir()
-    (folder / "both.mkv").write_bytes(media("matroska", "mjpeg", "pcm_s16le", sampling_rate=44_100))
-    (folder / "both.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na dog barks\n")
-    (folder / "sound.wav").write_bytes(wav(tone(16_000)))
+    folder = write_clips(tmp_path / "clips")
     (folder / "click.wav").write_bytes(wav(tone(479)))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def run(*arguments):
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def test_files_are_indexed_and_found_by_a_joint_encoder(place):

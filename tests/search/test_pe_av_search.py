@@ -4,34 +4,22 @@ import json
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from eval.run import RunConfig
 from eval.run import run as evaluate
 from gallery.gallery import Gallery
 from modeling_scalar import load_model
-from search.__main__ import app
-from tests.media_corpus import media, tone, wav
 from tests.pe_av import without_timm, write_pe_av
+from tests.search.small_folder import run, write_clips
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     without_timm(monkeypatch)
     write_pe_av(tmp_path / "pe-av")
-    clips = tmp_path / "clips"
-    clips.mkdir()
-    (clips / "both.mkv").write_bytes(media("matroska", "mjpeg", "pcm_s16le", sampling_rate=44_100))
-    (clips / "both.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na dog barks\n")
-    (clips / "sound.wav").write_bytes(wav(tone(16_000)))
+    write_clips(tmp_path / "clips")
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def run(*arguments):
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def test_files_are_indexed_and_found_by_its_folder(place):
