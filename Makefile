@@ -7,7 +7,9 @@ SUITE := $(VENV)/suite
 # One computing thread and one decoding worker: two of either on two cores would wait for each other.
 LAUNCH := $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
 	--num_cpu_threads_per_process 1 --gpu_ids 0
-PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
+# A test that hangs ends its worker after five minutes, with the stacks of all its threads, and counts as failed.
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder \
+	-o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 CORES = $(shell getconf _NPROCESSORS_ONLN)
 # With these no library uses AVX-512; ATEN_CPU_CAPABILITY=default leaves PyTorch's own loops without AVX2 too.
 PORTABLE := ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2

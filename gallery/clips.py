@@ -76,8 +76,10 @@ class StoredClips(Clips):
             is_partial=self.is_partial,
         )
 
-    def products(self, text_embeds: torch.Tensor, some: slice = slice(None)) -> torch.Tensor:
-        """Inner products `(M, Q, N)` of some modalities with texts `(Q, D)` or `(Q, M, D)`, zero where absent."""
+    def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
+        """Inner products `(M, Q, N)` of the modalities, or of one, with texts `(Q, D)` or `(Q, M, D)`, zero where
+        absent."""
+        some = slice(index, None if index is None else index + 1)
         vectors = self.vectors[some]
         texts = text_embeds.unbind(1)[some] if text_embeds.ndim == 3 else [text_embeds] * len(vectors)
         products = torch.stack(list(map(_product, texts, vectors)))

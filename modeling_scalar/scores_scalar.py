@@ -307,8 +307,10 @@ class Clips:
         *some, gram, exact_gram = (None if tensor is None else tensor[columns] for tensor in tensors)
         return Clips(*some, min_norm=self.min_norm, modalities=self.modalities, gram=gram, exact_gram=exact_gram)
 
-    def products(self, text_embeds: torch.Tensor, some: slice = slice(None)) -> torch.Tensor:
-        """Inner products `(M, Q, V)` of some modalities with texts `(Q, D)` or `(Q, M, D)`, zero where absent."""
+    def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
+        """Inner products `(M, Q, V)` of the modalities, or of one, with texts `(Q, D)` or `(Q, M, D)`, zero where
+        absent."""
+        some = slice(index, None if index is None else index + 1)
         texts = text_embeds.transpose(0, 1)[some] if text_embeds.ndim == 3 else text_embeds
         return texts @ self.modality_embeds[:, some].permute(1, 2, 0)
 
@@ -389,7 +391,7 @@ class Pairs:
         """Cosines of texts and one modality, `(Q, V)`; the others are not computed for it."""
         if self._similarities is not None:
             return self._similarities[index]
-        return self.clips.products(self.text_embeds, slice(index, index + 1))[0]
+        return self.clips.products(self.text_embeds, index)[0]
 
     @property
     def calibrated(self) -> torch.Tensor:

@@ -166,11 +166,11 @@ def test_an_adapter_is_loaded_by_peft_alone(saved, tiny_model, clips, tmp_path):
 def test_the_feature_extraction_pipeline_gives_the_embedding_of_a_text(tiny_model, tiny_processor):
     extract = pipeline("feature-extraction", model=tiny_model, tokenizer=tiny_processor.tokenizer)
     found = torch.tensor(extract("a red circle"))
-    tokens = tiny_processor.tokenizer("a red circle", return_tensors="pt")
+    tokens = tiny_processor.tokenizer("a red circle", return_tensors="pt").to(tiny_model.device)
     assert "token_type_ids" in tokens  # which a model of transformers is expected to take
     with torch.no_grad():
         expected = tiny_model(**tokens).text_embeds
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found, expected.cpu())
     torch.testing.assert_close(
         expected, tiny_model.get_text_features(tokens["input_ids"], tokens["attention_mask"]).pooler_output.detach()
     )

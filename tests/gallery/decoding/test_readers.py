@@ -21,6 +21,7 @@ READ = {
     "parts": lambda reader, path: reader.read_audio_parts(path, lambda available: [(0, available // 2)]),
     "words": lambda reader, path: reader.read_subtitle_of(path),
 }
+STOPPED = "the limit is "  # in the table: how long the plain reader would take, or how much it would keep, nobody knows
 PROMISED = r"promises [\d.]+ (bytes|s|samples)"  # what the sandboxed reader alone compares
 LONG = 600 * 16_000
 DAMAGED_ELSEWHERE = {"samples_in_the_index.mp4"}  # not in the frames that are chosen, nor in those before them
@@ -55,12 +56,12 @@ def is_same(one, other):
 def test_both_readers_read_the_same(corpus, kind):
     plain, sandboxed = MediaReader(), SandboxedReader(Limits(time=1))
     faults, num_same, num_errors = [], 0, 0
-    for name in (name for name, case in CORPUS.items() if case.kind == kind):
+    for name in (name for name, case in CORPUS.items() if case.kind == kind and STOPPED not in str(case.says)):
         for what, read in READ.items():
             expected = answer(read, sandboxed, corpus / name)
             is_error = isinstance(expected, tuple) and isinstance(expected[0], type)
             if is_error and (expected[0] is LimitError or re.search(PROMISED, expected[1])):
-                continue  # the first is not for this process to read
+                continue  # the first is not for this process to read, whatever the table says
             if what == "parts" and not is_error and expected is not None and expected[1] > LONG:
                 continue  # which the sandboxed reader finds by timestamps
             found = answer(read, plain, corpus / name)

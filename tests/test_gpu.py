@@ -1,0 +1,95 @@
+"""What a GPU computes is what the processor computes: embeddings, every score, a step of the trainer."""
+
+import pytest
+import torch
+
+from modeling_scalar import ScalarModel
+from modeling_scalar.scores_scalar import METHODS, query_weights, retrieval_scores
+from tests.conftest import make_batch, make_tiny_config
+from tests.modeling_scalar.test_any_modalities import DIFFERENTIABLE, GENERAL, vectors_of
+from tests.trainer.test_scalar_trainer import collate, make_trainer
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def full_float32(monkeypatch):
+    """Without the shorter products that some GPUs take for those of float32."""
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_embeddings_are_those_of_the_processor(dtype):
+    torch.manual_seed(0)
+    model, batch = ScalarModel(make_tiny_config()).eval(), make_batch(6)
+    batch["modality_mask"] = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 1, 0], [0, 0, 1], [1, 0, 0], [1, 1, 0]]).bool()
+    with torch.no_grad():
+        expected = model(**batch)
+        moved = {name: value.to("cuda", dtype if value.is_floating_point() else None) for name, value in batch.items()}
+        found = model.to("cuda", dtype)(**moved)
+    tolerance = 1e-4 if dtype == torch.float32 else 0.05
+    for name in ("text_embeds", "modality_embeds", "logits_per_text"):
+        one, other = getattr(found, name).float().cpu(), getattr(expected, name)
+        torch.testing.assert_close(one, other, atol=tolerance * other.abs().max().item(), rtol=0, msg=name)
+    absent = ~batch["modality_mask"]
+    assert not found.modality_embeds.cpu()[absent].any() and found.modality_embeds.cpu()[~absent].any(-1).all()
+
+
+@pytest.mark.parametrize("number", [1, 3, 5])
+@pytest.mark.parametrize("method", GENERAL)
+def test_scores_are_those_of_the_processor(method, number):
+    texts, clips, masks = vectors_of(number, num_queries=4)
+    expected = retrieval_scores(texts, clips, masks, method)
+    found = retrieval_scores(texts.float().cuda(), clips.float().cuda(), masks.cuda(), method)
+    assert found.device.type == "cuda"
+    torch.testing.assert_close(found.double().cpu(), expected, atol=3e-6, rtol=0)
+    if method == "scalar":
+        weights = query_weights(texts.float().cuda(), clips.float().cuda(), masks.cuda())
+        torch.testing.assert_close(weights.double().cpu(), query_weights(texts, clips, masks), atol=3e-6, rtol=0)
+
+
+@pytest.mark.parametrize("method", [name for name in DIFFERENTIABLE if not METHODS[name].uses_concat_heads])
+def test_gradients_are_those_of_the_processor(method):
+    def gradients(*given):
+        *vectors, mask = given
+        vectors = [vector.requires_grad_() for vector in vectors]
+        return torch.autograd.grad(retrieval_scores(*vectors, mask, method).square().sum(), vectors)
+
+    given = vectors_of(3, num_queries=4)
+    texts, clips, mask = given
+    found = gradients(texts.float().cuda(), clips.float().cuda(), mask.cuda())
+    for one, other in zip(found, gradients(*given), strict=True):
+        assert other.abs().max() > 1e-3
+        torch.testing.assert_close(one.double().cpu(), other, atol=1e-4 * other.abs().max().item(), rtol=0)
+
+
+def test_a_compiled_score_is_one_graph():
+    texts, clips, masks = (value.cuda() for value in vectors_of(4, dtype=torch.float32))
+    torch.compiler.reset()
+    compiled = torch.compile(lambda *given: retrieval_scores(*given, query_temperature=0.2), fullgraph=True)
+    expected = retrieval_scores(texts, clips, masks, query_temperature=0.2)
+    torch.testing.assert_close(compiled(texts, clips, masks), expected, atol=3e-6, rtol=0)
+
+
+@pytest.mark.parametrize("size", [None, 2])
+@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
+def test_a_step_has_the_loss_and_the_gradient_of_the_processor(tmp_path, precision, size):
+    def step(**options):
+        trainer = make_trainer(tmp_path, mini_batch_size=size, full_view_probability=1.0, **options)
+        trainer.current_gradient_accumulation_steps = 1
+        trainer.model_wrapped = model = trainer.accelerator.prepare(trainer.model)
+        loss = trainer.training_step(model, collate(trainer, 8))
+        name = "base_model.model.video_projection.modules_to_save.default.weight"
+        gradient = dict(trainer.model.named_parameters())[name].grad
+        if trainer.accelerator.scaler is not None:
+            gradient = gradient / trainer.accelerator.scaler.get_scale()
+        return loss.cpu(), gradient.cpu(), trainer.args.device.type
+
+    loss, gradient, device = step(use_cpu=True)
+    found, on_gpu, other = step(use_cpu=False, **({} if precision == "float32" else {precision: True}))
+    assert (device, other) == ("cpu", "cuda") and on_gpu.dtype == torch.float32
+    torch.testing.assert_close(found, loss, atol=0, rtol=1e-4 if precision == "float32" else 0.05)
+    cosine = torch.nn.functional.cosine_similarity(gradient.flatten(), on_gpu.flatten(), dim=0)
+    assert cosine > (0.9999 if precision == "float32" else 0.97)
+    assert 0.9 < on_gpu.norm() / gradient.norm() < 1.1
