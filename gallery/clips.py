@@ -48,7 +48,27 @@ class StoredClips(Clips):
         """The embeddings in one tensor, `(N, M, D)`, in float32 at least."""
         return self.once(_stacked)
 
-    def __getitem__(self, columns: slice) -> "StoredClips":
+    @classmethod
+    def joined(cls, clips: Sequence["StoredClips"], device: torch.device) -> "StoredClips":
+        """Copy clips that lie in several places into one, in the memory of a device."""
+
+        def join(columns: Sequence[torch.Tensor]) -> torch.Tensor:
+            whole = columns[0].new_empty((sum(map(len, columns)), *columns[0].shape[1:]), device=device)
+            for column, place in zip(columns, whole.split([len(column) for column in columns]), strict=True):
+                place.copy_(column)
+            return whole
+
+        heads = [some.concat_embeds for some in clips]
+        return cls(
+            [join(columns) for columns in zip(*(some.vectors for some in clips), strict=True)],
+            join([some.modality_mask for some in clips]),
+            None if any(head is None for head in heads) else join(heads),
+            min_norm=clips[0].min_norm,
+            gram=join([some.gram for some in clips]),
+            is_partial=any(some.is_partial for some in clips),
+        )
+
+    def __getitem__(self, columns: slice | torch.Tensor) -> "StoredClips":
         return StoredClips(
             [vectors[columns] for vectors in self.vectors],
             self.modality_mask[columns],
@@ -63,17 +83,6 @@ class StoredClips(Clips):
         gram = self._gram * (modality_mask[:, :, None] & modality_mask[:, None])
         return StoredClips(
             self.vectors, modality_mask, self.concat_embeds, min_norm=self.min_norm, gram=gram, is_partial=True
-        )
-
-    def to(self, device: torch.device) -> "StoredClips":
-        """The same clips in the memory of a device."""
-        return StoredClips(
-            [vectors.to(device) for vectors in self.vectors],
-            self.modality_mask.to(device),
-            None if self.concat_embeds is None else self.concat_embeds.to(device),
-            min_norm=self.min_norm,
-            gram=self._gram.to(device),
-            is_partial=self.is_partial,
         )
 
     def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:

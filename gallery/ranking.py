@@ -7,7 +7,7 @@ Shapes: Q queries, N clips, D dimensions, K hits.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -49,10 +49,6 @@ class Piece:
     def device(self) -> torch.device:
         """Where the clips are ranked."""
         return self.clips.modality_mask.device
-
-    def to(self, device: torch.device) -> "Piece":
-        """The same clips in the memory of a device, without their codes."""
-        return Piece(self.start, self.clips.to(device), self.removed.to(device))
 
     def looking_at(self, modalities: torch.Tensor) -> "Piece":
         """The same clips with some modalities `(3,)` alone; vectors of the others are where they were."""
@@ -139,6 +135,15 @@ def pieces_of(parts: Sequence[Part]) -> list[Piece]:
     return pieces
 
 
+def in_one_piece(pieces: Sequence[Piece], device: torch.device) -> list[Piece]:
+    """The same clips in the memory of a device, without their codes. Every piece costs as many calls as all clips
+    would, and calls are what a search on a GPU waits for."""
+    if not pieces:
+        return []
+    removed = torch.cat([piece.start + piece.removed for piece in pieces])
+    return [Piece(0, StoredClips.joined([piece.clips for piece in pieces], device), removed.to(device))]
+
+
 def _sorted(scores: torch.Tensor, rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The k highest of each line, best first; equal ones in the order in which they stand."""
     scores, order = scores.sort(dim=1, descending=True, stable=True)
@@ -176,20 +181,9 @@ def _rank_whole(
     removed = torch.cat([piece.start + piece.removed for piece in pieces])
     is_there = torch.ones(num_rows, dtype=torch.bool, device=removed.device)
     rows = is_there.index_fill(0, removed, False).nonzero().flatten()
-
-    def whole(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-        joined = torch.cat(list(tensors))
-        return joined[rows] if len(removed) else joined
-
-    heads = [piece.clips.concat_embeds for piece in pieces]
-    clips = StoredClips(
-        [whole(columns) for columns in zip(*(piece.clips.vectors for piece in pieces), strict=True)],
-        whole(piece.clips.modality_mask for piece in pieces),
-        None if any(head is None for head in heads) else whole(heads),
-        min_norm=_MIN_NORM,
-        gram=whole(piece.clips.gram for piece in pieces),
-        is_partial=any(piece.clips.is_partial for piece in pieces),
-    )
+    clips = StoredClips.joined([piece.clips for piece in pieces], removed.device)
+    if len(removed):
+        clips = clips[rows]
     found = []
     for queries in text_embeds.split(max(1, _SCORES_AT_ONCE // max(1, len(clips)))):
         scores = Pairs(queries, clips, options).scores(method)

@@ -21,7 +21,7 @@ from gallery.columns import off_unit, stacked, strings, texts_of
 from gallery.filters import Allowed, ClipFacts, Filter
 from gallery.hits import Hit, Hits, Results
 from gallery.querying import QueryModel, check_texts, query_like, where_is
-from gallery.ranking import Piece, pieces_of, rank
+from gallery.ranking import Piece, in_one_piece, pieces_of, rank
 from gallery.reranking import check_can_match, check_depth
 from gallery.reranking import rerank as rerank_hits
 from gallery.tables import GalleryTables
@@ -59,7 +59,7 @@ class GallerySearch(GalleryTables):
         for derived in ("_pieces", "_partial"):
             vars(moved).pop(derived, None)
         if place.type != "cpu":
-            moved._pieces = [piece.to(place) for piece in pieces_of(self._clips)]
+            moved._pieces = in_one_piece(pieces_of(self._clips), place)
         return moved
 
     def load_model(

@@ -13,10 +13,10 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)
-def full_float32(monkeypatch):
-    """Without the shorter products that some GPUs take for those of float32."""
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+def full_float32():
+    """Without the shorter products that convolutions take for those of float32."""
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -79,6 +79,8 @@ def test_a_step_has_the_loss_and_the_gradient_of_the_processor(tmp_path, precisi
         trainer = make_trainer(tmp_path, mini_batch_size=size, full_view_probability=1.0, **options)
         trainer.current_gradient_accumulation_steps = 1
         trainer.model_wrapped = model = trainer.accelerator.prepare(trainer.model)
+        if trainer.accelerator.scaler is not None:  # the scale that steps come down to
+            trainer.accelerator.scaler = torch.amp.GradScaler("cuda", init_scale=256.0)
         loss = trainer.training_step(model, collate(trainer, 8))
         name = "base_model.model.video_projection.modules_to_save.default.weight"
         gradient = dict(trainer.model.named_parameters())[name].grad
@@ -93,3 +95,21 @@ def test_a_step_has_the_loss_and_the_gradient_of_the_processor(tmp_path, precisi
     cosine = torch.nn.functional.cosine_similarity(gradient.flatten(), on_gpu.flatten(), dim=0)
     assert cosine > (0.9999 if precision == "float32" else 0.97)
     assert 0.9 < on_gpu.norm() / gradient.norm() < 1.1
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
+def test_a_training_learns_and_a_scale_that_is_too_large_only_comes_down(tmp_path, precision):
+    """In float16 the first scales are too large for the gradients: those steps are left out, and the run goes on."""
+    options = {} if precision == "float32" else {precision: True}
+    trainer = make_trainer(
+        tmp_path, use_cpu=False, max_steps=24, logging_steps=1, full_view_probability=1.0, **options
+    )
+    before = {name: p.detach().cpu().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == 24 and sum(losses[-4:]) < sum(losses[:4])
+    after = dict(trainer.model.named_parameters())
+    assert all(after[name].isfinite().all() for name in before)
+    assert max((after[name].detach().cpu() - value).abs().max() for name, value in before.items()) > 1e-4
+    if precision == "fp16":
+        assert trainer.accelerator.scaler.get_scale() < 2.0**16

@@ -8,6 +8,7 @@ from datasets import Dataset, load_from_disk
 from gallery.columns import query_table
 from gallery.device_search import find_best_on_device
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from gallery.ranking import in_one_piece
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import METHODS, retrieval_scores
 from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries, write
@@ -80,7 +81,8 @@ def test_in_the_memory_of_a_device_a_gallery_is_searched_the_same(tmp_path, monk
     gallery, queries = Gallery.open(tmp_path), make_queries(9)
     if device == "cpu":
         moved = Gallery.open(tmp_path)
-        moved._pieces = [piece.to(torch.device(device)) for piece in moved._pieces]
+        assert len(moved._pieces) == 3
+        moved._pieces = in_one_piece(moved._pieces, torch.device(device))
         monkeypatch.setattr("gallery.ranking.find_best", find_best_on_device)
     else:
         moved = gallery.to(device)
