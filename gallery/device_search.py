@@ -65,7 +65,7 @@ class _Search:
             miss = miss * (1 + 1e-6) + ROUNDING
             for start in range(0, len(part.allowed), width):
                 columns = slice(start, start + width)
-                clips = part.clips[columns]
+                clips = part.clips[columns] if len(part.allowed) > width else part.clips  # which keeps what it derives
                 per_modality = texts.unbind(1) if texts.ndim == 3 else (texts,) * len(clips.vectors)
                 products = [_product(text, vectors) for text, vectors in zip(per_modality, clips.vectors, strict=True)]
                 products = torch.stack(products).mul_(clips.modality_mask.T[:, None])

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from gallery.files import read_json
 from modeling_scalar.model_identity import NOT_NEEDED, identify
 
-_PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "numpy", "av")
+_PACKAGES = ("transformers", "peft", "accelerate", "datasets", "numpy", "av")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ def _version(package: str) -> str | None:
 
 def versions() -> dict[str, str | None]:
     """Return the versions of Python and of the packages that results can depend on; `None` if not installed."""
-    return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
+    here = {"python": platform.python_version(), "torch": torch.__version__}  # which also says for which CUDA
+    return here | {name: _version(name) for name in _PACKAGES}
 
 
 def training_recipe(model_path: str | os.PathLike) -> dict[str, Any] | None:

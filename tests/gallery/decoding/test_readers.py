@@ -21,9 +21,7 @@ READ = {
     "parts": lambda reader, path: reader.read_audio_parts(path, lambda available: [(0, available // 2)]),
     "words": lambda reader, path: reader.read_subtitle_of(path),
 }
-STOPPED = (
-    "the limit is "  # in the table: how long the plain reader would take, or how much it would keep, nobody knows
-)
+STOPPED = "the limit is "  # in the table: nobody knows how long the plain reader takes there, or how much it keeps
 PROMISED = r"promises [\d.]+ (bytes|s|samples)"  # what the sandboxed reader alone compares
 LONG = 600 * 16_000
 DAMAGED_ELSEWHERE = {"samples_in_the_index.mp4"}  # not in the frames that are chosen, nor in those before them
