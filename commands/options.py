@@ -1,8 +1,12 @@
-"""Options that commands of several rooms have."""
+"""Options that commands of several rooms have, and commands whose options are the fields of a dataclass."""
 
-from typing import Annotated, Literal
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
+from typer.models import ParameterInfo
 
 Limit = Annotated[
     list[str] | None,
@@ -24,4 +28,61 @@ ModelDtype = Annotated[
     ),
 ]
 
-__all__ = ["Device", "Limit", "ModelDtype"]
+
+@dataclass(frozen=True)
+class Given:
+    """
+    How a field of settings is given on the command line, where that differs from the field.
+
+    Args:
+        kind: the type that the parser of arguments reads.
+        convert (`Callable`, *optional*): makes the field's value of it.
+    """
+
+    kind: Any
+    convert: Callable[[Any], Any] | None = None
+
+
+def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
+    """
+    Make a command of a function that takes settings: `@command_of(app, RunConfig)`.
+
+    Args:
+        app (`typer.Typer`): gets the command, named as the function and with its docstring as help.
+        settings (`type`): a dataclass. Each field annotated with a `typer.Option` or `typer.Argument` becomes one,
+            with its default; a [`Given`] beside it says how it is read. Other fields keep their defaults.
+    """
+    parameters, conversions = [], {}
+    hints = get_type_hints(settings, include_extras=True)
+    for field in fields(settings):
+        own, *marks = get_args(hints[field.name]) if get_origin(hints[field.name]) is Annotated else [None]
+        option = next((mark for mark in marks if isinstance(mark, ParameterInfo)), None)
+        if option is None:
+            continue
+        given = next((mark for mark in marks if isinstance(mark, Given)), Given(own))
+        conversions[field.name] = given.convert
+        parameters.append(
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if field.default is MISSING else field.default,
+                annotation=Annotated[given.kind, option],
+            )
+        )
+
+    def register(run: Callable[[Any], None]) -> Callable[..., None]:
+        def command(**values: Any) -> None:
+            for name, convert in conversions.items():
+                if convert is not None and values[name]:
+                    values[name] = convert(values[name])
+            run(settings(**values))
+
+        command.__name__, command.__doc__ = run.__name__, run.__doc__
+        command.__signature__ = inspect.Signature(parameters)
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return app.command()(command)
+
+    return register
+
+
+__all__ = ["Device", "Given", "Limit", "ModelDtype", "command_of"]

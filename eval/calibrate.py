@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import KW_ONLY, asdict, dataclass, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ from eval.benchmarks import load_split
 from eval.embedding.embed_dataset import embed_texts
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.calibration import MEASURES, Calibration, calibrate_embeddings
-from eval.run import RunConfig, SourceConfig, check_made_by, embeddings_of, open_model
+from eval.run import check_made_by, embeddings_of, open_model
+from eval.settings import CalibrateConfig
 from gallery.columns import listed
 from gallery.decoding import SandboxedReader
 from gallery.files import write_json
-from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery, score_options_of
+from gallery.gallery import Gallery, GalleryWriter, is_gallery, score_options_of
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place, place_of_clip
 from modeling_scalar import MediaReader, ScalarConfig
@@ -35,69 +36,6 @@ from modeling_scalar.model_identity import identify
 logger = logging.getLogger(__name__)
 
 _CONFIGS = {config.model_type: config for config in (ScalarConfig, ScalarJointConfig)}
-
-
-@dataclass(frozen=True)
-class CalibrateConfig(SourceConfig):
-    """
-    What is calibrated, on what, and where the result goes.
-
-    Args:
-        output (`str` or `os.PathLike`): folder for `calibration.json`, and for embeddings that have to be made.
-        model_path and what else says where queries and clips come from: see [`~eval.run.SourceConfig`]. With
-            embeddings that have queries, a model is only what the result is written to.
-        subtitles (`bool`): take the clips' subtitles as queries. Without a benchmark they are read from the files of a
-            gallery that `scalar index` wrote, and a model embeds them: the gallery's own by default.
-        scale_offset (`bool`), num_folds (`int`), seed (`int`): of
-            [`~eval.protocol.calibration.calibrate_embeddings`].
-        write (`bool`): if the gain is above zero with all of its interval, write what was fitted into the model's
-            `config.json`, if a model is named that can be changed, and into the metadata of the gallery that is given
-            or made.
-
-    Raises:
-        ValueError: settings contradict each other, or the result could not be written where it should be.
-    """
-
-    _: KW_ONLY
-    subtitles: bool = False
-    scale_offset: bool = False
-    num_folds: int = 5
-    seed: int = 0
-    write: bool = False
-
-    def __post_init__(self) -> None:
-        self.run_config()
-        if self.subtitles and self.benchmark is None and not is_gallery(self.embeddings_path):
-            raise ValueError(
-                "Subtitles as queries are those of a gallery's files, or of a benchmark: give the gallery with "
-                "--embeddings, or a model, a benchmark and its root."
-            )
-        if self.subtitles and self.scale_offset and self.write:
-            raise ValueError(
-                "Subtitles as queries tell nothing of the cosines of subtitles, so scales and offsets that are fitted "
-                "to them would set the others against these blindly, and are not written. Leave out --write or "
-                "--scale-offset, or give captions."
-            )
-        if self.write:  # before hours of embedding, not after
-            if self.embeddings_path and is_gallery(self.embeddings_path):
-                check_format(Path(self.embeddings_path))
-            elif self.model_path is None:
-                raise ValueError(
-                    "There is nothing to write to: give the folder of a model, or the gallery that is searched."
-                )
-            elif (reason := why_unwritable(self.model_path)) is not None:
-                raise ValueError(
-                    f"There is nothing to write to: {reason}. Save it as a model of its own "
-                    "(`model.save_pretrained` and `processor.save_pretrained`), or give the gallery that is searched "
-                    "with --embeddings, which keeps the result then."
-                )
-
-    def run_config(self) -> RunConfig:
-        """Return the run whose embeddings are the queries and clips."""
-        settings = {field.name: getattr(self, field.name) for field in fields(SourceConfig)}
-        if self.benchmark is None and self.root is None and self.embeddings_path:
-            settings["model_path"] = None
-        return RunConfig(**settings)
 
 
 # Queries and clips ---------------------------------------------------------------------------------------------------

@@ -1,11 +1,10 @@
 """One evaluation: a model and a benchmark, or embeddings, in; one folder with everything that was measured out."""
 
-import json
 import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,6 @@ from eval.embedding.embeddings import Embeddings, load_embeddings
 from eval.embedding.query_gallery import query_gallery
 from eval.protocol.first_stage import (
     FUSED,
-    RATES,
-    check_methods,
     evaluate_embeddings,
     measurable_methods,
     pathways,
@@ -35,14 +32,13 @@ from eval.protocol.first_stage import (
 )
 from eval.protocol.latent import has_classes, latent_space
 from eval.protocol.matching import check_policies, measurable_policies
-from eval.protocol.missing import check_rate
-from eval.protocol.second_stage import TwoStage, check_depth, check_weight
+from eval.protocol.second_stage import TwoStage
 from eval.reports.figures import plot_results
 from eval.reports.latent_figure import plot_latent
 from eval.reports.report import format_table, write_report
-from eval.reports.result_files import load_results
-from gallery.decoding import Limits, sandboxed
-from gallery.embedding import check_reading
+from eval.reports.result_files import results_of
+from eval.settings import RunConfig, SourceConfig
+from gallery.decoding import sandboxed
 from gallery.files import write_json
 from gallery.gallery import Gallery, is_gallery, score_options_of
 from gallery.provenance import describe, source_state, versions
@@ -54,163 +50,6 @@ from modeling_scalar.scores_scalar import WEIGHING
 logger = logging.getLogger(__name__)
 
 _COMPARED = ("uniform", "gram")  # with the model's own score, beside the best pathway
-
-
-@dataclass(frozen=True)
-class SourceConfig:
-    """
-    Where clips and queries come from.
-
-    Args:
-        output (`str` or `os.PathLike`): folder to write to.
-        model_path (`str` or `os.PathLike`, *optional*): folder or Hub name of a model or adapter, with its processor
-            beside it.
-        benchmark (`str`, *optional*), root (`str` or `os.PathLike`, *optional*): name and folder of the benchmark.
-        split (`str`): of the benchmark.
-        embeddings_path (`str` or `os.PathLike`, *optional*): saved [`Embeddings`], of this project
-            or of any other model. Model, benchmark and root are then needed for the second stage only; and beside a
-            gallery without queries, such as `scalar index` writes, whose clips the benchmark's captions describe,
-            and which is scored as it is searched, with its own temperature, scale and offset.
-        batch_size (`int`), on_error (`str`), num_workers (`int`), progress (`bool`): see
-            [`embed_dataset`].
-        device (`str`, *optional*): where the model runs; by default on the accelerator if there is one.
-        model_dtype (`str`, *optional*): `"bfloat16"`, `"float16"` or `"float32"`, in which the model computes; by
-            default [`~modeling_scalar.devices.default_dtype`].
-        normalize (`bool`): give unit norm to embeddings that do not have it.
-        captions (`str`, *optional*), annotations (`str` or `os.PathLike`, *optional*), on_missing (`str`), columns
-            (`Mapping`, *optional*): how the benchmark is read, see [`~eval.benchmarks.load_split`].
-        limits ([`~gallery.decoding.Limits`], *optional*): what reading a stream may take.
-    """
-
-    output: str | os.PathLike
-    model_path: str | os.PathLike | None = None
-    benchmark: str | None = None
-    root: str | os.PathLike | None = None
-    _: KW_ONLY
-    split: str = "test"
-    embeddings_path: str | os.PathLike | None = None
-    batch_size: int = 32
-    on_error: str = "raise"
-    num_workers: int = 2
-    progress: bool = True
-    device: str | None = None
-    model_dtype: str | None = None
-    normalize: bool = False
-    captions: str | None = None
-    annotations: str | os.PathLike | None = None
-    on_missing: str = "raise"
-    columns: Mapping[str, str] | None = None
-    limits: Limits | None = None
-
-
-@dataclass(frozen=True)
-class RunConfig(SourceConfig):
-    """
-    What is evaluated, and how.
-
-    Args:
-        output, model_path and what else says where clips and queries come from: see [`SourceConfig`].
-        methods (`Sequence[str]`, *optional*): scores to measure; by default all of
-            [`~eval.protocol.first_stage.measurable_methods`]. The model's own score is always measured.
-        rates (`Sequence[float]`), mask_seed (`int`): missing-modality masks, see
-            [`~eval.protocol.first_stage.evaluate_embeddings`].
-        fused (`bool`): also measure the vectors that a joint encoder fuses itself; they are embedded for each set of
-            modalities that the masks leave of a clip, see [`~eval.embedding.embed_fused.embed_fused_dataset`].
-        label (`str`, *optional*): name of the row in tables; by default the name of the model's folder without its
-            seed.
-        two_stage (`bool`, *optional*): whether to measure the second stage; by default if the model has one and there
-            are clips to read.
-        depths (`Sequence[int]`): of the second stage. Each pair is read once, at the largest.
-        policies (`Sequence[str]`, *optional*): of the second stage, see
-            [`~eval.protocol.second_stage.TwoStage`]; by default all that are defined for what the model reads.
-        fusion_split (`str`, *optional*): another split of the benchmark, on which the weight of a match logit is
-            chosen, to measure the rule `"fused"` beside `"match"`; see
-            [`~eval.protocol.second_stage.TwoStage.choose_weight`].
-        fusion_weight (`float`, *optional*): this weight, in place of one that is chosen.
-
-    Raises:
-        ValueError: settings contradict each other, or one is out of its range.
-    """
-
-    _: KW_ONLY
-    methods: Sequence[str] | None = None
-    rates: Sequence[float] = RATES
-    mask_seed: int = 0
-    fused: bool = False
-    label: str | None = None
-    two_stage: bool | None = None
-    depths: Sequence[int] = (50,)
-    policies: Sequence[str] | None = None
-    fusion_split: str | None = None
-    fusion_weight: float | None = None
-
-    def __post_init__(self) -> None:
-        source = (self.model_path, self.benchmark, self.root)
-        if None in source and any(part is not None for part in source):
-            raise ValueError(f"A model, a benchmark and its root belong together, got {list(source)}.")
-        if self.embeddings_path is None and None in source:
-            raise ValueError("Expected a model, a benchmark and its root, or embeddings in their place.")
-        unused = [name for name, value in self.benchmark_settings().items() if value not in (None, "raise")]
-        if self.model_path is None and unused:
-            raise ValueError(
-                f"{unused} say how a benchmark is read: give a model, a benchmark and its root with them."
-            )
-        # Before hours of embedding, not after.
-        if self.methods is not None:  # the vectors of the method `fused` are there once they are embedded
-            check_methods([name for name in self.methods if name != FUSED or not self.fused])
-        for rate in self.rates:
-            check_rate(rate)
-        if not self.depths:
-            raise ValueError("`depths` must hold at least one number of candidates, got none.")
-        for depth in self.depths:
-            check_depth(depth)
-        self._check_fusion()
-        if self.fused and self.model_path is None:
-            raise ValueError("Fused vectors are made from clips: give the model, the benchmark and its root too.")
-        device_of_name(self.device)
-        check_reading(self.batch_size, self.on_error, self.num_workers)
-        dtype_of_name(self.model_dtype)
-        if self.policies is not None:
-            check_policies(self.policies, ())
-
-    def _check_fusion(self) -> None:
-        if not self.is_fused:
-            return
-        if self.model_path is None or self.two_stage is False:
-            raise ValueError(
-                "Fusion is a rule of the second stage: measure it, with a model, a benchmark and its root."
-            )
-        if self.fusion_weight is not None:
-            check_weight(self.fusion_weight)
-            if self.fusion_split is not None:
-                raise ValueError("Give either the weight of the fusion or the split on which it is chosen, not both.")
-        if self.fusion_split == self.split:
-            raise ValueError(
-                f"The weight of the fusion must be chosen on another split than the {self.split!r} that is reported."
-            )
-        if self.fusion_split is not None and self.annotations is not None:
-            raise ValueError(
-                "An annotation file holds one split: give the weight of the fusion, not a split to choose it on."
-            )
-
-    @property
-    def is_fused(self) -> bool:
-        """Whether the second stage is measured by the fused rule too."""
-        return self.fusion_split is not None or self.fusion_weight is not None
-
-    def benchmark_settings(self) -> dict[str, Any]:
-        """Return how the benchmark is read: keyword arguments of [`~eval.benchmarks.load_split`]."""
-        return {name: getattr(self, name) for name in ("captions", "annotations", "on_missing", "columns")}
-
-    def reading(self) -> dict[str, Any]:
-        """Return how clips are read, keyword arguments of both stages."""
-        return {name: getattr(self, name) for name in ("batch_size", "on_error", "num_workers", "progress")}
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the configuration as result files hold it: paths as text, how the benchmark is read by itself."""
-        settings = self.benchmark_settings()
-        values = {name: value for name, value in asdict(self).items() if name not in (*settings, "limits")}
-        return json.loads(json.dumps(values | {"settings": settings}, default=os.fspath))
 
 
 # From what is given to embeddings ------------------------------------------------------------------------------------
@@ -464,7 +303,7 @@ def _write(output: Path, results: Mapping[str, Any], queries: Mapping[str, list]
     (output / "table.txt").write_text(format_table(results) + "\n", encoding="utf-8")
     plot_results(results, output / "results.png")
     write_json(results, output / "results.json")  # after its own parts: whoever sees it sees all of them
-    write_report(load_results([output / "results.json"]), output / "report")
+    write_report(results_of({output / "results.json": results}), output / "report")
 
 
 def embeddings_of(config: RunConfig) -> Embeddings:
@@ -496,4 +335,4 @@ def run(config: RunConfig) -> dict[str, Any]:
     return results
 
 
-__all__ = ["RunConfig", "SourceConfig", "check_made_by", "embeddings_of", "open_model", "run"]
+__all__ = ["RunConfig", "check_made_by", "embeddings_of", "open_model", "run"]

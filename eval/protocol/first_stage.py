@@ -18,12 +18,10 @@ from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieva
 from eval.protocol.missing import mask_modalities
 from eval.protocol.shared_pairs import SharedPairs
 from eval.protocol.statistics import paired_bootstrap
+from eval.settings import RATES
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.paired import paired_weights
 from modeling_scalar.scores_scalar import CALIBRATION, DIRECTIONS, METHODS, find_method
-
-RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
-"""Masking rates of the paper's Table 3."""
 
 LADDER = (("video",), ("video", "audio"), MODALITIES)
 """Modality sets of the paper's Table S5."""
@@ -446,7 +444,6 @@ def recalls_by_kind(table: dict[str, list], methods: Sequence[str]) -> list[dict
 __all__ = [
     "FUSED",
     "LADDER",
-    "RATES",
     "TIE_RULE",
     "check_methods",
     "evaluate_embeddings",

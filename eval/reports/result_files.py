@@ -98,8 +98,7 @@ def _result_files(paths: Sequence[str | os.PathLike]) -> list[Path]:
 def _read(path: Path) -> Run:
     run = read_json(path, "Evaluate again.")
     check_result(run, path)
-    # The paper's name for a label or a benchmark and its key, SCALAR and scalar, are one.
-    return run | {name: _KEYS.get(run[name], run[name]) for name in ("label", "benchmark")}
+    return run
 
 
 def _protocol(run: Run) -> dict[str, Any]:
@@ -152,17 +151,29 @@ def _gram_label(runs: Mapping[str, Mapping[str, Seeds]]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def load_results(
-    paths: Sequence[str | os.PathLike],
-    baseline: str | None = None,
-    reference: str | None = None,
-    paper_mean: bool = False,
-) -> Results:
+def load_results(paths: Sequence[str | os.PathLike], *chosen: Any, **options: Any) -> Results:
     """
     Read result files and check that they may be compared.
 
     Args:
         paths (`Sequence[str]`): `results.json` files, or folders that hold some at any depth.
+        chosen, options: baseline, reference and paper_mean of [`results_of`].
+
+    Raises:
+        FileNotFoundError: a path is not there.
+        ValueError: a folder holds no result, a file is not a result, or results cannot stand side by side.
+    """
+    return results_of({path: _read(path) for path in _result_files(paths)}, *chosen, **options)
+
+
+def results_of(
+    found: Mapping[Path, Run], baseline: str | None = None, reference: str | None = None, paper_mean: bool = False
+) -> Results:
+    """
+    Put results side by side, once it is certain that they may be compared.
+
+    Args:
+        found (`dict`): the content of result files, by their paths.
         baseline (`str`, *optional*): label that margins are taken against; by default the one whose score is GRAM's
             volume, if there is exactly one.
         reference (`str`, *optional*): label that ablations are compared with; by default `scalar`, which the paper
@@ -173,15 +184,14 @@ def load_results(
         [`Results`]: benchmarks and labels in the order of the paper, others after them.
 
     Raises:
-        FileNotFoundError: a path is not there.
-        ValueError: a folder holds no result; a file is not a result; the results of a benchmark differ in gallery,
-            split, task, queries, masks or depth; a label has two results with the same seed, or two scores; no run
-            has the label that was chosen.
+        ValueError: the results of a benchmark differ in gallery, split, task, queries, masks or depth; a label has two
+            results with the same seed, or two scores; no run has the label that was chosen.
     """
     runs: dict[str, dict[str, dict[int | None, Run]]] = {}
     files: dict[str, dict[Path, Run]] = {}
-    for path in _result_files(paths):
-        run = _read(path)
+    for path, run in found.items():
+        # The paper's name for a label or a benchmark and its key, SCALAR and scalar, are one.
+        run = {**run, **{name: _KEYS.get(run[name], run[name]) for name in ("label", "benchmark")}}
         known = files.setdefault(run["benchmark"], {})
         _check_comparable(known, path, run)
         known[path] = run
@@ -308,6 +318,7 @@ __all__ = [
     "percent",
     "rate_entry",
     "recall_of_kind",
+    "results_of",
     "two_stage",
     "values",
 ]

@@ -17,11 +17,12 @@ from eval.benchmarks import Split, configure_processor, load_benchmark, load_spl
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import Embeddings
 from eval.miniature import generate
-from eval.protocol.first_stage import RATES, evaluate_embeddings
+from eval.protocol.first_stage import evaluate_embeddings
 from eval.protocol.matching import POLICIES
 from eval.protocol.second_stage import FUSION_WEIGHTS, TwoStage, evaluate_two_stage
 from eval.reports.report import format_table
-from eval.run import RunConfig, run
+from eval.run import run
+from eval.settings import RATES, RunConfig
 from modeling_scalar import ScalarModel, load_model
 from modeling_scalar.scores_scalar import METHODS, register_method
 from tests.conftest import make_tiny_config

@@ -1,0 +1,59 @@
+"""Commands whose options are the fields of a dataclass."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from commands.options import Given, command_of
+
+
+@dataclass(frozen=True)
+class Settings:
+    names: Annotated[list[str], typer.Argument(help="Whose.")]
+    pairs: Annotated[
+        dict[str, str] | None,
+        typer.Option("--pair", help="As a=b."),
+        Given(list[str] | None, lambda given: dict(part.split("=") for part in given)),
+    ] = None
+    kind: Annotated[Literal["one", "other"], typer.Option(help="Which.")] = "one"
+    rates: Annotated[tuple[float, ...], typer.Option("--rate", help="How much."), Given(list[float])] = (0.5, 1.0)
+    progress: bool = True  # no option
+
+
+def call(*arguments):
+    app, called = typer.Typer(), []
+
+    @command_of(app, Settings)
+    def show(settings: Settings) -> None:
+        """What it does."""
+        called.append(settings)
+
+    result = CliRunner().invoke(app, arguments)
+    return result, called
+
+
+def test_what_is_not_given_has_the_default_of_its_field():
+    result, (settings,) = call("a", "b")
+    assert result.exit_code == 0
+    assert settings == Settings(["a", "b"], None, "one", [0.5, 1.0]) and settings.progress
+
+
+def test_what_is_given_is_converted_to_what_the_field_holds():
+    _, (settings,) = call("a", "--pair", "x=1", "--pair", "y=2", "--kind", "other", "--rate", "0.1")
+    assert settings == Settings(["a"], {"x": "1", "y": "2"}, "other", [0.1])
+
+
+@pytest.mark.parametrize("wrong", [["--progress"], ["--kind", "third"], ["--pairs", "x=1"], ["--rate", "much"]])
+def test_what_is_no_option_or_no_value_of_one_is_refused(wrong):
+    result, called = call("a", *wrong)
+    assert result.exit_code == 2 and not called
+
+
+def test_the_help_is_that_of_the_function_and_of_its_fields():
+    result, _ = call("--help")
+    for part in ("What it does.", "Whose.", "--pair", "As a=b.", "--kind", "one|other", "--rate"):
+        assert part in result.output
+    assert "progress" not in result.output
