@@ -14,7 +14,8 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, partial
@@ -70,6 +71,18 @@ def _subtitle_packets(stream, lines: Iterable[str]) -> Iterable[av.Packet]:
         yield packet
 
 
+@contextmanager
+def _ordinary_priority() -> Iterator[None]:
+    """SVT-AV1 turns the thread that encodes into a real-time one where it may, as root, and so all that is started
+    from it: what waits in a loop would leave the processor to nobody."""
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, parameters)
+
+
+@_ordinary_priority()
 def _write_media(
     path: Path,
     kind: str,
