@@ -75,6 +75,8 @@ def _run(push: Callable[..., "Published | str"], own: dict[str, Any], how: dict[
         output = output or Path("published") / own["name"].split("/")[-1]
     elif output is not None:
         raise ValueError("--output is the folder of a dry run: give --dry-run too.")
+    if how["license"] == "other" and not how["license_name"]:
+        raise ValueError("The licence 'other' needs a name and a link: give --license-name and --license-link.")
     if how["license"] != "other" and (how["license_name"] or how["license_link"]):
         raise ValueError("--license-name and --license-link describe the licence 'other': give --license other too.")
     target = Target(own["name"], **{name: how[name] for name in ("private", "revision", "create_pr", "replace")})
@@ -170,15 +172,22 @@ def validate(
         str | None, typer.Option(help="model, dataset or space; by default what the card looks like.")
     ] = None,
 ) -> None:
-    """Check a card against the Hub's rules, without the Hub."""
+    """Check a card for local paths, tokens and dead links; the Hub, if it can be asked, checks the rest."""
+    from .hub.card_rules import ask_hub
     from .hub.card_rules import validate as find_problems
+    from .hub.errors import REQUEST_ERRORS, first_line
 
-    problems = find_problems(path, repo_type)
+    problems, told = find_problems(path), "a valid card."
+    if not problems:
+        try:
+            problems = ask_hub(path, repo_type)
+        except (*REQUEST_ERRORS, ConnectionError) as error:
+            told = f"nothing wrong here, but the Hub was not asked about its own rules ({first_line(error)})."
     for problem in problems:
-        show(problem)
+        show(*problem.splitlines())
     if problems:
         raise typer.Exit(1)
-    show(f"{path}: a valid card.")
+    show(f"{path}: {told}")
 
 
 def _stop_as_by_ctrl_c() -> None:

@@ -212,10 +212,10 @@ def _check_private(api: HfApi, place: _Place) -> None:
         )
 
 
-def _write_card(folder: Path, kind: Kind, card: str) -> None:
-    """Write and check `README.md`; a ValueError says which rule of the Hub it breaks, or which file holds a token."""
+def _write_card(folder: Path, card: str) -> None:
+    """Write and check `README.md`; a ValueError says what is wrong with it, or which file holds a token."""
     (folder / "README.md").write_bytes(card.encode("utf-8"))  # the same line breaks on every system
-    check_card(folder, kind.repo_type)
+    check_card(folder)
     check_no_token(folder)
 
 
@@ -357,7 +357,7 @@ def publish(api: HfApi, kind: Kind, target: Target, folder: Path, make_card: Mak
             _check_ours(place, found)
             _check_private(api, place)
         earlier = found.details if found is not None and found.kind is not None else Details()
-        _write_card(folder, kind, make_card(folder, place.target.repo_id, details.over(earlier)))
+        _write_card(folder, make_card(folder, place.target.repo_id, details.over(earlier)))
         operations = _operations(folder, place, found)
         try:
             with _created(api, place, found) as start:
@@ -386,7 +386,7 @@ def preview(kind: Kind, target: Target, folder: Path, make_card: MakeCard, detai
     """
     check_empty(output)
     card = make_card(folder, target.repo_id, details)
-    _write_card(folder, kind, card)
+    _write_card(folder, card)
     shutil.copytree(folder, output, dirs_exist_ok=True)
     return card
 

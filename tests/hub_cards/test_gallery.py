@@ -126,7 +126,7 @@ def test_a_staged_store_holds_the_rows_of_the_store(tmp_path, dtype, concats):
     saved_store(tmp_path / "store", dtype=dtype, concats=concats)
     stage_gallery(tmp_path / "store", tmp_path / "staged")
     (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
-    check_card(tmp_path / "staged", "dataset")
+    check_card(tmp_path / "staged")
     for config in ("clips", "queries"):
         found = rows_of(tmp_path / "staged", config, tmp_path / "cache")
         assert list(found) == ["test"]
@@ -354,7 +354,7 @@ def test_a_gallery_of_search_is_published_with_paths_below_its_folder(tmp_path):
     card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
     assert "broken.mp4: it is cut off" in card and "2 times something could not be read" in card
     (tmp_path / "staged" / "README.md").write_text(card)
-    check_card(tmp_path / "staged", "dataset")
+    check_card(tmp_path / "staged")
     found = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["gallery"]
     assert found.column_names == ["clip_id", *MODALITIES, "presence"]
     assert found["clip_id"][:] == names and found["presence"][:] == mask.tolist()
@@ -435,7 +435,7 @@ def test_windows_share_the_published_file(tmp_path):
     card = gallery_card(tmp_path / "staged", "user/windows", DETAILS)
     assert "path of the clip's file in this repository; the seconds of a clip in it stand in its identifier" in card
     (tmp_path / "staged" / "README.md").write_text(card)
-    check_card(tmp_path / "staged", "dataset")
+    check_card(tmp_path / "staged")
     clips = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["gallery"]
     assert clips["clip_id"][:] == names
     assert clips["file"][:] == ["media/a/talk.mp4", "media/a/talk.mp4", "media/b.mp4"]
@@ -566,7 +566,7 @@ def test_the_snippet_scores_as_the_model_does(tmp_path, temperature, calibration
     stage_gallery(tmp_path / "store", tmp_path / "staged", "user/model", model_kind="model")
     card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
     (tmp_path / "staged" / "README.md").write_text(card)
-    check_card(tmp_path / "staged", "dataset")
+    check_card(tmp_path / "staged")
     is_calibrated = bool(calibration) and calibration != {"modality_scale": [1, 1, 1]}
     assert ("made comparable" in card, "for each of video, audio, subtitle" in card) == (is_calibrated, per_modality)
     for name, values in calibration.items():

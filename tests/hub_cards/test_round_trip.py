@@ -297,7 +297,7 @@ def test_what_was_published_keeps_the_rules_and_holds_no_stranger(elsewhere, rep
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
-    assert validate(tmp_path, repo_type) == []
+    assert validate(tmp_path) == []
     assert len(elsewhere.hub.repo(repo_id, repo_type).commits) == 2  # the first commit is the Hub's own
     suffixes = {Path(name).suffix for name in files if name != ".gitattributes"}
     assert suffixes <= {".md", ".json", ".safetensors", ".py", ".csv", ".png", ".parquet", ".txt", ".mp4", ".srt"}
