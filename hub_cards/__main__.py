@@ -31,6 +31,10 @@ _Results = Annotated[
     list[Path] | None,
     typer.Option(help="A results.json, or a folder that holds some; by default all beneath the folder."),
 ]
+_Boards = Annotated[
+    list[str] | None,
+    typer.Option("--leaderboard", help="BENCHMARK=user/dataset:task, a benchmark registered on the Hub; repeatable."),
+]
 
 
 def _shared(
@@ -104,12 +108,13 @@ def push_model(
     name: _Name,
     merge: Annotated[bool, typer.Option("--merge", help="Add an adapter's weights to those of its base.")] = False,
     results: _Results = None,
+    boards: _Boards = None,
     **how: Any,
 ) -> "Published | str":
     """Publish a whole model: weights, configuration, processor, code, recipe, results, card."""
     from .model import push_model
 
-    return push_model(folder, merge=merge, results=results, **how)
+    return push_model(folder, merge=merge, results=results, boards=boards or (), **how)
 
 
 @_pushes
@@ -118,12 +123,13 @@ def push_adapter(
     name: _Name,
     base: Annotated[str | None, typer.Option(help="The base on the Hub, if its folder was not pushed.")] = None,
     results: _Results = None,
+    boards: _Boards = None,
     **how: Any,
 ) -> "Published | str":
     """Publish an adapter with its configuration, processor, code, recipe, results and card."""
     from .adapter import push_adapter
 
-    return push_adapter(folder, base=base, results=results, **how)
+    return push_adapter(folder, base=base, results=results, boards=boards or (), **how)
 
 
 @_pushes
