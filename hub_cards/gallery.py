@@ -8,7 +8,6 @@ import hashlib
 import logging
 import math
 import os
-import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +19,6 @@ import pyarrow.parquet as pq
 from datasets import DatasetInfo, Features, SplitDict, SplitInfo
 from datasets.info import DatasetInfosDict
 from huggingface_hub import DatasetCardData, HfApi
-from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from gallery.files import sha256_of, write_json
 from gallery.gallery import Gallery, MediaFile, calibration_of, is_gallery
@@ -34,7 +32,7 @@ from modeling_scalar.scores_scalar import ScoreOptions
 from .card import Details, render
 from .gallery_reading import DESCRIPTION, NUM_NAMED, UNKNOWN, VERSION, read_description, read_gallery
 from .hub.errors import PublishError, explained
-from .hub.models import identify_published
+from .hub.models import check_place, identify_published
 from .hub.privacy import without_folders
 from .hub.publishing import Kind, Published, Target, check_empty, push, read_record
 from .markdown import code
@@ -114,20 +112,6 @@ def _copy_transcript(path: Path, target: Path) -> None:
     target.write_text("\n".join(lines), encoding="utf-8", newline="\n")
 
 
-def _check_model(model: str | None, model_revision: str | None) -> None:
-    if model is not None:
-        try:
-            validate_repo_id(model)
-        except HFValidationError as error:
-            raise ValueError(
-                f"`model` must be the id of a model on the Hub, or {UNKNOWN!r}, got {model!r}."
-            ) from error
-    if model_revision is not None and (model is None or not re.fullmatch("[0-9a-f]{40}", model_revision)):
-        raise ValueError(
-            f"`model_revision` must be the full commit of a model on the Hub, got {model_revision!r} of {model!r}."
-        )
-
-
 def stage_gallery(
     source: Path,
     folder: Path,
@@ -161,7 +145,8 @@ def stage_gallery(
     """
     is_known = model is not None
     model = None if model == UNKNOWN else model
-    _check_model(model, model_revision)
+    if (model, model_revision) != (None, None):
+        check_place("model", model, model_revision)
     gallery = read_gallery(source, is_known, media)
     check_empty(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -2800,7 +2800,7 @@ _PUSHES = [
     (
         "a gallery of a model without a name",
         "-m hub_cards gallery gallery user/name --model 'a b' --dry-run --output out",
-        "`model` must be the id of a model on the Hub, or 'unknown', got 'a b'.",
+        "`model` must be an id on the Hub, such as 'user/name', got 'a b'.",
     ),
     (
         "a gallery that is not whole",

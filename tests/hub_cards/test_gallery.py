@@ -277,9 +277,9 @@ def test_a_description_written_by_hand_may_say_little(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"model": "not an id"}, "must be the id of a model"),
-        ({"model": "user/scalar", "model_revision": "main"}, "must be the full commit"),
-        ({"model_revision": COMMIT}, "must be the full commit"),
+        ({"model": "not an id"}, "`model` must be an id on the Hub"),
+        ({"model": "user/scalar", "model_revision": "main"}, "must be a full commit"),
+        ({"model_revision": COMMIT}, "`model` must be an id on the Hub"),
         ({"media": True}, "only those know their media files"),
     ],
 )
