@@ -50,7 +50,7 @@ _ON_CARD = (
 _CALIBRATION = {
     f"modality_{name}": f"{name} of the cosines of {', '.join(MODALITIES)}" for name in ("scale", "offset")
 }
-_SIZES = {10**power: name for power, name in ((3, "1K"), (4, "10K"), (5, "100K"), (6, "1M"), (7, "10M"), (8, "100M"))}
+_SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B")
 
 
 # Staging ----------------------------------------------------------------------------------------------------------
@@ -140,8 +140,8 @@ def stage_gallery(
 
     Raises:
         FileNotFoundError: the source, a data set of it, or a file to publish is not there.
-        ValueError: the source is damaged, its description is that of other vectors, vectors are not of unit norm where
-            present and zero where absent, a file changed since it was embedded, or an argument is wrong.
+        ValueError: the source is damaged, vectors that are present are not of unit norm, a file changed since it was
+            embedded, or an argument is wrong.
     """
     is_known = model is not None
     model = None if model == UNKNOWN else model
@@ -175,11 +175,8 @@ def stage_gallery(
 
 
 def _size_category(num_rows: int) -> str:
-    below = [0, *(size for size in _SIZES if size <= num_rows)][-1]
-    above = next((size for size in _SIZES if size > num_rows), None)
-    if above is None:
-        return "100M<n<1B"
-    return f"{_SIZES[below]}<n<{_SIZES[above]}" if below else "n<1K"
+    digits = min(len(str(num_rows)), 9)
+    return "n<1K" if digits < 4 else f"{_SIZES[digits - 4]}<n<{_SIZES[digits - 3]}"
 
 
 def _info(folder: Path, config: str, split: str) -> DatasetInfo:

@@ -370,27 +370,6 @@ def publish(api: HfApi, kind: Kind, target: Target, folder: Path, make_card: Mak
     return Published(place.target.repo_id, commit.oid, commit.commit_url, commit.pr_url, changed)
 
 
-def preview(kind: Kind, target: Target, folder: Path, make_card: MakeCard, details: Details, output: Path) -> str:
-    """
-    Write what would be published, without a network.
-
-    Args:
-        kind, target, folder, make_card, details: as in [`publish`].
-        output (`Path`): a new or empty folder.
-
-    Returns:
-        `str`: the card, without what a person wrote into one on the Hub.
-
-    Raises:
-        ValueError: as in [`publish`], or the output folder is not empty.
-    """
-    check_empty(output)
-    card = make_card(folder, target.repo_id, details)
-    _write_card(folder, card)
-    shutil.copytree(folder, output, dirs_exist_ok=True)
-    return card
-
-
 def push(
     kind: Kind,
     target: Target,
@@ -412,17 +391,21 @@ def push(
         source (`Path`, *optional*): a folder that remembers where it was published, see [`read_record`].
 
     Returns:
-        [`Published`], or with `output` the card.
+        [`Published`], or with `output` the card, without what a person wrote into one on the Hub.
 
     Raises:
-        PublishError, ValueError: as in [`publish`] and [`preview`].
+        PublishError, ValueError: as in [`publish`]; also if the folder of `output` is not empty.
     """
     api = api or HfApi()
     with TemporaryDirectory(prefix="hub_cards-") as name:
         folder = Path(name)
         stage(folder)
         if output is not None:
-            return preview(kind, target, folder, make_card, details, output)
+            check_empty(output)
+            card = make_card(folder, target.repo_id, details)
+            _write_card(folder, card)
+            shutil.copytree(folder, output, dirs_exist_ok=True)
+            return card
         published = publish(api, kind, target, folder, make_card, details)
     if source is not None and not target.is_pull_request:
         try:
@@ -483,7 +466,6 @@ __all__ = [
     "Stage",
     "Target",
     "check_empty",
-    "preview",
     "publish",
     "push",
     "read_record",
