@@ -31,6 +31,10 @@ _Results = Annotated[
     list[Path] | None,
     typer.Option(help="A results.json, or a folder that holds some; by default all beneath the folder."),
 ]
+_Boards = Annotated[
+    list[str] | None,
+    typer.Option("--leaderboard", help="BENCHMARK=user/dataset:task, a benchmark registered on the Hub; repeatable."),
+]
 
 
 def _shared(
@@ -75,6 +79,8 @@ def _run(push: Callable[..., "Published | str"], own: dict[str, Any], how: dict[
         output = output or Path("published") / own["name"].split("/")[-1]
     elif output is not None:
         raise ValueError("--output is the folder of a dry run: give --dry-run too.")
+    if how["license"] == "other" and not how["license_name"]:
+        raise ValueError("The licence 'other' needs a name and a link: give --license-name and --license-link.")
     if how["license"] != "other" and (how["license_name"] or how["license_link"]):
         raise ValueError("--license-name and --license-link describe the licence 'other': give --license other too.")
     target = Target(own["name"], **{name: how[name] for name in ("private", "revision", "create_pr", "replace")})
@@ -102,12 +108,13 @@ def push_model(
     name: _Name,
     merge: Annotated[bool, typer.Option("--merge", help="Add an adapter's weights to those of its base.")] = False,
     results: _Results = None,
+    boards: _Boards = None,
     **how: Any,
 ) -> "Published | str":
     """Publish a whole model: weights, configuration, processor, code, recipe, results, card."""
     from .model import push_model
 
-    return push_model(folder, merge=merge, results=results, **how)
+    return push_model(folder, merge=merge, results=results, boards=boards or (), **how)
 
 
 @_pushes
@@ -116,12 +123,13 @@ def push_adapter(
     name: _Name,
     base: Annotated[str | None, typer.Option(help="The base on the Hub, if its folder was not pushed.")] = None,
     results: _Results = None,
+    boards: _Boards = None,
     **how: Any,
 ) -> "Published | str":
     """Publish an adapter with its configuration, processor, code, recipe, results and card."""
     from .adapter import push_adapter
 
-    return push_adapter(folder, base=base, results=results, **how)
+    return push_adapter(folder, base=base, results=results, boards=boards or (), **how)
 
 
 @_pushes
@@ -170,15 +178,22 @@ def validate(
         str | None, typer.Option(help="model, dataset or space; by default what the card looks like.")
     ] = None,
 ) -> None:
-    """Check a card against the Hub's rules, without the Hub."""
+    """Check a card for local paths, tokens and dead links; the Hub, if it can be asked, checks the rest."""
+    from .hub.card_rules import ask_hub
     from .hub.card_rules import validate as find_problems
+    from .hub.errors import REQUEST_ERRORS, first_line
 
-    problems = find_problems(path, repo_type)
+    problems, told = find_problems(path), "a valid card."
+    if not problems:
+        try:
+            problems = ask_hub(path, repo_type)
+        except (*REQUEST_ERRORS, ConnectionError) as error:
+            told = f"nothing wrong here, but the Hub was not asked about its own rules ({first_line(error)})."
     for problem in problems:
-        show(problem)
+        show(*problem.splitlines())
     if problems:
         raise typer.Exit(1)
-    show(f"{path}: a valid card.")
+    show(f"{path}: {told}")
 
 
 def _stop_as_by_ctrl_c() -> None:

@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,12 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
 
 
 def stage_adapter(
-    source: Path, folder: Path, base: str, base_revision: str | None, results: list[Path] | None = None
+    source: Path,
+    folder: Path,
+    base: str,
+    base_revision: str | None,
+    results: list[Path] | None = None,
+    boards: Sequence[str] = (),
 ) -> None:
     """
     Stage an adapter.
@@ -105,7 +111,7 @@ def stage_adapter(
         source (`Path`): the folder of a run, with the adapter, its configuration and processor.
         folder (`Path`): empty.
         base (`str`), base_revision (`str`, *optional*): id and commit of the base on the Hub, see [`find_base`].
-        results (`list[Path]`, *optional*): result files, or folders that hold some; by default all beneath `source`.
+        results (`list[Path]`, *optional*), boards (`Sequence[str]`): see [`~hub_cards.trained.stage_beside_weights`].
 
     Raises:
         FileNotFoundError, ValueError: something is missing or wrong, or a result was measured with other weights.
@@ -114,7 +120,7 @@ def stage_adapter(
     stage_weights(source, folder, "adapter_model*.safetensors")
     adapter = identify(source).adapter
     write_json(adapter | {"base_model_name_or_path": base, "revision": base_revision}, folder / "adapter_config.json")
-    stage_beside_weights(source, folder, results)
+    stage_beside_weights(source, folder, results, boards)
 
 
 def _check_base(base: Any, revision: Any) -> None:
@@ -181,6 +187,7 @@ def push_adapter(
     details: Details,
     base: str | None = None,
     results: list[Path] | None = None,
+    boards: Sequence[str] = (),
     output: Path | None = None,
     api: HfApi | None = None,
 ) -> Published | str:
@@ -190,7 +197,7 @@ def push_adapter(
     Args:
         source (`Path`): the folder of a run.
         base (`str`, *optional*): id of its base; by default where the base was loaded from, or pushed to.
-        target, details, results, output, api: as in [`~hub_cards.model.push_model`].
+        target, details, results, boards, output, api: as in [`~hub_cards.model.push_model`].
 
     Returns:
         As [`~hub_cards.model.push_model`].
@@ -203,7 +210,7 @@ def push_adapter(
 
     def stage(folder: Path) -> None:
         name, revision = find_base(api, source, base, offline=output is not None)
-        stage_adapter(source, folder, name, revision, results)
+        stage_adapter(source, folder, name, revision, results, boards)
 
     return push(KIND, target, details, stage, adapter_card, output, api, source)
 

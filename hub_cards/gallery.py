@@ -1,27 +1,24 @@
 """A gallery of embeddings as a data set of the Hub: Parquet that `datasets` reads alone, a description and a card.
 
 Whatever [`~gallery.gallery.Gallery`] opens is published: clips, the captions that describe them, and on request the
-media files of one's own. Rows are copied in pieces: the vectors are never in memory as a whole.
+media files of one's own. Vectors are mapped, and written in pieces: they are never in memory as a whole.
 """
 
 import hashlib
 import logging
 import math
 import os
-import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import DatasetInfo, Features, SplitDict, SplitInfo
 from datasets.info import DatasetInfosDict
 from huggingface_hub import DatasetCardData, HfApi
-from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from gallery.files import sha256_of, write_json
 from gallery.gallery import Gallery, MediaFile, calibration_of, is_gallery
@@ -35,7 +32,7 @@ from modeling_scalar.scores_scalar import ScoreOptions
 from .card import Details, render
 from .gallery_reading import DESCRIPTION, NUM_NAMED, UNKNOWN, VERSION, read_description, read_gallery
 from .hub.errors import PublishError, explained
-from .hub.models import identify_published
+from .hub.models import check_place, identify_published
 from .hub.privacy import without_folders
 from .hub.publishing import Kind, Published, Target, check_empty, push, read_record
 from .markdown import code
@@ -45,7 +42,7 @@ logger = logging.getLogger(__name__)
 KIND = Kind("gallery", "dataset", ("clips/*", "queries/*", "media/*", DESCRIPTION))
 
 _SHARD_BYTES = 500_000_000
-_BATCH_BYTES = 64_000_000  # rows held at once, and those of one row group
+_GROUP_BYTES = 64_000_000
 _ON_CARD = (
     *("dim", "num_clips", "num_queries", "columns", "split", "model", "model_revision", "query_temperature"),
     *("problems", "left_out", "media", "model_kind"),
@@ -53,41 +50,25 @@ _ON_CARD = (
 _CALIBRATION = {
     f"modality_{name}": f"{name} of the cosines of {', '.join(MODALITIES)}" for name in ("scale", "offset")
 }
-_SIZES = {10**power: name for power, name in ((3, "1K"), (4, "10K"), (5, "100K"), (6, "1M"), (7, "10M"), (8, "100M"))}
+_SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B")
 
 
 # Staging ----------------------------------------------------------------------------------------------------------
 
 
-def _pieces(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
-    return ((first, min(first + size, stop)) for first in range(start, stop, size))
-
-
-def _write_shards(
-    folder: Path, split: str, features: Features, num_rows: int, read: Callable[[int, int], dict[str, Any]]
-) -> None:
-    """Write rows as Parquet files of about `_SHARD_BYTES` at most, in groups of about `_BATCH_BYTES`."""
-    schema = features.arrow_schema
-    lists = [item.type for item in schema if pa.types.is_fixed_size_list(item.type)]
-    row_bytes = 200 + sum(kind.list_size * kind.value_type.bit_width // 8 for kind in lists)  # 200: some text
-    num_shards = math.ceil(num_rows * row_bytes / _SHARD_BYTES)
+def _write_shards(folder: Path, split: str, rows: pa.Table) -> None:
+    """Write rows as Parquet files of about `_SHARD_BYTES` at most, in groups of about `_GROUP_BYTES`."""
+    num_shards = math.ceil(rows.nbytes / _SHARD_BYTES)
+    features = Features.from_arrow_schema(rows.schema)
+    rows = rows.replace_schema_metadata(features.arrow_schema.metadata)  # how `datasets` remembers them
+    group = max(1, _GROUP_BYTES * len(rows) // rows.nbytes)
     folder.mkdir()
     for shard in range(num_shards):
-        start, stop = (num_rows * number // num_shards for number in (shard, shard + 1))
+        start, stop = (len(rows) * number // num_shards for number in (shard, shard + 1))
         file = folder / f"{split}-{shard:05d}-of-{num_shards:05d}.parquet"
         # As `datasets` writes them: in chunks by content, so that the Hub stores only once what does not change.
-        with pq.ParquetWriter(file, schema, use_content_defined_chunking=True, write_page_index=True) as writer:
-            for first, last in _pieces(start, stop, max(1, _BATCH_BYTES // row_bytes)):
-                columns = read(first, last)
-                arrays = []
-                for item in schema:
-                    values = columns[item.name]
-                    if isinstance(values, np.ndarray):
-                        values = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
-                    arrays.append(
-                        values.cast(item.type) if isinstance(values, pa.Array) else pa.array(values, item.type)
-                    )
-                writer.write_table(pa.table(arrays, schema=schema))
+        options = {"use_content_defined_chunking": True, "write_page_index": True, "row_group_size": group}
+        pq.write_table(rows.slice(start, stop - start), file, **options)
 
 
 def _copy_media(files: dict[str, MediaFile], folder: Path, transcripts: Transcripts) -> dict[str, int]:
@@ -131,20 +112,6 @@ def _copy_transcript(path: Path, target: Path) -> None:
     target.write_text("\n".join(lines), encoding="utf-8", newline="\n")
 
 
-def _check_model(model: str | None, model_revision: str | None) -> None:
-    if model is not None:
-        try:
-            validate_repo_id(model)
-        except HFValidationError as error:
-            raise ValueError(
-                f"`model` must be the id of a model on the Hub, or {UNKNOWN!r}, got {model!r}."
-            ) from error
-    if model_revision is not None and (model is None or not re.fullmatch("[0-9a-f]{40}", model_revision)):
-        raise ValueError(
-            f"`model_revision` must be the full commit of a model on the Hub, got {model_revision!r} of {model!r}."
-        )
-
-
 def stage_gallery(
     source: Path,
     folder: Path,
@@ -173,21 +140,20 @@ def stage_gallery(
 
     Raises:
         FileNotFoundError: the source, a data set of it, or a file to publish is not there.
-        ValueError: the source is damaged, its description is that of other vectors, vectors are not of unit norm where
-            present and zero where absent, a file changed since it was embedded, or an argument is wrong.
+        ValueError: the source is damaged, vectors that are present are not of unit norm, a file changed since it was
+            embedded, or an argument is wrong.
     """
     is_known = model is not None
     model = None if model == UNKNOWN else model
-    _check_model(model, model_revision)
+    if (model, model_revision) != (None, None):
+        check_place("model", model, model_revision)
     gallery = read_gallery(source, is_known, media)
     check_empty(folder)
     folder.mkdir(parents=True, exist_ok=True)
 
-    _write_shards(folder / "clips", gallery.split, gallery.clip_features, len(gallery.clip_ids), gallery.read_clips)
-    if gallery.num_queries:
-        _write_shards(
-            folder / "queries", gallery.split, gallery.query_features, gallery.num_queries, gallery.read_queries
-        )
+    for name, rows in (("clips", gallery.clips), ("queries", gallery.queries)):
+        if rows is not None and len(rows):
+            _write_shards(folder / name, gallery.split, rows)
     if model_kind is None and model == gallery.description["metadata"].get("model"):
         model_kind = gallery.description["model_kind"]
     copied = _copy_media(gallery.media, folder / "media", Transcripts(source)) if gallery.media else None
@@ -197,7 +163,6 @@ def stage_gallery(
         "version": VERSION,
         **gallery.description,
         "split": gallery.split,
-        "num_present": dict(zip(MODALITIES, gallery.presence.sum(axis=0).tolist(), strict=True)),
         "model": model,
         "model_revision": model_revision,
         "model_kind": None if model is None else model_kind,
@@ -210,11 +175,8 @@ def stage_gallery(
 
 
 def _size_category(num_rows: int) -> str:
-    below = [0, *(size for size in _SIZES if size <= num_rows)][-1]
-    above = next((size for size in _SIZES if size > num_rows), None)
-    if above is None:
-        return "100M<n<1B"
-    return f"{_SIZES[below]}<n<{_SIZES[above]}" if below else "n<1K"
+    digits = min(len(str(num_rows)), 9)
+    return "n<1K" if digits < 4 else f"{_SIZES[digits - 4]}<n<{_SIZES[digits - 3]}"
 
 
 def _info(folder: Path, config: str, split: str) -> DatasetInfo:

@@ -1,4 +1,4 @@
-"""A gallery on disk as it is published: names that tell no folder of this machine, and vectors piece by piece."""
+"""A gallery on disk as it is published: names that tell no folder of this machine, and vectors that stay on disk."""
 
 import os
 import re
@@ -8,16 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from datasets import Features, List, Value
 
-from gallery.columns import CODE_COLUMNS, CONCAT_COLUMNS, NORM_TOLERANCE, check_lists, column_of, lists_of, texts_of
+from gallery.columns import check_lists, clip_table, lists_of, query_table, text_embeds_of, texts_of
 from gallery.files import read_json
-from gallery.gallery import Gallery, MediaFile, is_gallery
-from gallery.older import is_older
+from gallery.gallery import Gallery, MediaFile, is_gallery, verify_gallery
 from gallery.provenance import gallery_sha256
-from gallery.storage import verify
+from gallery.storage import MANIFEST
 from gallery.windows import place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
 
@@ -31,23 +28,10 @@ VERSION = 1
 NUM_NAMED = 10
 """How many entries of a long list are named."""
 
-_CLIPS = ("clip_id", *MODALITIES, "presence")
-_DERIVED = ("gram", *CODE_COLUMNS, "code_scale", "code_error")  # of the vectors: not published
-_OPTIONAL = (*CONCAT_COLUMNS, *_DERIVED, "duration", "seconds", "problems")
-_QUERIES = ("query_id", "caption", "embedding", "clip_ids")
-# What the card reads of `metadata`, which may be written by hand.
-_IN_METADATA = {
-    **{"weights": dict, "source": dict, "score_options": dict, "left_out": list, "is_encoder": bool},
-    **dict.fromkeys(("model", "benchmark", "split"), str),
-}
+# What the card reads of `metadata` that no gallery checks.
+_IN_METADATA = {"weights": dict, "source": dict, "is_encoder": bool, "benchmark": str, "split": str}
 # Paths below a common folder no lower than these would begin with the names of people or disks.
 _TOO_HIGH = ("/", "/home", "/Users")
-
-
-def _listed(names: Iterable[Any]) -> str:
-    names = list(names)
-    more = f" and {len(names) - NUM_NAMED} more" if len(names) > NUM_NAMED else ""
-    return f"{names[:NUM_NAMED]}{more}"
 
 
 def read_description(path: Path) -> dict[str, Any]:
@@ -58,168 +42,44 @@ def read_description(path: Path) -> dict[str, Any]:
     return content
 
 
-def check_vectors(columns: dict[str, Any], present: np.ndarray, clip_ids: Sequence[str]) -> None:
-    """
-    Check that vectors are of unit norm where present and zero where absent; those of heads may be either.
-
-    Args:
-        columns (`dict`): arrays `(clips, dim)` by name.
-        present (`np.ndarray` of shape `(clips, 3)`): which modalities the clips have.
-        clip_ids (`Sequence[str]`): names for the error.
-
-    Raises:
-        ValueError: some are not; the message names the clips.
-    """
-    for index, name in enumerate((*MODALITIES, *CONCAT_COLUMNS)):
-        if name not in columns:
-            continue
-        norms = np.linalg.norm(columns[name].astype(np.float32), axis=1)
-        is_unit = np.abs(norms - 1) <= NORM_TOLERANCE  # NaN is not
-        right = np.where(present[:, index], is_unit, norms == 0) if index < len(MODALITIES) else is_unit | (norms == 0)
-        if not right.all():
-            wrong = [clip_ids[row] for row in np.flatnonzero(~right)]
-            raise ValueError(
-                f"`{name}` must hold a vector of unit norm for each clip whose `presence` says that it has one, and "
-                f"zeros for the others; it does not for the clips {_listed(wrong)}. Normalise it, or mend `presence`."
-            )
-
-
-def _check_ids(names: Sequence[str], what: str) -> None:
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise ValueError(f"{what} must be unique, repeated: {_listed(repeated)}.")
-
-
-def _check_columns(table: pa.Table, required: Sequence[str], optional: Sequence[str], where: Path) -> None:
-    for name in required:
-        column_of(table, name, where)
-    others = sorted(set(table.column_names) - {*required, *optional})
-    if others:
-        raise ValueError(f"{where} also has the columns {others}. What else it holds is not published: remove it.")
-
-
-def _check_metadata(metadata: dict[str, Any], where: Path) -> None:
-    for name, kind in _IN_METADATA.items():
-        if not isinstance(metadata.get(name), kind | None):
-            raise ValueError(f"`{name}` in the metadata of {where} must be a {kind.__name__}, got {metadata[name]!r}.")
-    temperature = metadata.get("query_temperature")
-    is_positive = isinstance(temperature, int | float) and temperature > 0
-    if not (is_positive or temperature in (None, "inf")):
-        raise ValueError(f"`query_temperature` of {where} must be above 0, or 'inf', got {temperature!r}.")
-
-
-def _precision(table: pa.Table, names: Iterable[str]) -> str:
-    """The precision in which columns are published: half if all have it, else single."""
-    kinds = {table.column(name).type.value_type for name in names}
-    return "float16" if kinds == {pa.float16()} else "float32"
-
-
-def _array(table: pa.Table, name: str, dtype: str, where: Path, length: int) -> np.ndarray:
-    """A column of lists of one length as an array `(rows, length)`."""
-    check_lists(table, name, where, length=length)
-    values = table.column(name).combine_chunks().flatten()
-    if values.null_count:
-        raise ValueError(f"Lists in the column `{name}` of {where} hold nulls.")
-    return values.to_numpy(zero_copy_only=False).reshape(len(table), length).astype(dtype)
-
-
 @dataclass
 class PublishedRows:
     """
-    What is published of a gallery: identifiers in memory, vectors read piece by piece.
+    What is published of a gallery; vectors are mapped, and read when they are written.
 
     Args:
         description (`dict`): what `embeddings.json` says of it.
         split (`str`): name of the split.
-        clip_ids (`list[str]`): as they are published.
-        presence (`np.ndarray` of shape `(clips, 3)`): which modalities each clip has.
-        clips, queries (`pa.Table`): mapped; no queries are `None`.
+        clips (`pa.Table`), queries (`pa.Table`): the columns that are published; no queries are `None`.
         media (`dict`): the media files that are published, by their names below `media/`.
-        media_of (`dict`): the name of the file of each clip that has one; windows of a file share it.
-        names (`dict`): how clips are published that are named after files of this machine.
     """
 
     description: dict[str, Any]
     split: str
-    clip_ids: list[str]
-    presence: np.ndarray
     clips: pa.Table
     queries: pa.Table | None
-    where: Path
     media: dict[str, MediaFile] = field(default_factory=dict)
-    media_of: dict[str, str] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
 
     @property
-    def num_queries(self) -> int:
-        """How many captions there are."""
-        return 0 if self.queries is None else len(self.queries)
-
-    @property
-    def query_length(self) -> int:
-        """How many numbers the embedding of a query has: those of one vector, or of one for each modality."""
-        dim = self.description["dim"]
-        each = len(MODALITIES) * dim
-        length = check_lists(self.queries, "embedding", self.where / "queries")
-        return each if length == each else dim
-
-    @property
-    def clip_features(self) -> Features:
-        """The columns of `clips`."""
-        vectors = {
-            name: List(Value(self.description["dtype"]), length=self.description["dim"])
-            for name in self.description["columns"]
-        }
-        heads = {name: vectors.pop(name) for name in CONCAT_COLUMNS if name in vectors}
-        presence = {"presence": List(Value("bool"), length=len(MODALITIES))}
-        file = {"file": Value("string")} if self.media else {}
-        return Features({"clip_id": Value("string")} | vectors | presence | heads | file)
-
-    @property
-    def query_features(self) -> Features:
-        """The columns of `queries`."""
-        text, dtype = Value("string"), _precision(self.queries, ["embedding"])
-        embedding = List(Value(dtype), length=self.query_length)
-        return Features({"query_id": text, "caption": text, "embedding": embedding, "clip_ids": List(text)})
-
-    def read_clips(self, start: int, stop: int) -> dict[str, Any]:
-        """Return rows from start to stop as columns, checked; vectors are arrays `(rows, dim)`."""
-        rows, told = self.clips.slice(start, stop - start), self.description
-        clip_ids, presence = self.clip_ids[start:stop], self.presence[start:stop]
-        columns = {name: _array(rows, name, told["dtype"], self.where, told["dim"]) for name in told["columns"]}
-        check_vectors(columns, presence, clip_ids)
-        files = {}
-        if self.media:
-            files["file"] = [f"media/{self.media_of[name]}" if name in self.media_of else None for name in clip_ids]
-        return columns | files | {"clip_id": clip_ids, "presence": presence}
-
-    def read_queries(self, start: int, stop: int) -> dict[str, Any]:
-        """Return captions from start to stop as columns, checked."""
-        rows, where = self.queries.slice(start, stop - start), self.where / "queries"
-        columns = {name: texts_of(rows, name, where) for name in ("query_id", "caption")}
-        embeds = _array(rows, "embedding", _precision(rows, ["embedding"]), where, self.query_length)
-        vectors = embeds.astype(np.float32).reshape(len(rows), -1, self.description["dim"])
-        is_unit = (np.abs(np.linalg.norm(vectors, axis=2) - 1) <= NORM_TOLERANCE).all(axis=1)
-        wrong = [columns["query_id"][row] for row in np.flatnonzero(~is_unit)]
-        if wrong:
-            raise ValueError(f"`embedding` in {where} must be of unit norm; it is not for {_listed(wrong)}.")
-        described = [[self.names.get(name, name) for name in names] for names in lists_of(rows, "clip_ids", where)]
-        return columns | {"embedding": embeds, "clip_ids": described}
+    def clip_ids(self) -> list[str]:
+        """Identifiers of the clips as they are published."""
+        return self.clips.column("clip_id").to_pylist()
 
 
-def _check_queries(queries: pa.Table, clip_ids: Sequence[str], where: Path) -> None:
-    """Raise unless each pair of a query and a clip is there once, of a known clip, and each query has one."""
-    _check_columns(queries, _QUERIES, (), where)
-    query_ids, described = texts_of(queries, "query_id", where), lists_of(queries, "clip_ids", where)
-    _check_ids(query_ids, f"`query_id` in {where}")
-    if not all(described):
-        raise ValueError(f"Every query in {where} must describe a clip; some have no `clip_ids`.")
-    unknown = sorted({name for names in described for name in names} - set(clip_ids))
-    if unknown:
-        raise ValueError(f"Queries in {where} describe clips that are not in the gallery: {_listed(unknown)}.")
-    repeated = [name for name, row in zip(query_ids, described, strict=True) if len(set(row)) < len(row)]
-    if repeated:
-        raise ValueError(f"Queries in {where} name a clip more than once: {_listed(repeated)}.")
+def _check_queries(queries: pa.Table, gallery: Gallery, described: Sequence[Sequence[str]], where: Path) -> None:
+    """Raise unless each query is there once, with vectors like those of clips, and describes clips, each once."""
+    length, clip_ids = check_lists(queries, "embedding", where), set(gallery.clip_ids)
+    if length not in (gallery.dim, len(MODALITIES) * gallery.dim):
+        raise ValueError(f"All lists in `embedding` of {where} must have the length {gallery.dim}, got {length}.")
+    query_ids = queries.column("query_id").to_pylist()
+    wrong = [name for name, clips in zip(query_ids, described, strict=True) if not clips or not clip_ids >= set(clips)]
+    wrong += [name for name, clips in zip(query_ids, described, strict=True) if len(set(clips)) < len(clips)]
+    wrong += [name for name, count in Counter(query_ids).items() if count > 1]
+    if wrong:
+        raise ValueError(
+            f"`query_id` in {where} must be unique, and `clip_ids` name clips of the gallery, at least one and each "
+            f"once; not so: {wrong[:NUM_NAMED]}."
+        )
 
 
 def _relative(path: str, folder: str | None) -> str:
@@ -267,14 +127,15 @@ def _open(source: Path, is_known: bool) -> Gallery:
             * source.is_file()
         )
         raise FileNotFoundError(f"There is no gallery in {source}.{way}")
-    gallery = Gallery.open(source, check=False)
+    gallery, _ = verify_gallery(source)
     if not gallery.metadata and not is_known:
         raise ValueError(f"Nothing in {source} says which model made it. Give the model, a Hub id, or {UNKNOWN!r}.")
-    _check_metadata(gallery.metadata, source)
+    for name, kind in _IN_METADATA.items():
+        if not isinstance(gallery.metadata.get(name), kind | None):
+            found = gallery.metadata[name]
+            raise ValueError(f"`{name}` in the metadata of {source} must be a {kind.__name__}, got {found!r}.")
     if not len(gallery):
         raise ValueError(f"The gallery in {source} holds no clips.")
-    if not is_older(source):
-        verify(source)
     return gallery
 
 
@@ -294,18 +155,31 @@ def read_gallery(source: Path, is_known: bool, media: bool) -> PublishedRows:
     gallery = _open(source, is_known)
     if media and not gallery.files:
         raise ValueError(f"{source} was not made by `scalar index`, and only those know their media files.")
-    _check_columns(gallery.clips, _CLIPS, _OPTIONAL, source / "clips")
+    presence, rows, queries = gallery.modality_mask, gallery.clips, gallery.queries
+    if not (source / MANIFEST).is_file():  # of `datasets` alone: columns of any precision, with anything where absent
+        rows = clip_table(gallery.clip_ids, gallery.modality_embeds(), presence, gallery.concat_embeds())
+        if queries is not None:
+            texts = (texts_of(queries, name, source / "queries") for name in ("query_id", "caption"))
+            embeds = text_embeds_of(queries, gallery.dim, source / "queries")
+            queries = query_table(*texts, embeds, lists_of(queries, "clip_ids", source / "queries"))
     paths = _paths_of(gallery)
     file_names, folder = _file_names(paths.values(), source)
     # Behind the file, a window has its seconds.
     names = {name: file_names[path] + name[len(path) :] for name, path in paths.items()}
-    clip_ids, presence = [names.get(name, name) for name in gallery.clip_ids], gallery.modality_mask.numpy()
-    _check_ids(clip_ids, f"`clip_id` in {source}")
-    empty = [clip_ids[row] for row in np.flatnonzero(~presence.any(axis=1))]
-    if empty:
-        raise ValueError(f"Every clip needs at least one modality; in {source} these have none: {_listed(empty)}.")
-    if gallery.queries is not None:
-        _check_queries(gallery.queries, gallery.clip_ids, source / "queries")
+    clip_ids = [names.get(name, name) for name in gallery.clip_ids]
+    facts = gallery.facts()
+    columns = {"clip_id": clip_ids}
+    heads = [name for name in facts["columns"] if name not in MODALITIES]
+    columns |= {name: rows.column(name) for name in (*MODALITIES, "presence", *heads)}
+    if media:
+        files = (file_names.get(paths.get(name)) for name in gallery.clip_ids)
+        columns["file"] = pa.array([None if file is None else f"media/{file}" for file in files], pa.string())
+    if queries is not None:
+        described = lists_of(queries, "clip_ids", source / "queries")
+        _check_queries(queries, gallery, described, source / "queries")
+        if names:
+            shown = pa.array([[names.get(name, name) for name in row] for row in described], pa.list_(pa.string()))
+            queries = queries.set_column(queries.column_names.index("clip_ids"), "clip_ids", shown)
 
     def shortened(text: str) -> str:
         return without_folders(text if folder is None else text.replace(f"{folder}{os.sep}", ""))
@@ -327,10 +201,9 @@ def read_gallery(source: Path, is_known: bool, media: bool) -> PublishedRows:
     ]
     problems += [f"{_relative(file.path, folder)}: {shortened(file.reason)}" for file in failed if file.path in clips]
     problems += [without_folders(problem) for problem in gallery.metadata.get("problems", [])]
-    facts = gallery.facts()
     description = facts | {
-        "dtype": _precision(gallery.clips, facts["columns"]),
-        "gallery_sha256": gallery_sha256(clip_ids, presence.tolist()),
+        "num_present": dict(zip(MODALITIES, presence.sum(dim=0).tolist(), strict=True)),
+        "gallery_sha256": gallery_sha256(clip_ids, presence.int().tolist()),
         "query_temperature": metadata.get("query_temperature"),
         "score_options": metadata.get("score_options"),
         "problems": problems,
@@ -339,20 +212,8 @@ def read_gallery(source: Path, is_known: bool, media: bool) -> PublishedRows:
         "model_kind": _kind_told(metadata),
     }
     split = re.sub(r"\W+", "_", metadata.get("split") or "gallery")
-    rows = PublishedRows(description, split, clip_ids, presence, gallery.clips, gallery.queries, source, names=names)
-    if media:
-        rows.media_of = {names[name]: file_names[path] for name, path in paths.items()}
-        rows.media = {name: gallery.files[path] for path, name in sorted(file_names.items())}
-    return rows
+    known = {name: gallery.files[path] for path, name in sorted(file_names.items())} if media else {}
+    return PublishedRows(description, split, pa.table(columns), queries, known)
 
 
-__all__ = [
-    "DESCRIPTION",
-    "NUM_NAMED",
-    "UNKNOWN",
-    "VERSION",
-    "PublishedRows",
-    "check_vectors",
-    "read_description",
-    "read_gallery",
-]
+__all__ = ["DESCRIPTION", "NUM_NAMED", "UNKNOWN", "VERSION", "PublishedRows", "read_description", "read_gallery"]

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCardData
@@ -28,6 +29,7 @@ def stage_model(
     results: list[Path] | None = None,
     merge: bool = False,
     base: tuple[str, str | None] | None = None,
+    boards: Sequence[str] = (),
 ) -> None:
     """
     Stage a whole model.
@@ -35,7 +37,7 @@ def stage_model(
     Args:
         source (`Path`): a folder with a model and its processor; with `merge`, an adapter's.
         folder (`Path`): empty.
-        results (`list[Path]`, *optional*): result files, or folders that hold some; by default all beneath `source`.
+        results (`list[Path]`, *optional*), boards (`Sequence[str]`): see [`~hub_cards.trained.stage_beside_weights`].
         merge (`bool`): add the adapter's weights to those of its base.
         base (`tuple`, *optional*): id and commit of that base on the Hub, for the card, if known.
 
@@ -57,7 +59,7 @@ def stage_model(
         stage_weights(source, folder, "model*.safetensors")
         for index in source.glob("model.safetensors.index.json"):
             shutil.copyfile(index, folder / index.name)
-    stage_beside_weights(source, folder, results)
+    stage_beside_weights(source, folder, results, boards)
 
 
 def _stage_merged(source: Path, folder: Path, base: tuple[str, str | None] | None) -> None:
@@ -107,6 +109,7 @@ def push_model(
     target: Target,
     details: Details,
     results: list[Path] | None = None,
+    boards: Sequence[str] = (),
     merge: bool = False,
     output: Path | None = None,
     api: HfApi | None = None,
@@ -118,7 +121,7 @@ def push_model(
         source (`Path`): a folder with the model and its processor; with `merge`, an adapter's, added to its base.
         target ([`~hub_cards.hub.publishing.Target`]): where it goes.
         details ([`~hub_cards.card.Details`]): what no file says.
-        results (`list[Path]`, *optional*): result files, or folders that hold some; by default all beneath `source`.
+        results (`list[Path]`, *optional*), boards (`Sequence[str]`): see [`~hub_cards.trained.stage_beside_weights`].
         output (`Path`, *optional*): write what would be published there instead; nothing reaches the network.
         api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
 
@@ -138,7 +141,7 @@ def push_model(
                 base = find_base(api, source, None, offline=output is not None)
             except (OSError, ValueError) as error:
                 logger.warning("The card names no base: %s", error)
-        stage_model(source, folder, results, merge, base)
+        stage_model(source, folder, results, merge, base, boards)
 
     # The folder is that of the adapter where it was merged, and that was not pushed.
     return push(KIND, target, details, stage, model_card, output, api, None if merge else source)

@@ -1,39 +1,23 @@
 """The app that searches a gallery as a Space: its files, what it loads, and a card."""
 
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from huggingface_hub import HfApi, SpaceCardData
-from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from gallery.files import read_json, write_json
 
 from .apps import GRADIO_VERSION, PYTHON_VERSION, SEARCH
 from .card import Details, render
 from .hub.errors import explained
-from .hub.models import identify_published
+from .hub.models import check_place, identify_published
 from .hub.publishing import Kind, Published, Target, check_empty, push
 
 _SETTINGS = "space.json"  # which model and which gallery the Space loads
 _FILES = ("app.py", "rendering.py", "searching.py", "requirements.txt")
 
 KIND = Kind("space", "space", (*_FILES, _SETTINGS))
-
-_COMMIT = re.compile("[0-9a-f]{40}")
-
-
-def _check_place(name: str, repo_id: str, revision: str | None) -> None:
-    try:
-        validate_repo_id(repo_id)
-    except HFValidationError as error:
-        raise ValueError(f"`{name}` must be an id on the Hub, such as 'user/name', got {repo_id!r}.") from error
-    if revision is not None and not _COMMIT.fullmatch(revision):
-        raise ValueError(
-            f"`{name}_revision` must be a full commit, 40 hexadecimal digits, got {revision!r}. A branch or a tag "
-            "could move, and the embeddings would no longer be those of the model."
-        )
 
 
 def stage_space(
@@ -56,8 +40,8 @@ def stage_space(
     Raises:
         ValueError: the folder is not empty, an id is not valid, or a revision is not a full commit.
     """
-    _check_place("model", model, model_revision)
-    _check_place("gallery", gallery, gallery_revision)
+    check_place("model", model, model_revision)
+    check_place("gallery", gallery, gallery_revision)
     check_empty(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name in _FILES:

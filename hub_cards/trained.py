@@ -9,18 +9,19 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub import eval_result_entries_to_yaml
+from huggingface_hub.utils import validate_repo_id, yaml_dump
 from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from gallery.files import read_json, write_json
-from gallery.result_schema import method_title, second_stage
+from gallery.result_schema import method_title
 from modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
 from modeling_scalar.loading import load_config, load_processor
@@ -28,17 +29,16 @@ from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import CALIBRATION, METHODS, ScoreOptions, find_method
 
 from .evidence.evaluations import (
-    POLICY_NAMES,
     Result,
     check_weights,
-    complete_table,
     eval_results,
     findings,
     identifier,
-    masked_table,
+    leaderboard_entries,
     presence,
     read_result,
     read_results,
+    tables,
 )
 from .evidence.runs import Emissions, count_parameters, read_emissions, read_recipe, read_training, training_table
 from .hub.privacy import without_folders
@@ -49,6 +49,7 @@ OWNED = (
     *("vocab.txt", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json"),
     *("*_scalar.py", "modeling_beats.py", "recipe.json", "training.json", "emissions.csv", "merge.json"),
     *("results/*/results.json", "results/*/results.png", "results/*/report/*"),
+    ".eval_results/scalar-*.yaml",
 )
 """The files that a push of a model writes, see [`~hub_cards.hub.publishing.Kind`]."""
 
@@ -177,7 +178,15 @@ def _stage_results(source: Path, folder: Path, given: list[Path] | None) -> None
                 shutil.copyfile(file, staged / "report" / file.name)
 
 
-def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None) -> None:
+def _stage_leaderboards(folder: Path, boards: Iterable[str]) -> None:
+    """Write the staged results of benchmarks that are registered on the Hub as its leaderboards read them."""
+    for benchmark, entries in leaderboard_entries(read_results(folder), boards).items():
+        path = folder / ".eval_results" / f"scalar-{identifier(benchmark)}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(yaml_dump(eval_result_entries_to_yaml(entries), sort_keys=False), encoding="utf-8")
+
+
+def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None, boards: Sequence[str] = ()) -> None:
     """
     Stage what belongs to weights: configuration, processor, code, records of the training and results.
 
@@ -185,14 +194,17 @@ def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None)
         source (`Path`): the folder of the model or adapter.
         folder (`Path`): the staged one.
         results (`list[Path]`, *optional*): result files, or folders that hold some; by default all beneath `source`.
+        boards (`Sequence[str]`): leaderboards of the Hub, see [`~hub_cards.evidence.evaluations.leaderboard_entries`].
 
     Raises:
         FileNotFoundError: a given path holds no result.
-        ValueError: there is no processor, two results are of the same task, or one was measured with other weights.
+        ValueError: there is no processor, two results are of the same task, one was measured with other weights, or
+            nothing was measured on the benchmark of a leaderboard.
     """
     _stage_code(source, folder)
     _stage_training(source, folder)
     _stage_results(source, folder, results)
+    _stage_leaderboards(folder, boards)
 
 
 # Card ---------------------------------------------------------------------------------------------------------------
@@ -221,14 +233,9 @@ def _evaluation(folder: Path, result: Result) -> dict[str, Any]:
     path = Path("results", result.name)
     report = path / "report" / "tables.md"
     return {
-        "result": result,
         "content": result.content,
-        "own": method_title(result.method),
         "presence": presence(result),
-        "complete": complete_table(result),
-        "masked": masked_table(result),
-        "policies": {policy: POLICY_NAMES.get(policy, policy) for policy in result.policies},
-        "depth": next((entry["depth"] for entry in second_stage(result.content["two_stage"])), None),
+        "tables": tables(result),
         "findings": findings(result),
         "is_miniature": result.content["benchmark"] in _MINIATURE,
         "file": (path / "results.json").as_posix(),

@@ -11,28 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult
+from huggingface_hub import EvalResult, EvalResultEntry
+from huggingface_hub.utils import HFValidationError, validate_repo_id
 
+from eval.reports.result_files import R1, Results, first_stage, gain, percent, two_stage
+from eval.reports.score_tables import scores_missing_table, scores_table
+from eval.reports.second_stage_tables import second_stage_table
+from eval.reports.tables import Table
 from gallery.files import read_json
 from gallery.result_schema import check_result, method_title, second_stage
 from modeling_scalar.configuration_scalar import MODALITIES
 
-from ..markdown import Markdown, text
+from ..markdown import Markdown, table, text
 
-R1 = "text_to_video_recall_at_1"
 DIRECTIONS = {"text_to_video": "Text-to-video retrieval", "video_to_text": "Video-to-text retrieval"}
-
-_METRIC_NAMES = {
-    "recall_at_1": "R@1",
-    "recall_at_5": "R@5",
-    "recall_at_10": "R@10",
-    "mean_average_precision": "mAP",
-    "ndcg_at_10": "nDCG@10",
-    "median_rank": "median rank",
-    "mean_rank": "mean rank",
-}
-POLICY_NAMES = {"absent": "no tokens for what a clip lacks", "zeros": "tokens of zeros for what a clip lacks"}
-"""What the cross-encoder reads for a modality that is masked or missing."""
 
 
 @dataclass(frozen=True)
@@ -58,25 +50,15 @@ class Result:
     @property
     def rates(self) -> Mapping[float, Mapping[str, Any]]:
         """What was measured in the first stage, by masking rate."""
-        return {entry["rate"]: entry for entry in self.content["retrieval"]["rates"]}
+        return {
+            rate["rate"]: rate for rate in sorted(self.content["retrieval"]["rates"], key=lambda rate: rate["rate"])
+        }
 
     @property
-    def policies(self) -> Mapping[str, Mapping[float, Mapping[str, Any]]]:
-        """What was measured after reordering as in the paper, by the match alone, of the model's own score.
-
-        By policy and masking rate, at the depth 50 or else the largest.
-        """
-        found: dict[str, dict[float, Mapping[str, Any]]] = {}
-        for entry in second_stage(self.content["two_stage"]):
-            if entry["method"] == self.method:
-                found.setdefault(entry["policy"], {})[entry["rate"]] = entry
-        return found
-
-    @property
-    def gains(self) -> Mapping[float, float]:
-        """The aggregation gain of the model's own score, by masking rate; a single pathway has none."""
-        gains = {rate: entry.get("aggregation_gain", {}).get(self.method) for rate, entry in self.rates.items()}
-        return {rate: gain for rate, gain in gains.items() if gain is not None}
+    def policies(self) -> list[str]:
+        """What the cross-encoder read for what a clip lacks; empty where the model's own score has no second stage."""
+        entries = second_stage(self.content["two_stage"])
+        return list(dict.fromkeys(entry["policy"] for entry in entries if entry["method"] == self.method))
 
     @property
     def gallery(self) -> str:
@@ -84,11 +66,6 @@ class Result:
         retrieval = self.content["retrieval"]
         sha256 = self.content["gallery"]["sha256"]
         return f"gallery {sha256[:12]}, {retrieval['num_queries']} queries, mask seed {retrieval['mask_seed']}"
-
-
-def percent(share: float) -> str:
-    """Write a share for readers."""
-    return f"{100 * share:g} %"
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
@@ -184,7 +161,7 @@ def check_weights(result: Result, digests: Mapping[str, str]) -> None:
         )
 
 
-# Front matter -------------------------------------------------------------------------------------------------------
+# Metadata -----------------------------------------------------------------------------------------------------------
 
 
 def identifier(name: str) -> str:
@@ -192,43 +169,9 @@ def identifier(name: str) -> str:
     return re.sub(r"([-._])[-._]+", r"\1", re.sub(r"[^A-Za-z0-9._-]+", "-", name)).strip("-._")[:96] or "unnamed"
 
 
-def _protocol(result: Result) -> dict[str, Any]:
-    retrieval, gallery = result.content["retrieval"], result.content["gallery"]
-    return {
-        "gallery_sha256": gallery["sha256"],
-        "num_clips": retrieval["num_clips"],
-        "num_queries": retrieval["num_queries"],
-        "mask_seed": retrieval["mask_seed"],
-        "tie_rule": retrieval["tie_rule"],
-        "num_left_out": len(result.content["left_out"]),
-        "num_problems": len(result.content["problems"]),
-    }
-
-
-def _stages(result: Result) -> Iterable[tuple[float, Mapping[str, Any], Mapping[str, Any], str]]:
-    """Masking rate, metrics, arguments and a name of everything measured with the model's own score."""
-    for rate, entry in result.rates.items():
-        yield rate, entry["methods"][result.method], {"stage": 1}, "first stage"
-    for policy, rates in result.policies.items():
-        for rate, entry in rates.items():
-            arguments = {"stage": 2, "depth": entry["depth"], "policy": policy}
-            yield rate, entry, arguments, f"second stage ({policy})"
-
-
-def _metrics(rate: float, stage: int, direction: str, measured: Mapping[str, Any]) -> list[str]:
-    """Which metrics go into the front matter: all those of the first stage with nothing masked, else recalls alone."""
-    recalls = ["recall_at_1", "recall_at_5", "recall_at_10"]
-    names = recalls[:1] if rate else recalls if stage == 2 else list(_METRIC_NAMES)
-    return [name for name in names if measured.get(f"{direction}_{name}") is not None]
-
-
-def _masked(rate: float) -> str:
-    return f", {percent(rate)} of clips masked" if rate else ""
-
-
 def eval_results(results: Sequence[Result]) -> list[EvalResult]:
     """
-    Return the metrics of all evaluations for the front matter of a card.
+    Return the metrics of the model's own score with nothing masked, for the front matter of a card.
 
     The Hub groups them by task, benchmark, configuration and split, so the gallery is part of the configuration, and
     what differs inside a group stands in the arguments of the metric.
@@ -241,135 +184,122 @@ def eval_results(results: Sequence[Result]) -> list[EvalResult]:
     """
     found = []
     for result in results:
-        content = result.content
-        score = {name: value for name, value in content["score"].items() if value is not None}
-        labels = " with class labels" if content["task"] == "classification" else ""
+        content, retrieval = result.content, result.content["retrieval"]
+        protocol = {name: retrieval[name] for name in ("num_clips", "num_queries", "mask_seed", "tie_rule")}
         shared = {
             "dataset_type": identifier(content["benchmark"]),
             "dataset_name": content["benchmark"],
             "dataset_config": result.gallery,
             "dataset_split": content["split"],
-            "dataset_args": _protocol(result),
+            "dataset_args": protocol | {"gallery_sha256": content["gallery"]["sha256"]},
         }
-        for direction, task in DIRECTIONS.items():
-            shared |= {"task_type": direction.replace("_", "-") + "-retrieval", "task_name": task + labels}
-            for rate, measured, stage, stage_name in _stages(result):
-                for name in _metrics(rate, stage["stage"], direction, measured):
-                    found.append(
-                        EvalResult(
-                            metric_type=name,
-                            metric_value=measured[f"{direction}_{name}"],
-                            metric_name=f"{_METRIC_NAMES[name]}, {stage_name}{_masked(rate)}",
-                            metric_args={**stage, **score, "masking_rate": rate},
-                            **shared,
-                        )
-                    )
-            for rate, gain in result.gains.items() if direction == "text_to_video" else ():
-                best = result.rates[rate]["best_pathway"]["method"]
+        stages = [("first stage", {"stage": 1}, result.rates[0.0]["methods"][result.method])]
+        for entry in second_stage(content["two_stage"]):
+            if (entry["method"], entry["rate"]) == (result.method, 0.0):
+                arguments = {"stage": 2, "depth": entry["depth"], "policy": entry["policy"]}
+                stages.append((f"second stage ({entry['policy']})", arguments, entry))
+        for stage, arguments, measured in stages:
+            for key, value in measured.items():
+                direction = next((direction for direction in DIRECTIONS if key.startswith(direction)), None)
+                if direction is None or value is None:
+                    continue
+                name = key.removeprefix(f"{direction}_")
                 found.append(
                     EvalResult(
-                        metric_type="aggregation_gain",
-                        metric_value=gain,
-                        metric_name=f"aggregation gain in R@1{_masked(rate)}",
-                        metric_args={"stage": 1, **score, "masking_rate": rate, "best_pathway": best},
+                        task_type=direction.replace("_", "-") + "-retrieval",
+                        task_name=DIRECTIONS[direction],
+                        metric_type=name,
+                        metric_value=value,
+                        metric_name=f"{name.replace('_', ' ')}, {stage}",
+                        metric_args=arguments | {"method": result.method},
                         **shared,
                     )
                 )
     return found
 
 
-# Tables -------------------------------------------------------------------------------------------------------------
+def leaderboard_entries(results: Sequence[Result], boards: Iterable[str]) -> dict[str, list[EvalResultEntry]]:
+    """
+    Return what the leaderboards of benchmarks on the Hub show of the results.
 
+    Only the publisher knows under which id a benchmark is registered there, and with which task.
 
-def _one_decimal(value: float | None) -> str | None:
-    return None if value is None else f"{value:.1f}"
+    Args:
+        results (`Sequence[Result]`): as [`read_results`] gives them.
+        boards (`Iterable[str]`): `BENCHMARK=user/dataset:task` each.
 
+    Returns:
+        `dict`: by benchmark, text-to-video R@1 of the model's own score with nothing masked, for each of its results.
 
-def _compared(result: Result) -> dict[str, str]:
-    """The scores that the card shows beside the model's own, with their names. The choice is the card's own."""
-    methods = result.rates[0.0]["methods"]
-    best = result.rates[0.0].get("best_pathway", {}).get("method")
-    names = {result.method: f"{method_title(result.method)} (own score)"}
-    for method in ("scalar", "uniform", "gram"):
-        if method in methods:
-            names.setdefault(method, method_title(method))
-    if best in methods:
-        names.setdefault(best, f"best single pathway ({best})")
-    return names
-
-
-def complete_table(result: Result) -> tuple[list[str], list[list[Any]], str]:
-    """Return head, rows and alignment of the table for both directions and stages with nothing masked."""
-    metrics = [
-        (f"{short} {name}", f"{direction}_{metric}")
-        for direction, short in (("text_to_video", "T→V"), ("video_to_text", "V→T"))
-        for metric, name in list(_METRIC_NAMES.items())[:3]
-    ]
-    rows = [
-        [name, *(_one_decimal(result.rates[0.0]["methods"][method].get(key)) for _, key in metrics)]
-        for method, name in _compared(result).items()
-    ]
-    rows += [
-        [f"own score, then second stage ({policy})", *(_one_decimal(rates[0.0].get(key)) for _, key in metrics)]
-        for policy, rates in result.policies.items()
-        if 0.0 in rates
-    ]
-    return ["score", *(name for name, _ in metrics)], rows, "l" + "r" * len(metrics)
-
-
-def masked_table(result: Result) -> tuple[list[str], list[list[Any]], str] | None:
-    """Return the same for text-to-video R@1 at every masking rate; `None` if nothing was masked."""
-    rates = sorted(result.rates)
-    if rates == [0.0]:
-        return None
-    rows = [
-        [name, *(_one_decimal(result.rates[rate]["methods"].get(method, {}).get(R1)) for rate in rates)]
-        for method, name in _compared(result).items()
-        if not name.startswith("best")
-    ]
-    pathways = [result.rates[rate].get("best_pathway", {}) for rate in rates]
-    if any(pathways):
-        # Which one is best may differ between rates.
-        cells = [f"{_one_decimal(best[R1])} ({best['method']})" if best else None for best in pathways]
-        rows.append(["best single pathway", *cells])
-    rows += [
-        [
-            f"own score, then second stage ({policy})",
-            *(_one_decimal(measured.get(rate, {}).get(R1)) for rate in rates),
+    Raises:
+        ValueError: a board is not written so, or of a benchmark that has no result.
+    """
+    found = {}
+    for board in boards:
+        benchmark, _, place = board.partition("=")
+        dataset, _, task = place.rpartition(":")
+        try:
+            validate_repo_id(dataset)
+        except HFValidationError:
+            task = ""
+        if not task:
+            raise ValueError(
+                f"A leaderboard is written BENCHMARK=user/dataset:task, such as msrvtt=me/msrvtt:test, got {board!r}."
+            )
+        measured = [result for result in results if result.content["benchmark"] == benchmark]
+        if not measured:
+            known = sorted({result.content["benchmark"] for result in results})
+            raise ValueError(f"Nothing that is published was measured on {benchmark!r}, only on {known}.")
+        found[benchmark] = [
+            EvalResultEntry(
+                dataset_id=dataset,
+                task_id=task,
+                value=first_stage()(result.content),
+                date=result.content["date"],
+                notes=f"text-to-video R@1 in percent, first stage, {result.content['split']}, {result.gallery}",
+            )
+            for result in measured
         ]
-        for policy, measured in result.policies.items()
-    ]
-    return ["score", *(percent(rate) for rate in rates)], rows, "l" + "r" * len(rates)
+    return found
 
 
-# Findings -----------------------------------------------------------------------------------------------------------
+# Tables and findings ------------------------------------------------------------------------------------------------
+
+
+def _of_report(result: Result) -> Results:
+    content = result.content
+    return Results({content["benchmark"]: {content["label"]: {content["seed"]: content}}})
+
+
+def tables(result: Result) -> list[tuple[str, Markdown, str]]:
+    """Return the title, the table and the note of each table of the report that is on a card."""
+    one = _of_report(result)
+    found = [scores_table(one, direction) for direction in DIRECTIONS]
+    found += [scores_missing_table(one)] if len(result.rates) > 1 else []
+    found += [second_stage_table(one)]
+    shown = [table.without(("benchmark", "label", "n")).filled() for table in found if table.blocks]
+    return [(table.title, _laid_out(table), table.note) for table in shown]
+
+
+def _laid_out(report: Table) -> Markdown:
+    """A table of the report; its cells are text from files that others may have written."""
+    head = [" ".join(filter(None, column)) for column in report.columns]
+    align = "l" * report.num_keys + "r" * (len(head) - report.num_keys)
+    return table(head, (row for block in report.readable_blocks() for row in block), align)
 
 
 def _at(rate: float) -> str:
     return f"at {percent(rate)} masked" if rate else "with nothing masked"
 
 
-def _series(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
 def _others_above(result: Result, direction: str) -> Iterable[str]:
-    key, method = f"{direction}_recall_at_1", result.method
-    for rate, entry in sorted(result.rates.items()):
-        own = entry["methods"][method].get(key)
-        others = {name: metrics[key] for name, metrics in entry["methods"].items() if metrics.get(key) is not None}
-        above = sorted((value, name) for name, value in others.items() if own is not None and value > own)
-        if above:
-            value, name = above[-1]
-            more = f" and {len(above) - 1} more" if len(above) > 1 else ""
-            yield f"{own:.1f} against {value:.1f} ({text(method_title(name))}{more}) {_at(rate)}"
-
-
-def _second_stage_below(result: Result, rates: Mapping[float, Mapping[str, Any]]) -> Iterable[str]:
-    for rate, entry in sorted(rates.items()):
-        first = result.rates.get(rate, {}).get("methods", {}).get(result.method, {}).get(R1)
-        if None not in (first, entry.get(R1)) and entry[R1] < first:
-            yield f"from {first:.1f} to {entry[R1]:.1f} {_at(rate)}"
+    key = f"{direction}_recall_at_1"
+    for rate, entry in result.rates.items():
+        own = entry["methods"][result.method].get(key)
+        others = [(metrics[key], name) for name, metrics in entry["methods"].items() if metrics.get(key) is not None]
+        if own is not None and max(others)[0] > own:
+            value, name = max(others)
+            yield f"{own:.1f} against {value:.1f} ({text(method_title(name))}) {_at(rate)}"
 
 
 def findings(result: Result) -> list[Markdown]:
@@ -383,27 +313,32 @@ def findings(result: Result) -> list[Markdown]:
         `list[Markdown]`: empty if the own score is the best at every rate and in both directions, its gain positive,
         its lead over the controls clear, and the second stage no worse than the first.
     """
+    run, rates = result.content, result.rates
     sentences = []
     for direction, name in DIRECTIONS.items():
-        above = list(_others_above(result, direction))
-        if above:
-            sentences.append(f"{name}: R@1 is below that of other scores on the same embeddings, {'; '.join(above)}.")
-    losses = [f"{gain:+.1f} {_at(rate)}" for rate, gain in sorted(result.gains.items()) if gain < 0]
+        if above := "; ".join(_others_above(result, direction)):
+            sentences.append(f"{name}: R@1 is below that of another score on the same embeddings, {above}.")
+    gains = {rate: gain(rate)(run) for rate in rates}
+    losses = [f"{value:+.1f} {_at(rate)}" for rate, value in gains.items() if value is not None and value < 0]
     if losses:
-        sentences.append(f"The aggregation gain is negative, the best single pathway ahead: {_series(losses)}.")
-    for entry in result.content["retrieval"].get("differences", []):
+        sentences.append(f"The aggregation gain is negative, the best single pathway ahead: {'; '.join(losses)}.")
+    for entry in run["retrieval"].get("differences", []):
         if entry["low"] <= 0 <= entry["high"]:
             sentences.append(
                 f"The difference of {entry['difference']:+.1f} R@1 to {text(method_title(entry['baseline']))}, text "
                 f"to video, may be chance: its {percent(entry['confidence'])} interval over queries is "
                 f"[{entry['low']:+.1f}, {entry['high']:+.1f}]."
             )
-    for policy, rates in result.policies.items():
-        below = list(_second_stage_below(result, rates))
+    for policy in result.policies:
+        stages = {rate: (first_stage(R1, rate)(run), two_stage(R1, rate, policy)(run)) for rate in rates}
+        below = [
+            f"from {first:.1f} to {second:.1f} {_at(rate)}"
+            for rate, (first, second) in stages.items()
+            if None not in (first, second) and second < first
+        ]
         if below:
             sentences.append(f"The second stage ({text(policy)}) lowers text-to-video R@1, {'; '.join(below)}.")
-    unscorable = result.rates[0.0]["methods"][result.method].get("num_unscorable_clips")
-    if unscorable:
+    if unscorable := first_stage("num_unscorable_clips")(run):
         sentences.append(f"The model's own score is undefined for {unscorable} clips, which rank last.")
     return [Markdown(sentence) for sentence in sentences]
 
@@ -418,17 +353,14 @@ def presence(result: Result) -> str:
 
 
 __all__ = [
-    "POLICY_NAMES",
-    "R1",
     "Result",
     "check_weights",
-    "complete_table",
     "eval_results",
     "findings",
     "identifier",
-    "masked_table",
-    "percent",
+    "leaderboard_entries",
     "presence",
     "read_result",
     "read_results",
+    "tables",
 ]

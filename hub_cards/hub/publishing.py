@@ -212,10 +212,10 @@ def _check_private(api: HfApi, place: _Place) -> None:
         )
 
 
-def _write_card(folder: Path, kind: Kind, card: str) -> None:
-    """Write and check `README.md`; a ValueError says which rule of the Hub it breaks, or which file holds a token."""
+def _write_card(folder: Path, card: str) -> None:
+    """Write and check `README.md`; a ValueError says what is wrong with it, or which file holds a token."""
     (folder / "README.md").write_bytes(card.encode("utf-8"))  # the same line breaks on every system
-    check_card(folder, kind.repo_type)
+    check_card(folder)
     check_no_token(folder)
 
 
@@ -357,7 +357,7 @@ def publish(api: HfApi, kind: Kind, target: Target, folder: Path, make_card: Mak
             _check_ours(place, found)
             _check_private(api, place)
         earlier = found.details if found is not None and found.kind is not None else Details()
-        _write_card(folder, kind, make_card(folder, place.target.repo_id, details.over(earlier)))
+        _write_card(folder, make_card(folder, place.target.repo_id, details.over(earlier)))
         operations = _operations(folder, place, found)
         try:
             with _created(api, place, found) as start:
@@ -368,27 +368,6 @@ def publish(api: HfApi, kind: Kind, target: Target, folder: Path, make_card: Mak
             ) from error
     changed = found is None or commit.oid != found.commit
     return Published(place.target.repo_id, commit.oid, commit.commit_url, commit.pr_url, changed)
-
-
-def preview(kind: Kind, target: Target, folder: Path, make_card: MakeCard, details: Details, output: Path) -> str:
-    """
-    Write what would be published, without a network.
-
-    Args:
-        kind, target, folder, make_card, details: as in [`publish`].
-        output (`Path`): a new or empty folder.
-
-    Returns:
-        `str`: the card, without what a person wrote into one on the Hub.
-
-    Raises:
-        ValueError: as in [`publish`], or the output folder is not empty.
-    """
-    check_empty(output)
-    card = make_card(folder, target.repo_id, details)
-    _write_card(folder, kind, card)
-    shutil.copytree(folder, output, dirs_exist_ok=True)
-    return card
 
 
 def push(
@@ -412,17 +391,21 @@ def push(
         source (`Path`, *optional*): a folder that remembers where it was published, see [`read_record`].
 
     Returns:
-        [`Published`], or with `output` the card.
+        [`Published`], or with `output` the card, without what a person wrote into one on the Hub.
 
     Raises:
-        PublishError, ValueError: as in [`publish`] and [`preview`].
+        PublishError, ValueError: as in [`publish`]; also if the folder of `output` is not empty.
     """
     api = api or HfApi()
     with TemporaryDirectory(prefix="hub_cards-") as name:
         folder = Path(name)
         stage(folder)
         if output is not None:
-            return preview(kind, target, folder, make_card, details, output)
+            check_empty(output)
+            card = make_card(folder, target.repo_id, details)
+            _write_card(folder, card)
+            shutil.copytree(folder, output, dirs_exist_ok=True)
+            return card
         published = publish(api, kind, target, folder, make_card, details)
     if source is not None and not target.is_pull_request:
         try:
@@ -483,7 +466,6 @@ __all__ = [
     "Stage",
     "Target",
     "check_empty",
-    "preview",
     "publish",
     "push",
     "read_record",

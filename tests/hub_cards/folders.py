@@ -69,9 +69,9 @@ def make_model(folder):
     return folder
 
 
-def write_card(folder, card, repo_type="model"):
+def write_card(folder, card):
     (folder / "README.md").write_bytes(card.encode())
-    check_card(folder, repo_type)
+    check_card(folder)
     return ModelCard(card)
 
 

@@ -425,8 +425,10 @@ class HubServer:
 
     @route("POST", "/api/validate-yaml")
     def _validate_yaml(self, call: Call):
-        has_license = re.search("^license:", call.json["content"], re.MULTILINE) is not None
-        return {"errors": [], "warnings": [] if has_license else [{"message": '"license" is missing'}]}
+        found = re.search("^license: *(.*)$", call.json["content"], re.MULTILINE)
+        if found is not None and not re.fullmatch(r"\[?[a-z0-9.+-]+\]?", found[1]):
+            return Answer({"errors": [{"message": f'"license" cannot be {found[1]}'}], "warnings": []}, 400)
+        return {"errors": [], "warnings": [] if found else [{"message": '"license" is missing'}]}
 
     @route("POST", "/api/repos/create")
     def _create_repo(self, call: Call):

@@ -58,7 +58,7 @@ def test_a_card_is_read_back_with_the_figures_of_its_results(tmp_path):
         return sorted(entries, key=lambda entry: (entry.task_type, entry.metric_name))
 
     expected = eval_results(read_results(folder))
-    assert len(expected) == 26
+    assert len(expected) == 28
     assert by_task(read.data.eval_results) == by_task(expected)
 
 
@@ -94,7 +94,7 @@ def test_the_text_of_an_adapter_says_what_its_files_say(tmp_path):
         "Energy: 0.0031 kWh, 1.2 g of CO2 equivalents in 3 min 3 s, recorded by CodeCarbon 3.0.4",
         f"commit `{'b' * 40}` with changes",
         f"Gallery: 100 clips, SHA-256 `{SHA256}`; clips that have each modality: video 95 (95 %)",
-        "| SCALAR (own score) | 32.3 |",
+        "| SCALAR (own) | 32.3 |",
         "](results/miniature-test/results.png)",
         "[tables](results/miniature-test/report/tables.md)",
         "This benchmark is synthetic",

@@ -56,7 +56,7 @@ def test_a_pull_request_is_no_place_of_a_model(hub, push, model_dir):
 
 
 def test_a_licence_of_ones_own_has_a_name_and_a_link(hub, push):
-    assert "license_name" in push("--license", "other", code=1).stderr and not hub.repos
+    assert "--license-name" in push("--license", "other", code=1).stderr and not hub.repos
     push("--license", "other", "--license-name", "my-licence", "--license-link", "https://example.org/licence")
     push("--language", "en")
     found = read_card(hub.repo(NAME).files()["README.md"].decode())[1]
@@ -99,3 +99,30 @@ def test_a_push_that_is_ended_takes_back_what_it_made(hub, model_dir, tmp_path):
     assert process.returncode == 130 and not stdout
     assert stderr.splitlines()[-1] == "Interrupted. Nothing had been published by then."
     assert not hub.repos and not (model_dir / "hub.json").exists()
+
+
+def test_a_card_that_shows_a_token_is_not_sent_to_the_hub(hub, tmp_path):
+    def validate(text):
+        (tmp_path / "README.md").write_text(f"---\nlicense: mit\n---\n{text}\n")
+        return CliRunner().invoke(app, ["validate", str(tmp_path)])
+
+    assert validate("# A model").stdout == f"{tmp_path}: a valid card.\n" and len(hub.requests) == 1
+    found = validate("hf_abcdefghijklmnopqrstuvwxyz")
+    assert found.exit_code == 1 and "looks like an access token" in found.stdout and len(hub.requests) == 1
+
+
+def test_what_the_hub_says_of_a_card_is_told(hub, tmp_path):
+    (tmp_path / "README.md").write_text("---\nlicense: mine\n---\n")
+    with hub.fail("POST", "/validate-yaml", status=400, body=b"- a licence\n- a tag"):
+        told = CliRunner().invoke(app, ["validate", str(tmp_path)])
+    assert told.exit_code == 1 and told.stdout == "- a licence\n- a tag\n"
+    with hub.offline():
+        told = CliRunner().invoke(app, ["validate", str(tmp_path)])
+    assert told.exit_code == 0 and "the Hub was not asked about its own rules" in told.stdout
+
+
+def test_a_card_that_the_hub_refuses_is_not_published(hub, push):
+    error = {"errors": [{"message": '"license" must be one of [mit]'}]}
+    with hub.fail("POST", "/validate-yaml", status=400, body=error):
+        assert '"license" must be one of [mit]' in push("--license", "mine", code=1).stderr
+    assert not hub.repos

@@ -49,7 +49,7 @@ def test_a_staged_metric_holds_its_scripts_and_nothing_else(tmp_path, name):
 def test_the_card_names_the_space_and_keeps_the_documentation(tmp_path, name):
     details = Details(license="mit", kept="Mine.")
     card = staged(name, tmp_path / name, details)
-    check_card(tmp_path / name, "space")
+    check_card(tmp_path / name)
     assert read_card(card) == ("metric", details)
     original = (METRICS / name / "README.md").read_text(encoding="utf-8")
     header = yaml.safe_load(card.split("---")[1])

@@ -65,7 +65,7 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path):
 def test_the_card_passes_the_rules_of_the_hub(staged):
     card = space_card(staged, "user/demo", Details())
     (staged / "README.md").write_text(card)
-    check_card(staged, "space")
+    check_card(staged)
     data = RepoCard(card).data
     assert (data.sdk, data.sdk_version, data.app_file) == ("gradio", GRADIO_VERSION, "app.py")
     assert (data.models, data.datasets) == (["user/model"], ["user/gallery"])

@@ -5,10 +5,12 @@ import shutil
 import tomllib
 
 import pytest
+import yaml
+from huggingface_hub import parse_eval_result_entries
 
+from eval.reports.result_files import R1
 from hub_cards.adapter import adapter_card, stage_adapter
 from hub_cards.card import Details
-from hub_cards.evidence.evaluations import R1
 from hub_cards.model import model_card, stage_model
 from tests.conftest import ROOT
 from tests.hub_cards.evidence.test_evaluations import make_content
@@ -59,6 +61,16 @@ def test_two_results_of_one_gallery_are_refused(adapter_dir, staged):
     write_result(adapter_dir / "again", adapter_dir)
     with pytest.raises(ValueError, match="--results"):
         stage_adapter(adapter_dir, staged, "user/base", None)
+
+
+def test_leaderboards_are_named_by_the_publisher(adapter_dir, staged, tmp_path):
+    stage_adapter(adapter_dir, staged, "user/base", None, boards=["miniature=user/miniature:test"])
+    (path,) = (staged / ".eval_results").iterdir()
+    (entry,) = parse_eval_result_entries(yaml.safe_load(path.read_text()))
+    assert (path.name, entry.dataset_id, entry.value) == ("scalar-miniature.yaml", "user/miniature", 12.5)
+    (tmp_path / "again").mkdir()
+    stage_adapter(adapter_dir, tmp_path / "again", "user/base", None)
+    assert not (tmp_path / "again" / ".eval_results").exists()
 
 
 def damaged(folder, name, content=b"no"):

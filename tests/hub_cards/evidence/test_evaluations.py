@@ -7,17 +7,17 @@ import pytest
 from huggingface_hub import ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
+from eval.reports.result_files import R1
 from hub_cards.evidence.evaluations import (
-    R1,
     check_weights,
-    complete_table,
     eval_results,
     findings,
     identifier,
-    masked_table,
+    leaderboard_entries,
     presence,
     read_result,
     read_results,
+    tables,
 )
 
 METRICS = ("recall_at_1", "recall_at_5", "recall_at_10", "mean_average_precision", "ndcg_at_10")
@@ -204,33 +204,20 @@ def read_back(results):
     return model_index_to_eval_results(data.to_dict()["model-index"])[1]
 
 
-def test_every_measured_figure_is_in_the_front_matter_as_it_is(make_result):
+def test_what_was_measured_with_nothing_masked_is_in_the_front_matter_as_it_is(make_result):
     result = make_result()
     found = {}
     for entry in read_back([result]):
-        arguments = entry.metric_args
-        key = (
-            entry.task_type,
-            arguments["stage"],
-            arguments.get("policy"),
-            arguments["masking_rate"],
-            entry.metric_type,
-        )
+        key = (entry.task_type, entry.metric_args["stage"], entry.metric_args.get("policy"), entry.metric_type)
         assert key not in found
         found[key] = entry.metric_value
     expected = {}
     for direction in ("text_to_video", "video_to_text"):
         task = direction.replace("_", "-") + "-retrieval"
-        first = {rate: entry["methods"]["scalar"] for rate, entry in result.rates.items()}
+        second = result.content["two_stage"][0]
         for name in (*METRICS, "median_rank", "mean_rank"):
-            expected[task, 1, None, 0.0, name] = first[0.0][f"{direction}_{name}"]
-        expected[task, 1, None, 0.5, "recall_at_1"] = first[0.5][f"{direction}_recall_at_1"]
-        second = result.policies["absent"]
-        for name in METRICS[:3]:
-            expected[task, 2, "absent", 0.0, name] = second[0.0][f"{direction}_{name}"]
-        expected[task, 2, "absent", 0.5, "recall_at_1"] = second[0.5][f"{direction}_recall_at_1"]
-    for rate in (0.0, 0.5):
-        expected["text-to-video-retrieval", 1, None, rate, "aggregation_gain"] = result.gains[rate]
+            expected[task, 1, None, name] = result.rates[0.0]["methods"]["scalar"][f"{direction}_{name}"]
+            expected[task, 2, "absent", name] = second[f"{direction}_{name}"]
     assert found == expected
 
 
@@ -260,21 +247,20 @@ def test_two_galleries_of_a_benchmark_stay_apart(tmp_path):
 def test_what_was_not_measured_is_left_out(make_result):
     def change(content):
         content["retrieval"]["rates"][0]["methods"]["scalar"]["text_to_video_recall_at_5"] = None
-        content["retrieval"]["rates"][0]["aggregation_gain"] = {}
         content["two_stage"] = []
 
     found = [
         (entry.metric_type, entry.metric_args["stage"])
         for entry in eval_results([make_result(change)])
-        if entry.task_type == "text-to-video-retrieval" and entry.metric_args["masking_rate"] == 0
+        if entry.task_type == "text-to-video-retrieval"
     ]
     assert ("recall_at_1", 1) in found and ("recall_at_10", 1) in found
-    assert not {("recall_at_5", 1), ("aggregation_gain", 1), ("recall_at_1", 2)} & set(found)
+    assert not {("recall_at_5", 1), ("recall_at_1", 2)} & set(found)
 
 
 def test_the_second_stage_of_another_score_is_not_the_models(make_result):
-    result = make_result(lambda content: content["two_stage"][1].update(method="video"))
-    assert set(result.policies["absent"]) == {0.0}
+    result = make_result(lambda content: [entry.update(method="video") for entry in content["two_stage"]])
+    assert result.policies == [] and {metric.metric_args["stage"] for metric in eval_results([result])} == {1}
 
 
 @pytest.mark.parametrize(("depths", "expected"), [((5, 50, 100), 50), ((5, 20), 20), ((100, 70), 100)])
@@ -288,10 +274,9 @@ def test_the_second_stage_of_a_card_is_the_match_at_the_papers_depth_or_the_larg
         ]
 
     result = make_result(change)
-    entry = result.policies["absent"][0.0]
-    assert (entry["depth"], entry[R1]) == (expected, expected + 0.5)
     found = [metric for metric in eval_results([result]) if metric.metric_args["stage"] == 2]
     assert found and {metric.metric_args["depth"] for metric in found} == {expected}
+    assert {metric.metric_value for metric in found if metric.metric_type == "recall_at_1"} == {expected + 0.5}
 
 
 def test_any_name_becomes_an_identifier():
@@ -299,28 +284,52 @@ def test_any_name_becomes_an_identifier():
     assert identifier("../..") == "unnamed"
 
 
+def test_a_leaderboard_shows_the_own_score_in_the_first_stage(make_result):
+    result = make_result()
+    (entry,) = leaderboard_entries([result], ["miniature=user/miniature:test"])["miniature"]
+    assert (entry.dataset_id, entry.task_id, entry.date) == ("user/miniature", "test", result.content["date"])
+    assert entry.value == result.rates[0.0]["methods"]["scalar"][R1] and SHA256[:12] in entry.notes
+    assert leaderboard_entries([result], []) == {}
+
+
+@pytest.mark.parametrize(
+    ("board", "message"),
+    [
+        ("miniature", "is written BENCHMARK=user/dataset:task"),
+        ("miniature=user/miniature", "is written BENCHMARK=user/dataset:task"),
+        ("miniature=user/miniature:", "is written BENCHMARK=user/dataset:task"),
+        ("miniature=a/b/c:test", "is written BENCHMARK=user/dataset:task"),
+        ("msrvtt=user/msrvtt:test", r"measured on 'msrvtt', only on \['miniature'\]"),
+    ],
+)
+def test_a_leaderboard_of_something_else_is_refused(make_result, board, message):
+    with pytest.raises(ValueError, match=message):
+        leaderboard_entries([make_result()], [board])
+
+
 # Tables and findings ------------------------------------------------------------------------------------------------
 
 
-def test_the_tables_hold_the_own_score_its_controls_and_both_stages(make_result):
-    result = make_result()
-    head, rows, align = complete_table(result)
-    assert [row[0] for row in rows] == [
-        "SCALAR (own score)",
-        "uniform centroid",
-        "GRAM volume",
-        "best single pathway (subtitle)",
-        "own score, then second stage (absent)",
-    ]
-    assert all(len(row) == len(head) == len(align) for row in rows)
-    assert [row[1] for row in rows] == ["32.3", "28.0", "16.0", "15.0", "40.0"]
-    head, rows, _ = masked_table(result)
-    assert head == ["score", "0 %", "50 %"]
-    assert [row[2] for row in rows] == ["24.7", "23.0", "16.0", "12.0 (subtitle)", "30.0"]
+def test_the_tables_hold_every_score_under_every_mask_and_both_stages(make_result):
+    to_video, to_text, missing, second = tables(make_result())
+    rows = [line.split(" | ") for line in to_video[1].splitlines()]
+    assert [row[0] for row in rows[2:]] == ["| SCALAR (own)", "| uniform centroid", "| GRAM volume", r"| subtitle \*"]
+    assert [row[1] for row in rows[2:]] == ["32.3", "28.0", "16.0", "15.0"] and rows[0][1] == "R@1"
+    assert "video to text" in to_text[0]
+    assert [line.split(" | ")[1:] for line in missing[1].splitlines()[2:4]] == [["32.3", "24.7 |"], ["28.0", "23.0 |"]]
+    assert "| match | 50 | absent | 40.0 | 30.0 |" in second[1]
 
 
 def test_without_masks_there_is_no_table_of_them(make_result):
-    assert masked_table(make_result(lambda content: content["retrieval"]["rates"].pop())) is None
+    titles = [title for title, *_ in tables(make_result(lambda content: content["retrieval"]["rates"].pop()))]
+    assert len(titles) == 3 and not any("missing" in title for title in titles)
+
+
+def test_names_of_others_stay_text_in_a_table(make_result):
+    def change(content):
+        content["two_stage"][0]["policy"] = "<script>|"
+
+    assert r"&lt;script&gt;\|" in tables(make_result(change))[-1][1]
 
 
 def test_nothing_is_said_against_a_model_that_leads_everywhere(make_result):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 
 import httpx2
 import pytest
@@ -11,9 +12,10 @@ from safetensors.torch import save_file
 
 from hub_cards.adapter import KIND as ADAPTER
 from hub_cards.card import KEPT_BEGIN, KEPT_END, Details, read_card
+from hub_cards.hub import publishing
 from hub_cards.hub.errors import PublishError
 from hub_cards.hub.privacy import check_no_token
-from hub_cards.hub.publishing import Target, preview, publish, read_record, write_record
+from hub_cards.hub.publishing import Target, publish, read_record, write_record
 from hub_cards.model import KIND as MODEL
 from hub_cards.space import KIND as SPACE
 
@@ -44,6 +46,15 @@ def card(folder, repo_id: str, details: Details, kind="model", text="A model.") 
 def push(hub, folder, make_card=card, details=None, api=None, **how):
     kind, target = how.pop("kind", MODEL), Target(how.pop("repo_id", NAME), **how)
     return publish(api or hub.api(), kind, target, folder, make_card, details or Details("mit"))
+
+
+def preview(folder, output):
+    """What a dry run writes."""
+
+    def stage(staged):
+        shutil.copytree(folder, staged, dirs_exist_ok=True)
+
+    return publishing.push(MODEL, Target(NAME), Details("mit"), stage, card, output)
 
 
 def files_of(hub, revision="main", repo_id=NAME):
@@ -190,11 +201,12 @@ def test_a_pull_request_and_a_second_commit_to_it(hub, folder):
 
 def test_a_dry_run_reaches_nobody(hub, folder, tmp_path):
     with hub.offline():
-        text = preview(MODEL, Target(NAME), folder, card, Details("mit"), tmp_path / "out")
+        text = preview(folder, tmp_path / "out")
     assert (tmp_path / "out" / "README.md").read_text() == text == card(folder, NAME, Details("mit"))
-    assert contents(tmp_path / "out") == contents(folder) and hub.requests == []
+    written = contents(tmp_path / "out")
+    assert written == contents(folder) | {"README.md": text.encode()} and hub.requests == []
     with pytest.raises(ValueError, match="out must be a new or an empty folder"):
-        preview(MODEL, Target(NAME), folder, card, Details("mit"), tmp_path / "out")
+        preview(folder, tmp_path / "out")
 
 
 # Failures ------------------------------------------------------------------------------------------------------------
@@ -460,7 +472,7 @@ def test_a_card_against_the_rules_is_not_published(hub, folder):
 
 def test_a_token_in_a_file_is_not_published(hub, folder, tmp_path):
     (folder / "recipe.json").write_text(json.dumps({"hub_token": hub.token}))
-    for act in (push, lambda *_: preview(MODEL, Target(NAME), folder, card, Details("mit"), tmp_path / "out")):
+    for act in (push, lambda *_: preview(folder, tmp_path / "out")):
         with pytest.raises(ValueError, match="recipe.json holds what looks like a token") as error:
             act(hub, folder)
         assert hub.token not in str(error.value)
