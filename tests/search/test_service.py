@@ -22,7 +22,7 @@ from gallery.windows import clip_id_of
 from search.service import guard
 from search.service import uploads as uploading
 from search.service.guard import SHORTEST_TOKEN, Token, host_of
-from search.service.media import RangeError, part_of
+from search.service.media import open_media
 from tests.search.serving import PRESENCE, SECRET, make_app, serving, vector, vectors_of, write_gallery
 
 ADDRESS = "http://127.0.0.1:8000"
@@ -304,16 +304,51 @@ def test_the_head_of_a_file_is_told_without_reading_it(client, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "header", [None, "bytes=-", "bytes=5-3", "bytes=0-1,4-5", "lines=0-1", "bytes=x-", f"bytes={'9' * 5000}-"]
+    "header",
+    ["", "bytes", "bytes=-", "bytes=5-3", "bytes=0-1,4-5", "lines=0-1", "bytes=x-", f"bytes={'9' * 5000}-"],
 )
-def test_what_is_no_range_is_answered_with_the_whole_file(header):
-    assert part_of(header, 10) is None
+def test_what_is_no_range_is_answered_with_the_whole_file(client, header):
+    response = client.get(media_of(client, "dog.webm"), headers={"range": header})
+    assert (response.status_code, response.content) == (200, b"dog.webm" * 10)
 
 
-def test_an_empty_file_has_no_part():
-    for header in ("bytes=0-", "bytes=-1"):
-        with pytest.raises(RangeError):
-            part_of(header, 0)
+def test_an_empty_file_has_no_part(place):
+    (place / "clips" / "dog.webm").write_bytes(b"")
+    with TestClient(make_app(place), ADDRESS) as client:
+        address = media_of(client, "dog.webm")
+        assert (client.get(address).status_code, client.get(address).content) == (200, b"")
+        for header in ("bytes=0-", "bytes=-1"):
+            assert client.get(address, headers={"range": header}).status_code == 416
+
+
+@pytest.mark.parametrize("change", ["swapped", "longer"])
+def test_a_file_is_sent_as_it_was_when_it_was_opened(place, monkeypatch, change):
+    path, secret = place / "clips" / "dog.webm", place / "secret.txt"
+    secret.write_text("secret" * 100)
+
+    def open_and_change(*arguments):
+        opened = open_media(*arguments)
+        if change == "longer":
+            with path.open("ab") as stream:
+                stream.write(b"more")
+        else:
+            path.unlink()
+            path.symlink_to(secret)
+        return opened
+
+    monkeypatch.setattr("search.service.routes.open_media", open_and_change)
+    with TestClient(make_app(place), ADDRESS) as client:
+        response = client.get(media_of(client, "dog.webm"))
+        assert (response.content, response.headers["content-length"]) == (b"dog.webm" * 10, "80")
+
+
+def test_files_are_closed_however_they_are_asked_for(client):
+    address, asked = media_of(client, "dog.webm"), ({}, {"range": "bytes=3-5"}, {"range": "bytes=999-"})
+    before = len(os.listdir("/proc/self/fd"))
+    for headers in (*asked, {"if-none-match": "*"}):
+        for method in ("GET", "HEAD"):
+            client.request(method, address, headers=headers)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize(
