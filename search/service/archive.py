@@ -3,7 +3,6 @@
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -11,29 +10,16 @@ import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
 from commands.errors import plain
-from gallery.filters import Filter
 from gallery.hits import Certainty, Hits
 from gallery.querying import NothingToCompareError, QueryModel
 from gallery.windows import SEGMENT
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import METHODS
 
-from .models import About, Answer
+from .models import About, Answer, Asked
 from .views import Source, UnknownClipError, View
 
 _TEXTS = 1024  # whose embeddings are kept
-
-
-@dataclass(frozen=True)
-class Asked:
-    """How a search is made: hits wanted, the temperature (None is the gallery's own), what is looked at, which clips
-    may be found (None is all), and whether each file is told once."""
-
-    k: int
-    temperature: float | None
-    modalities: tuple[str, ...]
-    wanted: Filter | None = None
-    per_file: bool = False
 
 
 class Archive:
@@ -81,8 +67,8 @@ class Archive:
             k=asked.k,
             query_temperature=temperature,
             method=self.method,
-            modalities=asked.modalities,
-            allowed=asked.wanted,
+            modalities=tuple(dict.fromkeys(asked.modalities)),
+            allowed=asked.allowed,
             per_file=asked.per_file,
             **(query | self._asking.learned),
         )
@@ -106,7 +92,8 @@ class Archive:
             return "The gallery holds no clips."
         if not hits.num_allowed:
             return f"The filters leave none of the {hits.num_clips} clips."
-        missing = "" if len(asked.modalities) == len(MODALITIES) else f" of {' or '.join(asked.modalities)}"
+        looked_at = dict.fromkeys(asked.modalities)
+        missing = "" if len(looked_at) == len(MODALITIES) else f" of {' or '.join(looked_at)}"
         what = "in the gallery has" if hits.num_allowed == hits.num_clips else "that could be found has"
         return f"No clip of the {hits.num_allowed} {what} what the score {self.method!r} needs{missing}."
 
@@ -150,4 +137,4 @@ class Archive:
         )
 
 
-__all__ = ["Archive", "Asked"]
+__all__ = ["Archive"]

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from search.indexing import EXTENSIONS
 
-from .archive import Archive, Asked
+from .archive import Archive
 from .guard import COOKIE, Token
 from .media import OpenFile, media_response, open_media
 from .models import LONGEST_NAME, About, Answer, LikeRequest, Problem, SearchRequest, Upload
@@ -77,12 +77,6 @@ async def _opened(key: str, here: Here) -> AsyncIterator[OpenFile]:
         os.close(file.descriptor)
 
 
-def _asked(request: SearchRequest | LikeRequest) -> Asked:
-    wanted = None if request.filter is None else request.filter.filter()
-    modalities = tuple(dict.fromkeys(request.modalities))
-    return Asked(request.k, request.temperature, modalities, wanted, request.per_file)
-
-
 @router.post("/session", status_code=204)
 async def begin_session(request: Request, here: Here) -> Response:
     """Exchange the token, sent as `Authorization: Bearer TOKEN`, for a cookie, which players send too."""
@@ -110,13 +104,13 @@ async def search(request: SearchRequest, here: Here) -> Answer:
         raise HTTPException(422, "`query`: type what you are looking for.")
     if not here.archive.is_known(text):  # so that searches that need no model never wait for it
         await call_in(here.threads.model, here.archive.embed, text)
-    return await call_in(here.threads.searches, here.archive.search, text, _asked(request))
+    return await call_in(here.threads.searches, here.archive.search, text, request)
 
 
 @router.post("/like", responses=_problems({404: "There is no such clip."}))
 async def like(request: LikeRequest, here: Here) -> Answer:
     """Find the clips most like one that was found."""
-    return await call_in(here.threads.searches, here.archive.like, request.key, _asked(request))
+    return await call_in(here.threads.searches, here.archive.like, request.key, request)
 
 
 @router.head("/clips/{key}/media", include_in_schema=False)
