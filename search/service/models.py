@@ -170,7 +170,7 @@ class About(BaseModel):
 class Upload(BaseModel):
     """A file on its way into the gallery."""
 
-    id: str = Field(description="By which it is asked for and removed: of whoever sent the file.")
+    id: str = Field(description="By which it is asked for and removed; the same for the same file.")
     name: str
     state: Literal["waiting", "embedding", "done", "failed", "removing", "removed"]
     ahead: int = Field(0, description="Files that are embedded before this one.")

@@ -164,7 +164,6 @@ async def upload(
         await call_in(here.threads.files, receiver.write, bytes(buffer))
         return await call_in(here.threads.files, uploads.add, receiver, name)
     finally:  # also where whoever sends it goes
-        uploads.done()
         await asyncio.shield(call_in(here.threads.files, receiver.close))
 
 
@@ -185,7 +184,7 @@ async def state(upload_id: str, here: Here, uploads: Taking) -> Upload:
 
 @uploading.delete("/{upload_id}", status_code=202, responses=_UNKNOWN)
 async def remove(upload_id: str, here: Here, uploads: Taking) -> Upload:
-    """Take a file that was sent out of the gallery and off the disk; one that others sent too stays."""
+    """Take a file that was sent out of the gallery and off the disk."""
     return _known(await call_in(here.threads.files, uploads.remove, upload_id))
 
 
