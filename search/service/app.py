@@ -1,15 +1,67 @@
-"""The application: its calls, its page, and what stands before them."""
+"""The application: its page, its calls, and what stands before them."""
 
+import base64
+import hashlib
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import HTMLResponse, Response
 
-from . import page, routes
+from . import routes
 from .archive import Archive
 from .guard import Guard, Token
+from .media import is_known
 from .problems import ANSWERED, answer_of
 from .uploads import Uploads
+
+PAGE = Path(__file__).with_name("page.html")
+
+_page_router = APIRouter(include_in_schema=False)
+
+
+def _content_policy(page: str) -> str:
+    """What the page may do: run what is in it, and ask this service."""
+
+    def hashes(tag: str) -> str:
+        found = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in found]
+        return " ".join(f"'sha256-{digest}'" for digest in digests)
+
+    return (
+        f"default-src 'none'; script-src {hashes('script')}; style-src {hashes('style')}; connect-src 'self'; "
+        "media-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+@cache
+def _page() -> tuple[str, dict[str, str]]:
+    """The page, and the headers that it is answered with."""
+    page = PAGE.read_text(encoding="utf-8")
+    version = hashlib.sha256(page.encode()).hexdigest()[:32]
+    return page, {
+        "content-security-policy": _content_policy(page),
+        "cache-control": "no-cache",
+        "etag": f'"{version}"',
+    }
+
+
+@_page_router.api_route("/", methods=["GET", "HEAD"])
+async def the_page(request: Request) -> Response:
+    """The page; nothing if the browser has this version of it."""
+    page, headers = _page()
+    if is_known(request.headers, headers["etag"]):
+        return Response(status_code=304, headers=headers)
+    return HTMLResponse(page, headers=headers)
+
+
+@_page_router.get("/favicon.ico")
+async def no_icon() -> Response:
+    """Nothing: the page has its icon in it."""
+    return Response(status_code=204)
 
 
 @asynccontextmanager
@@ -53,10 +105,10 @@ def build_app(
     api.state.service = routes.Service(archive, uploads, token)
     for kind in ANSWERED:
         api.add_exception_handler(kind, answer_of)
-    api.include_router(page.router)
+    api.include_router(_page_router)
     api.include_router(routes.router)
     api.include_router(routes.uploading, include_in_schema=uploads is not None)
     return Guard(api, names, token, 0 if uploads is None else uploads.most_bytes)
 
 
-__all__ = ["build_app"]
+__all__ = ["PAGE", "build_app"]

@@ -23,7 +23,7 @@ from gallery.windows import SEGMENT, Place
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import find_method
 
-from .views import Known, Source, Summary, UnknownClipError, View
+from .archive import Known, Source, Summary, UnknownClipError, View
 
 logger = logging.getLogger(__name__)
 

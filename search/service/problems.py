@@ -11,9 +11,9 @@ from starlette.requests import ClientDisconnect, Request
 from commands.errors import describe, plain
 from search.engine.errors import UnsupportedError
 
+from .archive import AwayError, UnknownClipError
 from .media import NoMediaError
 from .uploads import NoRoomError, RefusedError, TooManyError
-from .views import AwayError, UnknownClipError
 
 logger = logging.getLogger(__name__)
 

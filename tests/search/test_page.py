@@ -15,8 +15,8 @@ from search.engine.address import parse_address
 from search.engine.asking import EngineGallery
 from search.engine.collection import Collection
 from search.engine.push import push
+from search.service.app import PAGE
 from search.service.engine import _RETRY_SECONDS, EngineSource
-from search.service.page import PAGE
 from tests.media_corpus import media, tone, wav
 from tests.search.engines import EdgeServer
 from tests.search.serving import PRESENCE, SECRET, make_app, serving, write_gallery
