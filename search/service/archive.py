@@ -1,39 +1,161 @@
-"""A gallery and its model as the service asks them: by many threads at once."""
+"""
+What is searched: a gallery, wherever its clips lie, and the model that it is asked with, by many threads at once.
+
+A source knows where the gallery is, in a folder or in a vector engine; a view is one state of it.
+"""
 
 import time
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
 from commands.errors import plain
-from gallery.filters import Filter
+from gallery.gallery import Gallery
 from gallery.hits import Certainty, Hits
 from gallery.querying import NothingToCompareError, QueryModel
-from gallery.windows import SEGMENT
+from gallery.windows import SEGMENT, Place
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import METHODS
 
-from .models import About, Answer
-from .views import Source, UnknownClipError, View
+from .media import kind_of
+from .models import FILTERS, About, Answer, Asked, FilterName, Found, Modality
 
 _TEXTS = 1024  # whose embeddings are kept
 
 
-@dataclass(frozen=True)
-class Asked:
-    """How a search is made: hits wanted, the temperature (None is the gallery's own), what is looked at, which clips
-    may be found (None is all), and whether each file is told once."""
+class UnknownClipError(ValueError):
+    """No clip of the gallery has this key."""
 
-    k: int
-    temperature: float | None
-    modalities: tuple[str, ...]
-    wanted: Filter | None = None
-    per_file: bool = False
+
+class AwayError(OSError):
+    """The gallery cannot be asked now: a sentence that everybody may read, and after how many seconds to ask again."""
+
+    def __init__(self, sentence: str, seconds: int):
+        super().__init__(sentence)
+        self.seconds = seconds
+
+
+class Known(NamedTuple):
+    """What is known of a hit beside what it tells: its key, whether its file may be played, what could not be read,
+    and how many windows of its file there are, if that is asked."""
+
+    key: str
+    is_here: bool = True
+    problems: Sequence[str] = ()
+    num_windows: int | None = None
+
+
+class Summary(NamedTuple):
+    """What is told of a gallery as a whole: also how many clips it has, of each modality the share that has it,
+    whether these numbers are estimates, and why it is not as it should be, if it is not."""
+
+    gallery: Gallery
+    num_clips: int
+    share: dict[Modality, float]
+    is_estimate: bool = False
+    problem: str | None = None
+
+
+class View(ABC):
+    """
+    One state of a gallery.
+
+    Args:
+        gallery ([`~gallery.gallery.Gallery`]): as it was opened.
+    """
+
+    def __init__(self, gallery: Gallery):
+        self.gallery = gallery
+
+    def search(self, **asked: Any) -> Hits:
+        """The hits of one query: [`~gallery.gallery.Gallery.search`]."""
+        found = self.gallery.search(**asked)
+        return found if isinstance(found, Hits) else found[0]
+
+    def is_estimate(self, count: int) -> bool:
+        """Whether a number of clips is an estimate."""
+        return False
+
+    @abstractmethod
+    def num_files(self, per_file: bool) -> int | None:
+        """How many files there are, if that is what is told, and known; else `None`."""
+
+    @abstractmethod
+    def known(self, hits: Hits, per_file: bool) -> list[Known]:
+        """What is known of hits."""
+
+    def name_of(self, place: Place) -> str:
+        """What a clip is called on the page."""
+        return plain(place.path, "utf-8")
+
+    def found(self, hits: Hits, per_file: bool = False) -> list[Found]:
+        """Hits as they are told."""
+        told = []
+        for hit, known in zip(hits, self.known(hits, per_file), strict=True):
+            place = hits.place_of(hit)
+            kind = kind_of(place.path, hit.presence["video"]) if known.is_here else None
+            told.append(
+                Found(
+                    rank=hit.rank,
+                    key=known.key,
+                    clip_id=plain(hit.clip_id, "utf-8"),
+                    name=self.name_of(place),
+                    score=hit.score,
+                    weights=hit.weights,
+                    presence=hit.presence,
+                    problems=[plain(problem, "utf-8") for problem in known.problems],
+                    start=place.start,
+                    stop=place.stop,
+                    kind=kind,
+                    media=None if kind is None else f"api/clips/{known.key}/media",
+                    num_windows=known.num_windows,
+                )
+            )
+        return told
+
+
+class Source(ABC):
+    """
+    Where a gallery is.
+
+    Args:
+        name (`str`): what the page calls it.
+        model (`str`), fingerprint (`str`): the model that queries are embedded with, which it must name.
+    """
+
+    filters: tuple[FilterName, ...] = FILTERS
+    """What clips may be filtered by."""
+    why_no_uploads: str
+    """Said to who sends a file although none is taken."""
+
+    def __init__(self, name: str, model: str, fingerprint: str):
+        self.name, self._model, self._fingerprint = name, model, fingerprint
+        self.problem: str | None = None  # why what is there now is not what is served
+
+    @abstractmethod
+    def check_method(self, method: str) -> None:
+        """Raise a ValueError unless what is there can be searched by a score."""
+
+    @abstractmethod
+    def view(self) -> View:
+        """The state to answer from."""
+
+    @abstractmethod
+    def summary(self) -> Summary:
+        """What is told of the gallery, even while it cannot be asked."""
+
+    @abstractmethod
+    def clip_of(self, key: str) -> tuple[View, str]:
+        """The state, and the clip of a key in it, as `Gallery.search(like=...)` takes it."""
+
+    @abstractmethod
+    def path_of(self, key: str) -> str:
+        """The file of a clip; an [`UnknownClipError`] if no clip has this key."""
 
 
 class Archive:
@@ -41,7 +163,7 @@ class Archive:
     A gallery, and the model that it is asked with.
 
     Args:
-        source ([`~search.service.views.Source`]): where the gallery is.
+        source ([`~search.service.archive.Source`]): where the gallery is.
         model ([`~modeling_scalar.ScalarModel`]), processor (`ProcessorMixin`): of the gallery. One thread at a time
             may use the model: whoever has `lock`.
 
@@ -81,8 +203,8 @@ class Archive:
             k=asked.k,
             query_temperature=temperature,
             method=self.method,
-            modalities=asked.modalities,
-            allowed=asked.wanted,
+            modalities=tuple(dict.fromkeys(asked.modalities)),
+            allowed=asked.allowed,
             per_file=asked.per_file,
             **(query | self._asking.learned),
         )
@@ -106,7 +228,8 @@ class Archive:
             return "The gallery holds no clips."
         if not hits.num_allowed:
             return f"The filters leave none of the {hits.num_clips} clips."
-        missing = "" if len(asked.modalities) == len(MODALITIES) else f" of {' or '.join(asked.modalities)}"
+        looked_at = dict.fromkeys(asked.modalities)
+        missing = "" if len(looked_at) == len(MODALITIES) else f" of {' or '.join(looked_at)}"
         what = "in the gallery has" if hits.num_allowed == hits.num_clips else "that could be found has"
         return f"No clip of the {hits.num_allowed} {what} what the score {self.method!r} needs{missing}."
 
@@ -150,4 +273,4 @@ class Archive:
         )
 
 
-__all__ = ["Archive", "Asked"]
+__all__ = ["Archive", "AwayError", "Known", "Source", "Summary", "UnknownClipError", "View"]

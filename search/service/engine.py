@@ -20,8 +20,8 @@ from search.engine.asking import EngineGallery
 from search.engine.collection import About, condition_of
 from search.engine.errors import DamagedError, EngineError
 
+from .archive import AwayError, Known, Source, Summary, UnknownClipError, View
 from .models import FILTERS
-from .views import AwayError, Known, Source, Summary, UnknownClipError, View
 
 logger = logging.getLogger(__name__)
 

@@ -23,20 +23,23 @@ from gallery.windows import SEGMENT, Place
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import find_method
 
-from .views import Known, Source, Summary, UnknownClipError, View
+from .archive import Known, Source, Summary, UnknownClipError, View
 
 logger = logging.getLogger(__name__)
 
 _VIEWS = 3  # older states in which the key of a clip is still understood
 _RETRY_SECONDS = 5.0  # after which a state that could not be opened is tried again
-NAME_SUFFIX = ".name"
-"""Of the file beside an uploaded one that holds the name it was given."""
 
 
-def _given_name(path: str) -> str | None:
-    """The name that an uploaded file was given."""
+def name_file(path: Path) -> Path:
+    """Where the name stands that an uploaded file was given: beside it."""
+    return path.with_name(path.name + ".name")
+
+
+def given_name(path: Path) -> str | None:
+    """The name that an uploaded file was given; `None` if it is not known."""
     try:
-        return Path(path + NAME_SUFFIX).read_text(encoding="utf-8").partition("\n")[0]
+        return name_file(path).read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None
 
@@ -89,7 +92,7 @@ class FolderView(View):
     def name_of(self, place: Place) -> str:
         """What a clip is called on the page."""
         path = place.path
-        if path.startswith(self._uploads) and (given := _given_name(path)):
+        if path.startswith(self._uploads) and (given := given_name(Path(path))):
             return plain(given, "utf-8")
         below = path.removeprefix(self._root + os.sep) if self._root else path
         return plain(below, "utf-8")
@@ -196,4 +199,4 @@ class Folder(Source):
         return view.gallery.place_of(clip_id).path
 
 
-__all__ = ["NAME_SUFFIX", "Folder", "FolderView"]
+__all__ = ["Folder", "FolderView", "given_name", "name_file"]

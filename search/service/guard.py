@@ -9,17 +9,15 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
-import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from collections.abc import Iterable
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Message = MutableMapping[str, Any]
-Receive, Send = Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]
+from .problems import problem
 
 COOKIE = "scalar_search"
 SHORTEST_TOKEN = 16
@@ -36,13 +34,14 @@ _LEAST_RATE = 4000.0  # bytes a second of a file, on average: few can be receive
 _RETRY_SECONDS = 1
 
 _HEADERS = {
-    b"x-content-type-options": b"nosniff",
-    b"x-frame-options": b"DENY",
-    b"referrer-policy": b"no-referrer",
-    b"cross-origin-resource-policy": b"same-origin",
-    b"cross-origin-opener-policy": b"same-origin",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",  # of all but the page
 }
-_NO_PAGE = b"default-src 'none'; frame-ancestors 'none'; sandbox"
+_LONGEST = 18  # digits of a number of bytes
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?", re.ASCII)
 
 
@@ -98,14 +97,6 @@ def _is_address(host: str) -> bool:
     return True
 
 
-async def _refuse(send: Send, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
-    body = json.dumps({"error": sentence}).encode()
-    told = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
-    lines = [(name.encode(), value.encode()) for name, value in told.items()]
-    await send({"type": "http.response.start", "status": status, "headers": lines})
-    await send({"type": "http.response.body", "body": body})
-
-
 class Guard:
     """
     An ASGI application around another one.
@@ -117,33 +108,34 @@ class Guard:
         most_bytes (`int`): of an uploaded file.
     """
 
-    def __init__(self, app: Any, names: Iterable[str] = (), token: Token | None = None, most_bytes: int = 0):
+    def __init__(self, app: ASGIApp, names: Iterable[str] = (), token: Token | None = None, most_bytes: int = 0):
         self._app, self._token, self._most_bytes = app, token, most_bytes
         self._names = {"localhost", *(name.lower() for name in names)}
         self._running = {"question": 0, "stream": 0}
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or refuse it."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         send = self._with_headers(send)
         headers = Headers(scope=scope)
         if refusal := self._refusal(scope, headers):
-            return await _refuse(send, *refusal)
+            return await problem(*refusal)(scope, receive, send)
         if not scope["path"].startswith("/api/"):  # the page lies ready in memory, and waits for nothing
             return await self._app(scope, receive, send)
         is_stream = scope["path"].startswith("/api/clips/")
         kind, most = ("stream", MOST_STREAMS) if is_stream else ("question", MOST_REQUESTS)
         if self._running[kind] >= most:
             retry = {"retry-after": str(_RETRY_SECONDS)}
-            return await _refuse(send, 429, f"{most} requests are being answered already. Ask again.", retry)
+            told = problem(429, f"{most} requests are being answered already. Ask again.", retry)
+            return await told(scope, receive, send)
         self._running[kind] += 1
         try:
             await self._app(scope, self._limited(scope, headers, receive), send)
         finally:
             self._running[kind] -= 1
 
-    def _refusal(self, scope: MutableMapping[str, Any], headers: Headers) -> tuple[int, str] | None:
+    def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         hosts = headers.getlist("host")
         host = host_of(hosts[0]) if len(hosts) == 1 else None
         if host is None or not (host in self._names or _is_address(host)):
@@ -163,19 +155,18 @@ class Guard:
     def _with_headers(self, send: Send) -> Send:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                lines = dict(message.get("headers", ()))
-                added = {**_HEADERS, b"content-security-policy": _NO_PAGE}
-                if lines.get(b"content-type", b"").startswith(b"application/json"):
-                    added[b"cache-control"] = b"no-store"
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                if headers.get("content-type", "").startswith("application/json"):
+                    headers.setdefault("cache-control", "no-store")
                 if message["status"] == 401:
-                    added[b"www-authenticate"] = b"Bearer"
-                more = [(name, value) for name, value in added.items() if name not in lines]
-                message = {**message, "headers": [*message.get("headers", ()), *more]}
+                    headers.setdefault("www-authenticate", "Bearer")
             await send(message)
 
         return sending
 
-    def _limited(self, scope: MutableMapping[str, Any], headers: Headers, receive: Receive) -> Receive:
+    def _limited(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
         """Raise an HTTPException where the body is longer than may be, or comes too slowly."""
         is_file = scope["path"] == "/api/uploads" and scope["method"] == "POST"
         most = self._most_bytes if is_file else MOST_BYTES
@@ -202,7 +193,5 @@ class Guard:
 
         return receiving
 
-
-_LONGEST = 18  # digits of a number of bytes
 
 __all__ = ["COOKIE", "MOST_BYTES", "MOST_REQUESTS", "MOST_STREAMS", "SHORTEST_TOKEN", "Guard", "Token", "host_of"]

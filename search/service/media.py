@@ -1,16 +1,19 @@
 """Files of the gallery as the page plays them: whole, or the part that is asked for."""
 
-import asyncio
 import os
 import re
 import stat
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor
+from typing import NamedTuple
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from .models import Kind
+from .threads import call_in
 
 _TYPES: dict[str, str] = {
     ".mp4": "video/mp4",
@@ -39,21 +42,13 @@ _TYPES: dict[str, str] = {
 }
 """Of the files that are served; nothing else is, whatever a gallery names. None of these runs as a page."""
 
+
 _CHUNK = 2**18
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)", re.ASCII)
-_LONGEST_NUMBER = 18  # digits
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
 
 class NoMediaError(ValueError):
     """The file of a clip is gone, or cannot be played."""
-
-
-class RangeError(ValueError):
-    """The part that is asked for lies outside the file; `size` is what it has."""
-
-    def __init__(self, size: int):
-        self.size = size
-        super().__init__(f"The file has {size} bytes; what was asked for lies outside.")
 
 
 def kind_of(path: str, has_picture: bool) -> Kind | None:
@@ -65,12 +60,17 @@ def kind_of(path: str, has_picture: bool) -> Kind | None:
     return "audio" if kind == "video" and not has_picture else kind
 
 
-def open_media(path: str) -> tuple[int, os.stat_result, str]:
+class OpenFile(NamedTuple):
+    """A file of the gallery that is open: its descriptor, what the system knows of it, and its media type."""
+
+    descriptor: int
+    status: os.stat_result
+    media_type: str
+
+
+def open_media(path: str) -> OpenFile:
     """
     Open a file of the gallery.
-
-    Returns:
-        Its descriptor, what the system knows of it, and its media type.
 
     Raises:
         NoMediaError: it is gone, no regular file, or of no type that is served.
@@ -91,7 +91,13 @@ def open_media(path: str) -> tuple[int, os.stat_result, str]:
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor, status, media_type
+    return OpenFile(descriptor, status, media_type)
+
+
+def is_known(headers: Headers, version: str) -> bool:
+    """Whether the client has this version already, as `If-None-Match` names it: a whole answer would be wasted."""
+    known = [name.strip().removeprefix("W/") for name in headers.get("if-none-match", "").split(",")]
+    return version in known or known == ["*"]
 
 
 def part_of(header: str | None, size: int) -> tuple[int, int] | None:
@@ -101,79 +107,50 @@ def part_of(header: str | None, size: int) -> tuple[int, int] | None:
     Several ranges, and what is no range at all, are answered with the whole file, as HTTP lets a server do.
 
     Raises:
-        RangeError: it lies outside the file.
+        HTTPException: it lies outside the file.
     """
-    found = None if header is None else _RANGE.fullmatch(header.replace(" ", ""))
-    if found is None or not any(found.groups()) or max(map(len, found.groups())) > _LONGEST_NUMBER:
+    found = _RANGE.fullmatch((header or "").replace(" ", ""))
+    first, last = found.groups() if found else ("", "")
+    if not (first or last) or (first and last and int(last) < int(first)):
         return None
-    first, last = found.groups()
-    if not first:  # so many at the end
-        start, stop = max(0, size - int(last)), size
-    else:
-        start, stop = int(first), min(size, int(last) + 1) if last else size
-        if last and int(last) < int(first):
-            return None
+    start = int(first) if first else max(0, size - int(last))
+    stop = min(size, int(last) + 1) if first and last else size
     if start >= stop:
-        raise RangeError(size)
+        sentence = f"The file has {size} bytes; what was asked for lies outside."
+        raise HTTPException(416, sentence, {"content-range": f"bytes */{size}"})
     return start, stop
 
 
-def is_known(headers: Headers, version: str) -> bool:
-    """Whether the client has this version already, as `If-None-Match` names it: a whole answer would be wasted."""
-    known = [name.strip().removeprefix("W/") for name in headers.get("if-none-match", "").split(",")]
-    return version in known or known == ["*"]
-
-
 async def _pieces(descriptor: int, start: int, stop: int, pool: Executor) -> AsyncIterator[bytes]:
-    loop = asyncio.get_running_loop()
     while start < stop:
-        piece = await loop.run_in_executor(pool, os.pread, descriptor, min(_CHUNK, stop - start), start)
+        piece = await call_in(pool, os.pread, descriptor, min(_CHUNK, stop - start), start)
         if not piece:  # the file has become shorter: the connection ends before what was promised
             return
         start += len(piece)
         yield piece
 
 
-class _Closing(StreamingResponse):
-    """Closes the file however the answer ends."""
-
-    descriptor: int
-
-    async def __call__(self, scope, receive, send) -> None:  # noqa: ANN001 - as in Starlette
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            os.close(self.descriptor)
-
-
-def media_response(
-    opened: tuple[int, os.stat_result, str], headers: Headers, pool: Executor, is_head: bool = False
-) -> Response:
-    """Answer with an open file, which is closed afterwards, or the part of it that a `Range` header wants."""
-    descriptor, status, media_type = opened
-    version = f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
+def media_response(file: OpenFile, request: Request, pool: Executor) -> Response:
+    """
+    Answer with an open file, or the part of it that is asked for, as it is: read by its descriptor, whatever its path
+    leads to now, and no further than to where it ended when it was opened. It must stay open until the answer is sent.
+    """
+    size, version = file.status.st_size, f'"{file.status.st_mtime_ns:x}-{file.status.st_size:x}"'
     told = {"accept-ranges": "bytes", "cache-control": "private, no-cache", "etag": version}
-    if is_known(headers, version):
-        os.close(descriptor)
+    if is_known(request.headers, version):
         return Response(status_code=304, headers=told)
     # A part of another version of the file would be put together with those that came before.
-    is_same = headers.get("if-range", version) == version
-    try:
-        part = part_of(headers.get("range"), status.st_size) if is_same else None
-    except RangeError:
-        os.close(descriptor)
-        raise
-    start, stop = part or (0, status.st_size)
+    is_same = request.headers.get("if-range", version) == version
+    part = part_of(request.headers.get("range"), size) if is_same else None
+    start, stop = part or (0, size)
     told["content-length"] = str(stop - start)
     if part is not None:
-        told["content-range"] = f"bytes {start}-{stop - 1}/{status.st_size}"
-    code = 200 if part is None else 206
-    if is_head:
-        os.close(descriptor)
-        return Response(status_code=code, headers=told, media_type=media_type)
-    response = _Closing(_pieces(descriptor, start, stop, pool), code, told, media_type=media_type)
-    response.descriptor = descriptor
-    return response
+        told["content-range"] = f"bytes {start}-{stop - 1}/{size}"
+    status = 200 if part is None else 206
+    if request.method == "HEAD":
+        return Response(status_code=status, headers=told, media_type=file.media_type)
+    pieces = _pieces(file.descriptor, start, stop, pool)
+    return StreamingResponse(pieces, status, told, media_type=file.media_type)
 
 
-__all__ = ["NoMediaError", "RangeError", "is_known", "kind_of", "media_response", "open_media", "part_of"]
+__all__ = ["NoMediaError", "OpenFile", "is_known", "kind_of", "media_response", "open_media", "part_of"]

@@ -72,7 +72,9 @@ FilterName = Literal["paths", "min_duration", "max_duration", "after", "before",
 FILTERS: tuple[FilterName, ...] = get_args(FilterName)
 
 
-class _Asked(_Strict):
+class Asked(_Strict):
+    """How a search is made, whatever is looked for."""
+
     k: int = Field(10, ge=1, le=MOST_HITS, description="Hits wanted.")
     temperature: float | None = Field(
         None,
@@ -86,14 +88,19 @@ class _Asked(_Strict):
     filter: Wanted | None = Field(None, description="Which clips may be found; all where it is left out.")
     per_file: bool = Field(False, description="Of a gallery of windows: each file once, by its best window.")
 
+    @property
+    def allowed(self) -> Filter | None:
+        """Which clips may be found, as the gallery takes it; `None` for all."""
+        return None if self.filter is None else self.filter.filter()
 
-class SearchRequest(_Asked):
+
+class SearchRequest(Asked):
     """A query in words."""
 
     query: str = Field(min_length=1, max_length=LONGEST_QUERY, description="What to look for.")
 
 
-class LikeRequest(_Asked):
+class LikeRequest(Asked):
     """A clip of an earlier answer, in place of a query."""
 
     key: str = Field(max_length=80, description="Of a hit of an earlier answer.")
@@ -163,7 +170,7 @@ class About(BaseModel):
 class Upload(BaseModel):
     """A file on its way into the gallery."""
 
-    id: str = Field(description="By which it is asked for and removed: of whoever sent the file.")
+    id: str = Field(description="By which it is asked for and removed; the same for the same file.")
     name: str
     state: Literal["waiting", "embedding", "done", "failed", "removing", "removed"]
     ahead: int = Field(0, description="Files that are embedded before this one.")
@@ -182,6 +189,7 @@ __all__ = [
     "FILTERS",
     "About",
     "Answer",
+    "Asked",
     "FilterName",
     "Found",
     "Kind",

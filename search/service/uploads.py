@@ -1,20 +1,18 @@
 """Files that are dragged into the page: kept beside the gallery, and embedded into it one after another.
 
-A file is kept under the hash of what it holds: the name that it was given is told, never used as a path. It stands in
-a small file beside it, above the identifiers that were given to whoever sent it, one a line: by these it is removed.
+A file is kept under the hash of what it holds, by which it is asked for and removed; sent twice it is one file. The
+name that it was given stands in a small file beside it: it is told, never used as a path.
 """
 
 import hashlib
 import logging
 import os
 import re
-import secrets
 import tempfile
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from pathlib import Path
-from queue import Empty, Full, Queue
-from threading import Event, Lock, Thread
+from threading import Condition, Event, Lock, Thread
 from typing import Any
 
 from transformers import PreTrainedModel, ProcessorMixin
@@ -23,7 +21,7 @@ from commands.errors import describe, plain
 from gallery.gallery import Gallery, GalleryWriter
 from search.indexing import EXTENSIONS, index_files
 
-from .folder import NAME_SUFFIX, Folder
+from .folder import Folder, given_name, name_file
 from .models import LONGEST_NAME, Upload
 
 logger = logging.getLogger(__name__)
@@ -31,12 +29,11 @@ logger = logging.getLogger(__name__)
 MOST_STREAMS = 4
 """Files that are received at once."""
 MOST_WAITING = 16
-"""Files that wait for being embedded."""
-_REMEMBERED = 256  # of which it is told how they fared
+"""Files that wait for being embedded or removed."""
+_REMEMBERED = 256  # files that are gone, of which it is told why
 _PART = ".part"
 _KEPT = re.compile(r"[0-9a-f]{64}\.[a-z0-9]+", re.ASCII)
-_MOST_SENDERS = 64  # of one file, who may remove it
-_ID_BYTES = 16  # so that nobody guesses it
+_TOO_MANY = "Other files are on their way into the gallery. Ask for this one later."
 _MODEL_CALLS = ("get_concat_features", "get_fused_features", "get_modality_features", "get_tower_features")
 
 
@@ -78,18 +75,19 @@ class _Shared:
 
 class Receiver:
     """
-    A file that is being received; to be closed, which removes it unless it was kept.
+    A file that comes, in a folder; it is removed again at the end unless it was kept.
 
     Args:
         folder (`Path`): where.
         take: asked for so many bytes before they are written; those of a file that was not kept are given back.
+        done: called at the end.
     """
 
-    def __init__(self, folder: Path, take: Callable[[int], None]):
+    def __init__(self, folder: Path, take: Callable[[int], None], done: Callable[[], None]):
         folder.mkdir(mode=0o700, exist_ok=True)
         descriptor, self._path = tempfile.mkstemp(_PART, dir=folder)
         self._file, self._hash, self.size = os.fdopen(descriptor, "wb"), hashlib.sha256(), 0
-        self._take, self._is_kept = take, False
+        self._take, self._done, self._is_kept = take, done, False
 
     def write(self, data: bytes) -> None:
         """Add what came."""
@@ -114,6 +112,7 @@ class Receiver:
         try:
             self._file.close()
         finally:  # what is buffered may find the disk full
+            self._done()
             if not self._is_kept:
                 self._take(-self.size)
                 os.unlink(self._path)
@@ -147,27 +146,34 @@ class Uploads:
         self.most_bytes, self._quota, self._most_files = min(most_bytes, quota), quota, most_files
         self._stop = Event()
         self._model = _Shared(model, lock, self._stop)
-        self._queue: Queue[tuple[str, Path, bool]] = Queue(MOST_WAITING)
-        self._told: OrderedDict[str, Upload] = OrderedDict()
-        self._lock, self._num_streams = Lock(), 0
         self._thread = Thread(target=self._run, name="uploads")
-        self._used, self._paths, self._senders = 0, set[Path](), dict[str, Path]()
-        self._left: dict[str, Path] = {}  # what an earlier service, which ended, did not come to
+        # All of these change together.
+        self._changed = Condition()
+        self._kept: dict[str, Upload] = {}  # by its identifier, the name of the file
+        self._gone: OrderedDict[str, Upload] = OrderedDict()  # those that failed or were removed
+        self._turns: deque[str] = deque()  # whatever is to be embedded or removed, as its state says
+        self._used, self._num_streams = 0, 0
         if folder.uploads.is_dir():
-            for left in folder.uploads.glob(f"tmp*{_PART}"):  # when an earlier service was killed
-                left.unlink(missing_ok=True)
-            for path in self._kept():
-                self._paths.add(path)
-                self._used += path.stat().st_size
-                self._senders |= dict.fromkeys(_note_of(path)[1], path)
-            known = folder.view().gallery.files_at([str(path) for path in self._paths])
-            self._left |= {name: path for name, path in self._senders.items() if str(path) not in known}
+            self._take_over()
 
-    def _kept(self) -> Iterator[Path]:
+    def _take_over(self) -> None:
+        """Know what an earlier service kept, and embed what it did not come to."""
+        for left in self._folder.uploads.glob(f"tmp*{_PART}"):  # when it was killed
+            left.unlink(missing_ok=True)
         with os.scandir(self._folder.uploads) as entries:
-            for entry in entries:
-                if _KEPT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                    yield Path(entry.path)
+            paths = [
+                Path(entry.path)
+                for entry in entries
+                if _KEPT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+            ]
+        known = self._folder.view().gallery.files_at([str(path) for path in paths])
+        for path in paths:
+            is_known = str(path) in known
+            name = given_name(path) or path.name
+            self._kept[path.name] = Upload(id=path.name, name=name, state="done" if is_known else "waiting")
+            self._used += path.stat().st_size
+            if not is_known:
+                self._turns.append(path.name)
 
     def start(self) -> None:
         """Begin to embed what comes."""
@@ -175,22 +181,16 @@ class Uploads:
 
     def stop(self) -> None:
         """End after the batch in hand; what waits stays in the folder, for the next service."""
-        self._stop.set()
+        with self._changed:
+            self._stop.set()
+            self._changed.notify()
         self._thread.join()
 
-    def _take(self, count: int) -> None:
-        """Note that files take up so many more bytes."""
-        with self._lock:
-            if count > 0 and self._used + count > self._quota:
-                raise NoRoomError(
-                    f"The {self._quota} bytes that are set aside for uploaded files are used up. Remove some that you "
-                    "sent, or ask whoever started the service."
-                )
-            self._used += count
+    # What requests ask.
 
     def receive(self, name: str) -> Receiver:
         """
-        Begin to receive a file; [`Uploads.done`] must follow.
+        Begin to receive a file; [`Receiver.close`] must follow.
 
         Raises:
             RefusedError: its extension is none of media.
@@ -200,25 +200,46 @@ class Uploads:
         if os.path.splitext(name)[1].lower() not in EXTENSIONS:
             known = " ".join(sorted(EXTENSIONS))
             raise RefusedError(f"The name of a video or audio file ends with one of {known}; got {name!r:.100}.")
-        with self._lock:
-            if len(self._paths) + self._num_streams >= self._most_files:
+        with self._changed:
+            if len(self._kept) + self._num_streams >= self._most_files:
                 raise NoRoomError(
-                    f"As many uploaded files as may be, {self._most_files}, are kept. Remove some that you sent, or "
-                    "ask whoever started the service."
+                    f"As many uploaded files as may be, {self._most_files}, are kept. Remove some, or ask whoever "
+                    "started the service."
                 )
-            if self._num_streams >= MOST_STREAMS or self._queue.full():
-                raise TooManyError("Other files are on their way into the gallery. Send this one later.")
+            if self._num_streams >= MOST_STREAMS:
+                raise TooManyError(_TOO_MANY)
+            self._check_turns(None)
             self._num_streams += 1
         try:
-            return Receiver(self._folder.uploads, self._take)
+            return Receiver(self._folder.uploads, self._take, self._done)
         except BaseException:
-            self.done()
+            self._done()
             raise
 
-    def done(self) -> None:
-        """Whatever became of a file that was received."""
-        with self._lock:
+    def _take(self, count: int) -> None:
+        """Note that files take up so many more bytes."""
+        with self._changed:
+            if count > 0 and self._used + count > self._quota:
+                raise NoRoomError(
+                    f"The {self._quota} bytes that are set aside for uploaded files are used up. Remove some, or ask "
+                    "whoever started the service."
+                )
+            self._used += count
+
+    def _done(self) -> None:
+        with self._changed:
             self._num_streams -= 1
+
+    def _check_turns(self, upload_id: str | None) -> None:
+        if upload_id not in self._turns and len(self._turns) >= MOST_WAITING:
+            raise TooManyError(_TOO_MANY)
+
+    def _wait(self, upload: Upload) -> None:
+        """Let a file have its turn, if it does not wait for it yet; `_changed` is held."""
+        self._kept[upload.id] = upload
+        if upload.id not in self._turns:
+            self._turns.append(upload.id)
+            self._changed.notify()
 
     def add(self, receiver: Receiver, name: str) -> Upload:
         """
@@ -231,179 +252,131 @@ class Uploads:
         if not receiver.size:
             raise RefusedError("The file is empty.")
         path = receiver.finish(os.path.splitext(name)[1].lower())
-        shown = plain(name, "utf-8")[:LONGEST_NAME]
-        upload = Upload(id=secrets.token_hex(_ID_BYTES), name=shown, state="waiting")
-        with self._lock:
-            if self._queue.full():
-                raise TooManyError("Other files are on their way into the gallery. Send this one later.")
-            self._note(path, shown, [*_note_of(path)[1], upload.id][-_MOST_SENDERS:])
-            self._used -= path.stat().st_size if path in self._paths and path.exists() else 0
+        upload = Upload(id=path.name, name=plain(name, "utf-8")[:LONGEST_NAME], state="waiting")
+        with self._changed:
+            self._check_turns(upload.id)
+            name_file(path).write_text(upload.name, encoding="utf-8")
+            size = _size(path) if upload.id in self._kept else 0
             receiver.keep(path)
-            self._paths.add(path)
-            self._senders[upload.id] = path
-            self._told[upload.id] = upload
-            self._queue.put_nowait((upload.id, path, False))
-            while len(self._told) > _REMEMBERED:
-                self._told.popitem(last=False)
+            self._used -= size
+            self._wait(upload)
+            self._gone.pop(upload.id, None)
         return self.state(upload.id) or upload
-
-    @staticmethod
-    def _note(path: Path, name: str, senders: list[str]) -> None:
-        path.with_name(path.name + NAME_SUFFIX).write_text("\n".join([name, *senders]), encoding="utf-8")
 
     def state(self, upload_id: str) -> Upload | None:
         """How a file fares; `None` for one that is not known."""
-        with self._lock:
-            upload = self._told.get(upload_id)
-            if upload is None and upload_id in self._senders:  # from long ago
-                name = _note_of(self._senders[upload_id])[0]
-                return Upload(id=upload_id, name=name, state="waiting" if upload_id in self._left else "done")
+        with self._changed:
+            upload = self._kept.get(upload_id) or self._gone.get(upload_id)
             if upload is None or upload.state != "waiting":
                 return upload
-            before = sum(other.state in ("waiting", "embedding") for other in self._before(upload_id))
-            left = 0 if upload_id in self._left else len(self._left)
-            return upload.model_copy(update={"ahead": before + left})
+            is_busy = any(other.state == "embedding" for other in self._kept.values())
+            return upload.model_copy(update={"ahead": self._turns.index(upload_id) + is_busy})
 
     def remove(self, upload_id: str) -> Upload | None:
         """
-        Take a file that was sent out of the gallery and off the disk, when it is its turn; one that others sent too
-        stays. `None` for one that is not known.
+        Take a file that was sent out of the gallery and off the disk, when it is its turn. `None` for one that is not
+        known.
 
         Raises:
             TooManyError: too many wait.
         """
-        upload = self.state(upload_id)
-        with self._lock:
-            if upload is None or upload_id not in self._senders or upload.state == "removing":
-                return upload
-            try:
-                self._queue.put_nowait((upload_id, self._senders[upload_id], True))
-            except Full:
-                raise TooManyError("Other files are on their way into the gallery. Remove this one later.") from None
-            self._told[upload_id] = upload = upload.model_copy(update={"state": "removing", "ahead": 0})
+        with self._changed:
+            upload = self._kept.get(upload_id)
+            if upload is None or upload.state == "removing":
+                return upload or self._gone.get(upload_id)
+            self._check_turns(upload_id)
+            upload = upload.model_copy(update={"state": "removing", "error": None})
+            self._wait(upload)
         return upload
 
-    def _before(self, upload_id: str) -> list[Upload]:
-        ids = list(self._told)
-        return [self._told[name] for name in ids[: ids.index(upload_id)]]
-
-    def _tell(self, upload_id: str, **changes: Any) -> None:
-        with self._lock:
-            if upload_id in self._told:
-                self._told[upload_id] = self._told[upload_id].model_copy(update=changes)
+    # What the thread does.
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while (upload := self._next()) is not None:
             try:
-                upload_id, path, is_removal = self._next()
-            except Empty:
-                continue
-            try:
-                if is_removal:
-                    self._tell(upload_id, **self._remove(upload_id, path))
-                elif self._is_wanted(upload_id):
-                    self._tell(upload_id, state="embedding")
-                    found = self._embed(path)
-                    self._tell(upload_id, **(found if self._is_wanted(upload_id) else found | {"state": "removing"}))
+                if upload.state == "removing":
+                    self._remove(upload)
+                else:
+                    self._embed(upload)
             except _Stopping:
                 return
             except (OSError, ValueError) as error:
-                self._fail(upload_id, path, is_removal, describe(error))
+                self._fail(upload, describe(error))
             except Exception:
                 logger.exception("An uploaded file could not be embedded, or removed.")
-                self._fail(upload_id, path, is_removal, "A fault of the service; its log says more.")
-            self._left.pop(upload_id, None)
+                self._fail(upload, "A fault of the service; its log says more.")
 
-    def _next(self) -> tuple[str, Path, bool]:
-        """What an earlier service left to do comes first; raises `Empty` where nothing comes for a while."""
-        with self._lock:
-            for upload_id, path in self._left.items():
-                self._told.setdefault(upload_id, Upload(id=upload_id, name=_note_of(path)[0], state="waiting"))
-                return upload_id, path, False
-        return self._queue.get(timeout=0.1)
+    def _next(self) -> Upload | None:
+        """Whose turn it is; `None` when the service ends."""
+        with self._changed:
+            while True:
+                self._changed.wait_for(lambda: self._turns or self._stop.is_set())
+                if self._stop.is_set():
+                    return None
+                upload = self._kept.get(self._turns.popleft())
+                if upload is not None and upload.state == "waiting":
+                    upload = self._kept[upload.id] = upload.model_copy(update={"state": "embedding"})
+                if upload is not None:
+                    return upload
 
-    def _fail(self, upload_id: str, path: Path, is_removal: bool, error: str) -> None:
-        """Tell why nothing came of it; a file that could not be embedded is as if it had not been sent."""
-        if is_removal:
-            self._tell(upload_id, state="done", error=error)
-        elif self._is_wanted(upload_id):  # else it is removed when it is its turn
-            try:
-                self._drop(upload_id, path)
-            except (OSError, ValueError):
-                logger.exception("An uploaded file that could not be embedded could not be removed.")
-            self._tell(upload_id, state="failed", error=error)
-
-    def _drop(self, upload_id: str, path: Path) -> None:
-        """Forget who sent a file, and the file, unless others sent it too or something of it is in the gallery."""
-        with self._lock:
-            if self._forget(upload_id, path):
+    def _settle(self, before: Upload, is_kept: bool = True, **changes: Any) -> None:
+        """Note how it went; a file that was sent again meanwhile, or is to be removed, has another turn."""
+        upload = before.model_copy(update=changes)
+        with self._changed:
+            if self._kept[before.id].state != before.state:
                 return
-        is_in_gallery = str(path) in Gallery.open(self._folder.folder).clips_of_files()
-        with self._lock:
-            if not is_in_gallery and not _note_of(path)[1]:
-                self._unlink(path)
+            if is_kept:
+                self._kept[before.id] = upload
+                return
+            path = self._path(before)
+            size = _size(path)
+            for file in (path, name_file(path)):
+                file.unlink(missing_ok=True)
+            self._used -= size
+            del self._kept[before.id]
+            self._gone[before.id] = upload
+            while len(self._gone) > _REMEMBERED:
+                self._gone.popitem(last=False)
 
-    def _is_wanted(self, upload_id: str) -> bool:
-        """Whether nobody asked meanwhile to remove it."""
-        with self._lock:
-            upload = self._told.get(upload_id)
-            return upload is None or upload.state != "removing"
+    def _path(self, upload: Upload) -> Path:
+        return self._folder.uploads / upload.id
 
-    def _unlink(self, path: Path) -> None:
-        """Remove a file that nobody sent again meanwhile; `_lock` is held."""
-        size = path.stat().st_size if path.exists() else 0
-        for file in (path, path.with_name(path.name + NAME_SUFFIX)):
-            file.unlink(missing_ok=True)
-        self._used -= size
-        self._paths.discard(path)
-
-    def _forget(self, upload_id: str, path: Path) -> list[str]:
-        """Note that one who sent a file does not have it any more; returns who does. `_lock` is held."""
-        self._senders.pop(upload_id, None)
-        name, senders = _note_of(path)
-        left = [sender for sender in senders if sender != upload_id]
-        if left != senders:
-            self._note(path, name, left)
-        return left
-
-    def _remove(self, upload_id: str, path: Path) -> dict[str, Any]:
-        with self._lock:
-            is_of_others = any(sender != upload_id for sender in _note_of(path)[1])
-        if not is_of_others:
-            with GalleryWriter(self._folder.folder) as writer:
-                writer.remove_clips(writer.gallery().clips_of_files().get(str(path), []))
-                writer.forget_files([str(path)])
-                writer.commit()
-        with self._lock:
-            if not self._forget(upload_id, path):
-                self._unlink(path)
-        return {"state": "removed", "clips": 0, "problems": [], "error": None}
-
-    def _embed(self, path: Path) -> dict[str, Any]:
-        """Embed one file; what cannot be read leaves no trace."""
+    def _embed(self, upload: Upload) -> None:
+        path = str(self._path(upload))
         with GalleryWriter(self._folder.folder) as writer:
-            report = index_files([str(path)], writer, self._model, self._processor, num_workers=1)
+            report = index_files([path], writer, self._model, self._processor, num_workers=1)
             if report.unreadable:
-                writer.forget_files([str(path)])
+                writer.forget_files([path])
                 writer.commit()
-                with self._lock:
-                    for sender in _note_of(path)[1]:
-                        self._senders.pop(sender, None)
-                    self._unlink(path)
                 reason = plain(report.unreadable[0].reason or "", "utf-8")
-                return {"state": "failed", "error": f"Nothing in the file could be read: {reason}"}
-            clips = writer.gallery().clips_of_files().get(str(path), [])
-        problems = [plain(problem, "utf-8") for problem in report.problems.get(str(path), ())]
-        return {"state": "done", "clips": len(clips), "problems": problems}
+                raise RefusedError(f"Nothing in the file could be read: {reason}")
+            clips = writer.gallery().clips_of_files().get(path, [])
+        problems = [plain(problem, "utf-8") for problem in report.problems.get(path, ())]
+        self._settle(upload, state="done", clips=len(clips), problems=problems)
+
+    def _remove(self, upload: Upload) -> None:
+        path = str(self._path(upload))
+        with GalleryWriter(self._folder.folder) as writer:
+            writer.remove_clips(writer.gallery().clips_of_files().get(path, []))
+            writer.forget_files([path])
+            writer.commit()
+        self._settle(upload, is_kept=False, state="removed", clips=0, problems=[])
+
+    def _fail(self, upload: Upload, error: str) -> None:
+        """Tell why nothing came of it; a file of which nothing is in the gallery is as if it had not been sent."""
+        if upload.state == "removing":
+            self._settle(upload, state="done", error=error)
+            return
+        try:
+            is_in_gallery = str(self._path(upload)) in Gallery.open(self._folder.folder).clips_of_files()
+            self._settle(upload, is_kept=is_in_gallery, state="failed", error=error)
+        except (OSError, ValueError):
+            logger.exception("An uploaded file that could not be embedded could not be removed.")
+            self._settle(upload, state="failed", error=error)
 
 
-def _note_of(path: Path) -> tuple[str, list[str]]:
-    """The name that an uploaded file was given, and the identifiers given to those who sent it."""
-    try:
-        name, *senders = path.with_name(path.name + NAME_SUFFIX).read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError):
-        return path.name, []
-    return name, senders
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 __all__ = ["MOST_STREAMS", "MOST_WAITING", "NoRoomError", "Receiver", "RefusedError", "TooManyError", "Uploads"]

@@ -15,12 +15,11 @@ from gallery.decoding import SandboxedReader
 from gallery.gallery import GalleryWriter
 from modeling_scalar.processing_scalar import Clip
 from search.service.app import build_app
-from search.service.archive import Archive
+from search.service.archive import Archive, Source
 from search.service.folder import Folder
 from search.service.guard import Token
 from search.service.server import address_of, listen, make_server
 from search.service.uploads import Uploads
-from search.service.views import Source
 
 DIM = 8
 SECRET = "a-token-of-enough-letters"

@@ -25,11 +25,11 @@ from search.engine.asking import EngineGallery
 from search.engine.collection import Collection, point_id
 from search.engine.errors import DamagedError, EngineError
 from search.engine.push import push
-from search.service import app as app_module
 from search.service import engine as engine_module
 from search.service import server as server_module
-from search.service.app import _SEARCHES
+from search.service import threads as threads_module
 from search.service.engine import EngineSource
+from search.service.threads import SEARCHES
 from tests.search.engines import EdgeServer
 from tests.search.serving import (
     PRESENCE,
@@ -311,15 +311,15 @@ def test_searches_that_hang_stop_nothing_else(engine, monkeypatch, caplog):
         source, hit = engine.source, ask(engine)["hits"][0]
         with hanging(source._collection) as hung:
             told = [clients.submit(ask, engine, code=503) for _ in range(12)]
-            wait_until(lambda: len(hung.calls) == _SEARCHES)
+            wait_until(lambda: len(hung.calls) == SEARCHES)
             about = engine.get("/api/gallery").json()
             assert (about["num_clips"], about["problem"]) == (5, None)
             assert engine.get(hit["media"]).status_code == 200
-            assert not hung.is_released() and len(hung.calls) == _SEARCHES
+            assert not hung.is_released() and len(hung.calls) == SEARCHES
             monkeypatch.setattr(engine_module, "_RETRY_SECONDS", 1000.0)
             hung.release()
             assert [future.result()["error"] for future in told] == [engine_module._AWAY] * 12
-            assert len(hung.calls) <= 2 * _SEARCHES  # whoever had looked already; the others are refused at once
+            assert len(hung.calls) <= 2 * SEARCHES  # whoever had looked already; the others are refused at once
             assert engine.get("/api/gallery").json() == about | {"problem": engine_module._AWAY}
             made = len(hung.calls)
             assert ask(engine, code=503)["error"] == engine_module._AWAY and len(hung.calls) == made
@@ -355,7 +355,7 @@ def test_files_and_summaries_that_hang_stop_no_search(engine):
 
 def test_the_service_ends_while_a_search_hangs(engine, tmp_path, monkeypatch):
     monkeypatch.setattr(server_module, "_END_SECONDS", 0)
-    monkeypatch.setattr(app_module, "_END_SECONDS", 0.05)
+    monkeypatch.setattr(threads_module, "_END_SECONDS", 0.05)
     with hanging(engine.source._collection) as hung, ThreadPoolExecutor(1) as clients:
         with serving(make_app(tmp_path, source=engine.source)) as address:
             asked = clients.submit(httpx.post, f"{address}api/search", json={"query": "a dog"}, timeout=30)

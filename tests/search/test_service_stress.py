@@ -275,7 +275,7 @@ def test_two_hundred_clients_leave_it_as_it_was(tmp_path, caplog, monkeypatch):
         assert counts[200] > 500 and counts[202] > 5 and counts[400] > 20 and counts[413] > 5
         assert not [status for status in counts if status >= 500]
         stop = time.monotonic() + 120
-        while any(upload.state in ("waiting", "embedding", "removing") for upload in list(app.uploads._told.values())):
+        while any(upload.state in ("waiting", "embedding", "removing") for upload in list(app.uploads._kept.values())):
             assert time.monotonic() < stop
             time.sleep(0.1)
         assert came_back(before), f"{before} {resources()} {opened()}"

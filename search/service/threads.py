@@ -1,13 +1,28 @@
-"""Threads whose end nobody waits for: what they ask may not answer for a while."""
+"""Where the calls of requests wait: each kind in threads of its own, so that none keeps another kind waiting."""
 
+import asyncio
+import os
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Any
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+SEARCHES = min(4, os.cpu_count() or 1)
+"""At once: each takes all cores that torch may use."""
+_READERS = 8
+_ASKING = 4  # at once: which file a clip is of
+_END_SECONDS = 3.0  # to wait for a search, which may wait for an engine
+
+
+async def call_in(pool: Executor, function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function in a thread of a pool."""
+    return await asyncio.get_running_loop().run_in_executor(pool, partial(function, *arguments))
 
 
 class Pool(Executor):
@@ -62,4 +77,22 @@ class Pool(Executor):
             thread.join(max(0.0, until - time.monotonic()))
 
 
-__all__ = ["Pool"]
+class Threads:
+    """The pools: of what may wait for an engine none waits for another, and nothing else does."""
+
+    def __init__(self):
+        self.model, self.files = ThreadPoolExecutor(1, "model"), ThreadPoolExecutor(_READERS, "read")
+        self.searches, self.summaries, self.paths = (
+            Pool(SEARCHES, "search"), Pool(_ASKING, "about"), Pool(_ASKING, "path")
+        )  # fmt: skip
+
+    def end(self) -> None:
+        """Wait for the model and for files, and only a little for what may wait for an engine."""
+        until = time.monotonic() + _END_SECONDS
+        for pool in (self.model, self.files):
+            pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self.searches, self.summaries, self.paths):
+            pool.end(until - time.monotonic())
+
+
+__all__ = ["SEARCHES", "Pool", "Threads", "call_in"]

@@ -1,0 +1,73 @@
+"""What is told of an error: one sentence, as JSON, that says nothing of the inside of the service."""
+
+import logging
+from collections.abc import Mapping
+
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+
+from commands.errors import describe, plain
+from search.engine.errors import UnsupportedError
+
+from .archive import AwayError, UnknownClipError
+from .media import NoMediaError
+from .uploads import NoRoomError, RefusedError, TooManyError
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 5  # after which a file may be taken that was too many
+
+
+def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The answer that is an error."""
+    return JSONResponse({"error": plain(" ".join(sentence.split()), "utf-8")}, status, headers)
+
+
+def _sentence(error: RequestValidationError) -> str:
+    """What is wrong with a question, in one line."""
+    told = []
+    for wrong in error.errors()[:3]:
+        where = ".".join(str(part) for part in wrong["loc"] if part not in ("body", "query"))
+        message = wrong["msg"].removeprefix("Value error, ").removesuffix(".")
+        is_whole = wrong["type"] == "value_error" and where == "filter"  # a sentence that says what it is about
+        told.append(f"`{where}`: {message}" if where and not is_whole else message)
+    sentence = plain("; ".join(told)[:500], "utf-8")
+    return sentence if sentence.endswith("?") else f"{sentence}."
+
+
+async def answer_of(_: Request, error: Exception) -> Response:
+    """The answer to a request that failed; a fault of ours is logged by Starlette."""
+    match error:
+        case HTTPException():
+            return problem(error.status_code, str(error.detail), error.headers)
+        case RequestValidationError():
+            return problem(422, _sentence(error))
+        case ClientDisconnect():
+            return problem(400, "The request was not sent to its end.")
+        case UnknownClipError() | NoMediaError():
+            return problem(404, describe(error))
+        case RefusedError():
+            return problem(415, describe(error))
+        case TooManyError():
+            return problem(429, str(error), {"retry-after": str(_RETRY_SECONDS)})
+        case NoRoomError():
+            return problem(507, describe(error))
+        case UnsupportedError():
+            return problem(422, describe(error))
+        case AwayError():
+            return problem(503, str(error), {"retry-after": str(error.seconds)})
+        case ValueError():
+            return problem(400, describe(error))
+        case OSError():
+            logger.error("%s", describe(error))
+            return problem(507, "The service cannot read or write on its disk; its log says more.")
+        case _:
+            return problem(500, "A fault of the service; its log says more.")
+
+
+ANSWERED = (HTTPException, RequestValidationError, ClientDisconnect, ValueError, OSError, Exception)
+"""What [`answer_of`] is to be called for, with all that are derived of these."""
+
+__all__ = ["ANSWERED", "answer_of", "problem"]

@@ -1,0 +1,191 @@
+"""The calls of the HTTP API, each by itself."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from search.indexing import EXTENSIONS
+
+from .archive import Archive
+from .guard import COOKIE, Token
+from .media import OpenFile, media_response, open_media
+from .models import LONGEST_NAME, About, Answer, LikeRequest, Problem, SearchRequest, Upload
+from .threads import Threads, call_in
+from .uploads import Uploads
+
+_BUFFER = 2**20
+
+
+def _problems(told: dict[int, str]) -> dict[int | str, dict[str, Any]]:
+    """Answers of the schema that are errors."""
+    return {status: {"model": Problem, "description": text} for status, text in told.items()}
+
+
+_ALWAYS = _problems(
+    {
+        400: "The request is wrong.",
+        401: "A token is needed.",
+        403: "The request comes from a page of another site.",
+        422: "A field is missing or out of its range.",
+        429: "Too much is going on; ask again after `Retry-After` seconds.",
+        503: "The vector engine that holds the gallery does not answer; ask again after `Retry-After` seconds.",
+    }
+)
+router = APIRouter(prefix="/api", responses=_ALWAYS)
+uploading = APIRouter(prefix="/api/uploads", responses=_ALWAYS)
+
+
+@dataclass(frozen=True)
+class Service:
+    """What calls are answered from; `build_app` makes it the state of the application."""
+
+    archive: Archive
+    uploads: Uploads | None
+    token: Token | None
+    threads: Threads = field(default_factory=Threads)
+
+
+async def _service(request: Request) -> Service:
+    return request.app.state.service
+
+
+Here = Annotated[Service, Depends(_service)]
+
+
+async def _taking(here: Here) -> Uploads:
+    if here.uploads is None:
+        raise HTTPException(404, here.archive.source.why_no_uploads)
+    return here.uploads
+
+
+Taking = Annotated[Uploads, Depends(_taking)]
+
+
+async def _opened(key: str, here: Here) -> AsyncIterator[OpenFile]:
+    """The file of a clip, until the answer is sent."""
+    path = await call_in(here.threads.paths, here.archive.source.path_of, key)
+    file = await call_in(here.threads.files, open_media, path)
+    try:
+        yield file
+    finally:
+        os.close(file.descriptor)
+
+
+@router.post("/session", status_code=204)
+async def begin_session(request: Request, here: Here) -> Response:
+    """Exchange the token, sent as `Authorization: Bearer TOKEN`, for a cookie, which players send too."""
+    response = Response(status_code=204)
+    if here.token is None:
+        return response
+    if not here.token.knows(request.headers):
+        raise HTTPException(401, "This is not the token of the service.")
+    response.set_cookie(COOKIE, here.token.cookie, httponly=True, samesite="strict", path="/")
+    return response
+
+
+@router.get("/gallery")
+async def about(here: Here) -> About:
+    """What is served."""
+    most_bytes, extensions = (0, []) if here.uploads is None else (here.uploads.most_bytes, sorted(EXTENSIONS))
+    return await call_in(here.threads.summaries, here.archive.about, most_bytes, extensions)
+
+
+@router.post("/search")
+async def search(request: SearchRequest, here: Here) -> Answer:
+    """Find clips by words."""
+    text = request.query.strip()
+    if not text:
+        raise HTTPException(422, "`query`: type what you are looking for.")
+    if not here.archive.is_known(text):  # so that searches that need no model never wait for it
+        await call_in(here.threads.model, here.archive.embed, text)
+    return await call_in(here.threads.searches, here.archive.search, text, request)
+
+
+@router.post("/like", responses=_problems({404: "There is no such clip."}))
+async def like(request: LikeRequest, here: Here) -> Answer:
+    """Find the clips most like one that was found."""
+    return await call_in(here.threads.searches, here.archive.like, request.key, request)
+
+
+@router.head("/clips/{key}/media", include_in_schema=False)
+@router.get(
+    "/clips/{key}/media",
+    response_class=Response,
+    responses={
+        200: {"content": {"video/*": {}, "audio/*": {}, "image/*": {}}, "description": "The file of the clip."},
+        206: {"description": "The part of it that the `Range` header asked for."},
+        304: {"description": "It is the version that `If-None-Match` names."},
+        **_problems({404: "There is no such clip, or its file is gone.", 416: "The part lies outside the file."}),
+    },
+)
+async def media(request: Request, here: Here, file: Annotated[OpenFile, Depends(_opened)]) -> Response:
+    """Play the file of a clip; of a window too it is the whole file."""
+    return media_response(file, request, here.threads.files)
+
+
+@uploading.post(
+    "",
+    status_code=202,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+    responses=_problems(
+        {
+            413: "The file is too large.",
+            415: "The file is of a kind that is not taken.",
+            507: "What is set aside for uploaded files is used up.",
+        }
+    ),
+)
+async def upload(
+    request: Request,
+    here: Here,
+    uploads: Taking,
+    name: Annotated[str, Query(min_length=1, max_length=LONGEST_NAME, description="Of the file.")],
+) -> Upload:
+    """Add a file, the body of the request, to the gallery; it is embedded afterwards."""
+    receiver = await call_in(here.threads.files, uploads.receive, name)
+    try:
+        buffer = bytearray()
+        async for piece in request.stream():
+            buffer += piece
+            if len(buffer) >= _BUFFER:
+                await call_in(here.threads.files, receiver.write, bytes(buffer))
+                buffer.clear()
+        await call_in(here.threads.files, receiver.write, bytes(buffer))
+        return await call_in(here.threads.files, uploads.add, receiver, name)
+    finally:  # also where whoever sends it goes
+        await asyncio.shield(call_in(here.threads.files, receiver.close))
+
+
+_UNKNOWN = _problems({404: "No such file was sent."})
+
+
+def _known(upload: Upload | None) -> Upload:
+    if upload is None:
+        raise HTTPException(404, "No such file was sent, or it is gone.")
+    return upload
+
+
+@uploading.get("/{upload_id}", responses=_UNKNOWN)
+async def state(upload_id: str, here: Here, uploads: Taking) -> Upload:
+    """How a file fares that was sent."""
+    return _known(await call_in(here.threads.files, uploads.state, upload_id))
+
+
+@uploading.delete("/{upload_id}", status_code=202, responses=_UNKNOWN)
+async def remove(upload_id: str, here: Here, uploads: Taking) -> Upload:
+    """Take a file that was sent out of the gallery and off the disk."""
+    return _known(await call_in(here.threads.files, uploads.remove, upload_id))
+
+
+__all__ = ["Service", "router", "uploading"]
