@@ -23,6 +23,7 @@ from transformers.trainer_pt_utils import safe_globals
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from gallery.files import read_json, sha256_of, sync_folder, write_json
+from modeling_scalar.checking import shapes_of
 
 logger = logging.getLogger(__name__)
 
@@ -150,6 +151,29 @@ def check_checkpoint(checkpoint: str | Path, num_processes: int = 1) -> None:
         if name != TRAINER_STATE_NAME:
             _check_tensors(checkpoint / name)
     _check_state(checkpoint)
+
+
+def check_weights(file: Path, expected: dict[str, torch.Tensor]) -> None:
+    """
+    Check that a file of weights holds exactly these tensors: libraries would load what fits.
+
+    Args:
+        file (`Path`): of a checkpoint.
+        expected (`dict` of `torch.Tensor`): by their names.
+
+    Raises:
+        ValueError: there is no such file, or it does not.
+    """
+    if not file.is_file():
+        raise ValueError(f"{file} is missing: the checkpoint is of another `adapter`. Name another checkpoint.")
+    found, wanted = shapes_of([file]), {name: tuple(value.shape) for name, value in expected.items()}
+    different = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+    if different:
+        name = different[0]
+        raise ValueError(
+            f"{file} does not fit the model: of {len(different)} tensors, such as {name}, it has the shape "
+            f"{found.get(name)}, expected {wanted.get(name)}. Resume with the fields it was made with."
+        )
 
 
 def is_complete(checkpoint: Path) -> bool:
@@ -348,6 +372,7 @@ __all__ = [
     "MANIFEST",
     "check_checkpoint",
     "check_run",
+    "check_weights",
     "clear_unfinished",
     "describe_failed_save",
     "finish_checkpoint",

@@ -20,6 +20,7 @@ from modeling_scalar.checking import part_of
 from modeling_scalar.configuration_scalar import MODALITIES
 
 from .features import tensors_sha256
+from .lora import without_adapter
 
 _CAPTIONS_AT_ONCE = 32
 
@@ -74,7 +75,7 @@ class EmbeddingDataset(torch.utils.data.Dataset):
         fingerprint: str,
         progress: bool = True,
     ):
-        base = model.get_base_model() if isinstance(model, PeftModel) else model
+        base = without_adapter(model)
         gallery = Gallery.open(folder)
         _check_trained(base, gallery.path)
         gallery.check_model(model_path, fingerprint, must_know=True)

@@ -29,6 +29,7 @@ from modeling_scalar import Clip, ScalarJointConfig, ScalarJointProcessor, Scala
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
+from .lora import without_adapter
 from .towers import towers_of
 
 logger = logging.getLogger(__name__)
@@ -156,7 +157,7 @@ class FeatureDataset(torch.utils.data.Dataset):
                 f"There are no finished features in {folder}. Compute them with `python -m trainer.cache_features`; "
                 "if it is interrupted, the same command resumes."
             )
-        model = model.get_base_model() if isinstance(model, PeftModel) else model
+        model = without_adapter(model)
         for tower in towers_of(model).values():
             if not tower.is_frozen(model):
                 frozen = "trunk" if isinstance(model.config, ScalarJointConfig) else "paper"
