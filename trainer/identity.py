@@ -1,16 +1,13 @@
 """What makes a run: a checkpoint of another one is refused, for the steps that follow would be of neither."""
 
-import hashlib
-import json
 from typing import Any
 
 import torch
 
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
-from .data import ClipDataset
-from .embeddings import EmbeddingDataset
-from .features import FeatureDataset, digest, processor_settings, settings_of, tensors_sha256
+from .checksums import digest, processor_settings, settings_of, tensors_sha256
+from .data import Examples
 from .semantic_targets import SemanticTargets
 from .training_args import ScalarTrainingArguments
 
@@ -67,14 +64,6 @@ def free_fields(args: ScalarTrainingArguments) -> dict[str, Any]:
     return {name: _plain(getattr(args, name)) for name in _FREE}
 
 
-def _rows_sha256(rows: Any) -> str:
-    columns = [name for name in ("video_id", "caption", "subtitle") if name in rows.column_names]
-    content = hashlib.sha256()
-    for row in zip(*(rows[name] for name in columns), strict=True):
-        content.update(json.dumps(row).encode() + b"\n")
-    return content.hexdigest()
-
-
 def describe_identity(
     args: ScalarTrainingArguments,
     model: torch.nn.Module,
@@ -106,17 +95,10 @@ def describe_identity(
         "list of trained parameters": digest(trained),
         "frozen weights": tensors_sha256(frozen),
     }
-    if isinstance(dataset, EmbeddingDataset):
-        identity["stored vectors"] = dataset.sha256()
-    if isinstance(dataset, ClipDataset | EmbeddingDataset | FeatureDataset):
-        identity["training clips and captions"] = _rows_sha256(dataset.rows)
-        features = dataset.description if isinstance(dataset, FeatureDataset) else None
-        identity["use of stored features"] = features is not None
-        if features is not None:
-            identity["views of stored features"] = [features[name] for name in ("seed", "views", "dtype")]
+    if isinstance(dataset, Examples):
+        identity |= dataset.identity()
     if isinstance(semantic_targets, SemanticTargets):
-        kept = {"neighbors": semantic_targets.neighbors, "cosines": semantic_targets.cosines}
-        identity["semantic targets"] = tensors_sha256(kept)
+        identity["semantic targets"] = semantic_targets.sha256()
     if processor is not None:
         identity["processor"] = digest(processor_settings(processor))
     return identity
