@@ -33,10 +33,9 @@ from .folder import find_start, forget_end, only_run, save_recipe
 from .lora import apply_adapters, parts_of
 from .objectives import OBJECTIVES
 from .recipe import RunArguments, parse_arguments
-from .record import save_record
+from .record import describe_run, save_record
 from .scalar_trainer import ScalarTrainer
 from .semantic_targets import SemanticTargets
-from .trainable import describe_run
 from .training_args import ScalarTrainingArguments
 
 logger = logging.getLogger("train")

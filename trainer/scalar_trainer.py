@@ -18,7 +18,7 @@ from modeling_scalar.paired import paired_weights
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import CALIBRATION, METHODS
 
-from .callbacks import AtBegin
+from .callbacks import AtBegin, GradientAudit
 from .data import derived_generator
 from .distributed import RowLayout, average_gradients, rank, world_size
 from .grad_cache import BatchInParts
@@ -30,7 +30,6 @@ from .objectives import OBJECTIVES, Batch, Objective, Terms, centroid_temperatur
 from .resuming import ResumableTrainer
 from .semantic_targets import SemanticTargets
 from .towers import encoder_parts
-from .trainable import GradientAudit
 from .training_args import ScalarTrainingArguments
 from .views import full_view_probability, reduced_views
 
