@@ -10,7 +10,7 @@ import datasets
 import torch
 from tqdm.auto import tqdm
 
-from eval.embedding.embed_dataset import read_row
+from eval.benchmarks.rows import read_row
 from modeling_scalar import Clip, ScalarProcessor
 
 from .checksums import rows_sha256

@@ -21,7 +21,7 @@ import torch
 from peft import PeftModel
 from torch.nn.utils.rnn import pad_sequence
 
-from eval.embedding.embed_dataset import read_row
+from eval.benchmarks.rows import read_row
 from gallery.files import read_json
 from modeling_scalar import Clip, ScalarJointConfig, ScalarProcessor
 from modeling_scalar.configuration_scalar import MODALITIES

@@ -9,8 +9,6 @@ import datasets
 import torch
 from peft import PeftModel
 
-from eval.embedding.embed_dataset import embed_dataset
-from eval.protocol.first_stage import evaluate_embeddings
 from modeling_scalar import ScalarJointConfig, ScalarOutput
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -388,6 +386,10 @@ class ScalarTrainer(ResumableTrainer):
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
         """Rank the clips of the evaluation set for its captions; return the metrics of the joint score."""
+        # Not at the top: most of searching and evaluation comes with them, and most runs never rank.
+        from eval.embedding.embed_dataset import embed_dataset
+        from eval.protocol.first_stage import evaluate_embeddings
+
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
         embeddings = embed_dataset(
             self.scalar_model,

@@ -603,7 +603,7 @@ def test_evaluation_ranks_the_clips_of_the_set(tmp_path, monkeypatch):
         ids = [str(i) for i in range(4)]
         return Embeddings(eye[[0, 1, 2, 2]], modalities, mask, torch.arange(4)[:, None].expand(-1, 2), ids, ids, ids)
 
-    monkeypatch.setattr("trainer.scalar_trainer.embed_dataset", embed)
+    monkeypatch.setattr("eval.embedding.embed_dataset.embed_dataset", embed)
     metrics = make_trainer(tmp_path).evaluate(eval_dataset=["any"])
     assert metrics["eval_text_to_video_recall_at_1"] == 50.0 and metrics["eval_text_to_video_mean_rank"] == 1.5
     assert json.dumps(metrics)
