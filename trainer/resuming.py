@@ -199,8 +199,6 @@ class ResumableTrainer(Trainer):
         if self._resumed_from == last_checkpoint(self.args.output_dir):
             self._remove_old(self._resumed_from)  # the run may have been killed before it did
         path = self._log_file(self._resumed_from)
-        if not path.is_file():
-            return
         content, device = read_json(path), self.args.device
         with _unusable(f"{path} is damaged"):
             self._tr_loss.fill_(content["loss"])

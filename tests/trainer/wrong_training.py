@@ -353,7 +353,7 @@ READ = {
     "checkpoint that is a model": (
         lambda run, f: run.command(f / "out", "--resume_from_checkpoint", run.folder / "model"),
         1,
-        ["trainer_state.json is missing"],
+        ["checkpoint.json is missing"],
     ),
     "output that is a file": (_in_the_way, 1, ["`output_dir`", "is a file"]),
     "output below a file": (
