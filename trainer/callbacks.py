@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from .distributed import on_any_process, rank
+from .distributed import on_any_process
 
 logger = logging.getLogger(__name__)
 
@@ -117,17 +117,6 @@ class AtBegin(TrainerCallback):
         self.function()
 
 
-class SeedOfRank(TrainerCallback):
-    """Give each process a stream of dropout of its own; draws that processes share have generators of their own."""
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Seed the layers' generators; a resumed run then loads the state they had."""
-        if rank():
-            torch.manual_seed(args.seed + 1_000_003 * rank())
-
-
 class EpochOfData(TrainerCallback):
     """Tell data set and sampler their epoch, also in a resumed run and on several processes, where loaders do not."""
 
@@ -212,4 +201,4 @@ class GradientAudit(TrainerCallback):
             )
 
 
-__all__ = ["AtBegin", "EpochOfData", "GradientAudit", "SaveAfterEpoch", "SeedOfRank", "StopOnInterrupt"]
+__all__ = ["AtBegin", "EpochOfData", "GradientAudit", "SaveAfterEpoch", "StopOnInterrupt"]

@@ -160,15 +160,6 @@ def check_weights(file: Path, expected: dict[str, torch.Tensor]) -> None:
         )
 
 
-def is_complete(checkpoint: Path) -> bool:
-    """Tell whether a run can resume from a checkpoint, with as many processes as it was made with."""
-    try:
-        check_checkpoint(checkpoint, _processes_of(checkpoint))
-    except (OSError, ValueError):
-        return False
-    return True
-
-
 def last_checkpoint(output_dir: str | Path) -> Path | None:
     """
     Find the newest complete checkpoint of a run; warn of newer, incomplete ones, which are skipped.
@@ -357,7 +348,6 @@ __all__ = [
     "clear_unfinished",
     "describe_failed_save",
     "finish_checkpoint",
-    "is_complete",
     "is_of_ended_worker",
     "last_checkpoint",
     "remove_old",

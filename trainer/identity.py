@@ -4,10 +4,9 @@ from typing import Any
 
 import torch
 
-from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
-
 from .checksums import digest, processor_settings, settings_of, tensors_sha256
 from .data import Examples
+from .lora import without_adapter
 from .semantic_targets import SemanticTargets
 from .training_args import ScalarTrainingArguments
 
@@ -67,7 +66,6 @@ def free_fields(args: ScalarTrainingArguments) -> dict[str, Any]:
 def describe_identity(
     args: ScalarTrainingArguments,
     model: torch.nn.Module,
-    scalar_model: ScalarRetrievalModel,
     dataset: torch.utils.data.Dataset,
     processor: Any,
     semantic_targets: Any = None,
@@ -78,7 +76,6 @@ def describe_identity(
     Args:
         args ([`ScalarTrainingArguments`]): of the run.
         model (`torch.nn.Module`): what is trained, its trainable parameters already chosen.
-        scalar_model ([`ScalarRetrievalModel`]): the model in it.
         dataset: of the examples.
         processor ([`ScalarProcessor`], *optional*): of the run.
         semantic_targets ([`SemanticTargets`], *optional*): of the training captions.
@@ -91,7 +88,7 @@ def describe_identity(
     identity = fields_of_run(args) | {
         "num_processes": args.world_size,
         "num_examples": len(dataset),
-        "model configuration": digest(settings_of(scalar_model.config)),
+        "model configuration": digest(settings_of(without_adapter(model).config)),
         "list of trained parameters": digest(trained),
         "frozen weights": tensors_sha256(frozen),
     }

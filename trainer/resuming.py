@@ -21,7 +21,7 @@ from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_NAME
 
 from gallery.files import read_json, write_json
 
-from .callbacks import AtBegin, EpochOfData, SaveAfterEpoch, SeedOfRank
+from .callbacks import AtBegin, EpochOfData, SaveAfterEpoch
 from .checkpoints import (
     check_checkpoint,
     check_run,
@@ -94,8 +94,8 @@ class ResumableTrainer(Trainer):
         self.means = RunningMeans()
         self._resumed_from: Path | None = None
         self._identity: dict[str, Any] | None = None
-        for callback in (SeedOfRank(), SaveAfterEpoch(), AtBegin(self._go_on)):
-            self.add_callback(callback)
+        self.add_callback(SaveAfterEpoch())
+        self.add_callback(AtBegin(self._begin))
 
     def describe_identity(self) -> dict[str, Any]:
         """Describe what makes this run, in what JSON can hold; with anything else, a checkpoint is of another run."""
@@ -191,9 +191,11 @@ class ResumableTrainer(Trainer):
         }
         write_json(content, self._log_file(folder))
 
-    def _go_on(self) -> None:
-        """Take up what the checkpoint says beside the Trainer's own state."""
+    def _begin(self) -> None:
+        """Begin anew, or take up what the checkpoint says beside the Trainer's own state."""
         self.means = RunningMeans()
+        if rank():  # each process has a stream of dropout of its own; that of a checkpoint is loaded later
+            torch.manual_seed(self.args.seed + 1_000_003 * rank())
         if self._resumed_from is None:
             return
         if self._resumed_from == last_checkpoint(self.args.output_dir):

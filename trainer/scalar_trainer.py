@@ -8,6 +8,7 @@ from typing import Any
 import datasets
 import torch
 from peft import PeftModel
+from transformers import PretrainedConfig
 
 from modeling_scalar import ScalarJointConfig, ScalarOutput
 from modeling_scalar.configuration_joint_scalar import FAMILIES
@@ -16,7 +17,7 @@ from modeling_scalar.paired import paired_weights
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import CALIBRATION, METHODS
 
-from .callbacks import AtBegin, GradientAudit
+from .callbacks import GradientAudit
 from .data import derived_generator
 from .distributed import RowLayout, average_gradients, rank, world_size
 from .grad_cache import BatchInParts
@@ -70,6 +71,37 @@ def _check_joint(config: ScalarJointConfig, args: ScalarTrainingArguments) -> No
         )
 
 
+def _check_fit(
+    config: PretrainedConfig, args: ScalarTrainingArguments, objective: Objective, targets: SemanticTargets | None
+) -> None:
+    """Raise an error unless model, arguments, objective and targets fit together."""
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"One process sees {args.n_gpu} GPUs. Launch one process per GPU (`accelerate launch --num_processes "
+            f"{args.n_gpu}`), or show it one (`--gpu_ids 0`)."
+        )
+    _check_objective(objective)
+    if isinstance(config, ScalarJointConfig):
+        _check_joint(config, args)
+    if objective.uses_semantics and targets is None:
+        raise ValueError(
+            "The objective needs `semantic_targets`: make them with `python -m trainer.semantic_targets`, or set "
+            "`semantic_weight` to 0 if they are for L_sem."
+        )
+    if args.negatives_from == "paired" and METHODS[config.aggregation].weights is None:
+        raise ValueError(
+            "`negatives_from: paired` draws by centroids, which the score "
+            f"{config.aggregation!r} does not have. Draw from 'scores'."
+        )
+
+
+def _not_finite(what: str, value: Any) -> str:
+    return (
+        f"The {what} is not finite: {value}. Nothing of this step was applied or saved. Lower `learning_rate`, or "
+        "look at the clips of the step; then continue with `--resume_from_checkpoint last`."
+    )
+
+
 class ScalarTrainer(ResumableTrainer):
     """
     Train a [`ScalarModel`], a [`ScalarJointModel`] or a PEFT model of one, with the objective named in its arguments
@@ -102,27 +134,10 @@ class ScalarTrainer(ResumableTrainer):
         objective: Objective | None = None,
         **kwargs: Any,
     ):
-        if args.n_gpu > 1:
-            raise ValueError(
-                f"One process sees {args.n_gpu} GPUs. Launch one process per GPU (`accelerate launch --num_processes "
-                f"{args.n_gpu}`), or show it one (`--gpu_ids 0`)."
-            )
         config = without_adapter(model).config
         if objective is None:
             objective = OBJECTIVES[args.objective](args, config)
-        _check_objective(objective)
-        if isinstance(config, ScalarJointConfig):
-            _check_joint(config, args)
-        if objective.uses_semantics and semantic_targets is None:
-            raise ValueError(
-                "The objective needs `semantic_targets`: make them with `python -m trainer.semantic_targets`, or set "
-                "`semantic_weight` to 0 if they are for L_sem."
-            )
-        if args.negatives_from == "paired" and METHODS[config.aggregation].weights is None:
-            raise ValueError(
-                "`negatives_from: paired` draws by centroids, which the score "
-                f"{config.aggregation!r} does not have. Draw from 'scores'."
-            )
+        _check_fit(config, args, objective, semantic_targets)
         super().__init__(model, args, **kwargs)
         self.semantic_targets = semantic_targets
         self.scalar_model, self.scalar_config = without_adapter(model), config
@@ -134,23 +149,20 @@ class ScalarTrainer(ResumableTrainer):
                 tower.compile()
         self.gradient_audit = GradientAudit(MODALITIES, config.condition_on)
         self.add_callback(self.gradient_audit)
-        self.add_callback(AtBegin(self._begin))
-        self._begin()
+        self._count_anew()
 
     def _begin(self) -> None:
+        super()._begin()
+        self._count_anew()
+
+    def _count_anew(self) -> None:
         self._last_step, self._micro_step = -1, 0
         self._clips_since_log, self._time_of_log = 0, 0.0
 
     def describe_identity(self) -> dict[str, Any]:
         """Describe what makes this run."""
-        return describe_identity(
-            self.args,
-            self.model,
-            self.scalar_model,
-            self.train_dataset,
-            self.processing_class,
-            self.semantic_targets,
-        )
+        made_of = self.train_dataset, self.processing_class, self.semantic_targets
+        return describe_identity(self.args, self.model, *made_of)
 
     # Optimizer ----------------------------------------------------------------------------------------------------
 
@@ -329,15 +341,8 @@ class ScalarTrainer(ResumableTrainer):
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         # A scaler of half-precision gradients skips such a step by itself, and lowers its scale.
         if self.accelerator.scaler is None and not torch.as_tensor(norm).isfinite():
-            raise ValueError(self._not_finite(f"gradient of step {self.state.global_step + 1}", norm))
+            raise ValueError(_not_finite(f"gradient of step {self.state.global_step + 1}", norm))
         return norm
-
-    @staticmethod
-    def _not_finite(what: str, value: Any) -> str:
-        return (
-            f"The {what} is not finite: {value}. Nothing of this step was applied or saved. Lower `learning_rate`, or "
-            "look at the clips of the step; then continue with `--resume_from_checkpoint last`."
-        )
 
     # Logging and evaluation ---------------------------------------------------------------------------------------
 
@@ -345,7 +350,7 @@ class ScalarTrainer(ResumableTrainer):
     def _remember(self, losses: dict[str, torch.Tensor], batch: Batch, total: torch.Tensor) -> None:
         if not total.isfinite():  # the Trainer's own filter reads the loss at every step too
             values = {name: loss.item() for name, loss in losses.items()}
-            raise ValueError(self._not_finite(f"loss of step {self.state.global_step + 1}", values))
+            raise ValueError(_not_finite(f"loss of step {self.state.global_step + 1}", values))
         parts = {f"loss_{name}": loss for name, loss in losses.items()}
         parts["p_full"] = total.new_tensor(self._full_probability)
         if METHODS[self.scalar_config.aggregation].weights:

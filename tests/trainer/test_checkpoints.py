@@ -17,7 +17,6 @@ from trainer.checkpoints import (
     clear_unfinished,
     describe_failed_save,
     finish_checkpoint,
-    is_complete,
     last_checkpoint,
     remove_old,
     unfinished_checkpoint,
@@ -39,6 +38,14 @@ def write(folder, step):
     torch.save(numbers, path / "rng_state.pth")
     (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
     return finish_checkpoint(path, step, RUN, FREE)
+
+
+def is_complete(checkpoint, processes=1):
+    try:
+        check_checkpoint(checkpoint, processes)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def list_again(checkpoint):
@@ -157,8 +164,7 @@ def test_each_process_needs_its_random_state(tmp_path):
         check_checkpoint(checkpoint, 2)
     (checkpoint / "rng_state_2.pth").rename(checkpoint / "rng_state_1.pth")
     checkpoint = list_again(checkpoint)
-    check_checkpoint(checkpoint, 2)
-    assert is_complete(checkpoint)
+    assert is_complete(checkpoint, 2) and last_checkpoint(tmp_path) == checkpoint
 
 
 def test_a_checkpoint_of_another_run_is_refused_by_what_differs(tmp_path, caplog):

@@ -830,7 +830,7 @@ def test_processes_draw_dropout_of_their_own(tmp_path, monkeypatch):
     seeds = []
     for number in range(3):
         torch.manual_seed(trainer.args.seed)  # as on every process when the Trainer is built
-        monkeypatch.setattr("trainer.callbacks.rank", lambda number=number: number)
+        monkeypatch.setattr("trainer.resuming.rank", lambda number=number: number)
         trainer.callback_handler.on_train_begin(trainer.args, trainer.state, trainer.control)
         seeds.append(torch.initial_seed())
     assert seeds[0] == trainer.args.seed and len(set(seeds)) == 3
