@@ -37,16 +37,12 @@ class StopOnInterrupt(TrainerCallback):
         self._since = 0.0
         self._previous: dict[int, Any] = {}
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, *event: Any, **kwargs: Any) -> None:
         """Take over the signals."""
         for number in (signal.SIGINT, signal.SIGTERM):
             self._previous[number] = signal.signal(number, self._interrupt)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, *event: Any, **kwargs: Any) -> None:
         """Give the signals back."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
@@ -110,9 +106,7 @@ class AtBegin(TrainerCallback):
     def __init__(self, function: Callable[[], None]):
         self.function = function
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, *event: Any, **kwargs: Any) -> None:
         """Call it."""
         self.function()
 
@@ -153,14 +147,7 @@ class GradientAudit(TrainerCallback):
             present = modality_mask.any(dim=0).cpu()
             self._present = present if self._present is None else self._present | present
 
-    def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: torch.nn.Module | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_train_begin(self, *event: Any, model: torch.nn.Module, **kwargs: Any) -> None:
         """Wait for all trainable parameters."""
         self._waiting = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         self._present = None
@@ -189,9 +176,7 @@ class GradientAudit(TrainerCallback):
                 f"{lost[:5]}: the objective does not reach them. Freeze them, or choose an objective that trains them."
             )
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, *event: Any, **kwargs: Any) -> None:
         """Warn of what was never trained."""
         if self._waiting and self._present is not None:  # a run that was resumed at its end has no step
             logger.warning(

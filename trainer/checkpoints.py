@@ -33,6 +33,9 @@ _REMEDY = "Name another checkpoint, or remove this one"
 _ANEW = "Resume with the fields it was made with, or begin anew with another `output_dir`"
 # What a folder is called while it is written, while another takes its place, and while it is deleted.
 _UNFINISHED, _REPLACED, _REMOVED = ".unfinished", ".replaced", ".removed"
+# What a reader of them raises has no common class; no code of the file has run.
+_OF_DAMAGED_BYTES = (pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError, LookupError, OSError)
+_OF_DAMAGED_BYTES += (RuntimeError, TypeError, ValueError)
 
 
 def rng_file(rank: int, num_processes: int) -> str:
@@ -59,18 +62,7 @@ def _check_tensors(file: Path) -> None:
     try:
         with safe_globals():  # what states of NumPy's generator are made of
             torch.load(file, map_location="meta", weights_only=True)
-    # What a reader of damaged bytes raises has no common class; no code of the file has run.
-    except (
-        pickle.UnpicklingError,
-        ArithmeticError,
-        AttributeError,
-        EOFError,
-        LookupError,
-        OSError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except _OF_DAMAGED_BYTES as error:
         raise ValueError(f"{file} is damaged, or holds more than tensors. {_REMEDY}.") from error
 
 
