@@ -26,7 +26,6 @@ from .callbacks import AtBegin, StopOnInterrupt
 from .checkpoints import describe_failed_save, is_of_ended_worker
 from .data import ClipDataset, Examples, ScalarDataCollator
 from .distributed import check_launched
-from .features import FeatureCollator, FeatureDataset
 from .folder import find_start, forget_end, only_run, save_recipe
 from .lora import apply_adapters, parts_of
 from .objectives import OBJECTIVES
@@ -84,6 +83,7 @@ def _build_dataset(
     from gallery.gallery import is_gallery
 
     from .embeddings import EmbeddingDataset, collate_embeddings
+    from .features import FeatureCollator, FeatureDataset
 
     if not is_gallery(run.features):
         return FeatureDataset(run.features, rows, model, processor, args.seed), FeatureCollator(processor), processor
