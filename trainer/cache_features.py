@@ -15,7 +15,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any, Literal
@@ -30,6 +29,7 @@ from commands.errors import say, user_errors
 from commands.options import Limit
 from gallery.embedding import in_background
 from gallery.files import naming, read_json, write_json
+from gallery.provenance import versions
 from modeling_scalar import ScalarJointConfig, ScalarProcessor
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.devices import device_of_name
@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 _COMMAND = "python -m trainer.cache_features"
 _PROGRESS = "progress.json"
 _MOST_WORKERS = 1024
-_PACKAGES = ("torch", "transformers", "av")
 _TOKENS_PER_SECOND = 25  # of sound, in a joint encoder
 
 
@@ -307,7 +306,7 @@ def cache_features(
             for name, array in (("presence", presence), *arrays.items())
         },
         "problems": problems,
-        "versions": {name: version(name) for name in _PACKAGES},
+        "versions": versions(),
     }
     write_json(description, folder / DESCRIPTION)
     (folder / _PROGRESS).unlink()

@@ -1,11 +1,9 @@
 """Checkpoints that a resumed run can rely on: complete or not there, and of this run.
 
 A checkpoint is written into a hidden folder, which gets its name once everything in it is on the disk; the last of its
-files lists the others with their sizes and SHA-256, and says of what run it is. Checkpoints without that list, of
-earlier versions, are taken if all that is needed is there.
+files lists the others with their sizes and SHA-256, and says of what run it is.
 """
 
-import errno
 import logging
 import os
 import pickle
@@ -17,24 +15,27 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
+from safetensors import SafetensorError
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 from transformers.trainer_pt_utils import safe_globals
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from gallery.files import read_json, sha256_of, sync_folder, write_json
+from modeling_scalar.checking import shapes_of
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "checkpoint.json"
 """The list of a checkpoint's files, which is written last."""
 
-_WEIGHTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
 _FOLDERS = ("optimizer_*", "global_step*")
 _REMEDY = "Name another checkpoint, or remove this one"
 _ANEW = "Resume with the fields it was made with, or begin anew with another `output_dir`"
 # What a folder is called while it is written, while another takes its place, and while it is deleted.
 _UNFINISHED, _REPLACED, _REMOVED = ".unfinished", ".replaced", ".removed"
+# What a reader of them raises has no common class; no code of the file has run.
+_OF_DAMAGED_BYTES = (pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError, LookupError, OSError)
+_OF_DAMAGED_BYTES += (RuntimeError, TypeError, ValueError)
 
 
 def rng_file(rank: int, num_processes: int) -> str:
@@ -56,31 +57,23 @@ def _checkpoints(output_dir: str | Path) -> list[Path]:
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
-def _check_state(checkpoint: Path) -> None:
-    state = read_json(checkpoint / TRAINER_STATE_NAME)
-    step = state.get("global_step")
-    if not isinstance(step, int) or step < 0 or _step(checkpoint) not in (-1, step):
-        raise ValueError(f"{checkpoint / TRAINER_STATE_NAME} is of step {step!r}. {_REMEDY}.")
-
-
 def _check_tensors(file: Path) -> None:
-    """Refuse a file that cannot be read, or that would run code."""
+    """Refuse a file of pickles that would run code, or cannot be read."""
     try:
-        if file.suffix == ".safetensors":
-            with safe_open(file, framework="pt") as tensors:
-                tensors.keys()
-        else:
-            with safe_globals():  # what states of NumPy's generator are made of
-                torch.load(file, map_location="meta", weights_only=True)
-    # What a reader of damaged bytes raises has no common class; no code of the file has run.
-    except (SafetensorError, pickle.UnpicklingError, EOFError, ArithmeticError, LookupError, RuntimeError) as error:
+        with safe_globals():  # what states of NumPy's generator are made of
+            torch.load(file, map_location="meta", weights_only=True)
+    except _OF_DAMAGED_BYTES as error:
         raise ValueError(f"{file} is damaged, or holds more than tensors. {_REMEDY}.") from error
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{file} is damaged. {_REMEDY}.") from error
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # which torch raises for the end of a file that was cut
-            raise
-        raise ValueError(f"{file} is damaged. {_REMEDY}.") from error
+
+
+def _read_manifest(checkpoint: Path) -> dict[str, Any]:
+    path = checkpoint / MANIFEST
+    if not path.is_file():
+        raise ValueError(f"{path} is missing. {_REMEDY}.")
+    manifest = read_json(path)
+    if not isinstance(manifest.get("files"), dict):
+        raise ValueError(f"{path} lists no files. {_REMEDY}.")
+    return manifest
 
 
 def _check_listed(checkpoint: Path, files: dict[str, Any]) -> None:
@@ -96,19 +89,6 @@ def _check_listed(checkpoint: Path, files: dict[str, Any]) -> None:
             raise ValueError(f"{file} has {size} bytes of {expected.get('size')}. {_REMEDY}.")
         if sha256_of(file) != expected.get("sha256"):
             raise ValueError(f"{file} is not what was written: its SHA-256 differs. {_REMEDY}.")
-
-
-def _weights_of(checkpoint: Path) -> list[str]:
-    """The files of the weights."""
-    weights = [name for name in _WEIGHTS if (checkpoint / name).is_file()]
-    if not weights:
-        raise ValueError(f"{checkpoint} holds no weights ({' or '.join(_WEIGHTS[:2])}). {_REMEDY}.")
-    if not weights[0].endswith(".json"):
-        return weights[:1]
-    shards = read_json(checkpoint / weights[0]).get("weight_map")
-    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
-        raise ValueError(f"{checkpoint / weights[0]} lists no files. {_REMEDY}.")
-    return sorted(set(shards.values()))
 
 
 def _processes_of(checkpoint: Path) -> int:
@@ -130,35 +110,46 @@ def check_checkpoint(checkpoint: str | Path, num_processes: int = 1) -> None:
     checkpoint = Path(checkpoint)
     if not checkpoint.is_dir():
         raise FileNotFoundError(f"No checkpoint at {checkpoint}. Name its folder, or `last` for the newest.")
-    if (checkpoint / MANIFEST).is_file():
-        files = read_json(checkpoint / MANIFEST).get("files")
-        if not isinstance(files, dict):
-            raise ValueError(f"{checkpoint / MANIFEST} lists no files. {_REMEDY}.")
-        _check_listed(checkpoint, files)
+    manifest = _read_manifest(checkpoint)
+    _check_listed(checkpoint, manifest["files"])
+    if _step(checkpoint) not in (-1, manifest.get("step")):
+        raise ValueError(f"{checkpoint} is of step {manifest.get('step')!r}. {_REMEDY}.")
     made_by = _processes_of(checkpoint)
     if made_by != num_processes:
         raise ValueError(
             f"{checkpoint} was made by {made_by} processes, here are {num_processes}. Launch as many as before."
         )
-    needed = [TRAINER_STATE_NAME, *(rng_file(rank, num_processes) for rank in range(num_processes))]
-    # FSDP and DeepSpeed keep weights and optimizer in folders, by processes.
+    needed = [rng_file(rank, num_processes) for rank in range(num_processes)]
+    # FSDP and DeepSpeed keep the optimizer in folders, by processes.
     if not any(path.is_dir() for name in _FOLDERS for path in checkpoint.glob(name)):
-        needed += [OPTIMIZER_NAME, SCHEDULER_NAME, *_weights_of(checkpoint)]
+        needed += [OPTIMIZER_NAME, SCHEDULER_NAME]
     for name in needed:
         if not (checkpoint / name).is_file():
             raise ValueError(f"{checkpoint / name} is missing. {_REMEDY}.")
-        if name != TRAINER_STATE_NAME:
-            _check_tensors(checkpoint / name)
-    _check_state(checkpoint)
+        _check_tensors(checkpoint / name)
 
 
-def is_complete(checkpoint: Path) -> bool:
-    """Tell whether a run can resume from a checkpoint, with as many processes as it was made with."""
-    try:
-        check_checkpoint(checkpoint, _processes_of(checkpoint))
-    except (OSError, ValueError):
-        return False
-    return True
+def check_weights(file: Path, expected: dict[str, torch.Tensor]) -> None:
+    """
+    Check that a file of weights holds exactly these tensors: libraries would load what fits.
+
+    Args:
+        file (`Path`): of a checkpoint.
+        expected (`dict` of `torch.Tensor`): by their names.
+
+    Raises:
+        ValueError: there is no such file, or it does not.
+    """
+    if not file.is_file():
+        raise ValueError(f"{file} is missing: the checkpoint is of another `adapter`. Name another checkpoint.")
+    found, wanted = shapes_of([file]), {name: tuple(value.shape) for name, value in expected.items()}
+    different = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+    if different:
+        name = different[0]
+        raise ValueError(
+            f"{file} does not fit the model: of {len(different)} tensors, such as {name}, it has the shape "
+            f"{found.get(name)}, expected {wanted.get(name)}. Resume with the fields it was made with."
+        )
 
 
 def last_checkpoint(output_dir: str | Path) -> Path | None:
@@ -186,26 +177,23 @@ def check_run(checkpoint: str | Path, run: dict[str, Any], free: dict[str, Any])
     Check that a checkpoint is of the run that resumes from it.
 
     Args:
-        checkpoint (`str` or `Path`): a complete one. One of an earlier version says nothing of its run.
+        checkpoint (`str` or `Path`): a complete one.
         run (`dict`): what makes the run, which must be the same.
         free (`dict`): what may be changed by who knows why; changes are logged.
 
     Raises:
         ValueError: it is of another run; the message says what differs.
     """
-    path = Path(checkpoint) / MANIFEST
-    if not path.is_file():
-        return
-    made_by = read_json(path)
+    made_by = _read_manifest(Path(checkpoint))
     for name, value in run.items():
-        before = (made_by.get("run") or {}).get(name, value)
+        before = (made_by.get("run") or {}).get(name)
         if before != value:
             what = f"its {name} was {before!r}, here it is {value!r}"
             if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value):
                 what = f"its {name} had other content"
             raise ValueError(f"{checkpoint} is of another run: {what}. {_ANEW}.")
     for name, value in free.items():
-        before = (made_by.get("free") or {}).get(name, value)
+        before = (made_by.get("free") or {}).get(name)
         if before != value:
             logger.warning("Resumed with %s %r in place of %r: no longer the same run.", name, value, before)
 
@@ -348,10 +336,10 @@ __all__ = [
     "MANIFEST",
     "check_checkpoint",
     "check_run",
+    "check_weights",
     "clear_unfinished",
     "describe_failed_save",
     "finish_checkpoint",
-    "is_complete",
     "is_of_ended_worker",
     "last_checkpoint",
     "remove_old",

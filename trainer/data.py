@@ -10,8 +10,10 @@ import datasets
 import torch
 from tqdm.auto import tqdm
 
-from eval.embedding.embed_dataset import read_row
+from eval.benchmarks.rows import read_row
 from modeling_scalar import Clip, ScalarProcessor
+
+from .checksums import rows_sha256
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +81,35 @@ class GlobalBatchSampler(torch.utils.data.Sampler[list[int]]):
             yield batch.tensor_split(self.num_processes)[self.rank].tolist()
 
 
-class ClipDataset(torch.utils.data.Dataset):
+class Examples(torch.utils.data.Dataset):
+    """
+    Training examples, one for each row of a benchmark; what an example is read from is the matter of a subclass.
+
+    Args:
+        rows (`datasets.Dataset`): the columns of a benchmark.
+    """
+
+    on_error = "raise"
+
+    def __init__(self, rows: datasets.Dataset):
+        self.rows = rows
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw new frames, or take the next stored ones; the Trainer calls this at the start of each epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what must be the same where a run is resumed, as JSON can hold it."""
+        columns = [name for name in ("video_id", "caption", "subtitle") if name in self.rows.column_names]
+        rows = rows_sha256(*(self.rows[name] for name in columns))
+        return {"training clips and captions": rows, "use of stored features": False}
+
+
+class ClipDataset(Examples):
     """
     Training examples read from files: `{"caption", "clip", "generator", "index"}`.
 
@@ -106,11 +136,10 @@ class ClipDataset(torch.utils.data.Dataset):
         on_error: str = "raise",
         keep_in_memory: bool = False,
     ):
-        self.rows = rows
+        super().__init__(rows)
         self.processor = processor
         self.seed = seed
         self.on_error = on_error
-        self.epoch = 0
         self._clips: list[Clip] | None = None
         if keep_in_memory:
             with ThreadPoolExecutor() as executor:  # decoders are processes of their own
@@ -119,13 +148,6 @@ class ClipDataset(torch.utils.data.Dataset):
 
     def _read_all_frames(self, row: dict[str, Any]) -> Clip:
         return read_row(self.processor, row, self.on_error, num_frames="all")
-
-    def set_epoch(self, epoch: int) -> None:
-        """Draw new frames; the Trainer calls this at the start of each epoch."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         row, generator = self.rows[index], derived_generator(self.seed, self.epoch, index)
@@ -156,4 +178,4 @@ class ScalarDataCollator:
         return dict(batch) | {"clip_index": torch.tensor([example["index"] for example in examples])}
 
 
-__all__ = ["ClipDataset", "GlobalBatchSampler", "ScalarDataCollator", "derived_generator"]
+__all__ = ["ClipDataset", "Examples", "GlobalBatchSampler", "ScalarDataCollator", "derived_generator"]

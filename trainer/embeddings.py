@@ -19,7 +19,9 @@ from modeling_scalar import ScalarJointModel, ScalarProcessor
 from modeling_scalar.checking import part_of
 from modeling_scalar.configuration_scalar import MODALITIES
 
-from .features import tensors_sha256
+from .checksums import tensors_sha256
+from .data import Examples
+from .lora import without_adapter
 
 _CAPTIONS_AT_ONCE = 32
 
@@ -42,7 +44,7 @@ def _check_trained(model: ScalarJointModel, path: Any) -> None:
         )
 
 
-class EmbeddingDataset(torch.utils.data.Dataset):
+class EmbeddingDataset(Examples):
     """
     Training examples read from a gallery, in place of [`~trainer.data.ClipDataset`].
 
@@ -62,8 +64,6 @@ class EmbeddingDataset(torch.utils.data.Dataset):
         ValueError: the gallery is of another model or lacks clips, or more than heads is trained.
     """
 
-    on_error = "raise"
-
     def __init__(
         self,
         folder: str | os.PathLike,
@@ -74,22 +74,20 @@ class EmbeddingDataset(torch.utils.data.Dataset):
         fingerprint: str,
         progress: bool = True,
     ):
-        base = model.get_base_model() if isinstance(model, PeftModel) else model
+        base = without_adapter(model)
         gallery = Gallery.open(folder)
         _check_trained(base, gallery.path)
         gallery.check_model(model_path, fingerprint, must_know=True)
         places = rows_of(gallery, rows, "Embed the split that is trained on with `scalar eval embed`.")
-        self.rows = rows
+        super().__init__(rows)
         self._mask = gallery.modality_mask[places]
         self._modalities = gallery.modality_embeds()[places]
         self._texts = _texts_of(gallery, base, processor, rows["caption"], progress)
 
-    def sha256(self) -> str:
-        """Return the SHA-256 of what is read."""
-        return tensors_sha256({"texts": self._texts, "modalities": self._modalities, "mask": self._mask})
-
-    def __len__(self) -> int:
-        return len(self.rows)
+    def identity(self) -> dict[str, Any]:
+        """Add what is read."""
+        read = {"texts": self._texts, "modalities": self._modalities, "mask": self._mask}
+        return {"stored vectors": tensors_sha256(read)} | super().identity()
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         vectors = {f"{name}_pooled": self._modalities[index, i] for i, name in enumerate(MODALITIES)}

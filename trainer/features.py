@@ -9,8 +9,6 @@ features holds k such views, and epoch e sees view e modulo k. Dropout inside th
 have none. A change of the files after the features were computed goes unnoticed.
 """
 
-import hashlib
-import json
 import logging
 import os
 from dataclasses import dataclass
@@ -23,12 +21,15 @@ import torch
 from peft import PeftModel
 from torch.nn.utils.rnn import pad_sequence
 
-from eval.embedding.embed_dataset import read_row
+from eval.benchmarks.rows import read_row
 from gallery.files import read_json
-from modeling_scalar import Clip, ScalarJointConfig, ScalarJointProcessor, ScalarProcessor
+from modeling_scalar import Clip, ScalarJointConfig, ScalarProcessor
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
+from .checksums import digest, processor_settings, settings_of, tensors_sha256
+from .data import Examples
+from .lora import without_adapter
 from .towers import towers_of
 
 logger = logging.getLogger(__name__)
@@ -42,28 +43,12 @@ FEATURES = {"video_pooled": 0, "video_states": 0, "audio_pooled": 1, "audio_stat
 """The arrays of a folder, named as the arguments of the model, with the place of their modality in `MODALITIES`."""
 LENGTHS = "_lengths"
 VERSION = 1
-# Of a configuration, what does not change the function it describes.
-_NO_SETTING = {"architectures", "auto_map", "dtype", "transformers_version", "_name_or_path"}
 
 _CHECKED = {
     "towers": "the vision and audio towers (weights, configuration or pooling)",
     "processor": "the settings of the image processor, the feature extractor or the frames in training",
     "rows": "the clips, their files or subtitles, or their order",
 }
-
-
-def digest(content: Any) -> str:
-    """Return the SHA-256 of what JSON can hold, and of arrays."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=np.ndarray.tolist).encode()).hexdigest()
-
-
-def tensors_sha256(tensors: dict[str, torch.Tensor], start: str = "") -> str:
-    """Return the SHA-256 of named tensors in their order, after the text `start`."""
-    content = hashlib.sha256(start.encode())
-    for name, value in tensors.items():
-        content.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        content.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return content.hexdigest()
 
 
 def _towers_sha256(model: ScalarRetrievalModel) -> str:
@@ -80,23 +65,6 @@ def _towers_sha256(model: ScalarRetrievalModel) -> str:
         for name, value in sorted(module.state_dict().items())
     }
     return tensors_sha256(towers, digest(settings))
-
-
-def settings_of(part: Any) -> dict[str, Any]:
-    """Return what a configuration or processor sets, without what does not change what it does."""
-    return {name: value for name, value in part.to_dict().items() if name not in _NO_SETTING}
-
-
-def processor_settings(processor: ScalarProcessor) -> dict[str, Any]:
-    """Return all settings of a processor but those of texts and of testing."""
-    of_joint = ("modalities", "media_prompt", "add_special_tokens", "max_audio_seconds")
-    names = of_joint if isinstance(processor, ScalarJointProcessor) else ()
-    return {name: getattr(processor, name) for name in names} | {
-        "image_processor": settings_of(processor.image_processor),
-        "feature_extractor": settings_of(processor.feature_extractor),
-        "num_train_frames": processor.num_train_frames,
-        "presence": processor.presence,
-    }
 
 
 def _rows_sha256(rows: datasets.Dataset) -> str:
@@ -120,7 +88,7 @@ def checksums(model: ScalarRetrievalModel, processor: ScalarProcessor, rows: dat
     return {"towers": _towers_sha256(model), "processor": processed, "rows": _rows_sha256(rows)}
 
 
-class FeatureDataset(torch.utils.data.Dataset):
+class FeatureDataset(Examples):
     """
     Training examples read from a folder of features, in place of [`~trainer.data.ClipDataset`].
 
@@ -156,7 +124,7 @@ class FeatureDataset(torch.utils.data.Dataset):
                 f"There are no finished features in {folder}. Compute them with `python -m trainer.cache_features`; "
                 "if it is interrupted, the same command resumes."
             )
-        model = model.get_base_model() if isinstance(model, PeftModel) else model
+        model = without_adapter(model)
         for tower in towers_of(model).values():
             if not tower.is_frozen(model):
                 frozen = "trunk" if isinstance(model.config, ScalarJointConfig) else "paper"
@@ -174,11 +142,10 @@ class FeatureDataset(torch.utils.data.Dataset):
             )
         if seed is not None and seed != description["seed"]:
             logger.info("The views in %s were drawn with seed %d, not %d.", folder, description["seed"], seed)
-        self.rows = rows
+        super().__init__(rows)
         self.processor = processor
         self.on_error = description["on_error"]
         self.num_views = description["views"]
-        self.epoch = 0
         self._presence = _open(folder, "presence", description)[:]  # (rows, 3)
         self._places = self._presence.cumsum(axis=0) - 1  # (rows, 3): row of a clip among those with the modality
         self._arrays = {name: _open(folder, name, description) for name in description["arrays"] if name in FEATURES}
@@ -186,12 +153,10 @@ class FeatureDataset(torch.utils.data.Dataset):
             name: np.cumsum(_open(folder, name + LENGTHS, description)[:]) for name in RAGGED if name in self._arrays
         }
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the view; the Trainer calls this at the start of each epoch."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self.rows)
+    def identity(self) -> dict[str, Any]:
+        """Add which views there are."""
+        views = [self.description[name] for name in ("seed", "views", "dtype")]
+        return super().identity() | {"use of stored features": True, "views of stored features": views}
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         row, present = self.rows[index], self._presence[index]

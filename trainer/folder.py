@@ -102,8 +102,7 @@ def _is_same(ended: Path, args: ScalarTrainingArguments) -> bool:
     """Whether the run that ended is this one; if it is to be longer, say, it goes on."""
     before = read_json(ended)
     now = fields_of_run(args) | {name: getattr(args, name) for name in _DURATION}
-    # None is "None" there; an earlier version, which did not have a field yet, did what its default says.
-    return all(str(before.get(name, value)) == str(value) for name, value in now.items())
+    return all(str(before.get(name)) == str(value) for name, value in now.items())  # None is "None" there
 
 
 def forget_end(args: ScalarTrainingArguments) -> None:

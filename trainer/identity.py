@@ -1,16 +1,12 @@
 """What makes a run: a checkpoint of another one is refused, for the steps that follow would be of neither."""
 
-import hashlib
-import json
 from typing import Any
 
 import torch
 
-from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
-
-from .data import ClipDataset
-from .embeddings import EmbeddingDataset
-from .features import FeatureDataset, digest, processor_settings, settings_of, tensors_sha256
+from .checksums import digest, processor_settings, settings_of, tensors_sha256
+from .data import Examples
+from .lora import without_adapter
 from .semantic_targets import SemanticTargets
 from .training_args import ScalarTrainingArguments
 
@@ -67,18 +63,9 @@ def free_fields(args: ScalarTrainingArguments) -> dict[str, Any]:
     return {name: _plain(getattr(args, name)) for name in _FREE}
 
 
-def _rows_sha256(rows: Any) -> str:
-    columns = [name for name in ("video_id", "caption", "subtitle") if name in rows.column_names]
-    content = hashlib.sha256()
-    for row in zip(*(rows[name] for name in columns), strict=True):
-        content.update(json.dumps(row).encode() + b"\n")
-    return content.hexdigest()
-
-
 def describe_identity(
     args: ScalarTrainingArguments,
     model: torch.nn.Module,
-    scalar_model: ScalarRetrievalModel,
     dataset: torch.utils.data.Dataset,
     processor: Any,
     semantic_targets: Any = None,
@@ -89,7 +76,6 @@ def describe_identity(
     Args:
         args ([`ScalarTrainingArguments`]): of the run.
         model (`torch.nn.Module`): what is trained, its trainable parameters already chosen.
-        scalar_model ([`ScalarRetrievalModel`]): the model in it.
         dataset: of the examples.
         processor ([`ScalarProcessor`], *optional*): of the run.
         semantic_targets ([`SemanticTargets`], *optional*): of the training captions.
@@ -102,21 +88,14 @@ def describe_identity(
     identity = fields_of_run(args) | {
         "num_processes": args.world_size,
         "num_examples": len(dataset),
-        "model configuration": digest(settings_of(scalar_model.config)),
+        "model configuration": digest(settings_of(without_adapter(model).config)),
         "list of trained parameters": digest(trained),
         "frozen weights": tensors_sha256(frozen),
     }
-    if isinstance(dataset, EmbeddingDataset):
-        identity["stored vectors"] = dataset.sha256()
-    if isinstance(dataset, ClipDataset | EmbeddingDataset | FeatureDataset):
-        identity["training clips and captions"] = _rows_sha256(dataset.rows)
-        features = dataset.description if isinstance(dataset, FeatureDataset) else None
-        identity["use of stored features"] = features is not None
-        if features is not None:
-            identity["views of stored features"] = [features[name] for name in ("seed", "views", "dtype")]
+    if isinstance(dataset, Examples):
+        identity |= dataset.identity()
     if isinstance(semantic_targets, SemanticTargets):
-        kept = {"neighbors": semantic_targets.neighbors, "cosines": semantic_targets.cosines}
-        identity["semantic targets"] = tensors_sha256(kept)
+        identity["semantic targets"] = semantic_targets.sha256()
     if processor is not None:
         identity["processor"] = digest(processor_settings(processor))
     return identity

@@ -180,6 +180,11 @@ def apply_adapters(
     return get_peft_model(model, config, revision=revision)
 
 
+def without_adapter(model: PeftModel | ScalarRetrievalModel) -> ScalarRetrievalModel:
+    """Return the SCALAR model itself; its layers stay adapted."""
+    return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
 def lora_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """Return the trainable matrices of LoRA; what is trained beside them are heads."""
     return [value for name, value in model.named_parameters() if value.requires_grad and ".lora_" in name]
@@ -195,4 +200,12 @@ def count_parameters(model: torch.nn.Module, trainable: bool = True) -> dict[str
     return counts
 
 
-__all__ = ["PARTS", "RECIPES", "apply_adapters", "count_parameters", "lora_parameters", "parts_of"]
+__all__ = [
+    "PARTS",
+    "RECIPES",
+    "apply_adapters",
+    "count_parameters",
+    "lora_parameters",
+    "parts_of",
+    "without_adapter",
+]

@@ -1,22 +1,63 @@
-"""What a run did, kept beside what it trained, for its model card: parameters, hardware, time, versions."""
+"""What a run is about to do, told before it starts, and what it did, kept beside what it trained for its card."""
 
+import math
 import platform
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import Trainer
 
 from gallery.files import write_json
 from gallery.provenance import source_state, versions
 
 from .lora import count_parameters
-from .scalar_trainer import ScalarTrainer
+from .training_args import ScalarTrainingArguments
 
 RECORD = "training.json"
 """The file's name in the folder of a run."""
 
 _CPU_INFO = Path("/proc/cpuinfo")  # platform.processor() is empty on most Linux systems
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items()) or "nothing"
+
+
+def describe_run(
+    model: torch.nn.Module, args: ScalarTrainingArguments, num_examples: int, steps_per_epoch: int
+) -> str:
+    """
+    Describe in a few lines what will be trained, what stays frozen, the effective batch, the steps, and the memory
+    that weights, gradients and AdamW's two moments need on each device; activations come on top.
+
+    Args:
+        model (`torch.nn.Module`): with the trainable parameters chosen.
+        args ([`ScalarTrainingArguments`]): of the run.
+        num_examples (`int`): of the training set.
+        steps_per_epoch (`int`): optimizer steps in an epoch.
+    """
+    trained, frozen = (count_parameters(model, trainable) for trainable in (True, False))
+    negatives = args.per_device_train_batch_size * args.world_size
+    steps = args.max_steps if args.max_steps > 0 else math.ceil(steps_per_epoch * args.num_train_epochs)
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    gradients = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    memory = (weights + 3 * gradients) / 2**20
+    parts = f", {args.mini_batch_size} clips at a time" if args.mini_batch_size else ""
+    accumulated = (
+        f", {args.gradient_accumulation_steps} batches a step" if args.gradient_accumulation_steps > 1 else ""
+    )
+    return "\n".join(
+        [
+            f"trained: {sum(trained.values()):,} parameters: {_listed(trained)}",
+            f"frozen: {sum(frozen.values()):,} parameters: {_listed(frozen)}",
+            f"batch: {negatives} clips see each other ({args.world_size} processes of "
+            f"{args.per_device_train_batch_size}{parts}){accumulated}",
+            f"steps: {steps:,}, {steps_per_epoch:,} an epoch of {num_examples:,} examples",
+            f"memory: {memory:,.0f} MiB for weights, gradients and optimizer on each device; activations come on top",
+        ]
+    )
 
 
 def _device_name(device: torch.device) -> str:
@@ -28,13 +69,13 @@ def _device_name(device: torch.device) -> str:
     return platform.processor() or device.type
 
 
-def _precision(trainer: ScalarTrainer) -> str:
+def _precision(trainer: Trainer) -> str:
     weights = str(next(trainer.model.parameters()).dtype).removeprefix("torch.")
     mixed = {"fp16": "float16", "bf16": "bfloat16"}.get(trainer.accelerator.mixed_precision)
     return f"{weights}, computed in {mixed}" if mixed else weights
 
 
-def describe_training(trainer: ScalarTrainer, seconds: float, resumed: bool) -> dict[str, Any]:
+def describe_training(trainer: Trainer, seconds: float, resumed: bool) -> dict[str, Any]:
     """
     Describe a run that has ended.
 
@@ -66,9 +107,9 @@ def describe_training(trainer: ScalarTrainer, seconds: float, resumed: bool) -> 
     }
 
 
-def save_record(trainer: ScalarTrainer, seconds: float, resumed: bool) -> None:
+def save_record(trainer: Trainer, seconds: float, resumed: bool) -> None:
     """Write [`describe_training`] as `training.json` into the run's folder, beside what was trained."""
     write_json(describe_training(trainer, seconds, resumed), Path(trainer.args.output_dir) / RECORD)
 
 
-__all__ = ["RECORD", "describe_training", "save_record"]
+__all__ = ["RECORD", "describe_run", "describe_training", "save_record"]

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from transformers import set_seed
 
 from eval.benchmarks import load_benchmark
 from gallery.decoding import Limits, sandboxed
-from gallery.gallery import is_gallery
 from modeling_scalar import MODALITIES, ScalarProcessor, load_model
 from modeling_scalar.model_identity import identify
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
@@ -25,18 +24,15 @@ from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from .building import build_new
 from .callbacks import AtBegin, StopOnInterrupt
 from .checkpoints import describe_failed_save, is_of_ended_worker
-from .data import ClipDataset, ScalarDataCollator
+from .data import ClipDataset, Examples, ScalarDataCollator
 from .distributed import check_launched
-from .embeddings import EmbeddingDataset, collate_embeddings
-from .features import FeatureCollator, FeatureDataset
 from .folder import find_start, forget_end, only_run, save_recipe
 from .lora import apply_adapters, parts_of
 from .objectives import OBJECTIVES
 from .recipe import RunArguments, parse_arguments
-from .record import save_record
+from .record import describe_run, save_record
 from .scalar_trainer import ScalarTrainer
 from .semantic_targets import SemanticTargets
-from .trainable import describe_run
 from .training_args import ScalarTrainingArguments
 
 logger = logging.getLogger("train")
@@ -71,6 +67,31 @@ def _build_model(
     return adapted, processor
 
 
+def _build_dataset(
+    run: RunArguments,
+    args: ScalarTrainingArguments,
+    rows: datasets.Dataset,
+    model: PeftModel | ScalarRetrievalModel,
+    processor: ScalarProcessor,
+) -> tuple[Examples, Callable[[list], dict[str, torch.Tensor]], ScalarProcessor]:
+    """Return the examples, what collates them, and the processor that reads their files."""
+    if run.features is None:
+        processor = sandboxed(processor, Limits.parse(run.limits.split(",") if run.limits else []))
+        dataset = ClipDataset(rows, processor, args.seed, run.on_error, run.keep_in_memory)
+        return dataset, ScalarDataCollator(processor), processor
+    # Not at the top: all of searching comes with a gallery.
+    from gallery.gallery import is_gallery
+
+    from .embeddings import EmbeddingDataset, collate_embeddings
+    from .features import FeatureCollator, FeatureDataset
+
+    if not is_gallery(run.features):
+        return FeatureDataset(run.features, rows, model, processor, args.seed), FeatureCollator(processor), processor
+    fingerprint = identify(run.model).fingerprint
+    dataset = EmbeddingDataset(run.features, rows, model, processor, run.model, fingerprint, not args.disable_tqdm)
+    return dataset, collate_embeddings, processor
+
+
 def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
     """Run one recipe; return whether it reached its end."""
     check_launched()
@@ -93,18 +114,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         targets = SemanticTargets(run.semantic_targets)
         targets.check(rows)
     model, processor = _build_model(run, args, rows)
-    if run.features is not None and is_gallery(run.features):
-        fingerprint = identify(run.model).fingerprint
-        dataset = EmbeddingDataset(run.features, rows, model, processor, run.model, fingerprint, not args.disable_tqdm)
-        collator = collate_embeddings
-    elif run.features is not None:
-        dataset = FeatureDataset(run.features, rows, model, processor, args.seed)
-        collator = FeatureCollator(processor)
-    else:
-        processor = sandboxed(processor, Limits.parse(run.limits.split(",") if run.limits else []))
-        dataset = ClipDataset(rows, processor, args.seed, run.on_error, run.keep_in_memory)
-        collator = ScalarDataCollator(processor)
-
+    dataset, collator, processor = _build_dataset(run, args, rows, model, processor)
     interrupt = StopOnInterrupt()
     trainer = ScalarTrainer(
         model,

@@ -1,27 +1,15 @@
-"""The Trainer subclass: one forward pass, one gather, the terms of an objective, and retrieval as evaluation."""
+"""The Trainer: one forward pass, one gather, the terms of an objective, and retrieval as evaluation."""
 
 import os
-import shutil
-import signal
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import datasets
 import torch
-from peft import PeftModel, get_peft_model_state_dict
-from safetensors import safe_open
-from transformers import Trainer
-from transformers.dynamic_module_utils import custom_object_save
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_callback import ExportableState, TrainerState
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
-from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_NAME
+from peft import PeftModel
+from transformers import PretrainedConfig
 
-from eval.embedding.embed_dataset import embed_dataset
-from eval.protocol.first_stage import evaluate_embeddings
-from gallery.files import read_json, write_json
 from modeling_scalar import ScalarJointConfig, ScalarOutput
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -29,35 +17,20 @@ from modeling_scalar.paired import paired_weights
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import CALIBRATION, METHODS
 
-from .callbacks import AtBegin, EpochOfData, SaveAfterEpoch, SeedOfRank
-from .checkpoints import (
-    check_checkpoint,
-    check_run,
-    describe_failed_save,
-    finish_checkpoint,
-    last_checkpoint,
-    remove_old,
-    unfinished_checkpoint,
-    written_whole,
-)
-from .data import GlobalBatchSampler, derived_generator
+from .callbacks import GradientAudit
+from .data import derived_generator
 from .distributed import RowLayout, average_gradients, rank, world_size
 from .grad_cache import BatchInParts
 from .hard_negatives import MatchingPairs, choose_pairs
-from .identity import describe_identity, free_fields
-from .lora import lora_parameters
+from .identity import describe_identity
+from .lora import lora_parameters, without_adapter
 from .losses import MatchingLoss
 from .objectives import OBJECTIVES, Batch, Objective, Terms, centroid_temperature
+from .resuming import ResumableTrainer
 from .semantic_targets import SemanticTargets
 from .towers import encoder_parts
-from .trainable import GradientAudit
 from .training_args import ScalarTrainingArguments
 from .views import full_view_probability, reduced_views
-
-
-def without_adapter(model: PeftModel | ScalarRetrievalModel) -> ScalarRetrievalModel:
-    """Return the SCALAR model itself; its layers stay adapted."""
-    return model.get_base_model() if isinstance(model, PeftModel) else model
 
 
 @dataclass
@@ -98,14 +71,38 @@ def _check_joint(config: ScalarJointConfig, args: ScalarTrainingArguments) -> No
         )
 
 
-def _leave_signals_to_the_trainer(worker: int) -> None:
-    """Let a data worker go on after a signal that comes to it too: the step that is finished may need its batch."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A second one ends it, as PyTorch asks of a worker that does not end by itself.
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.signal(number, signal.SIG_DFL))
+def _check_fit(
+    config: PretrainedConfig, args: ScalarTrainingArguments, objective: Objective, targets: SemanticTargets | None
+) -> None:
+    """Raise an error unless model, arguments, objective and targets fit together."""
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"One process sees {args.n_gpu} GPUs. Launch one process per GPU (`accelerate launch --num_processes "
+            f"{args.n_gpu}`), or show it one (`--gpu_ids 0`)."
+        )
+    _check_objective(objective)
+    if isinstance(config, ScalarJointConfig):
+        _check_joint(config, args)
+    if objective.uses_semantics and targets is None:
+        raise ValueError(
+            "The objective needs `semantic_targets`: make them with `python -m trainer.semantic_targets`, or set "
+            "`semantic_weight` to 0 if they are for L_sem."
+        )
+    if args.negatives_from == "paired" and METHODS[config.aggregation].weights is None:
+        raise ValueError(
+            "`negatives_from: paired` draws by centroids, which the score "
+            f"{config.aggregation!r} does not have. Draw from 'scores'."
+        )
 
 
-class ScalarTrainer(Trainer):
+def _not_finite(what: str, value: Any) -> str:
+    return (
+        f"The {what} is not finite: {value}. Nothing of this step was applied or saved. Lower `learning_rate`, or "
+        "look at the clips of the step; then continue with `--resume_from_checkpoint last`."
+    )
+
+
+class ScalarTrainer(ResumableTrainer):
     """
     Train a [`ScalarModel`], a [`ScalarJointModel`] or a PEFT model of one, with the objective named in its arguments
     or with one of your own.
@@ -126,7 +123,6 @@ class ScalarTrainer(Trainer):
             finite.
     """
 
-    args: ScalarTrainingArguments
     # The loss is a mean over the batch; the Trainer divides it by the accumulation steps.
     loss_is_scaled_for_ga = False
 
@@ -138,27 +134,10 @@ class ScalarTrainer(Trainer):
         objective: Objective | None = None,
         **kwargs: Any,
     ):
-        if args.n_gpu > 1:
-            raise ValueError(
-                f"One process sees {args.n_gpu} GPUs. Launch one process per GPU (`accelerate launch --num_processes "
-                f"{args.n_gpu}`), or show it one (`--gpu_ids 0`)."
-            )
         config = without_adapter(model).config
         if objective is None:
             objective = OBJECTIVES[args.objective](args, config)
-        _check_objective(objective)
-        if isinstance(config, ScalarJointConfig):
-            _check_joint(config, args)
-        if objective.uses_semantics and semantic_targets is None:
-            raise ValueError(
-                "The objective needs `semantic_targets`: make them with `python -m trainer.semantic_targets`, or set "
-                "`semantic_weight` to 0 if they are for L_sem."
-            )
-        if args.negatives_from == "paired" and METHODS[config.aggregation].weights is None:
-            raise ValueError(
-                "`negatives_from: paired` draws by centroids, which the score "
-                f"{config.aggregation!r} does not have. Draw from 'scores'."
-            )
+        _check_fit(config, args, objective, semantic_targets)
         super().__init__(model, args, **kwargs)
         self.semantic_targets = semantic_targets
         self.scalar_model, self.scalar_config = without_adapter(model), config
@@ -170,41 +149,20 @@ class ScalarTrainer(Trainer):
                 tower.compile()
         self.gradient_audit = GradientAudit(MODALITIES, config.condition_on)
         self.add_callback(self.gradient_audit)
-        self.add_callback(SeedOfRank())
-        self.add_callback(SaveAfterEpoch())
-        self.add_callback(AtBegin(self._go_on))
-        self._resumed_from: Path | None = None
-        self._identity: dict[str, Any] | None = None
-        self._parts: dict[str, torch.Tensor] = {}
-        self._num_parts: dict[str, int] = {}
+        self._count_anew()
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._count_anew()
+
+    def _count_anew(self) -> None:
         self._last_step, self._micro_step = -1, 0
         self._clips_since_log, self._time_of_log = 0, 0.0
 
-    # Data ---------------------------------------------------------------------------------------------------------
-
-    def get_train_dataloader(self) -> torch.utils.data.DataLoader:
-        """Return this process's share of every batch; see [`GlobalBatchSampler`]."""
-        args = self.args
-        sampler = GlobalBatchSampler(
-            len(self.train_dataset),
-            args.per_device_train_batch_size * world_size(),
-            args.seed if args.data_seed is None else args.data_seed,
-            args.dataloader_drop_last,
-            rank(),
-            world_size(),
-        )
-        listeners = [sampler, self.train_dataset] if hasattr(self.train_dataset, "set_epoch") else [sampler]
-        self.remove_callback(EpochOfData)  # of an earlier call of `train`
-        self.add_callback(EpochOfData(*listeners))
-        return torch.utils.data.DataLoader(
-            self.train_dataset,
-            batch_sampler=sampler,
-            collate_fn=self.data_collator,
-            num_workers=args.dataloader_num_workers,
-            pin_memory=args.dataloader_pin_memory,
-            prefetch_factor=args.dataloader_prefetch_factor,
-            worker_init_fn=_leave_signals_to_the_trainer,
-        )
+    def describe_identity(self) -> dict[str, Any]:
+        """Describe what makes this run."""
+        made_of = self.train_dataset, self.processing_class, self.semantic_targets
+        return describe_identity(self.args, self.model, *made_of)
 
     # Optimizer ----------------------------------------------------------------------------------------------------
 
@@ -383,15 +341,8 @@ class ScalarTrainer(Trainer):
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         # A scaler of half-precision gradients skips such a step by itself, and lowers its scale.
         if self.accelerator.scaler is None and not torch.as_tensor(norm).isfinite():
-            raise ValueError(self._not_finite(f"gradient of step {self.state.global_step + 1}", norm))
+            raise ValueError(_not_finite(f"gradient of step {self.state.global_step + 1}", norm))
         return norm
-
-    @staticmethod
-    def _not_finite(what: str, value: Any) -> str:
-        return (
-            f"The {what} is not finite: {value}. Nothing of this step was applied or saved. Lower `learning_rate`, or "
-            "look at the clips of the step; then continue with `--resume_from_checkpoint last`."
-        )
 
     # Logging and evaluation ---------------------------------------------------------------------------------------
 
@@ -399,7 +350,7 @@ class ScalarTrainer(Trainer):
     def _remember(self, losses: dict[str, torch.Tensor], batch: Batch, total: torch.Tensor) -> None:
         if not total.isfinite():  # the Trainer's own filter reads the loss at every step too
             values = {name: loss.item() for name, loss in losses.items()}
-            raise ValueError(self._not_finite(f"loss of step {self.state.global_step + 1}", values))
+            raise ValueError(_not_finite(f"loss of step {self.state.global_step + 1}", values))
         parts = {f"loss_{name}": loss for name, loss in losses.items()}
         parts["p_full"] = total.new_tensor(self._full_probability)
         if METHODS[self.scalar_config.aggregation].weights:
@@ -410,17 +361,14 @@ class ScalarTrainer(Trainer):
             parts["weight_entropy"] = torch.special.entr(weights).sum(1).mean()
         if batch.temperature is not None:
             parts["temperature"] = batch.temperature
-        for name, value in parts.items():  # on the device: reading them here would wait for it at every step
-            self._parts[name] = self._parts.get(name, 0) + value.detach().float()
-            self._num_parts[name] = self._num_parts.get(name, 0) + 1
+        self.means.add(parts)
         self._clips_since_log += batch.rows.total
         self.gradient_audit.note(batch.all_masks[0])
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the means of all parts since the last log, over all processes, and the throughput."""
-        if "loss" in logs and self._parts:
-            names = sorted(self._parts)
-            means = torch.stack([self._parts[name] / self._num_parts[name] for name in names])
+        if "loss" in logs and self.means.sums:
+            names, means = self.means.take()
             if world_size() > 1:
                 means = self.accelerator.reduce(means, reduction="mean")
             logs = logs | dict(zip(names, means.tolist(), strict=True))
@@ -429,7 +377,6 @@ class ScalarTrainer(Trainer):
                 logs["clips_per_second"] = self._clips_since_log / (now - self._time_of_log)
             if self.args.device.type == "cuda":
                 logs["peak_memory_gib"] = torch.cuda.max_memory_allocated(self.args.device) / 2**30
-            self._parts, self._num_parts = {}, {}
             self._clips_since_log, self._time_of_log = 0, now
         if "learning_rate" in logs and self.args.lora_learning_rate is not None:
             logs["lora_learning_rate"] = self._lora_rate
@@ -444,6 +391,10 @@ class ScalarTrainer(Trainer):
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
         """Rank the clips of the evaluation set for its captions; return the metrics of the joint score."""
+        # Not at the top: most of searching and evaluation comes with them, and most runs never rank.
+        from eval.embedding.embed_dataset import embed_dataset
+        from eval.protocol.first_stage import evaluate_embeddings
+
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
         embeddings = embed_dataset(
             self.scalar_model,
@@ -462,183 +413,5 @@ class ScalarTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    # Resuming -----------------------------------------------------------------------------------------------------
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What makes this run; its checkpoints carry it. Made once: it reads all frozen weights."""
-        if self._identity is None:
-            self._identity = describe_identity(
-                self.args,
-                self.model,
-                self.scalar_model,
-                self.train_dataset,
-                self.processing_class,
-                self.semantic_targets,
-            )
-        return self._identity
-
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
-        """
-        Train, from a checkpoint if one is given; a resumed run does what the unbroken one would have done.
-
-        Raises:
-            FileNotFoundError: there is no such checkpoint.
-            ValueError: the checkpoint is incomplete, damaged, or of another run.
-        """
-        if resume_from_checkpoint is True:
-            resume_from_checkpoint = last_checkpoint(self.args.output_dir)
-            if resume_from_checkpoint is None:
-                raise ValueError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
-        self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
-        if self._resumed_from is not None:
-            check_checkpoint(self._resumed_from, self.args.world_size)
-            check_run(self._resumed_from, self.identity, free_fields(self.args))
-            resume_from_checkpoint = str(self._resumed_from)
-        return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
-        expected = get_peft_model_state_dict(self.model) if isinstance(self.model, PeftModel) else None
-        file = Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME
-        if expected is not None:
-            file = file.with_name(ADAPTER_SAFE_WEIGHTS_NAME)
-        elif file.is_file():
-            expected = self.model.state_dict()
-        if expected is not None:
-            self._check_weights(file, {name: list(value.shape) for name, value in expected.items()})
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-
-    @staticmethod
-    def _check_weights(file: Path, expected: dict[str, list[int]]) -> None:
-        """Raise a ValueError unless a file holds exactly these tensors: libraries would load what fits."""
-        if not file.is_file():
-            raise ValueError(f"{file} is missing: the checkpoint is of another `adapter`. Name another checkpoint.")
-        with safe_open(file, framework="pt") as tensors:
-            found = {name: list(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
-        different = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
-        if different:
-            name = different[0]
-            raise ValueError(
-                f"{file} does not fit the model: of {len(different)} tensors, such as {name}, it has the shape "
-                f"{found.get(name)}, expected {expected.get(name)}. Resume with the fields it was made with."
-            )
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        try:
-            super()._load_optimizer_and_scheduler(checkpoint)
-        # The files hold tensors and numbers alone; that they are those of an optimizer is not certain.
-        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{checkpoint} does not fit this run's optimizer or schedule ({type(error).__name__}: {error}). "
-                "Resume with the fields it was made with, or name another checkpoint."
-            ) from error
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        try:
-            super()._load_rng_state(checkpoint)
-        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"The state of random numbers in {checkpoint} cannot be used ({type(error).__name__}: {error}). "
-                "Name another checkpoint."
-            ) from error
-
-    def _run_epoch(self, **options: Any) -> None:
-        # The Trainer asks after a step whether it was the last one: a run that has done all would do one more.
-        if self.state.global_step >= self.state.max_steps:
-            self.control.should_training_stop = True
-            return
-        super()._run_epoch(**options)
-
-    def _log_file(self, folder: Path) -> Path:
-        return folder / (f"log_{rank()}.json" if world_size() > 1 else "log.json")
-
-    def _keep_log(self, folder: Path) -> None:
-        """Write what has been summed up since the last log, on this process, beside a checkpoint."""
-        content = {
-            "loss": self._tr_loss.item(),
-            "total_loss": self._total_loss_scalar,
-            "step_of_log": self._globalstep_last_logged,
-            "sums": {name: value.item() for name, value in self._parts.items()},
-            "counts": self._num_parts,
-        }
-        write_json(content, self._log_file(folder))
-
-    def _go_on(self) -> None:
-        """Take up what the checkpoint says beside the Trainer's own state."""
-        self._parts, self._num_parts = {}, {}
-        self._last_step, self._micro_step = -1, 0
-        self._clips_since_log, self._time_of_log = 0, 0.0
-        if self._resumed_from is not None and self._resumed_from == last_checkpoint(self.args.output_dir):
-            self._remove_old(self._resumed_from)  # the run may have been killed before it did
-        if self._resumed_from is None or not self._log_file(self._resumed_from).is_file():
-            return
-        path = self._log_file(self._resumed_from)
-        content, device = read_json(path), self.args.device
-        try:
-            self._tr_loss.fill_(content["loss"])
-            self._total_loss_scalar = float(content["total_loss"])
-            self._globalstep_last_logged = int(content["step_of_log"])
-            self._parts = {name: torch.tensor(float(value), device=device) for name, value in content["sums"].items()}
-            self._num_parts = {name: int(content["counts"][name]) for name in self._parts}
-        except (AttributeError, KeyError, RuntimeError, TypeError) as error:
-            raise ValueError(f"{path} is damaged ({error!r}). Name another checkpoint.") from error
-
-    # Saving -------------------------------------------------------------------------------------------------------
-
-    def _save(self, output_dir: str | None = None, state_dict=None) -> None:
-        # The Trainer calls this on every process; the first one writes.
-        if not self.args.should_save:
-            super()._save(output_dir, state_dict)
-            return
-        for name, parameter in self.model.named_parameters():
-            if not parameter.isfinite().all():
-                raise ValueError(
-                    f"The weights after step {self.state.global_step} are not finite, {name} for one, and are not "
-                    "saved. Lower `learning_rate`, and continue from an earlier checkpoint."
-                )
-        with written_whole(Path(output_dir or self.args.output_dir)) as folder:
-            super()._save(str(folder), state_dict)
-            if isinstance(self.model, PeftModel):  # an adapter may change how its base scores
-                custom_object_save(self.scalar_model, folder, config=self.scalar_config)
-                self.scalar_config.save_pretrained(folder)
-
-    def _save_checkpoint(self, model, trial) -> None:
-        """Write a checkpoint that is complete or not there; see `trainer.checkpoints`."""
-        args, state = self.args, self.state
-        self.store_flos()
-        folder = unfinished_checkpoint(args.output_dir, state.global_step)
-        checkpoint = folder.with_name(f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
-        if state.best_global_step:
-            best = folder.with_name(f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}")
-            if best == checkpoint or best.is_dir():
-                state.best_model_checkpoint = str(best)
-        callbacks = [x for x in (*self.callback_handler.callbacks, self.control) if isinstance(x, ExportableState)]
-        state.stateful_callbacks = TrainerState(stateful_callbacks=callbacks).stateful_callbacks
-        with describe_failed_save(args.output_dir, checkpoint.name, partial=folder if args.should_save else None):
-            if args.should_save:
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True)
-            self.accelerator.wait_for_everyone()
-            self.save_model(str(folder), _internal_call=True)
-            if not args.save_only_model:
-                self._save_optimizer_and_scheduler(str(folder))
-                self._save_scaler(str(folder))
-                self._save_rng_state(str(folder))
-            self._keep_log(folder)
-            self.accelerator.wait_for_everyone()
-            if args.should_save:
-                state.save_to_json(str(folder / TRAINER_STATE_NAME))
-                finish_checkpoint(folder, state.global_step, self.identity, free_fields(args))
-        if args.push_to_hub:
-            self._push_from_checkpoint(str(checkpoint))
-        self._remove_old(checkpoint)
-        self.accelerator.wait_for_everyone()
-
-    def _remove_old(self, checkpoint: Path) -> None:
-        """Keep `save_total_limit` checkpoints: the newest, which is given, the best, and the newest of the others."""
-        if self.args.should_save:
-            best = [Path(self.state.best_model_checkpoint)] if self.state.best_model_checkpoint else []
-            remove_old(self.args.output_dir, self.args.save_total_limit, keep=[checkpoint, *best])
-
-
-__all__ = ["ScalarTrainer", "without_adapter"]
+__all__ = ["ScalarTrainer"]

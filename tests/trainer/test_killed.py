@@ -14,7 +14,8 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.disks import small_disk
-from trainer.checkpoints import is_complete, last_checkpoint
+from tests.trainer.test_checkpoints import is_complete
+from trainer.checkpoints import last_checkpoint
 from trainer.folder import RECIPE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 
 from modeling_scalar import ScalarModel
 from tests.conftest import make_tiny_config
+from tests.trainer.test_checkpoints import list_again
 from tests.trainer.test_scalar_trainer import make_trainer
 from trainer.callbacks import StopOnInterrupt
-from trainer.checkpoints import MANIFEST
 from trainer.lora import apply_adapters
 
 # A constant rate shows a step too many, a decaying one a wrong count of steps.
@@ -154,33 +154,26 @@ def test_a_checkpoint_of_another_run_is_refused(checkpoint, tmp_path, unless_fas
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["checkpoint-2"]
 
 
-def test_a_checkpoint_of_an_earlier_version_is_resumed(checkpoint, tmp_path):
-    """It has no list of files, and does not know what was summed up for the log."""
-    (checkpoint / MANIFEST).unlink()
-    (checkpoint / "log.json").unlink()
-    trainer = trainer_of(tmp_path / "run", max_steps=3)
-    trainer.train(str(checkpoint))
-    assert trainer.state.global_step == 3
-
-
 def test_weights_that_fit_in_part_are_refused(checkpoint, tmp_path):
     """Libraries would load what fits and say nothing of the rest."""
-    (checkpoint / MANIFEST).unlink()
     path = checkpoint / "adapter_model.safetensors"
     tensors = load_file(path)
     name = next(name for name in sorted(tensors) if tensors[name].ndim == 2)
     for changed in ({k: v for k, v in tensors.items() if k != name}, tensors | {name: tensors[name][:, :1].clone()}):
         save_file(changed, path)
+        list_again(checkpoint)
         with pytest.raises(ValueError, match="adapter_model.safetensors does not fit the model: of 1 tensors"):
             trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
     save_file(tensors, path)
     for file, content in (("optimizer.pt", {"state": {}, "param_groups": []}), ("scheduler.pt", [1])):
         before = (checkpoint / file).read_bytes()
         torch.save(content, checkpoint / file)
+        list_again(checkpoint)
         with pytest.raises(ValueError, match="does not fit this run's optimizer or schedule"):
             trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
         (checkpoint / file).write_bytes(before)
     torch.save({"cpu": torch.zeros(3)}, checkpoint / "rng_state.pth")
+    list_again(checkpoint)
     with pytest.raises(ValueError, match="state of random numbers"):
         trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
 

@@ -161,14 +161,14 @@ def test_the_loss_is_the_weighted_sum_of_the_components_on_the_drawn_views(tmp_p
     torch.testing.assert_close(loss, expected + 0.2 * components["uniformity"])
     names = {"align": "alignment", "mask": "cross_arity", "sem": "semantic", "unif": "uniformity"}
     for name, component in names.items():
-        torch.testing.assert_close(trainer._parts[f"loss_{name}"], components[component])
+        torch.testing.assert_close(trainer.means.sums[f"loss_{name}"], components[component])
 
 
 def test_a_weight_of_zero_skips_its_term(tmp_path):
     weights = ("cross_arity_weight", "matching_weight", "semantic_weight", "uniformity_weight")
     trainer = make_trainer(tmp_path, **dict.fromkeys(weights, 0.0))
     trainer.compute_loss(trainer.model, collate(trainer))
-    assert [name for name in trainer._parts if name.startswith("loss")] == ["loss_align"]
+    assert [name for name in trainer.means.sums if name.startswith("loss")] == ["loss_align"]
 
 
 def test_semantics_and_uniformity_join_after_the_warm_up(tmp_path):
@@ -186,7 +186,7 @@ def test_clips_without_anything_to_read_are_left_out_of_matching(tmp_path):
     assert trainer.compute_loss(trainer.model, batch).isfinite()
     batch["modality_mask"] = torch.tensor([[0, 0, 1]] * 4).bool()
     assert trainer.compute_loss(trainer.model, batch).isfinite()
-    assert trainer._parts["loss_dam"].isfinite()
+    assert trainer.means.sums["loss_dam"].isfinite()
 
 
 def test_a_clip_with_nothing_but_a_subtitle_is_matched_where_that_is_read(tmp_path):
@@ -199,7 +199,7 @@ def test_a_clip_with_nothing_but_a_subtitle_is_matched_where_that_is_read(tmp_pa
         trainer._choose_pairs = lambda *a, choose=choose, chosen=chosen: chosen.append(choose(*a)) or chosen[-1]
         trainer.compute_loss(trainer.model, batch)
         assert chosen[0].num_pairs == expected
-        assert (trainer._parts["loss_dam"] > 0) == (expected > 0)
+        assert (trainer.means.sums["loss_dam"] > 0) == (expected > 0)
 
 
 def lora_names(trainer):
@@ -431,7 +431,7 @@ for options in json.loads(sys.argv[2]):
     results.append({
         "world": world,
         "loss": mean(loss),
-        "parts": {name: mean(value) for name, value in trainer._parts.items() if name.startswith("loss")},
+        "parts": {name: mean(value) for name, value in trainer.means.sums.items() if name.startswith("loss")},
         "gradients": {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None},
     })
     if options.get("optim") == "sgd":  # whose step is that of the gradient; AdamW's first has the size of the rate
@@ -549,7 +549,7 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(tmp_path, adapter, size)
         batch["modality_mask"][2:5, 1] = batch["modality_mask"][6, 0] = False
         loss = trainer.training_step(trainer.model, batch)
         named = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
-        return {"loss": loss, "gradients": named, "parts": dict(trainer._parts)}
+        return {"loss": loss, "gradients": named, "parts": dict(trainer.means.sums)}
 
     assert_equal_steps(gradients(), gradients(mini_batch_size=size))
 
@@ -603,7 +603,7 @@ def test_evaluation_ranks_the_clips_of_the_set(tmp_path, monkeypatch):
         ids = [str(i) for i in range(4)]
         return Embeddings(eye[[0, 1, 2, 2]], modalities, mask, torch.arange(4)[:, None].expand(-1, 2), ids, ids, ids)
 
-    monkeypatch.setattr("trainer.scalar_trainer.embed_dataset", embed)
+    monkeypatch.setattr("eval.embedding.embed_dataset.embed_dataset", embed)
     metrics = make_trainer(tmp_path).evaluate(eval_dataset=["any"])
     assert metrics["eval_text_to_video_recall_at_1"] == 50.0 and metrics["eval_text_to_video_mean_rank"] == 1.5
     assert json.dumps(metrics)
@@ -733,7 +733,7 @@ def test_a_score_is_trained_on_the_clips_that_it_covers(tmp_path, a_score_that_n
         batch["modality_mask"][2:5, 1] = batch["modality_mask"][6, 2] = False
         loss = trainer.training_step(trainer.model, {name: value[list(rows)] for name, value in batch.items()})
         named = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
-        results.append({"loss": loss, "gradients": named, "parts": {"align": trainer._parts["loss_align"]}})
+        results.append({"loss": loss, "gradients": named, "parts": {"align": trainer.means.sums["loss_align"]}})
     assert all(result["loss"].isfinite() and result["loss"] > 0.1 for result in results)
     assert results[0]["gradients"].keys() == results[1]["gradients"].keys()
     torch.testing.assert_close(results[0], results[1], atol=1e-9, rtol=1e-7)
@@ -784,7 +784,7 @@ def test_an_objective_says_what_it_needs(tmp_path):
     views = {"full_view_probability": 0.0, "full_view_decay_steps": 0}
     trainer = make_trainer(tmp_path, given_objective=Reduced(), **views)
     assert trainer.compute_loss(trainer.model, collate(trainer)).isfinite()
-    assert set(trainer._parts) >= {"loss_nce", "loss_dam"}
+    assert set(trainer.means.sums) >= {"loss_nce", "loss_dam"}
     with pytest.raises(ValueError, match="needs `semantic_targets`"):
         make_trainer(tmp_path, given_objective=Reduced(), semantic_targets=None)
 
@@ -830,7 +830,7 @@ def test_processes_draw_dropout_of_their_own(tmp_path, monkeypatch):
     seeds = []
     for number in range(3):
         torch.manual_seed(trainer.args.seed)  # as on every process when the Trainer is built
-        monkeypatch.setattr("trainer.callbacks.rank", lambda number=number: number)
+        monkeypatch.setattr("trainer.resuming.rank", lambda number=number: number)
         trainer.callback_handler.on_train_begin(trainer.args, trainer.state, trainer.control)
         seeds.append(torch.initial_seed())
     assert seeds[0] == trainer.args.seed and len(set(seeds)) == 3
@@ -844,9 +844,9 @@ def test_a_learned_temperature_is_the_one_of_every_contrastive_term(tmp_path):
         scale = trainer.scalar_model.logit_scale.modules_to_save.default.log_scale
         torch.nn.init.constant_(scale, -math.log(temperature))
         trainer.compute_loss(trainer.model, collate(trainer))
-        losses.append({name: trainer._parts[f"loss_{name}"].item() for name in ("align", "mask", "sem", "unif")})
+        losses.append({name: trainer.means.sums[f"loss_{name}"].item() for name in ("align", "mask", "sem", "unif")})
         fixed = make_trainer(tmp_path, calibration_weight=0.0, matching_weight=0.0, temperature=temperature)
         fixed.compute_loss(fixed.model, collate(fixed))
-        expected = {name: fixed._parts[f"loss_{name}"].item() for name in losses[-1]}
+        expected = {name: fixed.means.sums[f"loss_{name}"].item() for name in losses[-1]}
         assert losses[-1] == pytest.approx(expected, rel=1e-5)
     assert all(abs(losses[0][name] - losses[1][name]) > 0.1 for name in ("align", "sem"))

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from eval.benchmarks import load_benchmark
-from trainer.semantic_targets import rows_checksum
+from trainer.checksums import rows_sha256
 
 ROOT = Path(__file__).resolve().parents[2]
 HUGE = "1" + "0" * 400
@@ -246,7 +246,7 @@ def _targets(change):
             "clip_of_row": torch.arange(12, dtype=torch.int32),
         }
         rows = load_benchmark("miniature", run.folder / "data", "train")
-        metadata = {"rows_sha256": rows_checksum(rows["video_id"], rows["caption"])}
+        metadata = {"rows_sha256": rows_sha256(rows["video_id"], rows["caption"])}
         change(path, tensors, metadata)
         return run.command(folder / "out", "--semantic_weight", "1", "--semantic_targets", path)
 
@@ -353,7 +353,7 @@ READ = {
     "checkpoint that is a model": (
         lambda run, f: run.command(f / "out", "--resume_from_checkpoint", run.folder / "model"),
         1,
-        ["trainer_state.json is missing"],
+        ["checkpoint.json is missing"],
     ),
     "output that is a file": (_in_the_way, 1, ["`output_dir`", "is a file"]),
     "output below a file": (

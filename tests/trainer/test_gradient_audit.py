@@ -8,7 +8,7 @@ from modeling_scalar.scores_scalar import METHODS
 from tests.conftest import make_tiny_config
 from tests.trainer.test_scalar_trainer import make_trainer
 from trainer.lora import apply_adapters, count_parameters
-from trainer.trainable import describe_run
+from trainer.record import describe_run
 from trainer.training_args import ScalarTrainingArguments
 
 
