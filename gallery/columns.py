@@ -115,7 +115,7 @@ def clip_table(
 
     Returns:
         `pa.Table` with the columns `clip_id`, one per modality, `presence`, `gram` (see [`gram_of`]), those of
-        codes and of concatenation heads if there are any, `duration`, `seconds` if they are given, and `problems`.
+        codes and of concatenation heads if there are any, `duration`, `seconds`, and `problems`.
     """
     precision = precision_of(dtype or str(modality_embeds.dtype).removeprefix("torch."))
     embeds = torch.where(modality_mask[..., None], modality_embeds, modality_embeds.new_zeros(())).to(precision)
@@ -132,8 +132,7 @@ def clip_table(
         concat_embeds = concat_embeds.to(precision)
         columns |= {name: fixed_lists(concat_embeds[:, index]) for index, name in enumerate(CONCAT_COLUMNS)}
     columns["duration"] = pa.array([None] * len(clip_ids) if durations is None else list(durations), pa.float64())
-    if seconds is not None:
-        columns["seconds"] = pa.array(list(seconds), pa.float64())
+    columns["seconds"] = pa.array([None] * len(clip_ids) if seconds is None else list(seconds), pa.float64())
     told = [[]] * len(clip_ids) if problems is None else [list(map(to_utf8, of_clip)) for of_clip in problems]
     columns["problems"] = pa.array(told, pa.list_(pa.string()))
     return pa.table(columns)

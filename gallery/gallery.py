@@ -26,19 +26,20 @@ from gallery.columns import (
     texts_of,
     to_utf8,
 )
+from gallery.data_sets import are_data_sets, read_data_sets
 from gallery.hits import Hit, Hits, Results
-from gallery.older import is_older, read_older
 from gallery.searching import GallerySearch
 from gallery.storage import MANIFEST, Writer, has_lost_its_manifest, read_snapshot
 from gallery.storage import verify as verify_files
 from gallery.tables import COPIED_ROWS, KEYS, MediaFile
+from gallery.transcripts import Transcripts
 from modeling_scalar.configuration_scalar import MODALITIES
 
 
 def is_gallery(path: str | os.PathLike) -> bool:
-    """Whether a folder holds embedded clips, in today's format or an older one, though maybe damaged."""
+    """Whether a folder holds embedded clips, though maybe damaged."""
     path = Path(path)
-    return (path / MANIFEST).is_file() or has_lost_its_manifest(path) or is_older(path)
+    return (path / MANIFEST).is_file() or has_lost_its_manifest(path) or are_data_sets(path)
 
 
 class Gallery(GallerySearch):
@@ -50,9 +51,8 @@ class Gallery(GallerySearch):
         Open a gallery with its vectors memory-mapped.
 
         Args:
-            path (`str`): a folder that `scalar index`, `scalar eval` or `datasets` wrote, of today's format
-                or an older one.
-            check (`bool`): check every vector of a gallery of another format, which no writer of ours has checked.
+            path (`str`): a folder that `scalar index`, `scalar eval` or `datasets` wrote.
+            check (`bool`): check every vector that `datasets` wrote, which no writer of ours has checked.
             verify (`bool`): compare each file of clips, captions and media with its hash when it is read for the first
                 time. [`Gallery.verify`] reads all of them.
 
@@ -65,8 +65,8 @@ class Gallery(GallerySearch):
             raise FileNotFoundError(
                 f"There is no gallery in {str(folder)!r}: neither {MANIFEST} nor the data set `clips`."
             )
-        if is_older(folder):
-            gallery = cls(*read_older(folder), folder)
+        if are_data_sets(folder):
+            gallery = cls(*read_data_sets(folder), path=folder)
             if check:
                 gallery.check()
             return gallery
@@ -84,7 +84,7 @@ class Gallery(GallerySearch):
         Raises:
             ValueError: something is damaged; the message names it.
         """
-        num_bytes = 0 if is_older(self.path) else verify_files(self.path)
+        num_bytes = 0 if are_data_sets(self.path) else verify_files(self.path)
         self.check()
         return num_bytes
 
@@ -97,7 +97,7 @@ class Gallery(GallerySearch):
         has_codes: bool = True,
     ) -> "Gallery":
         """
-        Write all of it to a new folder in today's format, piece by piece.
+        Write all of it to a new folder, piece by piece, with its transcripts.
 
         Args:
             folder (`str`): new or empty.
@@ -112,6 +112,8 @@ class Gallery(GallerySearch):
         """
         if self.clips is None:
             raise ValueError(f"{self.path} holds no clips.")
+        if is_gallery(folder):
+            raise ValueError(f"{folder} holds a gallery already. Give a new folder.")
         with GalleryWriter(folder, dtype or self.dtype, has_codes) as writer:
             writer.metadata = dict(self.metadata if metadata is None else metadata)
             for batch in self.clips.to_batches(COPIED_ROWS):
@@ -128,6 +130,8 @@ class Gallery(GallerySearch):
                 writer.put_queries(query_table(*texts, embeds, described, writer.dtype))
             writer.put_files(list(self.files.values()))
             writer.commit()
+            if self.path is not None:
+                Transcripts(self.path).copy(writer.folder)
             return writer.gallery()
 
     def _columns(self, rows: pa.Table) -> tuple[Any, ...]:
@@ -156,18 +160,18 @@ def verify_gallery(path: str | os.PathLike) -> tuple[Gallery, int]:
         ValueError: something is damaged; the message names it.
     """
     folder = Path(path)
-    num_bytes = verify_files(folder) if is_gallery(folder) and not is_older(folder) else 0
+    num_bytes = verify_files(folder) if is_gallery(folder) and not are_data_sets(folder) else 0
     gallery = Gallery.open(folder, check=False)
     gallery.check()
     return gallery, num_bytes
 
 
 def check_format(folder: Path) -> None:
-    """Raise a ValueError if a folder holds a gallery of another format, which can be read but not changed."""
-    if is_older(folder):
+    """Raise a ValueError if `datasets` alone wrote what a folder holds, which can be read but not changed."""
+    if are_data_sets(folder):
         raise ValueError(
-            f"{folder} holds a gallery of another format, which can be read but not changed. Convert it with "
-            f"`python -m search convert {folder} NEW`, and use that."
+            f"{folder} holds data sets that `datasets` wrote, which can be read but not changed. "
+            f"`Gallery.open({str(folder)!r}).copy(NEW)` makes a gallery of them that can."
         )
 
 
@@ -179,13 +183,13 @@ class GalleryWriter(Writer):
     The one process that may change a gallery; others see a change after [`GalleryWriter.commit`], as a whole.
 
     Args:
-        folder (`str`): a gallery of today's format, or a new or empty folder.
+        folder (`str`): a gallery, or a new or empty folder.
         dtype (`str`): precision of the vectors of a new gallery, `"float16"` or `"float32"`.
         has_codes (`bool`): whether a new gallery also keeps its vectors in eight bits, by which it is searched faster.
 
     Raises:
-        ValueError: another process writes, the folder holds something else or an older format, it is damaged, or
-            `dtype` is unknown.
+        ValueError: another process writes, the folder holds something else, or what `datasets` alone wrote, it is
+            damaged, or `dtype` is unknown.
     """
 
     def __init__(self, folder: str | os.PathLike, dtype: str = "float16", has_codes: bool = True):
@@ -196,7 +200,6 @@ class GalleryWriter(Writer):
         known = Gallery(self.snapshot.parts.get("clips", ()))
         self.dtype = known.dtype or dtype
         self.has_codes = has_codes if known.dtype is None else known.has_codes
-        self._has_seconds = known.dtype is None or known.has_seconds
 
     def _check(self) -> None:
         gallery = self.gallery()
@@ -252,7 +255,6 @@ class GalleryWriter(Writer):
         twice = sorted(self._pending.intersection(clip_ids))
         if twice:
             raise ValueError(f"Clips can be put once before a commit; put again were {listed(twice)}.")
-        seconds = (seconds or [None] * len(clip_ids)) if self._has_seconds else None
         about = concat_embeds, durations, problems, self.dtype, self.has_codes, seconds
         rows = clip_table(clip_ids, modality_embeds, modality_mask, *about)
         self.append("clips", rows)

@@ -149,11 +149,6 @@ class GalleryTables:
         return None if not kinds else "float16" if kinds == {"halffloat"} else "float32"
 
     @property
-    def has_seconds(self) -> bool:
-        """Whether it can hold how long clips last; galleries from before that was kept cannot."""
-        return bool(self._parts) and "seconds" in self._parts[0].table.column_names
-
-    @property
     def has_codes(self) -> bool:
         """Whether the vectors are kept in eight bits too."""
         return bool(self._parts) and CODE_COLUMNS[0] in self._parts[0].table.column_names

@@ -13,9 +13,9 @@ import pyarrow as pa
 from datasets import Features, List, Value
 
 from gallery.columns import CODE_COLUMNS, CONCAT_COLUMNS, NORM_TOLERANCE, check_lists, column_of, lists_of, texts_of
+from gallery.data_sets import are_data_sets
 from gallery.files import read_json
 from gallery.gallery import Gallery, MediaFile, is_gallery
-from gallery.older import is_older
 from gallery.provenance import gallery_sha256
 from gallery.storage import verify
 from gallery.windows import place_of_clip
@@ -273,7 +273,7 @@ def _open(source: Path, is_known: bool) -> Gallery:
     _check_metadata(gallery.metadata, source)
     if not len(gallery):
         raise ValueError(f"The gallery in {source} holds no clips.")
-    if not is_older(source):
+    if not are_data_sets(source):
         verify(source)
     return gallery
 

@@ -1,4 +1,4 @@
-"""The command line: `scalar index`, `query`, `push`, `serve`, `info`, `verify`, `compact` and `convert`.
+"""The command line: `scalar index`, `query`, `push`, `serve`, `info`, `verify`, `repair` and `compact`.
 
 Libraries load inside the commands, so that `--help` is quick.
 """
@@ -712,25 +712,6 @@ def compact(gallery: _Gallery) -> None:
         writer.compact()
         num_files = sum(len(shards) for shards in writer.snapshot.shards.values())
     show(f"{gallery} is compact: {num_files} file{'' if num_files == 1 else 's'}.")
-
-
-@app.command()
-def convert(
-    old: Annotated[Path, typer.Argument(help="A gallery or store of an older format, or data sets of `datasets`.")],
-    new: Annotated[Path, typer.Argument(help="A new folder.")],
-    dtype: Annotated[
-        Literal["float16", "float32"] | None, typer.Option(help="Precision; by default that of the vectors.")
-    ] = None,
-) -> None:
-    """Copy a gallery into today's format, which can be searched, evaluated, published and added to."""
-    from gallery.gallery import Gallery, is_gallery
-    from gallery.transcripts import Transcripts
-
-    if is_gallery(new):
-        raise ValueError(f"{new} holds a gallery already. Give a new folder.")
-    converted = Gallery.open(old).copy(new, dtype)
-    Transcripts(old).copy(new)
-    show(f"{len(converted)} clips are in {new}.")
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m search") -> None:

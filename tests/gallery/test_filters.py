@@ -13,7 +13,7 @@ from datasets import Dataset
 from gallery.filters import ClipFacts, Filter
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from modeling_scalar.configuration_scalar import MODALITIES
-from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
+from tests.gallery.conftest import MADE_BY, make_clips, make_queries
 
 DAY = 86_400 * 10**9
 PATHS = (
@@ -196,25 +196,6 @@ def test_windows_have_their_own_duration_and_the_date_and_the_path_of_their_file
     assert named(gallery, Filter(paths="talk.mp4")) == (names[:3], {})
     assert named(gallery, Filter(after="1970-01-04")) == (names[3:], {})
     assert named(gallery, Filter(before="1970-01-04")) == (names[:3], {})
-
-
-def test_of_a_gallery_from_before_durations_were_kept_only_windows_are_known(tmp_path):
-    names, embeds, mask = make_clips(4)
-    names = ["/a/x.mp4#t=0,30", "/a/x.mp4#t=30", "/a/y.mp4", "/a/z.mp4"]
-    write(tmp_path / "new", (names, embeds, mask))
-    old = Gallery.open(tmp_path / "new").clips.drop_columns(["seconds"])
-    with GalleryWriter(tmp_path / "old", "float32") as writer:
-        writer.metadata = MADE_BY | {"segment": 30}
-        writer.append("clips", old)
-        writer.commit()
-    with GalleryWriter(tmp_path / "old") as writer:
-        writer.put_clips(["/a/w.mp4"], embeds[:1], mask[:1], seconds=[5.0])  # it cannot be kept
-        writer.commit()
-    gallery = Gallery.open(tmp_path / "old")
-    assert len(gallery) == 5 and not gallery.has_seconds
-    assert named(gallery, Filter(min_duration=10)) == (names[:1], {"duration": 4})
-    copied = gallery.copy(tmp_path / "copy")
-    assert copied.has_seconds and named(copied, Filter(min_duration=10)) == (names[:1], {"duration": 4})
 
 
 def test_durations_survive_copies_replacement_and_compaction(tmp_path):

@@ -338,10 +338,12 @@ def test_a_gallery_that_datasets_wrote_is_searched_whatever_its_absent_rows_hold
     for one, other in zip(theirs.search(queries, k=5), ours.search(queries, k=5), strict=True):
         assert ids(one) == ids(other)
         assert [hit.score for hit in one] == pytest.approx([hit.score for hit in other], abs=1e-6)
-    with pytest.raises(ValueError, match="python -m search convert"):
+    with pytest.raises(ValueError, match="`datasets` wrote, which can be read but not changed. .*theirs.*copy"):
         GalleryWriter(tmp_path / "theirs")
     converted = theirs.copy(tmp_path / "converted", "float32")
     assert torch.equal(converted.modality_embeds(), embeds) and converted.clip_ids == names
+    with pytest.raises(ValueError, match="holds a gallery already"):
+        theirs.copy(tmp_path / "ours")
 
 
 @pytest.mark.parametrize("method", ["scalar", "uniform", "gram", "rank_fusion", "max"])
