@@ -29,8 +29,8 @@ import torch
 from torch.nn.functional import normalize
 
 from benchmarks.search import fill, made_clips, made_vectors
-from gallery.bounds import DETAIL, bound_vectors, stored_bounds
 from gallery.columns import precision_of, text_embeds_of
+from gallery.exact.bounds import DETAIL, bound_vectors, stored_bounds
 from gallery.gallery import Gallery
 from gallery.hits import Hits, Results
 from modeling_scalar.configuration_scalar import MODALITIES

@@ -28,8 +28,8 @@ import torch
 from torch.nn.functional import normalize
 
 from benchmarks.scoring import materialised, stacked_volume
+from gallery.exact.ranking import rank
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.ranking import rank
 from gallery.storage import MANIFEST
 from modeling_scalar.scores_scalar import retrieval_scores
 

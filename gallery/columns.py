@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.screening import Codes, encode
+from gallery.exact.codes import Codes, encode
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import CONCATENATIONS
 
 CONCAT_COLUMNS = tuple("_".join(("concat", *names)) for names in CONCATENATIONS)
 """Columns of what the concatenation heads of some checkpoints give."""
 CODE_COLUMNS = tuple(f"{name}_codes" for name in MODALITIES)
-"""Columns of the vectors in eight bits, with `code_scale` and `code_error` beside them; see [`~gallery.screening`]."""
+"""Columns of the vectors in eight bits, beside `code_scale` and `code_error`; see [`~gallery.exact.codes`]."""
 DTYPES = {"float16": torch.float16, "float32": torch.float32}
 """Precisions in which vectors are kept."""
 NORM_TOLERANCE = 0.01

@@ -18,10 +18,10 @@ import torch
 
 from gallery.checks import score_options_of
 from gallery.columns import off_unit, stacked, strings, texts_of
+from gallery.exact.ranking import Piece, in_one_piece, pieces_of, rank
 from gallery.filters import Allowed, ClipFacts, Filter
 from gallery.hits import Hit, Hits, Results
 from gallery.querying import QueryModel, check_texts, query_like, where_is
-from gallery.ranking import Piece, in_one_piece, pieces_of, rank
 from gallery.reranking import check_can_match, check_depth
 from gallery.reranking import rerank as rerank_hits
 from gallery.tables import GalleryTables
@@ -106,7 +106,7 @@ class GallerySearch(GalleryTables):
         Find the k best clips of each query, exactly.
 
         Scores are computed of every clip; that of SCALAR is first bounded in eight bits, and computed in float64 where
-        the bound does not prove that the clip is not among the best (see [`~gallery.screening`]).
+        the bound does not prove that the clip is not among the best (see [`~gallery.exact.screening`]).
 
         Args:
             queries (`str`, `list[str]`, or `torch.FloatTensor` of shape `(Q, D)` or `(Q, 3, D)`): texts, which the

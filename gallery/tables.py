@@ -5,7 +5,7 @@ from. Each of the three (see [`~gallery.storage`]) is one that `datasets.load_fr
     `clip_id` (string); `video`, `audio`, `subtitle` (lists of D floats): unit vectors, zero where the clip lacks the
     modality; `presence` (list of 3 bools): which of the three it has, in this order; `gram` (list of 9 floats): their
     Gram matrix, see [`~gallery.columns.gram_of`]; `video_codes`, `audio_codes`, `subtitle_codes` (lists of D bytes),
-    `code_scale` and `code_error`: the vectors in eight bits, see [`~gallery.screening`]; `concat_video_audio`,
+    `code_scale` and `code_error`: the vectors in eight bits, see [`~gallery.exact.codes`]; `concat_video_audio`,
     `concat_video_subtitle` and `concat_video_audio_subtitle` of checkpoints with concatenation heads; `duration` of
     the sound in seconds, if known; `seconds`: how long the clip lasts, if known; `problems` (list of
     strings): what could not be read and counts as absent.
@@ -53,8 +53,8 @@ from gallery.columns import (
     texts_of,
     to_utf8,
 )
+from gallery.exact.codes import are_codes_of
 from gallery.provenance import gallery_sha256
-from gallery.screening import are_codes_of
 from gallery.storage import Part
 from gallery.windows import SEGMENT, Place, clip_id_of_shown, place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES

@@ -35,8 +35,8 @@ from search.engine.collection import BOUND, Collection, Point, condition_of, con
 from search.engine.errors import ChangedError, DamagedError, NoCollectionError, UnsupportedError
 from search.engine.push import PushReport, push
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
-from tests.gallery.test_screening import KINDS as GALLERIES
-from tests.gallery.test_screening import MIXES, make_vectors
+from tests.gallery.exact.test_screening import KINDS as GALLERIES
+from tests.gallery.exact.test_screening import MIXES, make_vectors
 from tests.search.engines import KINDS, SERVER, EdgeClient, EdgeServer, make_client
 from tests.search.test_main import index, place, run  # noqa: F401 - a fixture
 

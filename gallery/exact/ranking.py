@@ -1,7 +1,7 @@
 """Exact ranking over a gallery, from the mapped vectors and what is stored with them: half-precision vectors are
 converted a tile at a time, and nothing else is copied. SCALAR's score is screened in low precision, with proof (see
-[`~gallery.screening`]; for clips in the memory of a GPU, [`~gallery.device_search`]), other scores are computed of
-every clip.
+[`~gallery.exact.screening`]; for clips in the memory of a GPU, [`~gallery.exact.device_search`]), other scores are
+computed of every clip.
 
 Shapes: Q queries, N clips, D dimensions, K hits.
 """
@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gallery.clips import StoredClips
 from gallery.columns import CONCAT_COLUMNS, NORM_TOLERANCE, check_lists, codes_of, gram_of, matrix_of, stacked
-from gallery.device_search import find_best_on_device
-from gallery.screening import Codes, Screened, find_best, multiplies_eight_bits
+from gallery.exact.clips import StoredClips
+from gallery.exact.codes import Codes, multiplies_eight_bits
+from gallery.exact.device_search import find_best_on_device
+from gallery.exact.screening import Screened, find_best
 from gallery.storage import Part
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import METHODS, MIN_NORM, Pairs, ScoreOptions, find_method

@@ -9,22 +9,16 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from gallery import columns, device_search, screening
-from gallery.clips import StoredClips
+from gallery import columns
 from gallery.columns import gram_of
-from gallery.device_search import find_best_on_device
+from gallery.exact import device_search, screening
+from gallery.exact.clips import StoredClips
+from gallery.exact.codes import encode, multiplies_eight_bits, rotation
+from gallery.exact.cone import cone_bound, hull_distance, inverse_of, score_error, spanned_bound
+from gallery.exact.device_search import find_best_on_device
+from gallery.exact.ranking import pieces_of
+from gallery.exact.screening import Screened, find_best
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.ranking import pieces_of
-from gallery.screening import (
-    Screened,
-    cone_bound,
-    encode,
-    find_best,
-    hull_distance,
-    inverse_of,
-    multiplies_eight_bits,
-    spanned_bound,
-)
 from gallery.storage import Part
 from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
@@ -185,7 +179,7 @@ def test_a_score_changes_by_no_more_than_its_error_when_cosines_do(kind, name):
         return (weights * cosines).masked_fill(~mask, 0).sum(1) / norms
 
     largest = cosines.masked_fill(~mask, 0).abs().amax(1)
-    bound = screening.score_error(largest, part.rho.double(), error, options.query_temperature)
+    bound = score_error(largest, part.rho.double(), error, options.query_temperature)
     generator = torch.Generator().manual_seed(1)
     worst = torch.zeros(len(cosines), dtype=torch.float64)
     for _ in range(20):
@@ -327,7 +321,7 @@ def test_inverses_are_those_of_what_is_present():
 
 def test_codes_miss_vectors_by_no_more_than_they_say():
     vectors = [make_vectors("clustered", 300, 40, seed)[:, 0].half() for seed in range(3)]
-    codes, turn = encode(vectors), screening.rotation(40)
+    codes, turn = encode(vectors), rotation(40)
     torch.testing.assert_close(turn @ turn.T, torch.eye(40, dtype=torch.float64))
     lost = torch.stack(
         [

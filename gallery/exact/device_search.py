@@ -13,7 +13,8 @@ from itertools import pairwise
 
 import torch
 
-from gallery.screening import LONGEST, ROUNDING, Screened, product_error, score_error
+from gallery.exact.cone import LONGEST, ROUNDING, product_error, score_error
+from gallery.exact.screening import Screened
 from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, exact_scores
 
 _TILE = 2**26  # pairs that are scored at once
@@ -121,9 +122,9 @@ def find_best_on_device(
     parts: Sequence[Screened], text_embeds: torch.Tensor, k: int, options: ScoreOptions
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """
-    Find the k best clips of each query as [`~gallery.screening.find_best`] does; clips and texts lie on one device.
+    Find the k best clips of each query as [`~gallery.exact.screening.find_best`] does, all on one device.
 
-    Args and returns: as of [`~gallery.screening.find_best`]; on the device.
+    Args and returns: as of [`~gallery.exact.screening.find_best`]; on the device.
 
     Raises:
         FloatingPointError: a score is no number: vectors are damaged.
