@@ -18,7 +18,8 @@ import torch
 
 from gallery.checks import score_options_of
 from gallery.columns import off_unit, stacked, strings, texts_of
-from gallery.exact.ranking import Piece, in_one_piece, pieces_of, rank
+from gallery.exact.blocks import Block, blocks_of, in_one_block
+from gallery.exact.ranking import rank
 from gallery.filters import Allowed, ClipFacts, Filter
 from gallery.hits import Hit, Hits, Results
 from gallery.querying import QueryModel, check_texts, query_like, where_is
@@ -41,8 +42,8 @@ class GallerySearch(GalleryTables):
     _query_model: QueryModel | None = None
 
     @cached_property
-    def _pieces(self) -> list[Piece]:
-        return pieces_of(self._clips)
+    def _blocks(self) -> list[Block]:
+        return blocks_of(self._clips)
 
     def to(self, device: str | torch.device) -> Self:
         """
@@ -56,10 +57,10 @@ class GallerySearch(GalleryTables):
             `Gallery`: the same clips. It is as the gallery was; open it again to see what was added since.
         """
         moved, place = copy(self), torch.device(device)
-        for derived in ("_pieces", "_partial"):
+        for derived in ("_blocks", "_partial"):
             vars(moved).pop(derived, None)
         if place.type != "cpu":
-            moved._pieces = in_one_piece(pieces_of(self._clips), place)
+            moved._blocks = in_one_block(blocks_of(self._clips), place)
         return moved
 
     def load_model(
@@ -219,10 +220,10 @@ class GallerySearch(GalleryTables):
         weighing = {name: options[name] for name in WEIGHING if name in options}
         seen, results = self._seen(modalities), []
         among = self.allowed(allowed)
-        pieces = self._limited(self._pieces_of(seen), None if among is None else among.mask)
+        blocks = self._limited(self._blocks_of(seen), None if among is None else among.mask)
         about = (None, None) if among is None else (among.num_clips, among.unknown)
         for queries in text_embeds.split(_QUERY_BLOCK):
-            ranking = rank(pieces, queries, min(k, len(self)), method, **options)
+            ranking = rank(blocks, queries, min(k, len(self)), method, **options)
             for query, scores, rows, num_scored in zip(queries, *ranking, strict=True):
                 hits = self._hits(query, scores, rows, method, weighing, seen)
                 reason = None if hits else self.why_no_hits(method, among)
@@ -269,10 +270,10 @@ class GallerySearch(GalleryTables):
             raise ValueError(f"`modalities` must name some of {MODALITIES}, got {names}.")
         return tuple(name in names for name in MODALITIES)
 
-    def _pieces_of(self, seen: tuple[bool, ...]) -> list[Piece]:
+    def _blocks_of(self, seen: tuple[bool, ...]) -> list[Block]:
         """The clips with what is looked at; made once for each choice."""
         if seen not in self._partial:
-            self._partial[seen] = [piece.looking_at(torch.tensor(seen)) for piece in self._pieces]
+            self._partial[seen] = [block.looking_at(torch.tensor(seen)) for block in self._blocks]
         return self._partial[seen]
 
     @cached_property
@@ -347,19 +348,18 @@ class GallerySearch(GalleryTables):
         return {}
 
     @cached_property
-    def _partial(self) -> dict[tuple[bool, ...], list[Piece]]:
-        return {(True,) * len(MODALITIES): self._pieces}
+    def _partial(self) -> dict[tuple[bool, ...], list[Block]]:
+        return {(True,) * len(MODALITIES): self._blocks}
 
-    def _limited(self, pieces: list[Piece], allowed: torch.Tensor | None) -> list[Piece]:
+    def _limited(self, blocks: list[Block], allowed: torch.Tensor | None) -> list[Block]:
         """The clips of which only those may be found that are allowed, in gallery order."""
         if allowed is None:
-            return pieces
+            return blocks
         limited, first = [], 0
-        for piece in pieces:
-            here = torch.ones(len(piece.clips), dtype=torch.bool).index_fill(0, piece.removed.cpu(), False)
-            count = int(here.sum())
-            limited.append(piece.limited(here.masked_scatter(here, allowed[first : first + count])))
-            first += count
+        for block in blocks:
+            here = block.is_there.cpu()
+            limited.append(block.limited(here.masked_scatter(here, allowed[first : first + block.num_there])))
+            first += block.num_there
         return limited
 
     def _hits(

@@ -18,15 +18,14 @@ Shapes: Q queries, N clips, B clips of a tile, D dimensions, P pairs of a query 
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass, fields
-from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from gallery.exact.blocks import Block
 from gallery.exact.clips import StoredClips
 from gallery.exact.codes import Codes, rotation
 from gallery.exact.cone import (
@@ -34,8 +33,6 @@ from gallery.exact.cone import (
     ROUNDING,
     UPPER,
     cone_bound,
-    hull_distance,
-    inverse_of,
     product_error,
     score_error,
     spanned_bound,
@@ -53,48 +50,7 @@ _READ_AT_ONCE = 128  # pairs whose vectors are read at a time, in cache
 _PAIRS_AT_ONCE = 16_384  # whose bounds or scores are computed at a time
 
 
-@dataclass(frozen=True, eq=False)
-class Screened:
-    """
-    Clips that lie in one place, as they are screened.
-
-    Args:
-        start (`int`): the number of the first.
-        clips ([`~gallery.clips.StoredClips`]): their vectors, presence and Gram matrices. Vectors that are
-            said to be absent are not looked at.
-        allowed (`torch.BoolTensor` of shape `(N,)`): which clips may be found. They have a modality.
-        codes ([`Codes`], *optional*): their vectors in eight bits.
-    """
-
-    start: int
-    clips: StoredClips
-    allowed: torch.Tensor
-    codes: Codes | None = None
-
-    def limited(self, allowed: torch.Tensor) -> "Screened":
-        """The same clips, of which fewer may be found; what was computed of them is shared."""
-        limited = copy(self)
-        object.__setattr__(limited, "allowed", self.allowed & allowed)
-        return limited
-
-    @cached_property
-    def rho(self) -> torch.Tensor:
-        """No weighted mean of a clip's vectors is shorter, `(N,)`, or as short as what scores are clamped to."""
-        squares = hull_distance(self.clips.gram, self.clips.modality_mask).square() - 1e-6  # which rounding may add
-        return squares.clamp(min=self.clips.min_norm**2).sqrt()
-
-    @cached_property
-    def inverse_rho(self) -> torch.Tensor:
-        """At least 1 / `rho`, `(N,)`, in float32."""
-        return (1 / self.rho).float() * (1 + 1e-6)
-
-    @cached_property
-    def inverse(self) -> torch.Tensor:
-        """See [`inverse_of`], `(N, 6)`."""
-        return inverse_of(self.clips.gram, self.clips.modality_mask)
-
-
-def _gathered(group: Sequence[tuple[Screened, slice]]) -> Screened:
+def _gathered(group: Sequence[tuple[Block, slice]]) -> Block:
     """Some clips of each, copied to one place; where there are codes, without their vectors, which may be on disk."""
 
     def joined(columns: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -114,7 +70,7 @@ def _gathered(group: Sequence[tuple[Screened, slice]]) -> Screened:
         min_norm=clips[0].min_norm,
         gram=joined(some.gram for some in clips),
     )
-    return Screened(0, few, joined(part.allowed for part, _ in group), kept)
+    return Block(0, few, joined(part.allowed for part, _ in group), kept)
 
 
 class _Best:
@@ -207,7 +163,7 @@ class _Search:
 
     def __init__(
         self,
-        parts: Sequence[Screened],
+        parts: Sequence[Block],
         texts: torch.Tensor,
         k: int,
         options: ScoreOptions,
@@ -246,7 +202,7 @@ class _Search:
 
     # Products and bounds -------------------------------------------------------------------------------------------
 
-    def products(self, part: Screened, columns: slice) -> tuple[list[torch.Tensor], _Scale]:
+    def products(self, part: Block, columns: slice) -> tuple[list[torch.Tensor], _Scale]:
         """
         Multiply the queries with a tile of clips.
 
@@ -282,7 +238,7 @@ class _Search:
         # |<t, z> - <t', z'>| <= |t| |z - z'| + |t - t'| |z'|
         return products, _Scale(scale, self.norm * error + ROUNDING, LONGEST + error, self.scale, self.lost)
 
-    def survivors(self, part: Screened, columns: slice, products: list[torch.Tensor], scale: _Scale) -> np.ndarray:
+    def survivors(self, part: Block, columns: slice, products: list[torch.Tensor], scale: _Scale) -> np.ndarray:
         """The pairs of a tile, numbered query by query, whose cheaper bound reaches the threshold."""
         shape = tuple(products[0].shape)
         allowed, mask = part.allowed[columns], part.clips.modality_mask[columns]
@@ -319,7 +275,7 @@ class _Search:
         # NumPy compares several times as fast as torch, which does it one by one.
         return np.flatnonzero(np.greater_equal(upper.numpy(), reach.numpy()[:, None], out=found))
 
-    def screen(self, part: Screened, columns: slice) -> _Candidates:
+    def screen(self, part: Block, columns: slice) -> _Candidates:
         """The clips of a tile that may be among the best."""
         products, scale = self.products(part, columns)
         pairs = self.survivors(part, columns, products, scale)
@@ -380,7 +336,7 @@ class _Search:
 
     # Exact scores ---------------------------------------------------------------------------------------------------
 
-    def pieces(self, rows: np.ndarray) -> Iterator[tuple[Screened, slice, torch.Tensor]]:
+    def pieces(self, rows: np.ndarray) -> Iterator[tuple[Block, slice, torch.Tensor]]:
         """Rows in ascending order, by where they lie: there, which they are, and their numbers there."""
         places = np.searchsorted(self.starts, rows, side="right") - 1
         for start, stop in pairwise([0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(rows)]):
@@ -433,7 +389,7 @@ class _Search:
             raise FloatingPointError("a score is no number")
         self.best.merge(found.queries, found.rows, scores)
 
-    def tiles(self) -> Iterator[tuple[Screened, slice]]:
+    def tiles(self) -> Iterator[tuple[Block, slice]]:
         """The clips, so many at a time that their products stay in cache."""
         width = min(max(_TILE // len(self.texts) // _NARROWEST, 1) * _NARROWEST, _WIDEST)
         for part in self.parts:
@@ -459,9 +415,9 @@ class _Search:
         estimates.partition(estimates.shape[1] - rank, axis=1)
         self.thresholds = estimates[:, -rank].astype(np.float64) - self.slack
 
-    def samples(self, step: int, most: int) -> Iterator[Screened]:
+    def samples(self, step: int, most: int) -> Iterator[Block]:
         """One of `step` clips each, at most so many copied to one place."""
-        group: list[tuple[Screened, slice]] = []
+        group: list[tuple[Block, slice]] = []
         count = 0
         for part in self.parts:
             for start in range(0, len(part.allowed), step * most):
@@ -476,7 +432,7 @@ class _Search:
         if group:
             yield _gathered(group)
 
-    def look_at(self, part: Screened) -> np.ndarray:
+    def look_at(self, part: Block) -> np.ndarray:
         """The estimated scores of all queries with a few clips, `(Q, n)`."""
         products, scale = self.products(part, slice(0, len(part.allowed)))
         times = scale.queries[:, None] * scale.clips
@@ -522,13 +478,13 @@ class _Search:
 
 @torch.no_grad()
 def find_best(
-    parts: Sequence[Screened], text_embeds: torch.Tensor, k: int, options: ScoreOptions
+    parts: Sequence[Block], text_embeds: torch.Tensor, k: int, options: ScoreOptions
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """
     Find the k best clips of each query by SCALAR's score, as if every pair were scored in float64.
 
     Args:
-        parts (`list[Screened]`): the clips.
+        parts (`list[Block]`): the clips.
         text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, 3, D)` with a vector for each modality): unit norm.
         k (`int`): hits per query.
         options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
@@ -554,4 +510,4 @@ def find_best(
     return torch.from_numpy(best.scores), torch.from_numpy(best.rows), torch.from_numpy(best.num_scored)
 
 
-__all__ = ["Screened", "find_best"]
+__all__ = ["find_best"]

@@ -6,8 +6,8 @@ import torch
 from datasets import Dataset, load_from_disk
 
 from gallery.columns import query_table
+from gallery.exact.blocks import in_one_block
 from gallery.exact.device_search import find_best_on_device
-from gallery.exact.ranking import in_one_piece
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import METHODS, retrieval_scores
@@ -81,8 +81,8 @@ def test_in_the_memory_of_a_device_a_gallery_is_searched_the_same(tmp_path, monk
     gallery, queries = Gallery.open(tmp_path), make_queries(9)
     if device == "cpu":
         moved = Gallery.open(tmp_path)
-        assert len(moved._pieces) == 3
-        moved._pieces = in_one_piece(moved._pieces, torch.device(device))
+        assert len(moved._blocks) == 3
+        moved._blocks = in_one_block(moved._blocks, torch.device(device))
         monkeypatch.setattr("gallery.exact.ranking.find_best", find_best_on_device)
     else:
         moved = gallery.to(device)
@@ -237,8 +237,8 @@ def test_vectors_are_views_of_the_mapped_file(make_gallery):
     gallery = make_gallery(20)
     (part,) = gallery._clips
     (batch,) = part.table.to_batches()
-    (piece,) = gallery._pieces
-    for column, matrix in zip(MODALITIES, piece.clips.vectors, strict=True):
+    (block,) = gallery._blocks
+    for column, matrix in zip(MODALITIES, block.clips.vectors, strict=True):
         assert matrix.data_ptr() == batch.column(column).flatten().buffers()[1].address
 
 

@@ -11,7 +11,8 @@ from torch.nn.functional import normalize
 from eval.embedding.embeddings import Embeddings, load_embeddings
 from eval.protocol.first_stage import evaluate_embeddings, measurable_methods, query_table
 from eval.protocol.shared_pairs import SharedPairs
-from gallery.exact.ranking import pieces_of, rank
+from gallery.exact.blocks import blocks_of
+from gallery.exact.ranking import rank
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import ScalarConfig
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
@@ -301,7 +302,7 @@ def test_every_block_and_the_whole_gallery_rank_as_the_matrix_does(tmp_path, mon
     gallery = write_gallery(tmp_path / "g", modalities.half(), mask, {})
     for name in ("_BLOCK", "_BLOCK_OF_FEW"):
         monkeypatch.setattr(f"gallery.exact.ranking.{name}", 4)
-    scores, rows, _ = rank(pieces_of(gallery._clips), texts, k, method, **CALIBRATION)
+    scores, rows, _ = rank(blocks_of(gallery._clips), texts, k, method, **CALIBRATION)
     expected = retrieval_scores(texts, modalities.half().float(), mask, method=method, **CALIBRATION)
     torch.testing.assert_close(scores, expected.sort(dim=1, descending=True).values[:, :k], **FLOAT32)
     torch.testing.assert_close(expected.gather(1, rows), scores, **FLOAT32)
