@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from gallery.gallery import Gallery, GalleryWriter
     from gallery.hits import Hits
+    from gallery.searching import Searcher
     from modeling_scalar import ScalarProcessor
 
     from .indexing import IndexReport
@@ -369,21 +370,21 @@ def index(
         raise typer.Exit(1)
 
 
-def _open(place: str, context: typer.Context, is_patient: bool = True) -> "Gallery":
-    """The gallery in a folder, or in a vector engine; who is patient waits for one that does not answer."""
+def _open(place: str, context: typer.Context, is_patient: bool = True) -> "Searcher":
+    """The search of a folder, or of a vector engine; who is patient waits for one that does not answer."""
     from gallery.gallery import Gallery
 
     from .engine.address import is_address, parse_address
 
     if not is_address(place):
-        return Gallery.open(place)
-    from .engine.asking import EngineGallery
+        return Gallery.open(place).searcher
+    from .engine.asking import EngineSearcher
     from .engine.collection import Collection
 
     address = parse_address(place)
     collection = Collection.at(address, is_patient, is_new=False)
     context.call_on_close(collection.close)
-    return EngineGallery(collection, str(address))
+    return EngineSearcher(collection, str(address))
 
 
 @app.command()

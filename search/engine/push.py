@@ -42,7 +42,7 @@ def about_gallery(gallery: Gallery, detail: int = DETAIL) -> About:
 
 def points_of(gallery: Gallery, part: str) -> Iterator[Point]:
     """The clips of a gallery as points, in its order; their places are still to be found."""
-    facts, row = gallery._facts_of_clips, 0
+    facts, row = gallery.clip_facts, 0
     seconds, changed = facts.seconds.numpy(), facts.changed.numpy()
     for batch in gallery.clips.to_batches(_READ_AT_ONCE):
         rows = pa.Table.from_batches([batch])

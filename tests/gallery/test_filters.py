@@ -44,7 +44,7 @@ def gallery(tmp_path_factory):
 
 def named(gallery, wanted):
     """The clips that fulfil a filter, and how many are left out because something is unknown."""
-    allowed = gallery.allowed(wanted)
+    allowed = gallery.searcher.allowed(wanted)
     return [name for name, fits in zip(gallery.clip_ids, allowed.mask.tolist(), strict=True) if fits], allowed.unknown
 
 
@@ -95,7 +95,7 @@ def test_patterns_without_folders_fit_as_those_of_the_shell_do(tmp_path):
         glob = "".join(random.choices([*letters, "*", "?", "[ab]", "[!a-z]", "[]a]", "[a^]", "[!^]", "[&&]"], k=3))
         if "**" in glob:
             continue
-        fits = [bool(fit) for fit in gallery.allowed(Filter(paths=glob)).mask]
+        fits = [bool(fit) for fit in gallery.searcher.allowed(Filter(paths=glob)).mask]
         expected = [fnmatch.fnmatchcase(name, glob) for name in names]
         assert fits == expected, glob
         count += sum(expected)
@@ -179,11 +179,11 @@ def test_a_filter_is_the_search_among_what_fulfils_it(tmp_path):
 
 def test_what_fulfils_a_filter_is_remembered_for_the_last_few(tmp_path):
     gallery = make_gallery(tmp_path, PATHS)
-    first = gallery.allowed(Filter(paths="*.mp4"))
-    assert gallery.allowed(Filter(paths=("*.mp4",))) is first
+    first = gallery.searcher.allowed(Filter(paths="*.mp4"))
+    assert gallery.searcher.allowed(Filter(paths=("*.mp4",))) is first
     for number in range(8):
-        gallery.allowed(Filter(paths=str(number)))
-    again = gallery.allowed(Filter(paths="*.mp4"))
+        gallery.searcher.allowed(Filter(paths=str(number)))
+    again = gallery.searcher.allowed(Filter(paths="*.mp4"))
     assert again is not first and torch.equal(again.mask, first.mask)
 
 
@@ -227,7 +227,7 @@ def test_a_gallery_without_clips_has_none_that_fulfil_anything(tmp_path):
         writer.metadata = MADE_BY
         writer.commit()
     gallery = Gallery.open(tmp_path)
-    assert gallery.allowed(Filter(paths="x", min_duration=1, after="2026-01-01")).num_clips == 0
+    assert gallery.searcher.allowed(Filter(paths="x", min_duration=1, after="2026-01-01")).num_clips == 0
     assert gallery.search(make_queries(1), allowed=Filter(has="audio")) == [[]]
 
 

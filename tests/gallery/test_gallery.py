@@ -80,9 +80,9 @@ def test_in_the_memory_of_a_device_a_gallery_is_searched_the_same(tmp_path, monk
         writer.commit()
     gallery, queries = Gallery.open(tmp_path), make_queries(9)
     if device == "cpu":
-        moved = Gallery.open(tmp_path)
-        assert len(moved._blocks) == 3
-        moved._blocks = in_one_block(moved._blocks, torch.device(device))
+        moved = Gallery.open(tmp_path).searcher
+        assert len(moved.blocks) == 3
+        moved.blocks = in_one_block(moved.blocks, torch.device(device))
         monkeypatch.setattr("gallery.exact.ranking.find_best", find_best_on_device)
     else:
         moved = gallery.to(device)
@@ -235,9 +235,9 @@ def test_the_gram_matrix_is_that_of_the_stored_vectors(make_gallery):
 
 def test_vectors_are_views_of_the_mapped_file(make_gallery):
     gallery = make_gallery(20)
-    (part,) = gallery._clips
+    (part,) = gallery.parts
     (batch,) = part.table.to_batches()
-    (block,) = gallery._blocks
+    (block,) = gallery.searcher.blocks
     for column, matrix in zip(MODALITIES, block.clips.vectors, strict=True):
         assert matrix.data_ptr() == batch.column(column).flatten().buffers()[1].address
 

@@ -149,7 +149,7 @@ def test_opening_reads_no_vector(tmp_path, monkeypatch):
         monkeypatch.delattr(f"gallery.columns.{name}")
     opened = Gallery.open(tmp_path)
     assert len(opened) == len(gallery) == 30 and opened.dim == 16
-    assert not {"clips", "clip_ids", "modality_mask", "_blocks"} & set(vars(opened))
+    assert not {"clips", "clip_ids", "modality_mask", "blocks"} & {*vars(opened), *vars(opened.searcher)}
 
 
 def test_datasets_reads_the_types_that_it_would_write(tmp_path):
