@@ -29,8 +29,8 @@ import torch
 from torch.nn.functional import normalize
 
 from benchmarks.search import fill, made_clips, made_vectors
-from gallery.bounds import DETAIL, bound_vectors, stored_bounds
 from gallery.columns import precision_of, text_embeds_of
+from gallery.exact.bounds import DETAIL, bound_vectors, stored_bounds
 from gallery.gallery import Gallery
 from gallery.hits import Hits, Results
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -162,7 +162,7 @@ def names_of(found: Hits | Results) -> set[str]:
 
 
 def measure_latency(options: argparse.Namespace, folder: Path) -> None:
-    from search.engine.asking import EngineGallery
+    from search.engine.asking import EngineSearcher
     from search.engine.collection import Collection
     from search.engine.push import push
 
@@ -201,7 +201,7 @@ def measure_latency(options: argparse.Namespace, folder: Path) -> None:
             client.shard.optimize()
             print(f"    index made in {time.perf_counter() - begun:.0f} s")
         texts = made_vectors(options.data, (options.queries, options.dim), generator)
-        asked = EngineGallery(collection, "engine")
+        asked = EngineSearcher(collection, "engine")
         some = torch.randperm(count, generator=generator)[: options.queries].tolist()
         questions = {
             "texts": [{"queries": text[None]} for text in texts],

@@ -28,8 +28,8 @@ import torch
 from torch.nn.functional import normalize
 
 from benchmarks.scoring import materialised, stacked_volume
+from gallery.exact.ranking import rank
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.ranking import rank
 from gallery.storage import MANIFEST
 from modeling_scalar.scores_scalar import retrieval_scores
 
@@ -156,7 +156,7 @@ def measure_search(options: argparse.Namespace, folder: Path) -> None:
             for method, of in (("scalar", "gallery"), ("gram", "volume, gallery")):
                 if method == "scalar" or name == "float32":
                     methods[f"{of}, {name}"] = (
-                        lambda texts, pieces=gallery._pieces, method=method: rank(pieces, texts, K, method),
+                        lambda texts, blocks=gallery.searcher.blocks, method=method: rank(blocks, texts, K, method),
                         1.0,
                     )
         times: dict[str, list[float]] = {name: [] for name in methods}
@@ -171,7 +171,7 @@ def measure_search(options: argparse.Namespace, folder: Path) -> None:
             ratio = statistics.median(a / b for a, b in list(zip(values, floor, strict=True))[1:])
             print(f"    {name:28} {statistics.median(values[1:]) * 1e3:10.1f} ms   {ratio:7.2f} x")
         for name, gallery in galleries.items():
-            found = rank(gallery._pieces, texts, K, "scalar")
+            found = rank(gallery.searcher.blocks, texts, K, "scalar")
             counts, same = found.num_scored.float(), ""
             if name == "float32":
                 exact = copying_search(texts, vectors, mask)
@@ -182,7 +182,7 @@ def measure_search(options: argparse.Namespace, folder: Path) -> None:
 def measure_on_device(options: argparse.Namespace, folder: Path) -> None:
     """Searching where the gallery lies in the memory of a GPU."""
     device = torch.device(options.device)
-    gallery = fill(folder, options.clips, options.dim, "float16", data=options.data, has_codes=False).to(device)
+    searcher = fill(folder, options.clips, options.dim, "float16", data=options.data, has_codes=False).to(device)
     num_bytes = 2 * 3 * options.clips * options.dim
     memory = torch.empty(num_bytes // 4, device=device)
 
@@ -203,8 +203,8 @@ def measure_on_device(options: argparse.Namespace, folder: Path) -> None:
     generator = torch.Generator().manual_seed(1)
     for count in options.queries:
         texts = made_vectors(options.data, (count, options.dim), generator).to(device)
-        passed = seconds(lambda texts=texts: rank(gallery._pieces, texts, K, "scalar"))
-        scored = rank(gallery._pieces, texts, K, "scalar").num_scored.float().median()
+        passed = seconds(lambda texts=texts: rank(searcher.blocks, texts, K, "scalar"))
+        scored = rank(searcher.blocks, texts, K, "scalar").num_scored.float().median()
         share = f"{reading / passed:.0%} of reading the vectors once, {scored:.0f} scored in float64 (median)"
         print(f"    {count:5} queries, k = {K}: {passed * 1e3:8.2f} ms, {share}")
 

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.screening import Codes, encode
+from gallery.exact.codes import Codes, encode
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import CONCATENATIONS
 
 CONCAT_COLUMNS = tuple("_".join(("concat", *names)) for names in CONCATENATIONS)
 """Columns of what the concatenation heads of some checkpoints give."""
 CODE_COLUMNS = tuple(f"{name}_codes" for name in MODALITIES)
-"""Columns of the vectors in eight bits, with `code_scale` and `code_error` beside them; see [`~gallery.screening`]."""
+"""Columns of the vectors in eight bits, beside `code_scale` and `code_error`; see [`~gallery.exact.codes`]."""
 DTYPES = {"float16": torch.float16, "float32": torch.float32}
 """Precisions in which vectors are kept."""
 NORM_TOLERANCE = 0.01
@@ -115,7 +115,7 @@ def clip_table(
 
     Returns:
         `pa.Table` with the columns `clip_id`, one per modality, `presence`, `gram` (see [`gram_of`]), those of
-        codes and of concatenation heads if there are any, `duration`, `seconds` if they are given, and `problems`.
+        codes and of concatenation heads if there are any, `duration`, `seconds`, and `problems`.
     """
     precision = precision_of(dtype or str(modality_embeds.dtype).removeprefix("torch."))
     embeds = torch.where(modality_mask[..., None], modality_embeds, modality_embeds.new_zeros(())).to(precision)
@@ -132,8 +132,7 @@ def clip_table(
         concat_embeds = concat_embeds.to(precision)
         columns |= {name: fixed_lists(concat_embeds[:, index]) for index, name in enumerate(CONCAT_COLUMNS)}
     columns["duration"] = pa.array([None] * len(clip_ids) if durations is None else list(durations), pa.float64())
-    if seconds is not None:
-        columns["seconds"] = pa.array(list(seconds), pa.float64())
+    columns["seconds"] = pa.array([None] * len(clip_ids) if seconds is None else list(seconds), pa.float64())
     told = [[]] * len(clip_ids) if problems is None else [list(map(to_utf8, of_clip)) for of_clip in problems]
     columns["problems"] = pa.array(told, pa.list_(pa.string()))
     return pa.table(columns)

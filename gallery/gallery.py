@@ -1,23 +1,33 @@
 """A gallery: embedded clips in a folder, opened, searched, copied, and changed by one process at a time.
 
 [`~gallery.tables`] says what is in the folder, [`~gallery.searching`] what can be asked of it.
+
+Shapes: N clips, D dimensions.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
-from gallery.checks import calibration_of, check_files, check_metadata, check_rows, score_options_of
+from gallery.checks import calibration_of, check_clips, check_files, check_metadata, check_rows, score_options_of
 from gallery.columns import (
+    CODE_COLUMNS,
     CONCAT_COLUMNS,
     clip_table,
+    codes_of,
+    from_utf8,
     listed,
     lists_of,
+    off_unit,
     precision_of,
     query_table,
     stacked,
@@ -26,23 +36,59 @@ from gallery.columns import (
     texts_of,
     to_utf8,
 )
+from gallery.data_sets import are_data_sets, read_data_sets
+from gallery.described import Described
+from gallery.exact.codes import are_codes_of
+from gallery.filters import ClipFacts
 from gallery.hits import Hit, Hits, Results
-from gallery.older import is_older, read_older
-from gallery.searching import GallerySearch
-from gallery.storage import MANIFEST, Writer, has_lost_its_manifest, read_snapshot
+from gallery.provenance import gallery_sha256
+from gallery.querying import QueryModel
+from gallery.searching import FolderSearcher
+from gallery.storage import MANIFEST, Part, Writer, has_lost_its_manifest, read_snapshot
 from gallery.storage import verify as verify_files
 from gallery.tables import COPIED_ROWS, KEYS, MediaFile
+from gallery.transcripts import Transcripts
+from gallery.windows import SEGMENT, Place, clip_id_of_shown, place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
 
 
 def is_gallery(path: str | os.PathLike) -> bool:
-    """Whether a folder holds embedded clips, in today's format or an older one, though maybe damaged."""
+    """Whether a folder holds embedded clips, though maybe damaged."""
     path = Path(path)
-    return (path / MANIFEST).is_file() or has_lost_its_manifest(path) or is_older(path)
+    return (path / MANIFEST).is_file() or has_lost_its_manifest(path) or are_data_sets(path)
 
 
-class Gallery(GallerySearch):
-    """Embedded clips as they were committed when this object was opened; a writer does not change them any more."""
+def _rows_of(parts: Sequence[Part]) -> pa.Table | None:
+    """The rows of a table that are not removed, mapped; `None` if there is no table."""
+    return pa.concat_tables(part.kept() for part in parts) if parts else None
+
+
+class Gallery(Described):
+    """
+    Embedded clips as they were committed when this object was opened; a writer does not change them any more.
+
+    Args:
+        clips (`list[Part]`), queries (`list[Part]`), files (`list[Part]`): the tables.
+        metadata (`dict`): where the embeddings come from, see [`~gallery.provenance.describe`].
+        path (`Path`): the folder.
+
+    Everything is read when it is asked for: opening does not depend on how many clips there are.
+    """
+
+    def __init__(
+        self,
+        clips: Sequence[Part],
+        queries: Sequence[Part] = (),
+        files: Sequence[Part] = (),
+        metadata: Mapping[str, Any] | None = None,
+        path: Path | None = None,
+    ):
+        super().__init__(metadata, path)
+        self._parts, self._queries, self._files = list(clips), list(queries), list(files)
+        self._where = path / "clips" if path else "clips"
+        # Of one part; the others are read when they are asked for.
+        self.dim = check_clips(self._parts[0].table, self._where, None) if self._parts else None
+        self.searcher = FolderSearcher(self)
 
     @classmethod
     def open(cls, path: str | os.PathLike, check: bool = True, verify: bool = False) -> "Gallery":
@@ -50,9 +96,8 @@ class Gallery(GallerySearch):
         Open a gallery with its vectors memory-mapped.
 
         Args:
-            path (`str`): a folder that `scalar index`, `scalar eval` or `datasets` wrote, of today's format
-                or an older one.
-            check (`bool`): check every vector of a gallery of another format, which no writer of ours has checked.
+            path (`str`): a folder that `scalar index`, `scalar eval` or `datasets` wrote.
+            check (`bool`): check every vector that `datasets` wrote, which no writer of ours has checked.
             verify (`bool`): compare each file of clips, captions and media with its hash when it is read for the first
                 time. [`Gallery.verify`] reads all of them.
 
@@ -65,14 +110,229 @@ class Gallery(GallerySearch):
             raise FileNotFoundError(
                 f"There is no gallery in {str(folder)!r}: neither {MANIFEST} nor the data set `clips`."
             )
-        if is_older(folder):
-            gallery = cls(*read_older(folder), folder)
+        if are_data_sets(folder):
+            gallery = cls(*read_data_sets(folder), path=folder)
             if check:
                 gallery.check()
             return gallery
         snapshot = read_snapshot(folder, verified=verify)
         tables = (snapshot.parts.get(name, []) for name in ("clips", "queries", "files"))
         return cls(*tables, snapshot.manifest["metadata"], folder)
+
+    def __len__(self) -> int:
+        return sum(len(part) - len(part.removed) for part in self._parts)
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The parts of the table of clips, their columns checked."""
+        for part in self._parts:
+            check_clips(part.table, self._where, self.dim)
+        return self._parts
+
+    @property
+    def dtype(self) -> str | None:
+        """`"float16"` or `"float32"`; `None` as long as there is no clip."""
+        kinds = {str(part.table.column(MODALITIES[0]).type.value_type) for part in self._parts[:1]}
+        return None if not kinds else "float16" if kinds == {"halffloat"} else "float32"
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether the vectors are kept in eight bits too."""
+        return bool(self._parts) and CODE_COLUMNS[0] in self._parts[0].table.column_names
+
+    # Its tables ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def clips(self) -> pa.Table | None:
+        """The table of clips, mapped; `None` as long as there never was one."""
+        return _rows_of(self.parts)
+
+    @cached_property
+    def queries(self) -> pa.Table | None:
+        """The table of queries, mapped; `None` if there is none."""
+        return _rows_of(self._queries)
+
+    @cached_property
+    def clip_ids(self) -> list[str]:
+        """Identifiers of the clips, in the order of the gallery."""
+        return [] if self.clips is None else texts_of(self.clips, "clip_id", self.path)
+
+    @cached_property
+    def modality_mask(self) -> torch.Tensor:
+        """`torch.BoolTensor` of shape `(N, 3)`: which modalities each clip has."""
+        if self.clips is None:
+            return torch.zeros(0, len(MODALITIES), dtype=torch.bool)
+        return stacked(self.clips, ["presence"], self.path, boolean=True)[:, 0]
+
+    def modality_embeds(self) -> torch.Tensor:
+        """Copy the vectors: `(N, 3, D)`, in the precision of the gallery, zero where absent."""
+        if self.clips is None:
+            raise ValueError("A gallery to which no clip was ever added has no vectors.")
+        return stacked(self.clips, MODALITIES, self.path)
+
+    def concat_embeds(self) -> torch.Tensor | None:
+        """Copy what concatenation heads gave: `(N, 3, D)`, or `None` without them."""
+        if self.clips is None or CONCAT_COLUMNS[0] not in self.clips.column_names:
+            return None
+        return stacked(self.clips, CONCAT_COLUMNS, self.path)
+
+    def problems(self) -> dict[str, list[str]]:
+        """What could not be read and counts as absent, by clip."""
+        if self.clips is None or "problems" not in self.clips.column_names:
+            return {}
+        told = lists_of(self.clips, "problems", self.path)
+        return {name: problems for name, problems in zip(self.clip_ids, told, strict=True) if problems}
+
+    @cached_property
+    def file_rows(self) -> pa.Table | None:
+        """The table of media files, mapped, its columns checked; `None` if there is none."""
+        table = _rows_of(self._files)
+        if table is not None:
+            check_files(table, self.path / "files" if self.path else "files")
+        return table
+
+    @cached_property
+    def files(self) -> dict[str, MediaFile]:
+        """The media files it knows, by path."""
+        return self.files_at()
+
+    def files_at(self, paths: Collection[str] | None = None) -> dict[str, MediaFile]:
+        """The media files it knows, by path; only those at some paths, if they are given."""
+        table = self.file_rows
+        if table is None:
+            return {}
+        if paths is not None:
+            table = table.filter(pc.is_in(table.column("path"), value_set=strings(list(paths))))
+        columns = [table.column(item.name).to_pylist() for item in fields(MediaFile)]
+        return {
+            from_utf8(path): MediaFile(from_utf8(path), size, mtime, sha256, reason and from_utf8(reason))
+            for path, size, mtime, sha256, reason in zip(*columns, strict=True)
+        }
+
+    def clips_of_files(self) -> dict[str, list[str]]:
+        """The clips of each file: itself, or its windows."""
+        clips: dict[str, list[str]] = {}
+        for name in self.clip_ids:
+            clips.setdefault(self.place_of(name).path, []).append(name)
+        return clips
+
+    def place_of(self, clip_id: str) -> Place:
+        """The file of a clip, or the name of a clip of no file, and its seconds if it is a window."""
+        is_whole = self.metadata.get(SEGMENT) is None or clip_id in self._called_as_windows
+        return Place(clip_id) if is_whole else place_of_clip(clip_id)
+
+    @cached_property
+    def _called_as_windows(self) -> frozenset[str]:
+        """The files, hardly any, whose own names are as those of windows."""
+        if self.file_rows is None:
+            return frozenset()
+        paths = self.file_rows.column("path")
+        return frozenset(map(from_utf8, paths.filter(pc.match_substring(paths, "#t=")).to_pylist()))
+
+    @cached_property
+    def clip_facts(self) -> ClipFacts:
+        """What filters look at."""
+        return ClipFacts(self.clips, self.file_rows, self.metadata.get(SEGMENT) is not None, self.modality_mask)
+
+    def row_of(self, clip_id: str) -> int:
+        """The place of a clip in the gallery; a KeyError if there is none of that name."""
+        row = self._find_row(clip_id)
+        if row is None:
+            raise KeyError(f"There is no clip {clip_id!r} in {self.path}.")
+        return row
+
+    def _find_row(self, clip_id: str) -> int | None:
+        if self.clips is None:
+            return None
+        names = self.clips.column("clip_id")
+        row = pc.index(names, pa.scalar(to_utf8(clip_id), names.type)).as_py()
+        return None if row < 0 else row
+
+    def clip_named(self, name: str) -> str:
+        """
+        Tell which clip is meant by its identifier, its name as hits show it, or its path from the working folder.
+
+        Raises:
+            ValueError: there is none; of a file that was cut, the message names windows.
+        """
+        candidates = [
+            candidate
+            for said in filter(None, (name, clip_id_of_shown(name)))
+            for candidate in (said, *([os.path.join(self.root, said)] if self.root else []), os.path.realpath(said))
+        ]
+        for candidate in candidates:
+            if self._find_row(candidate) is not None:
+                return candidate
+        for candidate in candidates if self.clips is not None else ():
+            names = self.clips.column("clip_id")
+            windows = names.filter(pc.starts_with(names, to_utf8(f"{candidate}#t="))).slice(0, 3).to_pylist()
+            if windows:
+                told = ", ".join(repr(from_utf8(window)) for window in windows)
+                raise ValueError(f"{name!r} is cut into windows in {self.path}: name one of them, as {told}.")
+        raise ValueError(
+            f"There is no clip {name!r} in {self.path}. `scalar query ... --json` prints the `clip_id` of each hit."
+        )
+
+    @cached_property
+    def root(self) -> str | None:
+        """The folder that all files lie in or below, from which their names are shown; `None` if there are none."""
+        if self.clips is None:
+            return None
+        names = self.clips.column("clip_id")
+        ends = pc.min_max(names.filter(pc.starts_with(names, "/"))).as_py()
+        # Names that are not UTF-8, which are kept otherwise, are few.
+        odd = [from_utf8(name) for name in names.filter(pc.starts_with(names, "\0/")).to_pylist()]
+        first_and_last = [name for name in (*ends.values(), *odd) if name is not None]
+        return os.path.commonpath(map(os.path.dirname, first_and_last)) if first_and_last else None
+
+    def facts(self) -> dict[str, Any]:
+        """
+        Return what can be counted: `dim`, `dtype`, `num_clips`, `num_queries`, `num_pairs`, the `columns` of vectors
+        and `gallery_sha256`, see [`~gallery.provenance.gallery_sha256`].
+        """
+        names = [] if self.clips is None else self.clips.column_names
+        described = [] if self.queries is None else lists_of(self.queries, "clip_ids", self.path)
+        return {
+            "dim": self.dim,
+            "dtype": self.dtype,
+            "num_clips": len(self),
+            "num_queries": len(described),
+            "num_pairs": sum(map(len, described)),
+            "columns": [name for name in (*MODALITIES, *CONCAT_COLUMNS) if name in names],
+            "gallery_sha256": gallery_sha256(self.clip_ids, self.modality_mask.int().tolist()),
+        }
+
+    def check(self) -> None:
+        """Raise a ValueError that names clips and queries whose vectors are not as they must be; reads all of them."""
+        if self.clips is None:
+            return
+        start = 0
+        names = ["clip_id", *MODALITIES, "presence"]
+        names += [*CODE_COLUMNS, "code_scale", "code_error"] if self.has_codes else []
+        for batch in self.clips.select(names).to_batches(COPIED_ROWS):
+            rows = pa.Table.from_batches([batch])
+            mask = stacked(rows, ["presence"], self.path, boolean=True)[:, 0]
+            embeds = stacked(rows, MODALITIES, self.path)
+            check_rows(self.clip_ids[start : start + len(rows)], embeds, mask)
+            filled = (embeds[~mask] != 0).any()
+            if "gram" in self.clips.column_names and filled:
+                raise ValueError(f"Vectors of absent modalities must be zero in {self.path}; some are not.")
+            codes = codes_of(batch, self.path)
+            wrong = [] if codes is None else ~are_codes_of(codes, embeds.unbind(1))
+            if len(wrong) and wrong.any():
+                told = [self.clip_ids[start + row] for row in wrong.nonzero().flatten().tolist()]
+                raise ValueError(f"Vectors in eight bits in {self.path} are not those of the clips {listed(told)}.")
+            start += len(rows)
+        if len(set(self.clip_ids)) != len(self.clip_ids):
+            repeated = sorted(name for name, count in Counter(self.clip_ids).items() if count > 1)
+            raise ValueError(f"`clip_id` in {self.path} must be unique, repeated: {listed(repeated)}.")
+        if self.queries is not None:
+            names = texts_of(self.queries, "query_id", self.path)
+            wrong = off_unit(text_embeds_of(self.queries, self.dim, self.path))
+            if wrong.any():
+                wrong = wrong.view(len(wrong), -1).any(1)
+                wrong = [names[row] for row in wrong.nonzero().flatten().tolist()]
+                raise ValueError(f"Vectors of queries in {self.path} must be of unit norm; not so: {listed(wrong)}.")
 
     def verify(self) -> int:
         """
@@ -84,7 +344,7 @@ class Gallery(GallerySearch):
         Raises:
             ValueError: something is damaged; the message names it.
         """
-        num_bytes = 0 if is_older(self.path) else verify_files(self.path)
+        num_bytes = 0 if are_data_sets(self.path) else verify_files(self.path)
         self.check()
         return num_bytes
 
@@ -97,7 +357,7 @@ class Gallery(GallerySearch):
         has_codes: bool = True,
     ) -> "Gallery":
         """
-        Write all of it to a new folder in today's format, piece by piece.
+        Write all of it to a new folder, piece by piece, with its transcripts.
 
         Args:
             folder (`str`): new or empty.
@@ -112,6 +372,8 @@ class Gallery(GallerySearch):
         """
         if self.clips is None:
             raise ValueError(f"{self.path} holds no clips.")
+        if is_gallery(folder):
+            raise ValueError(f"{folder} holds a gallery already. Give a new folder.")
         with GalleryWriter(folder, dtype or self.dtype, has_codes) as writer:
             writer.metadata = dict(self.metadata if metadata is None else metadata)
             for batch in self.clips.to_batches(COPIED_ROWS):
@@ -128,6 +390,8 @@ class Gallery(GallerySearch):
                 writer.put_queries(query_table(*texts, embeds, described, writer.dtype))
             writer.put_files(list(self.files.values()))
             writer.commit()
+            if self.path is not None:
+                Transcripts(self.path).copy(writer.folder)
             return writer.gallery()
 
     def _columns(self, rows: pa.Table) -> tuple[Any, ...]:
@@ -143,6 +407,24 @@ class Gallery(GallerySearch):
             rows.column("seconds").to_pylist() if "seconds" in names else None,
         )
 
+    # Asking --------------------------------------------------------------------------------------------------------
+
+    def search(self, *asked: Any, **options: Any) -> "Hits | Results":
+        """Find the k best clips of texts, of vectors, or like another clip: [`~gallery.searching.search`]."""
+        return self.searcher.search(*asked, **options)
+
+    def to(self, device: str | torch.device) -> FolderSearcher:
+        """What is ranked, in the memory of a device: [`~gallery.searching.FolderSearcher`], which searches it."""
+        searcher = FolderSearcher(self, device)
+        searcher.query_model = self.searcher.query_model
+        return searcher
+
+    def load_model(
+        self, model: str | os.PathLike | None = None, device: str | None = None, dtype: str | None = None
+    ) -> QueryModel:
+        """Load the model that texts are embedded with: [`~gallery.querying.load_query_model`]."""
+        return self.searcher.load_model(model, device, dtype)
+
 
 def verify_gallery(path: str | os.PathLike) -> tuple[Gallery, int]:
     """
@@ -156,18 +438,18 @@ def verify_gallery(path: str | os.PathLike) -> tuple[Gallery, int]:
         ValueError: something is damaged; the message names it.
     """
     folder = Path(path)
-    num_bytes = verify_files(folder) if is_gallery(folder) and not is_older(folder) else 0
+    num_bytes = verify_files(folder) if is_gallery(folder) and not are_data_sets(folder) else 0
     gallery = Gallery.open(folder, check=False)
     gallery.check()
     return gallery, num_bytes
 
 
 def check_format(folder: Path) -> None:
-    """Raise a ValueError if a folder holds a gallery of another format, which can be read but not changed."""
-    if is_older(folder):
+    """Raise a ValueError if `datasets` alone wrote what a folder holds, which can be read but not changed."""
+    if are_data_sets(folder):
         raise ValueError(
-            f"{folder} holds a gallery of another format, which can be read but not changed. Convert it with "
-            f"`python -m search convert {folder} NEW`, and use that."
+            f"{folder} holds data sets that `datasets` wrote, which can be read but not changed. "
+            f"`Gallery.open({str(folder)!r}).copy(NEW)` makes a gallery of them that can."
         )
 
 
@@ -179,13 +461,13 @@ class GalleryWriter(Writer):
     The one process that may change a gallery; others see a change after [`GalleryWriter.commit`], as a whole.
 
     Args:
-        folder (`str`): a gallery of today's format, or a new or empty folder.
+        folder (`str`): a gallery, or a new or empty folder.
         dtype (`str`): precision of the vectors of a new gallery, `"float16"` or `"float32"`.
         has_codes (`bool`): whether a new gallery also keeps its vectors in eight bits, by which it is searched faster.
 
     Raises:
-        ValueError: another process writes, the folder holds something else or an older format, it is damaged, or
-            `dtype` is unknown.
+        ValueError: another process writes, the folder holds something else, or what `datasets` alone wrote, it is
+            damaged, or `dtype` is unknown.
     """
 
     def __init__(self, folder: str | os.PathLike, dtype: str = "float16", has_codes: bool = True):
@@ -196,11 +478,10 @@ class GalleryWriter(Writer):
         known = Gallery(self.snapshot.parts.get("clips", ()))
         self.dtype = known.dtype or dtype
         self.has_codes = has_codes if known.dtype is None else known.has_codes
-        self._has_seconds = known.dtype is None or known.has_seconds
 
     def _check(self) -> None:
         gallery = self.gallery()
-        gallery._clips, gallery._file_rows  # noqa: B018 - whose columns are checked when they are asked for
+        gallery.parts, gallery.file_rows  # noqa: B018 - whose columns are checked when they are asked for
 
     def _forget(self) -> None:
         super()._forget()
@@ -252,7 +533,6 @@ class GalleryWriter(Writer):
         twice = sorted(self._pending.intersection(clip_ids))
         if twice:
             raise ValueError(f"Clips can be put once before a commit; put again were {listed(twice)}.")
-        seconds = (seconds or [None] * len(clip_ids)) if self._has_seconds else None
         about = concat_embeds, durations, problems, self.dtype, self.has_codes, seconds
         rows = clip_table(clip_ids, modality_embeds, modality_mask, *about)
         self.append("clips", rows)

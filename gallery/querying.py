@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 from transformers import PreTrainedModel, ProcessorMixin
 
 import modeling_scalar
+from gallery.described import Described
 from gallery.embedding import embed_captions
 from modeling_scalar.devices import device_of_name, dtype_of_name
 from modeling_scalar.model_identity import identify
@@ -79,6 +80,33 @@ class QueryModel:
             return embed_captions(self.model, self.processor, texts)
 
 
+def load_query_model(
+    searcher: Described, model: str | os.PathLike | None = None, device: str | None = None, dtype: str | None = None
+) -> QueryModel:
+    """
+    Load the model that texts are embedded with; by default it is loaded for the first search by a text.
+
+    Args:
+        searcher ([`~gallery.searching.Searcher`]): what is searched; it keeps the model.
+        model (`str`, *optional*): where it is now, a folder or a Hub id; by default where it was.
+        device (`str`, *optional*), dtype (`str`, *optional*): where it runs and in which precision, by name; by
+            default as the commands have it.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: the gallery does not say which model made it and none is named, or another one made it.
+    """
+    model = model or searcher.model
+    if model is None:
+        raise ValueError(
+            f"{searcher.path} does not say which model made it. Name it with --model, or `gallery.load_model(FOLDER)`."
+        )
+    folder, fingerprint = where_is(model)
+    searcher.check_model(str(model), fingerprint)
+    searcher.query_model = QueryModel.load(folder, device, dtype)
+    return searcher.query_model
+
+
 def query_like(embeds: torch.Tensor, mask: torch.Tensor, method: str) -> torch.Tensor:
     """
     Make a query of a clip.
@@ -110,4 +138,4 @@ def query_like(embeds: torch.Tensor, mask: torch.Tensor, method: str) -> torch.T
     return torch.where(mask[:, None], vectors, centroid)[None]
 
 
-__all__ = ["NothingToCompareError", "QueryModel", "check_texts", "query_like", "where_is"]
+__all__ = ["NothingToCompareError", "QueryModel", "check_texts", "load_query_model", "query_like", "where_is"]

@@ -138,7 +138,7 @@ class _Repairer(Writer):
             return
         if "sha256" in content:
             is_whole = is_as_signed(content, ())
-        else:  # an older format has no tables as they are written here
+        else:  # another program's has no tables as they are written here
             is_whole = not any(derived_is_whole(self.folder / name / DERIVED[1]) for name in TABLES)
         if is_whole and content.get("version") != VERSION:
             raise error
@@ -387,7 +387,7 @@ def repair(folder: str | os.PathLike) -> list[str]:
     Make a gallery whole again, of what is whole. What is damaged is moved into its folder `damaged`.
 
     Args:
-        folder (`str`): a gallery of today's format, whose manifest may be gone.
+        folder (`str`): a gallery, whose manifest may be gone.
 
     Returns:
         `list[str]`: what was found and done, in sentences; empty if nothing was wrong.

@@ -213,8 +213,8 @@ def read_manifest(folder: Path, verified: bool = False) -> tuple[dict[str, Any],
         raise DamagedFileError(path, "has changed since it was written", folder)
     if type(manifest.get("version")) is not int or manifest["version"] != VERSION:
         raise ValueError(
-            f"{path} is of version {manifest.get('version')!r:.80}; expected {VERSION}. An older gallery can be "
-            "read, and converted with `python -m search convert OLD NEW`; for a newer one, update this program."
+            f"{path} is of version {manifest.get('version')!r:.80}; expected {VERSION}. Update this "
+            "program, or index again."
         )
     commit = manifest.get("commit")
     if not isinstance(manifest.get("metadata"), dict) or type(commit) is not int or not 0 <= commit < _MAX_COMMITS:

@@ -1,4 +1,4 @@
-"""The command line: `scalar index`, `query`, `push`, `serve`, `info`, `verify`, `compact` and `convert`.
+"""The command line: `scalar index`, `query`, `push`, `serve`, `info`, `verify`, `repair` and `compact`.
 
 Libraries load inside the commands, so that `--help` is quick.
 """
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from gallery.gallery import Gallery, GalleryWriter
     from gallery.hits import Hits
+    from gallery.searching import Searcher
     from modeling_scalar import ScalarProcessor
 
     from .indexing import IndexReport
@@ -369,21 +370,21 @@ def index(
         raise typer.Exit(1)
 
 
-def _open(place: str, context: typer.Context, is_patient: bool = True) -> "Gallery":
-    """The gallery in a folder, or in a vector engine; who is patient waits for one that does not answer."""
+def _open(place: str, context: typer.Context, is_patient: bool = True) -> "Searcher":
+    """The search of a folder, or of a vector engine; who is patient waits for one that does not answer."""
     from gallery.gallery import Gallery
 
     from .engine.address import is_address, parse_address
 
     if not is_address(place):
-        return Gallery.open(place)
-    from .engine.asking import EngineGallery
+        return Gallery.open(place).searcher
+    from .engine.asking import EngineSearcher
     from .engine.collection import Collection
 
     address = parse_address(place)
     collection = Collection.at(address, is_patient, is_new=False)
     context.call_on_close(collection.close)
-    return EngineGallery(collection, str(address))
+    return EngineSearcher(collection, str(address))
 
 
 @app.command()
@@ -712,25 +713,6 @@ def compact(gallery: _Gallery) -> None:
         writer.compact()
         num_files = sum(len(shards) for shards in writer.snapshot.shards.values())
     show(f"{gallery} is compact: {num_files} file{'' if num_files == 1 else 's'}.")
-
-
-@app.command()
-def convert(
-    old: Annotated[Path, typer.Argument(help="A gallery or store of an older format, or data sets of `datasets`.")],
-    new: Annotated[Path, typer.Argument(help="A new folder.")],
-    dtype: Annotated[
-        Literal["float16", "float32"] | None, typer.Option(help="Precision; by default that of the vectors.")
-    ] = None,
-) -> None:
-    """Copy a gallery into today's format, which can be searched, evaluated, published and added to."""
-    from gallery.gallery import Gallery, is_gallery
-    from gallery.transcripts import Transcripts
-
-    if is_gallery(new):
-        raise ValueError(f"{new} holds a gallery already. Give a new folder.")
-    converted = Gallery.open(old).copy(new, dtype)
-    Transcripts(old).copy(new)
-    show(f"{len(converted)} clips are in {new}.")
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m search") -> None:

@@ -45,9 +45,8 @@ def test_a_line_is_how_the_help_of_its_command_begins(name, capsys):
 
 
 def test_every_command_of_the_search_is_listed():
-    """All but `convert`, which is for galleries of an older format."""
     of_search = {name for name, (module, _) in _COMMANDS["Search your own videos"].items() if "search" in module}
-    assert of_search == set(get_command(search_app).commands) - {"convert"}
+    assert of_search == set(get_command(search_app).commands)
 
 
 @pytest.mark.parametrize(("arguments", "code"), [([], 2), (["--help"], 0)])

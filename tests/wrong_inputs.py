@@ -249,7 +249,6 @@ _USAGE = [
     ("another precision", f"{_INDEX} --dtype float64", "'float64' is not one of"),
     ("another answer to errors", f"{_INDEX} --on-error skip", "'skip' is not one of"),
     ("an option without its value", f"{_INDEX} --dtype", "requires an argument"),
-    ("convert to nowhere", "-m search convert gallery", "Missing argument 'new'"),
     ("no command of eval", "-m eval", "Usage:"),
     ("an unknown command of eval", "-m eval evaluate", "No such command 'evaluate'"),
     ("eval without output", "-m eval run --embeddings embeddings", "Missing option '--output'"),

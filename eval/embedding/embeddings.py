@@ -256,7 +256,7 @@ def write_embeddings(folder: str | os.PathLike, clips: pa.Table, queries: pa.Tab
     Write clips and queries as one gallery, in place of one that is there.
 
     Args:
-        folder (`str`): a gallery of today's format, or a new or empty folder.
+        folder (`str`): a gallery, or a new or empty folder.
         clips, queries (`pa.Table`): of [`~gallery.columns.clip_table`] and [`~gallery.columns.query_table`].
         metadata (`dict`): where they come from.
 

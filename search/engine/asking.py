@@ -15,12 +15,12 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 import torch
 
-from gallery.checks import check_metadata
 from gallery.columns import from_utf8, off_unit
+from gallery.described import Described
 from gallery.filters import Filter
-from gallery.gallery import Gallery
 from gallery.hits import Certainty, Hit, Hits, Results
-from gallery.querying import query_like
+from gallery.querying import QueryModel, load_query_model, query_like
+from gallery.searching import search, seen_of
 from gallery.windows import Place, place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import CALIBRATION, WEIGHING, ScoreOptions, exact_scores, query_weights
@@ -167,10 +167,9 @@ def _is_all(engine: Engine, where: Any, read: set[str]) -> bool:
     return len(read) >= count and not engine.is_estimate(count)
 
 
-class EngineGallery(Gallery):
+class EngineSearcher(Described):
     """
-    A gallery whose clips lie in a vector engine: what it says of itself, and its search. What would need all clips is
-    an [`UnsupportedError`].
+    The search of a collection of a vector engine, and what that says of itself: a [`~gallery.searching.Searcher`].
 
     Args:
         collection ([`~search.engine.collection.Collection`]): of an engine.
@@ -178,22 +177,13 @@ class EngineGallery(Gallery):
         about ([`~search.engine.collection.About`], *optional*): what the collection holds; by default it is asked.
     """
 
+    query_model: QueryModel | None = None
+    load_model = load_query_model
+
     def __init__(self, collection: Collection, name: str, about: About | None = None):
         self.about = collection.about() if about is None else about
-        self.collection, self.path, self.dim = collection, name, self.about.dim
-        self.metadata = dict(self.about.metadata)
-        check_metadata(self.metadata, name)
-
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise UnsupportedError("A vector engine is searched, and does not give all clips: open the gallery's folder.")
-
-    _parts = _queries = _files = property(_refuse)  # the tables, which all that lists clips reads
-    copy = verify = _refuse
-
-    @property
-    def dtype(self) -> str:
-        """`"float16"` or `"float32"`."""
-        return self.about.dtype
+        super().__init__(self.about.metadata, name)
+        self.collection, self.dim, self.dtype = collection, self.about.dim, self.about.dtype
 
     def __len__(self) -> int:
         return len(self.collection)
@@ -233,7 +223,7 @@ class EngineGallery(Gallery):
 
     def search(self, *arguments: Any, most: int = _MOST, **options: Any) -> Hits | Results:
         """
-        Find the k best clips of each query, as [`~gallery.gallery.Gallery.search`] does.
+        Find the k best clips of each query, as [`~gallery.searching.search`] does.
 
         `like` may be the `key` of a hit, too. Such an answer is proved where the clip has one modality, or one is
         looked at. Else the clips nearest to each of its vectors are scored, and better ones may be missed. `most` is
@@ -246,7 +236,7 @@ class EngineGallery(Gallery):
             ChangedError: somebody put vectors of another model into its place meanwhile.
         """
         self.check_asked(options.get("rerank"))
-        return super().search(*arguments, most=most, **options)
+        return search(self, *arguments, most=most, **options)
 
     @staticmethod
     def check_asked(rerank: int | None = None, allowed: Filter | None = None) -> None:
@@ -263,26 +253,33 @@ class EngineGallery(Gallery):
                 f"An engine holds bounds of the score 'scalar', got {method!r}. Search the gallery in its folder."
             )
 
-    def _query_like(
+    def query_like(
         self, clip_id: str, modalities: Sequence[str] | None, allowed: Any, method: str
     ) -> tuple[torch.Tensor, "_Others"]:
+        """The query that a clip is, and what may be found: all that may be, but itself."""
         point = self.point_of(clip_id)
         if point is None:
             numbers = self._numbers_of(clip_id)
             point = self.point_of(numbers[0]) if numbers else None
         if point is None:
             raise KeyError(clip_id)
-        mask = torch.tensor(point.modality_mask) & torch.tensor(self._seen(modalities))
+        mask = torch.tensor(point.modality_mask) & torch.tensor(seen_of(modalities))
         return query_like(torch.from_numpy(point.modality_embeds), mask, method), _Others(allowed, point.number)
+
+    def reranked(self, *_: Any) -> NoReturn:
+        """An [`UnsupportedError`]."""
+        self.check_asked(rerank=1)
 
     def why_no_hits(self, method: str, among: Any = None, is_like: bool = False) -> str:
         """Why a search finds nothing."""
         return f"none of the {'other ' if is_like else ''}clips in {self.path} fulfils what was asked for"
 
-    def _among(self, allowed: "Filter | _Others | None") -> "_Others":
+    def among(self, allowed: "Filter | _Others | None") -> "_Others":
+        """What may be found."""
         return allowed if isinstance(allowed, _Others) else _Others(allowed)
 
-    def _outside(self, among: "_Others", hits: Hits) -> "_Others":
+    def outside(self, among: "_Others", hits: Hits) -> "_Others":
+        """Of what may be found the clips of other files than these hits are of."""
         return replace(among, paths=tuple({hits.place_of(hit).path for hit in hits}), num_scored=hits.num_scored)
 
     def search_vectors(
@@ -300,7 +297,7 @@ class EngineGallery(Gallery):
         """
         Find the k best clips of each vector; the hits say whether that is proved.
 
-        Args: as in [`EngineGallery.search`], but for `text_embeds`, of shape `(Q, D)`, and `allowed`, a
+        Args: as in [`EngineSearcher.search`], but for `text_embeds`, of shape `(Q, D)`, and `allowed`, a
         [`~gallery.filters.Filter`] without patterns of paths.
 
         Raises:
@@ -309,7 +306,7 @@ class EngineGallery(Gallery):
         """
         if k < 1:
             raise ValueError(f"`k` must be at least 1, got {k}.")
-        others = self._among(allowed)
+        others = self.among(allowed)
         allowed, is_like = others.wanted, others.number is not None
         calibration = {} if is_like else self.calibration
         self.check_method(method)
@@ -334,7 +331,7 @@ class EngineGallery(Gallery):
             raise ValueError("Rows of `text_embeds` must have unit norm.")
         temperature = self.query_temperature if query_temperature is None else query_temperature
         options = ScoreOptions(query_temperature=temperature, **calibration)
-        seen = self._seen(modalities)
+        seen = seen_of(modalities)
         names = [name for name, looked_at in zip(MODALITIES, seen, strict=True) if looked_at]
         where = condition_of(allowed, names, others.number, others.paths)
         counts, is_estimate = self._counts(others)
@@ -411,4 +408,4 @@ def _hits(best: Best, text: torch.Tensor, options: ScoreOptions, seen: Sequence[
     ]
 
 
-__all__ = ["Best", "Engine", "EngineGallery", "find_best"]
+__all__ = ["Best", "Engine", "EngineSearcher", "find_best"]

@@ -27,8 +27,8 @@ from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
 from qdrant_client.local.qdrant_local import QdrantLocal
 
-from gallery.bounds import DETAIL, bound_vectors, stored_bounds
 from gallery.columns import from_utf8, precision_of, to_utf8
+from gallery.exact.bounds import DETAIL, bound_vectors, stored_bounds
 from gallery.filters import DATE, DURATION, Filter
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import MIN_NORM
@@ -111,7 +111,7 @@ class About:
     Args:
         dim (`int`), dtype (`str`): of the vectors.
         metadata (`dict`): of the gallery: the model, and how it scores.
-        detail (`int`): of the bounds, see [`~gallery.bounds.bound_vectors`].
+        detail (`int`): of the bounds, see [`~gallery.exact.bounds.bound_vectors`].
     """
 
     dim: int

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
-from gallery.bounds import DETAIL
 from gallery.columns import stacked, texts_of, to_utf8
+from gallery.exact.bounds import DETAIL
 from gallery.filters import _NO_DATE
 from gallery.gallery import Gallery
 from gallery.windows import SEGMENT
@@ -42,7 +42,7 @@ def about_gallery(gallery: Gallery, detail: int = DETAIL) -> About:
 
 def points_of(gallery: Gallery, part: str) -> Iterator[Point]:
     """The clips of a gallery as points, in its order; their places are still to be found."""
-    facts, row = gallery._facts_of_clips, 0
+    facts, row = gallery.clip_facts, 0
     seconds, changed = facts.seconds.numpy(), facts.changed.numpy()
     for batch in gallery.clips.to_batches(_READ_AT_ONCE):
         rows = pa.Table.from_batches([batch])
@@ -86,7 +86,7 @@ def push(
         part (`str`): several galleries of one model may lie in a collection, each as a part with a name of its own;
             clips of other parts are left alone. One process at a time may push a part.
         num_shards (`int`, *optional*), num_replicas (`int`, *optional*): of a new collection.
-        detail (`int`): of the bounds of a new collection, see [`~gallery.bounds.bound_vectors`].
+        detail (`int`): of the bounds of a new collection, see [`~gallery.exact.bounds.bound_vectors`].
         progress (`bool`): show a bar.
         rewrite (`bool`): write what is there already, too. It is known by the hash that was written with it, which
             tells nothing of what somebody else changed since, and of bounds nothing at all.

@@ -16,7 +16,7 @@ from commands.errors import describe
 from gallery.filters import Filter
 from gallery.hits import Hits
 from modeling_scalar.configuration_scalar import MODALITIES
-from search.engine.asking import EngineGallery
+from search.engine.asking import EngineSearcher
 from search.engine.collection import About, condition_of
 from search.engine.errors import DamagedError, EngineError
 
@@ -45,13 +45,13 @@ class EngineView(View):
     What an engine holds now.
 
     Args:
-        gallery ([`~search.engine.asking.EngineGallery`]): as it was opened.
+        gallery ([`~search.engine.asking.EngineSearcher`]): as it was opened.
         noting (`Callable`): makes the context that it is asked in, which notes what it fails at.
     """
 
-    gallery: EngineGallery
+    gallery: EngineSearcher
 
-    def __init__(self, gallery: EngineGallery, noting: Callable[[], Any]):
+    def __init__(self, gallery: EngineSearcher, noting: Callable[[], Any]):
         super().__init__(gallery)
         self._noting = noting
 
@@ -88,7 +88,7 @@ class EngineSource(Source):
     A collection of a vector engine.
 
     Args:
-        gallery ([`~search.engine.asking.EngineGallery`]): which it holds.
+        gallery ([`~search.engine.asking.EngineSearcher`]): which it holds.
         model (`str`), fingerprint (`str`): the model's, which the collection must name whenever it is asked.
 
     Raises:
@@ -101,7 +101,7 @@ class EngineSource(Source):
         "Files cannot be added to a vector engine from here. Index them into a folder, and push it: `scalar push`."
     )
 
-    def __init__(self, gallery: EngineGallery, model: str, fingerprint: str):
+    def __init__(self, gallery: EngineSearcher, model: str, fingerprint: str):
         super().__init__(gallery.collection.name, model, fingerprint)
         self._collection, self._address = gallery.collection, str(gallery.path)
         self._looking, self._counting, self._remembering = Lock(), Lock(), Lock()
@@ -113,10 +113,10 @@ class EngineSource(Source):
 
     def check_method(self, method: str) -> None:
         """Raise a ValueError unless the engine has bounds of a score."""
-        EngineGallery.check_method(method)
+        EngineSearcher.check_method(method)
 
     def _open(self, about: About) -> EngineView:
-        gallery = EngineGallery(self._collection, self._address, about)
+        gallery = EngineSearcher(self._collection, self._address, about)
         gallery.check_model(self._model, self._fingerprint)
         return EngineView(gallery, self._noting)
 
@@ -199,7 +199,7 @@ class EngineSource(Source):
 
     def clip_of(self, key: str) -> tuple[EngineView, str]:
         """What is there now, and the clip of a key, of which the search finds out whether it is there."""
-        if not EngineGallery.is_key(key):
+        if not EngineSearcher.is_key(key):
             raise UnknownClipError(_UNKNOWN)
         return self.view(), key
 

@@ -13,7 +13,7 @@ from datasets import Dataset
 from gallery.filters import ClipFacts, Filter
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from modeling_scalar.configuration_scalar import MODALITIES
-from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
+from tests.gallery.conftest import MADE_BY, make_clips, make_queries
 
 DAY = 86_400 * 10**9
 PATHS = (
@@ -44,7 +44,7 @@ def gallery(tmp_path_factory):
 
 def named(gallery, wanted):
     """The clips that fulfil a filter, and how many are left out because something is unknown."""
-    allowed = gallery.allowed(wanted)
+    allowed = gallery.searcher.allowed(wanted)
     return [name for name, fits in zip(gallery.clip_ids, allowed.mask.tolist(), strict=True) if fits], allowed.unknown
 
 
@@ -95,7 +95,7 @@ def test_patterns_without_folders_fit_as_those_of_the_shell_do(tmp_path):
         glob = "".join(random.choices([*letters, "*", "?", "[ab]", "[!a-z]", "[]a]", "[a^]", "[!^]", "[&&]"], k=3))
         if "**" in glob:
             continue
-        fits = [bool(fit) for fit in gallery.allowed(Filter(paths=glob)).mask]
+        fits = [bool(fit) for fit in gallery.searcher.allowed(Filter(paths=glob)).mask]
         expected = [fnmatch.fnmatchcase(name, glob) for name in names]
         assert fits == expected, glob
         count += sum(expected)
@@ -179,11 +179,11 @@ def test_a_filter_is_the_search_among_what_fulfils_it(tmp_path):
 
 def test_what_fulfils_a_filter_is_remembered_for_the_last_few(tmp_path):
     gallery = make_gallery(tmp_path, PATHS)
-    first = gallery.allowed(Filter(paths="*.mp4"))
-    assert gallery.allowed(Filter(paths=("*.mp4",))) is first
+    first = gallery.searcher.allowed(Filter(paths="*.mp4"))
+    assert gallery.searcher.allowed(Filter(paths=("*.mp4",))) is first
     for number in range(8):
-        gallery.allowed(Filter(paths=str(number)))
-    again = gallery.allowed(Filter(paths="*.mp4"))
+        gallery.searcher.allowed(Filter(paths=str(number)))
+    again = gallery.searcher.allowed(Filter(paths="*.mp4"))
     assert again is not first and torch.equal(again.mask, first.mask)
 
 
@@ -196,25 +196,6 @@ def test_windows_have_their_own_duration_and_the_date_and_the_path_of_their_file
     assert named(gallery, Filter(paths="talk.mp4")) == (names[:3], {})
     assert named(gallery, Filter(after="1970-01-04")) == (names[3:], {})
     assert named(gallery, Filter(before="1970-01-04")) == (names[:3], {})
-
-
-def test_of_a_gallery_from_before_durations_were_kept_only_windows_are_known(tmp_path):
-    names, embeds, mask = make_clips(4)
-    names = ["/a/x.mp4#t=0,30", "/a/x.mp4#t=30", "/a/y.mp4", "/a/z.mp4"]
-    write(tmp_path / "new", (names, embeds, mask))
-    old = Gallery.open(tmp_path / "new").clips.drop_columns(["seconds"])
-    with GalleryWriter(tmp_path / "old", "float32") as writer:
-        writer.metadata = MADE_BY | {"segment": 30}
-        writer.append("clips", old)
-        writer.commit()
-    with GalleryWriter(tmp_path / "old") as writer:
-        writer.put_clips(["/a/w.mp4"], embeds[:1], mask[:1], seconds=[5.0])  # it cannot be kept
-        writer.commit()
-    gallery = Gallery.open(tmp_path / "old")
-    assert len(gallery) == 5 and not gallery.has_seconds
-    assert named(gallery, Filter(min_duration=10)) == (names[:1], {"duration": 4})
-    copied = gallery.copy(tmp_path / "copy")
-    assert copied.has_seconds and named(copied, Filter(min_duration=10)) == (names[:1], {"duration": 4})
 
 
 def test_durations_survive_copies_replacement_and_compaction(tmp_path):
@@ -246,7 +227,7 @@ def test_a_gallery_without_clips_has_none_that_fulfil_anything(tmp_path):
         writer.metadata = MADE_BY
         writer.commit()
     gallery = Gallery.open(tmp_path)
-    assert gallery.allowed(Filter(paths="x", min_duration=1, after="2026-01-01")).num_clips == 0
+    assert gallery.searcher.allowed(Filter(paths="x", min_duration=1, after="2026-01-01")).num_clips == 0
     assert gallery.search(make_queries(1), allowed=Filter(has="audio")) == [[]]
 
 

@@ -6,9 +6,9 @@ import torch
 from datasets import Dataset, load_from_disk
 
 from gallery.columns import query_table
-from gallery.device_search import find_best_on_device
+from gallery.exact.blocks import in_one_block
+from gallery.exact.device_search import find_best_on_device
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from gallery.ranking import in_one_piece
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import METHODS, retrieval_scores
 from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries, write
@@ -50,7 +50,7 @@ def test_search_equals_a_float64_loop_with_missing_modalities(tmp_path):
 @pytest.mark.parametrize("k", [3, 100])
 def test_every_score_ranks_what_is_stored_as_the_whole_matrix_does(tmp_path, monkeypatch, dtype, method, k):
     """Of three commits, with clips removed and replaced, in blocks of 8: what `retrieval_scores` gives of all."""
-    monkeypatch.setattr("gallery.ranking._BLOCK_OF_FEW", 8)
+    monkeypatch.setattr("gallery.exact.ranking._BLOCK_OF_FEW", 8)
     batches = [make_clips(40, seed) for seed in range(3)]
     gallery = write(tmp_path, *batches, dtype=dtype)
     with GalleryWriter(tmp_path) as writer:
@@ -80,10 +80,10 @@ def test_in_the_memory_of_a_device_a_gallery_is_searched_the_same(tmp_path, monk
         writer.commit()
     gallery, queries = Gallery.open(tmp_path), make_queries(9)
     if device == "cpu":
-        moved = Gallery.open(tmp_path)
-        assert len(moved._pieces) == 3
-        moved._pieces = in_one_piece(moved._pieces, torch.device(device))
-        monkeypatch.setattr("gallery.ranking.find_best", find_best_on_device)
+        moved = Gallery.open(tmp_path).searcher
+        assert len(moved.blocks) == 3
+        moved.blocks = in_one_block(moved.blocks, torch.device(device))
+        monkeypatch.setattr("gallery.exact.ranking.find_best", find_best_on_device)
     else:
         moved = gallery.to(device)
     allowed = torch.arange(len(gallery)) % 3 > 0
@@ -117,7 +117,7 @@ def test_weights_sum_to_one_over_present_and_are_zero_where_absent(make_gallery)
 def test_the_block_size_does_not_change_the_result(make_gallery, monkeypatch, block_size):
     gallery, queries = make_gallery(), make_queries(5)
     whole = gallery.search(queries, k=7)
-    monkeypatch.setattr("gallery.ranking._BLOCK_OF_FEW", block_size)
+    monkeypatch.setattr("gallery.exact.ranking._BLOCK_OF_FEW", block_size)
     blocked = gallery.search(queries, k=7)
     assert list(map(ids, blocked)) == list(map(ids, whole))
     for one, other in zip(sum(whole, []), sum(blocked, []), strict=True):
@@ -134,7 +134,7 @@ def test_queries_beyond_one_block_are_searched_too(make_gallery, monkeypatch):
 @pytest.mark.parametrize("block_size", [1, 3, 100])
 @pytest.mark.parametrize("k", [1, 2, 4, 6])
 def test_equal_scores_come_in_gallery_order(tmp_path, monkeypatch, block_size, k):
-    monkeypatch.setattr("gallery.ranking._BLOCK_OF_FEW", block_size)
+    monkeypatch.setattr("gallery.exact.ranking._BLOCK_OF_FEW", block_size)
     embeds = torch.zeros(30, 3, DIM)
     embeds[:, 0, 1] = 1  # orthogonal to the query, but four that equal it
     embeds[[1, 3, 4, 5], 0] = torch.eye(DIM)[0]
@@ -235,10 +235,10 @@ def test_the_gram_matrix_is_that_of_the_stored_vectors(make_gallery):
 
 def test_vectors_are_views_of_the_mapped_file(make_gallery):
     gallery = make_gallery(20)
-    (part,) = gallery._clips
+    (part,) = gallery.parts
     (batch,) = part.table.to_batches()
-    (piece,) = gallery._pieces
-    for column, matrix in zip(MODALITIES, piece.clips.vectors, strict=True):
+    (block,) = gallery.searcher.blocks
+    for column, matrix in zip(MODALITIES, block.clips.vectors, strict=True):
         assert matrix.data_ptr() == batch.column(column).flatten().buffers()[1].address
 
 
@@ -338,10 +338,12 @@ def test_a_gallery_that_datasets_wrote_is_searched_whatever_its_absent_rows_hold
     for one, other in zip(theirs.search(queries, k=5), ours.search(queries, k=5), strict=True):
         assert ids(one) == ids(other)
         assert [hit.score for hit in one] == pytest.approx([hit.score for hit in other], abs=1e-6)
-    with pytest.raises(ValueError, match="python -m search convert"):
+    with pytest.raises(ValueError, match="`datasets` wrote, which can be read but not changed. .*theirs.*copy"):
         GalleryWriter(tmp_path / "theirs")
     converted = theirs.copy(tmp_path / "converted", "float32")
     assert torch.equal(converted.modality_embeds(), embeds) and converted.clip_ids == names
+    with pytest.raises(ValueError, match="holds a gallery already"):
+        theirs.copy(tmp_path / "ours")
 
 
 @pytest.mark.parametrize("method", ["scalar", "uniform", "gram", "rank_fusion", "max"])

@@ -172,7 +172,7 @@ def test_what_may_be_found_is_limited_and_the_clip_is_left_out_all_the_same(tmp_
     hits = gallery.search(like=name, k=30, allowed=Filter(has="audio"))
     expected = [hit for hit in gallery.search(like=name, k=30) if hit.presence["audio"]]
     assert [hit.clip_id for hit in hits] == [hit.clip_id for hit in expected] and hits.num_allowed == len(expected)
-    assert gallery.allowed(Filter(has="audio")).mask[6]  # what is remembered of a filter is not changed
+    assert gallery.searcher.allowed(Filter(has="audio")).mask[6]  # what is remembered of a filter is not changed
 
 
 def test_modalities_that_cancel_have_no_centroid_and_are_a_query_all_the_same():

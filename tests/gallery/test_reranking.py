@@ -78,7 +78,7 @@ def place(tmp_path, model, tiny_processor):
 
 def open_gallery(place, model, processor, name="gallery"):
     gallery = Gallery.open(place / name)
-    gallery._query_model = QueryModel(model, processor)
+    gallery.searcher.query_model = QueryModel(model, processor)
     return gallery
 
 
@@ -115,7 +115,9 @@ def evaluated(model, processor, rows, depth, weight=None, seen=MODALITIES):
 )
 def test_the_order_is_that_of_the_second_stage_of_the_evaluation(place, model, depth, weight, seen):
     folder, rows, gallery = place
-    expected = evaluated(model, FileProcessor(gallery._query_model.processor.processor), rows, depth, weight, seen)
+    expected = evaluated(
+        model, FileProcessor(gallery.searcher.query_model.processor.processor), rows, depth, weight, seen
+    )
     first = gallery.search(CAPTIONS, len(rows), modalities=seen)
     found = gallery.search(CAPTIONS, len(rows), modalities=seen, rerank=depth, fusion_weight=weight)
     for hits, before, line in zip(found, first, expected, strict=True):
@@ -136,9 +138,9 @@ def test_fewer_hits_than_are_reranked_are_the_first_of_them(place):
 
 def test_each_file_is_read_once_for_all_queries(place):
     gallery = place[2]
-    gallery._query_model.processor.read.clear()
+    gallery.searcher.query_model.processor.read.clear()
     gallery.search(CAPTIONS, rerank=50)
-    read = gallery._query_model.processor.read
+    read = gallery.searcher.query_model.processor.read
     readable = sum(video or audio for video, audio, _ in CONTENTS)
     assert len(read) == len(set(read)) == readable < len(CONTENTS)
 
@@ -155,7 +157,7 @@ def test_a_clip_that_cannot_be_read_keeps_its_place_and_is_named(place):
         size, mtime_ns = clip_stat(str(path))
         writer.put_files([replace(known, size=size, mtime_ns=mtime_ns, sha256=clip_sha256(str(path)))])
         writer.commit()
-    gallery = open_gallery(folder, gallery._query_model.model, gallery._query_model.processor)
+    gallery = open_gallery(folder, gallery.searcher.query_model.model, gallery.searcher.query_model.processor)
     hits = gallery.search(text, 7, rerank=7)
     places = {hit.clip_id: place for place, hit in enumerate(whole)}
     unread = [hit for hit in hits if hit.match is None]
@@ -245,16 +247,16 @@ def test_what_has_no_second_stage_says_so(place, tmp_path):
     for asked in ({"queries": torch.eye(gallery.dim)[:1]}, {"like": gallery.clip_ids[0]}):
         with pytest.raises(ValueError, match="goes with queries that are texts"):
             gallery.search(**asked, rerank=5)
-    model, processor = gallery._query_model.model, gallery._query_model.processor
+    model, processor = gallery.searcher.query_model.model, gallery.searcher.query_model.processor
     with GalleryWriter(tmp_path / "other", "float32") as writer:
         writer.put_clips(gallery.clip_ids, gallery.modality_embeds(), gallery.modality_mask)
         writer.commit()
     other = Gallery.open(tmp_path / "other")
-    other._query_model = QueryModel(model, processor)
+    other.searcher.query_model = QueryModel(model, processor)
     with pytest.raises(ValueError, match="this gallery does not know them"):
         other.search("low", rerank=5)
     encoder = SimpleNamespace(config=SimpleNamespace(), score_options=lambda: {"method": "scalar"})
-    gallery._query_model = QueryModel(encoder, processor)
+    gallery.searcher.query_model = QueryModel(encoder, processor)
     with pytest.raises(ValueError, match="There is no second stage"):
         gallery.search("low", rerank=5)
 

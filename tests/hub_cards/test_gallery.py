@@ -27,7 +27,6 @@ from modeling_scalar.scores_scalar import query_weights, retrieval_scores
 from search.indexing import clip_sha256, clip_stat
 from search.speech import Cue, write_transcript
 from tests.gallery.decoding.reading import read_subtitle
-from tests.gallery.test_older import write_first_version
 
 DIM, CLIPS, QUERIES = 8, 7, 5
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -84,7 +83,7 @@ def write_by_hand(folder, embeddings, **changes):
 def published(store, config):
     """What of a gallery is published: not what scores compute of vectors, nor what the description tells."""
     rows = load_from_disk(store / config)
-    return rows.remove_columns(["gram", "duration", "problems"]) if config == "clips" else rows
+    return rows.remove_columns(["gram", "duration", "seconds", "problems"]) if config == "clips" else rows
 
 
 def rows_of(folder, config, cache):
@@ -180,16 +179,6 @@ def test_the_description_says_what_the_store_says_and_who_made_it(tmp_path):
     assert description["num_present"] == dict(zip(MODALITIES, embeddings.modality_mask.sum(0).tolist(), strict=True))
 
 
-@pytest.mark.parametrize(
-    "name", ["gallery_sha256", "num_clips", "num_queries", "num_pairs", "dim", "dtype", "columns"]
-)
-def test_the_description_of_other_embeddings_is_refused(tmp_path, name):
-    write_by_hand(tmp_path / "store", random_embeddings())
-    (tmp_path / "store" / "embeddings.json").write_text(json.dumps({name: "other", "metadata": {"model": "x"}}))
-    with pytest.raises(ValueError, match=rf"different are \['{name}'\]"):
-        stage_gallery(tmp_path / "store", tmp_path / "staged")
-
-
 def test_a_store_written_by_hand_says_what_is_not_known(tmp_path):
     embeddings = random_embeddings()
     write_by_hand(tmp_path / "store", embeddings)
@@ -248,27 +237,24 @@ def test_what_else_a_store_holds_stays_here_and_absent_vectors_are_zero(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("description", "message"),
+    ("metadata", "message"),
     [
-        ({"metadata": []}, "`metadata` in .* must be a dict"),
-        ({"problems": [1]}, "`problems` in .* must be texts"),
-        ({"metadata": {"source": "https://example.org"}}, "`source` in the metadata .* must be a dict, got 'https"),
-        ({"metadata": {"weights": ["a"]}}, "`weights` in the metadata .* must be a dict"),
-        ({"metadata": {"query_temperature": -1}}, "must be above 0, or 'inf', got -1"),
-        ({"metadata": {"query_temperature": "0.2"}}, "must be above 0, or 'inf', got '0.2'"),
+        ({"problems": [1]}, "`problems` in .* must be a list of texts"),
+        ({"source": "https://example.org"}, "`source` in the metadata .* must be a dict, got 'https"),
+        ({"weights": ["a"]}, "`weights` in the metadata .* must be a dict"),
+        ({"query_temperature": -1}, "must be above 0, or 'inf', got -1"),
+        ({"query_temperature": "0.2"}, "must be above 0, or 'inf', got '0.2'"),
     ],
 )
-def test_a_description_written_by_hand_that_a_card_cannot_be_made_of_is_refused(tmp_path, description, message):
-    write_by_hand(tmp_path / "store", random_embeddings())
-    (tmp_path / "store" / "embeddings.json").write_text(json.dumps(description))
+def test_metadata_written_by_hand_that_a_card_cannot_be_made_of_are_refused(tmp_path, metadata, message):
+    saved_store(tmp_path / "store", metadata=metadata)
     with pytest.raises(ValueError, match=message):
         stage_gallery(tmp_path / "store", tmp_path / "staged")
 
 
-def test_a_description_written_by_hand_may_say_little(tmp_path):
-    write_by_hand(tmp_path / "store", random_embeddings())
+def test_metadata_written_by_hand_may_say_little(tmp_path):
     metadata = {"model": None, "split": None, "benchmark": None, "weights": None, "source": {"url": "example.org"}}
-    (tmp_path / "store" / "embeddings.json").write_text(json.dumps({"metadata": metadata}))
+    saved_store(tmp_path / "store", metadata=metadata)
     stage_gallery(tmp_path / "store", tmp_path / "staged")
     card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
     assert "# Embeddings of gallery\n" in card and "- split: gallery\n" in card and "None" not in card
@@ -506,19 +492,23 @@ def test_a_damaged_gallery_is_refused(tmp_path):
         stage_gallery(tmp_path / "gallery", tmp_path / "staged")
 
 
-def test_a_gallery_of_the_first_version_is_published_as_one_of_today(tmp_path):
-    write_first_version(tmp_path / "old")
-    Gallery.open(tmp_path / "old").copy(tmp_path / "new")
-    for name in ("old", "new"):
-        with pytest.raises(ValueError, match="has a name that is not UTF-8"):
-            stage_gallery(tmp_path / name, tmp_path / f"staged {name}")
-    with GalleryWriter(tmp_path / "new") as writer:
-        writer.remove_clips([name for name in writer.gallery().clip_ids if "ü" in name])
+def test_a_clip_of_which_the_name_is_not_utf8_is_not_published(tmp_path):
+    embeddings = random_embeddings()
+    names = ["/clips/a.mp4", "/clips/ü \udcff.mp4", "/clips/b.mp4"]
+    with GalleryWriter(tmp_path / "gallery", "float32") as writer:
+        writer.metadata = {"model": "runs/tiny", "fingerprint": "f" * 64}
+        writer.put_clips(names, embeddings.modality_embeds[:3], embeddings.modality_mask[:3])
+        writer.put_files([MediaFile(name, 1, 2, "a" * 64) for name in names])
         writer.commit()
-    stage_gallery(tmp_path / "new", tmp_path / "staged")
+    with pytest.raises(ValueError, match="has a name that is not UTF-8"):
+        stage_gallery(tmp_path / "gallery", tmp_path / "refused")
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.remove_clips(names[1:2])
+        writer.commit()
+    stage_gallery(tmp_path / "gallery", tmp_path / "staged")
     (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
     found = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["gallery"]
-    assert found["clip_id"][:] == [f"0-{number}.mp4" for number in (0, *range(2, 10))]
+    assert found["clip_id"][:] == ["a.mp4", "b.mp4"]
 
 
 # Cards ------------------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from torch.nn.functional import normalize
 from eval.embedding.embeddings import Embeddings, load_embeddings
 from eval.protocol.first_stage import evaluate_embeddings, measurable_methods, query_table
 from eval.protocol.shared_pairs import SharedPairs
+from gallery.exact.blocks import blocks_of
+from gallery.exact.ranking import rank
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.ranking import pieces_of, rank
 from modeling_scalar import ScalarConfig
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.paired import paired_centroids, paired_weights
@@ -300,8 +301,8 @@ def test_every_block_and_the_whole_gallery_rank_as_the_matrix_does(tmp_path, mon
     texts, modalities, mask = random_clips()
     gallery = write_gallery(tmp_path / "g", modalities.half(), mask, {})
     for name in ("_BLOCK", "_BLOCK_OF_FEW"):
-        monkeypatch.setattr(f"gallery.ranking.{name}", 4)
-    scores, rows, _ = rank(pieces_of(gallery._clips), texts, k, method, **CALIBRATION)
+        monkeypatch.setattr(f"gallery.exact.ranking.{name}", 4)
+    scores, rows, _ = rank(blocks_of(gallery.parts), texts, k, method, **CALIBRATION)
     expected = retrieval_scores(texts, modalities.half().float(), mask, method=method, **CALIBRATION)
     torch.testing.assert_close(scores, expected.sort(dim=1, descending=True).values[:, :k], **FLOAT32)
     torch.testing.assert_close(expected.gather(1, rows), scores, **FLOAT32)

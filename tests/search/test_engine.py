@@ -30,13 +30,13 @@ from modeling_scalar.scores_scalar import ScoreOptions
 from search.engine import asking
 from search.engine import collection as collection_module
 from search.engine.address import parse_address
-from search.engine.asking import EngineGallery, find_best
+from search.engine.asking import EngineSearcher, find_best
 from search.engine.collection import BOUND, Collection, Point, condition_of, connect, point_id
-from search.engine.errors import ChangedError, DamagedError, NoCollectionError, UnsupportedError
+from search.engine.errors import ChangedError, DamagedError, NoCollectionError
 from search.engine.push import PushReport, push
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
-from tests.gallery.test_screening import KINDS as GALLERIES
-from tests.gallery.test_screening import MIXES, make_vectors
+from tests.gallery.exact.test_screening import KINDS as GALLERIES
+from tests.gallery.exact.test_screening import MIXES, make_vectors
 from tests.search.engines import KINDS, SERVER, EdgeClient, EdgeServer, make_client
 from tests.search.test_main import index, place, run  # noqa: F401 - a fixture
 
@@ -93,7 +93,7 @@ def made_texts(gallery, count, seed=0):
 
 def check_same(gallery, collection, texts, **options):
     """The same clips in the same order with the same scores wherever the engine's answer is exact; how many are."""
-    asked = EngineGallery(collection, "it").search(texts, **options)
+    asked = EngineSearcher(collection, "it").search(texts, **options)
     exact = 0
     for told, known in zip(asked, gallery.search(texts, **options), strict=True):
         assert told.certainty is not Certainty.INDEX
@@ -146,7 +146,7 @@ def test_calibrated_scores_are_found_exactly_too_where_all_are_negative(tmp_path
         push(gallery, collection)
         texts = made_texts(gallery, 4)
         assert check_same(gallery, collection, texts, k=5) == len(texts)
-        hits = EngineGallery(collection, "it").search(texts, 5)
+        hits = EngineSearcher(collection, "it").search(texts, 5)
         assert all((hit.score < 0) == (offset < 0) for one in hits for hit in one)
         assert min(one.num_scored for one in hits) < 300
 
@@ -178,12 +178,12 @@ def test_filters_are_asked_of_the_engine(tmp_path, either):
         Filter(max_duration=50, after="1970-01-10"),
     ):
         assert check_same(gallery, either, texts, k=8, allowed=wanted) == len(texts)
-        told = EngineGallery(either, "it").search(texts[:1], 8, allowed=wanted)[0]
-        assert told.num_allowed == gallery.allowed(wanted).num_clips
-        assert told.unknown == gallery.allowed(wanted).unknown
+        told = EngineSearcher(either, "it").search(texts[:1], 8, allowed=wanted)[0]
+        assert told.num_allowed == gallery.searcher.allowed(wanted).num_clips
+        assert told.unknown == gallery.searcher.allowed(wanted).unknown
     assert told.unknown == {"duration": 7, "date": 2}
     with pytest.raises(ValueError, match="no patterns of paths"):
-        EngineGallery(either, "it").search(texts, 8, allowed=Filter(paths="holiday/**"))
+        EngineSearcher(either, "it").search(texts, 8, allowed=Filter(paths="holiday/**"))
 
 
 def test_a_list_is_made_longer_until_the_proof_closes(tmp_path, either):
@@ -212,7 +212,7 @@ def test_an_answer_is_no_more_exact_than_the_list_of_the_engine(tmp_path, new_co
     nearest, text = collection.nearest, made_texts(gallery, 1)
     first = nearest(np.append(text[0].numpy(), np.float32(1)), 1, None)[0][0]
     collection.nearest = lambda *asked: [entry for entry in nearest(*asked) if entry[0] != first]  # an index's miss
-    told = EngineGallery(collection, "it").search(text, 5)[0]
+    told = EngineSearcher(collection, "it").search(text, 5)[0]
     assert told.certainty is Certainty.INDEX and "but for what the index missed" in told.remarks()[-1]
     assert point_id("", told[0].clip_id) != first
 
@@ -235,7 +235,7 @@ def test_what_an_engine_cannot_be_asked_is_an_error(tmp_path, new_collection):
     gallery = made_gallery(tmp_path / "gallery", "random", 20)
     collection = new_collection("local mode")
     push(gallery, collection)
-    asked, text = EngineGallery(collection, "it"), made_texts(gallery, 1)
+    asked, text = EngineSearcher(collection, "it"), made_texts(gallery, 1)
     for told, arguments, options in (
         ("bounds of the score 'scalar'", (text,), {"method": "uniform"}),
         ("bounds of the score 'scalar'", (text,), {"modality_scale": [1, 2, 3]}),
@@ -254,18 +254,11 @@ def test_what_an_engine_cannot_be_asked_is_an_error(tmp_path, new_collection):
         with pytest.raises(TypeError, match="typing"):
             one.search(text, typing=1)
     assert (len(asked), asked.dim, asked.dtype) == (len(gallery), gallery.dim, gallery.dtype)
-    for listing in (
-        lambda: asked.clip_ids, lambda: asked.modality_mask, lambda: asked.queries, lambda: asked.files, asked.facts,
-        asked.modality_embeds, asked.clips_of_files, asked.problems, asked.verify, lambda: asked.copy(tmp_path / "x"),
-        lambda: asked.to("meta"),
-    ):  # fmt: skip
-        with pytest.raises(UnsupportedError, match="does not give all clips"):
-            listing()
     with pytest.raises(FileNotFoundError, match="scalar push"):
-        EngineGallery(Collection(collection.client, "other"), "it")
+        EngineSearcher(Collection(collection.client, "other"), "it")
     collection.client.create_collection("other", models.VectorParams(size=4, distance=models.Distance.DOT))
     with pytest.raises(ValueError, match="was not made by"):
-        EngineGallery(Collection(collection.client, "other"), "it")
+        EngineSearcher(Collection(collection.client, "other"), "it")
 
 
 def like(gallery, clip_id, **options):
@@ -275,7 +268,7 @@ def like(gallery, clip_id, **options):
 def test_clips_like_one_are_those_that_the_folder_finds(tmp_path, either):
     gallery = made_gallery(tmp_path / "gallery", "clustered", 120, metadata=CALIBRATED)
     push(gallery, either)
-    asked = EngineGallery(either, "it")
+    asked = EngineSearcher(either, "it")
     for name in gallery.clip_ids[:4]:
         for options in ({}, {"query_temperature": 0.01}, {"modalities": ["video"]}, {"allowed": Filter(has="audio")}):
             try:
@@ -302,7 +295,7 @@ def test_clips_like_one_are_proved_where_it_is_asked_by_one_vector(tmp_path, col
     monkeypatch.setattr(asking, "_UNPROVED", 20)
     gallery = made_gallery(tmp_path / "gallery", "clustered", 150)
     push(gallery, collection)
-    asked, counts = EngineGallery(collection, "it"), {True: 0, False: 0}
+    asked, counts = EngineSearcher(collection, "it"), {True: 0, False: 0}
     for name, mask in zip(gallery.clip_ids[:14], gallery.modality_mask, strict=False):
         told, known = like(asked, name), like(gallery, name)
         is_one = int(mask.sum()) == 1
@@ -325,7 +318,7 @@ def test_clips_like_one_of_a_calibrated_gallery_are_not_said_to_be_proved(tmp_pa
     monkeypatch.setattr(asking, "_UNPROVED", 20)
     gallery = made_gallery(tmp_path / "gallery", "clustered", 100, metadata=CALIBRATED)
     push(gallery, collection)
-    told = like(EngineGallery(collection, "it"), gallery.clip_ids[0], modalities=["video"])
+    told = like(EngineSearcher(collection, "it"), gallery.clip_ids[0], modalities=["video"])
     assert told.certainty is Certainty.STOPPED and len(told) == 5
 
 
@@ -433,7 +426,7 @@ def test_equal_scores_stand_in_the_order_of_the_gallery_whatever_came_when(tmp_p
     text = embeds[:1, 0]
     for k in (2, 7, 20):
         assert check_same(gallery, either, text, k=k) == 1
-    assert [hit.clip_id for hit in EngineGallery(either, "it").search(text, 20)[0]] == list("02456781")
+    assert [hit.clip_id for hit in EngineSearcher(either, "it").search(text, 20)[0]] == list("02456781")
 
 
 @pytest.mark.parametrize(
@@ -491,8 +484,8 @@ def test_vectors_that_cannot_be_compared_are_refused(tmp_path, new_collection):
         push(gallery, replaced)
     warmer = made_gallery(tmp_path / "warmer", "random", 10, metadata={"query_temperature": 0.5, "date": "today"})
     assert push(warmer, collection) == PushReport(unchanged=10)  # the bounds hold at every temperature
-    assert EngineGallery(collection, "it").query_temperature == 0.5
-    assert "date" not in EngineGallery(collection, "it").metadata
+    assert EngineSearcher(collection, "it").query_temperature == 0.5
+    assert "date" not in EngineSearcher(collection, "it").metadata
 
 
 def test_models_without_a_fingerprint_are_told_apart_by_their_names(tmp_path, new_collection):
@@ -510,7 +503,7 @@ def test_parts_of_a_collection_are_pushed_one_by_one_and_searched_as_one(tmp_pat
     for number, gallery in enumerate(halves):
         assert push(gallery, collection, part=f"machine {number}") == PushReport(new=30)
     both, texts = write(tmp_path / "both", (names, embeds, mask)), make_queries(5)
-    for told, known in zip(EngineGallery(collection, "it").search(texts, 9), both.search(texts, 9), strict=True):
+    for told, known in zip(EngineSearcher(collection, "it").search(texts, 9), both.search(texts, 9), strict=True):
         assert [hit.clip_id for hit in told] == [hit.clip_id for hit in known]
     with GalleryWriter(tmp_path / "0") as writer:
         writer.remove_clips(names[:2:2])
@@ -523,7 +516,7 @@ def test_clips_of_equal_scores_and_places_always_stand_in_one_order(tmp_path, co
     gallery = write(tmp_path / "gallery", make_clips(6))
     for part in "dcba":
         push(gallery, collection, part)
-    hits = EngineGallery(collection, "it").search(make_queries(1), 24)[0]
+    hits = EngineSearcher(collection, "it").search(make_queries(1), 24)[0]
     keys = [hit.key for hit in hits]
     assert len({hit.score for hit in hits}) == 6
     assert keys == [key for start in range(0, 24, 4) for key in sorted(keys[start : start + 4])]
@@ -539,7 +532,7 @@ def test_windows_come_back_with_their_files_each_once_if_asked(tmp_path, collect
         writer.commit()
         gallery = writer.gallery()
     push(gallery, collection)
-    asked, text = EngineGallery(collection, "it"), make_queries(1)
+    asked, text = EngineSearcher(collection, "it"), make_queries(1)
     for options in ({}, {"per_file": True}):
         told, known = (one.search(text, 3, **options)[0] for one in (asked, gallery))
         assert [hit.clip_id for hit in told] == [hit.clip_id for hit in known]
@@ -566,7 +559,7 @@ def test_a_file_of_many_windows_is_left_out_while_others_are_looked_for(tmp_path
         writer.commit()
         gallery = writer.gallery()
     push(gallery, either)
-    asked, sizes = EngineGallery(either, "it"), []
+    asked, sizes = EngineSearcher(either, "it"), []
     nearest = either.nearest
     either.nearest = lambda query, limit, where: sizes.append(limit) or nearest(query, limit, where)
     told, known = (one.search(embeds[:1, 0], 4, per_file=True)[0] for one in (asked, gallery))
@@ -598,7 +591,7 @@ def of_odd_names(folder, counts):
 def test_a_file_that_is_called_as_a_window_is_one_in_every_list(tmp_path, collection):
     gallery, text = of_odd_names(tmp_path / "gallery", 9)
     push(gallery, collection)
-    asked, nearest, lists = EngineGallery(collection, "it"), collection.nearest, []
+    asked, nearest, lists = EngineSearcher(collection, "it"), collection.nearest, []
     collection.nearest = lambda *query: lists.append(query) or nearest(*query)
     for k in (2, 3, 4, 5, 9):
         lists.clear()
@@ -615,7 +608,7 @@ def test_all_lists_for_files_together_are_no_longer_than_asked_for(tmp_path, new
     push(gallery, collection)
     nearest, limits = collection.nearest, []
     collection.nearest = lambda query, limit, where: limits.append(limit) or nearest(query, limit, where)
-    asked = EngineGallery(collection, "it")
+    asked = EngineSearcher(collection, "it")
     assert asked.search(text, 4, per_file=True)[0].certainty is Certainty.EXACT and len(limits) > 1
     limits.clear()
     (told,) = asked.search(text, 4, per_file=True, most=8)
@@ -636,7 +629,7 @@ def test_clips_are_scored_a_few_at_a_time(tmp_path, new_collection, monkeypatch)
 def test_the_file_of_a_clip_is_told_by_its_payload_alone(tmp_path, either):
     gallery, _ = of_odd_names(tmp_path / "gallery", 2)
     push(gallery, either)
-    asked = EngineGallery(either, "it")
+    asked = EngineSearcher(either, "it")
     for name in gallery.clip_ids:
         assert asked.path_of(point_id("", name)) == gallery.place_of(name).path
     assert asked.path_of(str(uuid.uuid4())) is asked.path_of("/clips/a.mp4") is None
@@ -654,7 +647,7 @@ def test_names_that_are_not_utf8_come_back(tmp_path, either):
     names = ["/clips/\udcff.mp4", "/clips/\n\x1b[31m.mp4", "日本語 🎬"]
     gallery = write(tmp_path / "gallery", (names, embeds, mask))
     push(gallery, either)
-    assert {hit.clip_id for hit in EngineGallery(either, "it").search(make_queries(1), 3)[0]} == set(names)
+    assert {hit.clip_id for hit in EngineSearcher(either, "it").search(make_queries(1), 3)[0]} == set(names)
 
 
 def test_the_commands_push_and_ask(place, tmp_path, monkeypatch):  # noqa: F811
@@ -728,7 +721,7 @@ def test_a_clip_of_which_half_is_another_is_noticed(tmp_path, collection, monkey
     point = models.PointStruct(id=number, vector=vectors, payload=whole.payload)
     collection.client.upsert(collection.name, [point], wait=True)
     with pytest.raises(DamagedError, match="1 clips of .* are not as they were pushed.*--rewrite"):
-        EngineGallery(collection, "it").search(made_texts(gallery, 1), 20)
+        EngineSearcher(collection, "it").search(made_texts(gallery, 1), 20)
     fresh = models.PointStruct(id=number, vector=whole.vector, payload=whole.payload)
     reads, retrieve = [], collection.client.retrieve
 
@@ -764,7 +757,7 @@ def test_what_was_changed_in_the_engine_is_repaired_by_writing_all_of_it_again(t
     best = gallery.search(text, 1)[0][0].clip_id
     put_as(collection, point_id("", best), vectors={BOUND: np.zeros((4, 25)).tolist()})
     worst = gallery.search(text, 300)[0][-1].clip_id
-    told = EngineGallery(collection, "it").search(text, 1)[0]
+    told = EngineSearcher(collection, "it").search(text, 1)[0]
     assert told.certainty is Certainty.EXACT and told[0].clip_id != best  # what docs/scale.md says of it
     put_as(collection, point_id("", worst), vectors={before[point_id("", worst)][0]["has"][0]: [0.5] * 24})
     assert push(gallery, collection) == PushReport(unchanged=300) and contents(collection) != before
@@ -793,7 +786,7 @@ def test_a_payload_that_is_none_is_damage_whatever_its_hash_says(tmp_path, new_c
     except (KeyError, TypeError, AttributeError):  # of which no hash can be made
         collection.client.overwrite_payload(collection.name, payload, points=[number])
     with pytest.raises(DamagedError, match="not as they were pushed"):
-        EngineGallery(collection, "it").search(make_queries(1, dim=24), 6)
+        EngineSearcher(collection, "it").search(make_queries(1, dim=24), 6)
     if name == "path" and value != "\0\u20ac":
         with pytest.raises(DamagedError):
             collection.path_of(number)
@@ -814,7 +807,7 @@ def test_an_answer_of_a_collection_that_was_replaced_meanwhile_is_none(tmp_path,
         ]
         collection, text = new_collection("local mode"), made_texts(galleries[0], 1)
         push(galleries[0], collection)
-        asked, nearest = EngineGallery(collection, "it"), collection.nearest
+        asked, nearest = EngineSearcher(collection, "it"), collection.nearest
 
         def replaced(*query, collection=collection, nearest=nearest, gallery=galleries[1]):
             collection.nearest = nearest
@@ -845,7 +838,7 @@ def test_what_a_collection_says_of_itself_is_what_it_said_when_it_was_asked(tmp_
 
     racing = Racing(collection.client, collection.name)
     assert racing.about() is old and racing.about(is_new=True).metadata["query_temperature"] == 0.5
-    assert EngineGallery(racing, "it", racing.about(is_new=True)).query_temperature == 0.5
+    assert EngineSearcher(racing, "it", racing.about(is_new=True)).query_temperature == 0.5
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
@@ -877,7 +870,7 @@ def test_a_clip_that_changes_is_read_old_or_new(tmp_path, new_collection, kind):
             assert len(points) == 60 and None not in points
             seen |= {point.digest for point in points}
             reads += 1
-            for told in EngineGallery(collection, "it").search(make_queries(1, dim=24), 5):
+            for told in EngineSearcher(collection, "it").search(make_queries(1, dim=24), 5):
                 assert len(told) == 5
     finally:
         writer.join(60)
@@ -998,7 +991,7 @@ def test_very_many_clips_are_not_counted_one_by_one(tmp_path, new_collection, mo
     ways.clear()
     assert len(collection) == 40 and ways == [False]
     assert collection.count(condition_of(Filter(has="audio"), ["audio"])) < 40 and ways == [False, False, True]
-    asked, text = EngineGallery(collection, "it"), make_queries(1, dim=24)
+    asked, text = EngineSearcher(collection, "it"), make_queries(1, dim=24)
     assert "among about 40 clips" in asked.search(text, 3)[0].remarks()[-1]
     monkeypatch.undo()
     assert "among 40 clips" in asked.search(text, 3)[0].remarks()[-1]
@@ -1074,7 +1067,7 @@ def test_a_server_is_asked_over_http_with_a_key(tmp_path, monkeypatch):
             assert push(writer.gallery(), collection) == PushReport(unchanged=80, removed=10)
         assert len(collection) == 80
         near = Collection.at(parse_address(f"qdrant+{server.url}/clips?approximate"))
-        assert EngineGallery(near, "it").search(texts[:1], 3)[0].certainty is Certainty.INDEX
+        assert EngineSearcher(near, "it").search(texts[:1], 3)[0].certainty is Certainty.INDEX
     finally:
         server.close()
     with pytest.raises(OSError, match="The engine does not answer.*Is the address right"):
@@ -1136,7 +1129,7 @@ def test_a_folder_that_others_can_write_to_is_not_opened(tmp_path):
     address = parse_address(f"qdrant+file://{tmp_path}/engine/clips")
     collection = Collection.at(address)
     with pytest.raises(FileNotFoundError, match="no collection 'clips'"):
-        EngineGallery(collection, "it")
+        EngineSearcher(collection, "it")
     collection.close()
     (tmp_path / "engine" / "collection").mkdir()
     folder, mask = tmp_path / "engine", os.umask(0o002)  # by which a group may write to what the client makes
@@ -1208,7 +1201,7 @@ def test_the_index_of_the_engine_finds_nearly_all_that_its_vectors_hold(tmp_path
     near = [{number for number, _ in collection.nearest(np.append(t, np.float32(1)), 50, None)} for t in texts.numpy()]
     recall = np.mean([len(a & b) / 50 for a, b in zip(exact, near, strict=True)])
     assert 0.9 < recall <= 1
-    asked = EngineGallery(collection, "it").search(texts, 10)
+    asked = EngineSearcher(collection, "it").search(texts, 10)
     assert {told.certainty for told in asked} == {Certainty.INDEX}
     known = gallery.search(texts, 10)
     same = [len({h.clip_id for h in a} & {h.clip_id for h in b}) for a, b in zip(asked, known, strict=True)]

@@ -12,6 +12,7 @@ from transformers import BatchFeature
 from typer.testing import CliRunner
 
 from gallery.decoding import Limits, SandboxedReader
+from gallery.gallery import Gallery
 from modeling_scalar.processing_scalar import Clip
 from search import indexing
 from search.__main__ import app
@@ -320,18 +321,16 @@ def test_verify_names_a_changed_file_and_compact_leaves_no_removed_clip(place):
     assert str(file.name) in run("verify", "gallery", code=1).stderr
 
 
-def test_a_gallery_converts_and_keeps_what_it_holds(place):
+def test_a_copy_of_a_gallery_keeps_what_it_holds(place):
     index()
     transcript = place / "gallery" / "transcripts" / "a.vtt"
     transcript.parent.mkdir()
     transcript.write_text("WEBVTT")
-    run("convert", "gallery", "copy", "--dtype", "float32")
+    Gallery.open("gallery").copy("copy", "float32")
     assert (place / "copy" / "transcripts" / "a.vtt").read_text() == "WEBVTT"
     assert "clips: 2, 3 dimensions, float32" in run("info", "copy").stdout
     assert run("query", "gallery", "audio").stdout == run("query", "copy", "audio").stdout
     assert "2 unchanged" in run("index", "clips", "--model", "model", "--output", "copy").stdout
-    assert "holds a gallery already" in run("convert", "gallery", "copy", code=1).stderr
-    assert "There is no gallery" in run("convert", "clips", "new", code=1).stderr
 
 
 def test_a_gallery_that_names_no_model_is_asked_with_one_and_not_added_to(place):
@@ -342,8 +341,8 @@ def test_a_gallery_that_names_no_model_is_asked_with_one_and_not_added_to(place)
     assert "does not say which model made it" in run("query", "theirs", "video", code=1).stderr
     assert "  1  1.000  a" in run("query", "theirs", "video", "--model", "model").stdout
     adding = ["clips", "--model", "model", "--output"]
-    assert "python -m search convert theirs NEW" in run("index", *adding, "theirs", code=1).stderr
-    run("convert", "theirs", "ours")
+    assert "`Gallery.open('theirs').copy(NEW)`" in run("index", *adding, "theirs", code=1).stderr
+    Gallery.open("theirs").copy("ours")
     assert "nothing can be added to it" in run("index", *adding, "ours", code=1).stderr
 
 

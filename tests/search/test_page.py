@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from gallery.gallery import Gallery
 from search.engine.address import parse_address
-from search.engine.asking import EngineGallery
+from search.engine.asking import EngineSearcher
 from search.engine.collection import Collection
 from search.engine.push import push
 from search.service.app import PAGE
@@ -425,7 +425,7 @@ def test_a_vector_engine_is_searched_on_the_same_page(open_page, tmp_path, talk)
         address = f"qdrant+{server.url}/clips"
         with closing(Collection.at(parse_address(address), is_patient=False)) as collection:
             push(Gallery.open(tmp_path / "gallery"), collection)
-            app = make_app(tmp_path, source=EngineSource(EngineGallery(collection, address), "words", "f" * 64))
+            app = make_app(tmp_path, source=EngineSource(EngineSearcher(collection, address), "words", "f" * 64))
             with serving(app) as address:
                 page = open_page(address, viewport={"width": 1000, "height": 1400})
                 ask(page, "a dog")

@@ -21,7 +21,7 @@ from search.__main__ import app
 from search.engine import asking
 from search.engine import collection as collection_module
 from search.engine.address import parse_address
-from search.engine.asking import EngineGallery
+from search.engine.asking import EngineSearcher
 from search.engine.collection import Collection, point_id
 from search.engine.errors import DamagedError, EngineError
 from search.engine.push import push
@@ -49,7 +49,7 @@ KEY = "a-secret-of-the-engine"
 def engine_at(address):
     """A source as the command opens it."""
     collection = Collection.at(parse_address(address), is_patient=False)
-    return EngineSource(EngineGallery(collection, address), "words", "f" * 64)
+    return EngineSource(EngineSearcher(collection, address), "words", "f" * 64)
 
 
 def push_to(address, folder):

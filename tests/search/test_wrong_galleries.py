@@ -37,7 +37,6 @@ def argv_of(command, folder, model):
         "info": ["search", "info", folder],
         "verify": ["search", "verify", folder],
         "compact": ["search", "compact", folder],
-        "convert": ["search", "convert", folder, beside / "new"],
         "index": ["search", "index", beside / "clip.mp4", "--model", model, "--output", folder],
         "run": ["eval", "run", "--embeddings", folder, "--output", beside / "results", "--device", "cpu"],
         "push": ["hub_cards", "gallery", folder, "user/gallery", "--model", "user/model", "--dry-run"],

@@ -1,6 +1,6 @@
 """Wrong galleries: how each is made of a good one, and what every command that meets it must say.
 
-`make` changes a folder of today's format: clips, the files that they were read from, and captions.
+`make` changes a gallery: clips, the files that they were read from, and captions.
 """
 
 import json
@@ -20,10 +20,10 @@ from gallery.gallery import GalleryWriter, MediaFile
 from gallery.storage import MANIFEST, signed
 from tests.gallery.conftest import make_clips, make_queries
 
-READING = ("query", "info", "verify", "convert", "run", "push")
+READING = ("query", "info", "verify", "run", "push")
 EVERY = (*READING, "compact", "index")
 # Of vectors that only those look at who use them.
-VECTORS = ("query", "verify", "convert", "run", "push")
+VECTORS = ("query", "verify", "run", "push")
 
 
 @dataclass(frozen=True)
@@ -185,20 +185,7 @@ def strings(rows: pa.ChunkedArray) -> pa.Array:
     return pa.array([str(value) for value in rows.to_pylist()])
 
 
-def older(content: Any) -> Callable[[Path], Any]:
-    """The folder of an older format: a manifest of version 1."""
-
-    def make(folder):
-        for name in ("clips", "files", "queries"):
-            for path in (folder / name).iterdir():
-                path.unlink()
-            (folder / name).rmdir()
-        (folder / MANIFEST).write_text(json.dumps({"version": 1} | content))
-
-    return make
-
-
-def of_datasets(state: Any, information: str = "{}", description: str | None = None) -> Callable[[Path], Any]:
+def of_datasets(state: Any, information: str = "{}") -> Callable[[Path], Any]:
     """A folder that `datasets` might have written."""
 
     def make(folder):
@@ -208,8 +195,6 @@ def of_datasets(state: Any, information: str = "{}", description: str | None = N
                 path.unlink()
         (folder / "clips" / "state.json").write_text(state if isinstance(state, str) else json.dumps(state))
         (folder / "clips" / "dataset_info.json").write_text(information)
-        if description is not None:
-            (folder / "embeddings.json").write_text(description)
 
     return make
 
@@ -416,8 +401,8 @@ WRONG = [
     # Vectors that are looked at when they are used
     Wrong("a vector of NaN", column("video", listed(in_first_row(np.nan))), NO_NUMBERS, ("query", "verify", "push")),
     Wrong("an infinite vector", column("video", listed(in_first_row(np.inf))), NO_NUMBERS, VECTORS[:3]),
-    Wrong("a vector of zeros", column("video", listed(in_first_row(0.0))), "unit norm", ("verify", "convert", "run")),
-    Wrong("a long vector", column("video", listed(in_first_row(3.0))), "unit norm", ("verify", "convert", "run")),
+    Wrong("a vector of zeros", column("video", listed(in_first_row(0.0))), "unit norm", ("verify", "run")),
+    Wrong("a long vector", column("video", listed(in_first_row(3.0))), "unit norm", ("verify", "run")),
     Wrong("Gram matrices of zeros", column("gram", listed(np.zeros_like)), NO_NUMBERS, ("query",)),
     Wrong("Gram matrices of NaN", column("gram", listed(lambda m: m * np.nan)), NO_NUMBERS, ("query",)),
     Wrong(
@@ -430,20 +415,20 @@ WRONG = [
         "an identifier for all",
         column("clip_id", lambda c: pa.array(["same"] * len(c))),
         "must be unique|not in the gallery",
-        ("verify", "convert", "run"),
+        ("verify", "run"),
     ),
     Wrong(
         "an identifier that nobody wrote",
         column("clip_id", lambda c: pa.array([*c.to_pylist()[:3], "\0\u0100"])),
         "not as they were written",
-        ("verify", "convert", "run"),
+        ("verify", "run"),
     ),
-    Wrong("problems are texts", column("problems", strings), "`problems` of .* lists of strings", ("info", "convert")),
+    Wrong("problems are texts", column("problems", strings), "`problems` of .* lists of strings", ("info",)),
     Wrong(
         "problems hold nulls",
         column("problems", lambda c: pa.array([[None]] * 4, pa.list_(pa.string()))),
         "hold nulls",
-        ("info", "convert"),
+        ("info",),
     ),
     # Lists of removed rows
     Wrong("a list is gone", file(os.unlink, suffix="npy"), "removed-000003-0.npy is gone"),
@@ -461,8 +446,8 @@ WRONG = [
         DAMAGED_LIST,
     ),
     # Media files and captions
-    Wrong("paths are numbers", column("path", lambda c: pa.array(range(4)), "files"), "`path`", ("info", "convert")),
-    Wrong("sizes are texts", column("size", strings, "files"), "`size` of .* integers", ("info", "convert")),
+    Wrong("paths are numbers", column("path", lambda c: pa.array(range(4)), "files"), "`path`", ("info",)),
+    Wrong("sizes are texts", column("size", strings, "files"), "`size` of .* integers", ("info",)),
     Wrong("no reasons", table(lambda r: r.drop_columns("reason"), "files", True), "lacks the column", ("info",)),
     Wrong("files are gone", file(os.unlink, "files"), "files/data-000001-0.arrow is gone"),
     Wrong("captions are gone", file(os.unlink, "queries"), "queries/data-000001-0.arrow is gone"),
@@ -483,13 +468,13 @@ WRONG = [
         "captions of null clips",
         column("clip_ids", lambda c: pa.array([[None]] * 3, pa.list_(pa.string())), "queries"),
         "nulls|not in the gallery",
-        ("convert", "run"),
+        ("run",),
     ),
     Wrong(
         "captions without vectors",
         table(lambda rows: rows.drop_columns("embedding"), "queries", True),
         "lacks the column `embedding`",
-        ("verify", "convert", "run"),
+        ("verify", "run"),
     ),
     Wrong(
         "captions with vectors of NaN",
@@ -505,17 +490,7 @@ WRONG = [
         "clips/dataset_info.json",
         ("verify", "push"),
     ),
-    # Other formats
-    *(
-        Wrong(f"version 1 with {content!r:.50}", older(content), "not as `scalar index` wrote it", READING)
-        for content in (
-            {},
-            {"embeddings_sha256": "a", "entries": 1},
-            {"embeddings_sha256": "a", "entries": {}, "failed": [1]},
-            {"embeddings_sha256": "a", "entries": [{"path": 1}], "failed": []},
-            {"embeddings_sha256": "a", "entries": [None], "failed": []},
-        )
-    ),  # fmt: skip
+    # What `datasets` alone wrote
     Wrong("a state that is no JSON", of_datasets("{"), "state.json is not JSON", READING),
     Wrong("a state without anything", of_datasets({}), "cannot be opened as a data set", READING),
     Wrong("a state that is a list", of_datasets([]), "must hold a JSON object|cannot be opened", READING),
@@ -528,6 +503,4 @@ WRONG = [
     Wrong("a state of numbers", of_datasets(STATE | {"_data_files": [1]}), "cannot be opened as a data set", READING),
     Wrong("deep information", of_datasets(STATE, "[" * DEEP), "cannot be opened as a data set", READING),
     Wrong("information of other kinds", of_datasets(STATE, '{"features": 5}'), "cannot be opened as a data", READING),
-    Wrong("a description of version 9", of_datasets(STATE, "{}", '{"version": 9}'), "of version 9", READING),
-    Wrong("a description of texts", of_datasets(STATE, "{}", '{"metadata": "x"}'), "must be a dict", READING),
 ]

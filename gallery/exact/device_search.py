@@ -13,7 +13,8 @@ from itertools import pairwise
 
 import torch
 
-from gallery.screening import LONGEST, ROUNDING, Screened, product_error, score_error
+from gallery.exact.blocks import Block
+from gallery.exact.cone import LONGEST, ROUNDING, product_error, score_error
 from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, exact_scores
 
 _TILE = 2**26  # pairs that are scored at once
@@ -39,7 +40,7 @@ def _product(texts: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
 class _Search:
     """One search over clips on a device: see [`find_best_on_device`]."""
 
-    def __init__(self, parts: Sequence[Screened], texts: torch.Tensor, options: ScoreOptions):
+    def __init__(self, parts: Sequence[Block], texts: torch.Tensor, options: ScoreOptions):
         self.parts, self.texts, self.options = parts, texts, options
         self.num_rows = parts[-1].start + len(parts[-1].allowed)
         gain, offset = (
@@ -111,19 +112,19 @@ class _Search:
         return scores[:, :k], rows[:, :k], is_found.sum(1), (rest == -math.inf) | (scores[:, k - 1] > rest.double())
 
 
-def vectors_of(parts: Sequence[Screened]) -> torch.Tensor:
+def vectors_of(parts: Sequence[Block]) -> torch.Tensor:
     """Some vectors of these clips, which tell in which precision products are."""
     return parts[0].clips.vectors[0]
 
 
 @torch.no_grad()
 def find_best_on_device(
-    parts: Sequence[Screened], text_embeds: torch.Tensor, k: int, options: ScoreOptions
+    parts: Sequence[Block], text_embeds: torch.Tensor, k: int, options: ScoreOptions
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """
-    Find the k best clips of each query as [`~gallery.screening.find_best`] does; clips and texts lie on one device.
+    Find the k best clips of each query as [`~gallery.exact.screening.find_best`] does, all on one device.
 
-    Args and returns: as of [`~gallery.screening.find_best`]; on the device.
+    Args and returns: as of [`~gallery.exact.screening.find_best`]; on the device.
 
     Raises:
         FloatingPointError: a score is no number: vectors are damaged.

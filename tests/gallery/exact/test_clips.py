@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gallery.clips import StoredClips
 from gallery.columns import gram_of
+from gallery.exact.clips import StoredClips
 from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, retrieval_scores
 from tests.modeling_scalar.test_scores_scalar import FLOAT32, random_clips
 
@@ -17,7 +17,7 @@ def test_stored_clips_score_as_clips_that_are_handed_in(method, dtype, monkeypat
     modalities[5, 1], mask[5] = -modalities[5, 0], torch.tensor([True, True, False])  # they cancel
     modalities, heads = (modalities * mask[..., None]).to(dtype), random_clips(num_clips=41, seed=1)[1]
     monkeypatch.setattr("modeling_scalar.scores_scalar._TILE", (3, 5))
-    monkeypatch.setattr("gallery.clips._CONVERTED_AT_ONCE", 3)
+    monkeypatch.setattr("gallery.exact.clips._CONVERTED_AT_ONCE", 3)
     expected = retrieval_scores(texts, modalities, mask, method, concat_embeds=heads)
     stored = tuple(modality.contiguous() for modality in modalities.unbind(1))
     products = gram_of(stored)

@@ -9,22 +9,16 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from gallery import columns, device_search, screening
-from gallery.clips import StoredClips
+from gallery import columns
 from gallery.columns import gram_of
-from gallery.device_search import find_best_on_device
+from gallery.exact import device_search, screening
+from gallery.exact.blocks import Block, blocks_of
+from gallery.exact.clips import StoredClips
+from gallery.exact.codes import encode, multiplies_eight_bits, rotation
+from gallery.exact.cone import cone_bound, hull_distance, inverse_of, score_error, spanned_bound
+from gallery.exact.device_search import find_best_on_device
+from gallery.exact.screening import find_best
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.ranking import pieces_of
-from gallery.screening import (
-    Screened,
-    cone_bound,
-    encode,
-    find_best,
-    hull_distance,
-    inverse_of,
-    multiplies_eight_bits,
-    spanned_bound,
-)
 from gallery.storage import Part
 from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
@@ -51,17 +45,17 @@ def make_vectors(kind: str, count: int, dim: int, seed: int) -> torch.Tensor:
     return normalize(vectors, dim=-1)
 
 
-def make_part(kind: str, count: int, dim: int, seed: int = 0, dtype=torch.float16, start: int = 0) -> Screened:
+def make_part(kind: str, count: int, dim: int, seed: int = 0, dtype=torch.float16, start: int = 0) -> Block:
     generator = torch.Generator().manual_seed(seed + 1)
     mask = MIXES[torch.randint(len(MIXES), (count,), generator=generator)]
     vectors = make_vectors(kind, count, dim, seed) * mask[..., None]
     modalities = tuple(vectors[:, index].to(dtype).contiguous() for index in range(3))
     clips = StoredClips(modalities, mask, min_norm=MIN_NORM, gram=gram_of(modalities))
     allowed = torch.rand(count, generator=generator) < 0.9
-    return Screened(start, clips, allowed, encode(modalities) if multiplies_eight_bits() else None)
+    return Block(start, clips, allowed, encode(modalities) if multiplies_eight_bits() else None)
 
 
-def make_texts(parts: list[Screened], count: int, seed: int, per_modality: bool = False) -> torch.Tensor:
+def make_texts(parts: list[Block], count: int, seed: int, per_modality: bool = False) -> torch.Tensor:
     """Near to clips, some of them, so that scores are of all sizes."""
     generator = torch.Generator().manual_seed(seed + 2)
     vectors = torch.stack(parts[0].clips.vectors, dim=1).float()
@@ -72,7 +66,7 @@ def make_texts(parts: list[Screened], count: int, seed: int, per_modality: bool 
     return normalize(texts, dim=-1)
 
 
-def all_scores(parts: list[Screened], texts: torch.Tensor, options: ScoreOptions) -> np.ndarray:
+def all_scores(parts: list[Block], texts: torch.Tensor, options: ScoreOptions) -> np.ndarray:
     """Eq. 2 and 3 of every pair in float64, -inf for clips that may not be found: (Q, N)."""
     columns = []
     for part in parts:
@@ -89,7 +83,7 @@ def all_scores(parts: list[Screened], texts: torch.Tensor, options: ScoreOptions
     return torch.cat(columns, dim=1).numpy()
 
 
-def check(parts: list[Screened], texts: torch.Tensor, k: int, options: ScoreOptions, find=find_best) -> torch.Tensor:
+def check(parts: list[Block], texts: torch.Tensor, k: int, options: ScoreOptions, find=find_best) -> torch.Tensor:
     """Compare with all pairs: the same clips, in the same order but for what float64 cannot tell apart."""
     truth = all_scores(parts, texts, options)
     scores, rows, num_scored = find(parts, texts, k, options)
@@ -123,7 +117,7 @@ def test_what_is_found_is_what_all_pairs_in_float64_give(kind, name):
     texts = make_texts(parts, 25, 0, per_modality=name == "flat")
     for k in (1, 10):
         check(parts, texts, k, OPTIONS[name])
-    without = [Screened(part.start, part.clips, part.allowed) for part in parts]
+    without = [Block(part.start, part.clips, part.allowed) for part in parts]
     check(without, texts, 10, OPTIONS[name])
 
 
@@ -149,7 +143,7 @@ def test_a_text_is_the_sum_of_two_in_half_precision():
 @pytest.mark.parametrize("find", [find_best, find_best_on_device])
 def test_products_of_less_precision_find_the_same(find):
     part = make_part("clustered", 3000, 64, dtype=torch.float32)
-    part = Screened(0, part.clips, part.allowed)
+    part = Block(0, part.clips, part.allowed)
     precision = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("medium")
@@ -185,7 +179,7 @@ def test_a_score_changes_by_no_more_than_its_error_when_cosines_do(kind, name):
         return (weights * cosines).masked_fill(~mask, 0).sum(1) / norms
 
     largest = cosines.masked_fill(~mask, 0).abs().amax(1)
-    bound = screening.score_error(largest, part.rho.double(), error, options.query_temperature)
+    bound = score_error(largest, part.rho.double(), error, options.query_temperature)
     generator = torch.Generator().manual_seed(1)
     worst = torch.zeros(len(cosines), dtype=torch.float64)
     for _ in range(20):
@@ -200,7 +194,7 @@ def test_a_score_changes_by_no_more_than_its_error_when_cosines_do(kind, name):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_vector_that_is_no_number_is_noticed_unless_it_may_not_be_found(find, dtype, value):
     part = make_part("random", 200, 16, dtype=dtype)
-    part = Screened(0, part.clips, part.allowed)
+    part = Block(0, part.clips, part.allowed)
     row = int((part.allowed & part.clips.modality_mask[:, 1]).nonzero()[5])
     part.clips.vectors[1][row, 3] = value
     texts = make_texts([make_part("random", 200, 16, dtype=dtype)], 3, 0)
@@ -217,9 +211,9 @@ def test_what_bounds_are_made_of_must_be_numbers(name, place):
     values[(2, place) if place is not None else 2] = math.nan
     field = table.schema.field(name)
     broken = pa.array(values.tolist(), field.type)
-    assert len(pieces_of([Part(table)])) == 1
+    assert len(blocks_of([Part(table)])) == 1
     with pytest.raises(ValueError, match="not as they were written"):
-        pieces_of([Part(table.set_column(table.schema.get_field_index(name), field, broken))])
+        blocks_of([Part(table.set_column(table.schema.get_field_index(name), field, broken))])
 
 
 def test_the_sample_is_copied_a_little_at_a_time_and_in_eight_bits_without_vectors(monkeypatch):
@@ -228,7 +222,7 @@ def test_the_sample_is_copied_a_little_at_a_time_and_in_eight_bits_without_vecto
     search = screening._Search(parts, make_texts(parts, 4, 0), 3, ScoreOptions())
     for has_codes in (True, False):
         if not has_codes:
-            search.parts = parts = [Screened(part.start, part.clips, part.allowed) for part in parts]
+            search.parts = parts = [Block(part.start, part.clips, part.allowed) for part in parts]
         if has_codes and not multiplies_eight_bits():
             continue
         samples = list(search.samples(3, 100))
@@ -257,7 +251,7 @@ def test_clips_that_float32_cannot_tell_apart_are_scored_in_float64():
     modalities = tuple(normalize(vectors, dim=-1).unbind(1))
     mask = torch.ones(2000, 3, dtype=torch.bool)
     clips = StoredClips(modalities, mask, min_norm=MIN_NORM, gram=gram_of(modalities))
-    part = Screened(0, clips, mask.any(1), encode(modalities) if multiplies_eight_bits() else None)
+    part = Block(0, clips, mask.any(1), encode(modalities) if multiplies_eight_bits() else None)
     check([part], make_texts([part], 10, 0), 10, ScoreOptions())
 
 
@@ -271,7 +265,7 @@ def test_all_that_there_is_can_be_asked_for(k):
 def test_few_clips_are_scored_exactly():
     part = make_part("clustered", 8_000, 64)
     for codes in (part.codes, None):
-        screened = Screened(0, part.clips, part.allowed, codes)
+        screened = Block(0, part.clips, part.allowed, codes)
         counts = check([screened], make_texts([part], 20, 0), 10, ScoreOptions())
         assert counts.min() >= 10 and counts.float().median() < 800
 
@@ -327,7 +321,7 @@ def test_inverses_are_those_of_what_is_present():
 
 def test_codes_miss_vectors_by_no_more_than_they_say():
     vectors = [make_vectors("clustered", 300, 40, seed)[:, 0].half() for seed in range(3)]
-    codes, turn = encode(vectors), screening.rotation(40)
+    codes, turn = encode(vectors), rotation(40)
     torch.testing.assert_close(turn @ turn.T, torch.eye(40, dtype=torch.float64))
     lost = torch.stack(
         [

@@ -162,7 +162,10 @@ def stored_bounds(bounds: Bounds, dtype: torch.dtype) -> torch.Tensor:
     up = np.where(up < numbers, np.nextafter(up, up.dtype.type(np.inf)), up)
     stored = torch.cat([rows, torch.from_numpy(up)[..., None]], dim=-1)
     if not stored[bounds.is_used].isfinite().all():
-        raise ValueError(f"Bounds of clips are too large for {dtype}. Convert the gallery with `--dtype float32`.")
+        raise ValueError(
+            f"Bounds of clips are too large for {dtype}. Push a copy of the gallery in float32, which "
+            "`Gallery.open(FOLDER).copy(NEW, 'float32')` makes."
+        )
     return stored
 
 

@@ -18,16 +18,25 @@ Shapes: Q queries, N clips, B clips of a tile, D dimensions, P pairs of a query 
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass, fields
-from functools import cache, cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from gallery.clips import StoredClips
+from gallery.exact.blocks import Block
+from gallery.exact.clips import StoredClips
+from gallery.exact.codes import Codes, rotation
+from gallery.exact.cone import (
+    LONGEST,
+    ROUNDING,
+    UPPER,
+    cone_bound,
+    product_error,
+    score_error,
+    spanned_bound,
+)
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 
@@ -39,273 +48,9 @@ _SLACK = 4  # standard deviations or so: how far a score may be below its estima
 _COPIED_AT_ONCE = 512  # vectors that are multiplied in cache
 _READ_AT_ONCE = 128  # pairs whose vectors are read at a time, in cache
 _PAIRS_AT_ONCE = 16_384  # whose bounds or scores are computed at a time
-LONGEST = 1.02  # of vectors that are kept as unit vectors
-ROUNDING = 1e-6  # of a few operations in float32 on numbers of about 1
-_ROTATED = 2.0**-23  # times the dimension: the most by which a rotation in float32 misses
-_CANCELLING = (
-    0.1  # by a distance from 0 less than this, only the cheaper bound is safe from the rounding of Gram matrices
-)
-_LEAST_DETERMINANT = 1e-9
 
 
-# Codes --------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Codes:
-    """
-    The vectors of clips in eight bits: `scale * codes` misses each by at most `error`.
-
-    Args:
-        codes: for each modality a `torch.Tensor` of shape `(N, D)` of int8, zero where absent.
-        scale (`torch.FloatTensor` of shape `(N,)`), error (`torch.FloatTensor` of shape `(N,)`): of all modalities.
-    """
-
-    codes: Sequence[torch.Tensor]
-    scale: torch.Tensor
-    error: torch.Tensor
-
-
-@cache
-def rotation(dim: int) -> torch.Tensor:
-    """
-    Make an orthogonal matrix that spreads what stands in few coordinates over all of them.
-
-    Embeddings have a few large coordinates, which would decide the scale of the codes, and so the error of all others.
-    After signs drawn by a rule that never changes, and a discrete cosine transform, they have none.
-
-    Returns:
-        `torch.DoubleTensor` of shape `(dim, dim)`: `vectors @ rotation(dim)`.
-    """
-    numbers = np.arange(dim)
-    cosines = np.cos(np.pi * np.outer(numbers + 0.5, numbers) / dim) * np.sqrt(2 / dim)
-    cosines[:, 0] /= np.sqrt(2)
-    state, signs = 1, np.empty(dim)
-    for number in range(dim):
-        state = state * 48271 % 2147483647  # Lehmer's generator, which needs no library
-        signs[number] = 1 if state & 1024 else -1
-    return torch.from_numpy(signs[:, None] * cosines)
-
-
-def encode(modalities: Sequence[torch.Tensor]) -> Codes:
-    """Write vectors, `(N, D)` for each modality, in eight bits, after [`rotation`]."""
-    found, turn = [], rotation(modalities[0].shape[1]).float()
-    for blocks in zip(*(vectors.split(512) for vectors in modalities), strict=True):
-        block = torch.stack([vectors.float() for vectors in blocks], dim=1) @ turn  # (B, M, D)
-        scale = (block.abs().amax((1, 2)) / 127).clamp(min=1e-30)
-        codes = (block / scale[:, None, None]).round_()
-        lost = torch.addcmul(block, codes, scale[:, None, None], value=-1).square().sum(2).sqrt().amax(1)
-        found.append((codes.to(torch.int8), scale, lost * (1 + 1e-5) + _ROTATED * len(turn)))
-    if not found:
-        return Codes([vectors.to(torch.int8) for vectors in modalities], torch.empty(0), torch.empty(0))
-    codes, scale, error = map(torch.cat, zip(*found, strict=True))
-    return Codes([column.contiguous() for column in codes.unbind(1)], scale, error)
-
-
-def are_codes_of(codes: Codes, modalities: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Tell for which clips `(N,)` the codes miss the vectors by no more than they say."""
-    turn = rotation(modalities[0].shape[1])
-    far = [
-        (vectors.double() @ turn - code.double() * codes.scale[:, None].double()).square().sum(1).sqrt()
-        for vectors, code in zip(modalities, codes.codes, strict=True)
-    ]
-    return torch.stack(far).amax(0) <= codes.error.double()
-
-
-@cache
-def multiplies_eight_bits() -> bool:
-    """Whether products of int8 matrices are exact on this machine: without instructions for them, sums of a few large
-    products may be cut off at 16 bits."""
-    draw = torch.Generator().manual_seed(0)
-    signs = torch.randint(0, 2, (33, 512), generator=draw).mul_(254).sub_(127)
-    signs[0], signs[1] = 127, -127
-    codes = signs.to(torch.int8)
-    try:
-        return torch.equal(torch._int_mm(codes, codes.T).long(), signs @ signs.T)
-    except (AttributeError, RuntimeError):  # a version of torch without it
-        return False
-
-
-# Bounds -------------------------------------------------------------------------------------------------------------
-
-
-def hull_distance(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
-    """
-    Compute how far the convex hull of each clip's vectors is from 0: no weights that sum to 1 make a shorter sum.
-
-    Args:
-        gram (`torch.Tensor` of shape `(N, 3, 3)`): inner products, zero where absent.
-        modality_mask (`torch.BoolTensor` of shape `(N, 3)`): what each clip has.
-
-    Returns:
-        `torch.DoubleTensor` of shape `(N,)`, at most 1 for unit vectors.
-    """
-    # The least value of w'Gw over the simplex lies in a vertex, on an edge, or inside.
-    gram = gram.double()
-    squares = gram.diagonal(dim1=1, dim2=2)
-    least = squares.masked_fill(~modality_mask, math.inf).amin(1)
-    for m, n in ((0, 1), (0, 2), (1, 2)):
-        x, y, g = squares[:, m], squares[:, n], gram[:, m, n]
-        inside = modality_mask[:, m] & modality_mask[:, n] & (g < x) & (g < y)
-        least = torch.where(inside, torch.minimum(least, (x * y - g * g) / (x + y - 2 * g)), least)
-    adjugate, determinant = _adjugate(gram)
-    weights = adjugate.sum(2)
-    inside = modality_mask.all(1) & (weights > 0).all(1)
-    return torch.where(inside, torch.minimum(least, determinant / weights.sum(1)), least).clamp(min=0).sqrt()
-
-
-def _adjugate(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Adjugates (P, 3, 3) and determinants (P,) of symmetric matrices."""
-    (a, d, e), (_, b, f), (_, _, c) = (row.unbind(1) for row in gram.unbind(1))
-    rows = [b * c - f * f, e * f - d * c, d * f - e * b], [a * c - e * e, d * e - a * f], [a * b - d * d]
-    (first, second, third), (fourth, fifth), (sixth,) = rows
-    whole = [first, second, third, second, fourth, fifth, third, fifth, sixth]
-    return torch.stack(whole, dim=1).view(-1, 3, 3), a * first + d * second + e * third
-
-
-_UPPER = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
-
-
-def inverse_of(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
-    """
-    Invert Gram matrices of what each clip has.
-
-    Returns:
-        `torch.FloatTensor` of shape `(N, 6)`: the upper triangle, with what stands beside the diagonal twice; zero
-        where absent; infinity on the diagonal where an inverse has too few digits.
-    """
-    gram = gram.double() + torch.diag_embed((~modality_mask).double())
-    adjugate, determinant = _adjugate(gram)
-    inverse = adjugate / determinant[:, None, None]
-    is_unsafe = determinant < 1e-2
-    inverse[is_unsafe] = torch.diag(torch.full((3,), 1e30, dtype=torch.float64))
-    inverse *= modality_mask[:, :, None] & modality_mask[:, None]
-    return torch.stack([inverse[:, m, n] * (1 if m == n else 2) for m, n in _UPPER], dim=1).float()
-
-
-def spanned_bound(upper: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
-    """Bound as [`cone_bound`] does where that is positive, for less: by the projection of what is above 0 on the span
-    of the clip's vectors, c' G^-1 c with c = max(`upper`, 0). (P,)"""
-    a, b, c = upper.clamp(min=0).unbind(1)
-    aa, ab, ac, bb, bc, cc = inverse.unbind(1)
-    return (a * (a * aa + b * ab + c * ac) + b * (b * bb + c * bc) + c * c * cc).clamp(min=0).sqrt() * (1 + 1e-3)
-
-
-def cone_bound(
-    upper: torch.Tensor, gram: torch.Tensor, modality_mask: torch.Tensor, rho: torch.Tensor
-) -> torch.Tensor:
-    """
-    Bound F(w, c) over all weights w >= 0 and all c <= `upper`: by P(`upper`), or what is no less.
-
-    Args:
-        upper (`torch.DoubleTensor` of shape `(P, 3)`): the most that (calibrated) cosines may be.
-        gram (`torch.Tensor` of shape `(P, 3, 3)`), modality_mask (`torch.BoolTensor` of shape `(P, 3)`).
-        rho (`torch.DoubleTensor` of shape `(P,)`): at most [`hull_distance`], and above 0.
-
-    Returns:
-        `torch.DoubleTensor` of shape `(P,)`.
-    """
-    upper, gram = upper.masked_fill(~modality_mask, -1e30), gram.double()
-    largest = upper.amax(1)
-    simple = torch.where(largest > 0, largest / rho, largest / LONGEST)
-    squares = gram.diagonal(dim1=1, dim2=2)
-    positive = upper.clamp(min=0)
-    best = (positive.square() / squares.clamp(min=0.5)).amax(1)  # of one modality
-    is_safe = (largest > 0) & (rho > _CANCELLING)
-    for m, n in ((0, 1), (0, 2), (1, 2)):
-        g = gram[:, m, n]
-        x, y = squares[:, n] * upper[:, m] - g * upper[:, n], squares[:, m] * upper[:, n] - g * upper[:, m]
-        valid = modality_mask[:, m] & modality_mask[:, n] & (x > 0) & (y > 0)
-        determinant = squares[:, m] * squares[:, n] - g * g
-        is_safe &= ~valid | (determinant > _LEAST_DETERMINANT)
-        best = torch.where(valid, torch.maximum(best, (upper[:, m] * x + upper[:, n] * y) / determinant), best)
-    adjugate, determinant = _adjugate(gram)
-    weights = (adjugate * upper[:, None]).sum(2)
-    valid = modality_mask.all(1) & (weights > 0).all(1)
-    is_safe &= ~valid | (determinant > _LEAST_DETERMINANT)
-    best = torch.where(valid, torch.maximum(best, (upper * weights).sum(1) / determinant), best)
-    # A Gram matrix in float32 misses by 6e-8, so squared norms of sums by that much over the square of their own.
-    return torch.where(is_safe, torch.minimum(best.sqrt() * (1 + 1e-5), simple), simple)
-
-
-# Errors -------------------------------------------------------------------------------------------------------------
-
-
-def score_error(largest: torch.Tensor, rho: torch.Tensor, error: float, temperature: float) -> torch.Tensor:
-    """
-    Bound by how much a score changes if no cosine changes by more than `error`.
-
-    The derivative of the score s by a cosine is w_m (1 + (c_m - s b_m) / temperature) / |sum_m w_m z_m|, with b_m at
-    most the norm of z_m, |s| at most max_m |c_m| / rho, and weights that sum to 1.
-
-    Args:
-        largest (`torch.DoubleTensor` of shape `(P,)`): the largest absolute (calibrated) cosine of what a clip has.
-        rho (`torch.DoubleTensor` of shape `(P,)`): at most [`hull_distance`], and above 0.
-        error (`float`), temperature (`float`).
-
-    Returns:
-        `torch.DoubleTensor` of shape `(P,)`; infinity where a Gram matrix in float32 has too few digits.
-    """
-    largest = largest + error
-    slope = (1 + largest * (1 + LONGEST / rho) / temperature) / rho
-    rounded = 1e-6 * largest / rho**3  # a Gram matrix in float32 misses by 6e-8
-    return (slope * error + rounded).masked_fill(rho <= _CANCELLING, math.inf)
-
-
-def product_error(dim: int, norm: float, vectors: torch.Tensor) -> float:
-    """Bound the error of inner products of texts of this norm with clips' vectors, summed in float32 on the device of
-    `vectors`; where torch was allowed less precision, of products in that."""
-    allowed = {"highest": 0.0, "high": 2.0**-9, "medium": 2.0**-7}[torch.get_float32_matmul_precision()]
-    if vectors.is_cuda and torch.backends.cuda.matmul.allow_tf32:
-        allowed = max(allowed, 2.0**-9)
-    return (dim * 2.0**-24 + allowed) * norm * LONGEST + ROUNDING
-
-
-# The search ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Screened:
-    """
-    Clips that lie in one place, as they are screened.
-
-    Args:
-        start (`int`): the number of the first.
-        clips ([`~gallery.clips.StoredClips`]): their vectors, presence and Gram matrices. Vectors that are
-            said to be absent are not looked at.
-        allowed (`torch.BoolTensor` of shape `(N,)`): which clips may be found. They have a modality.
-        codes ([`Codes`], *optional*): their vectors in eight bits.
-    """
-
-    start: int
-    clips: StoredClips
-    allowed: torch.Tensor
-    codes: Codes | None = None
-
-    def limited(self, allowed: torch.Tensor) -> "Screened":
-        """The same clips, of which fewer may be found; what was computed of them is shared."""
-        limited = copy(self)
-        object.__setattr__(limited, "allowed", self.allowed & allowed)
-        return limited
-
-    @cached_property
-    def rho(self) -> torch.Tensor:
-        """No weighted mean of a clip's vectors is shorter, `(N,)`, or as short as what scores are clamped to."""
-        squares = hull_distance(self.clips.gram, self.clips.modality_mask).square() - 1e-6  # which rounding may add
-        return squares.clamp(min=self.clips.min_norm**2).sqrt()
-
-    @cached_property
-    def inverse_rho(self) -> torch.Tensor:
-        """At least 1 / `rho`, `(N,)`, in float32."""
-        return (1 / self.rho).float() * (1 + 1e-6)
-
-    @cached_property
-    def inverse(self) -> torch.Tensor:
-        """See [`inverse_of`], `(N, 6)`."""
-        return inverse_of(self.clips.gram, self.clips.modality_mask)
-
-
-def _gathered(group: Sequence[tuple[Screened, slice]]) -> Screened:
+def _gathered(group: Sequence[tuple[Block, slice]]) -> Block:
     """Some clips of each, copied to one place; where there are codes, without their vectors, which may be on disk."""
 
     def joined(columns: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -325,7 +70,7 @@ def _gathered(group: Sequence[tuple[Screened, slice]]) -> Screened:
         min_norm=clips[0].min_norm,
         gram=joined(some.gram for some in clips),
     )
-    return Screened(0, few, joined(part.allowed for part, _ in group), kept)
+    return Block(0, few, joined(part.allowed for part, _ in group), kept)
 
 
 class _Best:
@@ -418,7 +163,7 @@ class _Search:
 
     def __init__(
         self,
-        parts: Sequence[Screened],
+        parts: Sequence[Block],
         texts: torch.Tensor,
         k: int,
         options: ScoreOptions,
@@ -457,7 +202,7 @@ class _Search:
 
     # Products and bounds -------------------------------------------------------------------------------------------
 
-    def products(self, part: Screened, columns: slice) -> tuple[list[torch.Tensor], _Scale]:
+    def products(self, part: Block, columns: slice) -> tuple[list[torch.Tensor], _Scale]:
         """
         Multiply the queries with a tile of clips.
 
@@ -493,7 +238,7 @@ class _Search:
         # |<t, z> - <t', z'>| <= |t| |z - z'| + |t - t'| |z'|
         return products, _Scale(scale, self.norm * error + ROUNDING, LONGEST + error, self.scale, self.lost)
 
-    def survivors(self, part: Screened, columns: slice, products: list[torch.Tensor], scale: _Scale) -> np.ndarray:
+    def survivors(self, part: Block, columns: slice, products: list[torch.Tensor], scale: _Scale) -> np.ndarray:
         """The pairs of a tile, numbered query by query, whose cheaper bound reaches the threshold."""
         shape = tuple(products[0].shape)
         allowed, mask = part.allowed[columns], part.clips.modality_mask[columns]
@@ -530,7 +275,7 @@ class _Search:
         # NumPy compares several times as fast as torch, which does it one by one.
         return np.flatnonzero(np.greater_equal(upper.numpy(), reach.numpy()[:, None], out=found))
 
-    def screen(self, part: Screened, columns: slice) -> _Candidates:
+    def screen(self, part: Block, columns: slice) -> _Candidates:
         """The clips of a tile that may be among the best."""
         products, scale = self.products(part, columns)
         pairs = self.survivors(part, columns, products, scale)
@@ -563,7 +308,7 @@ class _Search:
             ((column - largest) / self.options.query_temperature).masked_fill(none, -math.inf).exp_()
             for column, none in zip((a, b, c), absent, strict=True)
         ]
-        (x, y, z), g = weights, [gram[:, m, n] for m, n in _UPPER]
+        (x, y, z), g = weights, [gram[:, m, n] for m, n in UPPER]
         squares = x * (x * g[0] + 2 * (y * g[1] + z * g[2])) + y * (y * g[3] + 2 * z * g[4]) + z * z * g[5]
         inner = sum(weight * column for weight, column in zip(weights, cosines, strict=True))
         least = (self.parts[0].clips.min_norm * (x + y + z)).square_()
@@ -591,7 +336,7 @@ class _Search:
 
     # Exact scores ---------------------------------------------------------------------------------------------------
 
-    def pieces(self, rows: np.ndarray) -> Iterator[tuple[Screened, slice, torch.Tensor]]:
+    def pieces(self, rows: np.ndarray) -> Iterator[tuple[Block, slice, torch.Tensor]]:
         """Rows in ascending order, by where they lie: there, which they are, and their numbers there."""
         places = np.searchsorted(self.starts, rows, side="right") - 1
         for start, stop in pairwise([0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(rows)]):
@@ -644,7 +389,7 @@ class _Search:
             raise FloatingPointError("a score is no number")
         self.best.merge(found.queries, found.rows, scores)
 
-    def tiles(self) -> Iterator[tuple[Screened, slice]]:
+    def tiles(self) -> Iterator[tuple[Block, slice]]:
         """The clips, so many at a time that their products stay in cache."""
         width = min(max(_TILE // len(self.texts) // _NARROWEST, 1) * _NARROWEST, _WIDEST)
         for part in self.parts:
@@ -670,9 +415,9 @@ class _Search:
         estimates.partition(estimates.shape[1] - rank, axis=1)
         self.thresholds = estimates[:, -rank].astype(np.float64) - self.slack
 
-    def samples(self, step: int, most: int) -> Iterator[Screened]:
+    def samples(self, step: int, most: int) -> Iterator[Block]:
         """One of `step` clips each, at most so many copied to one place."""
-        group: list[tuple[Screened, slice]] = []
+        group: list[tuple[Block, slice]] = []
         count = 0
         for part in self.parts:
             for start in range(0, len(part.allowed), step * most):
@@ -687,7 +432,7 @@ class _Search:
         if group:
             yield _gathered(group)
 
-    def look_at(self, part: Screened) -> np.ndarray:
+    def look_at(self, part: Block) -> np.ndarray:
         """The estimated scores of all queries with a few clips, `(Q, n)`."""
         products, scale = self.products(part, slice(0, len(part.allowed)))
         times = scale.queries[:, None] * scale.clips
@@ -733,13 +478,13 @@ class _Search:
 
 @torch.no_grad()
 def find_best(
-    parts: Sequence[Screened], text_embeds: torch.Tensor, k: int, options: ScoreOptions
+    parts: Sequence[Block], text_embeds: torch.Tensor, k: int, options: ScoreOptions
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """
     Find the k best clips of each query by SCALAR's score, as if every pair were scored in float64.
 
     Args:
-        parts (`list[Screened]`): the clips.
+        parts (`list[Block]`): the clips.
         text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, 3, D)` with a vector for each modality): unit norm.
         k (`int`): hits per query.
         options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
@@ -765,13 +510,4 @@ def find_best(
     return torch.from_numpy(best.scores), torch.from_numpy(best.rows), torch.from_numpy(best.num_scored)
 
 
-__all__ = [
-    "Codes",
-    "Screened",
-    "are_codes_of",
-    "cone_bound",
-    "encode",
-    "find_best",
-    "hull_distance",
-    "multiplies_eight_bits",
-]
+__all__ = ["find_best"]

@@ -1,0 +1,67 @@
+"""What embedded clips say of themselves, wherever they lie: which model made them, and how they are scored."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gallery.checks import calibration_of, check_metadata
+
+
+class Described:
+    """
+    Embedded clips with their metadata.
+
+    Args:
+        metadata (`dict`): where the embeddings come from, see [`~gallery.provenance.describe`].
+        path (`Any`): the folder, or what else messages call it.
+
+    Raises:
+        ValueError: the metadata are not as they must be.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any] | None, path: Any):
+        self.path, self.metadata = path, dict(metadata or {})
+        check_metadata(self.metadata, path or "the gallery")
+
+    @property
+    def model(self) -> str | None:
+        """Where the model was loaded from, if that is known."""
+        return self.metadata.get("model")
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The hash of the model's files, if that is known."""
+        return self.metadata.get("fingerprint")
+
+    @property
+    def query_temperature(self) -> float:
+        """Temperature of the query's modality weights, by default the paper's 0.1."""
+        value = self.metadata.get("query_temperature")
+        return 0.1 if value is None else float(value)
+
+    @property
+    def calibration(self) -> dict[str, list[float]]:
+        """The scale and the offset of each modality's cosines, as far as there are any; see `retrieval_scores`."""
+        return calibration_of(self.metadata)
+
+    def check_model(self, model: str, fingerprint: str, must_know: bool = False) -> None:
+        """
+        Raise a ValueError if this gallery was made by another model.
+
+        Args:
+            model (`str`), fingerprint (`str`): the model that is to be used with it.
+            must_know (`bool`): whether a gallery of clips that does not say what made it is refused too.
+        """
+        if must_know and len(self) and self.fingerprint is None:
+            raise ValueError(
+                f"{self.path} does not say which model made it, so nothing can be added to it: embeddings of "
+                "different models cannot be compared. Index into a new gallery."
+            )
+        if self.fingerprint not in (None, fingerprint):
+            raise ValueError(
+                f"The gallery was made with {self.model!r} (fingerprint {str(self.fingerprint)[:12]}), but the files "
+                f"of {model!r} have fingerprint {fingerprint[:12]}. Embeddings of different models cannot be "
+                "compared: use the gallery's model, or index into a new gallery."
+            )
+
+
+__all__ = ["Described"]

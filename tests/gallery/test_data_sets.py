@@ -1,0 +1,41 @@
+"""Vectors that `datasets` alone wrote: read, copied, never changed."""
+
+import pytest
+from datasets import Dataset
+
+from gallery.gallery import Gallery, GalleryWriter
+from modeling_scalar.configuration_scalar import MODALITIES
+from tests.gallery.conftest import make_clips, make_queries
+
+
+def hits_of(gallery):
+    return [
+        [(hit.clip_id, pytest.approx(hit.score, abs=1e-6)) for hit in hits]
+        for hits in gallery.search(make_queries(4), 5)
+    ]
+
+
+def test_data_sets_of_clips_and_queries_are_read_and_copied(tmp_path):
+    names, embeds, mask = make_clips(5)
+    columns = {name: embeds[:, index].tolist() for index, name in enumerate(MODALITIES)}
+    Dataset.from_dict({"clip_id": names} | columns | {"presence": mask.tolist()}).save_to_disk(tmp_path / "clips")
+    captions = {
+        "query_id": ["q"],
+        "caption": ["a dog"],
+        "embedding": make_queries(1).tolist(),
+        "clip_ids": [names[:2]],
+    }
+    Dataset.from_dict(captions).save_to_disk(tmp_path / "queries")
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    theirs = Gallery.open(tmp_path)
+    assert theirs.clip_ids == names and theirs.metadata == {} and theirs.facts()["num_pairs"] == 2
+    with pytest.raises(ValueError, match=r"can be read but not changed. `Gallery.open\(.*\).copy\(NEW\)`"):
+        GalleryWriter(tmp_path)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before and theirs.verify() == 0
+    copied = theirs.copy(tmp_path / "new", "float32")
+    assert copied.facts()["gallery_sha256"] == theirs.facts()["gallery_sha256"]
+    assert copied.queries.column("caption").to_pylist() == ["a dog"] and hits_of(copied) == hits_of(theirs)
+    with GalleryWriter(tmp_path / "new") as writer:
+        writer.put_clips(*make_clips(1, seed=5))
+        writer.commit()
+    assert len(Gallery.open(tmp_path / "new")) == 6
