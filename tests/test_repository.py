@@ -22,6 +22,14 @@ def test_what_is_promised_names_tests_that_are_there():
         assert f"def {test}(" in (ROOT / path).read_text() if test else (ROOT / path).is_file(), f"{path}::{test}"
 
 
+def test_each_place_to_look_first_is_on_its_line():
+    named = re.findall(r"`(\w+)`, `([\w/]+\.py):(\d+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) == 8
+    for name, path, number in named:
+        line = (ROOT / path).read_text().splitlines()[int(number) - 1].strip()
+        assert line.startswith((f"def {name}(", f"class {name}(")), f"{path}:{number} is {line!r}, not {name}"
+
+
 @pytest.mark.parametrize("tool", ["ruff", "typos"])
 def test_hooks_run_the_checks_in_the_versions_of_the_constraints(tool):
     pinned = dict(line.strip().split("==") for line in (ROOT / "constraints.txt").open())
