@@ -29,7 +29,7 @@ def _sentence(error: RequestValidationError) -> str:
     """What is wrong with a question, in one line."""
     told = []
     for wrong in error.errors()[:3]:
-        where = ".".join(str(part) for part in wrong["loc"] if part not in ("body", "query"))
+        where = ".".join(map(str, wrong["loc"][1:]))  # after the part of the request
         message = wrong["msg"].removeprefix("Value error, ").removesuffix(".")
         is_whole = wrong["type"] == "value_error" and where == "filter"  # a sentence that says what it is about
         told.append(f"`{where}`: {message}" if where and not is_whole else message)

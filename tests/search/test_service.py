@@ -478,6 +478,11 @@ def test_a_wrong_question_is_answered_in_one_sentence(client, body):
     assert response.headers["content-type"] == "application/json"
 
 
+def test_a_field_that_lacks_or_that_nobody_knows_is_named(client):
+    response = client.post("/api/search", json={"text": "a dog"})
+    assert response.json() == {"error": "`query`: Field required; `text`: Extra inputs are not permitted."}
+
+
 def test_other_calls_and_places_are_answered_in_one_sentence(client):
     for method, path in (
         ("GET", "/api/search"),
