@@ -182,7 +182,7 @@ def test_an_absent_modality_is_one_fewer(number):
         torch.testing.assert_close(scores, retrieval_scores(texts, clips, masks, method), atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("number", [1, 2, 3, 5, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_compiled_graph_is_whole_and_scores_alike(number):
     texts, clips, masks = vectors_of(number, dtype=torch.float32)
     clips, masks = clips[-9:], masks[-9:]
