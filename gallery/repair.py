@@ -13,7 +13,7 @@ from typing import Any
 
 from gallery.columns import listed, lists_of, stacked, texts_of
 from gallery.files import read_json, sha256_of, write_whole
-from gallery.gallery import KEYS, Gallery, check_files, check_metadata, check_rows
+from gallery.gallery import KEYS, Gallery, check_files, check_rows
 from gallery.storage import (
     DERIVED,
     MANIFEST,
@@ -95,7 +95,7 @@ class _Repairer(Writer):
     def _open(self) -> None:
         """Sort what is whole from what is not; nothing is cleared away before that is committed."""
         try:
-            manifest, entries = read_manifest(self.folder, verified=True)
+            manifest, entries = read_manifest(self.folder)
             is_known = True
         except (OSError, ValueError) as error:
             self._check_version(error)
@@ -136,11 +136,7 @@ class _Repairer(Writer):
             content = read_json(self.folder / MANIFEST)
         except (OSError, ValueError):
             return
-        if "sha256" in content:
-            is_whole = is_as_signed(content, ())
-        else:  # another program's has no tables as they are written here
-            is_whole = not any(derived_is_whole(self.folder / name / DERIVED[1]) for name in TABLES)
-        if is_whole and content.get("version") != VERSION:
+        if is_as_signed(content) and content.get("version") != VERSION:
             raise error
 
     def _rebuild(self, error: Exception) -> tuple[dict[str, Any], dict[str, list[Shard]], bool]:
@@ -159,20 +155,9 @@ class _Repairer(Writer):
         return {"metadata": self._find_metadata(), "commit": 0}, entries, False
 
     def _find_metadata(self) -> dict[str, Any]:
-        paths = [self.folder / name / DERIVED[0] for name in TABLES]
-        found = [read_json(path).get("metadata") for path in paths if derived_is_whole(path)]
-        if (self.folder / MANIFEST).is_file():  # of an earlier program, which kept no copy
-            try:
-                found.append(read_json(self.folder / MANIFEST).get("metadata"))
-            except (OSError, ValueError):
-                pass
-        for metadata in found:
-            try:
-                if isinstance(metadata, dict):
-                    check_metadata(metadata, self.folder)
-                    return metadata
-            except ValueError:
-                continue
+        for path in (self.folder / name / DERIVED[0] for name in TABLES):
+            if derived_is_whole(path):
+                return read_json(path)["metadata"]
         self.told.append(
             "Nothing says any more which model made the gallery: name it to `scalar query` with --model. Nothing can "
             "be added to the gallery."
@@ -186,9 +171,7 @@ class _Repairer(Writer):
         order, removed = [], None
         if derived_is_whole(folder / DERIVED[1]):
             state = read_json(folder / DERIVED[1])
-            order, removed = [file["filename"] for file in state["_data_files"]], state.get("removed")
-            if not all(map(SHARD_NAME.fullmatch, order)):
-                raise ValueError(f"{folder / DERIVED[1]} names files that are no shards: {order[:3]}.")
+            order, removed = [file["filename"] for file in state["_data_files"]], state["removed"]
         if removed is None:
             lists = [path for path in folder.glob("*") if REMOVED_NAME.fullmatch(path.name)]
             if lists:  # of which shards, nothing says

@@ -5,7 +5,6 @@
 
 import json
 import os
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,10 +89,6 @@ def fields(**changes: Any) -> Callable[[Path], Any]:
     return record(lambda content: content.update(changes))
 
 
-def without(name: str) -> Callable[[Path], Any]:
-    return record(lambda content: content.pop(name))
-
-
 def metadata(**changes: Any) -> Callable[[Path], Any]:
     return record(lambda content: content["metadata"].update(changes))
 
@@ -138,8 +133,7 @@ def table(change: Callable[[pa.Table], pa.Table], name: str = "clips", all_files
                 rows = change(stream.read_all())
             with open(path, "wb") as sink:
                 writer = pa.ipc.new_file if options.get("as_file") else pa.ipc.new_stream
-                compression = options.get("compression")
-                with writer(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
+                with writer(sink, rows.schema) as stream:
                     stream.write_table(rows.combine_chunks())
             entry |= {"rows": len(rows), "bytes": path.stat().st_size, "sha256": sha256_of(path)}
         content.pop("sha256")
@@ -199,15 +193,6 @@ def of_datasets(state: Any, information: str = "{}") -> Callable[[Path], Any]:
     return make
 
 
-def zipped(path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("removed.npy", b"")
-
-
-def pickled(path: Path) -> None:
-    np.save(path.open("wb"), np.array([print], dtype=object), allow_pickle=True)
-
-
 UUID = pa.binary(16)
 STATE = {
     "_data_files": [{"filename": "data-000001-0.arrow"}], "_fingerprint": "a", "_format_columns": None,
@@ -244,33 +229,16 @@ WRONG = [
     Wrong("deep lists", text("[" * DEEP), "is not JSON"),
     Wrong("deep closed lists", text('{"version": ' + "[" * DEEP + "]" * DEEP + "}"), "is not JSON"),
     Wrong("deep objects", text('{"x":' * DEEP + "1" + "}" * DEEP), "is not JSON"),
-    Wrong("lists 200 deep", number('"commit": 3', '"commit": ' + "[" * 200 + "]" * 200), "nested deeper than 100"),
     Wrong("NaN", number('"commit": 3', '"commit": NaN'), "NaN is not JSON"),
     Wrong("infinity", number('"commit": 3', '"commit": -Infinity'), "Infinity is not JSON"),
-    Wrong("1e400", number('"commit": 3', '"commit": 1e400'), "out of range"),
-    Wrong("401 digits", number('"commit": 3', '"commit": 1' + "0" * 400), "out of range"),
-    Wrong("5001 digits", number('"commit": 3', '"commit": 1' + "0" * 5000), "out of range"),
-    Wrong("a name twice", number('"commit": 3', '"commit": 3, "commit": 4'), "'commit' is there twice"),
+    Wrong("another number", number('"commit": 3', '"commit": 4'), "has changed since it was written"),
+    Wrong("no hash", number('"sha256"', '"sha255"'), "has changed since it was written"),
     # Fields of the manifest
-    Wrong("no version", without("version"), "is of version None"),
     *(
         Wrong(f"version {value!r:.20}", fields(version=value), "is of version .*expected 2")
         for value in (0, 3, "2", 2.5, None, True, [2], {}, 10**200)
     ),
-    Wrong("no commit", without("commit"), "the number `commit`"),
-    *(
-        Wrong(f"commit {value!r:.25}", fields(commit=value), "the number `commit`")
-        for value in ("3", -1, 1.5, True, None, [], 10**20, 10**200)
-    ),
-    Wrong("no metadata", without("metadata"), "the object `metadata`"),
-    *(
-        Wrong(f"metadata {value!r}", fields(metadata=value), "the object `metadata`")
-        for value in (None, [], "text", 1)
-    ),
-    *(
-        Wrong(f"sealed {value!r:.20}", fields(sealed=value), "must name a file in `sealed`|sealed-000009.json is gone")
-        for value in ("../sealed-000001.json", "/etc/passwd", 5, [], {}, "sealed-000009.json", "")
-    ),
+    Wrong("no more of large files", fields(sealed="sealed-000009.json"), "sealed-000009.json is gone"),
     # What the gallery says of itself
     *(
         Wrong(f"temperature {value!r}", metadata(query_temperature=value), "`query_temperature` in the metadata")
@@ -298,73 +266,18 @@ WRONG = [
     ),  # fmt: skip
     Wrong("a score's temperature", metadata(score_options={"query_temperature": -1}), "`query_temperature` in the"),
     # Its tables
-    Wrong("no tables", without("tables"), "not as a gallery's manifest is written"),
-    *(
-        Wrong(f"tables {value!r:.40}", fields(tables=value), "not as a gallery's manifest is written")
-        for value in (
-            None,
-            [],
-            "clips",
-            {"clips": 1},
-            {"clips": None},
-            {"clips": [1]},
-            {"clips": ["x"]},
-            {"clips": [{}]},
-            {"clips": "data"},
-            {"../other": []},
-            {"videos": []},
-        )
-    ),  # fmt: skip
-    *(
-        Wrong(f"{name} {value!r:.30}", shard(**{name: value}), "not as a gallery's manifest is written")
-        for name, value in (
-            ("file", "../data-000001-0.arrow"),
-            ("file", "/etc/passwd"),
-            ("file", "data.arrow"),
-            ("file", 5),
-            ("file", None),
-            ("file", "data-000001-0.arrow\0"),
-            ("file", ""),
-            ("rows", -1),
-            ("rows", 10**18),
-            ("rows", 4.0),
-            ("rows", "4"),
-            ("rows", True),
-            ("rows", None),
-            ("bytes", 0),
-            ("bytes", -5),
-            ("bytes", "x"),
-            ("sha256", 5),
-            ("sha256", None),
-            ("removed", "../removed-000003-0.npy"),
-            ("removed", "/etc/passwd"),
-            ("removed", 5),
-            ("removed", None),
-            ("num_removed", 5),
-            ("num_removed", -1),
-            ("num_removed", 0),
-            ("num_removed", 1.0),
-            ("colour", "red"),
-        )
-    ),  # fmt: skip
     Wrong("a shard that is not there", shard(file="data-000009-0.arrow"), "data-000009-0.arrow is gone"),
     Wrong("more bytes than there are", shard(bytes=10**15), "must have 1000000000000000 bytes, got"),
-    Wrong("a row too many", shard(rows=5), "removed-000003-0.npy is damaged|must have 5 rows, got 4"),
-    Wrong("a shard twice", shard(1, file="data-000001-0.arrow"), "is there twice"),
+    Wrong("a row too many", shard(rows=5), "must have 5 rows, got 4"),
     # Files of rows
     Wrong("a shard is gone", file(os.unlink), "data-000001-0.arrow is gone"),
     Wrong("an empty shard", raw(lambda raw: b""), "bytes, got 0"),
     Wrong("half a shard", raw(lambda raw: raw[: len(raw) // 2]), "must have .* bytes, got"),
     Wrong("a longer shard", raw(lambda raw: raw + b"x"), "must have .* bytes, got"),
-    Wrong("a folder as shard", file(other(os.mkdir)), "is not a regular file"),
-    Wrong("a fifo as shard", file(other(os.mkfifo)), "is not a regular file"),
-    Wrong("zeros as shard", file(other(lambda path: path.symlink_to("/dev/zero"))), "is not a regular file"),
     Wrong("a shard of zeros", raw(lambda raw: bytes(len(raw))), "data-000001-0.arrow"),
     Wrong("a shard of text", raw(lambda raw: b"clip " * (len(raw) // 5) + b"c" * (len(raw) % 5)), "-0.arrow is dam"),
     Wrong("a file of Arrow's other kind", table(lambda rows: rows, as_file=True), "is damaged"),
-    Wrong("compressed by zstd", table(lambda rows: rows, compression="zstd"), "columns are compressed"),
-    Wrong("compressed by lz4", table(lambda rows: rows, compression="lz4"), "columns are compressed"),
-    Wrong("a dictionary", column("clip_id", lambda c: c.dictionary_encode()), "compressed or dictionaries"),
+    Wrong("a dictionary", column("clip_id", lambda c: c.dictionary_encode()), "`clip_id` of .* strings"),
     Wrong(
         "an extension",
         column("clip_id", lambda c: pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)] * 4, UUID))),
@@ -397,7 +310,6 @@ WRONG = [
     Wrong("Gram matrices are doubles", column("gram", listed(lambda m: m, pa.float64())), "lists of float32"),
     Wrong("durations are texts", column("duration", strings), "`duration` of .* must hold floats"),
     Wrong("lengths are texts", column("seconds", strings), "`seconds` of .* must hold floats"),
-    Wrong("other columns in the second file", shard(1, file="data-000001-0.arrow"), "is there twice"),
     # Vectors that are looked at when they are used
     Wrong("a vector of NaN", column("video", listed(in_first_row(np.nan))), NO_NUMBERS, ("query", "verify", "push")),
     Wrong("an infinite vector", column("video", listed(in_first_row(np.inf))), NO_NUMBERS, VECTORS[:3]),
@@ -434,17 +346,6 @@ WRONG = [
     Wrong("a list is gone", file(os.unlink, suffix="npy"), "removed-000003-0.npy is gone"),
     Wrong("a list is empty", raw(lambda raw: b"", suffix="npy"), DAMAGED_LIST),
     Wrong("a list of another row", raw(lambda raw: raw[:-4] + b"\x09\0\0\0", suffix="npy"), DAMAGED_LIST),
-    Wrong("a list of two rows", file(lambda p: np.save(p, np.arange(2, dtype="u4")), suffix="npy"), DAMAGED_LIST),
-    Wrong("a list of floats", file(lambda path: np.save(path, np.zeros(1)), suffix="npy"), DAMAGED_LIST),
-    Wrong("a pickled list", file(pickled, suffix="npy"), DAMAGED_LIST),
-    Wrong("a zipped list", file(zipped, suffix="npy"), DAMAGED_LIST),
-    Wrong("a huge list", file(lambda path: os.truncate(path, 2**33), suffix="npy"), DAMAGED_LIST),
-    Wrong("a fifo as list", file(other(os.mkfifo), suffix="npy"), DAMAGED_LIST),
-    Wrong(
-        "a list whose header never ends",
-        raw(lambda raw: raw.replace(b"}", b"|"), suffix="npy"),
-        DAMAGED_LIST,
-    ),
     # Media files and captions
     Wrong("paths are numbers", column("path", lambda c: pa.array(range(4)), "files"), "`path`", ("info",)),
     Wrong("sizes are texts", column("size", strings, "files"), "`size` of .* integers", ("info",)),
