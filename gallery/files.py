@@ -5,7 +5,6 @@ import hashlib
 import json
 import math
 import os
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,8 +12,6 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
-_MAX_JSON_BYTES = 2**28
-_MAX_DEPTH = 100
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -86,17 +83,14 @@ def write_json(content: Any, path: Path) -> int:
 
     Raises:
         TypeError: the content holds something JSON cannot.
-        ValueError: a number is NaN, or the content is nested too deeply.
+        ValueError: a number is NaN.
         OSError: it could not be written; the file is named.
     """
+    content = without_infinity(content)
     try:
-        content = without_infinity(content)
-        try:
-            raw = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-        except UnicodeEncodeError:  # a file name that is not UTF-8
-            raw = json.dumps(content, indent=2, allow_nan=False).encode() + b"\n"
-    except RecursionError as error:
-        raise ValueError(f"What is to be written to {path} is nested too deeply.") from error
+        raw = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    except UnicodeEncodeError:  # a file name that is not UTF-8
+        raw = json.dumps(content, indent=2, allow_nan=False).encode() + b"\n"
     write_whole(path, lambda file: file.write(raw))
     sync_folder(path.parent)
     return len(raw)
@@ -109,41 +103,6 @@ def _not_json(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _integer(text: str) -> int:
-    if len(text) > 300:  # what no float can hold would be an OverflowError wherever it is used
-        raise ValueError(f"a number of {len(text)} digits is out of range")
-    return int(text)
-
-
-def _real(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"the number {text[:20]} is out of range")
-    return number
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)[:80]!r} is there twice")
-    return content
-
-
-def _check_depth(content: Any) -> None:
-    level = [content]
-    for _ in range(_MAX_DEPTH):
-        level = [
-            value
-            for item in level
-            if isinstance(item, dict | list)
-            for value in (item.values() if isinstance(item, dict) else item)
-        ]
-        if not level:
-            return
-    raise ValueError(f"it is nested deeper than {_MAX_DEPTH} levels")
-
-
 def read_json(path: Path, remedy: str = "Restore the file.") -> dict[str, Any]:
     """
     Read a JSON object.
@@ -154,21 +113,10 @@ def read_json(path: Path, remedy: str = "Restore the file.") -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is not a regular file of at most 256 MB, or not JSON; a number is out of range, a name is there
-            twice, or it is nested deeper than 100 levels; or it holds something else than an object.
+        ValueError: it is not JSON, or holds something else than an object.
     """
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_JSON_BYTES:
-        raise ValueError(f"{path} must be a file of at most {_MAX_JSON_BYTES / 1e6:.0f} MB. {remedy}")
     try:
-        content = json.loads(
-            path.read_text(encoding="utf-8"),
-            parse_constant=_not_json,
-            parse_int=_integer,
-            parse_float=_real,
-            object_pairs_hook=_unique,
-        )
-        _check_depth(content)
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_json)
     except (RecursionError, ValueError) as error:
         raise ValueError(f"{path} is not JSON: {error}. {remedy}") from error
     if not isinstance(content, dict):

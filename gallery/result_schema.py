@@ -1,6 +1,5 @@
 """What a `results.json` of `scalar eval run` holds: checked by its readers, for anybody may have written it."""
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ _LARGEST = 1e15  # of numbers: sums and squares of more overflow
 def number(value: Any) -> bool:
     """Whether a value is a finite number."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and abs(value) <= _LARGEST
+    return is_number and abs(value) <= _LARGEST
 
 
 def count(value: Any) -> bool:

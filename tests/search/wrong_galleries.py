@@ -211,7 +211,6 @@ WRONG = [
     Wrong("a link to nothing", lambda folder: other(lambda p: p.symlink_to("nothing"))(folder / MANIFEST), GONE),
     Wrong("a link to itself", lambda folder: other(lambda p: p.symlink_to(p.name))(folder / MANIFEST), GONE),
     Wrong("a link to zeros", lambda folder: other(lambda p: p.symlink_to("/dev/zero"))(folder / MANIFEST), GONE),
-    Wrong("a huge manifest", lambda folder: os.truncate(folder / MANIFEST, 2**30), "a file of at most"),
     # The manifest as text
     Wrong("empty", text(""), "is not JSON"),
     Wrong("half an object", text("{"), "is not JSON"),
