@@ -1,14 +1,38 @@
-"""The columns of embedded clips in Arrow: how they are laid out, and how they are read without a copy.
+"""The tables of a gallery: embedded clips, the captions that describe some of them, and the media files they were read
+from. Each of the three (see [`~gallery.storage`]) is one that `datasets.load_from_disk` reads:
+
+`clips/`
+    `clip_id` (string); `video`, `audio`, `subtitle` (lists of D floats): unit vectors, zero where the clip lacks the
+    modality; `presence` (list of 3 bools): which of the three it has, in this order; `gram` (list of 9 floats): their
+    Gram matrix, see [`gram_of`]; `video_codes`, `audio_codes`, `subtitle_codes` (lists of D bytes),
+    `code_scale` and `code_error`: the vectors in eight bits, see [`~gallery.exact.codes`]; `concat_video_audio`,
+    `concat_video_subtitle` and `concat_video_audio_subtitle` of checkpoints with concatenation heads; `duration` of
+    the sound in seconds, if known; `seconds`: how long the clip lasts, if known; `problems` (list of
+    strings): what could not be read and counts as absent.
+`queries/`
+    `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector, or one for each modality (3 D
+    floats); `clip_ids` (list of strings): the clips that the query describes. Only benchmarks have them.
+`files/`
+    `path`, `size`, `mtime_ns`, `sha256` of each media file as it was when it was read, and `reason` (string) if
+    nothing, or not all of its windows, could be read. Only galleries of one's own files have them; the `clip_id` is
+    the path then, or names a window of it (see [`~gallery.windows`]).
+
+Vectors of any other model are a gallery too, once they are written with `datasets` alone (`clips/`, and for evaluation
+`queries/`; of the columns those described first, up to `presence`):
+
+    Dataset.from_dict({"clip_id": ids, "video": v, "audio": a, "subtitle": s, "presence": p}).save_to_disk("X/clips")
+    Dataset.from_dict({"query_id": q, "caption": c, "embedding": t, "clip_ids": lists}).save_to_disk("X/queries")
 
 Vectors are fixed-size lists, so that a column of a file that is memory-mapped is a matrix in place.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from gallery.exact.codes import Codes, encode
@@ -24,7 +48,23 @@ DTYPES = {"float16": torch.float16, "float32": torch.float32}
 NORM_TOLERANCE = 0.01
 """How far a stored norm may be from 1: vectors normalised in bfloat16 miss it by up to 0.4 %, in float16 by 0.05 %."""
 
+KEYS = {"clips": "clip_id", "files": "path", "queries": "query_id"}
+"""The column that names the rows of a table."""
+COPIED_ROWS = 16_384
+"""How many rows are checked or copied at a time."""
+
 _NAMED = 10
+
+
+@dataclass(frozen=True)
+class MediaFile:
+    """A file as it was when it was read; `reason` says why nothing, or not all of its windows, could be read."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    sha256: str
+    reason: str | None = None
 
 
 def listed(names: Sequence[Any]) -> str:
@@ -95,9 +135,9 @@ def clip_table(
     concat_embeds: torch.Tensor | None = None,
     durations: Sequence[float | None] | None = None,
     problems: Sequence[Sequence[str]] | None = None,
+    seconds: Sequence[float | None] | None = None,
     dtype: str | None = None,
     has_codes: bool = False,
-    seconds: Sequence[float | None] | None = None,
 ) -> pa.Table:
     """
     Lay clips out as they are stored.
@@ -109,9 +149,9 @@ def clip_table(
         concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`, *optional*): of concatenation heads.
         durations (`list`, *optional*): of the sound in seconds, `None` where unknown.
         problems (`list`, *optional*): of each clip, what could not be read and counts as absent.
+        seconds (`list`, *optional*): how long each clip lasts, `None` where unknown.
         dtype (`str`, *optional*): `"float16"` or `"float32"`; by default that of `modality_embeds`.
         has_codes (`bool`): add the vectors in eight bits, by which large galleries are searched.
-        seconds (`list`, *optional*): how long each clip lasts, `None` where unknown.
 
     Returns:
         `pa.Table` with the columns `clip_id`, one per modality, `presence`, `gram` (see [`gram_of`]), those of
@@ -174,137 +214,84 @@ def query_table(
 # Reading ----------------------------------------------------------------------------------------------------------
 
 
-def is_string(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds texts."""
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+def texts_of(table: pa.Table, name: str) -> list[str]:
+    """A column of texts as a list."""
+    return list(map(from_utf8, table.column(name).to_pylist()))
 
 
-def is_list(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds lists."""
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+def lists_of(table: pa.Table, name: str) -> list[list[str]]:
+    """A column of lists of texts."""
+    return [list(map(from_utf8, row)) for row in table.column(name).to_pylist()]
 
 
-def column_of(table: pa.Table, name: str, where: Any) -> pa.ChunkedArray:
-    """Return a column without nulls; a ValueError names what is missing in `where`."""
-    if name not in table.column_names:
-        raise ValueError(f"{where} lacks the column `{name}`; it has {table.column_names}.")
-    column = table.column(name)
-    if column.null_count:
-        raise ValueError(
-            f"The column `{name}` of {where} has {column.null_count} nulls, of which there must be none: absent "
-            "modalities are zeros, with False in `presence`."
-        )
-    return column
-
-
-def check_type(
-    table: pa.Table,
-    name: str,
-    where: Any,
-    of_type: Callable[[pa.DataType], bool],
-    kind: str,
-    nullable: bool = False,
-) -> pa.ChunkedArray:
-    """Return a column; a ValueError if `of_type` is false of its type, which must be `kind`, or there are nulls."""
-    column = table.column(name) if nullable and name in table.column_names else column_of(table, name, where)
-    if not of_type(column.type):
-        raise ValueError(f"The column `{name}` of {where} must hold {kind}, got {column.type}.")
-    return column
-
-
-def texts_of(table: pa.Table, name: str, where: Any) -> list[str]:
-    """Return a column of texts as a list."""
-    column = check_type(table, name, where, is_string, "strings")
-    try:
-        return list(map(from_utf8, column.to_pylist()))
-    except UnicodeError as error:
-        raise ValueError(f"The column `{name}` of {where} holds texts that are not as they were written.") from error
-
-
-def lists_of(table: pa.Table, name: str, where: Any) -> list[list[str]]:
-    """Return a column of lists of texts."""
-    column = check_type(
-        table, name, where, lambda kind: is_list(kind) and is_string(kind.value_type), "lists of strings"
-    )
-    if pc.list_flatten(column).null_count:
-        raise ValueError(f"Lists in the column `{name}` of {where} hold nulls.")
-    return [list(map(from_utf8, row)) for row in column.to_pylist()]
-
-
-def check_lists(table: pa.Table, name: str, where: Any, boolean: bool = False, length: int | None = None) -> int:
-    """Return the one length of the lists of floats, or bools, in a column; a ValueError if that is not what it has."""
-    column = column_of(table, name, where)
-    is_value = pa.types.is_boolean if boolean else pa.types.is_floating
-    if not is_list(column.type) or not is_value(column.type.value_type):
-        kind = "bools" if boolean else "floats"
-        raise ValueError(f"The column `{name}` of {where} must hold lists of {kind}, got {column.type}.")
-    if pa.types.is_fixed_size_list(column.type):
-        lengths = [column.type.list_size]
-    else:
-        lengths = sorted(pc.unique(pc.list_value_length(column)).to_pylist())
-    if len(lengths) != 1 or length not in (None, lengths[0]):
-        expected = "one length" if length is None else f"the length {length}"
-        raise ValueError(f"All lists in `{name}` of {where} must have {expected}, got {lengths[:_NAMED]}.")
-    return lengths[0]
-
-
-def matrix_of(chunk: pa.Array, length: int, where: Any = "a column") -> torch.Tensor:
+def matrix_of(chunk: pa.FixedSizeListArray) -> torch.Tensor:
     """
-    Read lists of one length as a matrix, in place where Arrow has them so.
+    Read lists as a matrix, in place.
 
     Returns:
         `torch.Tensor` of shape `(rows, length)`: a view of the memory of `chunk`, which may be a file mapped for
         reading; writing to it is an error. Bools, which are bits in Arrow, are copied.
     """
     values = chunk.flatten()
-    if values.null_count:
-        raise ValueError(f"Lists in {where} hold nulls.")
-    if len(values) != len(chunk) * length:
-        raise ValueError(f"All lists in {where} must have the length {length}.")
-    array = values.to_numpy(zero_copy_only=not pa.types.is_boolean(values.type)).reshape(-1, length)
+    array = values.to_numpy(zero_copy_only=not pa.types.is_boolean(values.type)).reshape(-1, chunk.type.list_size)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*")
         return torch.from_numpy(array)
 
 
-def codes_of(rows: pa.Table | pa.RecordBatch, where: Any) -> Codes | None:
-    """The vectors of clips in eight bits, in place; `None` if they are not kept. A table must be of one chunk."""
-    if CODE_COLUMNS[0] not in rows.schema.names:
+def codes_of(batch: pa.RecordBatch) -> Codes | None:
+    """The vectors of clips in eight bits, in place; `None` if they are not kept."""
+    if CODE_COLUMNS[0] not in batch.schema.names:
         return None
-    chunks = [column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for column in rows.columns]
-    named = dict(zip(rows.schema.names, chunks, strict=True))
-    codes = [matrix_of(named[name], named[name].type.list_size, where) for name in CODE_COLUMNS]
+    codes = [matrix_of(batch.column(name)) for name in CODE_COLUMNS]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*")
-        return Codes(codes, *(torch.from_numpy(named[name].to_numpy()) for name in ("code_scale", "code_error")))
-
-
-def stacked(table: pa.Table, names: Sequence[str], where: Any, boolean: bool = False) -> torch.Tensor:
-    """Copy columns of lists of one length into one tensor, `(rows, columns, length)`: bool, float16 or float32."""
-    lengths = {check_lists(table, name, where, boolean) for name in names}
-    if len(lengths) != 1:
-        raise ValueError(
-            f"All lists in {list(names)} of {where} must have one length, got {sorted(lengths)[:_NAMED]}."
+        return Codes(
+            codes, *(torch.from_numpy(batch.column(name).to_numpy()) for name in ("code_scale", "code_error"))
         )
-    length, columns = lengths.pop(), [table.column(name) for name in names]
-    halves = all(pa.types.is_float16(column.type.value_type) for column in columns)
-    dtype = torch.bool if boolean else torch.float16 if halves else torch.float32
-    result = torch.empty(len(table), len(columns), length, dtype=dtype)
-    for index, (name, column) in enumerate(zip(names, columns, strict=True)):
+
+
+def stacked(table: pa.Table, names: Sequence[str]) -> torch.Tensor:
+    """Copy columns of lists into one tensor, `(rows, columns, length)`: of bools, float16 or float32."""
+    kind = table.schema.field(names[0]).type
+    dtype = {"bool": torch.bool, "halffloat": torch.float16, "float": torch.float32}[str(kind.value_type)]
+    result = torch.empty(len(table), len(names), kind.list_size, dtype=dtype)
+    for index, name in enumerate(names):
         start = 0
-        for chunk in column.chunks:
-            rows = matrix_of(chunk, length, f"the column `{name}` of {where}")
-            result[start : start + len(rows), index] = rows
-            start += len(rows)
+        for chunk in table.column(name).chunks:
+            result[start : start + len(chunk), index] = matrix_of(chunk)
+            start += len(chunk)
     return result
 
 
-def text_embeds_of(queries: pa.Table, dim: int | None, where: Any) -> torch.Tensor:
+def presence_of(table: pa.Table) -> torch.Tensor:
+    """`torch.BoolTensor` of shape `(rows, 3)`: which modalities clips have."""
+    return stacked(table, ["presence"])[:, 0]
+
+
+def clips_of(table: pa.Table) -> tuple:
+    """The arguments of [`clip_table`] that lay these rows out; the precision is that of the vectors."""
+    heads = stacked(table, CONCAT_COLUMNS) if CONCAT_COLUMNS[0] in table.column_names else None
+    return (
+        texts_of(table, "clip_id"),
+        stacked(table, MODALITIES),
+        presence_of(table),
+        heads,
+        table.column("duration").to_pylist(),
+        lists_of(table, "problems"),
+        table.column("seconds").to_pylist(),
+    )
+
+
+def text_embeds_of(queries: pa.Table, dim: int | None) -> torch.Tensor:
     """Copy the vectors of queries into one tensor: `(queries, dim)`, or `(queries, 3, dim)` where they have three."""
-    vectors = stacked(queries, ["embedding"], where)[:, 0]
+    vectors = stacked(queries, ["embedding"])[:, 0]
     if dim is not None and vectors.shape[1] == len(MODALITIES) * dim:
         return vectors.unflatten(1, (len(MODALITIES), dim))
     return vectors
+
+
+# Checking ---------------------------------------------------------------------------------------------------------
 
 
 def off_unit(embeds: torch.Tensor) -> torch.Tensor:
@@ -314,26 +301,61 @@ def off_unit(embeds: torch.Tensor) -> torch.Tensor:
     return ~((torch.cat(norms) - 1).abs() <= NORM_TOLERANCE) if norms else embeds.new_empty(0, dtype=torch.bool)
 
 
+def check_rows(clip_ids: Sequence[str], modality_embeds: torch.Tensor, modality_mask: torch.Tensor) -> None:
+    """
+    Check embedded clips.
+
+    Args:
+        clip_ids (`list[str]`): one per clip.
+        modality_embeds (`torch.Tensor` of shape `(N, 3, D)`): what a row with a False mask holds does not count.
+        modality_mask (`torch.BoolTensor` of shape `(N, 3)`): what each clip has.
+
+    Raises:
+        ValueError: shapes differ, an identifier repeats, a clip has no modality, or a vector that is present is not
+            of unit norm; the clips are named.
+    """
+    expected = (len(clip_ids), len(MODALITIES))
+    if modality_mask.shape != expected or modality_embeds.ndim != 3 or modality_embeds.shape[:2] != expected:
+        raise ValueError(
+            f"{len(clip_ids)} clips need `modality_mask` of shape {expected} and `modality_embeds` of shape "
+            f"{(*expected, 'D')}, got {tuple(modality_mask.shape)} and {tuple(modality_embeds.shape)}."
+        )
+    if len(set(clip_ids)) != len(clip_ids):
+        repeated = sorted(name for name, count in Counter(clip_ids).items() if count > 1)
+        raise ValueError(f"`clip_id` must be unique, repeated: {listed(repeated)}.")
+    for rows, message in (
+        (~modality_mask.any(1), "Every clip needs at least one modality; these have none"),
+        (
+            (off_unit(modality_embeds) & modality_mask).any(1),
+            "Vectors of modalities that are present must be of unit norm; they are not for the clips",
+        ),
+    ):
+        wrong = [clip_ids[row] for row in rows.nonzero().flatten().tolist()]
+        if wrong:
+            raise ValueError(f"{message}: {listed(wrong)}.")
+
+
 __all__ = [
     "CODE_COLUMNS",
     "CONCAT_COLUMNS",
+    "COPIED_ROWS",
     "DTYPES",
+    "KEYS",
     "NORM_TOLERANCE",
-    "check_lists",
-    "check_type",
+    "MediaFile",
+    "check_rows",
     "clip_table",
+    "clips_of",
     "codes_of",
-    "column_of",
     "fixed_lists",
     "from_utf8",
     "gram_of",
-    "is_list",
-    "is_string",
     "listed",
     "lists_of",
     "matrix_of",
     "off_unit",
     "precision_of",
+    "presence_of",
     "problems_of_clips",
     "query_table",
     "stacked",

@@ -1,13 +1,19 @@
 """Vectors that `datasets` alone wrote: `clips/`, and for evaluation `queries/`, with the columns that
-[`~gallery.tables`] names. They are read, and never changed."""
+[`~gallery.columns`] names. They are read, laid out as those of a gallery in memory, and never changed."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import torch
 
-from gallery.columns import column_of, is_list, is_string, texts_of
+from gallery.columns import CONCAT_COLUMNS, clip_table, query_table
 from gallery.files import read_json
 from gallery.storage import MANIFEST, Part, check_not_lost
+from modeling_scalar.configuration_scalar import MODALITIES
 
 _STATE, _SPLITS = "state.json", "dataset_dict.json"
 
@@ -39,21 +45,87 @@ def _open(folder: Path) -> pa.Table:
     return dataset.with_format("arrow")[:]
 
 
+def _is_string(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _is_list_of(is_value: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+    def is_one(kind: pa.DataType) -> bool:
+        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+        return is_list and is_value(kind.value_type)
+
+    return is_one
+
+
+_KINDS = {
+    "strings": _is_string,
+    "lists of strings": _is_list_of(_is_string),
+    "lists of floats": _is_list_of(pa.types.is_floating),
+    "lists of bools": _is_list_of(pa.types.is_boolean),
+}
+
+
+def _column(table: pa.Table, name: str, where: Path, kind: str) -> pa.ChunkedArray:
+    """A column without nulls, of one of `_KINDS`; a ValueError says what of that it is not."""
+    if name not in table.column_names:
+        raise ValueError(f"{where} lacks the column `{name}`; it has {table.column_names}.")
+    column = table.column(name)
+    if column.null_count:
+        raise ValueError(
+            f"The column `{name}` of {where} has {column.null_count} nulls, of which there must be none: absent "
+            "modalities are zeros, with False in `presence`."
+        )
+    if not _KINDS[kind](column.type):
+        raise ValueError(f"The column `{name}` of {where} must hold {kind}, got {column.type}.")
+    if kind.startswith("lists") and pc.list_flatten(column).null_count:
+        raise ValueError(f"Lists in the column `{name}` of {where} hold nulls.")
+    return column
+
+
+def _matrix(table: pa.Table, name: str, where: Path, kind: str, length: int | None = None) -> torch.Tensor:
+    """A column of lists of one length, `(rows, length)`: bool, float16 or float32."""
+    column = _column(table, name, where, kind)
+    lengths = sorted(pc.unique(pc.list_value_length(column)).to_pylist())
+    if len(lengths) != 1 or length not in (None, lengths[0]):
+        expected = "one length" if length is None else f"the length {length}"
+        raise ValueError(f"All lists in `{name}` of {where} must have {expected}, got {lengths[:10]}.")
+    values = pc.list_flatten(column).to_numpy().reshape(-1, lengths[0])
+    return torch.from_numpy(values.astype(np.float32) if values.dtype == np.float64 else values.copy())
+
+
+def _vectors(table: pa.Table, names: tuple[str, ...], where: Path, dim: int | None = None) -> torch.Tensor:
+    """`(rows, columns, D)`, in float16 if all are, else in float32."""
+    columns: list[torch.Tensor] = []
+    for name in names:
+        columns.append(_matrix(table, name, where, "lists of floats", columns[0].shape[1] if columns else dim))
+    dtype = torch.float16 if all(column.dtype == torch.float16 for column in columns) else torch.float32
+    return torch.stack([column.to(dtype) for column in columns], dim=1)
+
+
+def _clips(table: pa.Table, where: Path) -> pa.Table:
+    names = _column(table, "clip_id", where, "strings").to_pylist()
+    embeds = _vectors(table, MODALITIES, where)
+    mask = _matrix(table, "presence", where, "lists of bools", len(MODALITIES))
+    has_heads = any(name in table.column_names for name in CONCAT_COLUMNS)
+    heads = _vectors(table, CONCAT_COLUMNS, where, embeds.shape[2]) if has_heads else None
+    others: dict[str, Any] = {}
+    for argument, name in (("durations", "duration"), ("problems", "problems"), ("seconds", "seconds")):
+        if name in table.column_names:
+            others[argument] = table.column(name).to_pylist()
+    return clip_table(names, embeds, mask, heads, **others)
+
+
+def _queries(table: pa.Table, where: Path) -> pa.Table:
+    texts = (_column(table, name, where, "strings").to_pylist() for name in ("query_id", "caption"))
+    embeds = _vectors(table, ("embedding",), where)[:, 0]
+    return query_table(*texts, embeds, _column(table, "clip_ids", where, "lists of strings").to_pylist())
+
+
 def read_data_sets(folder: Path) -> tuple[list[Part], list[Part]]:
     """The parts of clips and of queries; a ValueError says what is damaged, or not as it must be."""
-    clips, queries = _open(folder / "clips"), []
-    column_of(clips, "clip_id", folder / "clips")
-    if (where := folder / "queries").is_dir():
-        table = _open(where)
-        for name in ("query_id", "caption"):
-            texts_of(table, name, where)
-        kind = column_of(table, "clip_ids", where).type
-        if not is_list(kind) or not is_string(kind.value_type):
-            raise ValueError(f"The column `clip_ids` of {where} must hold lists of strings, got {kind}.")
-        queries = [Part(table)]
-    # One record batch each, as those of a gallery.
-    parts = [Part(pa.Table.from_batches([batch])) for batch in clips.to_batches() if len(batch)]
-    return parts or [Part(clips)], queries
+    clips = Part(_clips(_open(folder / "clips"), folder / "clips"))
+    where = folder / "queries"
+    return [clips], [Part(_queries(_open(where), where))] if where.is_dir() else []
 
 
 __all__ = ["are_data_sets", "read_data_sets"]

@@ -3,7 +3,42 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gallery.checks import calibration_of, check_metadata
+import numpy as np
+
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import CALIBRATION, check_calibration
+
+_LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)  # by less, scores would be divided to infinity
+
+
+def calibration_of(metadata: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return the scale and the offset of each modality's cosines that metadata tell, as far as there are any."""
+    options = metadata.get("score_options") or {}
+    return {name: options[name] for name in CALIBRATION if options.get(name) is not None}
+
+
+def score_options_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a model scores, as the metadata of what it embedded tell: keyword arguments of `retrieval_scores`, by
+    default the paper's. JSON has an infinity as a string."""
+    told = {"query_temperature": metadata.get("query_temperature")} | (metadata.get("score_options") or {})
+    options = {"method": "scalar", "query_temperature": 0.1} | {k: v for k, v in told.items() if v is not None}
+    return {name: value if name in ("method", *CALIBRATION) else float(value) for name, value in options.items()}
+
+
+def check_metadata(metadata: Mapping[str, Any], where: Any) -> None:
+    """Raise a ValueError that names what in the metadata of a gallery no score can be computed with."""
+    for options in (metadata, metadata.get("score_options") or {}):
+        value = options.get("query_temperature")
+        if value in (None, "inf") or (type(value) in (int, float) and value >= _LEAST_TEMPERATURE):
+            continue
+        raise ValueError(
+            f"`query_temperature` in the metadata of {where}, a number of float32, must be above 0, or 'inf', got "
+            f"{value!r:.80}."
+        )
+    try:
+        check_calibration(modalities=MODALITIES, **calibration_of(metadata))
+    except ValueError as error:
+        raise ValueError(f"In the metadata of {where}: {error}") from error
 
 
 class Described:
@@ -64,4 +99,4 @@ class Described:
             )
 
 
-__all__ = ["Described"]
+__all__ = ["Described", "calibration_of", "check_metadata", "score_options_of"]

@@ -180,7 +180,7 @@ class ClipFacts:
 
     def __init__(self, clips: pa.Table, files: pa.Table | None, has_windows: bool, modality_mask: torch.Tensor):
         self._names, self._files, self._has_windows = clips.column("clip_id"), files, has_windows
-        self._told = clips.column("seconds") if "seconds" in clips.column_names else None
+        self._told = clips.column("seconds")
         self._modality_mask = modality_mask
 
     @cached_property
@@ -208,12 +208,10 @@ class ClipFacts:
     @cached_property
     def seconds(self) -> torch.Tensor:
         """`torch.DoubleTensor` of shape `(N,)`: how long each clip lasts, NaN where that is not known."""
-        seconds = pa.scalar(None, pa.float64()) if self._told is None else self._told.cast(pa.float64())
+        seconds = self._told
         if self._windows is not None:
             start, stop = (self._second(name) for name in ("start", "stop"))
             seconds = pc.coalesce(pc.subtract(stop, start), seconds)
-        if isinstance(seconds, pa.Scalar):
-            return torch.full((len(self._names),), math.nan, dtype=torch.float64)
         return torch.from_numpy(pc.fill_null(seconds, math.nan).to_numpy().copy())
 
     def _second(self, name: str) -> pa.ChunkedArray:

@@ -1,6 +1,6 @@
 """A gallery: embedded clips in a folder, opened, searched, copied, and changed by one process at a time.
 
-[`~gallery.tables`] says what is in the folder, [`~gallery.searching`] what can be asked of it.
+[`~gallery.columns`] says what is in the folder, [`~gallery.searching`] what can be asked of it.
 
 Shapes: N clips, D dimensions.
 """
@@ -18,17 +18,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.checks import calibration_of, check_clips, check_files, check_metadata, check_rows, score_options_of
 from gallery.columns import (
     CODE_COLUMNS,
     CONCAT_COLUMNS,
+    COPIED_ROWS,
+    KEYS,
+    MediaFile,
+    check_rows,
     clip_table,
+    clips_of,
     codes_of,
     from_utf8,
     listed,
     lists_of,
     off_unit,
     precision_of,
+    presence_of,
     query_table,
     stacked,
     strings,
@@ -37,7 +42,7 @@ from gallery.columns import (
     to_utf8,
 )
 from gallery.data_sets import are_data_sets, read_data_sets
-from gallery.described import Described
+from gallery.described import Described, calibration_of, score_options_of
 from gallery.exact.codes import are_codes_of
 from gallery.filters import ClipFacts
 from gallery.hits import Hit, Hits, Results
@@ -46,7 +51,6 @@ from gallery.querying import QueryModel
 from gallery.searching import FolderSearcher
 from gallery.storage import MANIFEST, Part, Writer, has_lost_its_manifest, read_snapshot
 from gallery.storage import verify as verify_files
-from gallery.tables import COPIED_ROWS, KEYS, MediaFile
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place, clip_id_of_shown, place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -84,10 +88,11 @@ class Gallery(Described):
         path: Path | None = None,
     ):
         super().__init__(metadata, path)
-        self._parts, self._queries, self._files = list(clips), list(queries), list(files)
-        self._where = path / "clips" if path else "clips"
-        # Of one part; the others are read when they are asked for.
-        self.dim = check_clips(self._parts[0].table, self._where, None) if self._parts else None
+        self.parts, self._queries, self._files = list(clips), list(queries), list(files)
+        vectors = self.parts[0].table.schema.field(MODALITIES[0]).type if self.parts else None
+        self.dim = vectors and vectors.list_size
+        # `"float16"` or `"float32"`; `None` as long as there is no clip.
+        self.dtype = vectors and {"halffloat": "float16", "float": "float32"}[str(vectors.value_type)]
         self.searcher = FolderSearcher(self)
 
     @classmethod
@@ -120,25 +125,12 @@ class Gallery(Described):
         return cls(*tables, snapshot.manifest["metadata"], folder)
 
     def __len__(self) -> int:
-        return sum(len(part) - len(part.removed) for part in self._parts)
-
-    @cached_property
-    def parts(self) -> list[Part]:
-        """The parts of the table of clips, their columns checked."""
-        for part in self._parts:
-            check_clips(part.table, self._where, self.dim)
-        return self._parts
-
-    @property
-    def dtype(self) -> str | None:
-        """`"float16"` or `"float32"`; `None` as long as there is no clip."""
-        kinds = {str(part.table.column(MODALITIES[0]).type.value_type) for part in self._parts[:1]}
-        return None if not kinds else "float16" if kinds == {"halffloat"} else "float32"
+        return sum(len(part) - len(part.removed) for part in self.parts)
 
     @property
     def has_codes(self) -> bool:
         """Whether the vectors are kept in eight bits too."""
-        return bool(self._parts) and CODE_COLUMNS[0] in self._parts[0].table.column_names
+        return bool(self.parts) and CODE_COLUMNS[0] in self.parts[0].table.column_names
 
     # Its tables ----------------------------------------------------------------------------------------------------
 
@@ -155,41 +147,38 @@ class Gallery(Described):
     @cached_property
     def clip_ids(self) -> list[str]:
         """Identifiers of the clips, in the order of the gallery."""
-        return [] if self.clips is None else texts_of(self.clips, "clip_id", self.path)
+        return [] if self.clips is None else texts_of(self.clips, "clip_id")
 
     @cached_property
     def modality_mask(self) -> torch.Tensor:
         """`torch.BoolTensor` of shape `(N, 3)`: which modalities each clip has."""
         if self.clips is None:
             return torch.zeros(0, len(MODALITIES), dtype=torch.bool)
-        return stacked(self.clips, ["presence"], self.path, boolean=True)[:, 0]
+        return presence_of(self.clips)
 
     def modality_embeds(self) -> torch.Tensor:
         """Copy the vectors: `(N, 3, D)`, in the precision of the gallery, zero where absent."""
         if self.clips is None:
             raise ValueError("A gallery to which no clip was ever added has no vectors.")
-        return stacked(self.clips, MODALITIES, self.path)
+        return stacked(self.clips, MODALITIES)
 
     def concat_embeds(self) -> torch.Tensor | None:
         """Copy what concatenation heads gave: `(N, 3, D)`, or `None` without them."""
         if self.clips is None or CONCAT_COLUMNS[0] not in self.clips.column_names:
             return None
-        return stacked(self.clips, CONCAT_COLUMNS, self.path)
+        return stacked(self.clips, CONCAT_COLUMNS)
 
     def problems(self) -> dict[str, list[str]]:
         """What could not be read and counts as absent, by clip."""
-        if self.clips is None or "problems" not in self.clips.column_names:
+        if self.clips is None:
             return {}
-        told = lists_of(self.clips, "problems", self.path)
+        told = lists_of(self.clips, "problems")
         return {name: problems for name, problems in zip(self.clip_ids, told, strict=True) if problems}
 
     @cached_property
     def file_rows(self) -> pa.Table | None:
-        """The table of media files, mapped, its columns checked; `None` if there is none."""
-        table = _rows_of(self._files)
-        if table is not None:
-            check_files(table, self.path / "files" if self.path else "files")
-        return table
+        """The table of media files, mapped; `None` if there is none."""
+        return _rows_of(self._files)
 
     @cached_property
     def files(self) -> dict[str, MediaFile]:
@@ -291,7 +280,7 @@ class Gallery(Described):
         and `gallery_sha256`, see [`~gallery.provenance.gallery_sha256`].
         """
         names = [] if self.clips is None else self.clips.column_names
-        described = [] if self.queries is None else lists_of(self.queries, "clip_ids", self.path)
+        described = [] if self.queries is None else lists_of(self.queries, "clip_ids")
         return {
             "dim": self.dim,
             "dtype": self.dtype,
@@ -311,13 +300,13 @@ class Gallery(Described):
         names += [*CODE_COLUMNS, "code_scale", "code_error"] if self.has_codes else []
         for batch in self.clips.select(names).to_batches(COPIED_ROWS):
             rows = pa.Table.from_batches([batch])
-            mask = stacked(rows, ["presence"], self.path, boolean=True)[:, 0]
-            embeds = stacked(rows, MODALITIES, self.path)
+            mask = presence_of(rows)
+            embeds = stacked(rows, MODALITIES)
             check_rows(self.clip_ids[start : start + len(rows)], embeds, mask)
             filled = (embeds[~mask] != 0).any()
-            if "gram" in self.clips.column_names and filled:
+            if filled:
                 raise ValueError(f"Vectors of absent modalities must be zero in {self.path}; some are not.")
-            codes = codes_of(batch, self.path)
+            codes = codes_of(batch)
             wrong = [] if codes is None else ~are_codes_of(codes, embeds.unbind(1))
             if len(wrong) and wrong.any():
                 told = [self.clip_ids[start + row] for row in wrong.nonzero().flatten().tolist()]
@@ -327,8 +316,8 @@ class Gallery(Described):
             repeated = sorted(name for name, count in Counter(self.clip_ids).items() if count > 1)
             raise ValueError(f"`clip_id` in {self.path} must be unique, repeated: {listed(repeated)}.")
         if self.queries is not None:
-            names = texts_of(self.queries, "query_id", self.path)
-            wrong = off_unit(text_embeds_of(self.queries, self.dim, self.path))
+            names = texts_of(self.queries, "query_id")
+            wrong = off_unit(text_embeds_of(self.queries, self.dim))
             if wrong.any():
                 wrong = wrong.view(len(wrong), -1).any(1)
                 wrong = [names[row] for row in wrong.nonzero().flatten().tolist()]
@@ -377,35 +366,22 @@ class Gallery(Described):
         with GalleryWriter(folder, dtype or self.dtype, has_codes) as writer:
             writer.metadata = dict(self.metadata if metadata is None else metadata)
             for batch in self.clips.to_batches(COPIED_ROWS):
-                clip_ids, embeds, mask, *others = self._columns(pa.Table.from_batches([batch]))
+                clip_ids, embeds, mask, *others = clips_of(pa.Table.from_batches([batch]))
                 if project is not None:
                     columns = [project(name, embeds[:, i]) for i, name in enumerate(MODALITIES)]
                     embeds = torch.stack(columns, dim=1) * mask[..., None]
                 writer.put_clips(clip_ids, embeds, mask, *others)
             if self.queries is not None:
-                embeds = text_embeds_of(self.queries, self.dim, self.path)
+                embeds = text_embeds_of(self.queries, self.dim)
                 embeds = embeds if project is None else project("text", embeds)
-                texts = (texts_of(self.queries, name, self.path) for name in ("query_id", "caption"))
-                described = lists_of(self.queries, "clip_ids", self.path)
+                texts = (texts_of(self.queries, name) for name in ("query_id", "caption"))
+                described = lists_of(self.queries, "clip_ids")
                 writer.put_queries(query_table(*texts, embeds, described, writer.dtype))
             writer.put_files(list(self.files.values()))
             writer.commit()
             if self.path is not None:
                 Transcripts(self.path).copy(writer.folder)
             return writer.gallery()
-
-    def _columns(self, rows: pa.Table) -> tuple[Any, ...]:
-        """The arguments of [`GalleryWriter.put_clips`] that give these rows."""
-        names = rows.column_names
-        return (
-            texts_of(rows, "clip_id", self.path),
-            stacked(rows, MODALITIES, self.path),
-            stacked(rows, ["presence"], self.path, boolean=True)[:, 0],
-            stacked(rows, CONCAT_COLUMNS, self.path) if CONCAT_COLUMNS[0] in names else None,
-            rows.column("duration").to_pylist() if "duration" in names else None,
-            lists_of(rows, "problems", self.path) if "problems" in names else None,
-            rows.column("seconds").to_pylist() if "seconds" in names else None,
-        )
 
     # Asking --------------------------------------------------------------------------------------------------------
 
@@ -475,13 +451,9 @@ class GalleryWriter(Writer):
         check_format(Path(folder))
         self._indexed: dict[tuple[str, str], dict[str, int]] = {}  # of each shard, the row of each key
         super().__init__(folder)
-        known = Gallery(self.snapshot.parts.get("clips", ()))
+        known = self.gallery()
         self.dtype = known.dtype or dtype
         self.has_codes = has_codes if known.dtype is None else known.has_codes
-
-    def _check(self) -> None:
-        gallery = self.gallery()
-        gallery.parts, gallery.file_rows  # noqa: B018 - whose columns are checked when they are asked for
 
     def _forget(self) -> None:
         super()._forget()
@@ -495,7 +467,7 @@ class GalleryWriter(Writer):
         for place, (part, shard) in enumerate(zip(parts, shards, strict=False)):
             index = self._indexed.get((name, shard.file))
             if index is None:
-                keys = texts_of(part.table, KEYS[name], self.folder)
+                keys = texts_of(part.table, KEYS[name])
                 index = self._indexed[name, shard.file] = {}
                 for row in np.setdiff1d(np.arange(len(part)), part.removed, assume_unique=True).tolist():
                     index[keys[row]] = row
@@ -533,7 +505,7 @@ class GalleryWriter(Writer):
         twice = sorted(self._pending.intersection(clip_ids))
         if twice:
             raise ValueError(f"Clips can be put once before a commit; put again were {listed(twice)}.")
-        about = concat_embeds, durations, problems, self.dtype, self.has_codes, seconds
+        about = concat_embeds, durations, problems, seconds, self.dtype, self.has_codes
         rows = clip_table(clip_ids, modality_embeds, modality_mask, *about)
         self.append("clips", rows)
         self._drop("clips", clip_ids)
@@ -594,9 +566,7 @@ __all__ = [
     "MediaFile",
     "Results",
     "calibration_of",
-    "check_files",
     "check_format",
-    "check_metadata",
     "check_rows",
     "is_gallery",
     "score_options_of",

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gallery.columns import listed, lists_of, stacked, texts_of
+from gallery.columns import KEYS, check_rows, listed, lists_of, presence_of, stacked, texts_of
 from gallery.files import read_json, sha256_of, write_whole
-from gallery.gallery import KEYS, Gallery, check_files, check_rows
+from gallery.gallery import Gallery
 from gallery.storage import (
     DERIVED,
     MANIFEST,
@@ -231,10 +231,8 @@ class _Repairer(Writer):
         """Describe a shard of which there is no description; a ValueError if its rows are not as they must be."""
         path = self.folder / name / shard.file
         table = map_arrow(path)
-        texts_of(table, KEYS[name], path)
         if name == "clips":
-            embeds, mask = stacked(table, MODALITIES, path), stacked(table, ["presence"], path, boolean=True)[:, 0]
-            check_rows([str(row) for row in range(len(table))], embeds, mask)
+            check_rows(list(map(str, range(len(table)))), stacked(table, MODALITIES), presence_of(table))
         return Shard(shard.file, len(table), path.stat().st_size, sha256_of(path))
 
     def _drop_other_columns(self, shards: dict[str, list[Shard]], parts: dict[str, list[Part]]) -> None:
@@ -277,7 +275,7 @@ class _Repairer(Writer):
         found = []
         for place, part in enumerate(self.snapshot.parts.get(name, [])):
             gone = {*part.removed.tolist(), *self._removed.get(name, {}).get(place, ())}
-            keys = texts_of(part.table, KEYS[name], self.folder / name)
+            keys = texts_of(part.table, KEYS[name])
             found += [(key, place, row) for row, key in enumerate(keys) if row not in gone]
         return found
 
@@ -306,8 +304,6 @@ class _Repairer(Writer):
             self._drop_unlisted(self._unlisted["clips"] - dropped["clips"])
             there = {key for key, *_ in self._keys("clips")}
         files = [part.table for part in self.snapshot.parts.get("files", [])]
-        for table in files:
-            check_files(table, self.folder / "files")
         reasons = [table.column("reason").to_pylist() for table in files]
         whole = there | whole_files(there)
 
@@ -350,9 +346,7 @@ class _Repairer(Writer):
     def _tell_of_queries(self, there: set[str]) -> None:
         """A benchmark of which something is lost is not that benchmark any more: keep that in the metadata."""
         parts = self.snapshot.parts.get("queries", [])
-        described = {
-            name for part in parts for names in lists_of(part.table, "clip_ids", self.folder) for name in names
-        }
+        described = {name for part in parts for names in lists_of(part.table, "clip_ids") for name in names}
         missing = sorted(described - there)
         number = max(self.lost["clips"], len(missing))
         if "queries" not in self._have_lost and not (parts and "clips" in self._have_lost):

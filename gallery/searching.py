@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.checks import score_options_of
-from gallery.columns import off_unit, stacked, strings, texts_of
-from gallery.described import Described
+from gallery.columns import off_unit, presence_of, stacked, strings, texts_of
+from gallery.described import Described, score_options_of
 from gallery.exact.blocks import Block, blocks_of, in_one_block
 from gallery.exact.ranking import rank
 from gallery.filters import Allowed, Filter
@@ -327,11 +326,11 @@ class FolderSearcher(Described):
         """The query that a clip is, and what may be found: all that may be, but itself."""
         row = self.gallery.row_of(clip_id)
         rows = self.gallery.clips.slice(row, 1)
-        mask = stacked(rows, ["presence"], self.path, boolean=True)[0, 0] & torch.tensor(seen_of(modalities))
+        mask = presence_of(rows)[0] & torch.tensor(seen_of(modalities))
         among = self.among(allowed)
         others = among.mask.clone()
         others[row] = False
-        return query_like(stacked(rows, MODALITIES, self.path)[0], mask, method), Allowed(others, among.unknown)
+        return query_like(stacked(rows, MODALITIES)[0], mask, method), Allowed(others, among.unknown)
 
     @cached_property
     def _partial(self) -> dict[tuple[bool, ...], list[Block]]:
@@ -420,13 +419,13 @@ class FolderSearcher(Described):
             for place, row in zip(places, rows.tolist(), strict=True)
         ]
         table = pa.concat_tables(pieces)
-        mask = stacked(table, ["presence"], self.path, boolean=True)[:, 0]
+        mask = presence_of(table)
         weights = [None] * len(rows)
         if METHODS[method].weights == "query":
-            embeds = stacked(table, MODALITIES, self.path)
+            embeds = stacked(table, MODALITIES)
             lines = query_weights(query[None], embeds, mask & torch.tensor(seen), **weighing)[0].tolist()  # (K, 3)
             weights = [dict(zip(MODALITIES, line, strict=True)) for line in lines]
-        named = zip(texts_of(table, "clip_id", self.path), scores.tolist(), weights, mask.tolist(), strict=True)
+        named = zip(texts_of(table, "clip_id"), scores.tolist(), weights, mask.tolist(), strict=True)
         return [
             Hit(
                 number + 1,

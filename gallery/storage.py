@@ -422,14 +422,10 @@ class Writer:
         if not (self.folder / MANIFEST).is_file():
             check_place(self.folder)
 
-    def _check(self) -> None:
-        """Raise a ValueError if what is there cannot be added to."""
-
     def _open(self) -> None:
         """Take over what is there, and clear away what a writer that was killed has left."""
         if (self.folder / MANIFEST).is_file():
             self.snapshot = read_snapshot(self.folder)
-            self._check()
             self._derive()
         else:
             self.snapshot = Snapshot({"version": VERSION, "commit": 0, "metadata": {}, "tables": {}}, {}, {})

@@ -10,11 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from gallery.columns import check_lists, clip_table, lists_of, query_table, text_embeds_of, texts_of
+from gallery.columns import lists_of
 from gallery.files import read_json
 from gallery.gallery import Gallery, MediaFile, is_gallery, verify_gallery
 from gallery.provenance import gallery_sha256
-from gallery.storage import MANIFEST
 from gallery.windows import place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
 
@@ -68,7 +67,7 @@ class PublishedRows:
 
 def _check_queries(queries: pa.Table, gallery: Gallery, described: Sequence[Sequence[str]], where: Path) -> None:
     """Raise unless each query is there once, with vectors like those of clips, and describes clips, each once."""
-    length, clip_ids = check_lists(queries, "embedding", where), set(gallery.clip_ids)
+    length, clip_ids = queries.schema.field("embedding").type.list_size, set(gallery.clip_ids)
     if length not in (gallery.dim, len(MODALITIES) * gallery.dim):
         raise ValueError(f"All lists in `embedding` of {where} must have the length {gallery.dim}, got {length}.")
     query_ids = queries.column("query_id").to_pylist()
@@ -156,12 +155,6 @@ def read_gallery(source: Path, is_known: bool, media: bool) -> PublishedRows:
     if media and not gallery.files:
         raise ValueError(f"{source} was not made by `scalar index`, and only those know their media files.")
     presence, rows, queries = gallery.modality_mask, gallery.clips, gallery.queries
-    if not (source / MANIFEST).is_file():  # of `datasets` alone: columns of any precision, with anything where absent
-        rows = clip_table(gallery.clip_ids, gallery.modality_embeds(), presence, gallery.concat_embeds())
-        if queries is not None:
-            texts = (texts_of(queries, name, source / "queries") for name in ("query_id", "caption"))
-            embeds = text_embeds_of(queries, gallery.dim, source / "queries")
-            queries = query_table(*texts, embeds, lists_of(queries, "clip_ids", source / "queries"))
     paths = _paths_of(gallery)
     file_names, folder = _file_names(paths.values(), source)
     # Behind the file, a window has its seconds.
@@ -175,7 +168,7 @@ def read_gallery(source: Path, is_known: bool, media: bool) -> PublishedRows:
         files = (file_names.get(paths.get(name)) for name in gallery.clip_ids)
         columns["file"] = pa.array([None if file is None else f"media/{file}" for file in files], pa.string())
     if queries is not None:
-        described = lists_of(queries, "clip_ids", source / "queries")
+        described = lists_of(queries, "clip_ids")
         _check_queries(queries, gallery, described, source / "queries")
         if names:
             shown = pa.array([[names.get(name, name) for name in row] for row in described], pa.list_(pa.string()))

@@ -100,8 +100,8 @@ def _texts_of(
     """The vectors of captions, `(captions, dim)`: those of the gallery, and of the others by the model."""
     vectors: dict[str, torch.Tensor] = {}
     if gallery.queries is not None:
-        embeds = stacked(gallery.queries, ["embedding"], gallery.path)[:, 0].float()
-        vectors = dict(zip(texts_of(gallery.queries, "caption", gallery.path), embeds, strict=True))
+        embeds = stacked(gallery.queries, ["embedding"])[:, 0].float()
+        vectors = dict(zip(texts_of(gallery.queries, "caption"), embeds, strict=True))
     others = [caption for caption in dict.fromkeys(captions) if caption not in vectors]
     if others:
         model.eval()

@@ -210,7 +210,7 @@ class Embeddings:
 
         Args:
             folder (`str`): what [`Embeddings.save`], `scalar eval embed` or `datasets` wrote, see
-                [`~gallery.tables`].
+                [`~gallery.columns`].
             normalize (`bool`): give vectors unit norm that do not have it.
 
         Returns:
@@ -237,13 +237,13 @@ class Embeddings:
         metadata = dict(gallery.metadata)
         problems = [f"{name}: {problem}" for name, told in gallery.problems().items() for problem in told]
         embeddings = cls(
-            text_embeds=text_embeds_of(queries, gallery.dim, where),
+            text_embeds=text_embeds_of(queries, gallery.dim),
             modality_embeds=gallery.modality_embeds(),
             modality_mask=gallery.modality_mask,
             pairs=_read_pairs(queries, gallery.clip_ids, where),
             clip_ids=gallery.clip_ids,
-            query_ids=texts_of(queries, "query_id", where),
-            captions=texts_of(queries, "caption", where),
+            query_ids=texts_of(queries, "query_id"),
+            captions=texts_of(queries, "caption"),
             concat_embeds=gallery.concat_embeds(),
             problems=problems + metadata.pop("problems", []),
             metadata=metadata,

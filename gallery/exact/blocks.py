@@ -10,7 +10,7 @@ from functools import cached_property
 
 import torch
 
-from gallery.columns import CONCAT_COLUMNS, NORM_TOLERANCE, check_lists, codes_of, gram_of, matrix_of, stacked
+from gallery.columns import CONCAT_COLUMNS, NORM_TOLERANCE, codes_of, matrix_of, presence_of, stacked
 from gallery.exact.clips import StoredClips
 from gallery.exact.codes import Codes, multiplies_eight_bits
 from gallery.exact.cone import hull_distance, inverse_of
@@ -18,7 +18,6 @@ from gallery.storage import Part
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import MIN_NORM
 
-_WHERE = "a gallery"
 _MIN_NORM = MIN_NORM[torch.float32]
 
 
@@ -116,25 +115,18 @@ def blocks_of(parts: Sequence[Part]) -> list[Block]:
         first = 0
         for batch in part.table.to_batches():
             rows = part.table.slice(first, len(batch))
-            vectors = tuple(
-                matrix_of(batch.column(name), check_lists(rows, name, _WHERE), _WHERE) for name in MODALITIES
-            )
-            mask = stacked(rows, ["presence"], _WHERE, boolean=True)[:, 0]
-            if "gram" in rows.column_names:
-                numbers = matrix_of(batch.column("gram"), len(MODALITIES) ** 2, _WHERE)
-                gram = numbers.unflatten(1, (len(MODALITIES), len(MODALITIES)))
-                _check_norms(gram, mask)
-            else:  # written by another program, which may have left something in absent rows
-                vectors = tuple(torch.where(mask[:, m, None], rows_of, 0) for m, rows_of in enumerate(vectors))
-                gram = gram_of(vectors)
+            vectors = tuple(matrix_of(batch.column(name)) for name in MODALITIES)
+            mask, gram = presence_of(rows), matrix_of(batch.column("gram"))
+            gram = gram.unflatten(1, (len(MODALITIES), len(MODALITIES)))
+            _check_norms(gram, mask)
             clips = StoredClips(
                 vectors,
                 mask,
-                stacked(rows, CONCAT_COLUMNS, _WHERE) if CONCAT_COLUMNS[0] in rows.column_names else None,
+                stacked(rows, CONCAT_COLUMNS) if CONCAT_COLUMNS[0] in rows.column_names else None,
                 min_norm=_MIN_NORM,
                 gram=gram,
             )
-            codes = codes_of(batch, _WHERE)
+            codes = codes_of(batch)
             if codes is not None and not (codes.scale.sum() + codes.error.sum()).isfinite():
                 raise damaged()
             codes = codes if multiplies_eight_bits() else None

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
-from gallery.columns import stacked, texts_of, to_utf8
+from gallery.columns import presence_of, stacked, texts_of, to_utf8
 from gallery.exact.bounds import DETAIL
 from gallery.filters import _NO_DATE
 from gallery.gallery import Gallery
@@ -46,9 +46,9 @@ def points_of(gallery: Gallery, part: str) -> Iterator[Point]:
     seconds, changed = facts.seconds.numpy(), facts.changed.numpy()
     for batch in gallery.clips.to_batches(_READ_AT_ONCE):
         rows = pa.Table.from_batches([batch])
-        names = texts_of(rows, "clip_id", gallery.path)
-        embeds = stacked(rows, MODALITIES, gallery.path).numpy()
-        mask = stacked(rows, ["presence"], gallery.path, boolean=True)[:, 0].tolist()
+        names = texts_of(rows, "clip_id")
+        embeds = stacked(rows, MODALITIES).numpy()
+        mask = presence_of(rows).tolist()
         for name, vectors, present in zip(names, embeds, mask, strict=True):
             payload = {
                 "clip_id": to_utf8(name),
@@ -61,7 +61,7 @@ def points_of(gallery: Gallery, part: str) -> Iterator[Point]:
             if changed[row] != _NO_DATE:
                 # as exact as filters are, and as the numbers of engines
                 payload["changed"] = int(changed[row]) // 1000
-            yield Point(payload, np.where(np.array(present)[:, None], vectors, vectors.dtype.type(0)), -1)
+            yield Point(payload, vectors, -1)
             row += 1
 
 

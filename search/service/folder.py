@@ -116,7 +116,7 @@ class FolderView(View):
         rows, told = self.rows_of(names), []
         for hit, name in zip(hits, names, strict=True):
             table = self.gallery.clips.slice(rows[name], 1)
-            problems = lists_of(table, "problems", self.gallery.path)[0] if "problems" in table.column_names else []
+            problems = lists_of(table, "problems")[0]
             num_windows = self._num_windows(hits.place_of(hit)) if per_file and self._has_windows else None
             told.append(Known(self.key_of(rows[name], name), problems=problems, num_windows=num_windows))
         return told

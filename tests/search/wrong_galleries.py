@@ -93,8 +93,8 @@ def metadata(**changes: Any) -> Callable[[Path], Any]:
     return record(lambda content: content["metadata"].update(changes))
 
 
-def shard(place: int = 0, **changes: Any) -> Callable[[Path], Any]:
-    return record(lambda content: content["tables"]["clips"][place].update(changes))
+def shard(**changes: Any) -> Callable[[Path], Any]:
+    return record(lambda content: content["tables"]["clips"][0].update(changes))
 
 
 def first(folder: Path, name: str = "clips", suffix: str = "arrow") -> Path:
@@ -175,10 +175,6 @@ def in_first_row(value: float) -> Callable[[np.ndarray], np.ndarray]:
     return change
 
 
-def strings(rows: pa.ChunkedArray) -> pa.Array:
-    return pa.array([str(value) for value in rows.to_pylist()])
-
-
 def of_datasets(state: Any, information: str = "{}") -> Callable[[Path], Any]:
     """A folder that `datasets` might have written."""
 
@@ -193,7 +189,6 @@ def of_datasets(state: Any, information: str = "{}") -> Callable[[Path], Any]:
     return make
 
 
-UUID = pa.binary(16)
 STATE = {
     "_data_files": [{"filename": "data-000001-0.arrow"}], "_fingerprint": "a", "_format_columns": None,
     "_format_kwargs": {}, "_format_type": None, "_output_all_columns": False, "_split": None,
@@ -201,7 +196,7 @@ STATE = {
 DEEP = 100_000
 GONE = "gallery.json is gone, although tables of a gallery are there"
 DAMAGED_LIST = r"removed-000003-0\.npy"
-NO_NUMBERS = "not as they were written|unit norm"
+NO_NUMBERS = "not as they were written|unit norm|must be finite"
 
 WRONG = [
     # The manifest as a file
@@ -243,26 +238,6 @@ WRONG = [
         Wrong(f"temperature {value!r}", metadata(query_temperature=value), "`query_temperature` in the metadata")
         for value in (0, -0.1, 1e-320, 1e-45, "hot", "0.1", "nan", "-inf", True, [0.1], {})
     ),
-    *(
-        Wrong(f"{name} {value!r:.20}", metadata(**{name: value}), f"`{name}` in the metadata of")
-        for name, value in (
-            ("model", 5),
-            ("model", []),
-            ("model", {"a": 1}),
-            ("model", "m" * 100_000),
-            ("fingerprint", 7),
-            ("fingerprint", ["f"]),
-            ("fingerprint", "f" * 5000),
-            ("dtype", 16),
-            ("problems", "none"),
-            ("problems", [1]),
-            ("left_out", {}),
-            ("score_options", []),
-            ("training", "long"),
-            ("plan", [1]),
-            ("lost", "all"),
-        )
-    ),  # fmt: skip
     Wrong("a score's temperature", metadata(score_options={"query_temperature": -1}), "`query_temperature` in the"),
     # Its tables
     Wrong("a shard that is not there", shard(file="data-000009-0.arrow"), "data-000009-0.arrow is gone"),
@@ -276,39 +251,6 @@ WRONG = [
     Wrong("a shard of zeros", raw(lambda raw: bytes(len(raw))), "data-000001-0.arrow"),
     Wrong("a shard of text", raw(lambda raw: b"clip " * (len(raw) // 5) + b"c" * (len(raw) % 5)), "-0.arrow is dam"),
     Wrong("a file of Arrow's other kind", table(lambda rows: rows, as_file=True), "is damaged"),
-    Wrong("a dictionary", column("clip_id", lambda c: c.dictionary_encode()), "`clip_id` of .* strings"),
-    Wrong(
-        "an extension",
-        column("clip_id", lambda c: pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)] * 4, UUID))),
-        "`clip_id` of .* must hold strings",
-    ),
-    Wrong("no identifiers", table(lambda rows: rows.drop_columns("clip_id")), "lacks the column `clip_id`"),
-    Wrong("no videos", table(lambda rows: rows.drop_columns("video")), "lacks the column `video`"),
-    Wrong("no presence", table(lambda rows: rows.drop_columns("presence")), "lacks the column `presence`"),
-    Wrong("no columns but one", table(lambda rows: rows.select(["clip_id"])), "lacks the column `video`"),
-    Wrong("identifiers are numbers", column("clip_id", lambda c: pa.array(range(4))), "`clip_id` of .* strings"),
-    Wrong("an identifier is null", column("clip_id", lambda c: pa.array([None, "b", "c", "d"])), "has 1 nulls"),
-    Wrong("vectors are texts", column("video", strings), "`video` of .* must hold lists of floats"),
-    Wrong("vectors are numbers", column("video", lambda c: pa.array([1.0] * 4)), "must hold lists of floats"),
-    Wrong(
-        "vectors are integers",
-        column("audio", listed(lambda m: m.astype(int), pa.int64())),
-        "must hold lists of floats",
-    ),
-    Wrong("vectors of no numbers", column("video", listed(lambda m: m[:, :1])), "`audio` of .* the length 1"),
-    Wrong(
-        "vectors of many lengths",
-        column("video", lambda c: pa.array([[0.0] * n for n in (1, 2, 3, 4)])),
-        "must have one length",
-    ),
-    Wrong("a vector is null", column("video", lambda c: pa.array([None] + c.to_pylist()[1:], c.type)), "has 1 nulls"),
-    Wrong("presence is a number", column("presence", listed(lambda m: m, pa.int8())), "lists of bools"),
-    Wrong("presence of two", column("presence", listed(lambda m: m[:, :2], pa.bool_())), "the length 3"),
-    Wrong("Gram matrices are texts", column("gram", strings), "`gram` of .* must hold lists of floats"),
-    Wrong("Gram matrices of eight", column("gram", listed(lambda m: m[:, :8])), "the length 9"),
-    Wrong("Gram matrices are doubles", column("gram", listed(lambda m: m, pa.float64())), "lists of float32"),
-    Wrong("durations are texts", column("duration", strings), "`duration` of .* must hold floats"),
-    Wrong("lengths are texts", column("seconds", strings), "`seconds` of .* must hold floats"),
     # Vectors that are looked at when they are used
     Wrong("a vector of NaN", column("video", listed(in_first_row(np.nan))), NO_NUMBERS, ("query", "verify", "push")),
     Wrong("an infinite vector", column("video", listed(in_first_row(np.inf))), NO_NUMBERS, VECTORS[:3]),
@@ -328,30 +270,13 @@ WRONG = [
         "must be unique|not in the gallery",
         ("verify", "run"),
     ),
-    Wrong(
-        "an identifier that nobody wrote",
-        column("clip_id", lambda c: pa.array([*c.to_pylist()[:3], "\0\u0100"])),
-        "not as they were written",
-        ("verify", "run"),
-    ),
-    Wrong("problems are texts", column("problems", strings), "`problems` of .* lists of strings", ("info",)),
-    Wrong(
-        "problems hold nulls",
-        column("problems", lambda c: pa.array([[None]] * 4, pa.list_(pa.string()))),
-        "hold nulls",
-        ("info",),
-    ),
     # Lists of removed rows
     Wrong("a list is gone", file(os.unlink, suffix="npy"), "removed-000003-0.npy is gone"),
     Wrong("a list is empty", raw(lambda raw: b"", suffix="npy"), DAMAGED_LIST),
     Wrong("a list of another row", raw(lambda raw: raw[:-4] + b"\x09\0\0\0", suffix="npy"), DAMAGED_LIST),
     # Media files and captions
-    Wrong("paths are numbers", column("path", lambda c: pa.array(range(4)), "files"), "`path`", ("info",)),
-    Wrong("sizes are texts", column("size", strings, "files"), "`size` of .* integers", ("info",)),
-    Wrong("no reasons", table(lambda r: r.drop_columns("reason"), "files", True), "lacks the column", ("info",)),
     Wrong("files are gone", file(os.unlink, "files"), "files/data-000001-0.arrow is gone"),
     Wrong("captions are gone", file(os.unlink, "queries"), "queries/data-000001-0.arrow is gone"),
-    Wrong("captions are numbers", column("caption", lambda c: pa.array(range(3)), "queries"), "`caption`", ("run",)),
     Wrong(
         "captions of unknown clips",
         column("clip_ids", lambda c: pa.array([["nowhere"]] * 3), "queries"),
@@ -363,18 +288,6 @@ WRONG = [
         column("clip_ids", lambda c: pa.array([[]] * 3, pa.list_(pa.string())), "queries"),
         "must describe a clip",
         ("run",),
-    ),
-    Wrong(
-        "captions of null clips",
-        column("clip_ids", lambda c: pa.array([[None]] * 3, pa.list_(pa.string())), "queries"),
-        "nulls|not in the gallery",
-        ("run",),
-    ),
-    Wrong(
-        "captions without vectors",
-        table(lambda rows: rows.drop_columns("embedding"), "queries", True),
-        "lacks the column `embedding`",
-        ("verify", "run"),
     ),
     Wrong(
         "captions with vectors of NaN",
