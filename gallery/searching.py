@@ -251,7 +251,7 @@ class FolderSearcher(Described):
     def blocks(self) -> list[Block]:
         """The clips as they are ranked."""
         blocks = blocks_of(self.gallery.parts)
-        return blocks if self.device.type == "cpu" else in_one_block(blocks, self.device)
+        return blocks if self.device.type == "cpu" or not blocks else [in_one_block(blocks, self.device)]
 
     def clip_named(self, name: str) -> str:
         """Tell which clip is meant: [`~gallery.gallery.Gallery.clip_named`]."""

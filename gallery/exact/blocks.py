@@ -5,60 +5,120 @@ Shapes: N clips of a block.
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
 from gallery.columns import CONCAT_COLUMNS, NORM_TOLERANCE, codes_of, matrix_of, presence_of, stacked
-from gallery.exact.clips import StoredClips
 from gallery.exact.codes import Codes, multiplies_eight_bits
 from gallery.exact.cone import hull_distance, inverse_of
 from gallery.storage import Part
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import MIN_NORM
+from modeling_scalar.scores_scalar import MIN_NORM, Clips
 
 _MIN_NORM = MIN_NORM[torch.float32]
+_CONVERTED_AT_ONCE = 512  # half-precision vectors that are read in float32 at a time, in cache
 
 
-@dataclass(eq=False)
-class Block:
+class Block(Clips):
     """
-    Clips that lie in one place, as they are ranked and screened.
+    Clips that lie in one place, as they are ranked and screened: one matrix of vectors for each modality, in half
+    precision if need be. Nothing is checked or copied.
 
     Args:
-        start (`int`): the number of the first.
-        clips ([`~gallery.exact.clips.StoredClips`]): their vectors, presence and Gram matrices. Vectors that are said
-            to be absent are not looked at.
+        vectors (one `torch.Tensor` of shape `(N, D)` for each modality): unit norm. They may lie on disk; those in
+            half precision are read in float32, a few at a time.
+        modality_mask (`torch.BoolTensor` of shape `(N, M)`): which count as present.
+        concat_embeds (`torch.Tensor` of shape `(N, 3, D)`, *optional*): of concatenation heads.
+        gram (`torch.Tensor` of shape `(N, M, M)`): inner products of the modalities, zero where absent.
         is_there (`torch.BoolTensor` of shape `(N,)`): which are not removed, and may be found.
         codes ([`~gallery.exact.codes.Codes`], *optional*): their vectors in eight bits, where the machine multiplies
             them.
+        start (`int`): the number of the first.
+        min_norm (`float`): what a vanishing norm is clamped to.
+        is_partial (`bool`): whether vectors that count as absent may be others than zero.
     """
 
-    start: int
-    clips: StoredClips
-    is_there: torch.Tensor
-    codes: Codes | None = None
+    def __init__(
+        self,
+        vectors: Sequence[torch.Tensor],
+        modality_mask: torch.Tensor,
+        concat_embeds: torch.Tensor | None = None,
+        *,
+        gram: torch.Tensor,
+        is_there: torch.Tensor,
+        codes: Codes | None = None,
+        start: int = 0,
+        min_norm: float = _MIN_NORM,
+        is_partial: bool = False,
+    ):
+        self.vectors, self.modality_mask, self.concat_embeds = tuple(vectors), modality_mask, concat_embeds
+        self.start, self.is_there, self.codes = start, is_there, codes
+        self.min_norm, self.modalities, self.is_partial = min_norm, MODALITIES, is_partial
+        self._gram, self._exact_gram, self._derived = gram, None, {}
+
+    def __getitem__(self, columns: slice | torch.Tensor) -> "Block":
+        """Some of these clips, without their codes."""
+        return Block(
+            [vectors[columns] for vectors in self.vectors],
+            self.modality_mask[columns],
+            None if self.concat_embeds is None else self.concat_embeds[columns],
+            gram=self.gram[columns],
+            is_there=self.is_there[columns],
+            min_norm=self.min_norm,
+            is_partial=self.is_partial,
+        )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what is computed of these clips: float32 at least."""
+        return torch.promote_types(self.vectors[0].dtype, torch.float32)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the clips are ranked."""
+        return self.modality_mask.device
+
+    @property
+    def modality_embeds(self) -> torch.Tensor:
+        """The embeddings in one tensor, `(N, M, D)`, in float32 at least."""
+        return self.once(_stacked)
+
+    def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
+        """Inner products `(M, Q, N)` of the modalities, or of one, with texts `(Q, D)` or `(Q, M, D)`, zero where
+        absent."""
+        some = slice(index, None if index is None else index + 1)
+        vectors = self.vectors[some]
+        texts = text_embeds.unbind(1)[some] if text_embeds.ndim == 3 else [text_embeds] * len(vectors)
+        products = torch.stack(list(map(_product, texts, vectors)))
+        return products * self.modality_mask.T[some, None] if self.is_partial else products
+
+    # Which may be found ---------------------------------------------------------------------------------------------
 
     @cached_property
     def allowed(self) -> torch.Tensor:
         """Which clips `(N,)` are there and have a modality that is looked at."""
-        return self.is_there & self.clips.modality_mask.any(1)
+        return self.is_there & self.modality_mask.any(1)
 
     @cached_property
     def num_there(self) -> int:
         """How many clips are there."""
         return int(self.is_there.sum())
 
-    @property
-    def device(self) -> torch.device:
-        """Where the clips are ranked."""
-        return self.clips.modality_mask.device
-
     def looking_at(self, modalities: torch.Tensor) -> "Block":
         """The same clips with some modalities `(3,)` alone; vectors of the others are where they were."""
-        fewer = self.clips.with_mask(self.clips.modality_mask & modalities.to(self.device))
-        return Block(self.start, fewer, self.is_there, self.codes)
+        mask = self.modality_mask & modalities.to(self.device)
+        return Block(
+            self.vectors,
+            mask,
+            self.concat_embeds,
+            gram=self.gram * (mask[:, :, None] & mask[:, None]),
+            is_there=self.is_there,
+            codes=self.codes,
+            start=self.start,
+            min_norm=self.min_norm,
+            is_partial=True,
+        )
 
     def limited(self, allowed: torch.Tensor) -> "Block":
         """The same clips, of which only some `(N,)` may be found; what was computed of them is shared."""
@@ -68,11 +128,13 @@ class Block:
             vars(limited).pop(derived, None)
         return limited
 
+    # How large scores can be ----------------------------------------------------------------------------------------
+
     @cached_property
     def rho(self) -> torch.Tensor:
         """No weighted mean of a clip's vectors is shorter, `(N,)`, or as short as what scores are clamped to."""
-        squares = hull_distance(self.clips.gram, self.clips.modality_mask).square() - 1e-6  # which rounding may add
-        return squares.clamp(min=self.clips.min_norm**2).sqrt()
+        squares = hull_distance(self.gram, self.modality_mask).square() - 1e-6  # which rounding may add
+        return squares.clamp(min=self.min_norm**2).sqrt()
 
     @cached_property
     def inverse_rho(self) -> torch.Tensor:
@@ -82,7 +144,24 @@ class Block:
     @cached_property
     def inverse(self) -> torch.Tensor:
         """See [`~gallery.exact.cone.inverse_of`], `(N, 6)`."""
-        return inverse_of(self.clips.gram, self.clips.modality_mask)
+        return inverse_of(self.gram, self.modality_mask)
+
+
+def _product(texts: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    """Inner products (Q, N); vectors of another dtype are converted a few at a time and never all."""
+    if vectors.dtype == texts.dtype:
+        return texts @ vectors.T
+    products = texts.new_empty(len(texts), len(vectors))
+    converted = texts.new_empty(_CONVERTED_AT_ONCE, vectors.shape[1])
+    for start in range(0, len(vectors), len(converted)):
+        block = vectors[start : start + len(converted)]
+        torch.mm(texts, converted[: len(block)].copy_(block).T, out=products[:, start : start + len(converted)])
+    return products
+
+
+def _stacked(clips: Block) -> torch.Tensor:
+    embeds = torch.stack(clips.vectors, dim=1).to(clips.dtype)
+    return torch.where(clips.modality_mask[..., None], embeds, 0) if clips.is_partial else embeds
 
 
 def damaged() -> ValueError:
@@ -119,30 +198,37 @@ def blocks_of(parts: Sequence[Part]) -> list[Block]:
             mask, gram = presence_of(rows), matrix_of(batch.column("gram"))
             gram = gram.unflatten(1, (len(MODALITIES), len(MODALITIES)))
             _check_norms(gram, mask)
-            clips = StoredClips(
-                vectors,
-                mask,
-                stacked(rows, CONCAT_COLUMNS) if CONCAT_COLUMNS[0] in rows.column_names else None,
-                min_norm=_MIN_NORM,
-                gram=gram,
-            )
+            heads = stacked(rows, CONCAT_COLUMNS) if CONCAT_COLUMNS[0] in rows.column_names else None
             codes = codes_of(batch)
             if codes is not None and not (codes.scale.sum() + codes.error.sum()).isfinite():
                 raise damaged()
-            codes = codes if multiplies_eight_bits() else None
-            blocks.append(Block(start + first, clips, is_there[first : first + len(batch)], codes))
+            there, codes = is_there[first : first + len(batch)], codes if multiplies_eight_bits() else None
+            blocks.append(Block(vectors, mask, heads, gram=gram, is_there=there, codes=codes, start=start + first))
             first += len(batch)
         start += len(part.table)
     return blocks
 
 
-def in_one_block(blocks: Sequence[Block], device: torch.device) -> list[Block]:
+def in_one_block(blocks: Sequence[Block], device: torch.device) -> Block:
     """The same clips in the memory of a device, without their codes. Every block costs as many calls as all clips
     would, and calls are what a search on a GPU waits for."""
-    if not blocks:
-        return []
-    clips = StoredClips.joined([block.clips for block in blocks], device)
-    return [Block(0, clips, torch.cat([block.is_there for block in blocks]).to(device))]
+
+    def join(columns: Sequence[torch.Tensor]) -> torch.Tensor:
+        whole = columns[0].new_empty((sum(map(len, columns)), *columns[0].shape[1:]), device=device)
+        for column, place in zip(columns, whole.split([len(column) for column in columns]), strict=True):
+            place.copy_(column)
+        return whole
+
+    heads = [block.concat_embeds for block in blocks]
+    return Block(
+        [join(columns) for columns in zip(*(block.vectors for block in blocks), strict=True)],
+        join([block.modality_mask for block in blocks]),
+        None if any(head is None for head in heads) else join(heads),
+        gram=join([block.gram for block in blocks]),
+        is_there=join([block.is_there for block in blocks]),
+        min_norm=blocks[0].min_norm,
+        is_partial=any(block.is_partial for block in blocks),
+    )
 
 
 __all__ = ["Block", "blocks_of", "damaged", "in_one_block"]

@@ -66,7 +66,7 @@ class _Search:
             miss = miss * (1 + 1e-6) + ROUNDING
             for start in range(0, len(part.allowed), width):
                 columns = slice(start, start + width)
-                clips = part.clips[columns] if len(part.allowed) > width else part.clips  # which keeps what it derives
+                clips = part[columns] if len(part.allowed) > width else part  # which keeps what it derives
                 per_modality = texts.unbind(1) if texts.ndim == 3 else (texts,) * len(clips.vectors)
                 products = [_product(text, vectors) for text, vectors in zip(per_modality, clips.vectors, strict=True)]
                 products = torch.stack(products).mul_(clips.modality_mask.T[:, None])
@@ -89,9 +89,9 @@ class _Search:
             for some in range(begin, end, _EXACT_AT_ONCE):
                 these = slice(some, min(some + _EXACT_AT_ONCE, end))
                 inside, texts = rows[these] - part.start, self.texts[queries[these]]
-                vectors = torch.stack([vectors.index_select(0, inside) for vectors in part.clips.vectors], dim=1)
-                mask = part.clips.modality_mask.index_select(0, inside)
-                found.append(exact_scores(texts, vectors, mask, part.clips.min_norm, self.options))
+                vectors = torch.stack([vectors.index_select(0, inside) for vectors in part.vectors], dim=1)
+                mask = part.modality_mask.index_select(0, inside)
+                found.append(exact_scores(texts, vectors, mask, part.min_norm, self.options))
         return torch.cat(found) if found else self.texts.new_empty(0, dtype=torch.float64)
 
     def run(self, queries: torch.Tensor, k: int, count: int) -> tuple[torch.Tensor, ...]:
@@ -114,7 +114,7 @@ class _Search:
 
 def vectors_of(parts: Sequence[Block]) -> torch.Tensor:
     """Some vectors of these clips, which tell in which precision products are."""
-    return parts[0].clips.vectors[0]
+    return parts[0].vectors[0]
 
 
 @torch.no_grad()

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gallery.exact.blocks import Block, damaged
-from gallery.exact.clips import StoredClips
+from gallery.exact.blocks import Block, damaged, in_one_block
 from gallery.exact.device_search import find_best_on_device
 from gallery.exact.screening import find_best
 from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, find_method
@@ -72,8 +71,8 @@ def _rank_whole(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rank from all scores of a query at once: for scores that depend on other clips, and for large `k`."""
     # Only what is there: removed clips would take ranks from others.
-    rows = torch.cat([block.is_there for block in blocks]).nonzero().flatten()
-    clips = StoredClips.joined([block.clips for block in blocks], rows.device)
+    clips = in_one_block(blocks, blocks[0].device)
+    rows = clips.is_there.nonzero().flatten()
     if len(rows) < len(clips):
         clips = clips[rows]
     found = []
@@ -128,7 +127,7 @@ def rank(blocks: Sequence[Block], text_embeds: torch.Tensor, k: int, method: str
 def _rank(
     blocks: Sequence[Block], text_embeds: torch.Tensor, k: int, method: str, score_options: ScoreOptions
 ) -> Ranking:
-    num_rows = sum(len(block.clips) for block in blocks)
+    num_rows = sum(len(block) for block in blocks)
     if blocks:
         text_embeds = text_embeds.to(blocks[0].device)
     best = text_embeds.new_empty(len(text_embeds), 0), text_embeds.new_empty(len(text_embeds), 0).long()
@@ -141,9 +140,9 @@ def _rank(
         return Ranking(*_rank_whole(blocks, text_embeds, k, method, score_options), all_of_them)
     size = _BLOCK_OF_FEW if len(text_embeds) <= _FEW else _BLOCK
     for block in blocks:
-        for start in range(0, len(block.clips), size):
-            scores = Pairs(text_embeds, block.clips[start : start + size], score_options).scores(method)
-            if block.num_there < len(block.clips):
+        for start in range(0, len(block), size):
+            scores = Pairs(text_embeds, block[start : start + size], score_options).scores(method)
+            if block.num_there < len(block):
                 scores.masked_fill_(~block.is_there[start : start + size], -math.inf)
             _check_scores(scores)
             best = _merge(best, scores, block.start + start, k)

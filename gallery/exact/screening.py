@@ -26,7 +26,6 @@ import numpy as np
 import torch
 
 from gallery.exact.blocks import Block
-from gallery.exact.clips import StoredClips
 from gallery.exact.codes import Codes, rotation
 from gallery.exact.cone import (
     LONGEST,
@@ -56,21 +55,22 @@ def _gathered(group: Sequence[tuple[Block, slice]]) -> Block:
     def joined(columns: Iterable[torch.Tensor]) -> torch.Tensor:
         return torch.cat([column[some] for column, (_, some) in zip(columns, group, strict=True)])
 
-    clips, codes = [part.clips for part, _ in group], [part.codes for part, _ in group]
+    parts, codes = [part for part, _ in group], [part.codes for part, _ in group]
     kept = None
     if codes[0] is not None:
         of_modalities = [joined(columns) for columns in zip(*(some.codes for some in codes), strict=True)]
         kept = Codes(of_modalities, joined(some.scale for some in codes), joined(some.error for some in codes))
-    few = StoredClips(
+    return Block(
         tuple(
             joined(columns) if kept is None else columns[0][:0]
-            for columns in zip(*(some.vectors for some in clips), strict=True)
+            for columns in zip(*(part.vectors for part in parts), strict=True)
         ),
-        joined(some.modality_mask for some in clips),
-        min_norm=clips[0].min_norm,
-        gram=joined(some.gram for some in clips),
+        joined(part.modality_mask for part in parts),
+        gram=joined(part.gram for part in parts),
+        is_there=joined(part.allowed for part in parts),
+        codes=kept,
+        min_norm=parts[0].min_norm,
     )
-    return Block(0, few, joined(part.allowed for part, _ in group), kept)
 
 
 class _Best:
@@ -210,7 +210,7 @@ class _Search:
             The products of each modality `(Q, B)`; the [`_Scale`] that makes cosines of them.
         """
         shape, products = (len(self.texts), len(part.allowed[columns])), []
-        for index, vectors in enumerate(part.clips.vectors):
+        for index, vectors in enumerate(part.vectors):
             if part.codes is not None:
                 texts = self.codes[:, index % self.codes.shape[1]].contiguous()
                 block = part.codes.codes[index][columns]
@@ -231,7 +231,7 @@ class _Search:
             products.append(out)
         if part.codes is None:
             ones, zeros = torch.ones(len(self.texts)), torch.zeros(len(self.texts))
-            error = torch.full(shape[1:], product_error(self.texts.shape[-1], self.norm, part.clips.vectors[0]))
+            error = torch.full(shape[1:], product_error(self.texts.shape[-1], self.norm, part.vectors[0]))
             return products, _Scale(torch.ones(shape[1]), error, torch.zeros(shape[1]), ones, zeros)
         error = part.codes.error[columns]
         scale = part.codes.scale[columns]
@@ -241,7 +241,7 @@ class _Search:
     def survivors(self, part: Block, columns: slice, products: list[torch.Tensor], scale: _Scale) -> np.ndarray:
         """The pairs of a tile, numbered query by query, whose cheaper bound reaches the threshold."""
         shape = tuple(products[0].shape)
-        allowed, mask = part.allowed[columns], part.clips.modality_mask[columns]
+        allowed, mask = part.allowed[columns], part.modality_mask[columns]
         if self.is_plain:  # what is absent or not looked at can only make the bound larger
             largest = self.buffer("largest", shape, products[0].dtype)
             torch.maximum(products[0], products[1], out=largest)
@@ -292,7 +292,7 @@ class _Search:
         likely = np.flatnonzero(bounds >= self.thresholds[queries])
         chosen = torch.from_numpy(likely)
         cosines, rows, error = (values.index_select(0, chosen) for values in (cosines, rows, error))
-        gram, mask = part.clips.gram.index_select(0, rows), part.clips.modality_mask.index_select(0, rows)
+        gram, mask = part.gram.index_select(0, rows), part.modality_mask.index_select(0, rows)
         estimates = self.estimate(cosines.unbind(1), gram, mask).numpy()
         return _Candidates(queries[likely], rows.numpy() + part.start, cosines, error, bounds[likely], estimates)
 
@@ -311,7 +311,7 @@ class _Search:
         (x, y, z), g = weights, [gram[:, m, n] for m, n in UPPER]
         squares = x * (x * g[0] + 2 * (y * g[1] + z * g[2])) + y * (y * g[3] + 2 * z * g[4]) + z * z * g[5]
         inner = sum(weight * column for weight, column in zip(weights, cosines, strict=True))
-        least = (self.parts[0].clips.min_norm * (x + y + z)).square_()
+        least = (self.parts[0].min_norm * (x + y + z)).square_()
         return inner * torch.maximum(squares, least).rsqrt_()
 
     def slack_of(self, scale: _Scale) -> np.ndarray:
@@ -349,7 +349,7 @@ class _Search:
         for some in _cut(len(rows), _PAIRS_AT_ONCE):
             found = []
             for part, _, inside in self.pieces(rows[some]):
-                known = part.clips.gram, part.clips.modality_mask, part.rho
+                known = part.gram, part.modality_mask, part.rho
                 found.append([values.index_select(0, inside) for values in known])
             yield some, *map(torch.cat, zip(*found, strict=True))
 
@@ -358,7 +358,7 @@ class _Search:
         read = torch.empty(min(len(rows), _READ_AT_ONCE), len(MODALITIES), self.texts.shape[-1])
         for some in _cut(len(rows), _READ_AT_ONCE):
             for part, place, inside in self.pieces(rows[some]):
-                for index, column in enumerate(part.clips.vectors):
+                for index, column in enumerate(part.vectors):
                     read[place, index] = column.index_select(0, inside)
             yield some, read[: some.stop - some.start]
 
@@ -383,7 +383,7 @@ class _Search:
         for some, _, mask, _ in self.facts(found.rows):
             masks[some] = mask
         for some, vectors in self.vectors(found.rows):
-            texts, min_norm = self.texts[torch.from_numpy(found.queries[some])], self.parts[0].clips.min_norm
+            texts, min_norm = self.texts[torch.from_numpy(found.queries[some])], self.parts[0].min_norm
             scores[some] = exact_scores(texts, vectors, masks[some], min_norm, self.options).numpy()
         if np.isnan(scores).any():
             raise FloatingPointError("a score is no number")
@@ -441,7 +441,7 @@ class _Search:
             for product, gain, offset in zip(products, self.gain, self.offset, strict=True)
         ]
         self.slack = np.maximum(self.slack, self.slack_of(scale))
-        estimates = self.estimate(cosines, part.clips.gram, part.clips.modality_mask)
+        estimates = self.estimate(cosines, part.gram, part.modality_mask)
         return np.where(part.allowed.numpy(), estimates.numpy(), -math.inf)
 
     def run(self) -> np.ndarray:

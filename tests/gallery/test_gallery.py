@@ -82,7 +82,7 @@ def test_in_the_memory_of_a_device_a_gallery_is_searched_the_same(tmp_path, monk
     if device == "cpu":
         moved = Gallery.open(tmp_path).searcher
         assert len(moved.blocks) == 3
-        moved.blocks = in_one_block(moved.blocks, torch.device(device))
+        moved.blocks = [in_one_block(moved.blocks, torch.device(device))]
         monkeypatch.setattr("gallery.exact.ranking.find_best", find_best_on_device)
     else:
         moved = gallery.to(device)
@@ -238,7 +238,7 @@ def test_vectors_are_views_of_the_mapped_file(make_gallery):
     (part,) = gallery.parts
     (batch,) = part.table.to_batches()
     (block,) = gallery.searcher.blocks
-    for column, matrix in zip(MODALITIES, block.clips.vectors, strict=True):
+    for column, matrix in zip(MODALITIES, block.vectors, strict=True):
         assert matrix.data_ptr() == batch.column(column).flatten().buffers()[1].address
 
 

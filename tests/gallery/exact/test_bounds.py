@@ -9,8 +9,8 @@ import torch
 from torch.nn.functional import normalize
 
 from gallery.columns import gram_of
+from gallery.exact.blocks import Block
 from gallery.exact.bounds import bound_vectors, stored_bounds
-from gallery.exact.clips import StoredClips
 from gallery.exact.cone import hull_distance
 from modeling_scalar.scores_scalar import ScoreOptions
 from tests.gallery.exact.test_screening import KINDS, MIN_NORM, all_scores, make_part, make_texts
@@ -27,7 +27,7 @@ CALIBRATIONS = {
 def made(kind, count, dim, seed=0, dtype=torch.float32):
     part = make_part(kind, count, dim, seed=seed, dtype=dtype)
     part.allowed[:] = True
-    return part, torch.stack(part.clips.vectors, dim=1)
+    return part, torch.stack(part.vectors, dim=1)
 
 
 def largest(rows, is_used, texts):
@@ -43,7 +43,7 @@ def as_an_engine_computes(stored, is_used, texts, dtype):
 def least_slack(kind, count, num_texts, dtype, calibration, seed=0):
     """By how much the bounds that an engine computes exceed scores, at least, over all pairs and temperatures."""
     part, embeds = made(kind, count, 33, seed, dtype)
-    mask = part.clips.modality_mask
+    mask = part.modality_mask
     bounds = bound_vectors(embeds, mask, MIN_NORM, **calibration)
     texts = make_texts([part], num_texts, seed)
     found = as_an_engine_computes(stored_bounds(bounds, dtype), bounds.is_used, texts, dtype)
@@ -74,7 +74,7 @@ def test_no_score_of_many_galleries_exceeds_the_bound(kind, name):
 
 def test_without_the_distance_of_the_hull_the_bound_would_be_exceeded():
     part, embeds = made("random", 500, 8)
-    bounds = bound_vectors(embeds, part.clips.modality_mask, MIN_NORM)
+    bounds = bound_vectors(embeds, part.modality_mask, MIN_NORM)
     texts = make_texts([part], 100, 0).double()
     too_short = bounds.rows / torch.linalg.vector_norm(bounds.rows, dim=-1, keepdim=True).clamp(min=1)
     exceeded = False
@@ -88,7 +88,7 @@ def test_without_the_distance_of_the_hull_the_bound_would_be_exceeded():
 def test_a_bound_holds_for_clips_of_which_something_is_not_looked_at():
     for kind in ("random", "cancelling"):
         part, embeds = made(kind, 200, 16)
-        mask = part.clips.modality_mask
+        mask = part.modality_mask
         bounds = bound_vectors(embeds, mask, MIN_NORM)
         texts = make_texts([part], 40, 0)
         found = largest(bounds.rows, bounds.is_used, texts.double()).clamp(min=0)
@@ -98,8 +98,8 @@ def test_a_bound_holds_for_clips_of_which_something_is_not_looked_at():
             if not rows.any():
                 continue
             masked = made(kind, 200, 16)[0]
-            vectors = tuple(v * left[:, m, None] for m, v in enumerate(masked.clips.vectors))
-            object.__setattr__(masked, "clips", StoredClips(vectors, left, min_norm=MIN_NORM, gram=gram_of(vectors)))
+            vectors = tuple(v * left[:, m, None] for m, v in enumerate(masked.vectors))
+            masked = Block(vectors, left, gram=gram_of(vectors), is_there=masked.is_there, min_norm=MIN_NORM)
             for temperature in TEMPERATURES[::2]:
                 scores = torch.from_numpy(all_scores([masked], texts, ScoreOptions(temperature)))
                 assert (scores[:, rows] <= found[:, rows] + 1e-9).all()
@@ -129,7 +129,7 @@ def by_loop(embeds, mask, detail):
 @pytest.mark.parametrize("detail", [1, 2, 3, 4])
 def test_rows_are_those_of_the_definition(detail):
     part, embeds = made("random", 30, 12)
-    embeds, mask = embeds.double(), part.clips.modality_mask
+    embeds, mask = embeds.double(), part.modality_mask
     bounds = bound_vectors(embeds, mask, MIN_NORM, detail=detail)
     for clip in range(30):
         expected = torch.stack(list(by_loop(embeds[clip], mask[clip], detail).values()))
@@ -146,7 +146,7 @@ def test_rows_are_those_of_the_definition(detail):
 @pytest.mark.parametrize("detail", [1, 2, 4, 6])
 def test_every_detail_bounds_every_score_and_a_finer_one_is_closer(detail):
     part, embeds = made("random", 300, 16)
-    mask, texts = part.clips.modality_mask, make_texts([part], 40, 0).double()
+    mask, texts = part.modality_mask, make_texts([part], 40, 0).double()
     found, finer = (
         largest(bounds.rows, bounds.is_used, texts).clamp(min=0)
         for bounds in (bound_vectors(embeds, mask, MIN_NORM, detail=n) for n in (detail, 2 * detail))
@@ -167,7 +167,7 @@ def test_of_a_clip_with_one_modality_the_bound_is_the_score():
 
 def test_near_the_best_clips_the_bound_is_close():
     part, embeds = made("clustered", 2000, 64)
-    bounds = bound_vectors(embeds, part.clips.modality_mask, MIN_NORM)
+    bounds = bound_vectors(embeds, part.modality_mask, MIN_NORM)
     texts = make_texts([part], 50, 0)
     scores = torch.from_numpy(all_scores([part], texts, ScoreOptions()))
     best = scores.topk(10, dim=1)
@@ -195,7 +195,7 @@ def test_vectors_that_cancel_or_repeat_give_finite_rows():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_what_rounding_takes_away_the_last_coordinate_gives_back(dtype):
     part, embeds = made("random", 400, 64, dtype=dtype)
-    bounds = bound_vectors(embeds, part.clips.modality_mask, MIN_NORM)
+    bounds = bound_vectors(embeds, part.modality_mask, MIN_NORM)
     stored = stored_bounds(bounds, dtype)
     texts = make_texts([part], 200, 0)
     exact = torch.einsum("qd,nrd->qnr", texts.double(), bounds.rows)[:, bounds.is_used]
@@ -209,7 +209,7 @@ def test_what_rounding_takes_away_the_last_coordinate_gives_back(dtype):
 
 def test_bounds_that_half_precision_cannot_hold_are_refused():
     part, embeds = made("cancelling", 400, 16)
-    bounds = bound_vectors(embeds, part.clips.modality_mask, MIN_NORM, modality_offset=[100.0, 100.0, 100.0])
+    bounds = bound_vectors(embeds, part.modality_mask, MIN_NORM, modality_offset=[100.0, 100.0, 100.0])
     assert np.isfinite(stored_bounds(bounds, torch.float32).numpy()).all()
     with pytest.raises(ValueError, match=r"copy\(NEW, 'float32'\)"):
         stored_bounds(bounds, torch.float16)

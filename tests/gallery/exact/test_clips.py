@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gallery.columns import gram_of
-from gallery.exact.clips import StoredClips
+from gallery.exact.blocks import Block
 from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, retrieval_scores
 from tests.modeling_scalar.test_scores_scalar import FLOAT32, random_clips
 
@@ -17,13 +17,13 @@ def test_stored_clips_score_as_clips_that_are_handed_in(method, dtype, monkeypat
     modalities[5, 1], mask[5] = -modalities[5, 0], torch.tensor([True, True, False])  # they cancel
     modalities, heads = (modalities * mask[..., None]).to(dtype), random_clips(num_clips=41, seed=1)[1]
     monkeypatch.setattr("modeling_scalar.scores_scalar._TILE", (3, 5))
-    monkeypatch.setattr("gallery.exact.clips._CONVERTED_AT_ONCE", 3)
+    monkeypatch.setattr("gallery.exact.blocks._CONVERTED_AT_ONCE", 3)
     expected = retrieval_scores(texts, modalities, mask, method, concat_embeds=heads)
     stored = tuple(modality.contiguous() for modality in modalities.unbind(1))
     products = gram_of(stored)
     min_norm = 1e-2 if dtype == torch.float16 else 1e-3
     with torch.no_grad():
-        clips = StoredClips(stored, mask, heads, min_norm=min_norm, gram=products)
+        clips = Block(stored, mask, heads, min_norm=min_norm, gram=products, is_there=mask.any(1))
         scores = Pairs(texts, clips, ScoreOptions()).scores(method)
     torch.testing.assert_close(scores, expected, **FLOAT32)
 
@@ -32,7 +32,7 @@ def test_stored_inner_products_are_not_computed_again():
     texts, modalities, mask = random_clips()
     gram = torch.eye(3).expand(len(mask), -1, -1) * mask[..., None]
     with torch.no_grad():
-        clips = StoredClips((modalities * mask[..., None]).unbind(1), mask, min_norm=1e-3, gram=gram)
+        clips = Block((modalities * mask[..., None]).unbind(1), mask, gram=gram, is_there=mask.any(1))
         scores = Pairs(texts, clips, ScoreOptions(query_temperature=1e3)).scores("scalar")
     mean = torch.einsum("qd,vmd->qvm", texts, modalities * mask[..., None]).sum(-1) / mask.sum(1)
     torch.testing.assert_close(scores, mean * mask.sum(1).sqrt(), atol=1e-3, rtol=0)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from copy import copy
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +14,7 @@ from gallery import columns
 from gallery.columns import gram_of
 from gallery.exact import device_search, screening
 from gallery.exact.blocks import Block, blocks_of
-from gallery.exact.clips import StoredClips
-from gallery.exact.codes import encode, multiplies_eight_bits, rotation
+from gallery.exact.codes import Codes, encode, multiplies_eight_bits, rotation
 from gallery.exact.cone import cone_bound, hull_distance, inverse_of, score_error, spanned_bound
 from gallery.exact.device_search import find_best_on_device
 from gallery.exact.screening import find_best
@@ -50,15 +50,23 @@ def make_part(kind: str, count: int, dim: int, seed: int = 0, dtype=torch.float1
     mask = MIXES[torch.randint(len(MIXES), (count,), generator=generator)]
     vectors = make_vectors(kind, count, dim, seed) * mask[..., None]
     modalities = tuple(vectors[:, index].to(dtype).contiguous() for index in range(3))
-    clips = StoredClips(modalities, mask, min_norm=MIN_NORM, gram=gram_of(modalities))
     allowed = torch.rand(count, generator=generator) < 0.9
-    return Block(start, clips, allowed, encode(modalities) if multiplies_eight_bits() else None)
+    codes = encode(modalities) if multiplies_eight_bits() else None
+    gram = gram_of(modalities)
+    return Block(modalities, mask, gram=gram, is_there=allowed, codes=codes, start=start, min_norm=MIN_NORM)
+
+
+def with_codes(part: Block, codes: Codes | None = None) -> Block:
+    """The same clips with other codes, or with none."""
+    found = copy(part)
+    found.codes = codes
+    return found
 
 
 def make_texts(parts: list[Block], count: int, seed: int, per_modality: bool = False) -> torch.Tensor:
     """Near to clips, some of them, so that scores are of all sizes."""
     generator = torch.Generator().manual_seed(seed + 2)
-    vectors = torch.stack(parts[0].clips.vectors, dim=1).float()
+    vectors = torch.stack(parts[0].vectors, dim=1).float()
     near = vectors[torch.randint(len(vectors), (count,), generator=generator)].sum(1)
     texts = near + torch.randn(near.shape, generator=generator) * torch.rand(count, 1, generator=generator)
     if per_modality:
@@ -70,12 +78,12 @@ def all_scores(parts: list[Block], texts: torch.Tensor, options: ScoreOptions) -
     """Eq. 2 and 3 of every pair in float64, -inf for clips that may not be found: (Q, N)."""
     columns = []
     for part in parts:
-        vectors = torch.stack(part.clips.vectors, dim=1).double()
+        vectors = torch.stack(part.vectors, dim=1).double()
         per_modality = texts.double() if texts.ndim == 3 else texts.double()[:, None].expand(-1, 3, -1)
         cosines = torch.einsum("qmd,vmd->qvm", per_modality, vectors)
         for values, apply in ((options.modality_scale, torch.mul), (options.modality_offset, torch.add)):
             cosines = cosines if values is None else apply(cosines, torch.tensor(values, dtype=torch.float64))
-        present = part.clips.modality_mask
+        present = part.modality_mask
         weights = (cosines / options.query_temperature).masked_fill(~present, -math.inf).softmax(-1)
         norms = torch.einsum("qvm,vmd->qvd", weights, vectors).norm(dim=-1).clamp(min=MIN_NORM)
         scores = (weights * cosines.masked_fill(~present, 0)).sum(-1) / norms
@@ -117,7 +125,7 @@ def test_what_is_found_is_what_all_pairs_in_float64_give(kind, name):
     texts = make_texts(parts, 25, 0, per_modality=name == "flat")
     for k in (1, 10):
         check(parts, texts, k, OPTIONS[name])
-    without = [Block(part.start, part.clips, part.allowed) for part in parts]
+    without = [with_codes(part) for part in parts]
     check(without, texts, 10, OPTIONS[name])
 
 
@@ -143,7 +151,7 @@ def test_a_text_is_the_sum_of_two_in_half_precision():
 @pytest.mark.parametrize("find", [find_best, find_best_on_device])
 def test_products_of_less_precision_find_the_same(find):
     part = make_part("clustered", 3000, 64, dtype=torch.float32)
-    part = Block(0, part.clips, part.allowed)
+    part = with_codes(part)
     precision = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("medium")
@@ -169,7 +177,7 @@ def test_a_score_changes_by_no_more_than_its_error_when_cosines_do(kind, name):
     options, error = OPTIONS[name], 1e-3
     part = make_part(kind, 2000, 16, seed=3)
     texts = make_texts([part], 2000, 0).double()
-    vectors, mask = torch.stack(part.clips.vectors, dim=1).double(), part.clips.modality_mask
+    vectors, mask = torch.stack(part.vectors, dim=1).double(), part.modality_mask
     gram = vectors @ vectors.mT
     cosines = options.calibrated((vectors @ texts[:, :, None])[..., 0], dim=1)
 
@@ -194,9 +202,9 @@ def test_a_score_changes_by_no_more_than_its_error_when_cosines_do(kind, name):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_vector_that_is_no_number_is_noticed_unless_it_may_not_be_found(find, dtype, value):
     part = make_part("random", 200, 16, dtype=dtype)
-    part = Block(0, part.clips, part.allowed)
-    row = int((part.allowed & part.clips.modality_mask[:, 1]).nonzero()[5])
-    part.clips.vectors[1][row, 3] = value
+    part = with_codes(part)
+    row = int((part.allowed & part.modality_mask[:, 1]).nonzero()[5])
+    part.vectors[1][row, 3] = value
     texts = make_texts([make_part("random", 200, 16, dtype=dtype)], 3, 0)
     with pytest.raises(FloatingPointError):
         find([part], texts, 5, ScoreOptions())
@@ -222,15 +230,15 @@ def test_the_sample_is_copied_a_little_at_a_time_and_in_eight_bits_without_vecto
     search = screening._Search(parts, make_texts(parts, 4, 0), 3, ScoreOptions())
     for has_codes in (True, False):
         if not has_codes:
-            search.parts = parts = [Block(part.start, part.clips, part.allowed) for part in parts]
+            search.parts = parts = [with_codes(part) for part in parts]
         if has_codes and not multiplies_eight_bits():
             continue
         samples = list(search.samples(3, 100))
         sizes = [len(few.allowed) for few in samples]
         assert sum(sizes) == 2 + 300 + 1 + 14 and max(sizes) <= 100 and len(sizes) <= 5
         for index in range(3):
-            kept = torch.cat([few.clips.vectors[index] for few in samples])
-            expected = torch.cat([part.clips.vectors[index][::3] for part in parts])
+            kept = torch.cat([few.vectors[index] for few in samples])
+            expected = torch.cat([part.vectors[index][::3] for part in parts])
             assert torch.equal(kept, expected[:0] if has_codes else expected)
         if has_codes:
             assert torch.equal(
@@ -250,8 +258,8 @@ def test_clips_that_float32_cannot_tell_apart_are_scored_in_float64():
     vectors = torch.randn(1, 3, 64, generator=generator) + 1e-7 * torch.randn(2000, 3, 64, generator=generator)
     modalities = tuple(normalize(vectors, dim=-1).unbind(1))
     mask = torch.ones(2000, 3, dtype=torch.bool)
-    clips = StoredClips(modalities, mask, min_norm=MIN_NORM, gram=gram_of(modalities))
-    part = Block(0, clips, mask.any(1), encode(modalities) if multiplies_eight_bits() else None)
+    codes = encode(modalities) if multiplies_eight_bits() else None
+    part = Block(modalities, mask, gram=gram_of(modalities), is_there=mask.any(1), codes=codes, min_norm=MIN_NORM)
     check([part], make_texts([part], 10, 0), 10, ScoreOptions())
 
 
@@ -265,7 +273,7 @@ def test_all_that_there_is_can_be_asked_for(k):
 def test_few_clips_are_scored_exactly():
     part = make_part("clustered", 8_000, 64)
     for codes in (part.codes, None):
-        screened = Block(0, part.clips, part.allowed, codes)
+        screened = with_codes(part, codes)
         counts = check([screened], make_texts([part], 20, 0), 10, ScoreOptions())
         assert counts.min() >= 10 and counts.float().median() < 800
 
@@ -288,8 +296,8 @@ def test_bounds_are_no_less_than_what_any_weights_give_and_one_is_reached():
     generator = torch.Generator().manual_seed(0)
     for kind in KINDS:
         part = make_part(kind, 400, 24, dtype=torch.float32)
-        mask, gram = part.clips.modality_mask, part.clips.gram
-        vectors = torch.stack(part.clips.vectors, dim=1).double()
+        mask, gram = part.modality_mask, part.gram
+        vectors = torch.stack(part.vectors, dim=1).double()
         text = normalize(torch.randn(24, generator=generator, dtype=torch.float64), dim=0)
         cosines = vectors @ text
         bounds = cone_bound(cosines, gram, mask, part.rho)
@@ -308,15 +316,13 @@ def test_bounds_are_no_less_than_what_any_weights_give_and_one_is_reached():
 
 def test_inverses_are_those_of_what_is_present():
     part = make_part("random", 50, 16, dtype=torch.float32)
-    for row, present in enumerate(part.clips.modality_mask):
+    for row, present in enumerate(part.modality_mask):
         expected = torch.zeros(3, 3, dtype=torch.float64)
         index = present.nonzero().flatten()
-        small = part.clips.gram[row].double()[index][:, index]
+        small = part.gram[row].double()[index][:, index]
         expected[index[:, None], index[None]] = torch.linalg.inv(small)
         upper = [expected[m, n] * (1 if m == n else 2) for m in range(3) for n in range(m, 3)]
-        torch.testing.assert_close(
-            inverse_of(part.clips.gram, part.clips.modality_mask)[row].double(), torch.stack(upper)
-        )
+        torch.testing.assert_close(inverse_of(part.gram, part.modality_mask)[row].double(), torch.stack(upper))
 
 
 def test_codes_miss_vectors_by_no_more_than_they_say():
