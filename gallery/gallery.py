@@ -111,18 +111,18 @@ class Gallery(Described):
             ValueError: it is damaged; the message says where.
         """
         folder = Path(path)
-        if not is_gallery(folder):
+        if (folder / MANIFEST).is_file():
+            snapshot = read_snapshot(folder, verified=verify)
+            tables = (snapshot.parts.get(name, []) for name in ("clips", "queries", "files"))
+            return cls(*tables, snapshot.manifest["metadata"], folder)
+        if not are_data_sets(folder):
             raise FileNotFoundError(
                 f"There is no gallery in {str(folder)!r}: neither {MANIFEST} nor the data set `clips`."
             )
-        if are_data_sets(folder):
-            gallery = cls(*read_data_sets(folder), path=folder)
-            if check:
-                gallery.check()
-            return gallery
-        snapshot = read_snapshot(folder, verified=verify)
-        tables = (snapshot.parts.get(name, []) for name in ("clips", "queries", "files"))
-        return cls(*tables, snapshot.manifest["metadata"], folder)
+        gallery = cls(*read_data_sets(folder), path=folder)
+        if check:
+            gallery.check()
+        return gallery
 
     def __len__(self) -> int:
         return sum(len(part) - len(part.removed) for part in self.parts)

@@ -5,7 +5,6 @@ Shapes: Q queries, D dimensions.
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from threading import Lock
 
 import torch
@@ -33,23 +32,6 @@ def check_texts(texts: Sequence[str]) -> None:
             ) from error
 
 
-def where_is(model: str | os.PathLike) -> tuple[Path, str]:
-    """
-    The folder of a gallery's model, and the fingerprint of what is in it.
-
-    Raises:
-        FileNotFoundError: it is not where it was, or holds no weights.
-    """
-    try:
-        identity = identify(model)
-        return identity.download(), identity.fingerprint
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"{error} It is the model that the gallery was made with, and queries need it. Where it is elsewhere now, "
-            "name the folder: `--model FOLDER`, or `gallery.load_model(FOLDER)`."
-        ) from error
-
-
 class NothingToCompareError(ValueError):
     """A clip has nothing that others could be like."""
 
@@ -68,11 +50,6 @@ class QueryModel:
         options = {name: value for name, value in model.score_options().items() if name not in WEIGHING}
         self.method = options.pop("method")
         self.learned = {name: value.item() for name, value in options.items()}
-
-    @classmethod
-    def load(cls, folder: Path, device: str | None = None, dtype: str | None = None) -> "QueryModel":
-        """Load a saved model; no code of its folder runs. `device` and `dtype` by name, as the commands have them."""
-        return cls(*modeling_scalar.load_model(folder, dtype_of_name(dtype), device_of_name(device)))
 
     def embed(self, texts: Sequence[str]) -> torch.Tensor:
         """Embed queries: `(Q, D)`, or `(Q, 3, D)` by a model of which each modality meets a vector of its own."""
@@ -101,9 +78,17 @@ def load_query_model(
         raise ValueError(
             f"{searcher.path} does not say which model made it. Name it with --model, or `gallery.load_model(FOLDER)`."
         )
-    folder, fingerprint = where_is(model)
-    searcher.check_model(str(model), fingerprint)
-    searcher.query_model = QueryModel.load(folder, device, dtype)
+    try:
+        identity = identify(model)
+        folder = identity.download()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{error} It is the model that the gallery was made with, and queries need it. Where it is elsewhere now, "
+            "name the folder: `--model FOLDER`, or `gallery.load_model(FOLDER)`."
+        ) from error
+    searcher.check_model(str(model), identity.fingerprint)
+    loaded = modeling_scalar.load_model(folder, dtype_of_name(dtype), device_of_name(device))  # runs no code of it
+    searcher.query_model = QueryModel(*loaded)
     return searcher.query_model
 
 
@@ -138,4 +123,4 @@ def query_like(embeds: torch.Tensor, mask: torch.Tensor, method: str) -> torch.T
     return torch.where(mask[:, None], vectors, centroid)[None]
 
 
-__all__ = ["NothingToCompareError", "QueryModel", "check_texts", "load_query_model", "query_like", "where_is"]
+__all__ = ["NothingToCompareError", "QueryModel", "check_texts", "load_query_model", "query_like"]
