@@ -1,8 +1,6 @@
 """The calls of the HTTP API, each by itself."""
 
 import asyncio
-import os
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -14,7 +12,7 @@ from search.indexing import EXTENSIONS
 
 from .archive import Archive
 from .guard import COOKIE, Token
-from .media import OpenFile, media_response, open_media
+from .media import media_response
 from .models import LONGEST_NAME, About, Answer, LikeRequest, Problem, SearchRequest, Upload
 from .threads import Threads, call_in
 from .uploads import Uploads
@@ -67,16 +65,6 @@ async def _taking(here: Here) -> Uploads:
 Taking = Annotated[Uploads, Depends(_taking)]
 
 
-async def _opened(key: str, here: Here) -> AsyncIterator[OpenFile]:
-    """The file of a clip, until the answer is sent."""
-    path = await call_in(here.threads.paths, here.archive.source.path_of, key)
-    file = await call_in(here.threads.files, open_media, path)
-    try:
-        yield file
-    finally:
-        os.close(file.descriptor)
-
-
 @router.post("/session", status_code=204)
 async def begin_session(request: Request, here: Here) -> Response:
     """Exchange the token, sent as `Authorization: Bearer TOKEN`, for a cookie, which players send too."""
@@ -121,12 +109,14 @@ async def like(request: LikeRequest, here: Here) -> Answer:
         200: {"content": {"video/*": {}, "audio/*": {}, "image/*": {}}, "description": "The file of the clip."},
         206: {"description": "The part of it that the `Range` header asked for."},
         304: {"description": "It is the version that `If-None-Match` names."},
-        **_problems({404: "There is no such clip, or its file is gone.", 416: "The part lies outside the file."}),
+        416: {"description": "The part lies outside the file."},
+        **_problems({404: "There is no such clip, or its file is gone."}),
     },
 )
-async def media(request: Request, here: Here, file: Annotated[OpenFile, Depends(_opened)]) -> Response:
+async def media(key: str, request: Request, here: Here) -> Response:
     """Play the file of a clip; of a window too it is the whole file."""
-    return media_response(file, request, here.threads.files)
+    path = await call_in(here.threads.paths, here.archive.source.path_of, key)
+    return await call_in(here.threads.files, media_response, path, request.headers)
 
 
 @uploading.post(
