@@ -239,7 +239,6 @@ def test_what_else_a_store_holds_stays_here_and_absent_vectors_are_zero(tmp_path
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"problems": [1]}, "`problems` in .* must be a list of texts"),
         ({"source": "https://example.org"}, "`source` in the metadata .* must be a dict, got 'https"),
         ({"weights": ["a"]}, "`weights` in the metadata .* must be a dict"),
         ({"query_temperature": -1}, "must be above 0, or 'inf', got -1"),

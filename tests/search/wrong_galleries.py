@@ -21,6 +21,7 @@ from tests.gallery.conftest import make_clips, make_queries
 
 READING = ("query", "info", "verify", "run", "push")
 EVERY = (*READING, "compact", "index")
+SCORING = (*READING, "index")
 # Of vectors that only those look at who use them.
 VECTORS = ("query", "verify", "run", "push")
 
@@ -235,10 +236,10 @@ WRONG = [
     Wrong("no more of large files", fields(sealed="sealed-000009.json"), "sealed-000009.json is gone"),
     # What the gallery says of itself
     *(
-        Wrong(f"temperature {value!r}", metadata(query_temperature=value), "`query_temperature` in the metadata")
+        Wrong(f"temperature {value!r}", metadata(query_temperature=value), "`query_temperature` in the", SCORING)
         for value in (0, -0.1, 1e-320, 1e-45, "hot", "0.1", "nan", "-inf", True, [0.1], {})
     ),
-    Wrong("a score's temperature", metadata(score_options={"query_temperature": -1}), "`query_temperature` in the"),
+    Wrong("a score's temperature", metadata(score_options={"query_temperature": -1}), "`query_temp", SCORING),
     # Its tables
     Wrong("a shard that is not there", shard(file="data-000009-0.arrow"), "data-000009-0.arrow is gone"),
     Wrong("more bytes than there are", shard(bytes=10**15), "must have 1000000000000000 bytes, got"),
