@@ -1,8 +1,12 @@
 """The calls of the HTTP API, each by itself."""
 
 import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
@@ -14,9 +18,14 @@ from .archive import Archive
 from .guard import COOKIE, Token
 from .media import media_response
 from .models import LONGEST_NAME, About, Answer, LikeRequest, Problem, SearchRequest, Upload
-from .threads import Threads, call_in
 from .uploads import Uploads
 
+Result = TypeVar("Result")
+
+SEARCHES = min(4, os.cpu_count() or 1)
+"""At once: each takes all cores that torch may use."""
+_READERS = 8
+_ASKING = 4  # at once: which file a clip is of
 _BUFFER = 2**20
 
 
@@ -37,6 +46,30 @@ _ALWAYS = _problems(
 )
 router = APIRouter(prefix="/api", responses=_ALWAYS)
 uploading = APIRouter(prefix="/api/uploads", responses=_ALWAYS)
+
+
+class Threads:
+    """Where calls wait: each kind in threads of its own, so that none keeps another kind waiting."""
+
+    def __init__(self):
+        self.model, self.files = ThreadPoolExecutor(1, "model"), ThreadPoolExecutor(_READERS, "read")
+        self.searches, self.summaries, self.paths = (
+            ThreadPoolExecutor(SEARCHES, "search"),
+            ThreadPoolExecutor(_ASKING, "about"),
+            ThreadPoolExecutor(_ASKING, "path"),
+        )
+
+    def end(self) -> None:
+        """Wait for the model and for files, but not for what may wait for an engine."""
+        for pool in (self.searches, self.summaries, self.paths):
+            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self.model, self.files):
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+async def call_in(pool: Executor, function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function in a thread of a pool."""
+    return await asyncio.get_running_loop().run_in_executor(pool, partial(function, *arguments))
 
 
 @dataclass(frozen=True)
@@ -178,4 +211,4 @@ async def remove(upload_id: str, here: Here, uploads: Taking) -> Upload:
     return _known(await call_in(here.threads.files, uploads.remove, upload_id))
 
 
-__all__ = ["Service", "router", "uploading"]
+__all__ = ["SEARCHES", "Service", "Threads", "router", "uploading"]

@@ -27,9 +27,8 @@ from search.engine.errors import DamagedError, EngineError
 from search.engine.push import push
 from search.service import engine as engine_module
 from search.service import server as server_module
-from search.service import threads as threads_module
 from search.service.engine import EngineSource
-from search.service.threads import SEARCHES
+from search.service.routes import SEARCHES
 from tests.search.engines import EdgeServer
 from tests.search.serving import (
     PRESENCE,
@@ -355,7 +354,6 @@ def test_files_and_summaries_that_hang_stop_no_search(engine):
 
 def test_the_service_ends_while_a_search_hangs(engine, tmp_path, monkeypatch):
     monkeypatch.setattr(server_module, "_END_SECONDS", 0)
-    monkeypatch.setattr(threads_module, "_END_SECONDS", 0.05)
     with hanging(engine.source._collection) as hung, ThreadPoolExecutor(1) as clients:
         with serving(make_app(tmp_path, source=engine.source)) as address:
             asked = clients.submit(httpx.post, f"{address}api/search", json={"query": "a dog"}, timeout=30)
