@@ -57,7 +57,7 @@ class Hit:
     """One result. `weights` are the query's modality weights, `None` for a score without weights; `match` is the match
     logit of the second stage, `None` where it did not read the clip; `key` names the clip in a vector engine, where
     clips of several galleries may share a name; `place` is its file, and its seconds if it is a window, by default
-    what `clip_id` names."""
+    what `clip_id` names; `problems` are what could not be read of it and counts as absent, where that is known."""
 
     rank: int
     clip_id: str
@@ -67,6 +67,7 @@ class Hit:
     match: float | None = None
     key: str | None = None
     place: Place | None = None
+    problems: tuple[str, ...] = ()
 
 
 def _can_print(text: str, encoding: str) -> bool:

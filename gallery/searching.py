@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import off_unit, presence_of, stacked, strings, texts_of
+from gallery.columns import lists_of, off_unit, presence_of, stacked, strings, texts_of
 from gallery.described import Described, score_options_of
 from gallery.exact.blocks import Block, blocks_of, in_one_block
 from gallery.exact.ranking import rank
@@ -425,7 +425,8 @@ class FolderSearcher(Described):
             embeds = stacked(table, MODALITIES)
             lines = query_weights(query[None], embeds, mask & torch.tensor(seen), **weighing)[0].tolist()  # (K, 3)
             weights = [dict(zip(MODALITIES, line, strict=True)) for line in lines]
-        named = zip(texts_of(table, "clip_id"), scores.tolist(), weights, mask.tolist(), strict=True)
+        names, problems = texts_of(table, "clip_id"), map(tuple, lists_of(table, "problems"))
+        named = zip(names, scores.tolist(), weights, mask.tolist(), problems, strict=True)
         return [
             Hit(
                 number + 1,
@@ -434,8 +435,9 @@ class FolderSearcher(Described):
                 weight,
                 dict(zip(MODALITIES, present, strict=True)),
                 place=self.gallery.place_of(name),
+                problems=told,
             )
-            for number, (name, score, weight, present) in enumerate(named)
+            for number, (name, score, weight, present, told) in enumerate(named)
         ]
 
 

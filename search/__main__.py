@@ -483,7 +483,7 @@ def query(
 
         def told(hits: "Hits") -> list[dict]:
             table = [hits.place_of(hit)._asdict() | asdict(hit) for hit in hits]
-            left_out = {"key", "place"} if rerank else {"key", "place", "match"}
+            left_out = {"key", "place", "problems", *(() if rerank else ("match",))}
             return [{name: row[name] for name in row if name not in left_out} for row in table]
 
         asked = [{"query": text} for text in texts] if like is None else [{"like": like}]

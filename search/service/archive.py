@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from commands.errors import plain
 from gallery.gallery import Gallery
-from gallery.hits import Certainty, Hits
+from gallery.hits import Certainty, Hit, Hits
 from gallery.querying import NothingToCompareError, QueryModel
 from gallery.windows import SEGMENT, Place
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -38,16 +38,6 @@ class AwayError(OSError):
     def __init__(self, sentence: str, seconds: int):
         super().__init__(sentence)
         self.seconds = seconds
-
-
-class Known(NamedTuple):
-    """What is known of a hit beside what it tells: its key, whether its file may be played, what could not be read,
-    and how many windows of its file there are, if that is asked."""
-
-    key: str
-    is_here: bool = True
-    problems: Sequence[str] = ()
-    num_windows: int | None = None
 
 
 class Summary(NamedTuple):
@@ -81,13 +71,21 @@ class View(ABC):
         """Whether a number of clips is an estimate."""
         return False
 
-    @abstractmethod
     def num_files(self, per_file: bool) -> int | None:
         """How many files there are, if that is what is told, and known; else `None`."""
+        return None
 
     @abstractmethod
-    def known(self, hits: Hits, per_file: bool) -> list[Known]:
-        """What is known of hits."""
+    def key_of(self, hit: Hit) -> str:
+        """What a hit is asked for by."""
+
+    def is_here(self, place: Place) -> bool:
+        """Whether the file of a hit may be played."""
+        return True
+
+    def num_windows(self, place: Place) -> int | None:
+        """How many windows of a file there are, if that is known."""
+        return None
 
     def name_of(self, place: Place) -> str:
         """What a clip is called on the page."""
@@ -96,24 +94,24 @@ class View(ABC):
     def found(self, hits: Hits, per_file: bool = False) -> list[Found]:
         """Hits as they are told."""
         told = []
-        for hit, known in zip(hits, self.known(hits, per_file), strict=True):
-            place = hits.place_of(hit)
-            kind = kind_of(place.path, hit.presence["video"]) if known.is_here else None
+        for hit in hits:
+            place, key = hits.place_of(hit), self.key_of(hit)
+            kind = kind_of(place.path, hit.presence["video"]) if self.is_here(place) else None
             told.append(
                 Found(
                     rank=hit.rank,
-                    key=known.key,
+                    key=key,
                     clip_id=plain(hit.clip_id, "utf-8"),
                     name=self.name_of(place),
                     score=hit.score,
                     weights=hit.weights,
                     presence=hit.presence,
-                    problems=[plain(problem, "utf-8") for problem in known.problems],
+                    problems=[plain(problem, "utf-8") for problem in hit.problems],
                     start=place.start,
                     stop=place.stop,
                     kind=kind,
-                    media=None if kind is None else f"api/clips/{known.key}/media",
-                    num_windows=known.num_windows,
+                    media=None if kind is None else f"api/clips/{key}/media",
+                    num_windows=self.num_windows(place) if per_file else None,
                 )
             )
         return told
@@ -273,4 +271,4 @@ class Archive:
         )
 
 
-__all__ = ["Archive", "AwayError", "Known", "Source", "Summary", "UnknownClipError", "View"]
+__all__ = ["Archive", "AwayError", "Source", "Summary", "UnknownClipError", "View"]

@@ -14,13 +14,14 @@ import numpy as np
 
 from commands.errors import describe
 from gallery.filters import Filter
-from gallery.hits import Hits
+from gallery.hits import Hit, Hits
+from gallery.windows import Place
 from modeling_scalar.configuration_scalar import MODALITIES
 from search.engine.asking import EngineSearcher
 from search.engine.collection import About, condition_of
 from search.engine.errors import DamagedError, EngineError
 
-from .archive import AwayError, Known, Source, Summary, UnknownClipError, View
+from .archive import AwayError, Source, Summary, UnknownClipError, View
 from .models import FILTERS
 
 logger = logging.getLogger(__name__)
@@ -75,12 +76,13 @@ class EngineView(View):
         """Whether an engine counts so many clips by and large only."""
         return self.gallery.collection.is_estimate(count)
 
-    def num_files(self, per_file: bool) -> None:
-        """Not known: an engine would have to go through all clips."""
+    def key_of(self, hit: Hit) -> str:
+        """What a hit is asked for by."""
+        return str(hit.key)
 
-    def known(self, hits: Hits, per_file: bool) -> list[Known]:
-        """What is known of hits; files are where they were indexed, which may be another machine."""
-        return [Known(str(hit.key), os.path.isfile(hits.place_of(hit).path)) for hit in hits]
+    def is_here(self, place: Place) -> bool:
+        """Whether the file of a hit may be played: files are where they were indexed, maybe on another machine."""
+        return os.path.isfile(place.path)
 
 
 class EngineSource(Source):

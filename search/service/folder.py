@@ -1,11 +1,9 @@
-"""A gallery in a folder as the service sees it: opened again when it changes, and older keys stay good."""
+"""A gallery in a folder as the service sees it: opened again when it changes."""
 
-import hashlib
+import base64
 import logging
 import os
 import time
-from collections import deque
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -14,20 +12,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from commands.errors import describe, plain
-from gallery.columns import from_utf8, lists_of, to_utf8
+from gallery.columns import from_utf8, to_utf8
 from gallery.filters import ClipFacts
 from gallery.gallery import Gallery
-from gallery.hits import Hits
+from gallery.hits import Hit
 from gallery.storage import MANIFEST
 from gallery.windows import SEGMENT, Place
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import find_method
 
-from .archive import Known, Source, Summary, UnknownClipError, View
+from .archive import Source, Summary, UnknownClipError, View
 
 logger = logging.getLogger(__name__)
 
-_VIEWS = 3  # older states in which the key of a clip is still understood
 _RETRY_SECONDS = 5.0  # after which a state that could not be opened is tried again
 
 
@@ -72,22 +69,20 @@ class FolderView(View):
         ends = pc.min_max(names).as_py()
         return os.path.commonprefix([ends["min"], ends["max"]]).rpartition(os.sep)[0]
 
-    def key_of(self, row: int, name: str) -> str:
-        """The key of a clip: its row, and a hash by which it is known that the row is still this clip's."""
-        return f"{row}-{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
+    def key_of(self, hit: Hit) -> str:
+        """What a hit is asked for by: its name, as addresses have it."""
+        return base64.urlsafe_b64encode(to_utf8(hit.clip_id).encode()).decode().rstrip("=")
 
-    def clip_of(self, key: str) -> str | None:
-        """The stored name of the clip that has this key in this state."""
-        row, _, _ = key.partition("-")
-        if not (row.isascii() and row.isdigit()) or len(row) > 18 or int(row) >= len(self._names):
-            return None
-        name = self._names[int(row)].as_py()
-        return name if self.key_of(int(row), name) == key else None
-
-    def rows_of(self, names: Sequence[str]) -> dict[str, int]:
-        """The rows of clips, by their stored names."""
-        found = pc.indices_nonzero(pc.is_in(self._names, value_set=pa.array(names, pa.string())))
-        return {self._names[row].as_py(): row for row in found.to_pylist()}
+    def clip_of(self, key: str) -> str:
+        """The clip that has this key; an [`UnknownClipError`] if there is none."""
+        try:
+            name = from_utf8(base64.urlsafe_b64decode(key + "=" * (-len(key) % 4)).decode())
+            self.gallery.row_of(name)
+        except (KeyError, ValueError) as error:
+            raise UnknownClipError(
+                "There is no such clip in the gallery; it may have changed. Search again."
+            ) from error
+        return name
 
     def name_of(self, place: Place) -> str:
         """What a clip is called on the page."""
@@ -106,20 +101,12 @@ class FolderView(View):
         """How many files there are, if that is what is told; else `None`."""
         return len(self._files) if per_file and self._has_windows and len(self.gallery) else None
 
-    def _num_windows(self, place: Place) -> int:
+    def num_windows(self, place: Place) -> int | None:
+        """How many windows of a file there are, of a gallery of windows."""
+        if not self._has_windows:
+            return None
         row = pc.index(self._files.field("values"), to_utf8(place.path)).as_py()
         return self._files.field("counts")[row].as_py() if row >= 0 else 1
-
-    def known(self, hits: Hits, per_file: bool) -> list[Known]:
-        """What is known of hits."""
-        names = [to_utf8(hit.clip_id) for hit in hits]
-        rows, told = self.rows_of(names), []
-        for hit, name in zip(hits, names, strict=True):
-            table = self.gallery.clips.slice(rows[name], 1)
-            problems = lists_of(table, "problems")[0]
-            num_windows = self._num_windows(hits.place_of(hit)) if per_file and self._has_windows else None
-            told.append(Known(self.key_of(rows[name], name), problems=problems, num_windows=num_windows))
-        return told
 
 
 class Folder(Source):
@@ -143,7 +130,7 @@ class Folder(Source):
         self.uploads = self.folder.with_name(self.folder.name + "-uploads")
         self._opening, self._retry = Lock(), 0.0
         self._stamp = self._look()
-        self._views: deque[FolderView] = deque([self._open()], _VIEWS)
+        self._view = self._open()
 
     def check_method(self, method: str) -> None:
         """Raise a ValueError unless a score is known: each can be computed of what is in a folder."""
@@ -169,14 +156,14 @@ class Folder(Source):
             with self._opening:
                 if stamp != self._stamp or self.problem:
                     try:
-                        self._views.appendleft(self._open())
+                        self._view = self._open()
                         self.problem = None
                     except (OSError, ValueError) as error:
                         self.problem = f"The gallery has changed on disk and cannot be opened: {describe(error)}"
                         self._retry = time.monotonic() + _RETRY_SECONDS
                         logger.warning("%s", self.problem)
                     self._stamp = stamp
-        return self._views[0]
+        return self._view
 
     def summary(self) -> Summary:
         """What is told of the gallery."""
@@ -185,13 +172,9 @@ class Folder(Source):
         return Summary(gallery, len(gallery), dict(zip(MODALITIES, shares, strict=True)), problem=self.problem)
 
     def clip_of(self, key: str) -> tuple[FolderView, str]:
-        """The last state, and the clip of a key in it or in one a little older."""
+        """The last state, and the clip of a key in it."""
         view = self.view()
-        for older in list(self._views):
-            name = older.clip_of(key)
-            if name is not None and (older is view or name in view.rows_of([name])):
-                return view, from_utf8(name)
-        raise UnknownClipError("There is no such clip in the gallery; it may have changed. Search again.")
+        return view, view.clip_of(key)
 
     def path_of(self, key: str) -> str:
         """The file of a clip; an [`UnknownClipError`] if no clip has this key."""

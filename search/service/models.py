@@ -14,6 +14,7 @@ LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-4, 1e4
 MOST_HITS = 100
 LONGEST_QUERY = 2000
 LONGEST_NAME = 1000
+LONGEST_KEY = 8000
 MOST_SECONDS = 1e9
 MOST_PATHS, LONGEST_PATH = 8, 500
 _LONGEST_MOMENT = 50
@@ -103,14 +104,14 @@ class SearchRequest(Asked):
 class LikeRequest(Asked):
     """A clip of an earlier answer, in place of a query."""
 
-    key: str = Field(max_length=80, description="Of a hit of an earlier answer.")
+    key: str = Field(max_length=LONGEST_KEY, description="Of a hit of an earlier answer.")
 
 
 class Found(BaseModel):
     """A clip that was found."""
 
     rank: int
-    key: str = Field(description="Names the clip to `/api/like` and `/api/clips`, until the gallery is rewritten.")
+    key: str = Field(description="Names the clip to `/api/like` and `/api/clips`.")
     clip_id: str = Field(description="As the gallery names it; what is not UTF-8 is escaped.")
     name: str = Field(description="Of the file, without the folders that all files share, where these are known.")
     score: float

@@ -21,7 +21,7 @@ import pytest
 
 from gallery.gallery import verify_gallery
 from tests.media_corpus import media
-from tests.search.serving import PRESENCE, make_app, serving, write_gallery
+from tests.search.serving import PRESENCE, make_app, serving, vector, write_gallery
 
 CHROMIUM = Path("/usr/bin/chromium")
 CLIENTS, SECONDS = 200, 60.0
@@ -260,7 +260,7 @@ def test_two_hundred_clients_leave_it_as_it_was(tmp_path, caplog, monkeypatch):
     with serving(app) as address:
         port = int(address.rsplit(":", 1)[1].strip("/"))
         view = app.archive.source.view()
-        keys = [view.key_of(row, str(tmp_path / "clips" / name)) for row, name in enumerate(PRESENCE)]
+        keys = [view.key_of(hit) for hit in view.search(queries=vector("dog")[None], k=len(PRESENCE))]
         flood(port, keys, SECONDS / 5)  # threads and caches come to their size
         assert came_back((10_000, 10**12, 10_000))
         time.sleep(1)
