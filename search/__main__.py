@@ -562,7 +562,6 @@ def serve(
     ] = False,
     max_upload: Annotated[float, typer.Option(min=0.001, help="Of an uploaded file, in MB.")] = 1000,
     upload_quota: Annotated[float, typer.Option(min=0.001, help="Of all uploaded files together, in MB.")] = 20_000,
-    max_uploads: Annotated[int, typer.Option(min=1, help="How many uploaded files are kept.")] = 1000,
     model: Annotated[str | None, typer.Option(help="Where the gallery's model is now, if not where it was.")] = None,
     device: Device = None,
     model_dtype: ModelDtype = None,
@@ -593,7 +592,7 @@ def serve(
     from .service.guard import Token
 
     token, is_folder = None if secret is None else Token(secret), not is_address(gallery)
-    of_uploads = ("max_upload", "upload_quota", "max_uploads", "limit")
+    of_uploads = ("max_upload", "upload_quota", "limit")
     given = [name for name in of_uploads if context.get_parameter_source(name).name == "COMMANDLINE"]
     if given and not allow_uploads:
         raise ValueError(f"--{given[0].replace('_', '-')} is about files that are added: it needs --allow-uploads.")
@@ -624,7 +623,7 @@ def serve(
             from .service.uploads import Uploads
 
             reader = sandboxed(deepcopy(processor), limits)
-            most = round(1e6 * max_upload), round(1e6 * upload_quota), max_uploads
+            most = round(1e6 * max_upload), round(1e6 * upload_quota)
             uploads = Uploads(source, archive.lock, network, reader, *most)
         server = make_server(build_app(archive, uploads, token, (host, *(hostname or ()))))
         show(f"{len(opened)} clips are searched at {address_of(listener)} until Ctrl-C.")

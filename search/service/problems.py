@@ -13,11 +13,9 @@ from search.engine.errors import UnsupportedError
 
 from .archive import AwayError, UnknownClipError
 from .media import NoMediaError
-from .uploads import NoRoomError, RefusedError, TooManyError
+from .uploads import NoRoomError, RefusedError
 
 logger = logging.getLogger(__name__)
-
-_RETRY_SECONDS = 5  # after which a file may be taken that was too many
 
 
 def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -50,8 +48,6 @@ async def answer_of(_: Request, error: Exception) -> Response:
             return problem(404, describe(error))
         case RefusedError():
             return problem(415, describe(error))
-        case TooManyError():
-            return problem(429, str(error), {"retry-after": str(_RETRY_SECONDS)})
         case NoRoomError():
             return problem(507, describe(error))
         case UnsupportedError():

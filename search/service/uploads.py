@@ -9,8 +9,9 @@ import logging
 import os
 import re
 import tempfile
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Condition, Event, Lock, Thread
 from typing import Any
@@ -26,19 +27,9 @@ from .models import LONGEST_NAME, Upload
 
 logger = logging.getLogger(__name__)
 
-MOST_STREAMS = 4
-"""Files that are received at once."""
-MOST_WAITING = 16
-"""Files that wait for being embedded or removed."""
-_REMEMBERED = 256  # files that are gone, of which it is told why
 _PART = ".part"
 _KEPT = re.compile(r"[0-9a-f]{64}\.[a-z0-9]+", re.ASCII)
-_TOO_MANY = "Other files are on their way into the gallery. Ask for this one later."
 _MODEL_CALLS = ("get_concat_features", "get_fused_features", "get_modality_features", "get_tower_features")
-
-
-class TooManyError(ValueError):
-    """More files come than can be taken."""
 
 
 class RefusedError(ValueError):
@@ -79,43 +70,38 @@ class Receiver:
 
     Args:
         folder (`Path`): where.
-        take: asked for so many bytes before they are written; those of a file that was not kept are given back.
-        done: called at the end.
+        check: called with a number of bytes before they are written; raises where there is no room for them.
     """
 
-    def __init__(self, folder: Path, take: Callable[[int], None], done: Callable[[], None]):
+    def __init__(self, folder: Path, check: Callable[[int], None]):
         folder.mkdir(mode=0o700, exist_ok=True)
-        descriptor, self._path = tempfile.mkstemp(_PART, dir=folder)
-        self._file, self._hash, self.size = os.fdopen(descriptor, "wb"), hashlib.sha256(), 0
-        self._take, self._done, self._is_kept = take, done, False
+        descriptor, path = tempfile.mkstemp(_PART, dir=folder)
+        self._file, self._path, self._check = os.fdopen(descriptor, "wb"), Path(path), check
+        self._hash, self.size = hashlib.sha256(), 0
 
     def write(self, data: bytes) -> None:
         """Add what came."""
-        self._take(len(data))
+        self._check(len(data))
         self.size += len(data)
         self._file.write(data)
+        self._file.flush()
         self._hash.update(data)
 
     def finish(self, extension: str) -> Path:
         """Bring it onto the disk, and tell where it is to be kept: under its hash."""
-        self._file.flush()
         os.fsync(self._file.fileno())
-        return Path(self._path).with_name(self._hash.hexdigest() + extension)
+        return self._path.with_name(self._hash.hexdigest() + extension)
 
     def keep(self, path: Path) -> None:
         """Keep it there, in place of one that is there already, which should be the same."""
         os.replace(self._path, path)
-        self._is_kept = True
 
     def close(self) -> None:
         """Remove what was not kept."""
         try:
             self._file.close()
         finally:  # what is buffered may find the disk full
-            self._done()
-            if not self._is_kept:
-                self._take(-self.size)
-                os.unlink(self._path)
+            self._path.unlink(missing_ok=True)
 
 
 class Uploads:
@@ -129,7 +115,6 @@ class Uploads:
         processor (`ProcessorMixin`): of the thread alone: tokenizers cannot be shared.
         most_bytes (`int`): of a file.
         quota (`int`): bytes of all files together.
-        most_files (`int`): files that are kept.
     """
 
     def __init__(
@@ -140,39 +125,37 @@ class Uploads:
         processor: ProcessorMixin,
         most_bytes: int,
         quota: int = 20_000_000_000,
-        most_files: int = 1000,
     ):
         self._folder, self._processor = folder, processor
-        self.most_bytes, self._quota, self._most_files = min(most_bytes, quota), quota, most_files
+        self.most_bytes, self._quota = min(most_bytes, quota), quota
         self._stop = Event()
         self._model = _Shared(model, lock, self._stop)
         self._thread = Thread(target=self._run, name="uploads")
-        # All of these change together.
-        self._changed = Condition()
-        self._kept: dict[str, Upload] = {}  # by its identifier, the name of the file
-        self._gone: OrderedDict[str, Upload] = OrderedDict()  # those that failed or were removed
+        self._changed = Condition()  # is held to change these
+        self._sent: dict[str, Upload] = {}  # by its identifier, the name of the file; also what is gone
         self._turns: deque[str] = deque()  # whatever is to be embedded or removed, as its state says
-        self._used, self._num_streams = 0, 0
-        if folder.uploads.is_dir():
-            self._take_over()
+        self._take_over()
+
+    def _files(self) -> Iterator[os.DirEntry]:
+        """The files that are kept, or come."""
+        if self._folder.uploads.is_dir():
+            with os.scandir(self._folder.uploads) as entries:
+                for entry in entries:
+                    is_ours = _KEPT.fullmatch(entry.name) or entry.name.endswith(_PART)
+                    if is_ours and entry.is_file(follow_symlinks=False):
+                        yield entry
 
     def _take_over(self) -> None:
         """Know what an earlier service kept, and embed what it did not come to."""
-        for left in self._folder.uploads.glob(f"tmp*{_PART}"):  # when it was killed
-            left.unlink(missing_ok=True)
-        with os.scandir(self._folder.uploads) as entries:
-            paths = [
-                Path(entry.path)
-                for entry in entries
-                if _KEPT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
-            ]
-        known = self._folder.view().gallery.files_at([str(path) for path in paths])
+        paths = [Path(entry.path) for entry in self._files()]
+        known = self._folder.view().gallery.files_at(list(map(str, paths)))
         for path in paths:
-            is_known = str(path) in known
-            name = given_name(path) or path.name
-            self._kept[path.name] = Upload(id=path.name, name=name, state="done" if is_known else "waiting")
-            self._used += path.stat().st_size
-            if not is_known:
+            if path.suffix == _PART:  # it was killed
+                path.unlink(missing_ok=True)
+                continue
+            state = "done" if str(path) in known else "waiting"
+            self._sent[path.name] = Upload(id=path.name, name=given_name(path) or path.name, state=state)
+            if state == "waiting":
                 self._turns.append(path.name)
 
     def start(self) -> None:
@@ -194,100 +177,61 @@ class Uploads:
 
         Raises:
             RefusedError: its extension is none of media.
-            TooManyError: too many are on their way.
-            NoRoomError: as many as may be are kept.
         """
         if os.path.splitext(name)[1].lower() not in EXTENSIONS:
             known = " ".join(sorted(EXTENSIONS))
             raise RefusedError(f"The name of a video or audio file ends with one of {known}; got {name!r:.100}.")
-        with self._changed:
-            if len(self._kept) + self._num_streams >= self._most_files:
-                raise NoRoomError(
-                    f"As many uploaded files as may be, {self._most_files}, are kept. Remove some, or ask whoever "
-                    "started the service."
-                )
-            if self._num_streams >= MOST_STREAMS:
-                raise TooManyError(_TOO_MANY)
-            self._check_turns(None)
-            self._num_streams += 1
-        try:
-            return Receiver(self._folder.uploads, self._take, self._done)
-        except BaseException:
-            self._done()
-            raise
+        return Receiver(self._folder.uploads, self._check_room)
 
-    def _take(self, count: int) -> None:
-        """Note that files take up so many more bytes."""
-        with self._changed:
-            if count > 0 and self._used + count > self._quota:
-                raise NoRoomError(
-                    f"The {self._quota} bytes that are set aside for uploaded files are used up. Remove some, or ask "
-                    "whoever started the service."
-                )
-            self._used += count
-
-    def _done(self) -> None:
-        with self._changed:
-            self._num_streams -= 1
-
-    def _check_turns(self, upload_id: str | None) -> None:
-        if upload_id not in self._turns and len(self._turns) >= MOST_WAITING:
-            raise TooManyError(_TOO_MANY)
+    def _check_room(self, count: int) -> None:
+        """Raise a [`NoRoomError`] unless there is room for so many bytes more."""
+        used = 0
+        for entry in self._files():
+            with suppress(FileNotFoundError):  # removed meanwhile
+                used += entry.stat().st_size
+        if used + count > self._quota:
+            raise NoRoomError(
+                f"The {self._quota} bytes that are set aside for uploaded files are used up. Remove some, or ask "
+                "whoever started the service."
+            )
 
     def _wait(self, upload: Upload) -> None:
         """Let a file have its turn, if it does not wait for it yet; `_changed` is held."""
-        self._kept[upload.id] = upload
+        self._sent[upload.id] = upload
         if upload.id not in self._turns:
             self._turns.append(upload.id)
             self._changed.notify()
 
     def add(self, receiver: Receiver, name: str) -> Upload:
-        """
-        Keep a file that was received, and embed it when it is its turn.
-
-        Raises:
-            RefusedError: it is empty.
-            TooManyError: too many wait.
-        """
+        """Keep a file that was received, and embed it when it is its turn; a [`RefusedError`] if it is empty."""
         if not receiver.size:
             raise RefusedError("The file is empty.")
         path = receiver.finish(os.path.splitext(name)[1].lower())
         upload = Upload(id=path.name, name=plain(name, "utf-8")[:LONGEST_NAME], state="waiting")
         with self._changed:
-            self._check_turns(upload.id)
             name_file(path).write_text(upload.name, encoding="utf-8")
-            size = _size(path) if upload.id in self._kept else 0
             receiver.keep(path)
-            self._used -= size
             self._wait(upload)
-            self._gone.pop(upload.id, None)
         return self.state(upload.id) or upload
 
     def state(self, upload_id: str) -> Upload | None:
         """How a file fares; `None` for one that is not known."""
         with self._changed:
-            upload = self._kept.get(upload_id) or self._gone.get(upload_id)
+            upload = self._sent.get(upload_id)
             if upload is None or upload.state != "waiting":
                 return upload
-            is_busy = any(other.state == "embedding" for other in self._kept.values())
+            is_busy = any(other.state == "embedding" for other in self._sent.values())
             return upload.model_copy(update={"ahead": self._turns.index(upload_id) + is_busy})
 
     def remove(self, upload_id: str) -> Upload | None:
-        """
-        Take a file that was sent out of the gallery and off the disk, when it is its turn. `None` for one that is not
-        known.
-
-        Raises:
-            TooManyError: too many wait.
-        """
+        """Take a file that was sent out of the gallery and off the disk, when it is its turn; `None` for one that is
+        not known."""
         with self._changed:
-            upload = self._kept.get(upload_id)
-            if upload is None or upload.state == "removing":
-                return upload or self._gone.get(upload_id)
-            self._check_turns(upload_id)
-            upload = upload.model_copy(update={"state": "removing", "error": None})
-            self._wait(upload)
-        return upload
+            upload = self._sent.get(upload_id)
+            if upload is not None and upload.state != "removing" and self._path(upload).exists():
+                upload = upload.model_copy(update={"state": "removing", "error": None})
+                self._wait(upload)
+            return upload
 
     # What the thread does.
 
@@ -313,30 +257,19 @@ class Uploads:
                 self._changed.wait_for(lambda: self._turns or self._stop.is_set())
                 if self._stop.is_set():
                     return None
-                upload = self._kept.get(self._turns.popleft())
-                if upload is not None and upload.state == "waiting":
-                    upload = self._kept[upload.id] = upload.model_copy(update={"state": "embedding"})
-                if upload is not None:
+                upload = self._sent[self._turns.popleft()]
+                if upload.state == "waiting":
+                    upload = self._sent[upload.id] = upload.model_copy(update={"state": "embedding"})
+                if upload.state in ("embedding", "removing"):
                     return upload
 
     def _settle(self, before: Upload, is_kept: bool = True, **changes: Any) -> None:
         """Note how it went; a file that was sent again meanwhile, or is to be removed, has another turn."""
-        upload = before.model_copy(update=changes)
         with self._changed:
-            if self._kept[before.id].state != before.state:
-                return
-            if is_kept:
-                self._kept[before.id] = upload
-                return
-            path = self._path(before)
-            size = _size(path)
-            for file in (path, name_file(path)):
-                file.unlink(missing_ok=True)
-            self._used -= size
-            del self._kept[before.id]
-            self._gone[before.id] = upload
-            while len(self._gone) > _REMEMBERED:
-                self._gone.popitem(last=False)
+            if self._sent[before.id].state == before.state:
+                self._sent[before.id] = before.model_copy(update=changes)
+                for file in () if is_kept else (self._path(before), name_file(self._path(before))):
+                    file.unlink(missing_ok=True)
 
     def _path(self, upload: Upload) -> Path:
         return self._folder.uploads / upload.id
@@ -375,8 +308,4 @@ class Uploads:
             self._settle(upload, state="failed", error=error)
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-__all__ = ["MOST_STREAMS", "MOST_WAITING", "NoRoomError", "Receiver", "RefusedError", "TooManyError", "Uploads"]
+__all__ = ["NoRoomError", "Receiver", "RefusedError", "Uploads"]
