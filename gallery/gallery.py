@@ -49,10 +49,11 @@ from gallery.hits import Hit, Hits, Results
 from gallery.provenance import gallery_sha256
 from gallery.querying import QueryModel
 from gallery.searching import FolderSearcher
-from gallery.storage import MANIFEST, Part, Writer, has_lost_its_manifest, read_snapshot
+from gallery.storage import MANIFEST, Part, has_lost_its_manifest, read_snapshot
 from gallery.storage import verify as verify_files
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place, clip_id_of_shown, place_of_clip
+from gallery.writing import Writer
 from modeling_scalar.configuration_scalar import MODALITIES
 
 

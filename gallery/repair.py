@@ -26,7 +26,6 @@ from gallery.storage import (
     Part,
     Shard,
     Snapshot,
-    Writer,
     derived_is_whole,
     has_lost_its_manifest,
     is_as_signed,
@@ -36,6 +35,7 @@ from gallery.storage import (
     verify,
 )
 from gallery.windows import PARTLY, place_of_clip, whole_files
+from gallery.writing import Writer
 from modeling_scalar.configuration_scalar import MODALITIES
 
 DAMAGED = "damaged"

@@ -256,7 +256,7 @@ def index(
     from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
     from gallery.parallel import device_of, num_local_processes, start_launched, together
     from gallery.provenance import describe
-    from gallery.storage import check_place
+    from gallery.writing import check_place
     from modeling_scalar import load_model
     from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
     from modeling_scalar.model_identity import identify

@@ -29,7 +29,8 @@ from gallery.files import locked, read_json, write_json
 from gallery.gallery import Gallery
 from gallery.parallel import Blocks, compute, device_of, forget_failure, start_processes, together
 from gallery.provenance import describe, versions
-from gallery.storage import DERIVED, MANIFEST, Writer, check_place, derived_is_whole, read_manifest
+from gallery.storage import DERIVED, MANIFEST, derived_is_whole, read_manifest
+from gallery.writing import Writer, check_place
 from modeling_scalar import load_model
 from modeling_scalar.devices import default_dtype, said_of
 

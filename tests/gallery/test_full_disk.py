@@ -17,7 +17,8 @@ from gallery.columns import clip_table, query_table
 from gallery.gallery import Gallery, GalleryWriter, MediaFile, is_gallery
 from gallery.parallel import Blocks
 from gallery.repair import repair
-from gallery.storage import MANIFEST, Writer, read_manifest
+from gallery.storage import MANIFEST, read_manifest
+from gallery.writing import Writer
 from search.__main__ import app
 from tests.disks import small_disk
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries

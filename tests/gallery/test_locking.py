@@ -99,7 +99,7 @@ def test_writers_that_do_not_see_each_others_lock_lose_nothing_that_was_committe
     from contextlib import nullcontext
 
     write(tmp_path, make_clips(2))
-    monkeypatch.setattr("gallery.storage.locked", lambda *arguments: nullcontext(lambda: None))
+    monkeypatch.setattr("gallery.writing.locked", lambda *arguments: nullcontext(lambda: None))
     with GalleryWriter(tmp_path) as first, GalleryWriter(tmp_path) as second:
         first.put_clips(*make_clips(2, seed=1))
         second.put_clips(*make_clips(3, seed=2))

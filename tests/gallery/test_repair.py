@@ -12,7 +12,8 @@ from eval.embedding.embeddings import Embeddings
 from gallery.columns import query_table
 from gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from gallery.repair import repair
-from gallery.storage import MANIFEST, Writer, has_lost_its_manifest, read_manifest, signed
+from gallery.storage import MANIFEST, has_lost_its_manifest, read_manifest, signed
+from gallery.writing import Writer
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 
 DAMAGE = {
@@ -47,7 +48,7 @@ def names_of(number):
 def build_videos(folder):
     """Clips and files of several commits: removed, replaced and sealed ones among them."""
     with pytest.MonkeyPatch.context() as patched, GalleryWriter(folder, "float32") as writer:
-        patched.setattr("gallery.storage._SEALED_ROWS", 8)
+        patched.setattr("gallery.writing._SEALED_ROWS", 8)
         writer.metadata = MADE_BY
         for number in (0, 2, 3, 4):
             batches = [make_clips(4, seed=seed) for seed in ((0, 1) if not number else (number,))]

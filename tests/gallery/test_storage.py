@@ -12,7 +12,8 @@ from datasets import Dataset, load_from_disk
 
 from gallery.columns import query_table
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from gallery.storage import MANIFEST, Writer, read_manifest, verify
+from gallery.storage import MANIFEST, read_manifest, verify
+from gallery.writing import Writer
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +47,7 @@ def expected(stop):
 
 @pytest.mark.parametrize("size", [1, 3, 16, 17, 100])
 def test_any_sequence_of_commits_keeps_every_row_in_order(tmp_path, monkeypatch, size):
-    monkeypatch.setattr("gallery.storage.SHARD_ROWS", 1000)
+    monkeypatch.setattr("gallery.writing.SHARD_ROWS", 1000)
     with Writer(tmp_path) as writer:
         for number in range(120):
             writer.append("clips", rows(number * size, (number + 1) * size))
@@ -61,7 +62,7 @@ def test_any_sequence_of_commits_keeps_every_row_in_order(tmp_path, monkeypatch,
 
 
 def test_rows_are_written_few_times_and_a_commit_does_not_grow_with_the_table(tmp_path, monkeypatch):
-    monkeypatch.setattr("gallery.storage.SHARD_ROWS", 256)
+    monkeypatch.setattr("gallery.writing.SHARD_ROWS", 256)
     written = []
     with Writer(tmp_path) as writer:
         for number in range(320):
@@ -81,8 +82,8 @@ def test_rows_are_written_few_times_and_a_commit_does_not_grow_with_the_table(tm
 
 
 def test_large_files_are_named_by_a_file_that_few_commits_write(tmp_path, monkeypatch):
-    monkeypatch.setattr("gallery.storage.SHARD_ROWS", 64)
-    monkeypatch.setattr("gallery.storage._SEALED_ROWS", 16)
+    monkeypatch.setattr("gallery.writing.SHARD_ROWS", 64)
+    monkeypatch.setattr("gallery.writing._SEALED_ROWS", 16)
     seen = []
     with Writer(tmp_path) as writer:
         for number in range(100):
@@ -103,7 +104,7 @@ def test_large_files_are_named_by_a_file_that_few_commits_write(tmp_path, monkey
 
 
 def test_a_large_commit_is_cut_into_files_of_limited_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("gallery.storage.SHARD_ROWS", 100)
+    monkeypatch.setattr("gallery.writing.SHARD_ROWS", 100)
     with Writer(tmp_path) as writer:
         writer.append("clips", rows(0, 250))
         writer.commit()
@@ -196,7 +197,7 @@ def test_a_second_writer_is_told_and_the_first_goes_on(tmp_path):
 
 
 def test_an_open_gallery_stays_what_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr("gallery.storage.SHARD_ROWS", 20)
+    monkeypatch.setattr("gallery.writing.SHARD_ROWS", 20)
     names, embeds, mask = make_clips(30)
     opened = write(tmp_path, (names, embeds, mask))
     with GalleryWriter(tmp_path) as writer:

@@ -19,7 +19,7 @@ import os, random, select, signal, sys, time
 from pathlib import Path
 
 import torch
-import gallery.storage
+import gallery.writing
 from gallery.columns import clip_table
 from gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from gallery.repair import repair
@@ -27,7 +27,7 @@ from gallery.storage import read_manifest
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries
 
 folder, seconds = sys.argv[1], float(sys.argv[2])
-gallery.storage.SHARD_ROWS, gallery.storage._SEALED_ROWS = 256, 32
+gallery.writing.SHARD_ROWS, gallery.writing._SEALED_ROWS = 256, 32
 PUT, CHANGED = 4, 2  # clips of a batch, and how many of an earlier one are put again with it
 clip_table(*make_clips(8))
 

@@ -280,7 +280,7 @@ def test_interrupted_save_leaves_the_old_gallery_or_the_new_one(tmp_path, monkey
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"gallery.storage.{step}", fail)
+    monkeypatch.setattr(f"gallery.writing.{step}", fail)
     with pytest.raises(KeyboardInterrupt):
         Embeddings(**parts()).save(store)
     assert listing(tmp_path) == ["store"]
