@@ -1,7 +1,6 @@
 """Vectors that `datasets` alone wrote: `clips/`, and for evaluation `queries/`, with the columns that
 [`~gallery.columns`] names. They are read, laid out as those of a gallery in memory, and never changed."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,24 +48,15 @@ def _is_string(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _is_list_of(is_value: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
-    def is_one(kind: pa.DataType) -> bool:
-        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-        return is_list and is_value(kind.value_type)
-
-    return is_one
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
-_KINDS = {
-    "strings": _is_string,
-    "lists of strings": _is_list_of(_is_string),
-    "lists of floats": _is_list_of(pa.types.is_floating),
-    "lists of bools": _is_list_of(pa.types.is_boolean),
-}
+_VALUES = {"strings": _is_string, "floats": pa.types.is_floating, "bools": pa.types.is_boolean}
 
 
 def _column(table: pa.Table, name: str, where: Path, kind: str) -> pa.ChunkedArray:
-    """A column without nulls, of one of `_KINDS`; a ValueError says what of that it is not."""
+    """A column without nulls, of "strings", or of "lists of floats", say; a ValueError says what of that it is not."""
     if name not in table.column_names:
         raise ValueError(f"{where} lacks the column `{name}`; it has {table.column_names}.")
     column = table.column(name)
@@ -75,9 +65,10 @@ def _column(table: pa.Table, name: str, where: Path, kind: str) -> pa.ChunkedArr
             f"The column `{name}` of {where} has {column.null_count} nulls, of which there must be none: absent "
             "modalities are zeros, with False in `presence`."
         )
-    if not _KINDS[kind](column.type):
+    are_lists, is_value = kind.startswith("lists of "), _VALUES[kind.removeprefix("lists of ")]
+    if _is_list(column.type) != are_lists or not is_value(column.type.value_type if are_lists else column.type):
         raise ValueError(f"The column `{name}` of {where} must hold {kind}, got {column.type}.")
-    if kind.startswith("lists") and pc.list_flatten(column).null_count:
+    if are_lists and pc.list_flatten(column).null_count:
         raise ValueError(f"Lists in the column `{name}` of {where} hold nulls.")
     return column
 

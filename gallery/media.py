@@ -3,19 +3,11 @@
 import hashlib
 import os
 from pathlib import Path
-from typing import Protocol
 
+from gallery.columns import MediaFile
 from gallery.files import sha256_of
 from modeling_scalar.media_scalar import check_file, find_sidecar
 from modeling_scalar.processing_scalar import names_subtitle_file
-
-
-class _Known(Protocol):
-    """What a gallery knows of a file, [`~gallery.gallery.MediaFile`]."""
-
-    size: int
-    mtime_ns: int
-    sha256: str
 
 
 def _beside(path: str, subtitle: str | None) -> Path | None:
@@ -57,7 +49,7 @@ def clip_stat(path: str, subtitle: str | None = None) -> tuple[int, int]:
     return sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
 
 
-def unchanged_since(path: str, known: _Known, subtitle: str | None) -> int | None:
+def unchanged_since(path: str, known: MediaFile, subtitle: str | None) -> int | None:
     """The time of change of a file whose content is the known one; `None` if it must be read."""
     if "".join(known.sha256.partition("+")[1:]) != mark_of(subtitle):
         return None
@@ -69,12 +61,12 @@ def unchanged_since(path: str, known: _Known, subtitle: str | None) -> int | Non
     return mtime_ns if is_same else None
 
 
-def has_given_words(known: _Known) -> bool:
+def has_given_words(known: MediaFile) -> bool:
     """Whether the words of a clip were given, see [`mark_of`]: they cannot be read again."""
     return "+" in known.sha256
 
 
-def is_as_known(path: str, known: _Known) -> bool:
+def is_as_known(path: str, known: MediaFile) -> bool:
     """
     Whether the files that a clip was read from are as they were. Words that a list gave are not looked at; a file of
     subtitles that it named is taken for a change, as the gallery does not know which it was.

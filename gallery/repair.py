@@ -111,8 +111,6 @@ class _Repairer(Writer):
             if not parts[name]:
                 del shards[name], parts[name]
                 self._is_changed |= bool(entries.get(name))
-        if not is_known:
-            self._drop_other_columns(shards, parts)
         self._look_at_derived(shards)
         self._look_at_others(entries, manifest.get("sealed"), is_known)
         manifest = {"version": VERSION, "metadata": manifest["metadata"], "commit": manifest["commit"]}
@@ -234,15 +232,6 @@ class _Repairer(Writer):
         if name == "clips":
             check_rows(list(map(str, range(len(table)))), stacked(table, MODALITIES), presence_of(table))
         return Shard(shard.file, len(table), path.stat().st_size, sha256_of(path))
-
-    def _drop_other_columns(self, shards: dict[str, list[Shard]], parts: dict[str, list[Part]]) -> None:
-        """Of a table, keep the shards with the columns of the newest one: others are left from before."""
-        for name, entries in shards.items():
-            newest = max(range(len(entries)), key=lambda place: _number(entries[place].file))
-            schema = parts[name][newest].table.schema
-            kept = [place for place, part in enumerate(parts[name]) if part.table.schema.equals(schema)]
-            shards[name] = [entries[place] for place in kept]
-            parts[name] = [parts[name][place] for place in kept]
 
     def _look_at_derived(self, shards: dict[str, list[Shard]]) -> None:
         for name, path in ((name, self.folder / name / file) for name in TABLES for file in DERIVED):

@@ -190,10 +190,10 @@ def blocks_of(parts: Sequence[Part]) -> list[Block]:
     """
     blocks, start = [], 0
     for part in parts:
-        is_there = torch.ones(len(part), dtype=torch.bool).index_fill_(0, torch.from_numpy(part.removed), False)
-        first = 0
-        for batch in part.table.to_batches():
-            rows = part.table.slice(first, len(batch))
+        table, first = part.table, 0
+        is_there = torch.ones(len(table), dtype=torch.bool).index_fill_(0, torch.from_numpy(part.removed), False)
+        for batch in table.to_batches():
+            rows, stop = table.slice(first, len(batch)), first + len(batch)
             vectors = tuple(matrix_of(batch.column(name)) for name in MODALITIES)
             mask, gram = presence_of(rows), matrix_of(batch.column("gram"))
             gram = gram.unflatten(1, (len(MODALITIES), len(MODALITIES)))
@@ -202,10 +202,10 @@ def blocks_of(parts: Sequence[Part]) -> list[Block]:
             codes = codes_of(batch)
             if codes is not None and not (codes.scale.sum() + codes.error.sum()).isfinite():
                 raise damaged()
-            there, codes = is_there[first : first + len(batch)], codes if multiplies_eight_bits() else None
+            there, codes = is_there[first:stop], codes if multiplies_eight_bits() else None
             blocks.append(Block(vectors, mask, heads, gram=gram, is_there=there, codes=codes, start=start + first))
-            first += len(batch)
-        start += len(part.table)
+            first = stop
+        start += len(table)
     return blocks
 
 

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -33,24 +33,6 @@ _MOST = 16_384  # entries after which a query gives up
 _SCORED_AT_ONCE = 512
 _UNPROVED = 256  # entries of a list of which nothing is proved
 _NUMBER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-class Engine(Protocol):
-    """What is asked of an engine; [`~search.engine.collection.Collection`] is one."""
-
-    is_exact: bool
-
-    def nearest(self, query: np.ndarray, limit: int, where: Any) -> list[tuple[str, float]]:
-        """The numbers of the clips of the highest bounds, and these, in order."""
-
-    def fetch(self, ids: Sequence[str]) -> list[Point]:
-        """Clips by their numbers."""
-
-    def count(self, where: Any) -> int:
-        """How many clips may be found."""
-
-    def is_estimate(self, count: int) -> bool:
-        """Whether so many were not counted one by one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +67,7 @@ def _scores(points: Sequence[Point], text: np.ndarray, seen: np.ndarray, options
 
 
 def find_best(
-    engine: Engine,
+    engine: Collection,
     text: torch.Tensor,
     k: int,
     options: ScoreOptions,
@@ -99,7 +81,7 @@ def find_best(
     Find the k best clips of a query by SCALAR's score.
 
     Args:
-        engine ([`Engine`]).
+        engine ([`~search.engine.collection.Collection`]).
         text (`torch.FloatTensor` of shape `(D,)` or `(3, D)`): unit norm. Of a query with a vector for each modality
             the clips nearest to each of these are scored, which proves nothing unless they are all, or one vector.
         k (`int`): hits.
@@ -161,7 +143,7 @@ def _order(scored: tuple[float, Point]) -> tuple[float, int, str]:
     return -score, point.place, point.number
 
 
-def _is_all(engine: Engine, where: Any, read: set[str]) -> bool:
+def _is_all(engine: Collection, where: Any, read: set[str]) -> bool:
     """Whether a list, which may be as long as it was to be, left nothing out."""
     count = engine.count(where)
     return len(read) >= count and not engine.is_estimate(count)
@@ -408,4 +390,4 @@ def _hits(best: Best, text: torch.Tensor, options: ScoreOptions, seen: Sequence[
     ]
 
 
-__all__ = ["Best", "Engine", "EngineSearcher", "find_best"]
+__all__ = ["Best", "EngineSearcher", "find_best"]

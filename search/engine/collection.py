@@ -59,7 +59,6 @@ _PAUSES_OF_PAGE = (0.2, 0.5)
 _COUNTED = 100_000  # clips: more are not counted one by one, which takes an engine 0.1 s for a million
 _AGAIN = (408, 429, 500, 502, 503, 504)
 _PLACES = 2**53  # no gallery has so many
-_KINDS = {"clip_id": str, "path": str, "part": str, "has": list, "seconds": (int, float), "changed": int}
 
 Answered = TypeVar("Answered")
 
@@ -489,27 +488,16 @@ def _is_name(name: Any) -> bool:
 
 def _point_of(record: models.Record, dim: int, dtype: type) -> Point | None:
     """A point as it was written; `None` if it is not."""
-    payload, vectors = dict(record.payload or {}), record.vector
+    payload, embeds = dict(record.payload or {}), np.zeros((len(MODALITIES), dim), dtype)
     digest, place = payload.pop("digest", None), payload.pop("place", None)
-    kinds = {"seconds": 0.0, "changed": 0} | payload  # which need not be known
-    if not all(isinstance(kinds.get(name), kind) for name, kind in _KINDS.items()):
+    try:
+        for name in payload["has"]:
+            embeds[MODALITIES.index(name)] = record.vector[name]
+        point = Point(payload, embeds, place)
+        is_whole = (point.number, point.digest) == (str(record.id), digest)
+    except (AttributeError, KeyError, TypeError, ValueError):  # somebody else wrote it
         return None
-    has = [name for name in MODALITIES if name in payload["has"]]
-    if not has or payload["has"] != has or not isinstance(vectors, dict) or set(vectors) != set(has):
-        return None
-    if not (_is_place(place) and _is_name(payload["clip_id"]) and _is_name(payload["path"])):
-        return None
-    embeds = np.zeros((len(MODALITIES), dim), dtype)
-    for name in has:
-        try:
-            vector = np.asarray(vectors[name], np.float32)
-        except (TypeError, ValueError):
-            return None
-        if vector.shape != (dim,):
-            return None
-        embeds[MODALITIES.index(name)] = vector
-    point = Point(payload, embeds, place)
-    return point if (point.number, point.digest) == (str(record.id), digest) else None
+    return point if is_whole and _is_place(place) else None
 
 
 def _told(error: Exception) -> str:
