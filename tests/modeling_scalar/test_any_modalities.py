@@ -147,7 +147,9 @@ def test_gradients_equal_finite_differences(method, number):
     texts, clips = normalize(texts, dim=-1).requires_grad_(), normalize(clips, dim=-1).requires_grad_()
     masks = torch.rand(3, number, generator=generator) < 0.7
     masks[0], masks[:, 0] = True, True
-    assert torch.autograd.gradcheck(lambda t, z: retrieval_scores(t, z, masks, method), (texts, clips))
+    # of many numbers, differences along random directions: one of each would take a thousand scores
+    scores, is_large = lambda t, z: retrieval_scores(t, z, masks, method), number > 4
+    assert torch.autograd.gradcheck(scores, (texts, clips), fast_mode=is_large)
 
 
 @pytest.mark.parametrize("number", [1, 4, 8])
