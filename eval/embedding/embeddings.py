@@ -20,9 +20,9 @@ from safetensors import SafetensorError, safe_open
 
 from gallery.columns import (
     DTYPES,
-    NORM_TOLERANCE,
     clip_table,
     listed,
+    off_unit,
     precision_of,
     problems_of_clips,
     query_table,
@@ -135,7 +135,7 @@ class Embeddings:
     def check_unit(self) -> None:
         """Raise a ValueError that names the captions and clips whose vectors are not of unit norm where present.
 
-        A norm that is not finite passes: [`check_finite`] tells of it. Concatenation heads may give zero.
+        What is not finite passes: [`check_finite`] tells of it. Concatenation heads may give zero.
         """
         captions = _chosen(self.query_ids, _is_off(self.text_embeds).view(len(self.query_ids), -1).any(dim=1))
         clips = (_is_off(self.modality_embeds) & self.modality_mask).any(dim=1)
@@ -259,20 +259,13 @@ class Embeddings:
         return _checked(embeddings, normalize)
 
 
-def _norms(embeds: torch.Tensor) -> torch.Tensor:
-    # In blocks: a half-precision tensor is copied for it.
-    dtype = torch.promote_types(embeds.dtype, torch.float32)
-    return torch.cat([torch.linalg.vector_norm(block, dim=-1, dtype=dtype) for block in embeds.split(4096)])
-
-
 def _is_off(embeds: torch.Tensor) -> torch.Tensor:
-    norms = _norms(embeds)
-    return (norms - 1).abs().gt(NORM_TOLERANCE) & norms.isfinite()
+    return off_unit(embeds) & embeds.isfinite().all(dim=-1)
 
 
 def _unit(embeds: torch.Tensor) -> torch.Tensor:
-    norms = _norms(embeds)[..., None]
-    return (embeds / torch.where(norms > 0, norms, 1)).to(embeds.dtype)
+    blocks = embeds.split(4096)  # a half-precision tensor is copied for it
+    return torch.cat([torch.nn.functional.normalize(block.float(), dim=-1).to(embeds.dtype) for block in blocks])
 
 
 def _checked(embeddings: Embeddings, normalize: bool) -> Embeddings:
