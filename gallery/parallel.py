@@ -58,8 +58,7 @@ class Crew:
         if self.size > 1:
             # The default of half an hour would end a run in which a process waits longer for another's batch.
             self._group = torch.distributed.new_group(backend="gloo", timeout=timedelta(days=7))
-            if self.is_main:
-                signal.signal(signal.SIGTERM, _end)
+            self._on_term = signal.signal(signal.SIGTERM, _end) if self.is_main else None
 
     @classmethod
     def launched(cls) -> "Crew":
@@ -89,6 +88,8 @@ class Crew:
         if self._group is not None:
             torch.distributed.destroy_process_group(self._group)
             self._group = None  # which closes the connections
+            if self.is_main:
+                signal.signal(signal.SIGTERM, self._on_term)
 
     @contextmanager
     def together(self) -> Iterator[None]:
