@@ -8,7 +8,7 @@ import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
@@ -252,38 +252,35 @@ def index(
 ) -> None:
     """Embed new and changed files into a gallery; the rest of the gallery is kept."""
     from gallery.decoding import Limits, sandboxed
-    from gallery.embedding import batches_ahead
     from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
-    from gallery.parallel import device_of, num_local_processes, start_launched, together
+    from gallery.parallel import Crew, num_local_processes
     from gallery.provenance import describe
     from gallery.storage import check_place
     from modeling_scalar import load_model
     from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
     from modeling_scalar.model_identity import identify
 
-    from .crew import Crew
     from .indexing import IndexReport, default_workers, find_files, help_index, index_files, memory_of_decoders
     from .known import Known
     from .sources import find_clips, is_list
     from .watching import watch as watch_files
 
     prune = prune or prune_all
-    state = start_launched()
-    is_main = state is None or state.is_main_process
-    with nullcontext() if state is None else together(state):
+    crew = Crew.launched()
+    with crew.together():
         if interval is not None and not watch:
             raise ValueError("`--interval` is for `--watch`, which looks at folders again and again.")
         if watch and (lists := [str(path) for path in paths if is_list(path)]):
             raise ValueError(
                 f"`--watch` looks at folders and files, not at lists, got {lists}. Index lists without it."
             )
-        if state is not None and (watch or device not in (None, "cpu")):
+        if crew.size > 1 and (watch or device not in (None, "cpu")):
             name = "--watch" if watch else "--device"
             raise ValueError(f"`{name}` is for one process, and several were launched. Leave it away.")
-        place = device_of_name(device) if state is None or device is not None else device_of(state)
+        place = crew.device if device is None else device_of_name(device)
         num_workers = num_workers or default_workers(num_local_processes())
         limits = Limits.parse(limit or [], memory=memory_of_decoders(num_workers, num_local_processes()))
-        if is_main:
+        if crew.is_main:
             if prune and (missing := [str(path) for path in paths if not path.exists()]):
                 raise FileNotFoundError(
                     f"There is no file or folder {missing[0]!r}. If it was deleted, give any other folder in its "
@@ -307,18 +304,17 @@ def index(
             if transcribe is not None:
                 _announce(transcribe)
                 identify(transcribe).download()
-    with nullcontext() if state is None else together(state):  # the first process has downloaded the models
+    with crew.together():  # the first process has downloaded the models
         model = model or _default_model(output)
         identity = identify(model)
         network, processor = load_model(identity.download(), dtype_of_name(model_dtype), place)
         processor = sandboxed(processor, limits)
         recognizer = None if transcribe is None else _recognizer(transcribe, processor, network.device)
-    crew = None if state is None else Crew(state, batches_ahead(batch_size, num_workers))
-    if not is_main:
+    if not crew.is_main:
         options = {"recognizer": recognizer, "num_workers": num_workers, "on_error": on_error.value}
         help_index(crew, output, network, processor, **options)
         return
-    several = "" if state is None else f" by {state.num_processes} processes"
+    several = "" if crew.size == 1 else f" by {crew.size} processes"
     say(f"{model}: {said_of(network)}{several}.")
     with GalleryWriter(output, dtype or "float16") as writer:
         if not writer.metadata:
