@@ -19,19 +19,10 @@ from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embed_fused import check_fuses, embed_fused_dataset
 from eval.embedding.embeddings import Embeddings, load_embeddings
 from eval.embedding.query_gallery import query_gallery
-from eval.protocol.first_stage import (
-    FUSED,
-    evaluate_embeddings,
-    measurable_methods,
-    pathways,
-    protocol_masks,
-    query_table,
-    recall_differences,
-    recalls_by_kind,
-    subset_ladder,
-)
+from eval.protocol.first_stage import measure_first_stage
 from eval.protocol.latent import has_classes, latent_space
 from eval.protocol.matching import check_policies, measurable_policies
+from eval.protocol.missing import ladder_masks, rate_masks
 from eval.protocol.second_stage import TwoStage
 from eval.reports.figures import plot_results
 from eval.reports.latent_figure import plot_latent
@@ -48,8 +39,6 @@ from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import WEIGHING
 
 logger = logging.getLogger(__name__)
-
-_COMPARED = ("uniform", "gram")  # with the model's own score, beside the best pathway
 
 
 # From what is given to embeddings ------------------------------------------------------------------------------------
@@ -182,7 +171,8 @@ def _prepare(config: RunConfig) -> tuple[Embeddings, _Source | None]:
     elif source is not None:
         given.metadata = query_kinds(source.split.dataset, source.split.task) | given.metadata
     if config.fused:
-        masks = protocol_masks(given, config.rates, config.mask_seed)
+        masks = rate_masks(given.clip_ids, given.modality_mask, config.rates, config.mask_seed)
+        masks += ladder_masks(given.modality_mask)
         model, processor, split = source.model, source.processor, source.split
         given.fused_embeds = embed_fused_dataset(
             model, processor, split.dataset, given, masks, task=split.task, **config.reading()
@@ -191,31 +181,6 @@ def _prepare(config: RunConfig) -> tuple[Embeddings, _Source | None]:
 
 
 # From embeddings to metrics ------------------------------------------------------------------------------------------
-
-
-def _first_stage(
-    config: RunConfig, embeddings: Embeddings, score: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, list]]:
-    """The metrics of the first stage, and the table of queries."""
-    options = {name: value for name, value in score.items() if name != "method"}
-    methods = measurable_methods(embeddings) if config.methods is None else config.methods
-    fused = () if embeddings.fused_embeds is None else (FUSED,)
-    methods = tuple(dict.fromkeys((score["method"], *fused, *methods)))
-    measured = evaluate_embeddings(
-        embeddings, methods, config.rates, config.mask_seed, progress=config.progress, **options
-    )
-    joint = [name for name in methods if name not in pathways()]
-    measured["ladder"] = subset_ladder(embeddings, joint, **options) if joint else []
-    methods = tuple(measured["rates"][0]["methods"])
-    queries = query_table(embeddings, methods, **options)
-    best = max(pathways(), key=lambda name: queries[f"rank_{name}"].count(1))
-    compared = [name for name in (*fused, *_COMPARED) if name in methods]
-    measured["differences"] = recall_differences(queries, score["method"], [*compared, best])
-    kinds = embeddings.kinds()
-    if any(kinds):
-        queries["kind"] = kinds
-        measured["kinds"] = recalls_by_kind(queries, methods)
-    return measured, queries
 
 
 def _fusion(config: RunConfig, reranker: _Source, options: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -265,7 +230,14 @@ def _measure(
     """Return the content of `results.json` and the table of queries."""
     described = embeddings.metadata
     score = score_options_of(described)
-    first, queries = _first_stage(config, embeddings, score)
+    first, queries = measure_first_stage(
+        embeddings,
+        methods=config.methods,
+        rates=config.rates,
+        mask_seed=config.mask_seed,
+        progress=config.progress,
+        **score,
+    )
     second = _second_stage(config, reranker, embeddings, score)
     name = Path(config.embeddings_path or config.model_path).stem  # of what does not say what it is
     model = described.get("model", name)

@@ -15,8 +15,7 @@ from eval.benchmarks.definition import PROTOCOL
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embed_fused import check_fuses, needed_mixes
 from eval.embedding.embeddings import Embeddings
-from eval.protocol.first_stage import protocol_masks
-from eval.protocol.missing import mask_modalities
+from eval.protocol.missing import ladder_masks, mask_modalities, rate_masks
 from eval.run import RunConfig, _first_stage, run
 from modeling_scalar import ScalarModel, load_model
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
@@ -130,10 +129,7 @@ def test_only_what_masks_leave_is_fused_and_each_set_once(measured):
     presence = torch.tensor(results["gallery"]["presence"]).bool()
     ids = results["gallery"]["ids"]
 
-    class Gallery:
-        clip_ids, modality_mask = ids, presence
-
-    mixes = needed_mixes(protocol_masks(Gallery, config.rates, config.mask_seed))
+    mixes = needed_mixes([*rate_masks(ids, presence, config.rates, config.mask_seed), *ladder_masks(presence)])
     masked = mask_modalities(ids, presence, 0.9)
     for row, found in enumerate(mixes):
         possible = [tuple(map(bool, mix)) for mix in product((0, 1), repeat=3) if sum(mix) > 1]
