@@ -20,11 +20,14 @@ from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks.rows import group_rows
+from eval.embedding.embed_dataset import read_rows
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
-from eval.protocol.matching import check_policies, clip_views, match_logits
 from eval.protocol.missing import mask_modalities
 from eval.protocol.statistics import area_under_curve
+from gallery.embedding import Batch
+from gallery.matching import check_policies, clip_views
+from gallery.matching import match_logits as match_read
 from gallery.reranking import check_depth, check_weight, fused_values, places_of, sort_rows
 from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
 
@@ -101,6 +104,53 @@ def two_stage_scores(
     final = scores.double()
     top = final.amax(dim=1, keepdim=True).clamp(min=0)
     return final.scatter(1, candidates, top + candidates.shape[1] - places)
+
+
+# Match logits of a data set ------------------------------------------------------------------------------------------
+
+
+def match_logits(
+    model: PreTrainedModel,
+    processor: ProcessorMixin,
+    clips: Sequence[dict[str, Any]],
+    captions: list[str],
+    requests: torch.Tensor,
+    batch_size: int = 32,
+    pair_batch_size: int = 128,
+    device: str | torch.device | None = None,
+    on_error: str = "raise",
+    progress: bool = True,
+    num_workers: int = 2,
+) -> torch.FloatTensor:
+    """
+    Score pairs of a caption and a clip with the cross-encoder. Each clip that is asked for is read once.
+
+    Args:
+        model, processor, device, on_error, progress, num_workers: as in [`embed_dataset`], which reports
+            what cannot be read.
+        clips (`Sequence[dict]`): of [`group_rows`].
+        captions (`list[str]`): the texts.
+        requests (`torch.LongTensor` of shape `(requests, 3)`): a row of `captions`, a row of `clips`, and what of the
+            clip is shown ([`clip_views`]).
+        batch_size (`int`): clips whose features are held at once. Changes speed and memory, not results.
+        pair_batch_size (`int`): pairs per forward pass. Likewise.
+
+    Returns:
+        `torch.FloatTensor` of shape `(requests,)` on the CPU: the log-odds of a match; NaN where nothing is shown.
+
+    Raises:
+        ValueError: `requests` names a caption or clip that is not there or shows what a clip does not have, the model
+            has no cross-attention, or as in [`embed_dataset`].
+    """
+    if device is not None:
+        model.to(device)
+
+    def read(rows: list[int]) -> Iterator[Batch]:
+        return read_rows(processor, [clips[row] for row in rows], batch_size, on_error, num_workers)
+
+    names = [clip["video_id"] for clip in clips]
+    sizes = batch_size, pair_batch_size
+    return match_read(model, processor, names, captions, requests, read, *sizes, progress)
 
 
 # The protocol --------------------------------------------------------------------------------------------------------
@@ -197,16 +247,16 @@ class TwoStage:
             caption describes which clip.
         depth (`int`): how many clips of each caption, and captions of each clip, are reordered at most.
         rates (`Sequence[float]`), mask_seed (`int`): missing-modality masks, the same for both stages.
-        policies (`Sequence[str]`): some of [`~eval.protocol.matching.POLICIES`].
+        policies (`Sequence[str]`): some of [`~gallery.matching.POLICIES`].
         methods (`Sequence[str]`, *optional*): first stages, names known to `retrieval_scores`; by default the one in
             `score_options`.
         block_size (`int`): rows scored at once in the first stage. Changes memory, not results.
         score_options (`dict`, *optional*): keyword arguments of `retrieval_scores`; by default those of the model.
-        options: of [`~eval.protocol.matching.match_logits`].
+        options: of [`match_logits`].
 
     Raises:
         ValueError: the embeddings are not those of the data set, a method or policy is unknown, a rate is out of its
-            range, or as in [`~eval.protocol.matching.match_logits`].
+            range, or as in [`match_logits`].
     """
 
     @torch.no_grad()
@@ -397,10 +447,8 @@ def evaluate_two_stage(
 __all__ = [
     "FUSION_WEIGHTS",
     "TwoStage",
-    "check_depth",
-    "check_weight",
     "evaluate_two_stage",
     "first_candidates",
-    "fused_values",
+    "match_logits",
     "two_stage_scores",
 ]

@@ -10,7 +10,6 @@ import torch
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import relevant_ranks
-from eval.protocol.matching import POLICIES
 from eval.protocol.missing import mask_modalities
 from eval.protocol.second_stage import (
     FUSION_WEIGHTS,
@@ -20,6 +19,7 @@ from eval.protocol.second_stage import (
     fused_values,
     two_stage_scores,
 )
+from gallery.matching import POLICIES
 from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
 from tests.eval.protocol.slow_matching import (
     CAPTIONS,
