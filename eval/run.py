@@ -87,17 +87,20 @@ def _measure(
     return results, queries
 
 
-def _write(output: Path, results: Mapping[str, Any], queries: Mapping[str, list], embeddings: Embeddings) -> None:
+def _write(output: Path, results: Mapping[str, Any], queries: Mapping[str, list], embeddings: Embeddings) -> str:
+    """Write everything; return the table for a screen."""
+    table = format_table(results)
     pq.write_table(pa.table(queries), output / "queries.parquet")
     if results["latent"] is not None:
         plot_latent({results["label"]: embeddings}, output / "latent.png")
-    (output / "table.txt").write_text(format_table(results) + "\n", encoding="utf-8")
+    (output / "table.txt").write_text(table + "\n", encoding="utf-8")
     plot_results(results, output / "results.png")
     write_json(results, output / "results.json")  # after its own parts: whoever sees it sees all of them
-    write_report(results_of({output / "results.json": results}), output / "report")
+    write_report(results_of({output / "results.json": results}, queries=queries), output / "report")
+    return table
 
 
-def run(config: RunConfig) -> dict[str, Any]:
+def evaluate(config: RunConfig) -> tuple[dict[str, Any], str]:
     """
     Evaluate a model on a benchmark, or embeddings, and write what came out.
 
@@ -110,15 +113,19 @@ def run(config: RunConfig) -> dict[str, Any]:
 
     Returns:
         `dict`: the content of `results.json`. `embedded` tells how the embeddings were made, `versions`, `source` and
-        `date` how the metrics were made from them.
+        `date` how the metrics were made from them. And `str`: the table of `table.txt`.
 
     Raises:
         ValueError: a step cannot be done; FileNotFoundError: a file is not there.
     """
     embeddings, source = _prepare(config)
     results, queries = _measure(config, embeddings, source)
-    _write(Path(config.output), results, queries, embeddings)
-    return results
+    return results, _write(Path(config.output), results, queries, embeddings)
 
 
-__all__ = ["RunConfig", "embeddings_of", "run"]
+def run(config: RunConfig) -> dict[str, Any]:
+    """Return the content of `results.json` alone, of what [`evaluate`] does."""
+    return evaluate(config)[0]
+
+
+__all__ = ["RunConfig", "embeddings_of", "evaluate", "run"]
