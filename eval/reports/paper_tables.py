@@ -42,6 +42,26 @@ POLICIES = {"absent": "no tokens", "zeros": "tokens of zero states (as published
 _R10 = "text_to_video_recall_at_10"
 
 
+Numbers = tuple[float | None, ...]
+
+
+def _beside(
+    results: Results, table: paper.Table, choose: Callable[[Numbers], Sequence[float | str | Cell | None]] = tuple
+) -> Callable[[str], Published]:
+    """Return what the paper prints of a benchmark: the rows of one of its tables, or what is chosen of each."""
+
+    def published(benchmark: str) -> Published:
+        rows = paper.published(table, benchmark, results.paper_mean)
+        return {name: choose(numbers) for name, numbers in rows.items()}
+
+    return published
+
+
+def _at_rates(rates: Sequence[float], numbers: Numbers) -> list[float | None]:
+    """What the paper prints at these masking rates."""
+    return list(map(dict(zip(paper.RATES, numbers, strict=True)).get, rates))
+
+
 # The paper's tables -------------------------------------------------------------------------------------------------
 
 
@@ -54,10 +74,7 @@ def retrieval_table(results: Results) -> Table:
         for k in (1, 10)
     ]
 
-    def published(benchmark: str) -> Published:
-        rows = paper.published(paper.TWO_STAGE, benchmark, results.paper_mean)
-        return {name: (None, None, None, None, *numbers) for name, numbers in rows.items()}
-
+    published = _beside(results, paper.TWO_STAGE, lambda numbers: (None, None, None, None, *numbers))
     note = (
         "1-stage: each label's own score; 2-stage: its first candidates reordered by the cross-encoder, which sees no "
         "tokens of what a clip lacks. The paper publishes its second stage here."
@@ -68,11 +85,7 @@ def retrieval_table(results: Results) -> Table:
 def transfer_table(results: Results) -> Table:
     """Table 2: two-stage text-to-video R@1 and R@10 across benchmarks."""
     columns = [Column("", "R@1", two_stage(R1)), Column("", "R@10", two_stage(_R10))]
-
-    def published(benchmark: str) -> Published:
-        rows = paper.published(paper.TWO_STAGE, benchmark, results.paper_mean)
-        return {name: numbers[:2] for name, numbers in rows.items()}
-
+    published = _beside(results, paper.TWO_STAGE, lambda numbers: numbers[:2])
     note = "Text to video; the first clips of each label's own score reordered by the cross-encoder."
     table = label_table(results, "transfer", "", note, columns, published)
     return across_benchmarks(table, "transfer", "Retrieval across benchmarks, two-stage (Table 2)")
@@ -81,11 +94,7 @@ def transfer_table(results: Results) -> Table:
 def transfer_first_stage_table(results: Results) -> Table:
     """The layout of Table 2 for the first stage, whose R@1 the paper has in Table S3."""
     columns = [Column("", "R@1", first_stage(R1)), Column("", "R@10", first_stage(_R10))]
-
-    def published(benchmark: str) -> Published:
-        rows = paper.published(paper.COMPONENTS, benchmark, results.paper_mean)
-        return {name: (joint,) for name, (_, joint) in rows.items()}
-
+    published = _beside(results, paper.COMPONENTS, lambda numbers: numbers[1:])
     table = label_table(results, "", "", "Text to video, each label's own score, no second stage.", columns, published)
     title = "Retrieval across benchmarks, first stage (layout of Table 2)"
     return across_benchmarks(table, "transfer_first_stage", title)
@@ -95,12 +104,7 @@ def missing_table(results: Results) -> Table:
     """Table 3: first-stage R@1 of each label's own score where clips lose a modality, with margins."""
     rates = rates_of(results)
     columns = [Column("", percent(rate), first_stage(R1, rate)) for rate in rates]
-
-    def published(benchmark: str) -> Published:
-        rows = paper.published(paper.MISSING, benchmark, results.paper_mean)
-        by_rate = {name: dict(zip(paper.RATES, numbers, strict=True)) for name, numbers in rows.items()}
-        return {name: [numbers.get(rate) for rate in rates] for name, numbers in by_rate.items()}
-
+    published = _beside(results, paper.MISSING, partial(_at_rates, rates))
     note = "Text-to-video R@1 of the first stage, each label's own score; columns: clips that lose one modality."
     return label_table(
         results, "missing", "Retrieval under missing modalities (Table 3)", note, columns, published, margins=True
@@ -120,11 +124,7 @@ def components_table(results: Results) -> Table:
         Column("", "agg.", first_stage(R1)),
         Column("", "gain", gain(), signed=True),
     ]
-
-    def published(benchmark: str) -> Published:
-        rows = paper.published(paper.COMPONENTS, benchmark, results.paper_mean)
-        return {name: ("", best, joint, joint - best) for name, (best, joint) in rows.items()}
-
+    published = _beside(results, paper.COMPONENTS, lambda numbers: ("", *numbers, numbers[1] - numbers[0]))
     note = (
         "Text-to-video R@1 of the first stage: the strongest single pathway, each label's own score, their difference."
     )
@@ -134,11 +134,7 @@ def components_table(results: Results) -> Table:
 
 def gain_table(results: Results) -> Table:
     """Table 4: the aggregation gain of each label's own score across benchmarks."""
-
-    def published(benchmark: str) -> Published:
-        rows = paper.published(paper.COMPONENTS, benchmark, results.paper_mean)
-        return {name: (joint - best,) for name, (best, joint) in rows.items()}
-
+    published = _beside(results, paper.COMPONENTS, lambda numbers: (numbers[1] - numbers[0],))
     note = "Text-to-video R@1 of each label's own score minus that of its strongest single pathway."
     table = label_table(results, "", "", note, [Column("", "gain", gain(), signed=True)], published)
     return across_benchmarks(table, "aggregation_gain", "Aggregation gain (Table 4)")
@@ -219,12 +215,8 @@ def two_stage_missing_table(results: Results, policy: str) -> Table:
 
     columns = [Column("", percent(rate), two_stage(R1, rate, policy)) for rate in rates]
     columns.append(Column("", "video cosine at 90 %", text=video))
-
-    def published(benchmark: str) -> Published:
-        rows = paper.published(paper.TWO_STAGE_MISSING, benchmark, results.paper_mean) if policy == "zeros" else {}
-        by_rate = {name: dict(zip(paper.RATES, numbers[:-1], strict=True)) for name, numbers in rows.items()}
-        return {name: [*map(by_rate[name].get, rates), numbers[-1]] for name, numbers in rows.items()}
-
+    table = paper.TWO_STAGE_MISSING if policy == "zeros" else {}
+    published = _beside(results, table, lambda numbers: [*_at_rates(rates, numbers[:-1]), numbers[-1]])
     note = (
         f"Text-to-video R@1 under the masks of Table 3; the cross-encoder sees {POLICIES[policy]} for what is masked."
     )
@@ -259,11 +251,8 @@ def ladder_table(results: Results) -> Table:
 
     columns = [Column("", _letters(names), measure) for names, measure in zip(sets, recalls, strict=True)]
     columns.append(Column("", "Δ V→all", change, signed=True))
-
-    def published(benchmark: str) -> Published:
-        rows = paper.published(paper.LADDER, benchmark, results.paper_mean) if len(sets) == 3 else {}
-        return {name: (*numbers, numbers[-1] - numbers[0]) for name, numbers in rows.items()}
-
+    table = paper.LADDER if len(sets) == 3 else {}
+    published = _beside(results, table, lambda numbers: (*numbers, numbers[-1] - numbers[0]))
     lost = [
         f"{benchmark_name(benchmark)} {_letters(step['modalities'])} {step['num_unscorable_clips']}"
         for benchmark, found in steps.items()
@@ -292,7 +281,7 @@ def classification_table(results: Results) -> Table:
         "Classification as retrieval (Table S6)",
         "Each clip ranks the class labels; first stage; single pathways and equal weights on the same embeddings.",
         columns,
-        partial(paper.published, paper.CLASSIFICATION, mean=results.paper_mean),
+        _beside(results, paper.CLASSIFICATION),
     )
 
 
