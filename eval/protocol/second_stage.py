@@ -248,8 +248,6 @@ class TwoStage:
         depth (`int`): how many clips of each caption, and captions of each clip, are reordered at most.
         rates (`Sequence[float]`), mask_seed (`int`): missing-modality masks, the same for both stages.
         policies (`Sequence[str]`): some of [`~gallery.matching.POLICIES`].
-        methods (`Sequence[str]`, *optional*): first stages, names known to `retrieval_scores`; by default the one in
-            `score_options`.
         block_size (`int`): rows scored at once in the first stage. Changes memory, not results.
         score_options (`dict`, *optional*): keyword arguments of `retrieval_scores`; by default those of the model.
         options: of [`match_logits`].
@@ -270,7 +268,6 @@ class TwoStage:
         rates: Sequence[float] = (0.0,),
         mask_seed: int = 0,
         policies: Sequence[str] = ("absent",),
-        methods: Sequence[str] | None = None,
         block_size: int = 256,
         score_options: dict[str, Any] | None = None,
         **options: Any,
@@ -287,19 +284,15 @@ class TwoStage:
         embeddings.check_finite()
         self.depth, self.mask_seed = depth, mask_seed
         score_options = dict(model.score_options() if score_options is None else score_options)
-        self.own_method = score_options.pop("method", "scalar")
-        methods = (self.own_method,) if methods is None else methods
+        self.method = score_options.setdefault("method", "scalar")
         masks = {r: mask_modalities(embeddings.clip_ids, embeddings.modality_mask, r, mask_seed) for r in rates}
-        stages = {}
-        for rate, mask in masks.items():
-            for method in methods:
-                arguments = depth, block_size, score_options | {"method": method}
-                stages[method, rate] = [_FirstStage(embeddings, mask, d, *arguments) for d in DIRECTIONS]
+        arguments = depth, block_size, score_options
+        stages = {r: [_FirstStage(embeddings, mask, d, *arguments) for d in DIRECTIONS] for r, mask in masks.items()}
 
         views = {(p, r): clip_views(mask, condition_on, p) for p in policies for r, mask in masks.items()}
-        self.settings = [(method, policy, rate) for method in methods for policy in policies for rate in rates]
-        requests = [s.requests(views[p, r]) for m, p, r in self.settings for s in stages[m, r]]
-        self._matched_setting = (self.own_method, policies[0], 0.0)
+        self.settings = [(policy, rate) for policy in policies for rate in rates]
+        requests = [stage.requests(views[p, r]) for p, r in self.settings for stage in stages[r]]
+        self._matched_setting = (policies[0], 0.0)
         if self._matched_setting in self.settings:
             pairs = embeddings.pairs
             requests.append(torch.cat([pairs, views[policies[0], 0.0][pairs[:, 1:]]], dim=1)[:, None])
@@ -308,7 +301,7 @@ class TwoStage:
         sizes = [request.shape[:2] for request in requests]
         parts = logits[places].split([size.numel() for size in sizes])
         found = iter([part.view(size) for part, size in zip(parts, sizes, strict=True)])
-        self._found = {(m, p, r): [(stage, next(found)) for stage in stages[m, r]] for m, p, r in self.settings}
+        self._found = {(p, r): [(stage, next(found)) for stage in stages[r]] for p, r in self.settings}
         self._matched = next(found, None)
 
     def metrics(self, depths: Sequence[int] | None = None, weight: float | None = None) -> list[dict[str, Any]]:
@@ -321,7 +314,7 @@ class TwoStage:
             weight (`float`, *optional*): of the match logit, to measure the rule `"fused"` beside `"match"`.
 
         Returns:
-            `list[dict]`, one per method, policy, rate, rule and depth, in this order: `depth`, `rule`, `policy`,
+            `list[dict]`, one per policy, rate, rule and depth, in this order: `depth`, `rule`, `policy`,
             `method`, `rate`, `mask_seed`, `num_unread_pairs` (candidates of both directions that kept their place
             because the cross-encoder reads nothing of the clip), with `"fused"` the `weight`, and the
             `text_to_video_*` and `video_to_text_*` metrics.
@@ -340,11 +333,11 @@ class TwoStage:
             rules["fused"] = weight
         orders = [(rule, depth) for rule in rules for depth in depths]
         results = []
-        for method, policy, rate in self.settings:
-            found = self._found[method, policy, rate]
+        for policy, rate in self.settings:
+            found = self._found[policy, rate]
             measured = [stage.metrics(logits, [(d, rules[rule]) for rule, d in orders]) for stage, logits in found]
             for (rule, depth), *directions in zip(orders, *measured, strict=True):
-                result = {"depth": depth, "rule": rule, "policy": policy, "method": method, "rate": rate}
+                result = {"depth": depth, "rule": rule, "policy": policy, "method": self.method, "rate": rate}
                 result["mask_seed"] = self.mask_seed
                 result["num_unread_pairs"] = sum(logits[:, :depth].isnan().sum().item() for _, logits in found)
                 if rule == "fused":
@@ -358,7 +351,7 @@ class TwoStage:
         """
         Choose the weight of the match logit with which these clips are retrieved best.
 
-        Best is the highest mean R@1 of both directions under all masks with the model's own score and the first
+        Best is the highest mean R@1 of both directions under all masks with the first
         policy, at the largest depth: one weight has to serve whatever a clip lacks. Of equally good weights the
         smallest is taken. The choice is made for other clips than these: metrics of these would flatter it.
 
@@ -370,12 +363,9 @@ class TwoStage:
             weight.
 
         Raises:
-            ValueError: nothing was measured with the own score, or a weight is out of its range.
+            ValueError: a weight is out of its range.
         """
-        method, policy = self._matched_setting[:2]
-        settings = [setting for setting in self.settings if setting[:2] == (method, policy)]
-        if not settings:
-            raise ValueError(f"A weight is chosen with the model's own score, {method!r}: measure it too.")
+        settings = [setting for setting in self.settings if setting[0] == self.settings[0][0]]
         for weight in grid:
             check_weight(weight)
         orders = [(self.depth, weight) for weight in grid]
@@ -390,9 +380,9 @@ class TwoStage:
         return {
             "weight": best,
             "depth": self.depth,
-            "policy": policy,
-            "method": method,
-            "rates": [rate for *_, rate in settings],
+            "policy": settings[0][0],
+            "method": self.method,
+            "rates": [rate for _, rate in settings],
             "grid": list(grid),
             "curve": curve,
         }
@@ -405,9 +395,8 @@ class TwoStage:
             `dict`: `auc`, the share of comparisons of a matched and a hard pair in which the matched one has the
             higher match logit, ties counted half; `num_matched_pairs`, captions with each clip they describe;
             `num_hard_pairs`, captions with the other clips among their first candidates (text to video only);
-            `method`, `policy`, `depth`. Pairs that the cross-encoder cannot read are in neither number. With the
-            model's own score, nothing masked and the first policy; `None` if these were not measured, or there is no
-            pair of a kind.
+            `method`, `policy`, `depth`. Pairs that the cross-encoder cannot read are in neither number. With nothing
+            masked and the first policy; `None` if these were not measured, or there is no pair of a kind.
         """
         if self._matched_setting not in self.settings:
             return None
@@ -416,38 +405,20 @@ class TwoStage:
         matched, hard = (found[~found.isnan()] for found in (matched, hard))
         if not len(matched) or not len(hard):
             return None
-        method, policy, _ = self._matched_setting
         return {
             "auc": area_under_curve(matched.numpy(), hard.numpy()),
             "num_matched_pairs": len(matched),
             "num_hard_pairs": len(hard),
             "direction": stage.direction,
-            "method": method,
-            "policy": policy,
+            "method": self.method,
+            "policy": self._matched_setting[0],
             "depth": self.depth,
         }
-
-
-def evaluate_two_stage(
-    model: PreTrainedModel,
-    processor: ProcessorMixin,
-    dataset: Dataset,
-    embeddings: Embeddings,
-    depths: Sequence[int] = (50,),
-    weight: float | None = None,
-    **options: Any,
-) -> list[dict[str, Any]]:
-    """Read what [`TwoStage`] describes, and return its metrics at these depths; `options` are its other arguments."""
-    if not depths:
-        raise ValueError("Expected at least one depth, got none.")
-    stages = TwoStage(model, processor, dataset, embeddings, max(depths), **options)
-    return stages.metrics(depths, weight)
 
 
 __all__ = [
     "FUSION_WEIGHTS",
     "TwoStage",
-    "evaluate_two_stage",
     "first_candidates",
     "match_logits",
     "two_stage_scores",

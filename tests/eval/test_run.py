@@ -18,7 +18,7 @@ from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import Embeddings
 from eval.miniature import generate
 from eval.protocol.first_stage import evaluate_embeddings
-from eval.protocol.second_stage import FUSION_WEIGHTS, TwoStage, evaluate_two_stage
+from eval.protocol.second_stage import FUSION_WEIGHTS, TwoStage
 from eval.reports.report import format_table
 from eval.run import run
 from eval.settings import RATES, RunConfig
@@ -26,6 +26,7 @@ from gallery.matching import POLICIES
 from modeling_scalar import ScalarModel, load_model
 from modeling_scalar.scores_scalar import METHODS, register_method
 from tests.conftest import make_tiny_config
+from tests.eval.protocol.slow_matching import evaluate_two_stage
 
 
 def make_embeddings(**changes):
