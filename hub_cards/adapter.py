@@ -73,7 +73,7 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
                 f"The adapter's base is the folder {name}, which {known}: others could not load the adapter. Publish "
                 f"the base first (`scalar publish model {name} user/name`), or say where it is with --base."
             )
-        repo_id, revision = record
+        repo_id, revision, _ = record
     else:
         repo_id = name
     if offline:

@@ -188,6 +188,22 @@ def _metadata(data: CardData | Mapping[str, Any], details: Details) -> dict[str,
     return known | metadata | {name: value for name, value in details.others.items() if name not in metadata}
 
 
+def render_text(template: str, **variables: Any) -> str:
+    """Fill a template of `templates/`; a variable that it names but does not get is an error."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    helpers = {"text": text, "code": code, "table": table}
+    environment.filters |= helpers
+    environment.globals |= helpers
+    return environment.get_template(template).render(variables)
+
+
 def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **variables: Any) -> str:
     """
     Write the README.md of a kind.
@@ -208,20 +224,8 @@ def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **va
     Raises:
         ValueError: the data contradicts the details; the kept text holds a marked line.
     """
-    loader = jinja2.FileSystemLoader(_TEMPLATES)
-    environment = jinja2.Environment(
-        loader=loader,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    helpers = {"text": text, "code": code, "table": table}
-    environment.filters |= helpers
-    environment.globals |= helpers
     variables |= {"details": details, "kept_begin": KEPT_BEGIN, "kept_end": KEPT_END}
-    body = environment.get_template(f"{kind}.md.jinja").render(variables)
+    body = render_text(f"{kind}.md.jinja", **variables)
     front_matter = yaml_dump(_metadata(data, details), sort_keys=False).strip()
     card = f"---\n{front_matter}\n---\n\n<!-- hub_cards: {kind} -->\n\n{body}"
     found, read = read_card(card)
@@ -233,4 +237,4 @@ def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **va
     return card
 
 
-__all__ = ["KEPT_BEGIN", "KEPT_END", "Details", "front_matter", "read_card", "read_marks", "render"]
+__all__ = ["KEPT_BEGIN", "KEPT_END", "Details", "front_matter", "read_card", "read_marks", "render", "render_text"]

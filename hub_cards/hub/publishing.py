@@ -21,6 +21,7 @@ from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, Revi
 from huggingface_hub.utils import validate_repo_id
 
 from gallery.files import read_json, write_json
+from modeling_scalar.fingerprints import ADAPTER_CONFIG, model_fingerprint
 
 from ..card import Details, read_card
 from .card_rules import check_card
@@ -48,11 +49,13 @@ class Kind:
         repo_type (`str`): "model", "dataset" or "space".
         owned (`tuple[str, ...]`): patterns of the files that a push of this kind writes. Those of an earlier push that
             are no longer there go with the next commit; all other files were added by a person and stay.
+        sdk (`str`): what runs a Space.
     """
 
     name: str
     repo_type: str
     owned: tuple[str, ...]
+    sdk: str = "gradio"
 
 
 @dataclass(frozen=True)
@@ -236,7 +239,7 @@ def _created(api: HfApi, place: _Place, found: _Found | None) -> Iterator[str]:
     target = place.target
     undo: Callable[[], None] | None = None
     if found is None:
-        sdk = {"space_sdk": "gradio"} if place.kind.repo_type == "space" else {}
+        sdk = {"space_sdk": place.kind.sdk} if place.kind.repo_type == "space" else {}
         made = f"The {place.name}"
         with _doubtful(made):
             api.create_repo(**place.repo, private=target.private, **sdk)
@@ -407,15 +410,22 @@ def push(
             shutil.copytree(folder, output, dirs_exist_ok=True)
             return card
         published = publish(api, kind, target, folder, make_card, details)
+        fingerprint = fingerprint_of(folder) if kind.repo_type == "model" and source is not None else None
     if source is not None and not target.is_pull_request:
         try:
-            write_record(source, api.endpoint, published)
+            write_record(source, api.endpoint, published, fingerprint)
         except OSError as error:
             logger.warning(
                 "%s was published, but that could not be noted in %s (%s): name it wherever it is asked for.",
                 published.repo_id, source, error.strerror,
             )  # fmt: skip
     return published
+
+
+def fingerprint_of(folder: Path) -> str:
+    """The fingerprint that a staged model has for whoever downloads it; its base, if it has one, is on the Hub."""
+    config = folder / ADAPTER_CONFIG
+    return model_fingerprint(folder, read_json(config) if config.is_file() else None)
 
 
 # Folders ------------------------------------------------------------------------------------------------------------
@@ -427,13 +437,13 @@ def check_empty(folder: Path) -> None:
         raise ValueError(f"{folder} must be a new or an empty folder: give another one, or remove it.")
 
 
-def write_record(folder: Path, endpoint: str, published: Published) -> None:
-    """Note in a folder where it was published."""
-    content = {"endpoint": endpoint, "repo_id": published.repo_id, "revision": published.commit}
-    write_json(content, folder / RECORD)
+def write_record(folder: Path, endpoint: str, published: Published, fingerprint: str | None = None) -> None:
+    """Note in a folder where it was published, and the fingerprint of the model's files there."""
+    place = {"endpoint": endpoint, "repo_id": published.repo_id, "revision": published.commit}
+    write_json(place | ({"fingerprint": fingerprint} if fingerprint else {}), folder / RECORD)
 
 
-def read_record(folder: Path, endpoint: str) -> tuple[str, str] | None:
+def read_record(folder: Path, endpoint: str) -> tuple[str, str, str | None] | None:
     """
     Look up where a folder was published.
 
@@ -442,7 +452,7 @@ def read_record(folder: Path, endpoint: str) -> tuple[str, str] | None:
         endpoint (`str`): of the Hub in question.
 
     Returns:
-        `tuple`: its id and commit there, or `None`.
+        `tuple`: its id and commit there, and if it is a model the fingerprint; or `None`.
 
     Raises:
         ValueError: the note is not as [`write_record`] writes it.
@@ -452,7 +462,7 @@ def read_record(folder: Path, endpoint: str) -> tuple[str, str] | None:
         return None
     try:
         content = read_json(path)
-        place, there = (content["repo_id"], content["revision"]), content["endpoint"]
+        place, there = (content["repo_id"], content["revision"], content.get("fingerprint")), content["endpoint"]
     except (ValueError, KeyError) as error:
         raise ValueError(f"{path} is not as a push writes it: {error!r}. Remove it, and push again.") from error
     return place if there == endpoint else None
