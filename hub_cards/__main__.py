@@ -7,7 +7,6 @@ import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is
 
 import inspect
 import logging
-import signal
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -178,7 +177,7 @@ def validate(
         str | None, typer.Option(help="model, dataset or space; by default what the card looks like.")
     ] = None,
 ) -> None:
-    """Check a card for local paths, tokens and dead links; the Hub, if it can be asked, checks the rest."""
+    """Check a card for local paths and tokens; the Hub, if it can be asked, checks the rest."""
     from .hub.card_rules import ask_hub
     from .hub.card_rules import validate as find_problems
     from .hub.errors import REQUEST_ERRORS, first_line
@@ -196,17 +195,9 @@ def validate(
     show(f"{path}: {told}")
 
 
-def _stop_as_by_ctrl_c() -> None:
-    """Let every signal that ends a process, except that of `kill -9`, remove what a push has created."""
-    for number in signal.Signals:
-        if number.name in ("SIGHUP", "SIGTERM") and signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)
-
-
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m hub_cards") -> None:
     """Run the command line, by default that of this program, and exit."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    _stop_as_by_ctrl_c()
     app(arguments, prog_name=prog)
 
 

@@ -68,19 +68,6 @@ class Details:
         )
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """PyYAML keeps the last of two equal keys; the Hub refuses both."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
-                message = f"the key {key.value!r} is there twice"
-                raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
 def front_matter(card: str) -> dict[str, Any]:
     """
     Read the metadata at the beginning of a card.
@@ -92,13 +79,13 @@ def front_matter(card: str) -> dict[str, Any]:
         `dict`: empty if there is none.
 
     Raises:
-        ValueError: it is not YAML, not a mapping, or has the same key twice.
+        ValueError: it is not YAML, or not a mapping.
     """
     block = REGEX_YAML_BLOCK.search(card)
     if block is None:
         return {}
     try:
-        data = yaml.load(block.group(2), _UniqueKeys)
+        data = yaml.safe_load(block.group(2))
     except RecursionError as error:
         raise ValueError("The front matter of the card is nested too deeply.") from error
     except (ValueError, yaml.YAMLError) as error:  # YAML reads dates and numbers too

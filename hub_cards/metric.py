@@ -16,7 +16,7 @@ from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from .card import Details, front_matter, read_card, render
 from .hub.publishing import Kind, Published, Target, check_empty, push
 
-KIND = Kind("metric", "space", ("app.py", "example.json", "ranking.py", "requirements.txt"))
+KIND = Kind("metric", "space", ("app.py", "example.json", "ranking.py", "requirements.txt"), "gradio")
 
 _PAGE = Path(__file__).with_name("metric_page.py")
 _APP = "app.py"

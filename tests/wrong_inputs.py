@@ -2949,21 +2949,6 @@ _CARDS = [
             "The front matter of the card is not YAML: unacceptable character",
             "---\na: \x1b\n---\n",
         ),
-        (
-            "data files that are a number",
-            "`data_files` names 3, but there is no such file.",
-            {"configs": [{"config_name": "a", "data_files": 3}]},
-        ),
-        (
-            "data files outside",
-            "`data_files` names '../*', but there is no such file.",
-            {"configs": [{"config_name": "a", "data_files": "../*"}]},
-        ),
-        (
-            "a licence in a file that is not there",
-            "`license_link` is 'TERMS.md', but there is no such file.",
-            {"license": "other", "license_link": "TERMS.md"},
-        ),
     ]
 ]
 _HARMLESS += [
