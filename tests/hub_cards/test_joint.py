@@ -122,7 +122,7 @@ def test_the_card_of_a_joint_model_says_what_it_is(made, staged):
             [
                 "\nA LoRA adapter of ",
                 "`trunk,video,audio,heads`, LoRA in the trunk, LoRA in the vision tower, LoRA in the audio tower, ",
-                "| LoRA rank | 8 |",
+                "| `r` | 8 |",
                 "| `vision_tower` | ",
             ],
             [],
