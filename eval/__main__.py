@@ -87,12 +87,11 @@ def embed(config: EmbedConfig) -> None:
 @command_of(app, RunConfig)
 def run(config: RunConfig) -> None:
     """Evaluate a model on a benchmark, or embeddings: print the table, write a report and all that repeats it."""
-    from eval.reports.report import format_table
-    from eval.run import run as run_evaluation
+    from eval.run import evaluate
 
     _show_log()
-    results = run_evaluation(config)
-    show(*format_table(results).split("\n"), "", f"All tables and figures are in {Path(config.output) / 'report'}.")
+    _, table = evaluate(config)
+    show(*table.split("\n"), "", f"All tables and figures are in {Path(config.output) / 'report'}.")
 
 
 @command_of(app, CalibrateConfig)

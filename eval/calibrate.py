@@ -18,8 +18,9 @@ from eval.benchmarks import load_split
 from eval.embedding.embed_dataset import embed_texts
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.calibration import MEASURES, Calibration, calibrate_embeddings
-from eval.run import check_made_by, embeddings_of, open_model
+from eval.run import embeddings_of
 from eval.settings import CalibrateConfig
+from eval.source import check_made_by, open_model
 from gallery.columns import listed
 from gallery.decoding import SandboxedReader
 from gallery.files import write_json

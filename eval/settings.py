@@ -17,6 +17,12 @@ from commands.options import Device, Given, Limit, ModelDtype
 RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
 """Fractions of clips that lose a modality: those of the paper's Table 3."""
 
+NO_CROSS_ENCODER = (
+    "The second stage reads clips with a cross-encoder: give a model whose text tower has cross-attention, a "
+    "benchmark and its root, even beside embeddings."
+)
+"""Why the second stage cannot be measured."""
+
 AnyPath = str | os.PathLike
 _PATH = Given(Path)
 
@@ -33,6 +39,12 @@ def _limits(given: list[str]) -> Any:
     from gallery.decoding import Limits
 
     return Limits.parse(given)
+
+
+def _folder_of(given: Path) -> Path:
+    from gallery.published import folder_of
+
+    return folder_of(given)
 
 
 # Fields that several settings have.
@@ -141,9 +153,10 @@ class SourceConfig:
         Option(
             "--embeddings",
             help="Embeddings from `embed`, an earlier run or any other model, or a gallery: in place of model, "
-            "benchmark and root, or beside them for what reads clips or captions.",
+            "benchmark and root, or beside them for what reads clips or captions. A published gallery is "
+            "hf://datasets/USER/NAME.",
         ),
-        Given(Path | None),
+        Given(Path | None, _folder_of),
     ] = None
     captions: Captions = None
     annotations: Annotations = None
@@ -219,10 +232,10 @@ class RunConfig(SourceConfig):
 
     def __post_init__(self) -> None:
         from eval.protocol.first_stage import FUSED, check_methods
-        from eval.protocol.matching import check_policies
         from eval.protocol.missing import check_rate
-        from eval.protocol.second_stage import check_depth
         from gallery.embedding import check_reading
+        from gallery.matching import check_policies
+        from gallery.reranking import check_depth
         from modeling_scalar.devices import device_of_name, dtype_of_name
         from modeling_scalar.plugins import load_plugins
 
@@ -246,6 +259,8 @@ class RunConfig(SourceConfig):
             raise ValueError("`depths` must hold at least one number of candidates, got none.")
         for depth in self.depths:
             check_depth(depth)
+        if self.two_stage and self.model_path is None:
+            raise ValueError(NO_CROSS_ENCODER)
         self._check_fusion()
         if self.fused and self.model_path is None:
             raise ValueError("Fused vectors are made from clips: give the model, the benchmark and its root too.")
@@ -256,7 +271,7 @@ class RunConfig(SourceConfig):
             check_policies(self.policies, ())
 
     def _check_fusion(self) -> None:
-        from eval.protocol.second_stage import check_weight
+        from gallery.reranking import check_weight
 
         if not self.is_fused:
             return

@@ -73,13 +73,14 @@ def load_query_model(
         FileNotFoundError: it is not there.
         ValueError: the gallery does not say which model made it and none is named, or another one made it.
     """
+    revision = searcher.model_revision if model is None else None
     model = model or searcher.model
     if model is None:
         raise ValueError(
             f"{searcher.path} does not say which model made it. Name it with --model, or `gallery.load_model(FOLDER)`."
         )
     try:
-        identity = identify(model)
+        identity = identify(model, revision)
         folder = identity.download()
     except FileNotFoundError as error:
         raise FileNotFoundError(

@@ -406,6 +406,10 @@ class Pairs:
         """Squared norms of the texts, `(Q, 1)`: 1 but for rounding."""
         return self.text_embeds.square().sum(-1, keepdim=True)
 
+    def text_ranks(self, index: int) -> torch.Tensor:
+        """Ranks of the texts for each clip by one modality, `(Q, V)`; see [`_descending_ranks`]."""
+        return _descending_ranks(self.similarities[index].detach().mT).mT
+
     def in_tiles(self, score: Callable[["Pairs"], torch.Tensor]) -> torch.Tensor:
         """Score pairs that do not depend on each other tile by tile; all at once where there is a gradient or a traced
         graph."""
@@ -869,11 +873,11 @@ def _descending_ranks(values: torch.Tensor) -> torch.Tensor:
 def _rank_fusion(pairs: Pairs) -> torch.Tensor:
     """The sum of 1 / (constant + rank) over the pathways that a clip has; ties share the worst of their ranks."""
     total = torch.zeros_like(pairs.similarities[0])
-    for similarity, present in zip(pairs.similarities.detach(), pairs.clips.modality_mask.T, strict=True):
+    for index, present in enumerate(pairs.clips.modality_mask.T):
         if pairs.options.direction == "video_to_text":
-            ranks = _descending_ranks(similarity.mT).mT
+            ranks = pairs.text_ranks(index)
         else:
-            ranks = _descending_ranks(similarity.masked_fill(~present, -math.inf))
+            ranks = _descending_ranks(pairs.similarities[index].detach().masked_fill(~present, -math.inf))
         total = total + present.to(total.dtype) / (ranks + pairs.options.rank_constant)
     return total
 

@@ -57,7 +57,7 @@ def test_cards_take_of_evaluation_its_reports_alone():
 
 
 def test_the_direction_is_really_tested():
-    assert (0, "modeling_scalar") in imported(ROOT / "eval" / "run.py")
+    assert (0, "modeling_scalar") in imported(ROOT / "eval" / "source.py")
 
 
 def test_a_library_does_not_change_how_ctrl_c_is_told():

@@ -27,12 +27,12 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.embedding.embed_dataset import read_rows
-from eval.protocol.matching import clip_views, match_logits
-from eval.protocol.second_stage import first_candidates, two_stage_scores
+from eval.protocol.second_stage import first_candidates, match_logits, two_stage_scores
 from gallery.columns import listed
 from gallery.decoding import sandboxed
 from gallery.embedding import check_reading, embed_captions, embed_clips
 from gallery.gallery import Gallery
+from gallery.matching import clip_views
 from modeling_scalar.media_scalar import resample
 from modeling_scalar.scores_scalar import WEIGHING, retrieval_scores
 

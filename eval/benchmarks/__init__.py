@@ -11,7 +11,7 @@ from eval.benchmarks.audiocaps import AUDIOCAPS
 from eval.benchmarks.columns import FEATURES, dataset_from_rows
 from eval.benchmarks.definition import Benchmark, Split, configure_processor
 from eval.benchmarks.didemo import DIDEMO
-from eval.benchmarks.miniature import MINIATURE, MINIATURE_CLASSES, describe_miniature, load_about
+from eval.benchmarks.miniature import MINIATURE, MINIATURE_CLASSES, load_about
 from eval.benchmarks.msrvtt import MSRVTT
 from eval.benchmarks.own import OWN
 from eval.benchmarks.vast27m import VAST27M
@@ -30,7 +30,6 @@ BENCHMARKS: dict[str, Benchmark] = {
     "miniature_classes": MINIATURE_CLASSES,
     "own": OWN,
 }
-_DESCRIPTIONS = {"miniature": describe_miniature, "miniature_classes": describe_miniature}
 
 
 def load_split(
@@ -86,7 +85,8 @@ def load_benchmark(name: str, root: str | os.PathLike, split: str = "test", **op
 
 def describe_benchmark(name: str, root: str | os.PathLike) -> dict[str, Any] | None:
     """Return what is needed to make a generated benchmark again, such as its seed; `None` for any other benchmark."""
-    return _DESCRIPTIONS[name](root) if name in _DESCRIPTIONS else None
+    describe = BENCHMARKS[name].describe
+    return None if describe is None else describe(root)
 
 
 __all__ = [

@@ -31,6 +31,7 @@ class Benchmark:
             and equal captions are one query.
         processing (`Mapping`): what the protocol sets in a processor, see [`configure_processor`].
         settings (`tuple[str, ...]`): which of "captions", "annotations" and "columns" `load` takes.
+        describe (`Callable`, *optional*): `describe(root)` says what makes a generated benchmark again.
     """
 
     title: str
@@ -39,6 +40,7 @@ class Benchmark:
     task: Literal["retrieval", "classification"] = "retrieval"
     processing: Mapping[str, Any] = field(default_factory=dict)
     settings: tuple[str, ...] = ()
+    describe: Callable[..., dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True)

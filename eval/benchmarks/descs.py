@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 
-from eval.benchmarks.columns import make_dataset
+from eval.benchmarks.columns import find_media, make_dataset, refuse_missing
 from eval.benchmarks.definition import PROTOCOL, Benchmark
-from eval.benchmarks.media import find_media, refuse_missing
 
 
 class Entry(NamedTuple):
@@ -124,10 +123,11 @@ def load_descs(
     root: str | os.PathLike,
     split: str,
     *,
-    files: Mapping[str, str],
+    files: Mapping[str, str] | None = None,
     captions: str = "first",
     annotations: str | os.PathLike | None = None,
     on_missing: str = "raise",
+    **names: Any,
 ) -> tuple[Dataset, list[str]]:
     """
     Load a benchmark whose annotation is a JSON list of `{video_id, desc or caption, subtitle}`.
@@ -135,9 +135,10 @@ def load_descs(
     Args:
         root (`str` or `os.PathLike`): the folder, with media as in [`dataset_from_entries`].
         split (`str`): a key of `files`.
-        files (`Mapping`): splits to the annotation's name in `root`.
+        files (`Mapping`, *optional*): splits to the annotation's name in `root`; by default `<split>.json`.
         captions (`str`), on_missing (`str`): as in [`dataset_from_entries`].
         annotations (`str` or `os.PathLike`, *optional*): the annotation, if it is not in `root`.
+        names: keys of the annotation, as in [`read_entries`].
 
     Returns:
         As [`dataset_from_entries`].
@@ -145,8 +146,9 @@ def load_descs(
     Raises:
         FileNotFoundError, ValueError: of [`read_entries`] and [`dataset_from_entries`].
     """
-    path = Path(root) / files[split] if annotations is None else Path(annotations)
-    return dataset_from_entries(read_entries(path), Path(root), captions, on_missing)
+    file = f"{split}.json" if files is None else files[split]
+    path = Path(root) / file if annotations is None else Path(annotations)
+    return dataset_from_entries(read_entries(path, **names), Path(root), captions, on_missing)
 
 
 def descs_benchmark(title: str, files: Mapping[str, str], **processing: Any) -> Benchmark:

@@ -120,8 +120,10 @@ def load_about(folder: str | os.PathLike, split: str = "test") -> list[list[str]
     return [row["about"] for row in _read_rows(Path(folder), split)]
 
 
-MINIATURE = Benchmark("Miniature", load_miniature, SPLITS)
-MINIATURE_CLASSES = Benchmark("Miniature classes", load_miniature_classes, SPLITS, task="classification")
+MINIATURE = Benchmark("Miniature", load_miniature, SPLITS, describe=describe_miniature)
+MINIATURE_CLASSES = Benchmark(
+    "Miniature classes", load_miniature_classes, SPLITS, task="classification", describe=describe_miniature
+)
 
 __all__ = [
     "LABELS",

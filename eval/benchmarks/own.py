@@ -10,9 +10,8 @@ from typing import Any
 import pyarrow.parquet
 from datasets import Dataset, Value, load_dataset
 
-from eval.benchmarks.columns import FEATURES, dataset_from_rows
+from eval.benchmarks.columns import FEATURES, dataset_from_rows, find_media
 from eval.benchmarks.definition import Benchmark
-from eval.benchmarks.media import find_media
 
 # A table: the names of its columns, and its rows, which hold at least the wanted ones.
 _Table = tuple[list[str], list[dict[str, Any]]]

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
-from eval.protocol.missing import mask_modalities
+from eval.protocol.missing import LADDER, ladder_masks, rate_masks
 from eval.protocol.shared_pairs import SharedPairs
 from eval.protocol.statistics import paired_bootstrap
 from eval.settings import RATES
@@ -23,15 +23,16 @@ from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.paired import paired_weights
 from modeling_scalar.scores_scalar import CALIBRATION, DIRECTIONS, METHODS, find_method
 
-LADDER = (("video",), ("video", "audio"), MODALITIES)
-"""Modality sets of the paper's Table S5."""
-
 FUSED = "fused"
 """The method of the vectors that a joint encoder fuses itself, where they were embedded. It is no registered score: it
 is not a function of the modalities' vectors."""
 
 TIE_RULE = "among candidates of equal score the wrong ones come first"
 
+Ranks = dict[str, dict[str, torch.LongTensor]]
+"""Method to direction to the rank of each relevant pair (P,)."""
+
+_COMPARED = ("uniform", "gram")  # with the model's own score, beside the best pathway
 _CHUNK = 4096  # relevant pairs whose weights are computed at once
 
 
@@ -58,21 +59,8 @@ def check_methods(methods: Sequence[str]) -> None:
         raise ValueError(f"`methods` must be among {tuple(METHODS)}, got {unknown}.")
 
 
-def _is_pathway(method: str) -> bool:
-    return method in METHODS and METHODS[method].is_pathway
-
-
 def _scorable(modality_mask: torch.Tensor, method: str) -> torch.Tensor:
     return modality_mask.any(dim=1) if method == FUSED else find_method(method).covers(modality_mask)
-
-
-def protocol_masks(embeddings: Embeddings, rates: Sequence[float] = RATES, mask_seed: int = 0) -> list[torch.Tensor]:
-    """Return every mask `(clips, 3)` under which the protocol scores clips: one per rate, then the ladder's."""
-    allowed = [torch.tensor([name in names for name in MODALITIES]) for names in LADDER]
-    return [
-        *(mask_modalities(embeddings.clip_ids, embeddings.modality_mask, rate, mask_seed) for rate in rates),
-        *(embeddings.modality_mask & columns for columns in allowed),
-    ]
 
 
 def _fused_scores(embeddings: Embeddings, queries: slice, clips: slice, mask: torch.Tensor) -> torch.Tensor:
@@ -132,7 +120,7 @@ def rank_pairs(
     max_pairs: int = 2**25,
     progress: bool = False,
     **score_options: Any,
-) -> list[dict[str, dict[str, torch.LongTensor]]]:
+) -> list[Ranks]:
     """
     Rank every relevant pair of a benchmark by each method, under each mask, in each direction.
 
@@ -159,13 +147,14 @@ def rank_pairs(
     if max_pairs < 1:
         raise ValueError(f"`max_pairs` must be at least 1, got {max_pairs}.")
     pairs, size = embeddings.pairs, (len(embeddings.query_ids), len(embeddings.clip_ids))
-    masks = [mask & embeddings.modality_mask for mask in masks]
-    ranks = [
-        {method: {name: torch.empty(len(pairs), dtype=torch.long) for name in directions} for method in methods}
-        for _ in masks
-    ]
+    keys = [(mask & embeddings.modality_mask).numpy().tobytes() for mask in masks]
+    distinct = {key: mask & embeddings.modality_mask for key, mask in zip(keys, masks, strict=True)}
+    ranks = {
+        key: {method: {name: torch.empty(len(pairs), dtype=torch.long) for name in directions} for method in methods}
+        for key in distinct
+    }
     blocks = list(_blocks(*size, directions, max_pairs))
-    total = len(methods) * len(masks) * len(blocks)
+    total = len(methods) * len(distinct) * len(blocks)
     with tqdm(total=total, desc="scores", unit="matrix", disable=not progress) as bar:
         for queries, clips, block_directions in blocks:
             here = torch.ones(len(pairs), dtype=torch.bool)
@@ -180,7 +169,7 @@ def rank_pairs(
                 concat_embeds,
                 **score_options,
             )
-            for mask, by_method in zip(masks, ranks, strict=True):
+            for key, mask in distinct.items():
                 shown = every.masked(mask[clips])
                 for method in methods:
                     scores = None
@@ -191,9 +180,9 @@ def rank_pairs(
                             found = shown.with_options(direction=direction).scores(method)
                         else:
                             found = scores = shown.scores(method) if scores is None else scores
-                        by_method[method][direction][here] = _ranks(found, block_pairs, direction)
+                        ranks[key][method][direction][here] = _ranks(found, block_pairs, direction)
                     bar.update()
-    return ranks
+    return [ranks[key] for key in keys]
 
 
 def relevant_weights(
@@ -239,7 +228,7 @@ def _rate_entry(
     embeddings: Embeddings,
     rate: float,
     modality_mask: torch.Tensor,
-    ranks: dict[str, dict[str, torch.Tensor]],
+    ranks: Ranks,
     score_options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What was measured at one masking rate, as result files hold it."""
@@ -253,16 +242,38 @@ def _rate_entry(
     weights = relevant_weights(embeddings, modality_mask, **score_options)
     decided = weights.argmax(1).bincount(minlength=len(MODALITIES))
     return {
-        "rate": rate,
+        "rate": float(rate),
         "num_masked_clips": (modality_mask != embeddings.modality_mask).any(dim=1).sum().item(),
         "presence": dict(zip(MODALITIES, modality_mask.sum(dim=0).tolist(), strict=True)),
         "methods": methods,
         "best_pathway": {"method": best, "text_to_video_recall_at_1": recalls[best]},
         "aggregation_gain": {
-            name: recall - recalls[best] for name, recall in recalls.items() if not _is_pathway(name)
+            name: recall - recalls[best] for name, recall in recalls.items() if name not in pathways()
         },
         "mean_weight": dict(zip(MODALITIES, weights.double().mean(0).tolist(), strict=True)),
         "decided": dict(zip(MODALITIES, decided.tolist(), strict=True)),
+    }
+
+
+def _at_rates(
+    embeddings: Embeddings,
+    rates: Sequence[float],
+    mask_seed: int,
+    masks: Sequence[torch.Tensor],
+    ranks: Sequence[Ranks],
+    score_options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What [`evaluate_embeddings`] returns."""
+    return {
+        "num_queries": len(embeddings.query_ids),
+        "num_clips": len(embeddings.clip_ids),
+        "num_pairs": len(embeddings.pairs),
+        "mask_seed": mask_seed,
+        "query_temperature": score_options.get("query_temperature", 0.1),
+        "tie_rule": TIE_RULE,
+        "rates": [
+            _rate_entry(embeddings, *measured, score_options) for measured in zip(rates, masks, ranks, strict=True)
+        ],
     }
 
 
@@ -271,7 +282,6 @@ def evaluate_embeddings(
     methods: Sequence[str] | None = None,
     rates: Sequence[float] = RATES,
     mask_seed: int = 0,
-    query_temperature: float = 0.1,
     max_pairs: int = 2**25,
     progress: bool = False,
     **score_options: Any,
@@ -289,9 +299,8 @@ def evaluate_embeddings(
         methods (`Sequence[str]`, *optional*): keys of `METHODS`; by default [`measurable_methods`].
         rates (`Sequence[float]`): fractions of clips that lose one modality; 0 is the plain protocol.
         mask_seed (`int`): seed of the masks.
-        query_temperature (`float`): temperature of the query weights, tau_w of SCALAR Eq. 2.
         max_pairs (`int`), progress (`bool`): as in [`rank_pairs`].
-        score_options: further keyword arguments of `retrieval_scores`, which the methods that know them use.
+        score_options: keyword arguments of `retrieval_scores`, which the methods that know them use.
 
     Returns:
         `dict`: `num_queries`, `num_clips`, `num_pairs`, `mask_seed`, `query_temperature`, `tie_rule`, and in `rates`
@@ -304,97 +313,107 @@ def evaluate_embeddings(
     Raises:
         ValueError: a method is unknown, a rate lies outside [0, 1], or an embedding that counts is not finite.
     """
-    if methods is None:
-        methods = measurable_methods(embeddings)
+    methods = measurable_methods(embeddings) if methods is None else methods
     methods = tuple(dict.fromkeys((*methods, *pathways())))
-    if not rates:
-        raise ValueError("`rates` is empty; expected at least one masking rate, 0 for the plain protocol.")
-    masks = [mask_modalities(embeddings.clip_ids, embeddings.modality_mask, rate, mask_seed) for rate in rates]
-    score_options["query_temperature"] = query_temperature
+    masks = rate_masks(embeddings.clip_ids, embeddings.modality_mask, rates, mask_seed)
     ranks = rank_pairs(embeddings, masks, methods, max_pairs=max_pairs, progress=progress, **score_options)
-    return {
-        "num_queries": len(embeddings.query_ids),
-        "num_clips": len(embeddings.clip_ids),
-        "num_pairs": len(embeddings.pairs),
-        "mask_seed": mask_seed,
-        "query_temperature": query_temperature,
-        "tie_rule": TIE_RULE,
-        "rates": [
-            _rate_entry(embeddings, float(rate), *measured, score_options)
-            for rate, *measured in zip(rates, masks, ranks, strict=True)
-        ],
-    }
+    return _at_rates(embeddings, rates, mask_seed, masks, ranks, score_options)
 
 
-def subset_ladder(
-    embeddings: Embeddings, methods: Sequence[str] | None = None, **rank_options: Any
-) -> list[dict[str, Any]]:
+def measure_first_stage(
+    embeddings: Embeddings,
+    method: str = "scalar",
+    methods: Sequence[str] | None = None,
+    rates: Sequence[float] = RATES,
+    mask_seed: int = 0,
+    progress: bool = False,
+    **score_options: Any,
+) -> tuple[dict[str, Any], dict[str, list]]:
     """
-    Measure each score with one fixed set of modalities for the whole gallery, SCALAR Table S5.
-
-    A clip that has none of a set cannot be scored with it and ranks last; the result says how many there are. A score
-    that is defined for no clip under a set, such as areas with the video alone, has no value there.
+    Measure all of the first stage: under every mask, with fixed sets of modalities, and query by query.
 
     Args:
-        embeddings ([`Embeddings`]): queries and clips.
-        methods (`Sequence[str]`, *optional*): by default the joint ones among [`measurable_methods`].
-        rank_options: of [`rank_pairs`].
+        embeddings, rates, mask_seed, progress, score_options: as in [`evaluate_embeddings`].
+        method (`str`): the model's own score, which others are compared with.
+        methods (`Sequence[str]`, *optional*): others beside it and the vectors that a model fuses itself; by default
+            [`measurable_methods`].
 
     Returns:
-        `list[dict]`: for each set of [`LADDER`], `modalities`, `num_unscorable_clips` and
-        `text_to_video_recall_at_1`, a `dict` from method to percent or `None`.
+        What [`evaluate_embeddings`] returns, with `ladder`, one entry for each set of [`LADDER`] (SCALAR Table S5: a
+        clip that has none of the set ranks last, and `num_unscorable_clips` says how many those are); `differences`
+        of [`recall_differences`] to the best pathway and some joint scores; and `kinds` of [`recalls_by_kind`] if
+        queries have kinds. Then the table of [`queries_of`], with a column `kind` in that case.
+
+    Raises:
+        ValueError: as in [`evaluate_embeddings`].
     """
-    if methods is None:
-        methods = [name for name in measurable_methods(embeddings) if not _is_pathway(name)]
-    masks = protocol_masks(embeddings, rates=())
-    ranks = rank_pairs(embeddings, masks, methods, ("text_to_video",), **rank_options)
-    return [
-        {
-            "modalities": list(names),
-            "num_unscorable_clips": (~mask.any(1)).sum().item(),
-            "text_to_video_recall_at_1": {
-                method: _metrics(by_direction, embeddings.pairs)["text_to_video_recall_at_1"]
-                if _scorable(mask, method).any()
-                else None
-                for method, by_direction in by_method.items()
-            },
-        }
-        for names, mask, by_method in zip(LADDER, masks, ranks, strict=True)
+    methods = measurable_methods(embeddings) if methods is None else methods
+    fused = () if embeddings.fused_embeds is None else (FUSED,)
+    methods = tuple(dict.fromkeys((method, *fused, *methods, *pathways())))
+    at_rates = rate_masks(embeddings.clip_ids, embeddings.modality_mask, rates, mask_seed)
+    steps = ladder_masks(embeddings.modality_mask)
+    ranks = rank_pairs(embeddings, [*at_rates, *steps], methods, progress=progress, **score_options)
+    ranks, of_steps = ranks[: len(at_rates)], ranks[len(at_rates) :]
+    measured = _at_rates(embeddings, rates, mask_seed, at_rates, ranks, score_options)
+    is_joint = any(name not in pathways() for name in methods)
+    measured["ladder"] = [
+        _ladder_entry(embeddings, *step) for step in zip(LADDER, steps, of_steps, strict=True) if is_joint
     ]
+    queries = queries_of(embeddings, of_steps[-1], **score_options)
+    best = max(pathways(), key=lambda name: queries[f"rank_{name}"].count(1))
+    compared = [name for name in (*fused, *_COMPARED) if name in methods]
+    measured["differences"] = recall_differences(queries, method, [*compared, best])
+    if any(kinds := embeddings.kinds()):
+        queries["kind"] = kinds
+        measured["kinds"] = recalls_by_kind(queries, methods)
+    return measured, queries
 
 
-def query_table(
-    embeddings: Embeddings, methods: Sequence[str] | None = None, query_temperature: float = 0.1, **rank_options: Any
-) -> dict[str, list]:
+def _ladder_entry(
+    embeddings: Embeddings, modalities: Sequence[str], modality_mask: torch.Tensor, ranks: Ranks
+) -> dict[str, Any]:
+    """R@1 of joint scores with one set of modalities for the whole gallery; `None` where a score is defined for no
+    clip, as areas are not with the video alone."""
+    recalls = {
+        method: _metrics(by_direction, embeddings.pairs)["text_to_video_recall_at_1"]
+        if _scorable(modality_mask, method).any()
+        else None
+        for method, by_direction in ranks.items()
+        if method not in pathways()
+    }
+    lost = (~modality_mask.any(1)).sum().item()
+    return {"modalities": list(modalities), "num_unscorable_clips": lost, "text_to_video_recall_at_1": recalls}
+
+
+def queries_of(embeddings: Embeddings, ranks: Ranks, **score_options: Any) -> dict[str, list]:
     """
     List what happened to each query with nothing masked: where its clip ranked and which modality decided.
 
     Args:
         embeddings ([`Embeddings`]): queries and clips.
-        methods (`Sequence[str]`, *optional*): by default [`measurable_methods`].
-        query_temperature (`float`): tau_w of SCALAR Eq. 2.
-        rank_options: of [`rank_pairs`].
+        ranks (`dict`): of [`rank_pairs`], with nothing masked.
+        score_options: of [`relevant_weights`].
 
     Returns:
         `dict` of columns with one entry per query: `query_id`, `caption`, `clip_id` (the clip it describes, the
         first of several), `weight_video`, `weight_audio`, `weight_subtitle` (of that clip for this query), `decided`
         (the modality of the largest weight), and `rank_<method>` (of the best-ranked clip that the query describes).
     """
-    methods = measurable_methods(embeddings) if methods is None else methods
-    rank_options["query_temperature"] = query_temperature
     queries = embeddings.pairs[:, 0]
-    (ranks,) = rank_pairs(embeddings, [embeddings.modality_mask], methods, ("text_to_video",), **rank_options)
     first = torch.full((len(embeddings.query_ids),), len(queries)).scatter_reduce_(
         0, queries, torch.arange(len(queries)), "amin"
     )
-    weights = relevant_weights(embeddings, embeddings.modality_mask, **rank_options)[first]
+    weights = relevant_weights(embeddings, embeddings.modality_mask, **score_options)[first]
     return {
         "query_id": embeddings.query_ids,
         "caption": embeddings.captions,
         "clip_id": [embeddings.clip_ids[row] for row in embeddings.pairs[first, 1].tolist()],
         **{f"weight_{name}": column.tolist() for name, column in zip(MODALITIES, weights.T, strict=True)},
         "decided": [MODALITIES[index] for index in weights.argmax(1).tolist()],
-        **{f"rank_{method}": first_ranks(ranks[method]["text_to_video"], queries).tolist() for method in methods},
+        **{
+            f"rank_{method}": first_ranks(by_direction["text_to_video"], queries).tolist()
+            for method, by_direction in ranks.items()
+        },
     }
 
 
@@ -405,7 +424,7 @@ def recall_differences(
     Compare the text-to-video R@1 of a method with that of others, query by query, by the paired bootstrap.
 
     Args:
-        table (`dict`): of [`query_table`].
+        table (`dict`): of [`queries_of`].
         method (`str`), baselines (`Sequence[str]`): measured methods.
         seed (`int`): of the resampling.
 
@@ -426,7 +445,7 @@ def recalls_by_kind(table: dict[str, list], methods: Sequence[str]) -> list[dict
     Measure text-to-video R@1 with nothing masked for each kind of query by itself, in the gallery of all clips.
 
     Args:
-        table (`dict`): of [`query_table`], with a column `kind`; a query whose kind is `None` counts in none.
+        table (`dict`): of [`queries_of`], with a column `kind`; a query whose kind is `None` counts in none.
         methods (`Sequence[str]`): measured methods.
 
     Returns:
@@ -443,17 +462,16 @@ def recalls_by_kind(table: dict[str, list], methods: Sequence[str]) -> list[dict
 
 __all__ = [
     "FUSED",
-    "LADDER",
     "TIE_RULE",
+    "Ranks",
     "check_methods",
     "evaluate_embeddings",
     "measurable_methods",
+    "measure_first_stage",
     "pathways",
-    "protocol_masks",
-    "query_table",
+    "queries_of",
     "rank_pairs",
     "recall_differences",
     "recalls_by_kind",
     "relevant_weights",
-    "subset_ladder",
 ]

@@ -1,7 +1,7 @@
 """How the embeddings of a benchmark with class labels lie in the shared space (SCALAR, "Latent-Space Analysis").
 
 Every number is computed in that space, with cosines; a projection for the eye is drawn by
-`eval.reports.latent_figure`.
+`eval.reports.figures`.
 """
 
 from collections.abc import Sequence

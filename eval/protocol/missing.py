@@ -9,6 +9,11 @@ from collections.abc import Sequence
 
 import torch
 
+from modeling_scalar.configuration_scalar import MODALITIES
+
+LADDER = (("video",), ("video", "audio"), MODALITIES)
+"""Modality sets of the paper's Table S5; with the last of them nothing is masked."""
+
 
 def check_rate(rate: float) -> None:
     """Raise a ValueError unless `rate` is a fraction between 0 and 1."""
@@ -88,4 +93,18 @@ def mask_modalities(
     return masked
 
 
-__all__ = ["check_rate", "mask_modalities", "masked_modality"]
+def rate_masks(
+    clip_ids: Sequence[str], modality_mask: torch.Tensor, rates: Sequence[float], seed: int = 0
+) -> list[torch.Tensor]:
+    """Return the mask of [`mask_modalities`] at each rate, at least one; 0 is the plain protocol."""
+    if not rates:
+        raise ValueError("`rates` is empty; expected at least one masking rate, 0 for the plain protocol.")
+    return [mask_modalities(clip_ids, modality_mask, rate, seed) for rate in rates]
+
+
+def ladder_masks(modality_mask: torch.Tensor) -> list[torch.Tensor]:
+    """Return what is left of each clip with each set of [`LADDER`]."""
+    return [modality_mask & torch.tensor([name in names for name in MODALITIES]) for names in LADDER]
+
+
+__all__ = ["LADDER", "check_rate", "ladder_masks", "mask_modalities", "masked_modality", "rate_masks"]

@@ -20,11 +20,14 @@ from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks.rows import group_rows
+from eval.embedding.embed_dataset import read_rows
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
-from eval.protocol.matching import check_policies, clip_views, match_logits
 from eval.protocol.missing import mask_modalities
 from eval.protocol.statistics import area_under_curve
+from gallery.embedding import Batch
+from gallery.matching import check_policies, clip_views
+from gallery.matching import match_logits as match_read
 from gallery.reranking import check_depth, check_weight, fused_values, places_of, sort_rows
 from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
 
@@ -101,6 +104,53 @@ def two_stage_scores(
     final = scores.double()
     top = final.amax(dim=1, keepdim=True).clamp(min=0)
     return final.scatter(1, candidates, top + candidates.shape[1] - places)
+
+
+# Match logits of a data set ------------------------------------------------------------------------------------------
+
+
+def match_logits(
+    model: PreTrainedModel,
+    processor: ProcessorMixin,
+    clips: Sequence[dict[str, Any]],
+    captions: list[str],
+    requests: torch.Tensor,
+    batch_size: int = 32,
+    pair_batch_size: int = 128,
+    device: str | torch.device | None = None,
+    on_error: str = "raise",
+    progress: bool = True,
+    num_workers: int = 2,
+) -> torch.FloatTensor:
+    """
+    Score pairs of a caption and a clip with the cross-encoder. Each clip that is asked for is read once.
+
+    Args:
+        model, processor, device, on_error, progress, num_workers: as in [`embed_dataset`], which reports
+            what cannot be read.
+        clips (`Sequence[dict]`): of [`group_rows`].
+        captions (`list[str]`): the texts.
+        requests (`torch.LongTensor` of shape `(requests, 3)`): a row of `captions`, a row of `clips`, and what of the
+            clip is shown ([`clip_views`]).
+        batch_size (`int`): clips whose features are held at once. Changes speed and memory, not results.
+        pair_batch_size (`int`): pairs per forward pass. Likewise.
+
+    Returns:
+        `torch.FloatTensor` of shape `(requests,)` on the CPU: the log-odds of a match; NaN where nothing is shown.
+
+    Raises:
+        ValueError: `requests` names a caption or clip that is not there or shows what a clip does not have, the model
+            has no cross-attention, or as in [`embed_dataset`].
+    """
+    if device is not None:
+        model.to(device)
+
+    def read(rows: list[int]) -> Iterator[Batch]:
+        return read_rows(processor, [clips[row] for row in rows], batch_size, on_error, num_workers)
+
+    names = [clip["video_id"] for clip in clips]
+    sizes = batch_size, pair_batch_size
+    return match_read(model, processor, names, captions, requests, read, *sizes, progress)
 
 
 # The protocol --------------------------------------------------------------------------------------------------------
@@ -197,16 +247,14 @@ class TwoStage:
             caption describes which clip.
         depth (`int`): how many clips of each caption, and captions of each clip, are reordered at most.
         rates (`Sequence[float]`), mask_seed (`int`): missing-modality masks, the same for both stages.
-        policies (`Sequence[str]`): some of [`~eval.protocol.matching.POLICIES`].
-        methods (`Sequence[str]`, *optional*): first stages, names known to `retrieval_scores`; by default the one in
-            `score_options`.
+        policies (`Sequence[str]`): some of [`~gallery.matching.POLICIES`].
         block_size (`int`): rows scored at once in the first stage. Changes memory, not results.
         score_options (`dict`, *optional*): keyword arguments of `retrieval_scores`; by default those of the model.
-        options: of [`~eval.protocol.matching.match_logits`].
+        options: of [`match_logits`].
 
     Raises:
         ValueError: the embeddings are not those of the data set, a method or policy is unknown, a rate is out of its
-            range, or as in [`~eval.protocol.matching.match_logits`].
+            range, or as in [`match_logits`].
     """
 
     @torch.no_grad()
@@ -220,7 +268,6 @@ class TwoStage:
         rates: Sequence[float] = (0.0,),
         mask_seed: int = 0,
         policies: Sequence[str] = ("absent",),
-        methods: Sequence[str] | None = None,
         block_size: int = 256,
         score_options: dict[str, Any] | None = None,
         **options: Any,
@@ -237,19 +284,15 @@ class TwoStage:
         embeddings.check_finite()
         self.depth, self.mask_seed = depth, mask_seed
         score_options = dict(model.score_options() if score_options is None else score_options)
-        self.own_method = score_options.pop("method", "scalar")
-        methods = (self.own_method,) if methods is None else methods
+        self.method = score_options.setdefault("method", "scalar")
         masks = {r: mask_modalities(embeddings.clip_ids, embeddings.modality_mask, r, mask_seed) for r in rates}
-        stages = {}
-        for rate, mask in masks.items():
-            for method in methods:
-                arguments = depth, block_size, score_options | {"method": method}
-                stages[method, rate] = [_FirstStage(embeddings, mask, d, *arguments) for d in DIRECTIONS]
+        arguments = depth, block_size, score_options
+        stages = {r: [_FirstStage(embeddings, mask, d, *arguments) for d in DIRECTIONS] for r, mask in masks.items()}
 
         views = {(p, r): clip_views(mask, condition_on, p) for p in policies for r, mask in masks.items()}
-        self.settings = [(method, policy, rate) for method in methods for policy in policies for rate in rates]
-        requests = [s.requests(views[p, r]) for m, p, r in self.settings for s in stages[m, r]]
-        self._matched_setting = (self.own_method, policies[0], 0.0)
+        self.settings = [(policy, rate) for policy in policies for rate in rates]
+        requests = [stage.requests(views[p, r]) for p, r in self.settings for stage in stages[r]]
+        self._matched_setting = (policies[0], 0.0)
         if self._matched_setting in self.settings:
             pairs = embeddings.pairs
             requests.append(torch.cat([pairs, views[policies[0], 0.0][pairs[:, 1:]]], dim=1)[:, None])
@@ -258,7 +301,7 @@ class TwoStage:
         sizes = [request.shape[:2] for request in requests]
         parts = logits[places].split([size.numel() for size in sizes])
         found = iter([part.view(size) for part, size in zip(parts, sizes, strict=True)])
-        self._found = {(m, p, r): [(stage, next(found)) for stage in stages[m, r]] for m, p, r in self.settings}
+        self._found = {(p, r): [(stage, next(found)) for stage in stages[r]] for p, r in self.settings}
         self._matched = next(found, None)
 
     def metrics(self, depths: Sequence[int] | None = None, weight: float | None = None) -> list[dict[str, Any]]:
@@ -271,7 +314,7 @@ class TwoStage:
             weight (`float`, *optional*): of the match logit, to measure the rule `"fused"` beside `"match"`.
 
         Returns:
-            `list[dict]`, one per method, policy, rate, rule and depth, in this order: `depth`, `rule`, `policy`,
+            `list[dict]`, one per policy, rate, rule and depth, in this order: `depth`, `rule`, `policy`,
             `method`, `rate`, `mask_seed`, `num_unread_pairs` (candidates of both directions that kept their place
             because the cross-encoder reads nothing of the clip), with `"fused"` the `weight`, and the
             `text_to_video_*` and `video_to_text_*` metrics.
@@ -290,11 +333,11 @@ class TwoStage:
             rules["fused"] = weight
         orders = [(rule, depth) for rule in rules for depth in depths]
         results = []
-        for method, policy, rate in self.settings:
-            found = self._found[method, policy, rate]
+        for policy, rate in self.settings:
+            found = self._found[policy, rate]
             measured = [stage.metrics(logits, [(d, rules[rule]) for rule, d in orders]) for stage, logits in found]
             for (rule, depth), *directions in zip(orders, *measured, strict=True):
-                result = {"depth": depth, "rule": rule, "policy": policy, "method": method, "rate": rate}
+                result = {"depth": depth, "rule": rule, "policy": policy, "method": self.method, "rate": rate}
                 result["mask_seed"] = self.mask_seed
                 result["num_unread_pairs"] = sum(logits[:, :depth].isnan().sum().item() for _, logits in found)
                 if rule == "fused":
@@ -308,7 +351,7 @@ class TwoStage:
         """
         Choose the weight of the match logit with which these clips are retrieved best.
 
-        Best is the highest mean R@1 of both directions under all masks with the model's own score and the first
+        Best is the highest mean R@1 of both directions under all masks with the first
         policy, at the largest depth: one weight has to serve whatever a clip lacks. Of equally good weights the
         smallest is taken. The choice is made for other clips than these: metrics of these would flatter it.
 
@@ -320,12 +363,9 @@ class TwoStage:
             weight.
 
         Raises:
-            ValueError: nothing was measured with the own score, or a weight is out of its range.
+            ValueError: a weight is out of its range.
         """
-        method, policy = self._matched_setting[:2]
-        settings = [setting for setting in self.settings if setting[:2] == (method, policy)]
-        if not settings:
-            raise ValueError(f"A weight is chosen with the model's own score, {method!r}: measure it too.")
+        settings = [setting for setting in self.settings if setting[0] == self.settings[0][0]]
         for weight in grid:
             check_weight(weight)
         orders = [(self.depth, weight) for weight in grid]
@@ -340,9 +380,9 @@ class TwoStage:
         return {
             "weight": best,
             "depth": self.depth,
-            "policy": policy,
-            "method": method,
-            "rates": [rate for *_, rate in settings],
+            "policy": settings[0][0],
+            "method": self.method,
+            "rates": [rate for _, rate in settings],
             "grid": list(grid),
             "curve": curve,
         }
@@ -355,9 +395,8 @@ class TwoStage:
             `dict`: `auc`, the share of comparisons of a matched and a hard pair in which the matched one has the
             higher match logit, ties counted half; `num_matched_pairs`, captions with each clip they describe;
             `num_hard_pairs`, captions with the other clips among their first candidates (text to video only);
-            `method`, `policy`, `depth`. Pairs that the cross-encoder cannot read are in neither number. With the
-            model's own score, nothing masked and the first policy; `None` if these were not measured, or there is no
-            pair of a kind.
+            `method`, `policy`, `depth`. Pairs that the cross-encoder cannot read are in neither number. With nothing
+            masked and the first policy; `None` if these were not measured, or there is no pair of a kind.
         """
         if self._matched_setting not in self.settings:
             return None
@@ -366,41 +405,21 @@ class TwoStage:
         matched, hard = (found[~found.isnan()] for found in (matched, hard))
         if not len(matched) or not len(hard):
             return None
-        method, policy, _ = self._matched_setting
         return {
             "auc": area_under_curve(matched.numpy(), hard.numpy()),
             "num_matched_pairs": len(matched),
             "num_hard_pairs": len(hard),
             "direction": stage.direction,
-            "method": method,
-            "policy": policy,
+            "method": self.method,
+            "policy": self._matched_setting[0],
             "depth": self.depth,
         }
-
-
-def evaluate_two_stage(
-    model: PreTrainedModel,
-    processor: ProcessorMixin,
-    dataset: Dataset,
-    embeddings: Embeddings,
-    depths: Sequence[int] = (50,),
-    weight: float | None = None,
-    **options: Any,
-) -> list[dict[str, Any]]:
-    """Read what [`TwoStage`] describes, and return its metrics at these depths; `options` are its other arguments."""
-    if not depths:
-        raise ValueError("Expected at least one depth, got none.")
-    stages = TwoStage(model, processor, dataset, embeddings, max(depths), **options)
-    return stages.metrics(depths, weight)
 
 
 __all__ = [
     "FUSION_WEIGHTS",
     "TwoStage",
-    "check_depth",
-    "check_weight",
-    "evaluate_two_stage",
     "first_candidates",
-    "fused_values",
+    "match_logits",
     "two_stage_scores",
 ]

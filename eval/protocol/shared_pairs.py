@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 
-from modeling_scalar.scores_scalar import Clips, Pairs, make_pairs
+from modeling_scalar.scores_scalar import Clips, Pairs, ScoreOptions, make_pairs
 
 
 class SharedPairs(Pairs):
     """
-    Pairs whose products are computed once.
+    Pairs whose products are computed once, and with them whatever else several scores or masks have in common.
 
     The arguments are those of [`~modeling_scalar.scores_scalar.make_pairs`].
     """
@@ -18,10 +18,12 @@ class SharedPairs(Pairs):
     def __init__(self, *embeds: Any, **options: Any):
         pairs = make_pairs(*embeds, **options)
         super().__init__(pairs.text_embeds, pairs.clips, pairs.options, pairs.similarities)
+        self._unmasked, self._ranks, self._eigenvalues = pairs, {}, None
 
-    def _changed(self, clips: Clips, similarities: torch.Tensor, **options: Any) -> "SharedPairs":
+    def _changed(self, clips: Clips, options: ScoreOptions, similarities: torch.Tensor) -> "SharedPairs":
         changed = object.__new__(SharedPairs)
-        Pairs.__init__(changed, self.text_embeds, clips, replace(self.options, **options), similarities)
+        Pairs.__init__(changed, self.text_embeds, clips, options, similarities)
+        changed._unmasked, changed._ranks, changed._eigenvalues = self._unmasked, self._ranks, None
         return changed
 
     def masked(self, modality_mask: torch.Tensor) -> "SharedPairs":
@@ -37,11 +39,26 @@ class SharedPairs(Pairs):
             gram=clips.gram * both,
             exact_gram=clips.exact_gram * both,
         )
-        return self._changed(shown, self.similarities * modality_mask.T[:, None])
+        return self._changed(shown, self.options, self.similarities * modality_mask.T[:, None])
 
     def with_options(self, **changes: Any) -> "SharedPairs":
         """The same pairs with other values of some [`~modeling_scalar.scores_scalar.ScoreOptions`]."""
-        return self._changed(self.clips, self.similarities, **changes)
+        return self._changed(self.clips, replace(self.options, **changes), self.similarities)
+
+    def text_ranks(self, index: int) -> torch.Tensor:
+        """As of [`Pairs.text_ranks`], once for all masks: what a clip lacks changes no rank by what it has."""
+        if index not in self._ranks:
+            self._ranks[index] = self._unmasked.text_ranks(index)
+        return self._ranks[index]
+
+    def scores(self, method: str) -> torch.Tensor:
+        """As of [`Pairs.scores`]; PMRL's two scores are of the same eigenvalues, which cost more than the others."""
+        if method == "pmrl" and self._eigenvalues is not None:
+            return self._eigenvalues / (1 + self.clips.arity)
+        scores = super().scores(method)
+        if method == "pmrl_raw":
+            self._eigenvalues = scores
+        return scores
 
 
 __all__ = ["SharedPairs"]

@@ -1,48 +1,107 @@
-"""How a table of labels is made: columns that measure, a row per label, margins, and the paper's rows below.
+"""What is measured of runs, and tables of it: columns that measure, a row per label, margins, the paper's rows below.
 
 A row is a label; the seeds of a label are its mean ± sample deviation, and differences are taken seed by seed.
 """
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from eval.reports.result_files import (
-    Measure,
-    Results,
-    Seeds,
-    benchmark_name,
-    changes,
-    first_run,
-    label_name,
-    values,
-)
+from eval.reports.result_files import R1, Results, Run, Seeds, benchmark_name, first_run, label_name
 from eval.reports.tables import Cell, Row, Table
+from gallery.result_schema import second_stage
 
 KEYS = [("", "benchmark"), ("", "label"), ("", "n")]
 """Columns at the left: what was measured, of which label, over how many seeds."""
+
+Measure = Callable[..., float | None]
+"""One number of a run and of a score, by default the one that the model was trained for: `measure(run, method=None)`;
+`None` where it was not measured."""
 
 Published = Mapping[str, Sequence[float | str | Cell | None]]
 """Names of the paper's rows to its numbers."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """A heading, what stands below it for the seeds of a label, and the measure that margins are taken of, if any."""
-
-    group: str
-    heading: str
-    cell: Callable[[Seeds], Cell | str]
-    measure: Measure | None = None
-    signed: bool = False
+# Measures of a run ---------------------------------------------------------------------------------------------------
 
 
-def measured(heading: str, measure: Measure, group: str = "", signed: bool = False, digits: int = 1) -> Column:
-    """Return a column of a measure, seed by seed."""
+def rate_entry(run: Run, rate: float) -> Mapping[str, Any]:
+    """Return what was measured at a masking rate; an empty `dict` if that was nothing."""
+    return next((entry for entry in run["retrieval"]["rates"] if entry["rate"] == rate), {})
 
-    def cell(seeds: Seeds) -> Cell:
-        return Cell(tuple(values(seeds, measure).values()), signed, digits)
 
-    return Column(group, heading, cell, measure, signed)
+def _own(run: Run, method: str | None) -> str:
+    return method or run["score"]["method"]
+
+
+def first_stage(metric: str = R1, rate: float = 0.0) -> Measure:
+    """Measure a score in the first stage."""
+
+    def measure(run: Run, method: str | None = None) -> float | None:
+        return rate_entry(run, rate).get("methods", {}).get(_own(run, method), {}).get(metric)
+
+    return measure
+
+
+def gain(rate: float = 0.0) -> Measure:
+    """Measure the aggregation gain of a score."""
+
+    def measure(run: Run, method: str | None = None) -> float | None:
+        return rate_entry(run, rate).get("aggregation_gain", {}).get(_own(run, method))
+
+    return measure
+
+
+def at_rate(field: str, name: str, rate: float = 0.0) -> Measure:
+    """Measure what is the same for all scores at a rate, such as the mean weight of a modality."""
+    return lambda run, method=None: rate_entry(run, rate).get(field, {}).get(name)
+
+
+def two_stage(
+    metric: str = R1, rate: float = 0.0, policy: str = "absent", rule: str = "match", depth: int | None = None
+) -> Measure:
+    """Measure a score whose first candidates the cross-encoder reorders.
+
+    By default as the paper does: by the match alone, 50 of them, or the largest number that was measured.
+    """
+
+    def measure(run: Run, method: str | None = None) -> float | None:
+        wanted = {"rate": rate, "policy": policy, "method": _own(run, method)}
+        entries = second_stage(run["two_stage"], rule, depth)
+        return next((entry.get(metric) for entry in entries if wanted.items() <= entry.items()), None)
+
+    return measure
+
+
+def in_part(parts: str, **wanted: Any) -> Measure:
+    """Measure text-to-video R@1 in a part of what was measured: a step of the `ladder`, or one of the `kinds`."""
+
+    def measure(run: Run, method: str | None = None) -> float | None:
+        found = (entry for entry in run["retrieval"].get(parts, []) if wanted.items() <= entry.items())
+        return next((entry[R1].get(_own(run, method)) for entry in found), None)
+
+    return measure
+
+
+def values(seeds: Seeds, measure: Measure, method: str | None = None) -> dict[int | None, float]:
+    """Return a measure of every seed that has it."""
+    return {seed: value for seed, run in seeds.items() if (value := measure(run, method)) is not None}
+
+
+def changes(ours: Mapping[int | None, float], theirs: Mapping[int | None, float]) -> list[float]:
+    """
+    Return the differences seed by seed.
+
+    Without a shared seed a single run, such as a released checkpoint, stands beside every seed of the other side; two
+    sets of other seeds give the difference of their means.
+    """
+    shared = [seed for seed in ours if seed in theirs]
+    if shared:
+        return [ours[seed] - theirs[seed] for seed in shared]
+    if len(ours) > 1 and len(theirs) > 1:
+        return [statistics.mean(ours.values()) - statistics.mean(theirs.values())]
+    return [one - other for one in ours.values() for other in theirs.values()]
 
 
 def rates_of(results: Results) -> list[float]:
@@ -50,23 +109,46 @@ def rates_of(results: Results) -> list[float]:
     return sorted({entry["rate"] for run in results.all_runs() for entry in run["retrieval"]["rates"]})
 
 
-def is_measured(row: Row) -> bool:
-    """Return whether anything was measured for a row."""
-    return any(isinstance(cell, Cell) and cell.values for cell in row)
+# Columns and rows ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, and what stands below it for the seeds of a label: a measure, or a text that is made of them."""
+
+    group: str
+    heading: str
+    measure: Measure | None = None
+    text: Callable[[Seeds], Cell | str] | None = None
+    method: str | None = None
+    signed: bool = False
+    digits: int = 1
+
+    def cell(self, seeds: Seeds, method: str | None = None) -> Cell | str:
+        """Return what stands there, of a score that is named or of the column's."""
+        if self.text is not None:
+            return self.text(seeds)
+        return Cell(tuple(values(seeds, self.measure, method or self.method).values()), self.signed, self.digits)
+
+
+def row_of(columns: Sequence[Column], seeds: Seeds, method: str | None = None) -> Row | None:
+    """Return the cells of a label, of a score that is named or of each column's; `None` if nothing was measured."""
+    row = [column.cell(seeds, method) for column in columns]
+    return row if _count(row) else None
+
+
+def _count(row: Row) -> int:
+    return max((len(cell.values) for cell in row if isinstance(cell, Cell)), default=0)
 
 
 def count(row: Row) -> str:
     """Return over how many seeds a row is, where these are not all seeds of its label."""
-    return str(max((len(cell.values) for cell in row if isinstance(cell, Cell)), default=0))
+    return str(_count(row))
 
 
-def _published_row(columns: Sequence[Column], numbers: Sequence[float | str | Cell | None]) -> Row:
-    """The paper's numbers below our columns; it may have fewer."""
-    padded = [*numbers, *[None] * (len(columns) - len(numbers))]
-    return [
-        number if isinstance(number, (str, Cell)) else Cell(() if number is None else (number,), column.signed)
-        for number, column in zip(padded, columns, strict=True)
-    ]
+def headings(columns: Sequence[Column]) -> list[tuple[str, str]]:
+    """Return groups and headings, as [`~eval.reports.tables.Table`] has them."""
+    return [(column.group, column.heading) for column in columns]
 
 
 def margin_row(columns: Sequence[Column], ours: Seeds, theirs: Seeds) -> Row:
@@ -76,6 +158,15 @@ def margin_row(columns: Sequence[Column], ours: Seeds, theirs: Seeds) -> Row:
         if column.measure is None
         else Cell(tuple(changes(values(ours, column.measure), values(theirs, column.measure))), signed=True)
         for column in columns
+    ]
+
+
+def _published_row(columns: Sequence[Column], numbers: Sequence[float | str | Cell | None]) -> Row:
+    """The paper's numbers below our columns; it may have fewer."""
+    padded = [*numbers, *[None] * (len(columns) - len(numbers))]
+    return [
+        number if isinstance(number, (str, Cell)) else Cell(() if number is None else (number,), column.signed)
+        for number, column in zip(padded, columns, strict=True)
     ]
 
 
@@ -110,8 +201,7 @@ def label_table(
         note += " Margins are taken seed by seed, over n of them."
     blocks = []
     for benchmark, labels in results.runs.items():
-        rows = {label: [column.cell(seeds) for column in columns] for label, seeds in labels.items()}
-        rows = {label: row for label, row in rows.items() if is_measured(row)}
+        rows = {label: row for label, seeds in labels.items() if (row := row_of(columns, seeds)) is not None}
         if not rows:
             continue
         block = [(label_name(label), str(len(labels[label])), row) for label, row in rows.items()]
@@ -123,24 +213,24 @@ def label_table(
         if margins:
             block += [(row_name, "", row) for row_name, row in _published_margin(columns, theirs).items()]
         blocks.append([[benchmark_name(benchmark), row_name, n, *row] for row_name, n, row in block])
-    return Table(name, title, note, KEYS + [(c.group, c.heading) for c in columns], blocks, len(KEYS))
+    return Table(name, title, note, KEYS + headings(columns), blocks, len(KEYS))
 
 
 def across_benchmarks(table: Table, name: str, title: str) -> Table:
     """Turn the benchmarks of a table into groups of columns; the table of a single benchmark becomes empty."""
     benchmarks = [block[0][0] for block in table.blocks]
-    headings = [heading for _, heading in table.columns[len(KEYS) :]]
+    names = [heading for _, heading in table.columns[len(KEYS) :]]
     found: dict[str, dict[str, Row]] = {}
     counts: dict[str, dict[str, None]] = {}
     for benchmark, label, n, *cells in table.rows:
         found.setdefault(label, {})[benchmark] = cells
         counts.setdefault(label, {})[n] = None
     rows = [
-        [label, "/".join(counts[label]), *(c for b in benchmarks for c in parts.get(b, [Cell()] * len(headings)))]
+        [label, "/".join(counts[label]), *(c for b in benchmarks for c in parts.get(b, [Cell()] * len(names)))]
         for label, parts in found.items()
     ]
-    pairs = [(b, heading) for b in benchmarks for heading in headings]
-    columns = [("", "label"), ("", "n"), *(pairs if len(headings) > 1 else [("", b) for b in benchmarks])]
+    pairs = [(b, heading) for b in benchmarks for heading in names]
+    columns = [("", "label"), ("", "n"), *(pairs if len(names) > 1 else [("", b) for b in benchmarks])]
     ours = [row for row in rows if row[1]]
     blocks = [ours, [row for row in rows if not row[1]]] if len(benchmarks) > 1 else []
     return Table(name, title, table.note, columns, blocks, 2)
@@ -149,12 +239,21 @@ def across_benchmarks(table: Table, name: str, title: str) -> Table:
 __all__ = [
     "KEYS",
     "Column",
+    "Measure",
     "Published",
     "across_benchmarks",
+    "at_rate",
+    "changes",
     "count",
-    "is_measured",
+    "first_stage",
+    "gain",
+    "headings",
+    "in_part",
     "label_table",
     "margin_row",
-    "measured",
+    "rate_entry",
     "rates_of",
+    "row_of",
+    "two_stage",
+    "values",
 ]

@@ -12,32 +12,22 @@ from eval.protocol.statistics import seed_interval, sign_test
 from eval.reports import paper
 from eval.reports.label_tables import (
     Column,
+    Measure,
     Published,
     across_benchmarks,
-    label_table,
-    margin_row,
-    measured,
-    rates_of,
-)
-from eval.reports.result_files import (
-    R1,
-    Measure,
-    Results,
-    Run,
-    Seeds,
-    benchmark_name,
-    best_pathway,
+    at_rate,
     changes,
-    first_run,
     first_stage,
     gain,
-    label_name,
-    ladder_step,
-    percent,
+    in_part,
+    label_table,
+    margin_row,
     rate_entry,
+    rates_of,
     two_stage,
     values,
 )
+from eval.reports.result_files import R1, Results, Run, Seeds, benchmark_name, first_run, label_name, percent
 from eval.reports.tables import Cell, Row, Table
 from gallery.result_schema import method_title
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -52,22 +42,39 @@ POLICIES = {"absent": "no tokens", "zeros": "tokens of zero states (as published
 _R10 = "text_to_video_recall_at_10"
 
 
+Numbers = tuple[float | None, ...]
+
+
+def _beside(
+    results: Results, table: paper.Table, choose: Callable[[Numbers], Sequence[float | str | Cell | None]] = tuple
+) -> Callable[[str], Published]:
+    """Return what the paper prints of a benchmark: the rows of one of its tables, or what is chosen of each."""
+
+    def published(benchmark: str) -> Published:
+        rows = paper.published(table, benchmark, results.paper_mean)
+        return {name: choose(numbers) for name, numbers in rows.items()}
+
+    return published
+
+
+def _at_rates(rates: Sequence[float], numbers: Numbers) -> list[float | None]:
+    """What the paper prints at these masking rates."""
+    return list(map(dict(zip(paper.RATES, numbers, strict=True)).get, rates))
+
+
 # The paper's tables -------------------------------------------------------------------------------------------------
 
 
 def retrieval_table(results: Results) -> Table:
     """Table 1: both stages and both directions of every label on every benchmark."""
     columns = [
-        measured(f"R@{k}", measure_of(f"{direction}_recall_at_{k}"), f"{stage} {arrow}")
+        Column(f"{stage} {arrow}", f"R@{k}", measure_of(f"{direction}_recall_at_{k}"))
         for stage, measure_of in (("1-stage", first_stage), ("2-stage", two_stage))
         for direction, arrow in DIRECTIONS.items()
         for k in (1, 10)
     ]
 
-    def published(benchmark: str) -> Published:
-        rows = paper.published(paper.TWO_STAGE, benchmark, results.paper_mean)
-        return {name: (None, None, None, None, *numbers) for name, numbers in rows.items()}
-
+    published = _beside(results, paper.TWO_STAGE, lambda numbers: (None, None, None, None, *numbers))
     note = (
         "1-stage: each label's own score; 2-stage: its first candidates reordered by the cross-encoder, which sees no "
         "tokens of what a clip lacks. The paper publishes its second stage here."
@@ -77,12 +84,8 @@ def retrieval_table(results: Results) -> Table:
 
 def transfer_table(results: Results) -> Table:
     """Table 2: two-stage text-to-video R@1 and R@10 across benchmarks."""
-    columns = [measured("R@1", two_stage(R1)), measured("R@10", two_stage(_R10))]
-
-    def published(benchmark: str) -> Published:
-        rows = paper.published(paper.TWO_STAGE, benchmark, results.paper_mean)
-        return {name: numbers[:2] for name, numbers in rows.items()}
-
+    columns = [Column("", "R@1", two_stage(R1)), Column("", "R@10", two_stage(_R10))]
+    published = _beside(results, paper.TWO_STAGE, lambda numbers: numbers[:2])
     note = "Text to video; the first clips of each label's own score reordered by the cross-encoder."
     table = label_table(results, "transfer", "", note, columns, published)
     return across_benchmarks(table, "transfer", "Retrieval across benchmarks, two-stage (Table 2)")
@@ -90,12 +93,8 @@ def transfer_table(results: Results) -> Table:
 
 def transfer_first_stage_table(results: Results) -> Table:
     """The layout of Table 2 for the first stage, whose R@1 the paper has in Table S3."""
-    columns = [measured("R@1", first_stage(R1)), measured("R@10", first_stage(_R10))]
-
-    def published(benchmark: str) -> Published:
-        rows = paper.published(paper.COMPONENTS, benchmark, results.paper_mean)
-        return {name: (joint,) for name, (_, joint) in rows.items()}
-
+    columns = [Column("", "R@1", first_stage(R1)), Column("", "R@10", first_stage(_R10))]
+    published = _beside(results, paper.COMPONENTS, lambda numbers: numbers[1:])
     table = label_table(results, "", "", "Text to video, each label's own score, no second stage.", columns, published)
     title = "Retrieval across benchmarks, first stage (layout of Table 2)"
     return across_benchmarks(table, "transfer_first_stage", title)
@@ -104,13 +103,8 @@ def transfer_first_stage_table(results: Results) -> Table:
 def missing_table(results: Results) -> Table:
     """Table 3: first-stage R@1 of each label's own score where clips lose a modality, with margins."""
     rates = rates_of(results)
-    columns = [measured(percent(rate), first_stage(R1, rate)) for rate in rates]
-
-    def published(benchmark: str) -> Published:
-        rows = paper.published(paper.MISSING, benchmark, results.paper_mean)
-        by_rate = {name: dict(zip(paper.RATES, numbers, strict=True)) for name, numbers in rows.items()}
-        return {name: [numbers.get(rate) for rate in rates] for name, numbers in by_rate.items()}
-
+    columns = [Column("", percent(rate), first_stage(R1, rate)) for rate in rates]
+    published = _beside(results, paper.MISSING, partial(_at_rates, rates))
     note = "Text-to-video R@1 of the first stage, each label's own score; columns: clips that lose one modality."
     return label_table(
         results, "missing", "Retrieval under missing modalities (Table 3)", note, columns, published, margins=True
@@ -125,16 +119,12 @@ def components_table(results: Results) -> Table:
         return "/".join(dict.fromkeys(found))
 
     columns = [
-        Column("", "best pathway", pathways),
-        measured("best", best_pathway()),
-        measured("agg.", first_stage(R1)),
-        measured("gain", gain(), signed=True),
+        Column("", "best pathway", text=pathways),
+        Column("", "best", at_rate("best_pathway", R1)),
+        Column("", "agg.", first_stage(R1)),
+        Column("", "gain", gain(), signed=True),
     ]
-
-    def published(benchmark: str) -> Published:
-        rows = paper.published(paper.COMPONENTS, benchmark, results.paper_mean)
-        return {name: ("", best, joint, joint - best) for name, (best, joint) in rows.items()}
-
+    published = _beside(results, paper.COMPONENTS, lambda numbers: ("", *numbers, numbers[1] - numbers[0]))
     note = (
         "Text-to-video R@1 of the first stage: the strongest single pathway, each label's own score, their difference."
     )
@@ -144,19 +134,15 @@ def components_table(results: Results) -> Table:
 
 def gain_table(results: Results) -> Table:
     """Table 4: the aggregation gain of each label's own score across benchmarks."""
-
-    def published(benchmark: str) -> Published:
-        rows = paper.published(paper.COMPONENTS, benchmark, results.paper_mean)
-        return {name: (joint - best,) for name, (best, joint) in rows.items()}
-
+    published = _beside(results, paper.COMPONENTS, lambda numbers: (numbers[1] - numbers[0],))
     note = "Text-to-video R@1 of each label's own score minus that of its strongest single pathway."
-    table = label_table(results, "", "", note, [measured("gain", gain(), signed=True)], published)
+    table = label_table(results, "", "", note, [Column("", "gain", gain(), signed=True)], published)
     return across_benchmarks(table, "aggregation_gain", "Aggregation gain (Table 4)")
 
 
 def gain_missing_table(results: Results) -> Table:
     """The numbers of Figure 2: the aggregation gain where clips lose a modality."""
-    columns = [measured(percent(rate), gain(rate), signed=True) for rate in rates_of(results)]
+    columns = [Column("", percent(rate), gain(rate), signed=True) for rate in rates_of(results)]
     note = "R@1 of each label's own score minus that of its strongest single pathway under the same masks."
     title = "Aggregation gain under missing modalities (Figure 2)"
     return label_table(results, "gain_missing", title, note, columns)
@@ -186,7 +172,7 @@ def ablation_table(results: Results) -> Table:
     ours = []
     for label in [reference, *labels] if reference and labels else []:
         shared = [b for b, found in results.runs.items() if label in found and reference in found]
-        row = [measured("", two_stage()).cell(found.get(label, {})) for found in results.runs.values()]
+        row = [Column("", "", two_stage()).cell(found.get(label, {})) for found in results.runs.values()]
         for heading, measure in measures.items():
             numbers = _means(results, label, shared, measure)
             if label != reference:
@@ -225,16 +211,12 @@ def two_stage_missing_table(results: Results, policy: str) -> Table:
 
     def video(seeds: Seeds) -> Cell:
         masked = {s: r for s, r in seeds.items() if any(entry["policy"] == policy for entry in r["two_stage"])}
-        return Cell(tuple(values(masked, first_stage(R1, 0.9, "video")).values()))
+        return Cell(tuple(values(masked, first_stage(R1, 0.9), "video").values()))
 
-    columns = [measured(percent(rate), two_stage(R1, rate, policy)) for rate in rates]
-    columns.append(Column("", "video cosine at 90 %", video))
-
-    def published(benchmark: str) -> Published:
-        rows = paper.published(paper.TWO_STAGE_MISSING, benchmark, results.paper_mean) if policy == "zeros" else {}
-        by_rate = {name: dict(zip(paper.RATES, numbers[:-1], strict=True)) for name, numbers in rows.items()}
-        return {name: [*map(by_rate[name].get, rates), numbers[-1]] for name, numbers in rows.items()}
-
+    columns = [Column("", percent(rate), two_stage(R1, rate, policy)) for rate in rates]
+    columns.append(Column("", "video cosine at 90 %", text=video))
+    table = paper.TWO_STAGE_MISSING if policy == "zeros" else {}
+    published = _beside(results, table, lambda numbers: [*_at_rates(rates, numbers[:-1]), numbers[-1]])
     note = (
         f"Text-to-video R@1 under the masks of Table 3; the cross-encoder sees {POLICIES[policy]} for what is masked."
     )
@@ -261,17 +243,16 @@ def ladder_table(results: Results) -> Table:
     steps = {b: first_run(labels)["retrieval"].get("ladder", []) for b, labels in results.runs.items()}
     sets = sorted({tuple(step["modalities"]) for found in steps.values() for step in found}, key=len)
 
-    def change(run: Run) -> float | None:
-        recalls = [ladder_step(modalities)(run) for modalities in sets]
-        return recalls[-1] - recalls[0] if recalls and None not in (recalls[0], recalls[-1]) else None
+    recalls = [in_part("ladder", modalities=list(modalities)) for modalities in sets]
 
-    columns = [measured(_letters(modalities), ladder_step(modalities)) for modalities in sets]
-    columns.append(measured("Δ V→all", change, signed=True))
+    def change(run: Run, method: str | None = None) -> float | None:
+        ends = [measure(run, method) for measure in (recalls[0], recalls[-1])] if recalls else [None]
+        return None if None in ends else ends[1] - ends[0]
 
-    def published(benchmark: str) -> Published:
-        rows = paper.published(paper.LADDER, benchmark, results.paper_mean) if len(sets) == 3 else {}
-        return {name: (*numbers, numbers[-1] - numbers[0]) for name, numbers in rows.items()}
-
+    columns = [Column("", _letters(names), measure) for names, measure in zip(sets, recalls, strict=True)]
+    columns.append(Column("", "Δ V→all", change, signed=True))
+    table = paper.LADDER if len(sets) == 3 else {}
+    published = _beside(results, table, lambda numbers: (*numbers, numbers[-1] - numbers[0]))
     lost = [
         f"{benchmark_name(benchmark)} {_letters(step['modalities'])} {step['num_unscorable_clips']}"
         for benchmark, found in steps.items()
@@ -290,7 +271,7 @@ def classification_table(results: Results) -> Table:
     """Table S6: class labels as queries; each clip ranks them, first stage."""
     groups = {None: "own score"} | {method: method_title(method) for method in (*MODALITIES, "uniform")}
     columns = [
-        measured(f"Acc@{k}", first_stage(f"video_to_text_recall_at_{k}", method=method), group)
+        Column(group, f"Acc@{k}", first_stage(f"video_to_text_recall_at_{k}"), method=method)
         for method, group in groups.items()
         for k in (1, 10)
     ]
@@ -300,7 +281,7 @@ def classification_table(results: Results) -> Table:
         "Classification as retrieval (Table S6)",
         "Each clip ranks the class labels; first stage; single pathways and equal weights on the same embeddings.",
         columns,
-        partial(paper.published, paper.CLASSIFICATION, mean=results.paper_mean),
+        _beside(results, paper.CLASSIFICATION),
     )
 
 
@@ -319,7 +300,7 @@ def seeds_table(results: Results) -> Table:
 
     columns = []
     for group, measure in (("first stage R@1", first_stage()), ("two-stage R@1", two_stage())):
-        columns += [measured("mean", measure, group), Column(group, "95 % interval", interval(measure))]
+        columns += [Column(group, "mean", measure), Column(group, "95 % interval", text=interval(measure))]
 
     def published(benchmark: str) -> Published:
         single = paper.published({benchmark: paper.TWO_STAGE.get(benchmark, {})}, benchmark)
@@ -350,14 +331,14 @@ def _is_symmetric(method: str) -> bool:
 
 def sign_table(results: Results) -> Table:
     """Sign tests of "Statistical Support": margins over the baseline in Table 3, negative gains in Table 4."""
-    rates, base = rates_of(results), results.baseline
+    at_rates, base = [Column("", "", first_stage(R1, rate)) for rate in rates_of(results)], results.baseline
     rows = []
     for label in dict.fromkeys(label for labels in results.runs.values() for label in labels):
         margins = []
         for labels in results.runs.values():
             if base in labels and label in labels and label != base:
-                found = (margin_row([measured("", first_stage(R1, r))], labels[label], labels[base])[0] for r in rates)
-                margins.append([cell.mean for cell in found if cell.values])
+                row = margin_row(at_rates, labels[label], labels[base])
+                margins.append([cell.mean for cell in row if cell.values])
         by_benchmark = [Cell(tuple(found)).mean for found in margins if found]
         by_cell = [margin for found in margins for margin in found]
         for cells, numbers in (("rates and benchmarks", by_cell), ("benchmarks", by_benchmark)):
@@ -387,7 +368,7 @@ def latent_table(results: Results) -> Table:
     """The numbers of "Latent-Space Analysis"."""
 
     def measure(*path: str) -> Measure:
-        def find(run: Run) -> float | None:
+        def find(run: Run, method: str | None = None) -> float | None:
             found = run.get("latent")
             for name in path:
                 found = (found or {}).get(name)
@@ -396,9 +377,9 @@ def latent_table(results: Results) -> Table:
         return find
 
     columns = [
-        measured("classes", measure("num_classes"), digits=0),
-        measured("text–centroid cosine", measure("text_centroid_cosine"), digits=2),
-        *(measured(modality, measure("silhouette", modality), "silhouette", digits=2) for modality in MODALITIES),
+        Column("", "classes", measure("num_classes"), digits=0),
+        Column("", "text–centroid cosine", measure("text_centroid_cosine"), digits=2),
+        *(Column("silhouette", modality, measure("silhouette", modality), digits=2) for modality in MODALITIES),
     ]
 
     def published(benchmark: str) -> Published:

@@ -2,14 +2,16 @@
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pyarrow import ArrowException
 from pyarrow.parquet import read_table
 
 from eval.reports.figures import plot_gain, plot_query_weights
-from eval.reports.label_tables import rates_of
+from eval.reports.label_tables import gain, rates_of, values
 from eval.reports.paper_tables import (
     DIRECTIONS,
     POLICIES,
@@ -28,16 +30,17 @@ from eval.reports.paper_tables import (
     transfer_table,
     two_stage_missing_table,
 )
-from eval.reports.result_files import Results, Run, benchmark_name, first_run, gain, label_name, values
+from eval.reports.result_files import Results, Run, benchmark_name, first_run, label_name
 from eval.reports.score_tables import (
     differences_table,
     galleries_table,
     kinds_table,
     scores_missing_table,
     scores_table,
+    second_stage_table,
+    separation_table,
     weights_table,
 )
-from eval.reports.second_stage_tables import second_stage_table, separation_table
 from eval.reports.tables import Table, latex, markdown, write_csv
 
 _READING = (
@@ -92,6 +95,18 @@ def _slug(text: str) -> str:
     return re.sub(r"[^\w.-]+", "_", text).strip("_")
 
 
+def _plot_weights(queries: Path | Mapping[str, Sequence[Any]], path: Path) -> None:
+    if not isinstance(queries, Path):
+        plot_query_weights(queries, path)
+        return
+    try:
+        plot_query_weights(read_table(queries).to_pydict(), path)
+    except (ArrowException, LookupError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{queries} is not what `scalar eval run` writes beside a result: {error}. Evaluate again."
+        ) from error
+
+
 def _plot_figures(results: Results, output: Path) -> dict[str, str]:
     """Draw what can be drawn of retrieval; return the names of the files and what they show."""
     names = {}
@@ -109,18 +124,14 @@ def _plot_figures(results: Results, output: Path) -> dict[str, str]:
         names["gain_vs_masking.png"] = "Aggregation gain under missing modalities; bands: sample deviation over seeds"
     for benchmark, labels in results.runs.items():
         for label, seeds in labels.items():
-            files = {seed: results.folders[benchmark, label, seed] / "queries.parquet" for seed in seeds}
-            seed, queries = next(((seed, file) for seed, file in files.items() if file.is_file()), (None, None))
+            found = {seed: results.queries[benchmark, label, seed] for seed in seeds}
+            known = ((seed, table) for seed, table in found.items() if not isinstance(table, Path) or table.is_file())
+            seed, queries = next(known, (None, None))
             if queries is not None:
                 name = f"weights_{_slug(benchmark)}_{_slug(label)}.png"
                 names[name] = f"Weights of the queries of {benchmark_name(benchmark)}: {label_name(label)}"
                 names[name] += "" if seed is None else f", seed {seed}"
-                try:
-                    plot_query_weights(read_table(queries).to_pydict(), output / name)
-                except (ArrowException, LookupError, TypeError, ValueError) as error:
-                    raise ValueError(
-                        f"{queries} is not what `scalar eval run` writes beside a result: {error}. Evaluate again."
-                    ) from error
+                _plot_weights(queries, output / name)
     return names
 
 

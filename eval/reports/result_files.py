@@ -1,8 +1,7 @@
-"""Result files of `scalar eval run` side by side: which may be compared, and the metrics taken from them."""
+"""Result files of `scalar eval run` side by side: what they are called, and which may be compared."""
 
 import os
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,6 @@ Run = Mapping[str, Any]
 
 Seeds = Mapping[int | None, Run]
 """The runs of one label on one benchmark."""
-
-Measure = Callable[[Run], float | None]
-"""One number of a run; `None` where it was not measured."""
 
 R1 = "text_to_video_recall_at_1"
 
@@ -35,14 +31,15 @@ class Results:
         baseline (`str`, *optional*): label that margins are taken against.
         reference (`str`, *optional*): label that ablations are compared with.
         paper_mean (`bool`): beside a benchmark that the paper does not have, show the mean over those it has.
-        folders (`dict`): benchmark, label and seed of a run to the folder that its file lies in.
+        queries (`dict`): benchmark, label and seed of a run to what happened to each query: the columns, or the file
+            `queries.parquet` that holds them, if it is there.
     """
 
     runs: Mapping[str, Mapping[str, Seeds]]
     baseline: str | None = None
     reference: str | None = None
     paper_mean: bool = False
-    folders: Mapping[tuple[str, str, int | None], Path] = field(default_factory=dict)
+    queries: Mapping[tuple[str, str, int | None], Path | Mapping[str, Sequence[Any]]] = field(default_factory=dict)
 
     def all_runs(self) -> Iterator[Run]:
         """Every run, in the order of the tables."""
@@ -167,7 +164,11 @@ def load_results(paths: Sequence[str | os.PathLike], *chosen: Any, **options: An
 
 
 def results_of(
-    found: Mapping[Path, Run], baseline: str | None = None, reference: str | None = None, paper_mean: bool = False
+    found: Mapping[Path, Run],
+    baseline: str | None = None,
+    reference: str | None = None,
+    paper_mean: bool = False,
+    queries: Mapping[str, Sequence[Any]] | None = None,
 ) -> Results:
     """
     Put results side by side, once it is certain that they may be compared.
@@ -179,6 +180,7 @@ def results_of(
         reference (`str`, *optional*): label that ablations are compared with; by default `scalar`, which the paper
             calls SCALAR.
         paper_mean (`bool`): beside a benchmark that the paper does not have, show the mean over those it has.
+        queries (`dict`, *optional*): what happened to each query of the only run; by default what lies beside a file.
 
     Returns:
         [`Results`]: benchmarks and labels in the order of the paper, others after them.
@@ -214,111 +216,22 @@ def results_of(
         reference or ("scalar" if "scalar" in all_labels else None),
         paper_mean,
         {
-            (run["benchmark"], run["label"], run["seed"]): path.parent
+            (run["benchmark"], run["label"], run["seed"]): queries or path.parent / "queries.parquet"
             for known in files.values()
             for path, run in known.items()
         },
     )
 
 
-# Measures of a run ---------------------------------------------------------------------------------------------------
-
-
-def rate_entry(run: Run, rate: float) -> Mapping[str, Any]:
-    """Return what was measured at a masking rate; an empty `dict` if that was nothing."""
-    return next((entry for entry in run["retrieval"]["rates"] if entry["rate"] == rate), {})
-
-
-def first_stage(metric: str = R1, rate: float = 0.0, method: str | None = None) -> Measure:
-    """Measure a method, by default the score that the model was trained for, in the first stage."""
-    return lambda run: rate_entry(run, rate).get("methods", {}).get(method or run["score"]["method"], {}).get(metric)
-
-
-def best_pathway(rate: float = 0.0) -> Measure:
-    """Measure text-to-video R@1 of the strongest single pathway."""
-    return lambda run: rate_entry(run, rate).get("best_pathway", {}).get(R1)
-
-
-def gain(rate: float = 0.0, method: str | None = None) -> Measure:
-    """Measure the aggregation gain of a method, by default of the score that the model was trained for."""
-    return lambda run: rate_entry(run, rate).get("aggregation_gain", {}).get(method or run["score"]["method"])
-
-
-def two_stage(
-    metric: str = R1, rate: float = 0.0, policy: str = "absent", rule: str = "match", depth: int | None = None
-) -> Measure:
-    """Measure the score that the model was trained for, its first candidates reordered by the cross-encoder.
-
-    By default as the paper does: by the match alone, 50 of them, or the largest number that was measured.
-    """
-
-    def measure(run: Run) -> float | None:
-        wanted = {"rate": rate, "policy": policy, "method": run["score"]["method"]}
-        entries = second_stage(run["two_stage"], rule, depth)
-        return next((entry.get(metric) for entry in entries if wanted.items() <= entry.items()), None)
-
-    return measure
-
-
-def ladder_step(modalities: tuple[str, ...]) -> Measure:
-    """Measure text-to-video R@1 of the model's own score with one set of modalities for the whole gallery."""
-
-    def measure(run: Run) -> float | None:
-        steps = (step for step in run["retrieval"].get("ladder", []) if tuple(step["modalities"]) == modalities)
-        return next((step[R1].get(run["score"]["method"]) for step in steps), None)
-
-    return measure
-
-
-def recall_of_kind(kind: str, method: str) -> Measure:
-    """Measure text-to-video R@1 of a method over the queries of one kind."""
-
-    def measure(run: Run) -> float | None:
-        kinds = (entry for entry in run["retrieval"].get("kinds", []) if entry["kind"] == kind)
-        return next((entry[R1].get(method) for entry in kinds), None)
-
-    return measure
-
-
-def values(seeds: Seeds, measure: Measure) -> dict[int | None, float]:
-    """Return a measure of every seed that has it."""
-    return {seed: value for seed, run in seeds.items() if (value := measure(run)) is not None}
-
-
-def changes(ours: Mapping[int | None, float], theirs: Mapping[int | None, float]) -> list[float]:
-    """
-    Return the differences seed by seed.
-
-    Without a shared seed a single run, such as a released checkpoint, stands beside every seed of the other side; two
-    sets of other seeds give the difference of their means.
-    """
-    shared = [seed for seed in ours if seed in theirs]
-    if shared:
-        return [ours[seed] - theirs[seed] for seed in shared]
-    if len(ours) > 1 and len(theirs) > 1:
-        return [statistics.mean(ours.values()) - statistics.mean(theirs.values())]
-    return [one - other for one in ours.values() for other in theirs.values()]
-
-
 __all__ = [
     "R1",
-    "Measure",
     "Results",
     "Run",
     "Seeds",
     "benchmark_name",
-    "best_pathway",
-    "changes",
     "first_run",
-    "first_stage",
-    "gain",
     "label_name",
-    "ladder_step",
     "load_results",
     "percent",
-    "rate_entry",
-    "recall_of_kind",
     "results_of",
-    "two_stage",
-    "values",
 ]

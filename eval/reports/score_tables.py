@@ -1,22 +1,28 @@
-"""What was measured beside the paper's tables: every score on the same embeddings, weights, differences, galleries."""
+"""What was measured beside the paper's tables: every score on the same embeddings, weights, differences, galleries,
+and the second stage by every rule and depth.
+"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import product
 
-from eval.reports.label_tables import KEYS, Column, count, is_measured, measured, rates_of
-from eval.reports.result_files import (
-    R1,
+from eval.reports.label_tables import (
+    KEYS,
+    Column,
     Measure,
-    Results,
-    benchmark_name,
-    first_run,
+    at_rate,
+    count,
     first_stage,
     gain,
-    label_name,
-    percent,
+    headings,
+    in_part,
     rate_entry,
-    recall_of_kind,
+    rates_of,
+    row_of,
+    two_stage,
 )
-from eval.reports.tables import Cell, Table
+from eval.reports.result_files import Results, Run, Seeds, benchmark_name, first_run, label_name, percent
+from eval.reports.tables import Cell, Row, Table
 from gallery.result_schema import method_title
 from modeling_scalar.configuration_scalar import MODALITIES
 
@@ -29,65 +35,78 @@ _METRICS = {
     "MedR": "median_rank",
     "MnR": "mean_rank",
 }
+_RULES = ("match", "fused")
+_DIRECTIONS = {"T→V": "text_to_video_recall_at_1", "V→T": "video_to_text_recall_at_1"}
 
 
-def _scores_table(
-    results: Results, name: str, title: str, note: str, columns_of: Callable[[str], list[Column]]
-) -> Table:
-    """A row for every score that was measured on the embeddings of a label."""
+# Blocks of rows ------------------------------------------------------------------------------------------------------
+
+
+def _label_blocks(results: Results, rows_of: Callable[[Seeds], Iterable[Row]]) -> list[list[Row]]:
+    """The rows of each label that has any, begun by the names of its benchmark and its own."""
     blocks = []
     for benchmark, labels in results.runs.items():
         for label, seeds in labels.items():
-            run = next(iter(seeds.values()))
-            best = {rate_entry(r, 0.0).get("best_pathway", {}).get("method") for r in seeds.values()}
-            block = []
-            methods = (m for r in seeds.values() for entry in r["retrieval"]["rates"] for m in entry["methods"])
-            for method in dict.fromkeys(methods):
-                marks = " *" * (method in best) + " (own)" * (method == run["score"]["method"])
-                row = [column.cell(seeds) for column in columns_of(method)]
-                keys = [benchmark_name(benchmark), label_name(label), count(row)]
-                block += [[*keys, method_title(method) + marks, *row]] if is_measured(row) else []
-            blocks += [block] if block else []
-    columns = [*KEYS, ("", "score"), *((c.group, c.heading) for c in columns_of("scalar"))]
-    return Table(name, title, note, columns, blocks, len(KEYS) + 1)
+            names = [benchmark_name(benchmark), label_name(label)]
+            blocks.append([[*names, *row] for row in rows_of(seeds)])
+    return [block for block in blocks if block]
+
+
+def _run_blocks(results: Results, rows_of: Callable[[Run], Iterable[Row]]) -> list[list[Row]]:
+    """The rows of the runs on each benchmark that has any, begun by benchmark, label and seed."""
+    blocks = []
+    for benchmark, labels in results.runs.items():
+        block = []
+        for label, seeds in labels.items():
+            names = [benchmark_name(benchmark), label_name(label)]
+            for seed, run in seeds.items():
+                block += [[*names, "" if seed is None else str(seed), *row] for row in rows_of(run)]
+        blocks += [block] if block else []
+    return blocks
+
+
+# Every score ---------------------------------------------------------------------------------------------------------
+
+
+def _scores_table(results: Results, name: str, title: str, note: str, columns: Sequence[Column]) -> Table:
+    """A row for every score that was measured on the embeddings of a label."""
+
+    def rows_of(seeds: Seeds) -> Iterator[Row]:
+        own = next(iter(seeds.values()))["score"]["method"]
+        best = {rate_entry(run, 0.0).get("best_pathway", {}).get("method") for run in seeds.values()}
+        methods = (m for run in seeds.values() for entry in run["retrieval"]["rates"] for m in entry["methods"])
+        for method in dict.fromkeys(methods):
+            if (row := row_of(columns, seeds, method)) is not None:
+                marks = " *" * (method in best) + " (own)" * (method == own)
+                yield [count(row), method_title(method) + marks, *row]
+
+    columns_shown = [*KEYS, ("", "score"), *headings(columns)]
+    return Table(name, title, note, columns_shown, _label_blocks(results, rows_of), len(KEYS) + 1)
 
 
 def scores_table(results: Results, direction: str) -> Table:
     """Every score on the same embeddings, nothing masked, in one direction."""
-
-    def columns_of(method: str) -> list[Column]:
-        columns = [
-            measured(heading, first_stage(f"{direction}_{metric}", method=method))
-            for heading, metric in _METRICS.items()
-        ]
-        if direction == "text_to_video":
-            columns.append(measured("gain", gain(method=method), signed=True))
-            unscorable = first_stage("num_unscorable_clips", method=method)
-            columns.append(measured("unscorable clips", unscorable, digits=0))
-        return columns
-
+    columns = [Column("", heading, first_stage(f"{direction}_{metric}")) for heading, metric in _METRICS.items()]
     note = (
         "First stage, nothing masked. * strongest single pathway, text to video; (own) the score that the model was "
         "trained for."
     )
     if direction == "text_to_video":
+        columns.append(Column("", "gain", gain(), signed=True))
+        columns.append(Column("", "unscorable clips", first_stage("num_unscorable_clips"), digits=0))
         note += " Clips that a score is undefined for rank last."
     title = f"Every score on the same embeddings, {direction.replace('_', ' ')}"
-    return _scores_table(results, f"scores_{direction}", title, note, columns_of)
+    return _scores_table(results, f"scores_{direction}", title, note, columns)
 
 
 def scores_missing_table(results: Results) -> Table:
     """Every score on the same embeddings where clips lose a modality."""
-    rates = rates_of(results)
-
-    def columns_of(method: str) -> list[Column]:
-        return [measured(percent(rate), first_stage(R1, rate, method)) for rate in rates]
-
+    columns = [Column("", percent(rate), first_stage(rate=rate)) for rate in rates_of(results)]
     note = (
         "Text-to-video R@1, first stage; columns: clips that lose one modality. * strongest single pathway "
         "with nothing masked; (own) the score that the model was trained for."
     )
-    return _scores_table(results, "scores_missing", "Every score under missing modalities", note, columns_of)
+    return _scores_table(results, "scores_missing", "Every score under missing modalities", note, columns)
 
 
 def kinds_table(results: Results) -> Table:
@@ -96,10 +115,6 @@ def kinds_table(results: Results) -> Table:
     for run in results.all_runs():
         for entry in run["retrieval"].get("kinds", []):
             counts.setdefault(entry["kind"], {})[benchmark_name(run["benchmark"])] = entry["num_queries"]
-
-    def columns_of(method: str) -> list[Column]:
-        return [measured(kind, recall_of_kind(kind, method)) for kind in counts]
-
     sizes = "; ".join(
         f"{kind} {', '.join(f'{count} of {benchmark}' for benchmark, count in found.items())}"
         for kind, found in counts.items()
@@ -108,53 +123,52 @@ def kinds_table(results: Results) -> Table:
         f"Text-to-video R@1, first stage, nothing masked, in the gallery of all clips; captions: {sizes}. * strongest "
         "single pathway, all captions; (own) the score that the model was trained for."
     )
-    return _scores_table(results, "kinds", "R@1 by kind of caption", note, columns_of)
+    columns = [Column("", kind, in_part("kinds", kind=kind)) for kind in counts]
+    return _scores_table(results, "kinds", "R@1 by kind of caption", note, columns)
 
 
-def _of_modality(rate: float, field: str, modality: str) -> Measure:
-    return lambda run: rate_entry(run, rate).get(field, {}).get(modality)
+# Weights, differences, galleries -------------------------------------------------------------------------------------
 
 
 def weights_table(results: Results) -> Table:
     """What is left of the gallery at each masking rate, and which modality the queries of a label lean on."""
-    blocks = []
-    for benchmark, labels in results.runs.items():
-        for label, seeds in labels.items():
-            block = []
-            for rate in rates_of(results):
-                row = [
-                    measured(modality, _of_modality(rate, field, modality), digits=digits).cell(seeds)
-                    for field, digits in (("presence", 0), ("mean_weight", 2), ("decided", 0))
-                    for modality in MODALITIES
-                ]
-                keys = [benchmark_name(benchmark), label_name(label), str(len(seeds)), percent(rate)]
-                block += [[*keys, *row]] if is_measured(row) else []
-            blocks += [block] if block else []
-    groups = ("clips", "weight", "decided")
-    columns = [*KEYS, ("", "masked"), *((group, modality) for group in groups for modality in MODALITIES)]
+    parts = (("clips", "presence", 0), ("weight", "mean_weight", 2), ("decided", "decided", 0))
+    columns = {
+        percent(rate): [
+            Column(group, modality, at_rate(field, modality, rate), digits=digits)
+            for group, field, digits in parts
+            for modality in MODALITIES
+        ]
+        for rate in rates_of(results)
+    }
+
+    def rows_of(seeds: Seeds) -> Iterator[Row]:
+        for rate, of_rate in columns.items():
+            if (row := row_of(of_rate, seeds)) is not None:
+                yield [str(len(seeds)), rate, *row]
+
     note = (
         "Clips that have a modality left; mean query-conditioned weight at the relevant clip; pairs of a query and "
         "a relevant clip decided by a modality, that of the largest weight."
     )
-    return Table("weights", "Weights of the modalities", note, columns, blocks, len(KEYS) + 1)
+    columns_shown = [*KEYS, ("", "masked"), *((group, modality) for group, *_ in parts for modality in MODALITIES)]
+    blocks = _label_blocks(results, rows_of)
+    return Table("weights", "Weights of the modalities", note, columns_shown, blocks, len(KEYS) + 1)
 
 
 def differences_table(results: Results) -> Table:
     """Differences between two scores on the same queries, as each run bounded them."""
-    blocks = []
-    for benchmark, labels in results.runs.items():
-        rows = []
-        for label, seeds in labels.items():
-            for seed, run in seeds.items():
-                for entry in run["retrieval"].get("differences", []):
-                    pair = " − ".join(method_title(entry[k]) for k in ("method", "baseline"))
-                    keys = [benchmark_name(benchmark), label_name(label), "" if seed is None else str(seed), pair]
-                    bounds = f"[{entry['low']:+.1f}, {entry['high']:+.1f}] at {percent(entry['confidence'])}"
-                    rows.append([*keys, Cell((entry["difference"],), signed=True), bounds])
-        blocks += [rows] if rows else []
+
+    def rows_of(run: Run) -> Iterator[Row]:
+        for entry in run["retrieval"].get("differences", []):
+            pair = " − ".join(method_title(entry[name]) for name in ("method", "baseline"))
+            bounds = f"[{entry['low']:+.1f}, {entry['high']:+.1f}] at {percent(entry['confidence'])}"
+            yield [pair, Cell((entry["difference"],), signed=True), bounds]
+
     columns = [("", name) for name in ("benchmark", "label", "seed", "scores", "difference", "interval")]
     note = "Points of text-to-video R@1, first stage, nothing masked; paired bootstrap over queries."
-    return Table("differences", "Differences between scores on the same queries", note, columns, blocks, 4)
+    title = "Differences between scores on the same queries"
+    return Table("differences", title, note, columns, _run_blocks(results, rows_of), 4)
 
 
 def galleries_table(results: Results) -> Table:
@@ -169,10 +183,65 @@ def galleries_table(results: Results) -> Table:
         cells = [Cell((count,), digits=0) for count in counts]
         texts = [run["gallery"]["sha256"][:12], str(retrieval["mask_seed"]), "/".join(map(str, depths))]
         rows.append([benchmark_name(benchmark), f"{run['split']}, {run['task']}", *cells, *texts])
-    headings = ("benchmark", "split", "queries", "clips", "pairs", "left out", "unreadable")
-    columns = [("", name) for name in (*headings, "gallery SHA-256", "mask seed", "depth")]
+    names = ("benchmark", "split", "queries", "clips", "pairs", "left out", "unreadable")
+    columns = [("", name) for name in (*names, "gallery SHA-256", "mask seed", "depth")]
     note = "Clips left out have no file; what is unreadable counts as absent; depth: candidates that are reordered."
     return Table("galleries", "Galleries", note, columns, [rows], 2)
+
+
+# The second stage ----------------------------------------------------------------------------------------------------
+
+
+def second_stage_table(results: Results) -> Table:
+    """Both directions after the second stage by each rule, at each depth and under each mask."""
+    entries = [entry for run in results.all_runs() for entry in run["two_stage"]]
+    rates, policies, depths = (sorted({entry[name] for entry in entries}) for name in ("rate", "policy", "depth"))
+
+    def columns_of(measure: Callable[[str, float], Measure]) -> list[Column]:
+        return [
+            Column(direction, percent(rate), measure(metric, rate))
+            for direction, metric in _DIRECTIONS.items()
+            for rate in rates
+        ]
+
+    kinds = {("first stage", "", ""): columns_of(first_stage)}
+    for rule, depth, policy in product(_RULES, depths, policies):
+        staged = columns_of(partial(two_stage, policy=policy, rule=rule, depth=depth))
+        kinds[rule, str(depth), policy] = staged
+
+    def rows_of(seeds: Seeds) -> Iterator[Row]:
+        for names, columns in kinds.items() if any(run["two_stage"] for run in seeds.values()) else ():
+            if (row := row_of(columns, seeds)) is not None:
+                yield [count(row), *names, *row]
+
+    columns = [*KEYS, ("", "rule"), ("", "depth"), ("", "masked is"), *headings(columns_of(first_stage))]
+    note = (
+        "R@1 of each label's own score; columns: clips that lose one modality. match: the first candidates reordered "
+        "by the cross-encoder alone; fused: by first-stage score + weight * match logit, which is not in the paper."
+    )
+    blocks = _label_blocks(results, rows_of)
+    return Table("second_stage", "Second stage by rule and depth", note, columns, blocks, len(KEYS) + 3)
+
+
+def separation_table(results: Results) -> Table:
+    """How well the match separates what the first stage leaves to it, and the weight of the fusion, run by run."""
+    digits = {"auc": 3, "num_matched_pairs": 0, "num_hard_pairs": 0, "depth": 0}
+
+    def rows_of(run: Run) -> Iterator[Row]:
+        found, fusion = (run.get(f"two_stage_{name}") or {} for name in ("diagnostic", "fusion"))
+        if found or fusion:
+            row = [Cell((found[name],) if name in found else (), digits=places) for name, places in digits.items()]
+            row.append(Cell((fusion["weight"],), digits=3) if fusion else Cell(()))
+            yield [*row, (fusion.get("split") or "given") if fusion else ""]
+
+    names = ("benchmark", "label", "seed", "AUC", "matched pairs", "hard pairs", "depth", "weight", "chosen on")
+    note = (
+        "AUC: how often the match logit of a caption with its clip exceeds that of a caption with another clip among "
+        "its first ones (text to video, each label's own score, nothing masked); 0.5 is chance. Weight: of the match "
+        "logit in the fused rule, and the split it was chosen on."
+    )
+    title, columns = "What the second stage separates", [("", name) for name in names]
+    return Table("second_stage_separation", title, note, columns, _run_blocks(results, rows_of), 3)
 
 
 __all__ = [
@@ -181,5 +250,7 @@ __all__ = [
     "kinds_table",
     "scores_missing_table",
     "scores_table",
+    "second_stage_table",
+    "separation_table",
     "weights_table",
 ]

@@ -14,9 +14,9 @@ from typing import Any
 from huggingface_hub import EvalResult, EvalResultEntry
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-from eval.reports.result_files import R1, Results, first_stage, gain, percent, two_stage
-from eval.reports.score_tables import scores_missing_table, scores_table
-from eval.reports.second_stage_tables import second_stage_table
+from eval.reports.label_tables import first_stage, gain, two_stage
+from eval.reports.result_files import R1, Results, percent
+from eval.reports.score_tables import scores_missing_table, scores_table, second_stage_table
 from eval.reports.tables import Table
 from gallery.files import read_json
 from gallery.result_schema import check_result, method_title, second_stage

@@ -82,7 +82,7 @@ class EngineView(View):
 
     def is_here(self, place: Place) -> bool:
         """Whether the file of a hit may be played: files are where they were indexed, maybe on another machine."""
-        return os.path.isfile(place.path)
+        return os.path.isabs(place.path) and os.path.isfile(place.path)
 
 
 class EngineSource(Source):

@@ -108,6 +108,10 @@ class FolderView(View):
         row = pc.index(self._files.field("values"), to_utf8(place.path)).as_py()
         return self._files.field("counts")[row].as_py() if row >= 0 else 1
 
+    def is_here(self, place: Place) -> bool:
+        """Whether the file of a hit may be played; of a published gallery one that was published too."""
+        return os.path.isabs(place.path) or any(file.sha256 for file in self.gallery.files_at([place.path]).values())
+
 
 class Folder(Source):
     """
@@ -116,6 +120,7 @@ class Folder(Source):
     Args:
         folder (`Path`).
         model (`str`), fingerprint (`str`): the model's, which the gallery must name whenever it is opened.
+        name (`str`, *optional*): what the page calls it, by default as the folder is called.
 
     Raises:
         FileNotFoundError: there is no gallery.
@@ -124,9 +129,9 @@ class Folder(Source):
 
     why_no_uploads = "Files cannot be added: whoever started the service did not say `--allow-uploads`."
 
-    def __init__(self, folder: Path, model: str, fingerprint: str):
+    def __init__(self, folder: Path, model: str, fingerprint: str, name: str | None = None):
         self.folder = Path(os.path.abspath(folder))
-        super().__init__(plain(self.folder.name, "utf-8"), model, fingerprint)
+        super().__init__(plain(name or self.folder.name, "utf-8"), model, fingerprint)
         self.uploads = self.folder.with_name(self.folder.name + "-uploads")
         self._opening, self._retry = Lock(), 0.0
         self._stamp = self._look()
@@ -179,7 +184,10 @@ class Folder(Source):
     def path_of(self, key: str) -> str:
         """The file of a clip; an [`UnknownClipError`] if no clip has this key."""
         view, clip_id = self.clip_of(key)
-        return view.gallery.place_of(clip_id).path
+        path = view.gallery.media_of(view.gallery.place_of(clip_id))
+        if path is None:
+            raise UnknownClipError("The file of this clip was not published with the gallery, or cannot be had now.")
+        return path
 
 
 __all__ = ["Folder", "FolderView", "given_name", "name_file"]

@@ -15,9 +15,9 @@ from eval.benchmarks.definition import PROTOCOL
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embed_fused import check_fuses, needed_mixes
 from eval.embedding.embeddings import Embeddings
-from eval.protocol.first_stage import protocol_masks
-from eval.protocol.missing import mask_modalities
-from eval.run import RunConfig, _first_stage, run
+from eval.protocol.first_stage import measure_first_stage
+from eval.protocol.missing import ladder_masks, mask_modalities, rate_masks
+from eval.run import RunConfig, run
 from modeling_scalar import ScalarModel, load_model
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.modeling_joint_scalar import JointEncoderModel
@@ -130,10 +130,7 @@ def test_only_what_masks_leave_is_fused_and_each_set_once(measured):
     presence = torch.tensor(results["gallery"]["presence"]).bool()
     ids = results["gallery"]["ids"]
 
-    class Gallery:
-        clip_ids, modality_mask = ids, presence
-
-    mixes = needed_mixes(protocol_masks(Gallery, config.rates, config.mask_seed))
+    mixes = needed_mixes([*rate_masks(ids, presence, config.rates, config.mask_seed), *ladder_masks(presence)])
     masked = mask_modalities(ids, presence, 0.9)
     for row, found in enumerate(mixes):
         possible = [tuple(map(bool, mix)) for mix in product((0, 1), repeat=3) if sum(mix) > 1]
@@ -171,7 +168,7 @@ def test_the_fused_method_can_be_named_where_it_is_measured():
     embeddings = Embeddings(vectors[:, 0], vectors[:, 1:], torch.ones(4, 3).bool(), pairs, names, names, names)
     mixes = [mix for mix in product((False, True), repeat=3) if sum(mix) > 1]
     embeddings.fused_embeds = {(row, mix): vectors[row, 0] for row in range(4) for mix in mixes}
-    measured, _ = _first_stage(config, embeddings, {"method": "scalar", "query_temperature": 0.1})
+    measured, _ = measure_first_stage(embeddings, methods=config.methods, rates=config.rates)
     methods = measured["rates"][0]["methods"]
     assert list(methods)[:2] == ["scalar", "fused"] and "gram" not in methods
     assert methods["fused"]["text_to_video_recall_at_1"] == 100

@@ -18,14 +18,15 @@ from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import Embeddings
 from eval.miniature import generate
 from eval.protocol.first_stage import evaluate_embeddings
-from eval.protocol.matching import POLICIES
-from eval.protocol.second_stage import FUSION_WEIGHTS, TwoStage, evaluate_two_stage
+from eval.protocol.second_stage import FUSION_WEIGHTS, TwoStage
 from eval.reports.report import format_table
 from eval.run import run
 from eval.settings import RATES, RunConfig
+from gallery.matching import POLICIES
 from modeling_scalar import ScalarModel, load_model
 from modeling_scalar.scores_scalar import METHODS, register_method
 from tests.conftest import make_tiny_config
+from tests.eval.protocol.slow_matching import evaluate_two_stage
 
 
 def make_embeddings(**changes):
@@ -164,7 +165,7 @@ def test_embeddings_and_the_model_give_the_second_stage_without_embedding_again(
     whole, data, tiny_model_dir, tmp_path, monkeypatch
 ):
     folder, first = whole
-    monkeypatch.setattr("eval.run.embed_dataset", pytest.fail)
+    monkeypatch.setattr("eval.source.embed_dataset", pytest.fail)
     source = {"model_path": str(tiny_model_dir), "benchmark": "miniature", "root": data}
     again = run(
         RunConfig(
@@ -262,7 +263,7 @@ def test_a_given_weight_is_used_as_it_is(whole, data, tiny_model_dir, tmp_path):
 
 def test_splits_that_share_clips_are_no_choice(data, tiny_model_dir, tmp_path, monkeypatch):
     test = load_split("miniature", data)
-    monkeypatch.setattr("eval.run.load_split", lambda *arguments, **options: test)
+    monkeypatch.setattr("eval.source.load_split", lambda *arguments, **options: test)
     config = RunConfig(tmp_path, str(tiny_model_dir), "miniature", data, fusion_split="train")
     with pytest.raises(ValueError, match="'train' and 'test' share 14, such as '"):
         run(config)
@@ -335,7 +336,7 @@ def test_class_labels_have_an_accuracy_and_a_latent_space(tmp_path):
 def test_a_run_follows_the_protocol_and_names_what_is_left_out(data, tiny_model_dir, tmp_path, monkeypatch):
     whole = load_split("miniature_classes", data)
     split = Split(whole.dataset, ["gone"], whole.task, {"num_frames": 1})
-    monkeypatch.setattr("eval.run.load_split", lambda *arguments, **options: split)
+    monkeypatch.setattr("eval.source.load_split", lambda *arguments, **options: split)
     arguments = (str(tiny_model_dir), "miniature_classes", data)
     results = run(RunConfig(tmp_path / "out", *arguments, rates=(0,), two_stage=False, progress=False))
     assert results["left_out"] == ["gone"] and results["embedded"]["processing"] == {"num_frames": 1}
@@ -473,6 +474,6 @@ def test_help_does_not_wait_for_heavy_imports():
 
 def test_mistakes_of_the_program_keep_their_traceback(monkeypatch, tmp_path):
     make_embeddings().save(tmp_path / "store")
-    monkeypatch.setattr("eval.run.evaluate_embeddings", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("eval.run.measure_first_stage", lambda *_, **__: 1 / 0)
     done = CliRunner().invoke(app, ["run", "--embeddings", str(tmp_path / "store"), "--output", str(tmp_path / "out")])
     assert done.exit_code == FAULT and "ZeroDivisionError" in done.stderr and "Please report it" in done.stderr

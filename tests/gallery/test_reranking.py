@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from eval.embedding.embed_dataset import embed_dataset
-from eval.protocol.matching import match_logits
-from eval.protocol.second_stage import first_candidates, fused_values, two_stage_scores
+from eval.protocol.second_stage import first_candidates, fused_values, match_logits, two_stage_scores
 from gallery.decoding import SandboxedReader
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.hits import remarks_of

@@ -9,7 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch.nn.functional import normalize
 
 from eval.embedding.embeddings import Embeddings, load_embeddings
-from eval.protocol.first_stage import evaluate_embeddings, measurable_methods, query_table
+from eval.protocol.first_stage import measurable_methods, measure_first_stage
 from eval.protocol.shared_pairs import SharedPairs
 from gallery.exact.blocks import blocks_of
 from gallery.exact.ranking import rank
@@ -339,7 +339,7 @@ def test_embeddings_with_a_text_vector_for_each_modality_are_kept(tmp_path):
 def test_evaluation_ranks_and_weighs_by_the_generalised_score():
     embeddings = make_embeddings()
     assert set(measurable_methods(embeddings)) & ONE_TEXT == set()
-    measured = evaluate_embeddings(embeddings, rates=(0.0,), **CALIBRATION)
+    measured, table = measure_first_stage(embeddings, rates=(0.0,), **CALIBRATION)
     scores, weights = loop(embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, **CALIBRATION)
     ranks = 1 + (scores > scores.diagonal()[:, None]).sum(1)
     entry = measured["rates"][0]
@@ -347,6 +347,5 @@ def test_evaluation_ranks_and_weighs_by_the_generalised_score():
     assert entry["methods"]["scalar"]["text_to_video_recall_at_5"] == pytest.approx(recall)
     own = weights[torch.arange(23), torch.arange(23)]
     assert list(entry["mean_weight"].values()) == pytest.approx(own.mean(0).tolist(), abs=1e-4)
-    table = query_table(embeddings, ["scalar"], **CALIBRATION)
     assert table["rank_scalar"] == ranks.tolist()
     assert table["weight_audio"] == pytest.approx(own[:, 1].tolist(), abs=1e-4)

@@ -33,7 +33,7 @@ def _check(scores: torch.Tensor, pairs: torch.Tensor) -> None:
             f"`pairs` must be rows and columns of `scores` {tuple(scores.shape)}; "
             f"{pairs[outside].tolist()[:10]} are not."
         )
-    if len(pairs.unique(dim=0)) != len(pairs):
+    if len((pairs[:, 0] * scores.shape[1] + pairs[:, 1]).unique()) != len(pairs):
         raise ValueError("`pairs` must be unique: a candidate is relevant to a query or not.")
     without = torch.ones(len(scores), dtype=torch.bool, device=pairs.device).index_fill(0, pairs[:, 0], False)
     if without.any():

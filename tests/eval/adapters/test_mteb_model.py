@@ -16,12 +16,12 @@ from eval.benchmarks import load_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
 from eval.miniature import generate
-from eval.protocol.second_stage import evaluate_two_stage
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import MODALITIES, ScalarModel
 from modeling_scalar.scores_scalar import retrieval_scores
 from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
 from tests.conftest import ROOT, make_tiny_config
+from tests.eval.protocol.slow_matching import evaluate_two_stage
 from tests.gallery.decoding.reading import read_audio
 from tests.modeling_scalar.test_joint_encoders import DeafEncoder
 

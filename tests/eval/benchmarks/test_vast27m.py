@@ -6,7 +6,7 @@ import os
 import pytest
 
 from eval.benchmarks import FEATURES, load_benchmark, load_split
-from eval.benchmarks.media import find_media
+from eval.benchmarks.columns import find_media
 
 
 def write_corpus(root, entries, videos=(), audios=(), split="train"):

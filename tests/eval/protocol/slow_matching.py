@@ -8,9 +8,16 @@ import torch
 from datasets import Dataset
 
 from eval.benchmarks.columns import FEATURES
+from eval.protocol.second_stage import TwoStage
 from gallery.decoding import SandboxedReader
 from modeling_scalar import Clip
 from modeling_scalar.processing_scalar import FROM_VIDEO
+
+
+def evaluate_two_stage(model, processor, dataset, embeddings, depths=(50,), weight=None, **options):
+    """The metrics at some depths, of one reading of the clips."""
+    return TwoStage(model, processor, dataset, embeddings, max(depths, default=1), **options).metrics(depths, weight)
+
 
 CLOSE = {"atol": 4e-5, "rtol": 0}  # of logits: padding changes the order of sums, nothing else
 

@@ -8,16 +8,14 @@ import torch
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import retrieval_metrics
 from eval.protocol.first_stage import (
-    LADDER,
     evaluate_embeddings,
     measurable_methods,
-    query_table,
+    measure_first_stage,
     rank_pairs,
     recall_differences,
     relevant_weights,
-    subset_ladder,
 )
-from eval.protocol.missing import mask_modalities
+from eval.protocol.missing import LADDER, mask_modalities
 from modeling_scalar.scores_scalar import DIRECTIONS, METHODS, find_method, query_weights, retrieval_scores
 
 PATHWAYS = ("video", "audio", "subtitle")
@@ -146,6 +144,14 @@ def test_no_masking_is_byte_identical_to_no_mask():
             assert torch.equal(ranks, at_zero[0][method][direction])
 
 
+def test_all_that_is_measured_holds_what_is_measured_at_rates_alone():
+    embeddings = random_embeddings(heads=True)
+    measured, table = measure_first_stage(embeddings, "gram", ("video", "scalar"), (0.0, 0.5), 3)
+    alone = evaluate_embeddings(embeddings, ("gram", "video", "scalar"), (0.0, 0.5), 3)
+    assert {name: measured[name] for name in alone} == alone
+    assert [name for name in table if name.startswith("rank_")] == [f"rank_{m}" for m in alone["rates"][0]["methods"]]
+
+
 def test_gain_is_joint_recall_minus_that_of_the_best_pathway_under_the_same_masks():
     bests = []
     for entry in evaluate_embeddings(random_embeddings(), rates=(0.0, 0.5, 1.0))["rates"]:
@@ -193,7 +199,8 @@ def test_masks_lower_presence_by_the_number_of_masked_clips():
 
 def test_the_ladder_shows_the_whole_gallery_the_same_modalities():
     embeddings = random_embeddings()
-    ladder = subset_ladder(embeddings, query_temperature=0.2)
+    measured, _ = measure_first_stage(embeddings, rates=(0.5,), query_temperature=0.2)
+    ladder = measured["ladder"]
     assert [tuple(entry["modalities"]) for entry in ladder] == list(LADDER)
     lacking = (~embeddings.modality_mask[:, 0]).sum().item()
     assert [entry["num_unscorable_clips"] for entry in ladder] == [
@@ -211,7 +218,7 @@ def test_the_ladder_shows_the_whole_gallery_the_same_modalities():
 
 def test_the_ladder_has_no_value_where_a_score_is_defined_for_no_clip():
     embeddings = random_embeddings(heads=True)
-    recalls = [entry["text_to_video_recall_at_1"] for entry in subset_ladder(embeddings)]
+    recalls = [entry["text_to_video_recall_at_1"] for entry in measure_first_stage(embeddings)[0]["ladder"]]
     for method in recalls[0]:
         undefined = [index for index, recall in enumerate(recalls) if recall[method] is None]
         assert undefined == ([0] if method in ("triangle", "concat_head") else []), method
@@ -231,7 +238,7 @@ def test_a_clip_with_nothing_left_ranks_last_and_hides_nobody():
 
 def test_the_table_of_queries_tells_where_each_clip_ranked_and_what_decided():
     embeddings = random_embeddings(several=True)
-    table = query_table(embeddings, ("scalar", "video"), query_temperature=0.2)
+    _, table = measure_first_stage(embeddings, "scalar", ("video",), rates=(0.5,), query_temperature=0.2)
     scores = retrieval_scores(
         embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, "scalar", 0.2
     )
@@ -250,8 +257,9 @@ def test_the_table_of_queries_tells_where_each_clip_ranked_and_what_decided():
 
 def test_differences_are_those_of_the_recalls():
     embeddings = random_embeddings(queries=200)
-    table = query_table(embeddings)
-    recalls = evaluate_embeddings(embeddings, rates=(0.0,))["rates"][0]["methods"]
+    measured, table = measure_first_stage(embeddings, rates=(0.0,))
+    recalls = measured["rates"][0]["methods"]
+    assert [entry["baseline"] for entry in measured["differences"]][:2] == ["uniform", "gram"]
     for entry in recall_differences(table, "scalar", ("scalar", "video", "gram")):
         expected = recalls["scalar"]["text_to_video_recall_at_1"]
         expected -= recalls[entry["baseline"]]["text_to_video_recall_at_1"]

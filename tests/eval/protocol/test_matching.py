@@ -6,7 +6,8 @@ from itertools import product
 import pytest
 import torch
 
-from eval.protocol.matching import POLICIES, clip_views, match_logits, measurable_policies
+from eval.protocol.second_stage import match_logits
+from gallery.matching import POLICIES, clip_views, measurable_policies
 from modeling_scalar import ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES
 from tests.conftest import make_tiny_config

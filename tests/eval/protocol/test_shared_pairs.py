@@ -32,6 +32,17 @@ def test_shared_products_and_masks_change_no_score(method, monkeypatch):
         assert torch.allclose(reverse, expected, atol=1e-6) == (method != "rank_fusion")
 
 
+def test_what_scores_and_masks_share_changes_no_score():
+    texts, modalities, mask = random_clips()
+    with torch.no_grad():
+        pairs = SharedPairs(texts, modalities, mask, direction="video_to_text")
+        for presence in (mask, mask & torch.tensor([True, False, False]) | ~mask[:, :1] & mask):
+            shown = pairs.masked(presence)
+            for method in ("pmrl_raw", "pmrl", "rank_fusion"):
+                expected = retrieval_scores(texts, modalities, presence, method=method, direction="video_to_text")
+                torch.testing.assert_close(shown.scores(method), expected, **FLOAT32)
+
+
 def test_pairs_are_freed_as_soon_as_nobody_reads_them():
     """Large products, and in training whole graphs, would otherwise wait for the collector of cycles."""
     gc.collect()

@@ -7,8 +7,8 @@ import pytest
 import torch
 from matplotlib import image
 
-from eval.reports import latent_figure
-from eval.reports.latent_figure import plot_latent
+from eval.reports import figures
+from eval.reports.figures import plot_latent
 from tests.eval.protocol.test_latent import make_classes, members
 
 
@@ -21,15 +21,15 @@ def test_shown_classes_are_those_that_improve_most_in_all_other_models():
     first = measured(0.1, 0.2, 0.3, 0.4, None)
     second = measured(0.5, 0.9, 0.4, 0.6, 0.9)  # + 0.4, 0.7, 0.1, 0.2
     third = measured(0.4, 0.3, 0.9, 0.9, 0.9)  # + 0.3, 0.1, 0.6, 0.5
-    assert latent_figure._shown_classes({"x": first, "y": second}) == ["b", "a", "d"]
-    assert latent_figure._shown_classes({"x": first, "y": second, "z": third})[:2] == ["a", "d"]
-    assert latent_figure._shown_classes({"x": first}) == ["d", "c", "b"]
+    assert figures._shown_classes({"x": first, "y": second}) == ["b", "a", "d"]
+    assert figures._shown_classes({"x": first, "y": second, "z": third})[:2] == ["a", "d"]
+    assert figures._shown_classes({"x": first}) == ["d", "c", "b"]
 
 
 def test_every_present_vector_is_drawn(tmp_path, monkeypatch):
     seen = []
-    plain = latent_figure.TSNE.fit_transform
-    monkeypatch.setattr(latent_figure.TSNE, "fit_transform", lambda self, x: seen.append((self, x)) or plain(self, x))
+    plain = figures.TSNE.fit_transform
+    monkeypatch.setattr(figures.TSNE, "fit_transform", lambda self, x: seen.append((self, x)) or plain(self, x))
     embeddings = make_classes((5, 4, 6, 3))
     plot_latent({"one": embeddings, "two": make_classes((5, 4, 6, 3), seed=1)}, tmp_path / "new" / "a.png", ["cat"])
     assert len(seen) == 2

@@ -3,7 +3,8 @@
 import pytest
 
 from eval.reports import paper_tables
-from eval.reports.result_files import changes, first_stage, label_name, load_results
+from eval.reports.label_tables import changes, first_stage
+from eval.reports.result_files import label_name, load_results
 from tests.eval.reports.made_runs import cells, make_run, save
 
 
@@ -122,4 +123,4 @@ def test_changes_are_seed_by_seed_where_seeds_are_shared(ours, theirs, expected)
 def test_a_measure_that_was_not_taken_is_none():
     run = make_run("scalar", rates=(0.5,))
     assert first_stage()(run) is None and first_stage(rate=0.5)(run) == 20.0
-    assert first_stage(method="concat_head", rate=0.5)(run) is None
+    assert first_stage(rate=0.5)(run, "concat_head") is None

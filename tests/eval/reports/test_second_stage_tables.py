@@ -5,7 +5,7 @@ import pytest
 from eval.reports import paper_tables
 from eval.reports.report import format_table, write_report
 from eval.reports.result_files import load_results
-from eval.reports.second_stage_tables import second_stage_table, separation_table
+from eval.reports.score_tables import second_stage_table, separation_table
 from tests.eval.reports.made_runs import make_metrics, make_run, save
 
 

@@ -1,0 +1,220 @@
+"""A model and a benchmark as an evaluation needs them: embeddings are made of both, and the second stage reads both.
+
+Evaluating embeddings alone imports nothing of this.
+"""
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, ProcessorMixin
+
+from eval.benchmarks import Split, configure_processor, describe_benchmark, load_split
+from eval.benchmarks.rows import query_kinds
+from eval.embedding.embed_dataset import embed_dataset
+from eval.embedding.embed_fused import check_fuses, embed_fused_dataset
+from eval.embedding.embeddings import Embeddings, load_embeddings
+from eval.embedding.query_gallery import query_gallery
+from eval.protocol.missing import ladder_masks, rate_masks
+from eval.protocol.second_stage import TwoStage
+from eval.settings import NO_CROSS_ENCODER, RunConfig, SourceConfig
+from gallery.decoding import sandboxed
+from gallery.gallery import Gallery, is_gallery
+from gallery.matching import check_policies, measurable_policies
+from gallery.provenance import describe
+from modeling_scalar import load_model
+from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
+from modeling_scalar.model_identity import identify
+from modeling_scalar.scores_scalar import WEIGHING
+
+logger = logging.getLogger(__name__)
+
+
+def check_made_by(path: str | os.PathLike, model_path: str | os.PathLike) -> None:
+    """Raise a ValueError if a gallery was made by another model; other embeddings do not say what made them."""
+    if is_gallery(path):
+        Gallery.open(path).check_model(str(model_path), identify(model_path).fingerprint)
+
+
+def open_model(model_path: str | os.PathLike, config: SourceConfig) -> tuple[PreTrainedModel, ProcessorMixin]:
+    """Load a model and its processor as a run has them: its device, precision and limits. What runs is logged."""
+    model, processor = load_model(model_path, dtype_of_name(config.model_dtype), device_of_name(config.device))
+    logger.info("%s: %s.", model_path, said_of(model))
+    return model, sandboxed(processor, config.limits)
+
+
+def _files(split: Split) -> dict[tuple[str | None, str | None], str]:
+    """Picture and sound of each clip that has any, and its identifier."""
+    columns = (split.dataset[name] for name in ("video_path", "audio_path", "video_id"))
+    return {(video, audio): name for video, audio, name in zip(*columns, strict=True) if video or audio}
+
+
+def _check_apart(config: RunConfig, reported: Split, other: Split) -> None:
+    ours, theirs = _files(reported), _files(other)
+    shared = [name for files, name in ours.items() if files in theirs]
+    if shared:
+        raise ValueError(
+            f"The weight of the fusion must be chosen on other clips than those that are reported, but the splits "
+            f"{config.fusion_split!r} and {config.split!r} share {len(shared)}, such as {shared[0]!r}."
+        )
+
+
+def _as_searched(gallery: Gallery, description: Mapping[str, Any]) -> dict[str, Any]:
+    """How a search in a gallery scores: by the model's method, with the weights of modalities that are the gallery's
+    own."""
+    temperature = gallery.metadata.get("query_temperature")
+    weighing = {"query_temperature": 0.1 if temperature is None else temperature} | gallery.calibration
+    options = {name: value for name, value in description["score_options"].items() if name not in WEIGHING}
+    return {"query_temperature": weighing["query_temperature"], "score_options": options | weighing}
+
+
+@dataclass
+class Source:
+    """A model with its processor, the clips it reads, and those that the weight of the fusion is chosen on, if any."""
+
+    config: RunConfig
+    model: PreTrainedModel
+    processor: ProcessorMixin
+    split: Split
+    fusion_split: Split | None = None
+
+    @classmethod
+    def open(cls, config: RunConfig) -> "Source":
+        """
+        Load the clips that are named, then the model.
+
+        Raises:
+            ValueError: the second stage is asked for, and the model has none or not by these policies; fused vectors
+                are, and the model fuses none; or the fusion would be chosen on clips that are reported.
+        """
+
+        def load(name: str) -> Split:
+            return load_split(config.benchmark, config.root, name, **config.benchmark_settings())
+
+        split = load(config.split)  # fails the soonest
+        fusion_split = None if config.fusion_split is None else load(config.fusion_split)
+        if fusion_split is not None:
+            _check_apart(config, split, fusion_split)
+        model, processor = open_model(config.model_path, config)
+        source = cls(config, model, configure_processor(processor, split.processing), split, fusion_split)
+        if (config.two_stage or config.is_fused) and not model.config.has_cross_attention:
+            raise ValueError(NO_CROSS_ENCODER)
+        if source.has_second_stage:
+            check_policies(source.policies, model.config.condition_on)
+        if config.fused:
+            check_fuses(model)
+        return source
+
+    @property
+    def has_second_stage(self) -> bool:
+        """Whether the second stage is measured."""
+        return self.model.config.has_cross_attention and self.config.two_stage is not False
+
+    @property
+    def policies(self) -> Sequence[str]:
+        """What the second stage reads of a masked modality."""
+        return self.config.policies or measurable_policies(self.model.config.condition_on)
+
+    def embed(self, split: Split) -> Embeddings:
+        """Embed clips and captions, in memory."""
+        return embed_dataset(self.model, self.processor, split.dataset, task=split.task, **self.config.reading())
+
+    def describe(self) -> dict[str, Any]:
+        """Say what embeddings are made from, for their metadata."""
+        config, split = self.config, self.split
+        return describe(
+            self.model,
+            config.model_path,
+            benchmark=config.benchmark,
+            benchmark_description=describe_benchmark(config.benchmark, config.root),
+            split=config.split,
+            task=split.task,
+            processing=dict(split.processing),
+            left_out=split.left_out,
+            device=str(self.model.device),
+            on_error=config.on_error,
+            **query_kinds(split.dataset, split.task),
+        )
+
+    def add_fused(self, embeddings: Embeddings) -> None:
+        """Embed what the model itself fuses of all that each mask of the protocol leaves of a clip."""
+        ids, mask, split = embeddings.clip_ids, embeddings.modality_mask, self.split
+        masks = rate_masks(ids, mask, self.config.rates, self.config.mask_seed) + ladder_masks(mask)
+        embeddings.fused_embeds = embed_fused_dataset(
+            self.model, self.processor, split.dataset, embeddings, masks, task=split.task, **self.config.reading()
+        )
+
+    def _two_stage(self, split: Split, embeddings: Embeddings, score: Mapping[str, Any], **options: Any) -> TwoStage:
+        config = self.config
+        masks = {"rates": config.rates, "mask_seed": config.mask_seed, "depth": max(config.depths)}
+        options |= {"score_options": dict(score), **masks, **config.reading()}
+        return TwoStage(self.model, self.processor, split.dataset, embeddings, **options)
+
+    def _fusion(self, score: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The weight of a match logit, and how it was chosen: on the other split, under the same masks."""
+        if self.fusion_split is None:
+            weight = self.config.fusion_weight
+            return None if weight is None else {"split": None, "weight": weight}
+        embeddings = self.embed(self.fusion_split)
+        stages = self._two_stage(self.fusion_split, embeddings, score, policies=self.policies[:1])
+        return {
+            "split": self.config.fusion_split,
+            "num_clips": len(embeddings.clip_ids),
+            **stages.choose_weight(),
+        }
+
+    def second_stage(self, embeddings: Embeddings, score: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the results hold of the second stage; nothing if it is not measured."""
+        if not self.has_second_stage:
+            return {}
+        fusion = self._fusion(score)
+        stages = self._two_stage(self.split, embeddings, score, policies=self.policies)
+        return {
+            "two_stage": stages.metrics(self.config.depths, None if fusion is None else fusion["weight"]),
+            "two_stage_fusion": fusion,
+            "two_stage_diagnostic": stages.diagnostic(),
+        }
+
+
+def prepare(config: RunConfig) -> tuple[Embeddings, Source]:
+    """
+    Return the embeddings that are measured, and the model and clips beside them.
+
+    Given embeddings have queries, and the benchmark tells their kinds; a gallery without queries gives the clips, and
+    the benchmark their captions. What is embedded is saved in the folder of the output.
+
+    Raises:
+        ValueError: a step cannot be done; FileNotFoundError: a file is not there.
+    """
+    path, gallery, embeddings = config.embeddings_path, None, None
+    if path is not None and is_gallery(path):
+        gallery = Gallery.open(path)
+        gallery = gallery if gallery.queries is None else None
+    if path is not None and gallery is None:
+        embeddings = load_embeddings(path, config.normalize)
+    if path is not None and (gallery is not None or config.fused):
+        check_made_by(path, config.model_path)
+    source = Source.open(config)
+    if embeddings is not None:
+        embeddings.metadata = query_kinds(source.split.dataset, source.split.task) | embeddings.metadata
+    elif gallery is not None:
+        description, split = source.describe(), source.split
+        embeddings = query_gallery(
+            gallery, source.model, source.processor, split.dataset, split.task, config.batch_size
+        )
+        embeddings.metadata = description | embeddings.metadata | _as_searched(gallery, description)
+    else:
+        description = source.describe()
+        embeddings = source.embed(source.split)
+        embeddings.metadata = description
+    if gallery is not None or path is None:
+        embeddings.save(Path(config.output) / "embeddings")
+    if config.fused:
+        source.add_fused(embeddings)
+    return embeddings, source
+
+
+__all__ = ["Source", "check_made_by", "open_model", "prepare"]
