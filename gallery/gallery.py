@@ -113,7 +113,7 @@ class Gallery(Described):
             FileNotFoundError: the folder holds no gallery.
             ValueError: it is damaged; the message says where.
         """
-        folder = folder_of(path)
+        folder = Path(path) if os.path.exists(path) else folder_of(path)
         if (folder / MANIFEST).is_file():
             snapshot = read_snapshot(folder, verified=verify)
             tables = (snapshot.parts.get(name, []) for name in ("clips", "queries", "files"))

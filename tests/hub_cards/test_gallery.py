@@ -11,7 +11,7 @@ from datasets import Dataset, disable_progress_bars, load_dataset, load_from_dis
 from peft import LoraConfig, get_peft_model
 
 from eval.embedding.embeddings import Embeddings
-from gallery import storage
+from gallery import writing
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.media import clip_sha256, clip_stat, is_as_known
 from gallery.published import media_of
@@ -146,8 +146,8 @@ def test_a_published_store_is_a_gallery_that_datasets_reads_too(tmp_path, dtype,
 
 
 def test_files_keep_their_order_for_datasets_and_one_that_is_gone_is_missed(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "SHARD_ROWS", 1)
-    monkeypatch.setattr(storage, "_FANOUT", 100)
+    monkeypatch.setattr(writing, "SHARD_ROWS", 1)
+    monkeypatch.setattr(writing, "_FANOUT", 100)
     monkeypatch.setitem(globals(), "CLIPS", 12)  # a name with 10 comes before one with 2
     saved_store(tmp_path / "store")
     stage_gallery(tmp_path / "store", tmp_path / "staged")
