@@ -4,7 +4,6 @@ import logging
 import math
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock
@@ -29,9 +28,6 @@ logger = logging.getLogger(__name__)
 _RETRY_SECONDS = 2.0  # after which an engine that did not answer is asked again
 _LOOK_SECONDS = 1.0  # after which it is asked again what it holds
 _COUNT_SECONDS = 5.0  # after which clips are counted again
-_PATH_SECONDS = 5.0  # for which the file of a clip is remembered: a player asks for it in many parts
-_DAMAGE_SECONDS = 60.0  # for which it is told that a clip is damaged
-_PATHS = 1024  # that are remembered
 _MOST = 4096  # entries of a list, after which a search gives up: somebody waits for it
 
 # What the engine says may hold more than others should know; the log has it.
@@ -106,9 +102,7 @@ class EngineSource(Source):
     def __init__(self, gallery: EngineSearcher, model: str, fingerprint: str):
         super().__init__(gallery.collection.name, model, fingerprint)
         self._collection, self._address = gallery.collection, str(gallery.path)
-        self._looking, self._counting, self._remembering = Lock(), Lock(), Lock()
-        self._paths: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        self._retry, self._damaged = 0.0, -math.inf
+        self._looking, self._counting, self._retry = Lock(), Lock(), 0.0
         self._about = self._collection.about()
         self._view, self._looked = self._open(self._about), time.monotonic()
         self._summary, self._counted = self._count(), time.monotonic()
@@ -133,7 +127,6 @@ class EngineSource(Source):
         except (EngineError, *also) as error:
             logger.warning("%s", describe(error))
             if isinstance(error, DamagedError):  # other searches may find what is whole
-                self._damaged = time.monotonic()
                 raise self._away(_DAMAGED) from error
             self._retry = time.monotonic() + _RETRY_SECONDS
             self.problem = _AWAY if type(error) is EngineError else _OTHERWISE
@@ -196,8 +189,7 @@ class EngineSource(Source):
                         self._summary, self._counted = self._count(), time.monotonic()
             finally:
                 self._counting.release()
-        damage = _DAMAGED if time.monotonic() < self._damaged + _DAMAGE_SECONDS else None
-        return self._summary._replace(problem=self.problem or damage)
+        return self._summary._replace(problem=self.problem)
 
     def clip_of(self, key: str) -> tuple[EngineView, str]:
         """What is there now, and the clip of a key, of which the search finds out whether it is there."""
@@ -207,20 +199,9 @@ class EngineSource(Source):
 
     def path_of(self, key: str) -> str:
         """The file of a clip; an [`UnknownClipError`] if no clip has this key."""
-        with self._remembering:
-            known, path = self._paths.get(key, (-math.inf, None))
-        # As long as the engine is away, what plays goes on playing.
-        if path is not None and (time.monotonic() < known + _PATH_SECONDS or self.problem is not None):
-            return path
         view = self.view()
         with self._noting():
             path = view.gallery.path_of(key)
-        with self._remembering:
-            self._paths.pop(key, None)
-            if path is not None:
-                self._paths[key] = time.monotonic(), path
-            while len(self._paths) > _PATHS:
-                self._paths.popitem(last=False)
         if path is None:
             raise UnknownClipError(_UNKNOWN)
         return path
