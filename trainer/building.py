@@ -15,7 +15,7 @@ from modeling_scalar import ScalarConfig, ScalarModel, ScalarProcessor
 from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
 from modeling_scalar.image_processing_scalar import ScalarImageProcessor
 
-from .yaml_file import read_yaml
+from .recipe import read_yaml
 
 _MOST_TOKENS = 1_000_000
 _MOST_PARAMETERS = 10_000_000_000

@@ -28,8 +28,8 @@ from modeling_scalar import Clip, ScalarJointConfig, ScalarProcessor
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
-from .checksums import digest, processor_settings, settings_of, tensors_sha256
 from .data import Examples
+from .identity import digest, processor_settings, settings_of, tensors_sha256
 from .lora import without_adapter
 from .towers import towers_of
 

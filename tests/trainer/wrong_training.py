@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from eval.benchmarks import load_benchmark
-from trainer.checksums import rows_sha256
+from trainer.identity import rows_sha256
 
 ROOT = Path(__file__).resolve().parents[2]
 HUGE = "1" + "0" * 400
