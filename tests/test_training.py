@@ -120,8 +120,8 @@ def check_record(folder, model):
     assert record["versions"]["torch"] == torch.__version__
 
 
-def test_a_score_of_a_plugin_trains_where_some_clips_lack_what_it_needs(line, tmp_path):
-    """By the command, as a user starts it: the module lies in the working folder or can be imported."""
+def test_a_score_of_a_plugin_trains_where_some_clips_lack_what_it_needs(line, tmp_path, commands):
+    """By the command, as a user starts it: the module lies in the working folder."""
     (tmp_path / "my_scores.py").write_text(
         "from modeling_scalar.scores_scalar import register_method\n\n\n"
         '@register_method("of_a_plugin", needs=("audio",))\n'
@@ -130,9 +130,8 @@ def test_a_score_of_a_plugin_trains_where_some_clips_lack_what_it_needs(line, tm
     fields = ["--plugin", "my_scores", "--aggregation", "of_a_plugin", "--objective", "contrastive"]
     fields += ["--use_cpu", "true", "--max_steps", "6", "--logging_steps", "1", "--per_device_train_batch_size", "8"]
     arguments = ["train.py", *overlay(line), *fields, "--output_dir", tmp_path / "out", "--disable_tqdm", "true"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    done = subprocess.run([sys.executable, *map(str, arguments)], cwd=ROOT, env=environment, capture_output=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = commands.run(*arguments, cwd=tmp_path, timeout=60)
+    assert done.code == 0, done.stderr[-3000:]
     checkpoint_log = [entry for entry in log_of(tmp_path / "out") if "loss_align" in entry]
     assert len(checkpoint_log) == 6 and all(0 < entry["loss_align"] < 20 for entry in checkpoint_log)
     assert json.loads((tmp_path / "out" / "recipe.json").read_text())["plugin"] == "my_scores"
@@ -296,20 +295,18 @@ def test_the_best_checkpoint_is_kept(line, tmp_path):
 
 
 @pytest.mark.distributed
-def test_two_processes_train_as_one_with_the_whole_batch(line, tmp_path):
+def test_two_processes_train_as_one_with_the_whole_batch(line, tmp_path, commands):
     """The same clips, frames, views and negatives at every step, so the same terms, to the drift of float32."""
     fixed = [*overlay(line), "--use_cpu", "true", "--max_steps", "6", "--logging_steps", "1", "--save_steps", "6"]
     fixed += ["--loss_warmup_steps", "1", "--full_view_decay_steps", "0", "--disable_tqdm", "true"]
     fixed += ["--save_strategy", "steps", "--dataloader_drop_last", "false", "--report_to", "none"]
-    histories = []
-    for processes in (1, 2):
-        launch = ["-m", "accelerate.commands.launch", "--num_processes", "2", "--multi_gpu"]
-        launch = [] if processes == 1 else [*launch, "--main_process_port", free_port()]
-        out = tmp_path / str(processes)
-        sizes = ["--per_device_train_batch_size", 10 // processes, "--output_dir", out]
-        run = command(*launch, "train.py", *fixed, *sizes)
-        assert f"({processes} processes of {10 // processes})" in run.stderr
-        histories.append([entry for entry in log_of(out) if "loss" in entry])
+    launch = ("-m", "accelerate.commands.launch", "--num_processes", "2", "--multi_gpu")
+    launch += ("--main_process_port", free_port())
+    two = command(*launch, "train.py", *fixed, "--per_device_train_batch_size", 5, "--output_dir", tmp_path / "2")
+    one = ("--per_device_train_batch_size", 10, "--output_dir", tmp_path / "1")
+    one = commands.run("train.py", *fixed, *one, cwd=ROOT, timeout=60)
+    assert "(2 processes of 5)" in two.stderr and "(1 processes of 10)" in one.stderr
+    histories = [[entry for entry in log_of(tmp_path / name) if "loss" in entry] for name in "12"]
     assert len(histories[0]) == 6
     for one, two in zip(*histories, strict=True):
         names = [name for name in one if name.startswith(("loss", "weight"))]
