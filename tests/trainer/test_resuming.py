@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from modeling_scalar import ScalarModel
 from tests.conftest import make_tiny_config
-from tests.trainer.test_checkpoints import list_again
+from tests.trainer.test_checkpoints import Harm, list_again
 from tests.trainer.test_scalar_trainer import make_trainer
 from trainer.callbacks import StopOnInterrupt
 from trainer.lora import apply_adapters
@@ -165,17 +165,21 @@ def test_weights_that_fit_in_part_are_refused(checkpoint, tmp_path):
         with pytest.raises(ValueError, match="adapter_model.safetensors does not fit the model: of 1 tensors"):
             trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
     save_file(tensors, path)
-    for file, content in (("optimizer.pt", {"state": {}, "param_groups": []}), ("scheduler.pt", [1])):
+    harm = Harm(str(tmp_path / "harmed"))
+    others = [("optimizer.pt", {"state": {}, "param_groups": []}), ("optimizer.pt", harm), ("scheduler.pt", [1])]
+    for file, content in others:
         before = (checkpoint / file).read_bytes()
         torch.save(content, checkpoint / file)
         list_again(checkpoint)
         with pytest.raises(ValueError, match="does not fit this run's optimizer or schedule"):
             trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
         (checkpoint / file).write_bytes(before)
-    torch.save({"cpu": torch.zeros(3)}, checkpoint / "rng_state.pth")
-    list_again(checkpoint)
-    with pytest.raises(ValueError, match="state of random numbers"):
-        trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
+    for content in ({"cpu": torch.zeros(3)}, harm):
+        torch.save(content, checkpoint / "rng_state.pth")
+        list_again(checkpoint)
+        with pytest.raises(ValueError, match="state of random numbers"):
+            trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
+    assert not (tmp_path / "harmed").exists()
 
 
 def test_a_second_signal_ends_the_run_at_once_but_not_the_same_one_twice(monkeypatch):

@@ -415,11 +415,6 @@ READ = {
         1,
         ["Expected the tensors", "'a'"],
     ),
-    "targets of two shapes": (
-        _targets(lambda p, t, m: _write(p, t, m, cosines=torch.ones(12, 2))),
-        1,
-        ["belong together"],
-    ),
     "targets that name other clips": (
         _targets(lambda p, t, m: _write(p, t, m, neighbors=t["neighbors"] + 90)),
         1,
