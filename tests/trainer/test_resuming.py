@@ -165,19 +165,24 @@ def test_weights_that_fit_in_part_are_refused(checkpoint, tmp_path):
         with pytest.raises(ValueError, match="adapter_model.safetensors does not fit the model: of 1 tensors"):
             trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
     save_file(tensors, path)
-    harm = Harm(str(tmp_path / "harmed"))
-    others = [("optimizer.pt", {"state": {}, "param_groups": []}), ("optimizer.pt", harm), ("scheduler.pt", [1])]
-    for file, content in others:
+    for file, content in (("optimizer.pt", {"state": {}, "param_groups": []}), ("scheduler.pt", [1])):
         before = (checkpoint / file).read_bytes()
         torch.save(content, checkpoint / file)
         list_again(checkpoint)
         with pytest.raises(ValueError, match="does not fit this run's optimizer or schedule"):
             trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
         (checkpoint / file).write_bytes(before)
-    for content in ({"cpu": torch.zeros(3)}, harm):
-        torch.save(content, checkpoint / "rng_state.pth")
+    torch.save({"cpu": torch.zeros(3)}, checkpoint / "rng_state.pth")
+    list_again(checkpoint)
+    with pytest.raises(ValueError, match="state of random numbers"):
+        trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
+
+
+def test_a_list_that_was_made_to_fit_does_not_let_code_run(checkpoint, tmp_path):
+    for file in ("rng_state.pth", "scheduler.pt", "optimizer.pt"):  # each is read before those that come before it
+        torch.save(Harm(str(tmp_path / "harmed")), checkpoint / file)
         list_again(checkpoint)
-        with pytest.raises(ValueError, match="state of random numbers"):
+        with pytest.raises(ValueError, match="cannot be used|does not fit"):
             trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
     assert not (tmp_path / "harmed").exists()
 
