@@ -74,7 +74,7 @@ def build_new(description: str | Path, texts: Iterable[str], **changes: Any) -> 
     sections = read_yaml(path, "model description")
     expected = {"model", "image_processor", "feature_extractor", "processor", "vocab_size"}
     if set(sections) != expected:
-        raise ValueError(f"{path} must have exactly the sections {sorted(expected)}, got {sorted(sections)}.")
+        raise ValueError(f"{path} must have exactly the sections {sorted(expected)}, got {list(sections)}.")
     for name in sorted(expected - {"vocab_size"}):
         if not isinstance(sections[name], dict):
             raise ValueError(f"`{name}` in {path} must be a mapping, got {type(sections[name]).__name__}.")
