@@ -187,12 +187,6 @@ FLAGS = {
         ["no temperature to learn"],
     ),
     "torch_compile": (["--torch_compile", "true"], 1, ["compile_towers"]),
-    "remove_unused_columns": (["--remove_unused_columns", "true"], 1, ["remove_unused_columns"]),
-    "persistent workers": (
-        ["--dataloader_persistent_workers", "true", "--dataloader_num_workers", "1"],
-        1,
-        ["dataloader_persistent_workers"],
-    ),
     "fp16 and bf16": (["--fp16", "true", "--bf16", "true"], 1, ["fp16 and bf16"]),
     "prefetch without workers": (["--dataloader_prefetch_factor", "2"], 1, ["dataloader_prefetch_factor"]),
     "evaluation without a step": (["--logging_steps", "1.5"], 1, ["logging_steps"]),
@@ -434,7 +428,6 @@ READ = {
     "vocabulary of a word": (_described_model(lambda t: t.replace("2000", "many")), 1, ["`vocab_size`", "'many'"]),
     "vocabulary of nothing": (_described_model(lambda t: t.replace("2000", "0")), 1, ["`vocab_size`", "0"]),
     "vocabulary too small": (_described_model(lambda t: t.replace("2000", "9")), 1, ["`vocab_size`", "letters"]),
-    "vocabulary too large": (_described_model(lambda t: t.replace("2000", HUGE)), 1, ["`vocab_size`"]),
     "processor that is a list": (
         _described_model(lambda t: t.replace("{num_frames: 4, num_train_frames: 3}", "[1]")),
         1,
@@ -453,9 +446,9 @@ READ = {
     "size of nothing": (_described_model(lambda t: t.replace("dim: 96", "dim: 0")), 1, ["`model`"]),
     "negative size": (_described_model(lambda t: t.replace("dim: 96", "dim: -96")), 1, ["`model`"]),
     "enormous size": (
-        _described_model(lambda t: t.replace("dim: 96", "dim: 100000000000")),
+        _described_model(lambda t: t.replace("dim: 96", "dim: 100000000000000")),
         1,
-        ["`model`", "parameters"],
+        ["`model`"],
     ),
     "two image sizes": (
         _described_model(lambda t: t.replace("{image_size: 64,", "{image_size: 32,")),
