@@ -45,31 +45,29 @@ _TOKENS_PER_SECOND = 25  # of sound, in a joint encoder
 
 
 @torch.no_grad()
-def _row_shapes(
-    model: ScalarRetrievalModel, processor: ScalarProcessor, with_states: bool
-) -> dict[str, tuple[int, ...]]:
+def _row_shapes(model: ScalarRetrievalModel, processor: ScalarProcessor, with_states: bool) -> dict[str, list[int]]:
     """Shapes of the features of one clip, by asking the towers; -1 is the number of tokens of a joint encoder."""
     if isinstance(model.config, ScalarJointConfig):
         names = [name for name, place in RAGGED.items() if MODALITIES[place] in model.config.modalities]
         hidden = model.config.backbone_config.text_config.hidden_size
-        return {name: (-1,) if name.endswith("_input_ids") else (-1, hidden) for name in names}
+        return {name: [-1] if name.endswith("_input_ids") else [-1, hidden] for name in names}
     size, extractor = processor.image_processor.image_size, processor.feature_extractor
     features = model.get_tower_features(
         torch.zeros(1, processor.num_train_frames, 3, size, size, device=model.device),
         torch.zeros(1, extractor.num_segments, extractor.segment_length, extractor.num_mel_bins, device=model.device),
         with_states=with_states,
     )
-    return {name: tuple(features[name].shape[1:]) for name in FEATURES if name in features}
+    return {name: list(features[name].shape[1:]) for name in FEATURES if name in features}
 
 
-def _schema(shapes: dict[str, tuple[int, ...]], dtype: str) -> pa.Schema:
+def _schema(shapes: dict[str, list[int]], dtype: str) -> pa.Schema:
     """The columns: what a clip has, and its features, flat, each a list or null."""
     kinds = {name: pa.int32() if name.endswith("_input_ids") else pa.type_for_alias(dtype) for name in shapes}
     lists = [(name, pa.large_list(kind)) for name, kind in kinds.items()]
     return pa.schema([("presence", pa.list_(pa.bool_(), len(MODALITIES))), *lists])
 
 
-def _row_bytes(schema: pa.Schema, shapes: dict[str, tuple[int, ...]], processor: ScalarProcessor) -> dict[str, int]:
+def _row_bytes(schema: pa.Schema, shapes: dict[str, list[int]], processor: ScalarProcessor) -> dict[str, int]:
     """How large the features of one view of a clip are, of a joint encoder at most."""
     width = {name: schema.field(name).type.value_type.byte_width for name in shapes}
     sizes = {name: abs(math.prod(shape)) * width[name] for name, shape in shapes.items()}
@@ -267,7 +265,7 @@ def cache_features(
     schema = _schema(shapes, dtype)
     _check_disk(folder, rows, views, _row_bytes(schema, shapes, processor), start)
     if not start:
-        description["shapes"] = {name: list(shape) for name, shape in shapes.items()}
+        description["shapes"] = shapes
         description["num_bytes"] = _append(folder / TABLE, 0, schema.serialize())
     dataset = ClipDataset(rows, processor, seed, on_error, keep_in_memory)
     computed = (
