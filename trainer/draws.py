@@ -102,14 +102,15 @@ def choose_pairs(
         rows.gather(tensor, ragged=True) for tensor in (condition_mask, input_ids, attention_mask)
     )
     readable = condition_mask.any(dim=1)  # (B,)
-    own = torch.arange(len(batch.texts), device=readable.device) + rows.offset
+    offset = rows.offset
+    own = torch.arange(len(batch.texts), device=readable.device) + offset
     draws = draws.to(readable.device)
     # With a graph, where there is one: the batch keeps the matrices for the objective.
     of_texts = batch.text_to_paired_clip if paired else batch.text_to_clip
-    wrong_clips = draw_negatives(of_texts, readable, draws[:, 0], rows.offset, temperature)
+    wrong_clips = draw_negatives(of_texts, readable, draws[:, 0], offset, temperature)
     anyone = torch.ones_like(readable)
     of_clips = batch.paired_clip_to_text if paired else batch.clip_to_text
-    wrong_texts = draw_negatives(of_clips, anyone, draws[:, 1], rows.offset, temperature)
+    wrong_texts = draw_negatives(of_clips, anyone, draws[:, 1], offset, temperature)
     texts, clips = torch.cat([own, own, wrong_texts]), torch.cat([own, wrong_clips, own])
     is_match = torch.arange(len(texts), device=own.device) < len(own)
     keep = (texts >= 0) & (clips >= 0)

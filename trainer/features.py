@@ -174,12 +174,13 @@ def read_description(folder: Path) -> dict[str, Any] | None:
     path = folder / DESCRIPTION
     if not path.is_file():
         return None
-    description = read_json(path)
+    description, again = read_json(path), f"Remove {folder} and compute them again."
     if description.get("version") != VERSION:
-        raise ValueError(f"{folder} holds features of version {description.get('version')!r}, expected {VERSION}.")
+        found = description.get("version")
+        raise ValueError(f"{folder} holds features of version {found!r}, expected {VERSION}. {again}")
     whole = all(isinstance(description.get(name), kind) for name, kind in _DESCRIBED.items())
     if not whole or description["views"] < 1:
-        raise ValueError(f"{path} does not describe features. Remove {folder} and compute them again.")
+        raise ValueError(f"{path} does not describe features. {again}")
     return description
 
 
