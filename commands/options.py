@@ -1,4 +1,7 @@
-"""Options that commands of several rooms have, and commands whose options are the fields of a dataclass."""
+"""Options that commands of several rooms have, and commands whose options are the fields of a dataclass.
+
+`--help` lists options under the heading that their `rich_help_panel` names.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -8,23 +11,32 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import typer
 from typer.models import ParameterInfo
 
+MODEL, READING = "The model", "Reading files"
+"""Headings of options that several commands have."""
+
 Limit = Annotated[
     list[str] | None,
     typer.Option(
+        rich_help_panel=READING,
         help="What reading one stream may take: memory=2GiB, time=120 (seconds), pixels=70e6, duration=86400 "
-        "(seconds). Repeat for several."
+        "(seconds). Repeat for several.",
     ),
 ]
 
 Device = Annotated[
-    str | None, typer.Option(help="Where the model runs: cpu, cuda, ...; by default the accelerator if there is one.")
+    str | None,
+    typer.Option(
+        rich_help_panel=MODEL,
+        help="Where the model runs: cpu, cuda, ...; by default the accelerator if there is one.",
+    ),
 ]
 
 ModelDtype = Annotated[
     Literal["bfloat16", "float16", "float32"] | None,
     typer.Option(
+        rich_help_panel=MODEL,
         help="Precision in which the model computes; by default bfloat16 for a joint encoder on a GPU, float32 for "
-        "one on a CPU, and that of its checkpoint for any other model."
+        "one on a CPU, and that of its checkpoint for any other model.",
     ),
 ]
 
@@ -41,6 +53,20 @@ class Given:
 
     kind: Any
     convert: Callable[[Any], Any] | None = None
+
+
+class _Command(typer.core.TyperCommand):
+    """A command whose help has headings; without Rich, typer has those of arguments and options alone."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            if (line := param.get_help_record(ctx)) is not None:
+                default = "Arguments" if param.param_type_name == "argument" else "Options"
+                groups.setdefault(getattr(param, "rich_help_panel", None) or default, []).append(line)
+        for heading, lines in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(lines)
 
 
 def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
@@ -80,9 +106,9 @@ def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], No
         command.__name__, command.__doc__ = run.__name__, run.__doc__
         command.__signature__ = inspect.Signature(parameters)
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return app.command()(command)
+        return app.command(cls=_Command)(command)
 
     return register
 
 
-__all__ = ["Device", "Given", "Limit", "ModelDtype", "command_of"]
+__all__ = ["MODEL", "READING", "Device", "Given", "Limit", "ModelDtype", "command_of"]

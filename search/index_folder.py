@@ -1,0 +1,247 @@
+"""What `scalar index` does: see what there is, load the model, and bring a gallery up to date, once or while watching.
+
+Several processes that `accelerate launch` started do it together: the first one finds the files and writes.
+"""
+
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from shlex import quote
+
+import torch
+
+import modeling_scalar
+from commands.errors import say
+from gallery.decoding import Limits, sandboxed
+from gallery.embedding import batches_ahead
+from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
+from gallery.parallel import device_of, num_local_processes, start_launched, together
+from gallery.provenance import describe, pending_download
+from gallery.storage import check_place
+from gallery.windows import SEGMENT
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
+from modeling_scalar.model_identity import identify
+from modeling_scalar.processing_scalar import ScalarProcessor
+
+from .crew import Crew
+from .indexing import IndexReport, default_workers, find_files, help_index, index_files, memory_of_decoders
+from .known import Known
+from .settings import DEFAULT_MODEL, IndexConfig
+from .sources import find_clips, is_list
+from .speech import SpeechRecognizer
+from .watching import watch
+
+_INTERVAL = 5.0
+
+
+def _told_of_cut(files: list[str], segment: float | None, heard: float) -> str:
+    """Say that the end of some sound is left out, and what has all of it."""
+    name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+    if segment is not None and segment <= heard:
+        return (
+            f"longer than the header says: {name} could not be cut as long as it is, and the sound after the first "
+            f"{heard:g} s of a window is left out; a copy by `ffmpeg -i FILE -c copy NEW` says how long it is"
+        )
+    what = "the sound" if segment is None else "in windows the sound"
+    return (
+        f"longer than the model hears: of {name}, {what} after the first {heard:g} s is left out; a new gallery with "
+        f"--segment {heard:g} has all of it"
+    )
+
+
+def _counts_of(report: IndexReport) -> str:
+    counts = {name: len(getattr(report, name)) for name in ("new", "changed", "unchanged", "unreadable")}
+    kept = len(report.doubtful)
+    fates = {"out of reach": len(report.out_of_reach)}
+    fates |= {"removed": len(report.vanished) - kept, "gone but kept": kept} if report.pruned else {}
+    counts |= {name: count for name, count in fates.items() if count}
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def report_lines(report: IndexReport, gallery: Gallery, heard: float) -> Iterator[str]:
+    """What users are told of a report; `heard` is how many seconds of sound the model hears."""
+    yield (f"{_counts_of(report)}; {len(gallery)} clips in the gallery")
+    if report.transcribed:
+        yield (f"of {len(report.transcribed)} files of this run, the subtitles are transcripts made by machine")
+    old = set(report.not_retried)
+    if num_old := sum(failure.path in old for failure in report.unreadable):
+        have = "has" if num_old == 1 else "have"
+        yield (f"{num_old} of the unreadable failed before and {have} not changed: not tried again")
+    dropped = set(report.dropped)
+    for failure in report.unreadable:
+        fate = ", and its clips are removed" if failure.path in dropped else ""
+        yield (f"unreadable{fate}: {failure.path}: {failure.reason}")
+    for path, problems in report.problems.items():
+        told = "; ".join(problem.rstrip(".") for problem in problems)
+        fate = ". It failed before and has not changed: not tried again." if path in old else ""
+        yield (f"partly read: {path}: {told}{fate}")
+    if report.cut:
+        yield (_told_of_cut(report.cut, gallery.metadata.get(SEGMENT), heard))
+    for path, why in report.out_of_reach.items():
+        yield (f"out of reach, its clips are kept: {path}: {why}")
+    doubtful = set(report.doubtful)
+    for path in report.vanished:
+        flag = "--prune-all" if path in doubtful else "--prune"
+        fate = "removed" if report.pruned and path not in doubtful else f"kept, {flag} removes it"
+        yield (f"gone from disk ({fate}): {path}")
+    if doubtful:
+        yield (f"nothing is left where {len(doubtful)} of these files lay: a drive may be away, so --prune keeps them")
+    lacking = (~gallery.modality_mask).sum(dim=0).tolist() if len(gallery) else []
+    if told := [f"{count} without {name}" for name, count in zip(MODALITIES, lacking, strict=False) if count]:
+        first = MODALITIES[lacking.index(max(lacking))]
+        command = f"scalar info {quote(str(gallery.path))} --missing {first}"
+        yield (f"in the gallery, {', '.join(told)}; `{command}` names them")
+
+
+def _default_model(output: Path) -> str:
+    """The model of a gallery that is there, or the one that needs no training."""
+    found = Gallery.open(output) if is_gallery(output) else None
+    if found is None or (found.model is None and not len(found)):
+        return DEFAULT_MODEL
+    if found.model is None:
+        raise ValueError(f"{output} does not say which model made it. Name it with --model.")
+    return found.model
+
+
+def _announce(model: str) -> None:
+    """Say what is about to be downloaded, if anything is."""
+    download = pending_download(model)
+    if download is not None:
+        size = "" if download.num_parameters is None else f" with {download.num_parameters:,} parameters"
+        say(
+            f"The model {model}{size} is not here yet. {download.num_bytes / 1e9:.2f} GB in {download.num_files} "
+            f"files are downloaded, once, from {download.host} to {download.folder}. Later runs need no network: "
+            "with HF_HUB_OFFLINE=1 they do not ask for one. --model takes a folder, too."
+        )
+
+
+def _recognizer(model: str, processor: ScalarProcessor, device: torch.device) -> SpeechRecognizer:
+    if "subtitle" not in getattr(processor, "modalities", MODALITIES):
+        raise ValueError("`--transcribe` makes subtitles, of which the model of this gallery takes none.")
+    return SpeechRecognizer(str(identify(model).download()), model, device)
+
+
+def _choose_segment(writer: GalleryWriter, segment: float | None, has_clips: bool) -> None:
+    """Keep in the metadata how long windows are; a gallery that holds clips has it once and for all."""
+    found = writer.metadata.get(SEGMENT)
+    if segment is None or segment == found:
+        return
+    if has_clips:
+        kind = "whole files" if found is None else f"windows of {found:g} seconds"
+        raise ValueError(f"{writer.folder} holds {kind}. Leave --segment away, or index into a new gallery.")
+    writer.metadata = writer.metadata | {SEGMENT: segment}
+
+
+def index_folder(config: IndexConfig) -> tuple[IndexReport, float] | None:
+    """
+    Embed new and changed files into a gallery.
+
+    Args:
+        config ([`~search.settings.IndexConfig`]): what is indexed, and how.
+
+    Returns:
+        What was done, and how many seconds of sound the model hears; `None` in a process that helped another one.
+
+    Raises:
+        ValueError: settings contradict each other or what the gallery holds; told before the model is loaded.
+    """
+    state = start_launched()
+    is_main = state is None or state.is_main_process
+    with nullcontext() if state is None else together(state):
+        if config.watch and (lists := [str(path) for path in config.paths if is_list(path)]):
+            raise ValueError(
+                f"`--watch` looks at folders and files, not at lists, got {lists}. Index lists without it."
+            )
+        if state is not None and (config.watch or config.device not in (None, "cpu")):
+            name = "--watch" if config.watch else "--device"
+            raise ValueError(f"`{name}` is for one process, and several were launched. Leave it away.")
+        place = device_of_name(config.device) if state is None or config.device is not None else device_of(state)
+        num_workers = config.num_workers or default_workers(num_local_processes())
+        memory = memory_of_decoders(num_workers, num_local_processes())
+        limits = Limits.parse(config.limit or [], memory=memory)
+        if is_main:
+            files, subtitles = _find(config)
+            # All that can be wrong is told before the model is loaded, which takes longest.
+            _check(config)
+    with nullcontext() if state is None else together(state):  # the first process has downloaded the models
+        model = config.model or _default_model(config.output)
+        identity = identify(model)
+        network, processor = modeling_scalar.load_model(identity.download(), dtype_of_name(config.model_dtype), place)
+        processor = sandboxed(processor, limits)
+        recognizer = None if config.transcribe is None else _recognizer(config.transcribe, processor, network.device)
+    crew = None if state is None else Crew(state, batches_ahead(config.batch_size, num_workers))
+    options = {"recognizer": recognizer, "num_workers": num_workers, "on_error": config.on_error}
+    if not is_main:
+        help_index(crew, config.output, network, processor, **options)
+        return None
+    several = "" if state is None else f" by {state.num_processes} processes"
+    say(f"{model}: {said_of(network)}{several}.")
+    options |= {"batch_size": config.batch_size, "prune": config.prune, "prune_all": config.prune_all, "crew": crew}
+    with GalleryWriter(config.output, config.dtype or "float16") as writer:
+        if not writer.metadata:
+            writer.metadata = describe(network, identity.download()) | {"model": identity.name}
+        there = writer.gallery()
+        there.check_model(model, identity.fingerprint, must_know=True)  # another process may have begun it
+        _choose_segment(writer, config.segment, len(there) > 0)
+        report, known = IndexReport(), Known(there)
+
+        def update(files: list[str], vanished: list[str] | None = None) -> None:
+            latest = IndexReport()
+            try:
+                index_files(
+                    files, writer, network, processor, subtitles=subtitles, progress=True, report=latest,
+                    known=known, vanished=vanished, **options,
+                )  # fmt: skip
+            finally:
+                report.add(latest)
+            if config.watch and (latest.new or latest.changed or latest.unreadable or (prune and latest.vanished)):
+                say(_counts_of(latest))
+
+        prune = config.prune or config.prune_all
+        if config.watch:
+            say(
+                f"Watching {', '.join(map(str, config.paths))}. The gallery can be searched meanwhile, but nothing "
+                "else can write to it until Ctrl-C ends this."
+            )
+            with suppress(KeyboardInterrupt):
+                watch(lambda: find_files(config.paths, config.recursive), update, config.interval or _INTERVAL, prune)
+        else:
+            update(files)
+    return report, processor.max_audio_seconds
+
+
+def _find(config: IndexConfig) -> tuple[list[str], dict[str, str]]:
+    """The files that there are, and what lists say is spoken in them."""
+    prune = config.prune or config.prune_all
+    if prune and (missing := [str(path) for path in config.paths if not path.exists()]):
+        raise FileNotFoundError(
+            f"There is no file or folder {missing[0]!r}. If it was deleted, give any other folder in its "
+            "place, such as an empty one: all files of the gallery are looked for. Where nothing is left of "
+            "their folder, only `--prune-all` removes their clips."
+        )
+    files, subtitles = find_clips(config.paths, config.recursive, config.ignore)
+    if not files and not prune and not config.watch:
+        raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in config.paths)}.")
+    return files, subtitles
+
+
+def _check(config: IndexConfig) -> None:
+    """Refuse a gallery that cannot take what is asked for, and download the models that are not here."""
+    output = config.output
+    check_format(output)
+    if not is_gallery(output):
+        check_place(output)
+    elif config.dtype is not None and (held := Gallery.open(output).dtype) not in (None, config.dtype):
+        raise ValueError(f"{output} holds vectors in {held}. Leave --dtype away, or index into a new gallery.")
+    model = config.model or _default_model(output)
+    _announce(model)
+    fingerprint = identify(model).fingerprint
+    if is_gallery(output):
+        Gallery.open(output).check_model(model, fingerprint, must_know=True)
+    if config.transcribe is not None:
+        _announce(config.transcribe)
+        identify(config.transcribe).download()
+
+
+__all__ = ["index_folder", "report_lines"]
