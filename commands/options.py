@@ -4,7 +4,7 @@
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -76,7 +76,8 @@ def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], No
     Args:
         app (`typer.Typer`): gets the command, named as the function and with its docstring as help.
         settings (`type`): a dataclass. Each field annotated with a `typer.Option` or `typer.Argument` becomes one,
-            with its default; a [`Given`] beside it says how it is read. Other fields keep their defaults.
+            with its default; a [`Given`] beside it says how it is read, unless as the field is, or a list for a
+            `Sequence`. Other fields keep their defaults.
     """
     parameters, conversions = [], {}
     hints = get_type_hints(settings, include_extras=True)
@@ -85,7 +86,8 @@ def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], No
         option = next((mark for mark in marks if isinstance(mark, ParameterInfo)), None)
         if option is None:
             continue
-        given = next((mark for mark in marks if isinstance(mark, Given)), Given(own))
+        read = list[get_args(own)] if get_origin(own) is Sequence else own
+        given = next((mark for mark in marks if isinstance(mark, Given)), Given(read))
         conversions[field.name] = given.convert
         parameters.append(
             inspect.Parameter(

@@ -87,8 +87,8 @@ def _copy_media(files: dict[str, MediaFile], folder: Path, transcripts: Transcri
                 shutil.copyfile(file, copy)
         except FileNotFoundError as error:
             raise FileNotFoundError(
-                f"{path} is in the gallery but not on disk. Index again with `--prune`, or, where nothing is left of "
-                "its folder, with `--prune-all`."
+                f"{path} is in the gallery but not on disk. `scalar index --prune` takes clips of deleted files out, "
+                "`scalar remove` those of files that you name."
             ) from error
         digests = [sha256_of(copy) for copy in copies]
         # One hash for all that a clip is read from, as in indexing.

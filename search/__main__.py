@@ -1,4 +1,4 @@
-"""The command line: `scalar index`, `query`, `push`, `serve`, `info`, `verify`, `repair` and `compact`.
+"""The command line: `scalar index`, `query`, `push`, `serve`, `info`, `verify`, `repair`, `compact` and `remove`.
 
 Libraries load inside the commands, so that `--help` is quick.
 """
@@ -17,9 +17,10 @@ import typer
 from commands.errors import Commands, run_command, say, show
 from commands.options import command_of
 
-from .settings import GalleryConfig, IndexConfig, InfoConfig, PushConfig, QueryConfig, ServeConfig
+from .settings import GalleryConfig, IndexConfig, InfoConfig, PushConfig, QueryConfig, RemoveConfig, ServeConfig
 
 if TYPE_CHECKING:
+    from gallery.gallery import GalleryWriter
     from gallery.hits import Hits
     from gallery.searching import Searcher
 
@@ -34,14 +35,15 @@ def index(config: IndexConfig) -> None:
     """Embed new and changed files into a gallery; the rest of the gallery is kept."""
     from gallery.gallery import Gallery
 
-    from .index_folder import index_folder, report_lines
+    from .index_folder import index_folder
+    from .states import Status
 
-    found = index_folder(config)
-    if found is None:
+    report = index_folder(config)
+    if report is None:
         return  # the first process tells
-    report, heard = found
-    show(*report_lines(report, Gallery.open(config.output), heard))
-    if report.unreadable and not config.watch and not (report.new or report.changed or report.unchanged):
+    show(*report.lines(Gallery.open(config.output)))
+    has_clips = report.of(Status.NEW, Status.CHANGED, Status.UNCHANGED)
+    if report.of(Status.UNREADABLE) and not has_clips and not config.watch:
         say("None of these files could be read.")
         raise typer.Exit(1)
 
@@ -246,16 +248,33 @@ def repair(config: GalleryConfig) -> None:
     show(*lines, f"{config.gallery} is whole: {len(Gallery.open(config.gallery))} clips.")
 
 
-@command_of(app, GalleryConfig)
-def compact(config: GalleryConfig) -> None:
-    """Write a gallery again without the clips that were removed, in as few files as there can be."""
+@contextmanager
+def _changing(folder: Path) -> Iterator["GalleryWriter"]:
+    """The writer of a gallery that is there already."""
     from gallery.gallery import GalleryWriter
     from gallery.storage import MANIFEST, check_not_lost
 
-    check_not_lost(config.gallery)
-    if not (config.gallery / MANIFEST).is_file():
-        raise FileNotFoundError(f"There is no gallery in {str(config.gallery)!r}: {MANIFEST} is missing.")
-    with GalleryWriter(config.gallery) as writer:
+    check_not_lost(folder)
+    if not (folder / MANIFEST).is_file():
+        raise FileNotFoundError(f"There is no gallery in {str(folder)!r}: {MANIFEST} is missing.")
+    with GalleryWriter(folder) as writer:
+        yield writer
+
+
+@command_of(app, RemoveConfig)
+def remove(config: RemoveConfig) -> None:
+    """Take the clips of files and folders out of a gallery, whatever has become of them."""
+    from .vanished import remove as remove_files
+
+    with _changing(config.gallery) as writer:
+        num_clips = remove_files(writer, config.paths)
+        show(f"{num_clips} clips are removed; {len(writer.gallery())} clips in the gallery")
+
+
+@command_of(app, GalleryConfig)
+def compact(config: GalleryConfig) -> None:
+    """Write a gallery again without the clips that were removed, in as few files as there can be."""
+    with _changing(config.gallery) as writer:
         writer.compact()
         num_files = sum(len(shards) for shards in writer.snapshot.shards.values())
     show(f"{config.gallery} is compact: {num_files} file{'' if num_files == 1 else 's'}.")

@@ -3,7 +3,6 @@
 Several processes that `accelerate launch` started do it together: the first one finds the files and writes.
 """
 
-from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from shlex import quote
@@ -25,73 +24,15 @@ from modeling_scalar.model_identity import identify
 from modeling_scalar.processing_scalar import ScalarProcessor
 
 from .crew import Crew
-from .indexing import IndexReport, default_workers, find_files, help_index, index_files, memory_of_decoders
-from .known import Known
+from .indexing import Indexer, help_index
+from .reading import default_workers, memory_of_decoders
 from .settings import DEFAULT_MODEL, IndexConfig
-from .sources import find_clips, is_list
+from .sources import find_clips, find_files, is_list
 from .speech import SpeechRecognizer
+from .states import Report, Status
 from .watching import watch
 
-_INTERVAL = 5.0
-
-
-def _told_of_cut(files: list[str], segment: float | None, heard: float) -> str:
-    """Say that the end of some sound is left out, and what has all of it."""
-    name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-    if segment is not None and segment <= heard:
-        return (
-            f"longer than the header says: {name} could not be cut as long as it is, and the sound after the first "
-            f"{heard:g} s of a window is left out; a copy by `ffmpeg -i FILE -c copy NEW` says how long it is"
-        )
-    what = "the sound" if segment is None else "in windows the sound"
-    return (
-        f"longer than the model hears: of {name}, {what} after the first {heard:g} s is left out; a new gallery with "
-        f"--segment {heard:g} has all of it"
-    )
-
-
-def _counts_of(report: IndexReport) -> str:
-    counts = {name: len(getattr(report, name)) for name in ("new", "changed", "unchanged", "unreadable")}
-    kept = len(report.doubtful)
-    fates = {"out of reach": len(report.out_of_reach)}
-    fates |= {"removed": len(report.vanished) - kept, "gone but kept": kept} if report.pruned else {}
-    counts |= {name: count for name, count in fates.items() if count}
-    return ", ".join(f"{count} {name}" for name, count in counts.items())
-
-
-def report_lines(report: IndexReport, gallery: Gallery, heard: float) -> Iterator[str]:
-    """What users are told of a report; `heard` is how many seconds of sound the model hears."""
-    yield (f"{_counts_of(report)}; {len(gallery)} clips in the gallery")
-    if report.transcribed:
-        yield (f"of {len(report.transcribed)} files of this run, the subtitles are transcripts made by machine")
-    old = set(report.not_retried)
-    if num_old := sum(failure.path in old for failure in report.unreadable):
-        have = "has" if num_old == 1 else "have"
-        yield (f"{num_old} of the unreadable failed before and {have} not changed: not tried again")
-    dropped = set(report.dropped)
-    for failure in report.unreadable:
-        fate = ", and its clips are removed" if failure.path in dropped else ""
-        yield (f"unreadable{fate}: {failure.path}: {failure.reason}")
-    for path, problems in report.problems.items():
-        told = "; ".join(problem.rstrip(".") for problem in problems)
-        fate = ". It failed before and has not changed: not tried again." if path in old else ""
-        yield (f"partly read: {path}: {told}{fate}")
-    if report.cut:
-        yield (_told_of_cut(report.cut, gallery.metadata.get(SEGMENT), heard))
-    for path, why in report.out_of_reach.items():
-        yield (f"out of reach, its clips are kept: {path}: {why}")
-    doubtful = set(report.doubtful)
-    for path in report.vanished:
-        flag = "--prune-all" if path in doubtful else "--prune"
-        fate = "removed" if report.pruned and path not in doubtful else f"kept, {flag} removes it"
-        yield (f"gone from disk ({fate}): {path}")
-    if doubtful:
-        yield (f"nothing is left where {len(doubtful)} of these files lay: a drive may be away, so --prune keeps them")
-    lacking = (~gallery.modality_mask).sum(dim=0).tolist() if len(gallery) else []
-    if told := [f"{count} without {name}" for name, count in zip(MODALITIES, lacking, strict=False) if count]:
-        first = MODALITIES[lacking.index(max(lacking))]
-        command = f"scalar info {quote(str(gallery.path))} --missing {first}"
-        yield (f"in the gallery, {', '.join(told)}; `{command}` names them")
+_INTERVAL = 5.0  # seconds from one look at watched folders to the next
 
 
 def _default_model(output: Path) -> str:
@@ -133,7 +74,7 @@ def _choose_segment(writer: GalleryWriter, segment: float | None, has_clips: boo
     writer.metadata = writer.metadata | {SEGMENT: segment}
 
 
-def index_folder(config: IndexConfig) -> tuple[IndexReport, float] | None:
+def index_folder(config: IndexConfig) -> Report | None:
     """
     Embed new and changed files into a gallery.
 
@@ -141,7 +82,7 @@ def index_folder(config: IndexConfig) -> tuple[IndexReport, float] | None:
         config ([`~search.settings.IndexConfig`]): what is indexed, and how.
 
     Returns:
-        What was done, and how many seconds of sound the model hears; `None` in a process that helped another one.
+        The state of every file; `None` in a process that helped another one.
 
     Raises:
         ValueError: settings contradict each other or what the gallery holds; told before the model is loaded.
@@ -177,51 +118,46 @@ def index_folder(config: IndexConfig) -> tuple[IndexReport, float] | None:
         return None
     several = "" if state is None else f" by {state.num_processes} processes"
     say(f"{model}: {said_of(network)}{several}.")
-    options |= {"batch_size": config.batch_size, "prune": config.prune, "prune_all": config.prune_all, "crew": crew}
     with GalleryWriter(config.output, config.dtype or "float16") as writer:
         if not writer.metadata:
             writer.metadata = describe(network, identity.download()) | {"model": identity.name}
         there = writer.gallery()
         there.check_model(model, identity.fingerprint, must_know=True)  # another process may have begun it
         _choose_segment(writer, config.segment, len(there) > 0)
-        report, known = IndexReport(), Known(there)
-
-        def update(files: list[str], vanished: list[str] | None = None) -> None:
-            latest = IndexReport()
-            try:
-                index_files(
-                    files, writer, network, processor, subtitles=subtitles, progress=True, report=latest,
-                    known=known, vanished=vanished, **options,
-                )  # fmt: skip
-            finally:
-                report.add(latest)
-            if config.watch and (latest.new or latest.changed or latest.unreadable or (prune and latest.vanished)):
-                say(_counts_of(latest))
-
-        prune = config.prune or config.prune_all
+        options |= {"batch_size": config.batch_size, "prune": config.prune, "progress": True, "crew": crew}
+        indexer = Indexer(writer, network, processor, **options)
         if config.watch:
-            say(
-                f"Watching {', '.join(map(str, config.paths))}. The gallery can be searched meanwhile, but nothing "
-                "else can write to it until Ctrl-C ends this."
-            )
-            with suppress(KeyboardInterrupt):
-                watch(lambda: find_files(config.paths, config.recursive), update, config.interval or _INTERVAL, prune)
+            _watch(config, indexer)
         else:
-            update(files)
-    return report, processor.max_audio_seconds
+            indexer.update(files, subtitles)
+    return indexer.report
+
+
+def _watch(config: IndexConfig, indexer: Indexer) -> None:
+    """Keep a gallery up to date until Ctrl-C."""
+
+    def update(files: list[str], gone: list[str]) -> None:
+        report = indexer.update(files, gone=gone)
+        if len(report) > len(report.of(Status.UNCHANGED)):
+            say(report.counts())
+
+    say(
+        f"Watching {', '.join(map(str, config.paths))}. The gallery can be searched meanwhile, but nothing else can "
+        "write to it until Ctrl-C ends this."
+    )
+    with suppress(KeyboardInterrupt):
+        watch(lambda: find_files(config.paths), update, _INTERVAL, config.prune)
 
 
 def _find(config: IndexConfig) -> tuple[list[str], dict[str, str]]:
     """The files that there are, and what lists say is spoken in them."""
-    prune = config.prune or config.prune_all
-    if prune and (missing := [str(path) for path in config.paths if not path.exists()]):
+    if config.prune and (missing := [str(path) for path in config.paths if not path.exists()]):
+        command = f"scalar remove {quote(str(config.output))} {quote(missing[0])}"
         raise FileNotFoundError(
-            f"There is no file or folder {missing[0]!r}. If it was deleted, give any other folder in its "
-            "place, such as an empty one: all files of the gallery are looked for. Where nothing is left of "
-            "their folder, only `--prune-all` removes their clips."
+            f"There is no file or folder {missing[0]!r}. If it was deleted, `{command}` takes its clips out."
         )
-    files, subtitles = find_clips(config.paths, config.recursive, config.ignore)
-    if not files and not prune and not config.watch:
+    files, subtitles = find_clips(config.paths, config.ignore)
+    if not files and not config.prune and not config.watch:
         raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in config.paths)}.")
     return files, subtitles
 
@@ -244,4 +180,4 @@ def _check(config: IndexConfig) -> None:
         identify(config.transcribe).download()
 
 
-__all__ = ["index_folder", "report_lines"]
+__all__ = ["index_folder"]

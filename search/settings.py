@@ -59,12 +59,9 @@ class IndexConfig:
             help="Folders, files, and lists of files: CSV, JSONL, Parquet, or a saved data set, with a column `path`. "
             "Media files named here may have any other extension."
         ),
-        Given(list[Path]),
     ]
     output: Annotated[
-        Path,
-        _gallery(help="Folder of the gallery; an existing one is brought up to date."),
-        Given(Path, _folder),
+        Path, _gallery(help="Folder of the gallery; an existing one is brought up to date."), Given(Path, _folder)
     ]
     dtype: Annotated[
         Literal["float16", "float32"] | None,
@@ -73,38 +70,25 @@ class IndexConfig:
     segment: Annotated[
         float | None,
         _gallery(
-            min=1,
-            help="Cut longer files into windows of so many seconds, each a clip of its own; of a new gallery.",
+            min=1, help="Cut longer files into windows of so many seconds, each a clip of its own; of a new gallery."
         ),
     ] = None
-    prune: Annotated[bool, _gallery("--prune", help="Remove clips whose file is gone from disk.")] = False
-    prune_all: Annotated[
+    prune: Annotated[
         bool,
         _gallery(
-            "--prune-all",
-            help="As --prune, also where nothing is left of a folder: a drive may be away.",
+            "--prune",
+            help="Remove the clips of files that are gone, where other files of the gallery are still there, in or "
+            "below the nearest folder that is left: not if a drive is away.",
         ),
     ] = False
     watch: Annotated[
-        bool,
-        _gallery(
-            "--watch",
-            help="Go on until Ctrl-C: index what is new or changed as soon as it is whole.",
-        ),
+        bool, _gallery("--watch", help="Go on until Ctrl-C: index what is new or changed as soon as it is whole.")
     ] = False
-    interval: Annotated[
-        float | None,
-        _gallery(
-            min=0.1,
-            help="With --watch, seconds from one look to the next: a file is read once it looks the same twice. "
-            "By default 5.",
-        ),
-    ] = None
     model: Annotated[
         str | None,
         _model(
             help="Model or adapter: a folder, or a Hub id. By default that of the gallery, or for a new one "
-            f"{DEFAULT_MODEL}.",
+            f"{DEFAULT_MODEL}."
         ),
     ] = None
     batch_size: Annotated[int, _model(min=1, help="Clips embedded at a time.")] = 8
@@ -118,16 +102,10 @@ class IndexConfig:
             "for automatic speech recognition: a folder, or a Hub id.",
         ),
     ] = None
-    recursive: Annotated[bool, _reading(help="Look into subfolders.")] = True
-    ignore: Annotated[
-        Sequence[str],
-        _reading(help="Column of a list that is not used. Repeat for several."),
-        Given(list[str]),
-    ] = ()
-    on_error: Annotated[
-        Literal["missing", "raise"],
-        _reading(help="Count the unreadable as missing, or stop."),
-    ] = "missing"
+    ignore: Annotated[Sequence[str], _reading(help="Column of a list that is not used. Repeat for several.")] = ()
+    on_error: Annotated[Literal["missing", "raise"], _reading(help="Count the unreadable as missing, or stop.")] = (
+        "missing"
+    )
     num_workers: Annotated[
         int | None,
         _reading(
@@ -136,10 +114,6 @@ class IndexConfig:
         ),
     ] = None
     limit: Limit = None
-
-    def __post_init__(self) -> None:
-        if self.interval is not None and not self.watch:
-            raise ValueError("`--interval` is for `--watch`, which looks at folders again and again.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,71 +126,40 @@ class QueryConfig:
     """
 
     gallery: Place
-    texts: Annotated[Sequence[str], Argument(help="One or more queries."), Given(list[str] | None)] = ()
+    texts: Annotated[Sequence[str], Argument(help="One or more queries.")] = ()
     like: Annotated[
-        str | None,
-        _query(help="In place of queries: a clip of the gallery, to find those most like it."),
+        str | None, _query(help="In place of queries: a clip of the gallery, to find those most like it.")
     ] = None
     mask: Annotated[
-        Sequence[str],
-        _query(
-            help="A modality that is not looked at: video, audio or subtitle. Repeatable.",
-        ),
-        Given(list[str]),
+        Sequence[str], _query(help="A modality that is not looked at: video, audio or subtitle. Repeatable.")
     ] = ()
     temperature: Annotated[
-        float | None,
-        _query(help="Of the query's weights: the lower, the more the best modality decides."),
+        float | None, _query(help="Of the query's weights: the lower, the more the best modality decides.")
     ] = None
     rerank: Annotated[
-        int | None,
-        _query(
-            min=1,
-            help="So many first hits are put in order by the model's cross-encoder: 50, say.",
-        ),
+        int | None, _query(min=1, help="So many first hits are put in order by the model's cross-encoder: 50, say.")
     ] = None
     fusion_weight: Annotated[
         float | None,
-        _query(
-            help="With --rerank: order by the score and so many times the match, not the match alone.",
-        ),
+        _query(help="With --rerank: order by the score and so many times the match, not the match alone."),
     ] = None
     path: Annotated[
         Sequence[str],
         _filter(
             help="Only clips of such files: 'holiday/**', '*.mkv'. From any folder on, unless it begins with /. "
-            "Repeatable: one must fit.",
+            "Repeatable: one must fit."
         ),
-        Given(list[str]),
     ] = ()
-    min_duration: Annotated[
-        float | None,
-        _filter(help="Only clips, or windows, of at least so many seconds."),
-    ] = None
+    min_duration: Annotated[float | None, _filter(help="Only clips, or windows, of at least so many seconds.")] = None
     max_duration: Annotated[float | None, _filter(help="Only clips, or windows, of at most so many.")] = None
     after: Annotated[
-        str | None,
-        _filter(
-            help="Only files changed then or later: 2026-01-31, or 2026-01-31T18:00; UTC.",
-        ),
+        str | None, _filter(help="Only files changed then or later: 2026-01-31, or 2026-01-31T18:00; UTC.")
     ] = None
     before: Annotated[str | None, _filter(help="Only files changed before this time.")] = None
-    has: Annotated[
-        Sequence[Modality],
-        _filter(help="Only clips that have it. Repeatable."),
-        Given(list[Modality]),
-    ] = ()
-    lacks: Annotated[
-        Sequence[Modality],
-        _filter(help="Only clips that lack it. Repeatable."),
-        Given(list[Modality]),
-    ] = ()
+    has: Annotated[Sequence[Modality], _filter(help="Only clips that have it. Repeatable.")] = ()
+    lacks: Annotated[Sequence[Modality], _filter(help="Only clips that lack it. Repeatable.")] = ()
     per_file: Annotated[
-        bool,
-        _filter(
-            "--per-file",
-            help="Of a gallery of windows, show each file once, by its best one.",
-        ),
+        bool, _filter("--per-file", help="Of a gallery of windows, show each file once, by its best one.")
     ] = False
     model: Moved = None
     device: Device = None
@@ -244,7 +187,7 @@ class QueryConfig:
             check_weight(self.fusion_weight)
         if self.temperature is not None:
             ScoreOptions(self.temperature)  # which refuses what cannot be one
-        check_texts(list(self.texts or ()))
+        check_texts(list(self.texts))
         if not self.modalities or not set(self.mask) <= set(MODALITIES):
             raise ValueError(f"--mask takes one or two of {', '.join(MODALITIES)}, got {', '.join(self.mask)}.")
 
@@ -270,15 +213,11 @@ class PushConfig:
     ]
     part: Annotated[str, Option(help="Name of this gallery, where several of one model lie in one collection.")] = ""
     rewrite: Annotated[
-        bool,
-        Option("--rewrite", help="Write what it holds already, too: repairs what was damaged in the engine."),
+        bool, Option("--rewrite", help="Write what it holds already, too: repairs what was damaged in the engine.")
     ] = False
     shards: Annotated[int | None, _new(min=1, help="Into how many it is cut.")] = None
     replicas: Annotated[int | None, _new(min=1, help="Copies of each shard.")] = None
-    detail: Annotated[
-        int,
-        _new(min=1, max=6, help="How close bounds are; 2 is least memory, 4 short lists."),
-    ] = 3
+    detail: Annotated[int, _new(min=1, max=6, help="How close bounds are; 2 is least memory, 4 short lists.")] = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,33 +230,18 @@ class ServeConfig:
     """
 
     gallery: Place
-    host: Annotated[
-        str,
-        _access(help="Address to listen on. Any but this machine's own needs a token."),
-    ] = "127.0.0.1"
-    port: Annotated[
-        int,
-        _access(min=0, max=65535, help="Port to listen on; 0 for any that is free."),
-    ] = 8000
+    host: Annotated[str, _access(help="Address to listen on. Any but this machine's own needs a token.")] = "127.0.0.1"
+    port: Annotated[int, _access(min=0, max=65535, help="Port to listen on; 0 for any that is free.")] = 8000
     token_file: Annotated[
         Path | None,
-        _access(
-            help="File of the token that requests must carry; by default SCALAR_SERVICE_TOKEN, if set.",
-        ),
+        _access(help="File of the token that requests must carry; by default SCALAR_SERVICE_TOKEN, if set."),
     ] = None
     hostname: Annotated[
         Sequence[str],
-        _access(
-            help="Name by which browsers call this machine, if they do not use its address. Repeatable.",
-        ),
-        Given(list[str]),
+        _access(help="Name by which browsers call this machine, if they do not use its address. Repeatable."),
     ] = ()
     allow_uploads: Annotated[
-        bool,
-        _upload(
-            "--allow-uploads",
-            help="Let the page add files, which are kept beside the gallery.",
-        ),
+        bool, _upload("--allow-uploads", help="Let the page add files, which are kept beside the gallery.")
     ] = False
     max_upload: Annotated[float, _upload(min=0.001, help="Of an uploaded file, in MB.")] = 1000
     upload_quota: Annotated[float, _upload(min=0.001, help="Of all uploaded files together, in MB.")] = 20_000
@@ -358,8 +282,15 @@ class InfoConfig:
     missing: Annotated[
         Sequence[Modality],
         Option(help="Print the names of the clips without it, and no more. Repeat for those without several."),
-        Given(list[Modality]),
     ] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveConfig:
+    """What is taken out of a gallery, see [`~search.vanished.remove`]."""
+
+    gallery: Folder
+    paths: Annotated[Sequence[Path], Argument(help="Files, and folders with all files below them, there or not.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -377,5 +308,6 @@ __all__ = [
     "Modality",
     "PushConfig",
     "QueryConfig",
+    "RemoveConfig",
     "ServeConfig",
 ]

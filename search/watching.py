@@ -47,13 +47,15 @@ def watch(
         find (`Callable`): lists the files that there are; an `OSError` is a look that fails.
         update (`Callable`): called with the files to look at, at first all of them, even if there are none, and with
             those that are gone since it was called before.
-        interval (`float`): seconds from one look to the next; a file that changes all the time is never passed on.
+        interval (`float`): seconds from one look to the next, or longer where a look itself takes more than a tenth
+            of that; a file that changes all the time is never passed on.
         is_pruned (`bool`): call `update` too when files are gone and nothing else has changed.
     """
     before: dict[str, tuple[int, int] | None] = {}
     done: dict[str, tuple[int, int] | None] = {}
     looks, failures, gone = 0, 0, []
     while True:
+        begun = time.monotonic()
         try:
             now = {path: _stat(path) for path in find()}
         except OSError as error:
@@ -62,7 +64,7 @@ def watch(
                 print(f"Cannot look now: {error} Nothing counts as gone meanwhile; trying again.", file=sys.stderr)
             time.sleep(interval)
             continue
-        failures = 0
+        pause, failures = max(interval, 10 * (time.monotonic() - begun)), 0
         settled = [path for path, stat in now.items() if path in before and before[path] == stat]
         ready = [path for path in settled if path not in done or done[path] != now[path]]
         lost = [path for path in done if path not in now and path not in before and _is_gone(path)]
@@ -74,7 +76,7 @@ def watch(
         for path in lost:
             del done[path]
         before, looks = now, looks + 1
-        time.sleep(interval)
+        time.sleep(pause)
 
 
 __all__ = ["watch"]

@@ -1,6 +1,7 @@
 """Commands whose options are the fields of a dataclass."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -20,7 +21,7 @@ class Settings:
         Given(list[str] | None, lambda given: dict(part.split("=") for part in given)),
     ] = None
     kind: Annotated[Literal["one", "other"], typer.Option(help="Which.")] = "one"
-    rates: Annotated[tuple[float, ...], typer.Option("--rate", help="How much."), Given(list[float])] = (0.5, 1.0)
+    rates: Annotated[Sequence[float], typer.Option("--rate", help="How much.")] = (0.5, 1.0)
     num_workers: Annotated[int, typer.Option(rich_help_panel="Reading", help="At a time.")] = 1
     progress: bool = True  # no option
 

@@ -12,6 +12,7 @@ from peft import LoraConfig, get_peft_model
 
 from eval.embedding.embeddings import Embeddings
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from gallery.media import clip_sha256, clip_stat
 from hub_cards import gallery as galleries
 from hub_cards.adapter import push_adapter
 from hub_cards.card import Details
@@ -24,7 +25,6 @@ from hub_cards.model import push_model
 from modeling_scalar import ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import query_weights, retrieval_scores
-from search.indexing import clip_sha256, clip_stat
 from search.speech import Cue, write_transcript
 from tests.gallery.decoding.reading import read_subtitle
 
@@ -478,7 +478,7 @@ def test_media_that_changed_are_not_published(tmp_path):
     with pytest.raises(ValueError, match="/a.mp4, or the subtitle file"):
         stage_gallery(tmp_path / "gallery", tmp_path / "again", media=True)
     (tmp_path / "videos/a.mp4").unlink()
-    with pytest.raises(FileNotFoundError, match="a.mp4 is in the gallery but not on disk.*`--prune-all`"):
+    with pytest.raises(FileNotFoundError, match="a.mp4 is in the gallery but not on disk.*`scalar remove`"):
         stage_gallery(tmp_path / "gallery", tmp_path / "once more", media=True)
 
 

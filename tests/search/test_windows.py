@@ -10,11 +10,13 @@ from typer.testing import CliRunner
 from gallery.decoding import SandboxedReader, sandboxed
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import load_model
-from search import indexing
+from search import reading
 from search.__main__ import app
-from search.indexing import find_files, index_files
+from search.indexing import index_files
+from search.sources import find_files
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media, tone, wav
+from tests.search.test_indexing import of
 
 TALK = ["talk.mkv#t=0,2", "talk.mkv#t=2,4", "talk.mkv#t=4"]
 
@@ -112,7 +114,7 @@ def test_hits_show_their_seconds_and_a_file_once_if_wanted(place):
 def test_a_run_that_ends_between_two_windows_goes_on_there(place, loaded, monkeypatch):
     model, processor = loaded
     files, embedded = find_files(["clips/talk.mkv"]), []
-    embed = indexing.embed_clips
+    embed = reading.embed_clips
 
     def fail_at_the_second(model, features):
         embedded.append(1)
@@ -125,14 +127,14 @@ def test_a_run_that_ends_between_two_windows_goes_on_there(place, loaded, monkey
             writer.metadata = writer.metadata or {"model": "encoder", "segment": 2}
             return index_files(files, writer, model, processor, batch_size=1, num_workers=1)
 
-    monkeypatch.setattr(indexing, "embed_clips", fail_at_the_second)
+    monkeypatch.setattr(reading, "embed_clips", fail_at_the_second)
     with pytest.raises(KeyboardInterrupt):
         index_one_by_one()
     assert names() == TALK[:1] and "not all of its windows" in Gallery.open("gallery").files[files[0]].reason
     report = index_one_by_one()
-    assert len(embedded) == 4 and names() == TALK and report.new == files and not report.unreadable
+    assert len(embedded) == 4 and names() == TALK and of(report, "new") == files and not of(report, "unreadable")
     assert Gallery.open("gallery").files[files[0]].reason is None
-    assert index_one_by_one().unchanged == files and len(embedded) == 4
+    assert of(index_one_by_one(), "unchanged") == files and len(embedded) == 4
 
 
 def test_what_is_wrong_with_a_window_is_told_with_its_seconds(place):
