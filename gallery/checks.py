@@ -93,6 +93,7 @@ _IN_METADATA = {
     "dtype": str,
     "plan": dict,
     "lost": dict,
+    "unfinished": dict,
     "problems": list,
     "left_out": list,
     "score_options": dict,

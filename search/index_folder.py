@@ -3,7 +3,7 @@
 Several processes that `accelerate launch` started do it together: the first one finds the files and writes.
 """
 
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 
@@ -12,9 +12,8 @@ import torch
 import modeling_scalar
 from commands.errors import say
 from gallery.decoding import Limits, sandboxed
-from gallery.embedding import batches_ahead
 from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
-from gallery.parallel import device_of, num_local_processes, start_launched, together
+from gallery.parallel import Crew, num_local_processes
 from gallery.provenance import describe, pending_download
 from gallery.storage import check_place
 from gallery.windows import SEGMENT
@@ -23,7 +22,6 @@ from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
 from modeling_scalar.model_identity import identify
 from modeling_scalar.processing_scalar import ScalarProcessor
 
-from .crew import Crew
 from .indexing import Indexer, help_index
 from .reading import default_workers, memory_of_decoders
 from .settings import DEFAULT_MODEL, IndexConfig
@@ -87,36 +85,34 @@ def index_folder(config: IndexConfig) -> Report | None:
     Raises:
         ValueError: settings contradict each other or what the gallery holds; told before the model is loaded.
     """
-    state = start_launched()
-    is_main = state is None or state.is_main_process
-    with nullcontext() if state is None else together(state):
+    crew = Crew.launched()
+    with crew.together():
         if config.watch and (lists := [str(path) for path in config.paths if is_list(path)]):
             raise ValueError(
                 f"`--watch` looks at folders and files, not at lists, got {lists}. Index lists without it."
             )
-        if state is not None and (config.watch or config.device not in (None, "cpu")):
+        if crew.size > 1 and (config.watch or config.device not in (None, "cpu")):
             name = "--watch" if config.watch else "--device"
             raise ValueError(f"`{name}` is for one process, and several were launched. Leave it away.")
-        place = device_of_name(config.device) if state is None or config.device is not None else device_of(state)
+        place = crew.device if config.device is None else device_of_name(config.device)
         num_workers = config.num_workers or default_workers(num_local_processes())
         memory = memory_of_decoders(num_workers, num_local_processes())
         limits = Limits.parse(config.limit or [], memory=memory)
-        if is_main:
+        if crew.is_main:
             files, subtitles = _find(config)
             # All that can be wrong is told before the model is loaded, which takes longest.
             _check(config)
-    with nullcontext() if state is None else together(state):  # the first process has downloaded the models
+    with crew.together():  # the first process has downloaded the models
         model = config.model or _default_model(config.output)
         identity = identify(model)
         network, processor = modeling_scalar.load_model(identity.download(), dtype_of_name(config.model_dtype), place)
         processor = sandboxed(processor, limits)
         recognizer = None if config.transcribe is None else _recognizer(config.transcribe, processor, network.device)
-    crew = None if state is None else Crew(state, batches_ahead(config.batch_size, num_workers))
     options = {"recognizer": recognizer, "num_workers": num_workers, "on_error": config.on_error}
-    if not is_main:
+    if not crew.is_main:
         help_index(crew, config.output, network, processor, **options)
         return None
-    several = "" if state is None else f" by {state.num_processes} processes"
+    several = "" if crew.size == 1 else f" by {crew.size} processes"
     say(f"{model}: {said_of(network)}{several}.")
     with GalleryWriter(config.output, config.dtype or "float16") as writer:
         if not writer.metadata:

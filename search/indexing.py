@@ -2,7 +2,7 @@
 
 A file is embedded once, and again only when its content changes. What cannot be read is recorded, never dropped.
 [`Indexer.update`] goes through files in four steps: it looks which ones are gone, chooses those that must be read,
-has them read and embedded ([`~search.reading`]), and commits each batch.
+has them read ([`~search.reading`]) and embedded, and commits each batch.
 """
 
 import os
@@ -13,21 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from gallery.decoding import LimitError, sandboxed
-from gallery.embedding import batches_ahead, check_reading
+from gallery.embedding import Embedded, batches_ahead, check_reading, embed_batches, in_batches
 from gallery.gallery import GalleryWriter, MediaFile
 from gallery.media import mark_of, unchanged_since
+from gallery.parallel import Crew
 from gallery.windows import PARTLY, SEGMENT, UNFINISHED, clip_id_of, place_of_clip, windows_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import ScalarProcessor
-from search.crew import Crew
 from search.known import Known
-from search.reading import NOTHING, Embedded, Found, Job, Reader, default_workers, joined, look, read_and_embed
+from search.reading import NOTHING, Found, Job, Reader, default_workers, joined, look
 from search.speech import Speech, SpeechRecognizer
 from search.states import FileState, Report, Status
 from search.vanished import deleted, is_gone
@@ -173,8 +173,8 @@ class Indexer:
         prune (`bool`): take clips of files that were deleted, see [`~search.vanished.deleted`], out of the gallery,
             instead of only reporting them. Clips of files that are out of reach are kept.
         progress (`bool`): show a progress bar on stderr and, after the first batch, how fast it goes.
-        crew ([`~search.crew.Crew`], *optional*): other processes that take a share; they call [`help_index`]. A commit
-            is a batch of each of them then.
+        crew ([`~gallery.parallel.Crew`], *optional*): other processes that take a share; they call [`help_index`]. A
+            commit is a batch of each of them then.
 
     Attributes:
         report ([`~search.states.Report`]): the last state of every file that was looked at, also when an update was
@@ -203,13 +203,13 @@ class Indexer:
         num_workers = default_workers() if num_workers is None else num_workers
         check_reading(batch_size, on_error, num_workers)
         self.writer, self.known, self.report = writer, Known(writer.gallery()), Report()
-        self.batch_size, self.prune, self.progress, self.crew = batch_size, prune, progress, crew
+        self.batch_size, self.prune, self.progress, self.crew = batch_size, prune, progress, crew or Crew()
         self._is_strict = on_error == "raise"
         self._speech, self._segment = Speech(writer.folder, recognizer), writer.metadata.get(SEGMENT)
-        reader = Reader(sandboxed(processor), on_error, self._speech)
-        self._decoder = reader.processor.reader
-        ahead = batches_ahead(batch_size, num_workers) if crew is None else crew.ahead
-        self._embed = partial(read_and_embed, model=model, reader=reader, num_workers=num_workers, ahead=ahead)
+        processor = sandboxed(processor)
+        self._decoder, reader = processor.reader, Reader(processor, on_error, self._speech)
+        self._embed = partial(embed_batches, model, processor, reader, num_workers)
+        self._ahead = batches_ahead(batch_size, num_workers)
         self._gone: set[str] | None = None  # files that are not there any more; None as long as nobody has looked
 
     def update(
@@ -335,8 +335,8 @@ class Indexer:
             bar_format=None if self._segment is None else _BAR,
         )  # fmt: skip
         with closing(self._embedded(self._sources(todo, subtitles, report))) as batches, bar:
-            for windows, batch in batches:
-                reads = self._commit(windows, batch, report)
+            for reads, batch in batches:
+                self._commit(reads, batch, report)
                 done = sum(1 / len(read.source.windows) for read in reads)
                 bar.update(min(done, bar.total - bar.n))  # parts of files add up to a little more than there are
                 if is_first and self.progress and 0 < bar.n < len(todo):
@@ -370,29 +370,23 @@ class Indexer:
             was_known = bool(there) and (file is None or file.reason != UNFINISHED)
             yield _Source(path, subtitles.get(path), missing, len(windows), seconds, stale, was_known)
 
-    def _embedded(self, sources: Iterable[_Source]) -> Iterator[tuple[list[tuple[_Source, Window | None]], Embedded]]:
-        """Windows in batches, as soon as they are read and embedded, here or by the crew."""
+    def _embedded(self, sources: Iterable[_Source]) -> Iterator[tuple[list[_Read], Embedded]]:
+        """The windows of files in batches, as soon as they are read and embedded."""
         waiting: deque[tuple[_Source, Window | None]] = deque()
 
-        def batches() -> Iterator[list[Job]]:
-            windows = ((source, window) for source in sources for window in source.windows)
-            while batch := list(islice(windows, self.batch_size)):
-                waiting.extend(batch)
-                yield [source.job(window) for source, window in batch]
+        def jobs() -> Iterator[Job]:
+            for source in sources:
+                for window in source.windows:
+                    waiting.append((source, window))
+                    yield source.job(window)
 
-        if self.crew is None:
-            embedded = self._embed(batches())
-        else:
-            embedded = (Embedded.joined(parts) for parts in self.crew.lead(batches(), self._embed))
-        with closing(embedded):
-            for batch in embedded:
-                yield [waiting.popleft() for _ in batch.found], batch
+        with closing(self.crew.lead(in_batches(jobs(), self.batch_size), self._embed, self._ahead)) as rounds:
+            for batch in map(Embedded.joined, rounds):
+                yield [_Read(*waiting.popleft(), found) for found in batch.notes], batch
 
-    def _commit(
-        self, windows: Sequence[tuple[_Source, Window | None]], batch: Embedded, report: Report
-    ) -> list[_Read]:
-        """Put what was read into the gallery, all of it or nothing, and report the files that are done."""
-        reads = [_Read(*window, found) for window, found in zip(windows, batch.found, strict=True)]
+    def _commit(self, reads: list[_Read], batch: Embedded, report: Report) -> None:
+        """Put what was read into the gallery, all of it or nothing, and report the files that are done; where the
+        first problem ends the run, what was read before it."""
         failures = [place for place, read in enumerate(reads) if read.is_failure] if self._is_strict else []
         failure = reads[failures[0]] if failures else None
         reads = reads[: failures[0]] if failures else reads  # what was read before it is good
@@ -424,7 +418,6 @@ class Indexer:
         for source in sources:
             if source.is_done:
                 report.add(source.state())
-        return reads
 
     def _begin(self, source: _Source, put: set[str]) -> bool:
         """Take out what was embedded of a file before it was read now, but for the clips `put`; False if it is out of
@@ -473,8 +466,9 @@ def help_index(
         SystemExit: a process has failed, which the first one tells.
     """
     num_workers = default_workers() if num_workers is None else num_workers
-    reader = Reader(sandboxed(processor), on_error, Speech(folder, recognizer))
-    crew.follow(partial(read_and_embed, model=model, reader=reader, num_workers=num_workers, ahead=crew.ahead))
+    processor = sandboxed(processor)
+    reader = Reader(processor, on_error, Speech(folder, recognizer))
+    crew.follow(partial(embed_batches, model, processor, reader, num_workers))
 
 
 __all__ = ["Indexer", "help_index", "index_files"]

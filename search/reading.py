@@ -1,20 +1,16 @@
-"""Reads files, or windows of them, and embeds what is in them: what each process does that takes part in indexing.
+"""Reads files, or windows of them, and says what it found: in threads, of each process that takes part in indexing.
 
-Threads read, each by a decoder of its own. Whatever is wrong with a file is noted of it, and stops no other.
+Whatever is wrong with a file is noted of it, and stops no other.
 """
 
 import os
 import stat
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
 
-import torch
-from transformers import PreTrainedModel
-
 from gallery.decoding import LIGHT_MEMORY, Limits, num_processors
-from gallery.embedding import embed_clips, read_in_batches
 from gallery.gallery import MediaFile
 from gallery.media import clip_sha256, clip_stat
 from gallery.windows import SLIVER, seconds_of
@@ -192,39 +188,8 @@ class Reader:
             return file.transcript, file.unheard
 
 
-@dataclass
-class Embedded:
-    """Jobs that were read and embedded: what was found of each, which are clips, and their embeddings."""
-
-    found: list[Found]
-    embeddable: list[int]
-    embeds: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None
-
-    @classmethod
-    def joined(cls, parts: Sequence["Embedded"]) -> "Embedded":
-        """One after the other."""
-        found, embeddable = [], []
-        for part in parts:
-            embeddable += [len(found) + place for place in part.embeddable]
-            found += part.found
-        columns = list(zip(*(part.embeds for part in parts if part.embeds is not None), strict=True))
-        embeds = tuple(None if column[0] is None else torch.cat(column) for column in columns)
-        return cls(found, embeddable, embeds or None)
-
-
-def read_and_embed(
-    batches: Iterable[list[Job]], model: PreTrainedModel, reader: Reader, num_workers: int, ahead: int
-) -> Generator[Embedded, None, None]:
-    """Read batches of jobs in the background, some of them ahead, and embed them in order."""
-    with closing(read_in_batches(reader.processor, batches, reader, num_workers, ahead)) as reading:
-        for batch in reading:
-            embeds = embed_clips(model, batch.features) if batch.embeddable else None
-            yield Embedded(batch.notes, batch.embeddable, embeds)
-
-
 __all__ = [
     "NOTHING",
-    "Embedded",
     "Found",
     "Job",
     "Reader",
@@ -232,5 +197,4 @@ __all__ = [
     "joined",
     "look",
     "memory_of_decoders",
-    "read_and_embed",
 ]
