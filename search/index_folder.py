@@ -72,6 +72,53 @@ def _choose_segment(writer: GalleryWriter, segment: float | None, has_clips: boo
     writer.metadata = writer.metadata | {SEGMENT: segment}
 
 
+def _find(config: IndexConfig) -> tuple[list[str], dict[str, str]]:
+    """The files that there are, and what lists say is spoken in them."""
+    if config.prune and (missing := [str(path) for path in config.paths if not path.exists()]):
+        command = f"scalar remove {quote(str(config.output))} {quote(missing[0])}"
+        raise FileNotFoundError(
+            f"There is no file or folder {missing[0]!r}. If it was deleted, `{command}` takes its clips out."
+        )
+    files, subtitles = find_clips(config.paths, config.ignore)
+    if not files and not config.prune and not config.watch:
+        raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in config.paths)}.")
+    return files, subtitles
+
+
+def _check(config: IndexConfig) -> None:
+    """Refuse a gallery that cannot take what is asked for, and download the models that are not here."""
+    output = config.output
+    check_format(output)
+    if not is_gallery(output):
+        check_place(output)
+    elif config.dtype is not None and (held := Gallery.open(output).dtype) not in (None, config.dtype):
+        raise ValueError(f"{output} holds vectors in {held}. Leave --dtype away, or index into a new gallery.")
+    model = config.model or _default_model(output)
+    _announce(model)
+    fingerprint = identify(model).fingerprint
+    if is_gallery(output):
+        Gallery.open(output).check_model(model, fingerprint, must_know=True)
+    if config.transcribe is not None:
+        _announce(config.transcribe)
+        identify(config.transcribe).download()
+
+
+def _watch(config: IndexConfig, indexer: Indexer) -> None:
+    """Keep a gallery up to date until Ctrl-C."""
+
+    def update(files: list[str], gone: list[str]) -> None:
+        report = indexer.update(files, gone=gone)
+        if len(report) > len(report.of(Status.UNCHANGED)):
+            say(report.counts())
+
+    say(
+        f"Watching {', '.join(map(str, config.paths))}. The gallery can be searched meanwhile, but nothing else can "
+        "write to it until Ctrl-C ends this."
+    )
+    with suppress(KeyboardInterrupt):
+        watch(lambda: find_files(config.paths), update, _INTERVAL, config.prune)
+
+
 def index_folder(config: IndexConfig) -> Report | None:
     """
     Embed new and changed files into a gallery.
@@ -127,53 +174,6 @@ def index_folder(config: IndexConfig) -> Report | None:
         else:
             indexer.update(files, subtitles)
     return indexer.report
-
-
-def _watch(config: IndexConfig, indexer: Indexer) -> None:
-    """Keep a gallery up to date until Ctrl-C."""
-
-    def update(files: list[str], gone: list[str]) -> None:
-        report = indexer.update(files, gone=gone)
-        if len(report) > len(report.of(Status.UNCHANGED)):
-            say(report.counts())
-
-    say(
-        f"Watching {', '.join(map(str, config.paths))}. The gallery can be searched meanwhile, but nothing else can "
-        "write to it until Ctrl-C ends this."
-    )
-    with suppress(KeyboardInterrupt):
-        watch(lambda: find_files(config.paths), update, _INTERVAL, config.prune)
-
-
-def _find(config: IndexConfig) -> tuple[list[str], dict[str, str]]:
-    """The files that there are, and what lists say is spoken in them."""
-    if config.prune and (missing := [str(path) for path in config.paths if not path.exists()]):
-        command = f"scalar remove {quote(str(config.output))} {quote(missing[0])}"
-        raise FileNotFoundError(
-            f"There is no file or folder {missing[0]!r}. If it was deleted, `{command}` takes its clips out."
-        )
-    files, subtitles = find_clips(config.paths, config.ignore)
-    if not files and not config.prune and not config.watch:
-        raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in config.paths)}.")
-    return files, subtitles
-
-
-def _check(config: IndexConfig) -> None:
-    """Refuse a gallery that cannot take what is asked for, and download the models that are not here."""
-    output = config.output
-    check_format(output)
-    if not is_gallery(output):
-        check_place(output)
-    elif config.dtype is not None and (held := Gallery.open(output).dtype) not in (None, config.dtype):
-        raise ValueError(f"{output} holds vectors in {held}. Leave --dtype away, or index into a new gallery.")
-    model = config.model or _default_model(output)
-    _announce(model)
-    fingerprint = identify(model).fingerprint
-    if is_gallery(output):
-        Gallery.open(output).check_model(model, fingerprint, must_know=True)
-    if config.transcribe is not None:
-        _announce(config.transcribe)
-        identify(config.transcribe).download()
 
 
 __all__ = ["index_folder"]
