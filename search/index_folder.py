@@ -116,7 +116,7 @@ def _watch(config: IndexConfig, indexer: Indexer) -> None:
         "write to it until Ctrl-C ends this."
     )
     with suppress(KeyboardInterrupt):
-        watch(lambda: find_files(config.paths), update, _INTERVAL, config.prune)
+        watch(lambda: find_files(config.paths), update, _INTERVAL)
 
 
 def index_folder(config: IndexConfig) -> Report | None:

@@ -13,7 +13,7 @@ from tests.search.test_indexing import make_fail
 from tests.search.test_main import FakeModel, place, run  # noqa: F401
 
 
-def looks_of(folder, steps, monkeypatch, **options):
+def looks_of(folder, steps, monkeypatch):
     """Watch while `steps` happen, one after each look; what was passed on before each step, by name."""
     passed, now = [], []
 
@@ -31,7 +31,6 @@ def looks_of(folder, steps, monkeypatch, **options):
             lambda: [str(path) for path in sorted(folder.glob("*.mp4"))],
             lambda files, _: now.append([os.path.basename(file) for file in files]),
             7,
-            **options,
         )
     return passed
 
@@ -58,7 +57,7 @@ def test_what_is_there_at_first_is_passed_on_at_once_and_subtitles_belong_to_a_f
     assert passed == [[], [["a.mp4", "b.mp4"]], [], [["b.mp4"]]]
 
 
-def test_files_that_are_gone_are_told_at_the_next_update(tmp_path, monkeypatch):
+def test_files_that_are_gone_are_told_once(tmp_path, monkeypatch):
     for name in "ab":
         (tmp_path / f"{name}.mp4").touch()
     told, steps = (
@@ -74,8 +73,8 @@ def test_files_that_are_gone_are_told_at_the_next_update(tmp_path, monkeypatch):
     monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
     with pytest.raises(KeyboardInterrupt):
         watch(lambda: map(str, tmp_path.glob("*.mp4")), lambda *given: told.append(given), 1)
-    assert [gone for _, gone in told] == [[], [str(tmp_path / "a.mp4")]]
-    assert told[1][0] == [str(tmp_path / "c.mp4")]
+    assert [gone for _, gone in told] == [[], [str(tmp_path / "a.mp4")], []]
+    assert told[2][0] == [str(tmp_path / "c.mp4")]
 
 
 def test_a_look_that_fails_is_skipped_and_nothing_is_gone_in_it(tmp_path, monkeypatch, capsys):
@@ -93,20 +92,18 @@ def test_a_look_that_fails_is_skipped_and_nothing_is_gone_in_it(tmp_path, monkey
 
     monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
     with pytest.raises(KeyboardInterrupt):
-        watch(lambda: find_files([folder]), lambda *given: told.append(given), 1, is_pruned=True)
+        watch(lambda: find_files([folder]), lambda *given: told.append(given), 1)
     assert told == [([real], []), ([], [real])] and next(steps, None) is None
     assert capsys.readouterr().err.count("Cannot look now: There is no file or folder") == 1
 
 
-@pytest.mark.parametrize("is_pruned", [False, True])
-def test_a_file_that_is_gone_for_two_looks_is_told_only_to_be_pruned(tmp_path, monkeypatch, is_pruned):
+def test_a_file_that_is_gone_is_told_after_two_looks(tmp_path, monkeypatch):
     file = tmp_path / "a.mp4"
     file.touch()
     steps = [nothing, file.unlink, file.touch, nothing, nothing, file.unlink, nothing, nothing, file.touch, nothing]
-    passed = looks_of(tmp_path, steps, monkeypatch, is_pruned=is_pruned)
-    gone = [[]] if is_pruned else []
+    passed = looks_of(tmp_path, steps, monkeypatch)
     touched = [["a.mp4"]]  # of another time, it may be another file
-    assert passed == [[], touched, [], [], touched, [], [], gone, [], [], touched]
+    assert passed == [[], touched, [], [], touched, [], [], [[]], [], [], touched]
 
 
 def test_a_file_that_cannot_be_seen_is_passed_on_for_reading_to_say_why(tmp_path, monkeypatch):
@@ -166,7 +163,7 @@ def test_a_file_that_is_out_of_reach_is_not_told_as_gone(tmp_path, monkeypatch):
 
     monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
     with pytest.raises(KeyboardInterrupt):
-        watch(lambda: map(str, folder.glob("*.mp4")), lambda *given: told.append(given), 1, is_pruned=True)
+        watch(lambda: map(str, folder.glob("*.mp4")), lambda *given: told.append(given), 1)
     assert meanwhile == [([real], [])] and told[1:] == [([], [real])]
 
 
