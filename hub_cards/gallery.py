@@ -178,8 +178,8 @@ def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:
                 shutil.copyfile(sidecar, target.with_name(sidecar.name))
         except FileNotFoundError as error:
             raise FileNotFoundError(
-                f"{path} is in the gallery but not on disk. Index again with `--prune`, or, where nothing is left of "
-                "its folder, with `--prune-all`."
+                f"{path} is in the gallery but not on disk. `scalar index --prune` takes clips of deleted files out, "
+                "`scalar remove` those of files that you name."
             ) from error
         if clip_sha256(str(target)) != known.sha256:
             raise ValueError(

@@ -479,7 +479,7 @@ def test_media_that_changed_are_not_published(tmp_path):
     with pytest.raises(ValueError, match="/a.mp4, or the subtitle file"):
         stage_gallery(tmp_path / "gallery", tmp_path / "again", media=True)
     (tmp_path / "videos/a.mp4").unlink()
-    with pytest.raises(FileNotFoundError, match="a.mp4 is in the gallery but not on disk.*`--prune-all`"):
+    with pytest.raises(FileNotFoundError, match="a.mp4 is in the gallery but not on disk.*`scalar remove`"):
         stage_gallery(tmp_path / "gallery", tmp_path / "once more", media=True)
 
 

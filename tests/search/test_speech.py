@@ -24,10 +24,12 @@ from gallery.decoding import SandboxedReader
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.windows import SEGMENT
 from modeling_scalar.media_scalar import SAMPLING_RATE
-from search.indexing import find_files, index_files
+from search.indexing import index_files
+from search.sources import find_files
 from search.speech import Cue, Speech, SpeechRecognizer, write_transcript
 from tests.gallery.decoding.reading import read_subtitle
 from tests.gallery.decoding.test_program import write_media
+from tests.search.test_indexing import of, problems_of
 from tests.search.test_sources import index, place, told  # noqa: F401
 
 NOISE = np.random.default_rng(0).uniform(-0.5, 0.5, 3 * SAMPLING_RATE).astype(np.float32)
@@ -188,6 +190,10 @@ def run(videos, model, processor, recognizer, segment=None):
     return report, dict(zip(names, gallery.modality_mask[:, 2].tolist(), strict=True))
 
 
+def transcribed(report):
+    return [path.rsplit("/")[-1] for path, state in report.items() if state.is_transcribed]
+
+
 def test_a_recogniser_that_fails_is_told_of_its_file_and_asked_again(videos, tiny_model, tiny_processor):
     for name in ("silent.mp4", "with subtitles.mp4"):
         (videos / name).unlink()
@@ -199,8 +205,8 @@ def test_a_recogniser_that_fails_is_told_of_its_file_and_asked_again(videos, tin
         recognizer = heard_by("whisper", fail)
         report, words = run(videos, tiny_model, tiny_processor, recognizer)
         assert words == {"said.mp4": False}
-        ((path, (told,)),) = report.problems.items()
-        assert path.endswith("said.mp4") and not report.unreadable and len(recognizer.calls) == 1
+        ((path, (told,)),) = problems_of(report).items()
+        assert path.endswith("said.mp4") and not of(report, "unreadable") and len(recognizer.calls) == 1
         assert told.startswith("fake/model could not hear the words: RuntimeError: Kernel size")
     with pytest.raises(ValueError, match="said.mp4: fake/model could not hear"):
         with GalleryWriter(videos.parent / "gallery") as writer:
@@ -216,23 +222,23 @@ def test_only_clips_with_sound_and_without_subtitles_are_heard_and_only_once(vid
     recognizer = heard_by("whisper", HELLO)
     report, words = run(videos, tiny_model, tiny_processor, recognizer)
     assert words == {"said.mp4": True, "silent.mp4": False, "with subtitles.mp4": True}
-    assert len(recognizer.calls) == 1 and [path.rsplit("/")[-1] for path in report.transcribed] == ["said.mp4"]
+    assert len(recognizer.calls) == 1 and transcribed(report) == ["said.mp4"]
     assert Speech(videos.parent / "gallery").count() == (1, 1)
     report, _ = run(videos, tiny_model, tiny_processor, recognizer)
-    assert len(report.unchanged) == 3 and len(recognizer.calls) == 1
+    assert len(of(report, "unchanged")) == 3 and len(recognizer.calls) == 1
     (videos / "said.mp4").rename(videos / "moved.mp4")
     report, words = run(videos, tiny_model, tiny_processor, None)  # what was heard stays known
-    assert len(report.new) == 1 and words["moved.mp4"]
+    assert len(of(report, "new")) == 1 and words["moved.mp4"]
     assert Gallery.open(videos.parent / "gallery").check() is None
 
 
 @pytest.mark.slow
 def test_what_was_indexed_without_speech_is_heard_later(videos, tiny_model, tiny_processor):
     report, words = run(videos, tiny_model, tiny_processor, None)
-    assert not words["said.mp4"] and not report.transcribed
+    assert not words["said.mp4"] and not transcribed(report)
     recognizer = heard_by("whisper", HELLO)
     report, words = run(videos, tiny_model, tiny_processor, recognizer)
-    assert [path.rsplit("/")[-1] for path in report.changed] == ["said.mp4"] and words["said.mp4"]
+    assert [path.rsplit("/")[-1] for path in of(report, "changed")] == ["said.mp4"] and words["said.mp4"]
     assert len(recognizer.calls) == 1
 
 
@@ -243,8 +249,8 @@ def test_where_nothing_is_understood_there_is_no_subtitle_and_nobody_asks_again(
     recognizer = heard_by("plain", {"text": text})
     for _ in range(2):
         report, words = run(videos, tiny_model, tiny_processor, recognizer)
-        assert not words["said.mp4"] and len(recognizer.calls) == 1 and not report.transcribed
-    assert Speech(videos.parent / "gallery").count() == (1, 0) and len(report.unchanged) == 3
+        assert not words["said.mp4"] and len(recognizer.calls) == 1 and not transcribed(report)
+    assert Speech(videos.parent / "gallery").count() == (1, 0) and len(of(report, "unchanged")) == 3
 
 
 @pytest.mark.slow
@@ -261,7 +267,7 @@ def test_a_run_that_was_killed_after_hearing_goes_on_with_what_it_heard(videos, 
     transcript.write_bytes(kept)
     recognizer = heard_by("whisper", HELLO)
     report, words = run(videos, tiny_model, tiny_processor, recognizer)
-    assert words["said.mp4"] and len(report.changed) == 1 and recognizer.calls == []
+    assert words["said.mp4"] and len(of(report, "changed")) == 1 and recognizer.calls == []
 
 
 @pytest.mark.slow
@@ -270,7 +276,7 @@ def test_a_subtitle_file_that_comes_later_takes_the_place_of_a_transcript(videos
     (videos / "said.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na cat meows\n")
     recognizer = heard_by("whisper", HELLO)
     report, words = run(videos, tiny_model, tiny_processor, recognizer)
-    assert len(report.changed) == 1 and words["said.mp4"] and recognizer.calls == [] and not report.transcribed
+    assert len(of(report, "changed")) == 1 and words["said.mp4"] and recognizer.calls == [] and not transcribed(report)
 
 
 def test_windows_have_the_words_that_are_spoken_in_them(videos, tiny_model, tiny_processor):
@@ -279,7 +285,7 @@ def test_windows_have_the_words_that_are_spoken_in_them(videos, tiny_model, tiny
     assert words["said.mp4#t=0,3"] and not words["said.mp4#t=3"]
     assert len(recognizer.calls) == 1  # for both
     report, _ = run(videos, tiny_model, tiny_processor, recognizer, segment=3.0)
-    assert len(report.unchanged) == 3 and len(recognizer.calls) == 1
+    assert len(of(report, "unchanged")) == 3 and len(recognizer.calls) == 1
 
 
 def test_a_file_that_another_process_hears_is_waited_for_and_not_heard_twice(videos, tmp_path):
