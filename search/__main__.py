@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from modeling_scalar import ScalarProcessor
 
     from .indexing import IndexReport
-    from .speech import SpeechRecognizer
+    from .recognizers import Recognizer
 
 app = typer.Typer(
     cls=Commands, help="Search your own videos by text.", no_args_is_help=True, add_completion=False,
@@ -156,15 +156,15 @@ def _announce(model: str) -> None:
         )
 
 
-def _recognizer(model: str, processor: "ScalarProcessor", device: "torch.device") -> "SpeechRecognizer":
+def _recognizer(model: str, processor: "ScalarProcessor", device: "torch.device") -> "Recognizer":
     from modeling_scalar.configuration_scalar import MODALITIES
     from modeling_scalar.model_identity import identify
 
-    from .speech import SpeechRecognizer
+    from .recognizers import recognizer_of
 
     if "subtitle" not in getattr(processor, "modalities", MODALITIES):
         raise ValueError("`--transcribe` makes subtitles, of which the model of this gallery takes none.")
-    return SpeechRecognizer(str(identify(model).download()), model, device)
+    return recognizer_of(identify(model).download(), model, device)
 
 
 def _choose_segment(writer: "GalleryWriter", segment: float | None, has_clips: bool) -> None:

@@ -29,7 +29,8 @@ from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 from search.crew import Crew
 from search.known import Known
-from search.speech import Speech, SpeechError, SpeechRecognizer
+from search.recognizers import Recognizer, SpeechError
+from search.speech import Speech
 from search.vanished import in_doubt, is_gone
 
 EXTENSIONS = frozenset(
@@ -586,7 +587,7 @@ def index_files(
     processor: ScalarProcessor,
     *,
     subtitles: Mapping[str, str] | None = None,
-    recognizer: SpeechRecognizer | None = None,
+    recognizer: Recognizer | None = None,
     batch_size: int = 8,
     num_workers: int | None = None,
     on_error: str = "missing",
@@ -609,7 +610,7 @@ def index_files(
         writer ([`~gallery.gallery.GalleryWriter`]): the gallery; its `metadata` names the model.
         subtitles (`dict[str, str]`, *optional*): of files of which it is known otherwise, what is said: the words, or
             the path of an `.srt` or `.vtt` file.
-        recognizer ([`~search.speech.SpeechRecognizer`], *optional*): writes down what is said in clips with sound and
+        recognizer ([`~search.recognizers.Recognizer`], *optional*): writes down what is said in clips with sound and
             without subtitles. What was written down before is read without it, too.
         batch_size (`int`): clips read and embedded at a time, and what a kill can lose.
         num_workers (`int`, *optional*): clips read at a time, each by a decoder of its own; by default some more than
@@ -720,7 +721,7 @@ def help_index(
     model: PreTrainedModel,
     processor: ScalarProcessor,
     *,
-    recognizer: SpeechRecognizer | None = None,
+    recognizer: Recognizer | None = None,
     num_workers: int | None = None,
     on_error: str = "missing",
 ) -> None:
