@@ -24,9 +24,9 @@ from modeling_scalar.processing_scalar import ScalarProcessor
 
 from .indexing import Indexer, help_index
 from .reading import default_workers, memory_of_decoders
+from .recognizers import Recognizer, recognizer_of
 from .settings import DEFAULT_MODEL, IndexConfig
 from .sources import find_clips, find_files, is_list
-from .speech import SpeechRecognizer
 from .states import Report, Status
 from .watching import watch
 
@@ -55,10 +55,10 @@ def _announce(model: str) -> None:
         )
 
 
-def _recognizer(model: str, processor: ScalarProcessor, device: torch.device) -> SpeechRecognizer:
+def _recognizer(model: str, processor: ScalarProcessor, device: torch.device) -> Recognizer:
     if "subtitle" not in getattr(processor, "modalities", MODALITIES):
         raise ValueError("`--transcribe` makes subtitles, of which the model of this gallery takes none.")
-    return SpeechRecognizer(str(identify(model).download()), model, device)
+    return recognizer_of(identify(model).download(), model, device)
 
 
 def _choose_segment(writer: GalleryWriter, segment: float | None, has_clips: bool) -> None:

@@ -28,7 +28,8 @@ from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import ScalarProcessor
 from search.known import Known
 from search.reading import NOTHING, Found, Job, Reader, default_workers, joined, look
-from search.speech import Speech, SpeechRecognizer
+from search.recognizers import Recognizer
+from search.speech import Speech
 from search.states import FileState, Report, Status
 from search.vanished import deleted, is_gone
 
@@ -162,7 +163,7 @@ class Indexer:
     Args:
         writer ([`~gallery.gallery.GalleryWriter`]): the gallery; its `metadata` names the model.
         model, processor: of the gallery, see [`~modeling_scalar.load_model`].
-        recognizer ([`~search.speech.SpeechRecognizer`], *optional*): writes down what is said in clips with sound and
+        recognizer ([`~search.recognizers.Recognizer`], *optional*): writes down what is said in clips with sound and
             without subtitles. What was written down before is read without it, too.
         batch_size (`int`): clips read and embedded at a time, and what a kill can lose.
         num_workers (`int`, *optional*): clips read at a time, each by a decoder of its own; by default some more than
@@ -192,7 +193,7 @@ class Indexer:
         model: PreTrainedModel,
         processor: ScalarProcessor,
         *,
-        recognizer: SpeechRecognizer | None = None,
+        recognizer: Recognizer | None = None,
         batch_size: int = 8,
         num_workers: int | None = None,
         on_error: str = "missing",
@@ -452,7 +453,7 @@ def help_index(
     model: PreTrainedModel,
     processor: ScalarProcessor,
     *,
-    recognizer: SpeechRecognizer | None = None,
+    recognizer: Recognizer | None = None,
     num_workers: int | None = None,
     on_error: str = "missing",
 ) -> None:

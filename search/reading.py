@@ -16,7 +16,8 @@ from gallery.media import clip_sha256, clip_stat
 from gallery.windows import SLIVER, seconds_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
-from search.speech import Speech, SpeechError
+from search.recognizers import SpeechError
+from search.speech import Speech
 
 NOTHING = "it has no picture, no sound and no subtitles"
 """Why a file or a window is no clip in which everything could be read."""

@@ -27,7 +27,8 @@ from hub_cards.model import push_model
 from modeling_scalar import ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import query_weights, retrieval_scores
-from search.speech import Cue, write_transcript
+from search.recognizers import Cue
+from search.speech import write_transcript
 from tests.gallery.decoding.reading import read_subtitle
 
 DIM, CLIPS, QUERIES = 8, 7, 5
