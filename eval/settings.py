@@ -41,6 +41,12 @@ def _limits(given: list[str]) -> Any:
     return Limits.parse(given)
 
 
+def _folder_of(given: Path) -> Path:
+    from gallery.published import folder_of
+
+    return folder_of(given)
+
+
 # Fields that several settings have.
 _MODEL = Option("--model", help="Folder or Hub name of a model or adapter.")
 _BENCHMARK = Option(help="Name of the benchmark, such as msrvtt.")
@@ -147,9 +153,10 @@ class SourceConfig:
         Option(
             "--embeddings",
             help="Embeddings from `embed`, an earlier run or any other model, or a gallery: in place of model, "
-            "benchmark and root, or beside them for what reads clips or captions.",
+            "benchmark and root, or beside them for what reads clips or captions. A published gallery is "
+            "hf://datasets/USER/NAME.",
         ),
-        Given(Path | None),
+        Given(Path | None, _folder_of),
     ] = None
     captions: Captions = None
     annotations: Annotations = None

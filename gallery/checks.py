@@ -89,10 +89,12 @@ def check_rows(clip_ids: Sequence[str], modality_embeds: torch.Tensor, modality_
 # Of metadata, what is used here and where galleries are evaluated.
 _IN_METADATA = {
     "model": str,
+    "model_revision": str,
     "fingerprint": str,
     "dtype": str,
     "plan": dict,
     "lost": dict,
+    "unfinished": dict,
     "problems": list,
     "left_out": list,
     "score_options": dict,

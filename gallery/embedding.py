@@ -7,6 +7,7 @@ so many cores busy. A clip keeps its place: batches are consecutive items, whate
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
@@ -59,6 +60,12 @@ class Batch:
     features: BatchFeature | None
 
 
+def in_batches(items: Iterable[Item], batch_size: int) -> Iterator[list[Item]]:
+    """Cut items into lists of `batch_size`, of which the last may be shorter, asking for them as they are needed."""
+    items = iter(items)
+    return iter(lambda: list(islice(items, batch_size)), [])
+
+
 def batches_ahead(batch_size: int, num_workers: int) -> int:
     """How many batches are begun before one is waited for, so that readers are busy while its last clip is read."""
     return 1 + -(-num_workers // batch_size)
@@ -79,9 +86,8 @@ def read_batches(
         batch_size (`int`): items of a batch; the last one may have fewer.
         processor, read, num_workers: as there.
     """
-    items = iter(items)
-    batches = iter(lambda: list(islice(items, batch_size)), [])
-    return read_in_batches(processor, batches, read, num_workers, batches_ahead(batch_size, num_workers))
+    batches, ahead = in_batches(items, batch_size), batches_ahead(batch_size, num_workers)
+    return read_in_batches(processor, batches, read, num_workers, ahead)
 
 
 def read_in_batches(
@@ -97,7 +103,7 @@ def read_in_batches(
     A generator that is closed early gives up what is being read at once.
 
     Args:
-        processor ([`~modeling_scalar.ScalarProcessor`]): turns clips into features.
+        processor ([`~modeling_scalar.ScalarProcessor`]): turns clips into features; or what else is called with them.
         batches (iterable): lists of items, each of which stands for a clip; asked for as they are needed.
         read (`Callable`): from an item to whatever is to be noted of it and its clip, `None` if there is nothing to
             embed. Called in threads; what it raises ends the run.
@@ -161,6 +167,54 @@ def embed_clips(
     return _unit(modality_embeds), modality_mask.cpu(), concat_embeds
 
 
+@dataclass(eq=False)
+class Embedded:
+    """
+    Consecutive items that were read and embedded.
+
+    Args:
+        notes (`list`): what the reader said of each item.
+        embeddable (`list[int]`): the places of those with a clip.
+        embeds (`tuple`, *optional*): of these clips, what [`embed_clips`] gives; `None` if there are none.
+    """
+
+    notes: list[Any]
+    embeddable: list[int]
+    embeds: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None
+
+    @classmethod
+    def joined(cls, parts: Iterable["Embedded"]) -> "Embedded":
+        """One after the other."""
+        parts, notes, embeddable = list(parts), [], []
+        for part in parts:
+            embeddable += [len(notes) + place for place in part.embeddable]
+            notes += part.notes
+        columns = list(zip(*(part.embeds for part in parts if part.embeds is not None), strict=True))
+        embeds = tuple(None if column[0] is None else torch.cat(column) for column in columns)
+        return cls(notes, embeddable, embeds or None)
+
+
+def embed_batches(
+    model: PreTrainedModel,
+    processor: ProcessorMixin,
+    read: Callable[[Item], tuple[Note, Clip | None]],
+    num_workers: int,
+    batches: Iterable[Sequence[Item]],
+    ahead: int,
+) -> Generator[Embedded, None, None]:
+    """
+    Read and embed batches of items, in order: what each process of a [`~gallery.parallel.Crew`] does with its share.
+
+    Args:
+        model ([`~modeling_scalar.ScalarModel`]): embeds.
+        processor, read, num_workers, batches, ahead: as in [`read_in_batches`].
+    """
+    with closing(read_in_batches(processor, batches, read, num_workers, ahead)) as reading:
+        for batch in reading:
+            embeds = embed_clips(model, batch.features) if batch.embeddable else None
+            yield Embedded(batch.notes, batch.embeddable, embeds)
+
+
 @torch.no_grad()
 def embed_fused(model: PreTrainedModel, features: BatchFeature) -> torch.Tensor:
     """Embed what `fuse` of a processor made of clips: `torch.FloatTensor` `(batch, dim)`, unit norm, on the CPU."""
@@ -179,12 +233,15 @@ def embed_captions(model: PreTrainedModel, processor: ProcessorMixin, captions: 
 
 __all__ = [
     "Batch",
+    "Embedded",
     "batches_ahead",
     "check_reading",
+    "embed_batches",
     "embed_captions",
     "embed_clips",
     "embed_fused",
     "in_background",
+    "in_batches",
     "read_batches",
     "read_in_batches",
 ]

@@ -42,6 +42,7 @@ from gallery.exact.codes import are_codes_of
 from gallery.filters import ClipFacts
 from gallery.hits import Hit, Hits, Results
 from gallery.provenance import gallery_sha256
+from gallery.published import folder_of, is_from_hub, media_of
 from gallery.querying import QueryModel
 from gallery.searching import FolderSearcher
 from gallery.storage import MANIFEST, Part, Writer, has_lost_its_manifest, read_snapshot
@@ -96,7 +97,8 @@ class Gallery(Described):
         Open a gallery with its vectors memory-mapped.
 
         Args:
-            path (`str`): a folder that `scalar index`, `scalar eval` or `datasets` wrote.
+            path (`str`): a folder that `scalar index`, `scalar eval` or `datasets` wrote, or the address of a
+                published gallery, `hf://datasets/USER/NAME`.
             check (`bool`): check every vector that `datasets` wrote, which no writer of ours has checked.
             verify (`bool`): compare each file of clips, captions and media with its hash when it is read for the first
                 time. [`Gallery.verify`] reads all of them.
@@ -105,7 +107,7 @@ class Gallery(Described):
             FileNotFoundError: the folder holds no gallery.
             ValueError: it is damaged; the message says where.
         """
-        folder = Path(path)
+        folder = folder_of(path)
         if not is_gallery(folder):
             raise FileNotFoundError(
                 f"There is no gallery in {str(folder)!r}: neither {MANIFEST} nor the data set `clips`."
@@ -215,6 +217,10 @@ class Gallery(Described):
         for name in self.clip_ids:
             clips.setdefault(self.place_of(name).path, []).append(name)
         return clips
+
+    def media_of(self, place: Place) -> str | None:
+        """Where the file of a clip lies, [`~gallery.published.media_of`]."""
+        return media_of(self.path, place.path)
 
     def place_of(self, clip_id: str) -> Place:
         """The file of a clip, or the name of a clip of no file, and its seconds if it is a window."""
@@ -445,7 +451,12 @@ def verify_gallery(path: str | os.PathLike) -> tuple[Gallery, int]:
 
 
 def check_format(folder: Path) -> None:
-    """Raise a ValueError if `datasets` alone wrote what a folder holds, which can be read but not changed."""
+    """Raise a ValueError if a folder can be read but not changed: `datasets` alone wrote it, or it is published."""
+    if is_from_hub(folder):
+        raise ValueError(
+            f"{folder} is a published gallery, which can be read but not changed. `hf download USER/NAME --repo-type "
+            "dataset --local-dir NEW` makes a folder of it that can."
+        )
     if are_data_sets(folder):
         raise ValueError(
             f"{folder} holds data sets that `datasets` wrote, which can be read but not changed. "

@@ -1,42 +1,33 @@
-"""Rows computed in blocks by any number of processes; a run that was killed goes on where it was.
+"""Several processes, of `accelerate launch`, that embed together: the first deals out work and writes, all embed.
 
-Rows are cut into blocks in their order. A finished block is a file in a folder of parts; the blocks that are missing
-are dealt out to the processes. A block is the same forward pass whoever computes it and whenever. So a run with the
-same hardware and the same number of threads gives the same rows however often it was killed and however many processes
-there were; on other hardware the last bits of vectors may differ, for sums are added in another order.
+Batches are dealt out in rounds: each process gets one, reads some rounds ahead, and hands over what it embedded of one
+before it asks for another. So what is written, and in which order, is what one process would have written. The
+processes talk through the CPU, wherever they compute: what they say is small, and a process that waits there is told
+at once when another one has died. A machine that loses power or network closes no connection: nobody is told of that.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import signal
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
-from typing import BinaryIO
+from itertools import islice
+from threading import Thread
+from typing import Any, NoReturn, TypeVar
 
-import pyarrow as pa
 import torch
 from accelerate import PartialState
-from accelerate.utils import gather_object, parse_flag_from_env
-from tqdm.auto import tqdm
+from accelerate.utils import parse_flag_from_env
 
-from gallery.files import write_whole
-from gallery.storage import map_arrow
+from modeling_scalar.devices import device_of_name
 
-_FAILED = "failed"
+Share, Result = TypeVar("Share"), TypeVar("Result")
+Compute = Callable[[Iterable[Share], int], Generator[Result, None, None]]
+"""From batches to their results, in order; asks for so many more, the number, before it gives one."""
 
-
-def start_processes() -> PartialState:
-    """Make the processes that `accelerate launch` started, or this one alone, know each other."""
-    # Without an accelerator, accelerate makes several processes know each other only if the CPU is asked for.
-    cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
-    # The default of ten minutes would end a run in which a process waits longer than that for another's last block.
-    return PartialState(cpu, timeout=timedelta(days=7))
-
-
-def start_launched() -> PartialState | None:
-    """The same, of several processes alone; `None` if this one was started by itself."""
-    return start_processes() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
+_KEPT = "What was embedded before is kept: give the same command again, and it goes on there."
 
 
 def num_local_processes() -> int:
@@ -44,135 +35,188 @@ def num_local_processes() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def device_of(state: PartialState) -> torch.device:
-    """
-    Return where a process computes.
-
-    On a CPU that is "cpu" however many processes there are. `accelerate` numbers it, and `model.to("cpu:0")` copies
-    weights that lie in a mapped file to other addresses, at which some machines add products in another order.
-    """
-    return torch.device("cpu") if state.device.type == "cpu" else state.device
-
-
-@contextmanager
-def together(state: PartialState, parts: Path | None = None) -> Iterator[None]:
-    """
-    Wait for all processes at the end; if one fails, the main process raises why and the others end.
-
-    Args:
-        state (`PartialState`): of [`start_processes`].
-        parts (`Path`, *optional*): where [`compute`] sees at once that another process has failed.
-    """
-    caught = None
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        caught = error
-        if parts is not None:
-            with suppress(OSError):  # a disk may be full; the others then find out when they wait
-                (parts / _FAILED).touch()
-    messages = [message for message in gather_object([caught and str(caught)]) if message is not None]
-    if not messages:
-        return
-    if not state.is_main_process:
-        raise SystemExit(1)  # the launcher asks for the status; one message is enough
-    raise caught or ValueError("\n".join(dict.fromkeys(messages)))
-
-
 @dataclass(frozen=True)
-class Blocks:
+class _Failure:
+    """Why a process cannot go on."""
+
+    message: str
+
+
+class Crew:
     """
-    Rows of one kind, and the files of their finished blocks.
+    The processes of a run, by default this one alone. To be made by all of them at the same place.
+
+    In a `with` statement, those that wait for a process end when it leaves, although it may live on.
 
     Args:
-        parts (`Path`): the folder.
-        kind (`str`): what the rows are; names the files and the progress bar.
-        num_rows (`int`), size (`int`): of all blocks, and of one.
+        state (`PartialState`, *optional*): of `accelerate`, which makes several know each other.
     """
 
-    parts: Path
-    kind: str
-    num_rows: int
-    size: int
+    def __init__(self, state: PartialState | None = None):
+        self.size, self.is_main = (1, True) if state is None else (state.num_processes, state.is_main_process)
+        self._state, self._group = state, None
+        if self.size > 1:
+            # The default of half an hour would end a run in which a process waits longer for another's batch.
+            self._group = torch.distributed.new_group(backend="gloo", timeout=timedelta(days=7))
+            self._on_term = signal.signal(signal.SIGTERM, _end) if self.is_main else None
 
-    def _path(self, block: int) -> Path:
-        return self.parts / f"{self.kind}-{block:06d}.arrow"
+    @classmethod
+    def launched(cls) -> "Crew":
+        """The processes that `accelerate launch` started, or this one if it was started by itself."""
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            return cls()
+        # Without an accelerator, accelerate makes several processes know each other only if the CPU is asked for.
+        return cls(PartialState(parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()))
 
-    def __len__(self) -> int:
-        return -(-self.num_rows // self.size)
+    @property
+    def device(self) -> torch.device:
+        """
+        Where this process computes.
 
-    def rows(self, block: int) -> range:
-        """Return the rows of a block."""
-        return range(block * self.size, min((block + 1) * self.size, self.num_rows))
+        On a CPU that is "cpu" however many processes there are. `accelerate` numbers it, and `model.to("cpu:0")`
+        copies weights that lie in a mapped file to other addresses, at which some machines add products in another
+        order.
+        """
+        if self._state is None:
+            return device_of_name(None)
+        return torch.device("cpu") if self._state.device.type == "cpu" else self._state.device
 
-    def missing(self) -> list[int]:
-        """Return the blocks that are not finished."""
-        there = set(os.listdir(self.parts))
-        return [block for block in range(len(self)) if self._path(block).name not in there]
+    def __enter__(self) -> "Crew":
+        return self
 
-    def num_done(self) -> int:
-        """Return how many rows are finished."""
-        return self.num_rows - sum(len(self.rows(block)) for block in self.missing())
+    def __exit__(self, *exception: object) -> None:
+        if self._group is not None:
+            torch.distributed.destroy_process_group(self._group)
+            self._group = None  # which closes the connections
+            if self.is_main:
+                signal.signal(signal.SIGTERM, self._on_term)
 
-    def write(self, block: int, table: pa.Table) -> None:
-        """Keep a finished block: whole, or not at all."""
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """
+        Wait for all processes at the end; if one fails, the first raises why and the others end.
 
-        def write(file: BinaryIO) -> None:
-            with pa.ipc.new_stream(file, table.schema) as writer:
-                writer.write_table(table)
+        Raises:
+            ValueError, OSError: what this process, the first one, raised.
+            ValueError: another one has failed, or died.
+            SystemExit: in all but the first.
+        """
+        caught = None
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            caught = error
+        found = self._collect(None if caught is None else _Failure(str(caught)))
+        failures = [one.message for one in found or () if one is not None]
+        if self._deal([bool(failures)] * self.size):
+            if not self.is_main:
+                raise SystemExit(1)  # the launcher asks for the status; one message is enough
+            raise caught or ValueError("\n".join(dict.fromkeys(failures)))
 
-        write_whole(self._path(block), write)
+    def lead(self, batches: Iterator[Share], compute: Compute, ahead: int) -> Generator[list[Result], None, None]:
+        """
+        Deal out batches; called by the first process, which computes too.
 
-    def read(self) -> pa.Table:
-        """Return the rows of all blocks, memory-mapped; a ValueError names a block that is damaged."""
-        tables = []
-        for block in range(len(self)):
-            table, expected = map_arrow(self._path(block)), len(self.rows(block))
-            if len(table) != expected:
-                raise ValueError(
-                    f"{self._path(block)} must have {expected} rows, got {len(table)}. Remove it: the same command "
-                    "makes it again."
-                )
-            tables.append(table)
-        return pa.concat_tables(tables)
+        Args:
+            batches (`Iterator`): what can be sent to other processes.
+            compute ([`Compute`]): what is done with them.
+            ahead (`int`): how many rounds are read ahead, by all processes.
+
+        Yields:
+            The results of so many batches, in their order, as there are processes, or as are left.
+
+        Raises:
+            ValueError: another process has failed, or died.
+        """
+        sizes: list[int] = []
+        self._deal([ahead] * self.size)
+
+        def mine() -> Iterator[Share]:
+            while shares := list(islice(batches, self.size)):
+                sizes.append(len(shares))
+                yield self._deal([*shares, *[[]] * (self.size - len(shares))])
+            self._deal([None] * self.size)
+
+        with closing(compute(mine(), ahead)) as results:
+            for result in results:
+                found = self._collect(result)
+                if failures := [one.message for one in found if isinstance(one, _Failure)]:
+                    raise ValueError("\n".join(dict.fromkeys(failures)))
+                yield found[: sizes.pop(0)]
+
+    def follow(self, compute: Compute) -> None:
+        """
+        Compute what [`Crew.lead`] deals out in the first process, until there is no more.
+
+        Raises:
+            SystemExit: this process or another one has failed, which the first process tells.
+        """
+        num_dealt = num_done = 0
+
+        def mine() -> Iterator[Share]:
+            nonlocal num_dealt
+            while (share := self._deal()) is not None:
+                num_dealt += 1
+                yield share
+
+        shares = mine()
+        try:
+            ahead = self._deal()
+            try:
+                with closing(compute(shares, ahead)) as results:
+                    for result in results:
+                        self._collect(result)
+                        num_done += 1
+            except (OSError, ValueError) as error:
+                for _ in islice(shares, num_done + ahead + 1 - num_dealt):
+                    pass  # what the first process deals out before it asks for a result, and can be told
+                self._collect(_Failure(str(error)))
+                raise SystemExit(1) from error
+        except KeyboardInterrupt:  # while it fails, too
+            raise SystemExit(130) from None
+
+    def _deal(self, shares: Sequence[Any] | None = None) -> Any:
+        """Give each process its own of the shares that the first process has; returns that of this one."""
+        if self.size == 1:
+            return shares[0]
+        found = [None]
+        given = shares if self.is_main else None
+        self._wait_for(lambda: torch.distributed.scatter_object_list(found, given, src=0, group=self._group))
+        return found[0]
+
+    def _collect(self, result: Any) -> list[Any] | None:
+        """Give the first process what each has; only there is anything returned."""
+        if self.size == 1:
+            return [result]
+        found = [None] * self.size if self.is_main else None
+        self._wait_for(lambda: torch.distributed.gather_object(result, found, dst=0, group=self._group))
+        return found
+
+    def _wait_for(self, talk: Callable[[], None]) -> None:
+        """Talk with the others in a thread: signals, such as Ctrl-C, are not heard where something waits in C++."""
+        said: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                said.set_result(talk())
+            except BaseException as error:
+                said.set_exception(error)
+
+        Thread(target=run, daemon=True).start()
+        try:
+            said.result()
+        except RuntimeError as error:
+            if not self.is_main:
+                raise SystemExit(1) from error
+            raise ValueError(f"Another process of this run has ended. {_KEPT}") from error
+        except KeyboardInterrupt:
+            self._group = None  # the thread still waits with it
+            raise
 
 
-def compute(
-    state: PartialState, blocks: Blocks, mine: Sequence[int], tables: Iterable[pa.Table], progress: bool
-) -> None:
-    """
-    Write the blocks of this process, until another process fails.
-
-    Args:
-        state (`PartialState`): of [`start_processes`].
-        blocks ([`Blocks`]), mine (`list[int]`): all blocks, and those of this process.
-        tables: the rows of each of these, computed when they are asked for.
-        progress (`bool`): the main process shows a bar over all processes with an estimate of the time left.
-    """
-    show = progress and state.is_main_process
-    with tqdm(
-        total=blocks.num_rows, initial=blocks.num_done(), desc=blocks.kind, unit=" rows", disable=not show
-    ) as bar:
-        for block, table in zip(mine, tables, strict=True):
-            if (blocks.parts / _FAILED).exists():
-                return
-            blocks.write(block, table)
-            if show:
-                bar.update(blocks.num_done() - bar.n)
+def _end(*_: object) -> NoReturn:
+    """What the launcher's signal to end means: it sends it when one of the processes has died."""
+    raise KeyboardInterrupt(f"The launcher ended this run; another process of it may have died. {_KEPT}")
 
 
-def forget_failure(parts: Path) -> None:
-    """Let a new run begin where an earlier one failed."""
-    (parts / _FAILED).unlink(missing_ok=True)
-
-
-__all__ = [
-    "Blocks",
-    "compute",
-    "device_of",
-    "forget_failure",
-    "num_local_processes",
-    "start_launched",
-    "start_processes",
-    "together",
-]
+__all__ = ["Compute", "Crew", "num_local_processes"]

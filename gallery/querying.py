@@ -33,15 +33,15 @@ def check_texts(texts: Sequence[str]) -> None:
             ) from error
 
 
-def where_is(model: str | os.PathLike) -> tuple[Path, str]:
+def where_is(model: str | os.PathLike, revision: str | None = None) -> tuple[Path, str]:
     """
-    The folder of a gallery's model, and the fingerprint of what is in it.
+    The folder of a gallery's model, and the fingerprint of what is in it; `revision`: of the Hub.
 
     Raises:
         FileNotFoundError: it is not where it was, or holds no weights.
     """
     try:
-        identity = identify(model)
+        identity = identify(model, revision)
         return identity.download(), identity.fingerprint
     except FileNotFoundError as error:
         raise FileNotFoundError(
@@ -96,12 +96,13 @@ def load_query_model(
         FileNotFoundError: it is not there.
         ValueError: the gallery does not say which model made it and none is named, or another one made it.
     """
+    revision = searcher.model_revision if model is None else None
     model = model or searcher.model
     if model is None:
         raise ValueError(
             f"{searcher.path} does not say which model made it. Name it with --model, or `gallery.load_model(FOLDER)`."
         )
-    folder, fingerprint = where_is(model)
+    folder, fingerprint = where_is(model, revision)
     searcher.check_model(str(model), fingerprint)
     searcher.query_model = QueryModel.load(folder, device, dtype)
     return searcher.query_model

@@ -9,8 +9,9 @@ Shape letters: N rows that rank something, K candidates of each row.
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -103,6 +104,7 @@ def rerank(
     modalities: Sequence[str] = MODALITIES,
     weight: float | None = None,
     transcripts: Transcripts | None = None,
+    media_of: Callable[[Place], str | None] = attrgetter("path"),
 ) -> list[Hits]:
     """
     Reorder the first hits of texts by the match of the cross-encoder, on condition tokens computed from the files.
@@ -116,6 +118,7 @@ def rerank(
         weight (`float`, *optional*): of the match logit beside the first-stage score; by default only the match
             counts.
         transcripts ([`~gallery.transcripts.Transcripts`], *optional*): of the gallery.
+        media_of (`Callable`): tells where the file of a clip lies.
 
     Returns:
         `list[Hits]`: with `match` of the hits that were read; clips that could not be keep their place, and a note
@@ -150,7 +153,7 @@ def rerank(
 
     def read(name: str) -> tuple[str, Clip | None]:
         shown = _shown(views[rows[name]], condition_on)
-        clip, reason = _read(processor, places[name], files, shown, transcripts)
+        clip, reason = _read(processor, places[name], files, shown, transcripts, media_of)
         if reason is not None:
             reasons[name] = reason
         return name, clip
@@ -187,14 +190,16 @@ def _read(
     files: Mapping[str, Any],
     needed: Sequence[str],
     transcripts: Transcripts | None,
+    media_of: Callable[[Place], str | None],
 ) -> tuple[Clip | None, str | None]:
     """A clip as it was when it was embedded, or why it cannot be had."""
     known = files.get(place.path)
     if known is None:
         return None, "the gallery does not know its file"
-    if not os.path.exists(place.path):
+    path = media_of(place)
+    if path is None or not os.path.exists(path):
         return None, "its file is gone"
-    if not is_as_known(place.path, known):
+    if not is_as_known(path, known):
         return None, "its file, or the file of its subtitles, has changed or is another than when it was embedded"
     if "subtitle" in needed and has_given_words(known):
         return None, "its words came from a list, and are not in its file"
@@ -202,7 +207,7 @@ def _read(
     words = transcripts.with_words(known.sha256) if transcripts is not None and "subtitle" in needed else None
     options |= {} if words is None else {"subtitle": str(words)}
     try:
-        clip = processor.read_clip(place.path, on_error="missing", processed=True, **options)
+        clip = processor.read_clip(path, on_error="missing", processed=True, **options)
     except (OSError, ValueError) as error:
         return None, f"its file cannot be read: {error}"
     has = {"video": clip.has_video, "audio": clip.has_audio, "subtitle": bool((clip.subtitle or "").strip())}

@@ -54,6 +54,9 @@ class Searcher(Protocol):
     def model(self) -> str | None: ...
 
     @property
+    def model_revision(self) -> str | None: ...
+
+    @property
     def query_temperature(self) -> float: ...
 
     def check_model(self, model: str, fingerprint: str, must_know: bool = False) -> None: ...
@@ -319,7 +322,9 @@ class FolderSearcher(Described):
         """The first hits put in order by the model's cross-encoder, which reads their files again."""
         paths = {hits.place_of(hit).path for hits in found for hit in hits[:depth]}
         words = None if self.path is None else Transcripts(self.path)
-        return rerank_hits(found, model, self.gallery.files_at(paths), depth, modalities, weight, words)
+        return rerank_hits(
+            found, model, self.gallery.files_at(paths), depth, modalities, weight, words, self.gallery.media_of
+        )
 
     def query_like(
         self, clip_id: str, modalities: Sequence[str] | None, allowed: torch.Tensor | Filter | None, method: str

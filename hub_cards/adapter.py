@@ -16,7 +16,6 @@ from modeling_scalar.model_identity import identify
 
 from .card import Details, render
 from .evidence.evaluations import identifier
-from .evidence.runs import check_parameters
 from .hub.errors import PublishError, explained
 from .hub.publishing import Kind, Published, Target, push, read_record
 from .trained import OWNED, check_source, describe, stage_beside_weights, stage_weights
@@ -73,7 +72,7 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
                 f"The adapter's base is the folder {name}, which {known}: others could not load the adapter. Publish "
                 f"the base first (`scalar publish model {name} user/name`), or say where it is with --base."
             )
-        repo_id, revision = record
+        repo_id, revision, _ = record
     else:
         repo_id = name
     if offline:
@@ -154,8 +153,6 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     data, variables = describe(folder, repo_id, "adapter_model*.safetensors")
     counts = variables["counts"]
     adapter = read_json(folder / "adapter_config.json")
-    if variables["training"] is not None:
-        check_parameters(counts, variables["training"], is_adapter=True)
     if not adapter.get("peft_type"):
         raise ValueError("adapter_config.json must tell the `peft_type` of the adapter. Save it again with peft.")
     is_of_heads = all(part.endswith("_head") or part in _SCALARS for part in counts)

@@ -68,19 +68,6 @@ class Details:
         )
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """PyYAML keeps the last of two equal keys; the Hub refuses both."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
-                message = f"the key {key.value!r} is there twice"
-                raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
 def front_matter(card: str) -> dict[str, Any]:
     """
     Read the metadata at the beginning of a card.
@@ -92,13 +79,13 @@ def front_matter(card: str) -> dict[str, Any]:
         `dict`: empty if there is none.
 
     Raises:
-        ValueError: it is not YAML, not a mapping, or has the same key twice.
+        ValueError: it is not YAML, or not a mapping.
     """
     block = REGEX_YAML_BLOCK.search(card)
     if block is None:
         return {}
     try:
-        data = yaml.load(block.group(2), _UniqueKeys)
+        data = yaml.safe_load(block.group(2))
     except RecursionError as error:
         raise ValueError("The front matter of the card is nested too deeply.") from error
     except (ValueError, yaml.YAMLError) as error:  # YAML reads dates and numbers too
@@ -188,6 +175,22 @@ def _metadata(data: CardData | Mapping[str, Any], details: Details) -> dict[str,
     return known | metadata | {name: value for name, value in details.others.items() if name not in metadata}
 
 
+def render_text(template: str, **variables: Any) -> str:
+    """Fill a template of `templates/`; a variable that it names but does not get is an error."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    helpers = {"text": text, "code": code, "table": table}
+    environment.filters |= helpers
+    environment.globals |= helpers
+    return environment.get_template(template).render(variables)
+
+
 def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **variables: Any) -> str:
     """
     Write the README.md of a kind.
@@ -208,20 +211,8 @@ def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **va
     Raises:
         ValueError: the data contradicts the details; the kept text holds a marked line.
     """
-    loader = jinja2.FileSystemLoader(_TEMPLATES)
-    environment = jinja2.Environment(
-        loader=loader,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    helpers = {"text": text, "code": code, "table": table}
-    environment.filters |= helpers
-    environment.globals |= helpers
     variables |= {"details": details, "kept_begin": KEPT_BEGIN, "kept_end": KEPT_END}
-    body = environment.get_template(f"{kind}.md.jinja").render(variables)
+    body = render_text(f"{kind}.md.jinja", **variables)
     front_matter = yaml_dump(_metadata(data, details), sort_keys=False).strip()
     card = f"---\n{front_matter}\n---\n\n<!-- hub_cards: {kind} -->\n\n{body}"
     found, read = read_card(card)
@@ -233,4 +224,4 @@ def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **va
     return card
 
 
-__all__ = ["KEPT_BEGIN", "KEPT_END", "Details", "front_matter", "read_card", "read_marks", "render"]
+__all__ = ["KEPT_BEGIN", "KEPT_END", "Details", "front_matter", "read_card", "read_marks", "render", "render_text"]

@@ -1,174 +1,271 @@
-"""A gallery of embeddings as a data set of the Hub: Parquet that `datasets` reads alone, a description and a card.
+"""A gallery as a data set of the Hub: a gallery still, with names in place of paths, and a card.
 
 Whatever [`~gallery.gallery.Gallery`] opens is published: clips, the captions that describe them, and on request the
-media files of one's own. Vectors are mapped, and written in pieces: they are never in memory as a whole.
+media files of one's own. `Gallery.open("hf://datasets/USER/NAME")` opens it again, and `datasets` loads its Arrow
+files alone. Vectors are mapped, and written in pieces: they are never in memory as a whole.
 """
 
-import hashlib
-import logging
-import math
 import os
+import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from datasets import DatasetInfo, Features, SplitDict, SplitInfo
-from datasets.info import DatasetInfosDict
 from huggingface_hub import DatasetCardData, HfApi
 
-from gallery.files import sha256_of, write_json
-from gallery.gallery import Gallery, MediaFile, calibration_of, is_gallery
+from gallery.columns import check_lists, lists_of, strings
+from gallery.gallery import Gallery, GalleryWriter, MediaFile, is_gallery, verify_gallery
+from gallery.media import clip_sha256
+from gallery.published import MEDIA
+from gallery.storage import MANIFEST, read_manifest
 from gallery.transcripts import Transcripts
-from gallery.windows import SEGMENT
+from gallery.windows import SEGMENT, place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.media_scalar import check_file, find_sidecar
 from modeling_scalar.model_identity import ModelIdentity, identify
 from modeling_scalar.scores_scalar import ScoreOptions
 
 from .card import Details, render
-from .gallery_reading import DESCRIPTION, NUM_NAMED, UNKNOWN, VERSION, read_description, read_gallery
 from .hub.errors import PublishError, explained
 from .hub.models import check_place, identify_published
 from .hub.privacy import without_folders
 from .hub.publishing import Kind, Published, Target, check_empty, push, read_record
 from .markdown import code
 
-logger = logging.getLogger(__name__)
-
-KIND = Kind("gallery", "dataset", ("clips/*", "queries/*", "media/*", DESCRIPTION))
-
-_SHARD_BYTES = 500_000_000
-_GROUP_BYTES = 64_000_000
-_ON_CARD = (
-    *("dim", "num_clips", "num_queries", "columns", "split", "model", "model_revision", "query_temperature"),
-    *("problems", "left_out", "media", "model_kind"),
+KIND = Kind(
+    "gallery",
+    "dataset",
+    ("gallery.json", "sealed-*.json", "clips/*", "queries/*", "files/*", "media/*", "transcripts/*"),
 )
-_CALIBRATION = {
-    f"modality_{name}": f"{name} of the cosines of {', '.join(MODALITIES)}" for name in ("scale", "offset")
-}
+
+UNKNOWN = "unknown"
+"""Given as the model when nobody knows which one made the vectors."""
+
+_NUM_NAMED = 10  # entries of a long list
+# What the card reads of `metadata` that no gallery checks.
+_IN_METADATA = {"weights": dict, "source": dict, "is_encoder": bool, "benchmark": str, "split": str}
+# Paths below a common folder no lower than these would begin with the names of people or disks.
+_TOO_HIGH = ("/", "/home", "/Users")
 _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B")
 
 
 # Staging ----------------------------------------------------------------------------------------------------------
 
 
-def _write_shards(folder: Path, split: str, rows: pa.Table) -> None:
-    """Write rows as Parquet files of about `_SHARD_BYTES` at most, in groups of about `_GROUP_BYTES`."""
-    num_shards = math.ceil(rows.nbytes / _SHARD_BYTES)
-    features = Features.from_arrow_schema(rows.schema)
-    rows = rows.replace_schema_metadata(features.arrow_schema.metadata)  # how `datasets` remembers them
-    group = max(1, _GROUP_BYTES * len(rows) // rows.nbytes)
-    folder.mkdir()
-    for shard in range(num_shards):
-        start, stop = (len(rows) * number // num_shards for number in (shard, shard + 1))
-        file = folder / f"{split}-{shard:05d}-of-{num_shards:05d}.parquet"
-        # As `datasets` writes them: in chunks by content, so that the Hub stores only once what does not change.
-        options = {"use_content_defined_chunking": True, "write_page_index": True, "row_group_size": group}
-        pq.write_table(rows.slice(start, stop - start), file, **options)
+class _Names:
+    """
+    What clips and files are called where they are published: by their paths below the folder that all clips share.
+
+    Args:
+        gallery ([`~gallery.gallery.Gallery`]): clips that are no files of it keep their names.
+
+    Raises:
+        ValueError: the names would tell the folders of this machine, or are not UTF-8.
+    """
+
+    def __init__(self, gallery: Gallery):
+        known = gallery.files
+        places = {name: name if name in known else place_of_clip(name).path for name in gallery.clip_ids}
+        self._paths = {name: path for name, path in places.items() if path in known}
+        folders = {os.path.dirname(path) for path in self._paths.values()}
+        self._folder = os.path.commonpath(folders) if folders else None
+        if self._folder in _TOO_HIGH:
+            raise ValueError(
+                f"The clips of {gallery.path} share no folder but {self._folder!r}, so their names would tell the "
+                "folders of this machine. Index what lies in one folder, and publish a gallery for each."
+            )
+        self.files = {path: self.of_file(path) for path in sorted(set(self._paths.values()))}
+
+    def of_file(self, path: str) -> str:
+        """The name of a file; of one elsewhere only the last part."""
+        is_inside = self._folder is not None and Path(path).is_relative_to(self._folder)
+        name = (Path(path).relative_to(self._folder) if is_inside else Path(Path(path).name)).as_posix()
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{path!r} has a name that is not UTF-8. Rename the file, and index again.") from error
+        return name
+
+    def of_clip(self, clip_id: str) -> str:
+        """The name of a clip; behind the file, a window has its seconds."""
+        path = self._paths.get(clip_id)
+        return clip_id if path is None else self.files[path] + clip_id[len(path) :]
+
+    def shortened(self, text: str) -> str:
+        """A text without the folders of this machine."""
+        return without_folders(text if self._folder is None else text.replace(f"{self._folder}{os.sep}", ""))
 
 
-def _copy_media(files: dict[str, MediaFile], folder: Path, transcripts: Transcripts) -> dict[str, int]:
-    """Copy files, each with the subtitle file beside it or its transcript in the place of one, and check that the
-    copies are what was embedded."""
-    stems = Counter(Path(name).with_suffix("") for name in files)
-    for name, known in files.items():
-        path, target = Path(known.path), folder / name
+def _check_queries(gallery: Gallery, described: list[list[str]]) -> None:
+    """Raise unless each query is there once, with vectors like those of clips, and describes clips, each once."""
+    length = check_lists(gallery.queries, "embedding", gallery.path / "queries")
+    if length not in (gallery.dim, len(MODALITIES) * gallery.dim):
+        raise ValueError(
+            f"All lists in `embedding` of {gallery.path / 'queries'} must have the length {gallery.dim}, got {length}."
+        )
+    query_ids, clip_ids = gallery.queries.column("query_id").to_pylist(), set(gallery.clip_ids)
+    wrong = [name for name, count in Counter(query_ids).items() if count > 1]
+    wrong += [
+        name
+        for name, clips in zip(query_ids, described, strict=True)
+        if not clips or not clip_ids >= set(clips) or len(set(clips)) < len(clips)
+    ]
+    if wrong:
+        raise ValueError(
+            f"`query_id` in {gallery.path / 'queries'} must be unique, and `clip_ids` name clips of the gallery, at "
+            f"least one and each once; not so: {wrong[:_NUM_NAMED]}."
+        )
+
+
+def _open(source: Path, is_known: bool, media: bool) -> Gallery:
+    if not is_gallery(source):
+        way = (
+            " `eval.embedding.embeddings.load_embeddings(FILE).save(FOLDER)` makes a gallery of a file."
+            * source.is_file()
+        )
+        raise FileNotFoundError(f"There is no gallery in {source}.{way}")
+    gallery, _ = verify_gallery(source)
+    if not gallery.metadata and not is_known:
+        raise ValueError(f"Nothing in {source} says which model made it. Give the model, a Hub id, or {UNKNOWN!r}.")
+    for name, kind in _IN_METADATA.items():
+        if not isinstance(gallery.metadata.get(name), kind | None):
+            found = gallery.metadata[name]
+            raise ValueError(f"`{name}` in the metadata of {source} must be a {kind.__name__}, got {found!r}.")
+    if not len(gallery):
+        raise ValueError(f"The gallery in {source} holds no clips.")
+    if media and not gallery.files:
+        raise ValueError(f"{source} was not made by `scalar index`, and only those know their media files.")
+    return gallery
+
+
+def _with(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return rows.set_column(
+        rows.column_names.index(name), rows.schema.field(name), values.cast(rows.schema.field(name).type)
+    )
+
+
+def _lists(rows: list[list[str]]) -> pa.Array:
+    return pa.array(rows, pa.list_(pa.string()))
+
+
+def _published_files(gallery: Gallery, names: _Names, media: bool) -> list[MediaFile]:
+    """What is told of files: of those that could not be read why, and of those that are published with it all."""
+    files = {}
+    for path, file in gallery.files.items():
+        if file.reason is not None or media:
+            reason = None if file.reason is None else names.shortened(file.reason)
+            told = file if media and path in names.files else replace(file, size=0, mtime_ns=0, sha256="")
+            files.setdefault(names.of_file(path), replace(told, path=names.of_file(path), reason=reason))
+    return list(files.values())
+
+
+def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:
+    """Copy files, each with the subtitle file beside it and its transcript, and check that they are as embedded."""
+    transcripts, target_transcripts = Transcripts(gallery.path), Transcripts(folder)
+    for path, name in names.files.items():
+        target, known = folder / MEDIA / name, gallery.files[path]
         sidecar = find_sidecar(path)
         if sidecar is not None:
             check_file(sidecar)  # a device would be copied for ever
         target.parent.mkdir(parents=True, exist_ok=True)
-        copies = [target] if sidecar is None else [target, target.with_name(sidecar.name)]
         try:
-            for file, copy in zip((path, sidecar), copies, strict=False):
-                shutil.copyfile(file, copy)
+            shutil.copyfile(path, target)
+            if sidecar is not None:
+                shutil.copyfile(sidecar, target.with_name(sidecar.name))
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"{path} is in the gallery but not on disk. Index again with `--prune`, or, where nothing is left of "
                 "its folder, with `--prune-all`."
             ) from error
-        digests = [sha256_of(copy) for copy in copies]
-        # One hash for all that a clip is read from, as in indexing.
-        digest = digests[0] if sidecar is None else hashlib.sha256(" ".join(digests).encode()).hexdigest()
-        if (sum(copy.stat().st_size for copy in copies), digest) != (known.size, known.sha256):
+        if clip_sha256(str(target)) != known.sha256:
             raise ValueError(
                 f"{path}, or the subtitle file beside it, has changed since it was embedded, or a list gave its "
                 "subtitle. Index again, without a list."
             )
         heard = transcripts.with_words(known.sha256)
-        if heard is not None and stems[Path(name).with_suffix("")] == 1:  # else it would be that of others too
-            _copy_transcript(heard, target.with_suffix(heard.suffix))
-    sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
-    return {"num_files": len(sizes), "num_bytes": sum(sizes)}
-
-
-def _copy_transcript(path: Path, target: Path) -> None:
-    """Copy a transcript without the folder in which the model lay that made it."""
-    lines = path.read_text(encoding="utf-8").split("\n")
-    lines = [without_folders(line) if line.startswith("NOTE ") else line for line in lines]
-    target.write_text("\n".join(lines), encoding="utf-8", newline="\n")
+        if heard is not None:
+            # Without the folder in which the model lay that made it.
+            lines = heard.read_text(encoding="utf-8").split("\n")
+            lines = [without_folders(line) if line.startswith("NOTE ") else line for line in lines]
+            target_transcripts.folder.mkdir(exist_ok=True)
+            path = target_transcripts.path_of(known.sha256)
+            path.write_text("\n".join(lines), encoding="utf-8", newline="\n")
 
 
 def stage_gallery(
-    source: Path,
-    folder: Path,
-    model: str | None = None,
-    model_revision: str | None = None,
-    media: bool = False,
-    model_kind: str | None = None,
+    source: Path, folder: Path, model: str | None = None, media: bool = False, **made_by: str | None
 ) -> None:
     """
-    Lay a gallery out as a data set of the Hub, everything but its card.
+    Write a gallery as it is published, everything but its card.
 
-    The folder then holds `clips/*.parquet`, `queries/*.parquet` unless there are no captions, `media/` if asked for,
-    and `embeddings.json`. Absolute paths of this machine are shortened to their last component in it.
+    Absolute paths of this machine are shortened in it: those of clips to names below the folder that all share, any
+    others to their last component.
 
     Args:
         source (`Path`): a gallery, of `scalar index` or `scalar eval embed` say.
         folder (`Path`): a new or empty folder.
         model (`str`, *optional*): the id on the Hub of the model that made the vectors, `"unknown"` if nobody knows
             which one did. By default the card names the model as the source does, as one that is not on the Hub.
-        model_revision (`str`, *optional*): its commit.
-        media (`bool`): also publish the videos of a gallery of search and the subtitle files beside them. A transcript
-            that a machine made becomes such a file.
-        model_kind (`str`, *optional*): what `model` is: a `"model"` or an `"adapter"` with code beside it, or an
-            `"encoder"` as its publisher has it. By default what the source says, if it names the same model; where
-            nothing is known, the card does not say how texts are embedded.
+        media (`bool`): also publish the media files, the subtitle files beside them, and their transcripts.
+        made_by: what else is known of the model on the Hub: `model_revision`, its commit; `fingerprint`, that of its
+            files there; `model_kind`, a `"model"` or an `"adapter"` with code beside it, or an `"encoder"` as its
+            publisher has it, by default what the source says.
 
     Raises:
         FileNotFoundError: the source, a data set of it, or a file to publish is not there.
         ValueError: the source is damaged, vectors that are present are not of unit norm, a file changed since it was
             embedded, or an argument is wrong.
     """
-    is_known = model is not None
-    model = None if model == UNKNOWN else model
-    if (model, model_revision) != (None, None):
-        check_place("model", model, model_revision)
-    gallery = read_gallery(source, is_known, media)
+    if model not in (None, UNKNOWN):
+        check_place("model", model, made_by.get("model_revision"))
+    gallery = _open(source, model is not None, media)
     check_empty(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="hub_cards-") as copied:
+        if not (source / MANIFEST).is_file():  # of `datasets` alone: columns of any precision, or of anything else
+            gallery = gallery.copy(Path(copied) / "gallery")
+        names, rows, queries = _Names(gallery), gallery.clips, gallery.queries
+        rows = _with(rows, "clip_id", strings(map(names.of_clip, gallery.clip_ids)))
+        if "problems" in rows.column_names:
+            told = lists_of(rows, "problems", gallery.path)
+            rows = _with(rows, "problems", _lists([list(map(names.shortened, of_clip)) for of_clip in told]))
+        with GalleryWriter(folder) as writer:
+            known = _metadata(gallery, names, model) | made_by
+            writer.metadata = {name: value for name, value in known.items() if value is not None}
+            writer.append("clips", rows)
+            if queries is not None:
+                described = lists_of(queries, "clip_ids", gallery.path / "queries")
+                _check_queries(gallery, described)
+                shown = [list(map(names.of_clip, of_query)) for of_query in described]
+                writer.append("queries", _with(queries, "clip_ids", _lists(shown)))
+            writer.put_files(_published_files(gallery, names, media))
+            writer.commit()
+        (folder / ".lock").unlink()
+        if media:
+            _copy_media(gallery, names, folder)
 
-    for name, rows in (("clips", gallery.clips), ("queries", gallery.queries)):
-        if rows is not None and len(rows):
-            _write_shards(folder / name, gallery.split, rows)
-    if model_kind is None and model == gallery.description["metadata"].get("model"):
-        model_kind = gallery.description["model_kind"]
-    copied = _copy_media(gallery.media, folder / "media", Transcripts(source)) if gallery.media else None
-    if copied is not None:
-        logger.info("With %d media files of %d bytes.", copied["num_files"], copied["num_bytes"])
-    description = {
-        "version": VERSION,
-        **gallery.description,
-        "split": gallery.split,
-        "model": model,
-        "model_revision": model_revision,
-        "model_kind": None if model is None else model_kind,
-        "media": copied,
-    }
-    write_json(description, folder / DESCRIPTION)
+
+def _metadata(gallery: Gallery, names: _Names, model: str | None) -> dict[str, Any]:
+    """What is published of where the vectors come from."""
+    metadata = without_folders(gallery.metadata)
+    metadata["model_kind"] = _kind_told(gallery.metadata) if model == gallery.model else None
+    metadata["left_out"] = gallery.metadata.get("left_out", [] if gallery.files else None)  # ids do not change
+    if model is None:  # nobody could load it by this name
+        metadata["local_model"] = metadata.pop("model", None)
+    else:
+        metadata["model"] = None if model == UNKNOWN else model
+    return metadata
+
+
+def _kind_told(metadata: dict[str, Any]) -> str | None:
+    """What kind of model made a gallery by what that tells, `None` where it does not."""
+    if "adapter_model.safetensors" in (metadata.get("weights") or {}):
+        return "adapter"
+    return {True: "encoder", False: "model", None: None}[metadata.get("is_encoder")]
 
 
 # Card -------------------------------------------------------------------------------------------------------------
@@ -179,36 +276,20 @@ def _size_category(num_rows: int) -> str:
     return "n<1K" if digits < 4 else f"{_SIZES[digits - 4]}<n<{_SIZES[digits - 3]}"
 
 
-def _info(folder: Path, config: str, split: str) -> DatasetInfo:
-    """What `datasets` compares a download with."""
-    files = sorted((folder / config).glob("*.parquet"))
-    written = [pq.read_metadata(file) for file in files]
-    num_bytes = sum(data.row_group(group).total_byte_size for data in written for group in range(data.num_row_groups))
-    rows = SplitInfo(split, num_bytes=num_bytes, num_examples=sum(data.num_rows for data in written))
-    return DatasetInfo(
-        features=Features.from_arrow_schema(pq.read_schema(files[0])),
-        splits=SplitDict({split: rows}),
-        download_size=sum(file.stat().st_size for file in files),
-        dataset_size=num_bytes,
-        config_name=config,
-    )
-
-
-def _contents(description: dict[str, Any], query_length: int) -> list[tuple]:
+def _contents(gallery: Gallery, facts: dict[str, Any], query_length: int, media: bool) -> list[tuple]:
     """Rows of the card's table of columns; `query_length`: of a text's embedding."""
-    vector = f"list of {description['dim']} floats"
-    heads = [name for name in description["columns"] if name not in MODALITIES]
+    vector = f"list of {gallery.dim} floats"
+    heads = [name for name in facts["columns"] if name not in MODALITIES]
+    windows = "; the seconds of a window stand behind it" if SEGMENT in gallery.metadata else ""
     clips = [
-        ("clip_id", "string", "identifier, unique"),
+        ("clip_id", "string", f"identifier, unique{f': the name of its file below {MEDIA}/' * media}{windows}"),
         *((name, vector, "unit vector, zeros where the clip lacks it") for name in MODALITIES),
         *((name, vector, "of the head that reads these together, zeros where the clip lacks one") for name in heads),
         ("presence", "list of 3 bools", f"whether the clip has {', '.join(MODALITIES)}"),
+        ("problems", "list of strings", "what could not be read of the clip and counts as absent"),
     ]
-    if description["media"]:
-        windows = "; the seconds of a clip in it stand in its identifier" if SEGMENT in description["metadata"] else ""
-        clips.append(("file", "string", f"path of the clip's file in this repository{windows}"))
     of_text = "unit vector of the text"
-    if query_length != description["dim"]:
+    if query_length != gallery.dim:
         of_text = f"a unit vector of the text for each of {', '.join(MODALITIES)}, one after the other"
     queries = [
         ("query_id", "string", "identifier, unique"),
@@ -217,39 +298,40 @@ def _contents(description: dict[str, Any], query_length: int) -> list[tuple]:
         ("clip_ids", "list of strings", "the clips that it describes"),
     ]
     configs = [("clips", row) for row in clips]
-    configs += [("queries", row) for row in queries] if description["num_queries"] else []
+    configs += [("queries", row) for row in queries] if facts["num_queries"] else []
     return [(code(config), code(name), kind, meaning) for config, (name, kind, meaning) in configs]
 
 
-def _counts(description: dict[str, Any]) -> list[tuple]:
-    num_clips, media = description["num_clips"], description["media"]
+def _counts(gallery: Gallery, facts: dict[str, Any], media: list[Path]) -> list[tuple]:
+    num_clips = facts["num_clips"]
+    present = zip(MODALITIES, gallery.modality_mask.sum(dim=0).tolist(), strict=True)
     rows = [("clips", f"{num_clips:,}")]
-    rows += [
-        (f"with {name}", f"{number:,} ({number / num_clips:.1%})")
-        for name, number in description["num_present"].items()
-    ]
-    if description["num_queries"]:
-        rows.append(("captions", f"{description['num_queries']:,}"))
-        rows.append(("pairs of a caption and a clip it describes", f"{description['num_pairs']:,}"))
+    rows += [(f"with {name}", f"{number:,} ({number / num_clips:.1%})") for name, number in present]
+    if facts["num_queries"]:
+        rows.append(("captions", f"{facts['num_queries']:,}"))
+        rows.append(("pairs of a caption and a clip it describes", f"{facts['num_pairs']:,}"))
     if media:
-        rows.append(("media files", f"{media['num_files']:,}"))
-        rows.append(("their size in bytes", f"{media['num_bytes']:,}"))
+        rows.append(("media files", f"{len(media):,}"))
+        rows.append(("their size in bytes", f"{sum(path.stat().st_size for path in media):,}"))
     return rows
 
 
-def _origin(description: dict[str, Any], query_dtype: str) -> list[tuple]:
+def _origin(gallery: Gallery, facts: dict[str, Any], query_dtype: str) -> list[tuple]:
     """Rows of the card's table of what the vectors were made from, known or not."""
-    metadata, revision = description["metadata"], description["model_revision"]
-    model = description["model"] or metadata.get("model")
-    method, source = (description["score_options"] or {}).get("method"), metadata.get("source") or {}
-    precision = description["dtype"] + (f", captions {query_dtype}" if query_dtype != description["dtype"] else "")
+    metadata = gallery.metadata
+    model, revision = metadata.get("model") or metadata.get("local_model"), gallery.model_revision
+    method, source = (metadata.get("score_options") or {}).get("method"), metadata.get("source") or {}
+    precision = facts["dtype"] + (f", captions {query_dtype}" if query_dtype != facts["dtype"] else "")
     known = {
         "model": code(model) if model else None,
         "its commit on the Hub": code(revision) if revision else None,
         "how it scores": code(method) if method else None,
-        "query temperature": description["query_temperature"],
-        **{_CALIBRATION[name]: ", ".join(map(str, values)) for name, values in calibration_of(description).items()},
-        "SHA-256 of the gallery": code(description["gallery_sha256"]),
+        "query temperature": metadata.get("query_temperature"),
+        **{
+            f"{name.removeprefix('modality_')} of the cosines of {', '.join(MODALITIES)}": ", ".join(map(str, values))
+            for name, values in gallery.calibration.items()
+        },
+        "SHA-256 of the gallery": code(facts["gallery_sha256"]),
     }
     further = {
         "fingerprint of the model": code(metadata["fingerprint"]) if "fingerprint" in metadata else None,
@@ -265,9 +347,20 @@ def _origin(description: dict[str, Any], query_dtype: str) -> list[tuple]:
     return rows + [(name, value) for name, value in further.items() if value is not None]
 
 
+def _failures(gallery: Gallery) -> tuple[list[str], list[tuple[str, str | None]]]:
+    """What could not be read and counts as absent; and the clips that are not there, and why, as far as is known."""
+    clips = gallery.clips_of_files()  # windows of a file are there though others of it could not be read
+    failed = [file for file in gallery.files.values() if file.reason is not None]
+    problems = [f"{name}: {problem}" for name, told in gallery.problems().items() for problem in told]
+    problems += [f"{file.path}: {file.reason}" for file in failed if file.path in clips]
+    left_out = [(name, None) for name in gallery.metadata.get("left_out") or ()]
+    left_out += [(file.path, file.reason) for file in failed if file.path not in clips]
+    return [*problems, *gallery.metadata.get("problems", ())], left_out
+
+
 def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
     """
-    Write the card of a gallery from what was laid out.
+    Write the card of a gallery from what is published.
 
     Args:
         folder (`Path`): what [`stage_gallery`] filled.
@@ -277,72 +370,78 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
     Returns:
         `str`: the text of README.md.
     """
-    description = read_description(folder / DESCRIPTION)
-    split, metadata = description["split"], description["metadata"]
-    configs = ["clips"] + ["queries"] * (description["num_queries"] > 0)
-    infos = {config: _info(folder, config, split) for config in configs}
-    num_shards = {config: len(list((folder / config).glob("*.parquet"))) for config in configs}
+    gallery = Gallery.open(folder)
+    facts, metadata = gallery.facts(), gallery.metadata
+    split = re.sub(r"\W+", "_", metadata.get("split") or "gallery")
+    _, shards = read_manifest(folder)
+    configs = ["clips"] + ["queries"] * (facts["num_queries"] > 0)
+    title = f"Embeddings of {repo_id.split('/')[-1]}"
     if metadata.get("benchmark"):
         title = f"Embeddings of {metadata['benchmark']}, {metadata.get('split') or split}"
-    else:
-        title = f"Embeddings of {repo_id.split('/')[-1]}"
     data = DatasetCardData(
         pretty_name=title,
-        size_categories=[_size_category(description["num_clips"])],
+        size_categories=[_size_category(facts["num_clips"])],
         task_categories=["feature-extraction"],
         tags=["embeddings", "video-retrieval", "multimodal", "scalar"],
         configs=[
             {
                 "config_name": config,
-                "data_files": [{"split": split, "path": f"{config}/{split}-*-of-{num_shards[config]:05d}.parquet"}],
+                "data_files": [{"split": split, "path": [f"{config}/{shard.file}" for shard in shards[config]]}],
                 **({"default": True} if config == "clips" else {}),
             }
             for config in configs
         ],
     )
-    DatasetInfosDict(infos).to_dataset_card_data(data)
-    texts = infos["queries"].features["embedding"] if "queries" in infos else None
-    query_length, query_dtype = (
-        (description["dim"], description["dtype"]) if texts is None else (texts.length, texts.feature.dtype)
-    )
-    calibration = calibration_of(description)
+    query_length, query_dtype = gallery.dim, facts["dtype"]
+    if facts["num_queries"]:
+        kind = gallery.queries.schema.field("embedding").type
+        query_length, query_dtype = kind.list_size, {"halffloat": "float16"}.get(str(kind.value_type), "float32")
+    media = [path for path in (folder / MEDIA).rglob("*") if path.is_file()]
+    problems, left_out = _failures(gallery)
     return render(
         KIND.name,
         data,
         details,
         title=title,
         repo_id=repo_id,
-        local_model=metadata.get("model"),
-        is_described=bool(metadata),
-        method=(description["score_options"] or {}).get("method"),
+        split=split,
+        media=media,
+        model=gallery.model,
+        model_revision=gallery.model_revision,
+        model_kind=metadata.get("model_kind") if gallery.model else None,
+        local_model=metadata.get("local_model"),
+        query_temperature=metadata.get("query_temperature"),
+        is_described=bool(metadata.keys() - {"model", "model_revision", "model_kind"}),
+        problems=problems,
+        left_out=left_out if "left_out" in metadata else None,
+        method=(metadata.get("score_options") or {}).get("method"),
         modalities=MODALITIES,
-        contents=_contents(description, query_length),
-        has_text_vectors=query_length != description["dim"],
-        calibration=calibration,
-        is_calibrated=ScoreOptions(**calibration).is_calibrated,
-        counts=_counts(description),
-        origin=_origin(description, query_dtype),
-        num_named=NUM_NAMED,
-        **{name: description[name] for name in _ON_CARD},
+        contents=_contents(gallery, facts, query_length, bool(media)),
+        has_text_vectors=query_length != gallery.dim,
+        calibration=gallery.calibration,
+        is_calibrated=ScoreOptions(**gallery.calibration).is_calibrated,
+        counts=_counts(gallery, facts, media),
+        origin=_origin(gallery, facts, query_dtype),
+        num_named=_NUM_NAMED,
+        **{name: facts[name] for name in ("dim", "num_clips", "num_queries", "columns")},
     )
 
 
-# Push ---------------------------------------------------------------------------------------------------------------
+# Push -------------------------------------------------------------------------------------------------------------
 
 
-def _kind_of(model: Callable[[], ModelIdentity]) -> str | None:
-    """What kind of model this is, `None` where that cannot be told; see [`stage_gallery`]."""
+def _kind_of(model: ModelIdentity) -> dict[str, str]:
+    """What kind of model this is, where that can be told; see [`stage_gallery`]."""
     try:
-        identity = model()
         # An adapter without a configuration has no code beside it either.
-        return identity.kind if identity.is_configured or identity.kind == "encoder" else None
+        return {"model_kind": model.kind} if model.is_configured or model.kind == "encoder" else {"model_kind": None}
     except (OSError, ValueError):  # gated, absent or damaged: the vectors are published without it
-        return None
+        return {"model_kind": None}
 
 
-def _check_made_by(api: HfApi, source: Path, model: str) -> str | None:
+def _published_model(api: HfApi, source: Path, model: str, metadata: dict[str, Any]) -> dict[str, Any]:
     """
-    Return what kind of model one on the Hub is.
+    Look up a model that was named by its id.
 
     Raises:
         PublishError, ValueError: it is not there, or has other weights than the gallery names, if it names any.
@@ -355,37 +454,48 @@ def _check_made_by(api: HfApi, source: Path, model: str) -> str | None:
             f"{error} {source} was made by {model}: say with --model where it is, or 'unknown'."
         ) from error
     there = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
-    made_by = Gallery.open(source, check=False).metadata.get("weights") if is_gallery(source) else None
+    made_by = metadata.get("weights")
     if isinstance(made_by, dict) and any(there.get(name) != digest for name, digest in made_by.items()):
         raise ValueError(
             f"{source} was made with other weights than those of {model}: {sorted(made_by)} differ. Name the model "
             "that made it, or make it again."
         )
-    return _kind_of(lambda: identify_published(api, model, info.sha))
+    fingerprint = metadata.get("fingerprint") if metadata.get("model") == model else None
+    found = {"model": model, "model_revision": info.sha, "fingerprint": fingerprint}
+    try:
+        return found | _kind_of(identify_published(api, model, info.sha))
+    except PublishError:
+        return found
 
 
-def _model_of(source: Path, endpoint: str) -> tuple[str | None, str | None, str | None]:
-    """The id, commit and kind on the Hub of the model that made a gallery, `None` where that is not known.
+def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> dict[str, Any]:
+    """
+    Find the model that made a gallery on the Hub: what [`stage_gallery`] is given of it.
 
     Raises:
-        ValueError: the model's folder holds other weights than those that made the gallery.
+        PublishError: it is not there.
+        ValueError: it has other weights than those that made the gallery.
     """
     metadata = Gallery.open(source, check=False).metadata if is_gallery(source) else {}
-    name = metadata.get("model")
-    if not isinstance(name, str) or not Path(name).is_dir():
-        is_id = isinstance(name, str) and not os.path.isabs(name) and name.count("/") <= 1
-        return (name if is_id else None), None, None
-    place = read_record(Path(name), endpoint)
-    if place is None:
-        return None, None, None
-    there = identify(name)
-    made_by = "fingerprint" if "fingerprint" in metadata else "weights"
-    if getattr(there, made_by) != metadata.get(made_by):
-        raise ValueError(
-            f"{source} was not made by the model that is in {name} now, so their vectors cannot be compared. Make it "
-            "again, or name the model with --model."
-        )
-    return *place, _kind_of(lambda: there)
+    name = given or metadata.get("model")
+    if name == UNKNOWN or not isinstance(name, str):
+        return {"model": given}
+    if given is None and Path(name).is_dir():
+        record = read_record(Path(name), api.endpoint)
+        if record is None:
+            return {"model": None}
+        there = identify(name)
+        made_by = "fingerprint" if "fingerprint" in metadata else "weights"
+        if getattr(there, made_by) != metadata.get(made_by):
+            raise ValueError(
+                f"{source} was not made by the model that is in {name} now, so their vectors cannot be compared. Make "
+                "it again, or name the model with --model."
+            )
+        repo_id, revision, fingerprint = record
+        return {"model": repo_id, "model_revision": revision, "fingerprint": fingerprint} | _kind_of(there)
+    if given is None and (os.path.isabs(name) or name.count("/") > 1):
+        return {"model": None}
+    return {"model": name} if offline else _published_model(api, source, name, metadata)
 
 
 def push_gallery(
@@ -413,16 +523,12 @@ def push_gallery(
         PublishError, FileNotFoundError, ValueError: as [`~hub_cards.model.push_model`].
     """
     api = api or HfApi()
-    revision = kind = None
-    if model is None:
-        model, revision, kind = _model_of(source, api.endpoint)
-    if output is None and model not in (None, UNKNOWN) and revision is None:
-        kind = _check_made_by(api, source, model)
+    made_by = _model_of(api, source, model, offline=output is not None)
 
     def stage(folder: Path) -> None:
-        stage_gallery(source, folder, model, revision, media, kind)
+        stage_gallery(source, folder, media=media, **made_by)
 
     return push(KIND, target, details, stage, gallery_card, output, api, source if source.is_dir() else None)
 
 
-__all__ = ["DESCRIPTION", "KIND", "UNKNOWN", "gallery_card", "push_gallery", "stage_gallery"]
+__all__ = ["KIND", "UNKNOWN", "gallery_card", "push_gallery", "stage_gallery"]

@@ -13,13 +13,15 @@ from pathlib import Path
 from huggingface_hub import HfApi, SpaceCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
-from .apps import GRADIO_VERSION, METRIC, PYTHON_VERSION
 from .card import Details, front_matter, read_card, render
 from .hub.publishing import Kind, Published, Target, check_empty, push
 
-KIND = Kind("metric", "space", ("app.py", "example.json", "ranking.py", "requirements.txt"))
+KIND = Kind("metric", "space", ("app.py", "example.json", "ranking.py", "requirements.txt"), "gradio")
 
-_PAGE = METRIC / "app.py"
+_PAGE = Path(__file__).with_name("metric_page.py")
+_APP = "app.py"
+GRADIO_VERSION, PYTHON_VERSION = "6.31.0", "3.11"
+"""What the page is tested with."""
 _REQUIRED = ("README.md", "example.json", "requirements.txt")
 _BLOCK = re.compile(r"(```python\n)(.*?)(```)", re.DOTALL)
 
@@ -51,13 +53,13 @@ def stage_metric(source: Path, folder: Path, repo_id: str) -> None:
     check_empty(folder)
     folder.mkdir(parents=True, exist_ok=True)
     found = [path for path in source.iterdir() if path.name not in ("__init__.py", "__pycache__")]
-    scripts = {path.name for path in found if path.suffix == ".py"} - {_PAGE.name}  # the page is the same for all
+    scripts = {path.name for path in found if path.suffix == ".py"} - {_APP}  # the page is the same for all
     others = sorted({path.name for path in found} - scripts - set(_REQUIRED))
     if others:
         raise ValueError(f"{source} holds {others}, which is not part of a metric: move it elsewhere.")
     for path in found:
         shutil.copyfile(path, folder / path.name)
-    shutil.copyfile(_PAGE, folder / _PAGE.name)
+    shutil.copyfile(_PAGE, folder / _APP)
 
 
 def _script(match: re.Match) -> str:
@@ -108,7 +110,7 @@ def metric_card(folder: Path, repo_id: str, details: Details) -> str:
     lines = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
     return render(
         KIND.name,
-        SpaceCardData(**data, sdk_version=GRADIO_VERSION, python_version=PYTHON_VERSION, app_file=_PAGE.name),
+        SpaceCardData(**data, sdk_version=GRADIO_VERSION, python_version=PYTHON_VERSION, app_file=_APP),
         details,
         repo_id=repo_id,
         head=head.strip(),

@@ -14,7 +14,6 @@ from modeling_scalar.model_identity import identify
 
 from .adapter import check_adapter, find_base
 from .card import Details, render
-from .evidence.runs import check_parameters
 from .hub.publishing import Kind, Published, Target, push
 from .trained import OWNED, check_source, describe, optional_json, stage_beside_weights, stage_weights
 
@@ -88,14 +87,11 @@ def model_card(folder: Path, repo_id: str, details: Details) -> str:
 
     Raises:
         FileNotFoundError: the folder has no `config.json` or no weights, or an evaluation has no `results.json`.
-        ValueError: a file is not what its name says, or `training.json` counts other parameters than the weights.
+        ValueError: a file is not what its name says.
     """
     data, variables = describe(folder, repo_id, "model*.safetensors")
-    counts = variables["counts"]
     merge = optional_json(folder / "merge.json")
     training = variables["training"]
-    if training is not None and merge is None:  # a merged model has the record of its adapter
-        check_parameters(counts, training, is_adapter=False)
     # Only a base that came from the Hub has a commit; any other name is that of a folder.
     if merge is not None and merge.get("base_model_revision"):
         data |= {"base_model": merge["base_model"], "base_model_relation": "finetune"}

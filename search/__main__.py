@@ -8,7 +8,7 @@ import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
@@ -38,6 +38,8 @@ app = typer.Typer(
 
 def _folder(path: Path) -> Path:
     """Refuse an address where a folder is expected."""
+    from gallery.published import is_published
+
     from .engine.address import is_address
 
     if is_address(str(path)):
@@ -45,13 +47,35 @@ def _folder(path: Path) -> Path:
             "A folder is expected here, not the address of a collection: `scalar push` fills a collection from a "
             "folder, and only `scalar query` and `scalar serve` take its address in place of one."
         )
+    if is_published(path):
+        raise ValueError(
+            "A published gallery can be read, not changed. `hf download USER/NAME --repo-type dataset --local-dir "
+            "FOLDER` makes a folder of it."
+        )
     return path
 
 
+def _read_folder(path: Path) -> Path:
+    """The folder of a gallery that is only read: a published one is downloaded."""
+    from gallery.published import folder_of, is_published
+
+    return folder_of(path) if is_published(path) else _folder(path)
+
+
 _Gallery = Annotated[Path, typer.Argument(help="Folder of the gallery.", callback=_folder)]
+_ReadGallery = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder of the gallery, or of a published one hf://datasets/USER/NAME.", callback=_read_folder
+    ),
+]
 _Place = Annotated[
     str,
-    typer.Argument(metavar="GALLERY", help="Folder of the gallery, or the address of a collection that `push` made."),
+    typer.Argument(
+        metavar="GALLERY",
+        help="Folder of the gallery, of a published one hf://datasets/USER/NAME, or the address of a collection that "
+        "`push` made.",
+    ),
 ]
 
 _DEFAULT_MODEL = "google/embeddinggemma-2"
@@ -252,38 +276,35 @@ def index(
 ) -> None:
     """Embed new and changed files into a gallery; the rest of the gallery is kept."""
     from gallery.decoding import Limits, sandboxed
-    from gallery.embedding import batches_ahead
     from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
-    from gallery.parallel import device_of, num_local_processes, start_launched, together
+    from gallery.parallel import Crew, num_local_processes
     from gallery.provenance import describe
     from gallery.storage import check_place
     from modeling_scalar import load_model
     from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
     from modeling_scalar.model_identity import identify
 
-    from .crew import Crew
     from .indexing import IndexReport, default_workers, find_files, help_index, index_files, memory_of_decoders
     from .known import Known
     from .sources import find_clips, is_list
     from .watching import watch as watch_files
 
     prune = prune or prune_all
-    state = start_launched()
-    is_main = state is None or state.is_main_process
-    with nullcontext() if state is None else together(state):
+    crew = Crew.launched()
+    with crew.together():
         if interval is not None and not watch:
             raise ValueError("`--interval` is for `--watch`, which looks at folders again and again.")
         if watch and (lists := [str(path) for path in paths if is_list(path)]):
             raise ValueError(
                 f"`--watch` looks at folders and files, not at lists, got {lists}. Index lists without it."
             )
-        if state is not None and (watch or device not in (None, "cpu")):
+        if crew.size > 1 and (watch or device not in (None, "cpu")):
             name = "--watch" if watch else "--device"
             raise ValueError(f"`{name}` is for one process, and several were launched. Leave it away.")
-        place = device_of_name(device) if state is None or device is not None else device_of(state)
+        place = crew.device if device is None else device_of_name(device)
         num_workers = num_workers or default_workers(num_local_processes())
         limits = Limits.parse(limit or [], memory=memory_of_decoders(num_workers, num_local_processes()))
-        if is_main:
+        if crew.is_main:
             if prune and (missing := [str(path) for path in paths if not path.exists()]):
                 raise FileNotFoundError(
                     f"There is no file or folder {missing[0]!r}. If it was deleted, give any other folder in its "
@@ -307,18 +328,17 @@ def index(
             if transcribe is not None:
                 _announce(transcribe)
                 identify(transcribe).download()
-    with nullcontext() if state is None else together(state):  # the first process has downloaded the models
+    with crew.together():  # the first process has downloaded the models
         model = model or _default_model(output)
         identity = identify(model)
         network, processor = load_model(identity.download(), dtype_of_name(model_dtype), place)
         processor = sandboxed(processor, limits)
         recognizer = None if transcribe is None else _recognizer(transcribe, processor, network.device)
-    crew = None if state is None else Crew(state, batches_ahead(batch_size, num_workers))
-    if not is_main:
+    if not crew.is_main:
         options = {"recognizer": recognizer, "num_workers": num_workers, "on_error": on_error.value}
         help_index(crew, output, network, processor, **options)
         return
-    several = "" if state is None else f" by {state.num_processes} processes"
+    several = "" if crew.size == 1 else f" by {crew.size} processes"
     say(f"{model}: {said_of(network)}{several}.")
     with GalleryWriter(output, dtype or "float16") as writer:
         if not writer.metadata:
@@ -500,7 +520,7 @@ def query(
 
 @app.command()
 def push(
-    gallery: _Gallery,
+    gallery: _ReadGallery,
     address: Annotated[
         str,
         typer.Argument(
@@ -553,6 +573,10 @@ def serve(
         Path | None,
         typer.Option(help="File of the token that requests must carry; by default SCALAR_SERVICE_TOKEN, if set."),
     ] = None,
+    public: Annotated[
+        bool,
+        typer.Option("--public", help="Answer anybody, without a token, and let pages of other sites show this one."),
+    ] = False,
     hostname: Annotated[
         list[str] | None,
         typer.Option(help="Name by which browsers call this machine, if they do not use its address. Repeatable."),
@@ -573,6 +597,7 @@ def serve(
 
     from gallery.decoding import Limits, sandboxed
     from gallery.gallery import check_format
+    from gallery.published import name_of
     from modeling_scalar import load_model
     from modeling_scalar.devices import device_of_name, dtype_of_name
     from modeling_scalar.model_identity import identify
@@ -584,10 +609,12 @@ def serve(
 
     # All that can be wrong is told before the model is loaded, which takes longest.
     place, limits, secret = device_of_name(device), Limits.parse(limit or []), read_token(token_file)
-    if secret is None and not is_loopback(host):
+    if public and (secret is not None or allow_uploads):
+        raise ValueError("--public answers anybody and takes no files: leave out the token and --allow-uploads.")
+    if secret is None and not public and not is_loopback(host):
         raise ValueError(
             f"Others can reach {host}, so a token is needed. Put one into a file that only you can read and name it "
-            f"with --token-file, or set {TOKEN_VARIABLE}."
+            f"with --token-file, or set {TOKEN_VARIABLE}. Where anybody may search, say --public."
         )
     from .service.app import build_app
     from .service.guard import Token
@@ -601,20 +628,23 @@ def serve(
         raise ValueError(
             "--allow-uploads needs a gallery in a folder. Index files into one, and push it: `scalar push`."
         )
+    if allow_uploads:
+        _folder(Path(gallery))
     opened = _open(gallery, context, is_patient=False)
     if allow_uploads:
         check_format(Path(gallery))
+    revision = opened.model_revision if model is None else None
     model = model or opened.model
     if model is None:
         raise ValueError(f"{gallery} does not say which model made it. Name it with --model.")
     with listen(host, port) as listener:
-        identity = identify(model)
+        identity = identify(model, revision)
         folder, fingerprint = identity.download(), identity.fingerprint
         opened.check_model(model, fingerprint, must_know=allow_uploads)
         network, processor = load_model(folder, dtype_of_name(model_dtype), place)
         uploads = None
         if is_folder:
-            source = Folder(Path(gallery), model, fingerprint)
+            source = Folder(opened.path, model, fingerprint, name_of(gallery))
         else:
             from .service.engine import EngineSource
 
@@ -626,7 +656,7 @@ def serve(
             reader = sandboxed(deepcopy(processor), limits)
             most = round(1e6 * max_upload), round(1e6 * upload_quota), max_uploads
             uploads = Uploads(source, archive.lock, network, reader, *most)
-        server = make_server(build_app(archive, uploads, token, (host, *(hostname or ()))))
+        server = make_server(build_app(archive, uploads, token, (host, *(hostname or ())), public))
         show(f"{len(opened)} clips are searched at {address_of(listener)} until Ctrl-C.")
         sys.stdout.flush()
         server.run(sockets=[listener])
@@ -634,7 +664,7 @@ def serve(
 
 @app.command()
 def info(
-    gallery: _Gallery,
+    gallery: _ReadGallery,
     missing: Annotated[
         list[Modality] | None,
         typer.Option(help="Print the names of the clips without it, and no more. Repeat for those without several."),
@@ -683,7 +713,7 @@ def info(
 
 
 @app.command()
-def verify(gallery: _Gallery) -> None:
+def verify(gallery: _ReadGallery) -> None:
     """Compare every file of a gallery with its hash, and check every vector."""
     from gallery.gallery import verify_gallery
 

@@ -8,26 +8,25 @@ import stat
 import sys
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 
-import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from gallery.decoding import LIGHT_MEMORY, LimitError, Limits, SandboxedReader, num_processors, sandboxed
-from gallery.embedding import batches_ahead, check_reading, embed_clips, read_in_batches
+from gallery.embedding import Embedded, batches_ahead, check_reading, embed_batches, in_batches
 from gallery.gallery import GalleryWriter, MediaFile
 from gallery.media import clip_sha256, clip_stat, mark_of, unchanged_since
+from gallery.parallel import Crew
 from gallery.windows import PARTLY, SEGMENT, SLIVER, UNFINISHED, clip_id_of, place_of_clip, seconds_of, windows_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
-from search.crew import Crew
 from search.known import Known
 from search.speech import Speech, SpeechError, SpeechRecognizer
 from search.vanished import in_doubt, is_gone
@@ -375,36 +374,6 @@ class _Reader:
             return looked.transcript
 
 
-@dataclass
-class _Embedded:
-    """Jobs that were read and embedded: what was found of each, which are clips, and their embeddings."""
-
-    found: list[_Found]
-    embeddable: list[int]
-    embeds: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None
-
-    @classmethod
-    def joined(cls, parts: Sequence["_Embedded"]) -> "_Embedded":
-        """One after the other."""
-        found, embeddable = [], []
-        for part in parts:
-            embeddable += [len(found) + place for place in part.embeddable]
-            found += part.found
-        columns = list(zip(*(part.embeds for part in parts if part.embeds is not None), strict=True))
-        embeds = tuple(None if column[0] is None else torch.cat(column) for column in columns)
-        return cls(found, embeddable, embeds or None)
-
-
-def _embed(
-    batches: Iterable[list[_Job]], model: PreTrainedModel, reader: _Reader, num_workers: int, ahead: int
-) -> Generator[_Embedded, None, None]:
-    """Read and embed batches of jobs."""
-    with closing(read_in_batches(reader.processor, batches, reader, num_workers, ahead)) as reading:
-        for batch in reading:
-            embeds = embed_clips(model, batch.features) if batch.embeddable else None
-            yield _Embedded(batch.notes, batch.embeddable, embeds)
-
-
 def _is_worth_it(told: Iterable[str], limits: Limits) -> bool:
     """Whether a limit that stood in the way has been raised since."""
     return any(LimitError.no_longer_holds(part, limits) for text in told for part in text.split("; "))
@@ -626,8 +595,8 @@ def index_files(
             was given it; it is kept up to date, so that a call costs what `files` do.
         vanished (iterable of `str`, *optional*): files to look whether they are gone, beside those that were; by
             default, and with a new `known`, all of the gallery.
-        crew ([`~search.crew.Crew`], *optional*): other processes that take a share; they call [`help_index`]. A commit
-            is a batch of each of them then.
+        crew ([`~gallery.parallel.Crew`], *optional*): other processes that take a share; they call [`help_index`]. A
+            commit is a batch of each of them then.
 
     Raises:
         ValueError: an option is out of range, or a file cannot be read and `on_error` is "raise".
@@ -648,25 +617,22 @@ def index_files(
     todo = _plan(files, known, writer, retry, processor.reader.limits, report, batch_size, subtitles, speech)
     waiting: deque[tuple[_Source, Window | None]] = deque()
 
-    def batches() -> Iterator[list[_Job]]:
-        items = _sources(todo, segment, processor.reader, known, report, subtitles)
-        while batch := list(islice(items, batch_size)):
-            waiting.extend(batch)
-            yield [source.job(window) for source, window in batch]
+    def jobs() -> Iterator[_Job]:
+        for source, window in _sources(todo, segment, processor.reader, known, report, subtitles):
+            waiting.append((source, window))
+            yield source.job(window)
 
-    ahead = batches_ahead(batch_size, num_workers) if crew is None else crew.ahead
-    reader = _Reader(processor, on_error, speech)
-    embed = partial(_embed, model=model, reader=reader, num_workers=num_workers, ahead=ahead)
-    embedded = embed(batches()) if crew is None else (_Embedded.joined(one) for one in crew.lead(batches(), embed))
+    embed = partial(embed_batches, model, processor, _Reader(processor, on_error, speech), num_workers)
+    rounds = (crew or Crew()).lead(in_batches(jobs(), batch_size), embed, batches_ahead(batch_size, num_workers))
     begun = time.monotonic()
     with (
-        closing(embedded),
+        closing(rounds),
         tqdm(
             total=len(todo), unit="file", disable=not (progress and todo), bar_format=_BAR if segment else None
         ) as bar,
     ):
-        for batch in embedded:
-            notes = [_Read(*waiting.popleft(), found) for found in batch.found]
+        for batch in map(Embedded.joined, rounds):
+            notes = [_Read(*waiting.popleft(), found) for found in batch.notes]
             failed = [place for place, note in enumerate(notes) if note.is_failure]
             stop = failed[0] if failed and on_error == "raise" else len(notes)  # the files before that one are good
             failure = notes[stop] if stop < len(notes) else None
@@ -734,8 +700,9 @@ def help_index(
         SystemExit: a process has failed, which the first one tells.
     """
     num_workers = default_workers() if num_workers is None else num_workers
-    reader = _Reader(sandboxed(processor), on_error, Speech(folder, recognizer))
-    crew.follow(partial(_embed, model=model, reader=reader, num_workers=num_workers, ahead=crew.ahead))
+    processor = sandboxed(processor)
+    reader = _Reader(processor, on_error, Speech(folder, recognizer))
+    crew.follow(partial(embed_batches, model, processor, reader, num_workers))
 
 
 __all__ = [

@@ -147,6 +147,16 @@ def tiny_model_dir(tmp_path_factory, tiny_processor) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def media_corpus(tmp_path_factory) -> Path:
+    """The folder of all files of `tests/media_corpus.py`, which nobody may change."""
+    from tests.media_corpus import write_corpus
+
+    folder = tmp_path_factory.mktemp("media")
+    write_corpus(folder)
+    return folder
+
+
 def make_batch(batch_size: int = 4, seed: int = 0, frames: int = 2, segments: int = 1) -> dict[str, torch.Tensor]:
     """Random inputs of the tiny model, with every modality present and some padding."""
     generator = torch.Generator().manual_seed(seed)

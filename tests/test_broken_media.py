@@ -19,7 +19,7 @@ from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar.configuration_scalar import MODALITIES
 from search.indexing import EXTENSIONS, find_files, index_files
 from tests.commands import Commands
-from tests.media_corpus import CORPUS, write_corpus
+from tests.media_corpus import CORPUS
 
 SECONDS = 20  # that reading one file may take, by the clock
 MEMORY = 1.5e9  # bytes that a command and its decoders may take together
@@ -91,21 +91,13 @@ def _wait_for_lines(running, least: int, seconds: float) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def corpus(commands, tmp_path_factory):
-    """The folder of all the files."""
-    folder = tmp_path_factory.mktemp("media")
-    write_corpus(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def answers(commands, corpus, tiny_model_dir, tmp_path_factory):
+def answers(commands, media_corpus, tiny_model_dir, tmp_path_factory):
     """What reading each file gives, in a process that is killed if a file takes too long."""
     todo, told, folder = list(CORPUS), {}, tmp_path_factory.mktemp("answers")
     names = folder / "names.json"
     while todo:
         names.write_text(json.dumps(todo))
-        running = commands.start(f"tests/{NAME}", tiny_model_dir, corpus, names)
+        running = commands.start(f"tests/{NAME}", tiny_model_dir, media_corpus, names)
         count = 0
         while count <= len(todo):
             lines = _wait_for_lines(running, count, SECONDS)
@@ -142,7 +134,7 @@ def _faults(name: str, answer: Answer, folder: Path) -> list[str]:
     return [f"{name!r}: {fault}" for fault in faults]
 
 
-def test_no_encoder_has_made_this_process_a_real_time_one(corpus):
+def test_no_encoder_has_made_this_process_a_real_time_one(media_corpus):
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
@@ -160,9 +152,9 @@ def test_the_table_holds_every_kind_of_file_and_of_answer():
 
 
 @pytest.mark.parametrize("kind", sorted({case.kind for case in CORPUS.values()}))
-def test_each_file_gets_the_answer_of_the_table(answers, corpus, kind):
+def test_each_file_gets_the_answer_of_the_table(answers, media_corpus, kind):
     names = [name for name, case in CORPUS.items() if case.kind == kind]
-    faults = [fault for name in names for fault in _faults(name, answers[name], corpus)]
+    faults = [fault for name in names for fault in _faults(name, answers[name], media_corpus)]
     assert not faults, f"{len(faults)} of {len(names)} files:\n" + "\n".join(faults)
 
 
@@ -297,15 +289,15 @@ class Files:
 
 
 @pytest.fixture(scope="module")
-def few(commands, corpus, answers, tiny_model_dir):
-    return Files(commands, tiny_model_dir, corpus, answers, FEW)
+def few(commands, media_corpus, answers, tiny_model_dir):
+    return Files(commands, tiny_model_dir, media_corpus, answers, FEW)
 
 
 @pytest.fixture(scope="module")
-def named_in_tables(commands, corpus, answers, tiny_model_dir):
+def named_in_tables(commands, media_corpus, answers, tiny_model_dir):
     """All the files that a table in UTF-8 can name; those that are not there stop such a command, as they should."""
-    names = tuple(name for name in CORPUS if "\udcff" not in name and os.path.isfile(corpus / name))
-    return Files(commands, tiny_model_dir, corpus, answers, names, 600)
+    names = tuple(name for name in CORPUS if "\udcff" not in name and os.path.isfile(media_corpus / name))
+    return Files(commands, tiny_model_dir, media_corpus, answers, names, 600)
 
 
 @pytest.fixture(scope="module")

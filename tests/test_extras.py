@@ -17,14 +17,13 @@ from tests.hub_cards.clean_environment import CleanEnvironment
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OF_OTHER_NAME = {"pyyaml": "yaml", "scikit-learn": "sklearn"}
-# What developers install, and what the base has anyway, is not for the map; Pillow is a limit on what gradio takes.
+# What developers install, and what the base has anyway, is not for the map.
 NOT_OF_A_JOB = {"all", "dev"}
-LIMITS = {"pillow"}
 JOBS = {
     "search": ("search", ("search/engine", "search/service/engine.py")),
     "train": ("trainer", ()),
     "eval": ("eval", ("eval/adapters",)),
-    "hub": ("hub_cards", ("hub_cards/apps",)),
+    "hub": ("hub_cards", ("hub_cards/metric_page.py",)),
 }
 """The rooms that an extra is for, and what in them needs another one."""
 
@@ -46,7 +45,7 @@ def test_modules_belong_to_the_extras_that_install_them():
         # An extra on top of another, such as `engine` on `search`, is named for what it adds.
         direct = {Requirement(line).name for line in PROJECT["optional-dependencies"][extra]}
         video = {"av"} if extra in ("search", "train", "eval") else set()
-        for name in (direct | video) - {PROJECT["name"]} - LIMITS:
+        for name in (direct | video) - {PROJECT["name"]}:
             module = OF_OTHER_NAME.get(name, name.replace("-", "_"))
             found.setdefault(module, set()).add(extra)
     assert {module: set(extras) for module, extras in _EXTRAS.items()} == found

@@ -1,8 +1,7 @@
-"""One folder of embedded clips, whoever wrote it: searched, evaluated, published, opened by the app and by mteb."""
+"""One folder of embedded clips, whoever wrote it: searched, evaluated, published, and opened by mteb."""
 
 import json
 import os
-import sys
 
 import pytest
 import torch
@@ -14,13 +13,8 @@ from eval.embedding.embeddings import load_embeddings
 from eval.miniature import generate
 from gallery.gallery import Gallery
 from hub_cards.__main__ import app as hub_app
-from hub_cards.apps import SEARCH
-from modeling_scalar import load_model
 from modeling_scalar.scores_scalar import retrieval_scores
 from search.__main__ import app as search_app
-
-sys.path.insert(0, str(SEARCH))
-import searching  # noqa: E402
 
 NUM_CLIPS, CLOSE = 12, 1e-6
 
@@ -62,7 +56,7 @@ def assert_close(found, expected):
     assert len({round(score, 4) for one in found for score in one.values()}) > 10, "scores hardly differ"
 
 
-def test_what_search_indexes_is_evaluated_published_and_opened_by_the_app(data, tiny_model_dir, tmp_path):
+def test_what_search_indexes_is_evaluated_published_and_searched_as_it_was_published(data, tiny_model_dir, tmp_path):
     folder, output, published = (tmp_path / name for name in ("gallery", "results", "published"))
     run(search_app, "index", data / "test", "--model", tiny_model_dir, "--output", folder)
     source = ["--model", tiny_model_dir, "--benchmark", "miniature", "--root", data]
@@ -77,14 +71,26 @@ def test_what_search_indexes_is_evaluated_published_and_opened_by_the_app(data, 
     assert_close(hits_of(folder, evaluated.captions), expected)
 
     run(hub_app, "gallery", folder, "user/gallery", "--model", "unknown", "--dry-run", "--output", published)
-    model, processor = load_model(tiny_model_dir)
-    searcher = searching.Searcher(searching.load_gallery(str(published)), model, processor)
-    assert searcher.query_temperature == Gallery.open(folder).query_temperature
-    shown = []
-    for caption in evaluated.captions:
-        hits = searcher.search(caption, searcher.query_temperature, k=1000).hits
-        shown.append({str(data / "test" / hit.clip_id): hit.score for hit in hits})
+    printed = run(
+        search_app, "query", published, *evaluated.captions, "--k", 1000, "--json", "--model", tiny_model_dir
+    )
+    shown = [
+        {os.path.join(data, "test", hit["clip_id"]): hit["score"] for hit in query["hits"]}
+        for query in json.loads(printed.stdout)
+    ]
     assert_close(shown, [{os.path.join(data, "test", os.path.basename(k)): v for k, v in e.items()} for e in expected])
+
+
+def test_what_evaluation_embeds_is_published_with_its_captions_and_evaluated_again(data, tiny_model_dir, tmp_path):
+    source = ["--model", tiny_model_dir, "--benchmark", "miniature", "--root", data]
+    run(eval_app, "embed", *source, "--output", tmp_path / "embedded")
+    push = ["user/gallery", "--model", "unknown", "--dry-run", "--output", tmp_path / "published"]
+    run(hub_app, "gallery", tmp_path / "embedded", *push)
+    metrics = []
+    for name in ("embedded", "published"):
+        run(eval_app, "run", "--embeddings", tmp_path / name, "--output", tmp_path / "results" / name)
+        metrics.append(json.loads((tmp_path / "results" / name / "results.json").read_text())["retrieval"])
+    assert metrics[0] == metrics[1]
 
 
 def test_what_evaluation_embeds_is_searched_by_its_captions(data, tiny_model_dir, tmp_path):

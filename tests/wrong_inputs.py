@@ -98,11 +98,7 @@ class Header:
 
 CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "nan": lambda tensor: torch.full_like(tensor, float("nan")),
-    "inf": lambda tensor: torch.full_like(tensor, float("inf")),
     "longer": lambda tensor: torch.cat([tensor, tensor]),
-    "flat": lambda tensor: tensor.flatten(),
-    "empty": lambda tensor: tensor[:0],
-    "whole numbers": lambda tensor: tensor.long(),
 }
 
 
@@ -217,9 +213,7 @@ class Wrong:
         ]
 
 
-_DEEP = "[" * 100_000 + "]" * 100_000
 _DEEP_OBJECT = '{"a": ' * 100_000 + "1" + "}" * 100_000
-_LARGE = "1" + "0" * 400
 
 
 _INDEX = "-m search index data/test --model model --output out"
@@ -234,52 +228,20 @@ _USAGE = [
     ("no command", "-m search", "Usage:"),
     ("an unknown command", "-m search find", "No such command 'find'"),
     ("an unknown option", "-m search info gallery --verbose", "No such option: --verbose"),
-    ("an argument too many", "-m search info gallery another", "unexpected extra argument"),
     ("no gallery", "-m search info", "Missing argument 'gallery'"),
     ("no output", "-m search index clips --model model", "Missing option '--output'"),
     ("k of 0", f"{_QUERY} --k 0", "should be greater than or equal to 1"),
-    ("k below 0", f"{_QUERY} --k -1", "should be greater than or equal to 1"),
-    ("k that is no number", f"{_QUERY} --k five", "should be a valid integer"),
-    ("k that is no whole number", f"{_QUERY} --k 1.5", "should be a valid integer"),
-    ("k of 5,000 digits", f"{_QUERY} --k {'9' * 5000}", "exceeded maximum size"),
-    ("an empty k", f"{_QUERY} --k ''", "should be a valid integer"),
-    ("a batch of 0", f"{_INDEX} --batch-size 0", "should be greater than or equal to 1"),
-    ("a batch below 0", f"{_INDEX} --batch-size -8", "should be greater than or equal to 1"),
-    ("no workers", f"{_INDEX} --num-workers 0", "should be greater than or equal to 1"),
     ("another precision", f"{_INDEX} --dtype float64", "'float64' is not one of"),
-    ("another answer to errors", f"{_INDEX} --on-error skip", "'skip' is not one of"),
-    ("an option without its value", f"{_INDEX} --dtype", "requires an argument"),
     ("no command of eval", "-m eval", "Usage:"),
     ("an unknown command of eval", "-m eval evaluate", "No such command 'evaluate'"),
     ("eval without output", "-m eval run --embeddings embeddings", "Missing option '--output'"),
-    ("a rate that is no number", f"{_RUN} --rate half", "should be a valid number"),
-    ("a seed that is no number", f"{_RUN} --mask-seed x", "should be a valid integer"),
-    ("a batch of 0 of eval run", f"{_RUN} --batch-size 0", "should be greater than or equal to 1"),
-    ("no workers of eval run", f"{_RUN} --num-workers 0", "should be greater than or equal to 1"),
     ("a depth of 0", f"{_RUN} --depth 0", "should be greater than or equal to 1"),
-    ("a mask seed below 0", f"{_RUN} --mask-seed -1", "should be greater than or equal to 0"),
-    ("other captions", f"{_MODEL} --captions last", "'last' is not one of"),
-    ("another answer to what is missing", f"{_MODEL} --on-missing ignore", "'ignore' is not one of"),
-    (
-        "a batch of 0 of eval embed",
-        "-m eval embed --model model --benchmark miniature --root data --output out --batch-size 0",
-        "should be greater than or equal to 1",
-    ),
-    (
-        "no workers of eval audit",
-        "-m eval audit --benchmark miniature --root data --num-workers 0",
-        "should be greater than or equal to 1",
-    ),
     ("a set that shares too much", "-m eval miniature --output out --shared 1.5", "less than or equal to 1"),
     ("a set that shares no number", "-m eval miniature --output out --shared nan", "less than or equal to 1"),
-    ("a set with fewer than no clips", "-m eval miniature --output out --num-train -1", "greater than or equal to 0"),
-    ("a set without processes", "-m eval miniature --output out --num-proc 0", "greater than or equal to 1"),
-    ("a set with a seed below 0", "-m eval miniature --output out --seed -1", "greater than or equal to 0"),
     ("a report of nothing", "-m eval report --output out", "Missing argument 'results'"),
     ("no command of hub_cards", "-m hub_cards", "Usage:"),
     ("a push without a name", "-m hub_cards model model", "Missing argument 'name'"),
     ("a push of nothing", "-m hub_cards model", "Missing argument 'folder'"),
-    ("an unknown option of a push", "-m hub_cards model model user/x --public", "No such option: --public"),
     ("a Space of no gallery", "-m hub_cards space user/x", "Missing option '--gallery'"),
     ("validate nothing", "-m hub_cards validate", "Missing argument 'path'"),
     ("a conversion of nothing", "-m modeling_scalar.convert_vast_to_hf --output out", "--checkpoint"),
@@ -298,8 +260,6 @@ _QUERIES = [
     ("no query", "-m search query gallery", "There is no query. Type what you are looking for"),
     ("a query that is not UTF-8", "-m search query gallery {surrogates} --model model", "is not UTF-8"),
     ("an empty query", "-m search query gallery '' --model model", "empty"),
-    ("a query of spaces", "-m search query gallery '  \t ' --model model", "empty"),
-    ("one empty query of two", "-m search query gallery dog '' --model model", "empty"),
     ("a path that is not UTF-8", "-m search info {surrogates}", "There is no gallery"),
     ("a path with control characters", "-m search info {control}", "\\x1b[31mred\\x07"),
     ("a path that turns the text around", "-m search info {bidi}", "\\u202egnp."),
@@ -320,14 +280,13 @@ _HARMLESS = [
 
 _DEVICES = [
     (f"a device {name!r} of {command.split()[2]}", f"{command} --device {name!r}", "must be one that is here, cpu")
-    for command in (_INDEX, _QUERY, _MODEL)
-    for name in ("foo", "cuda", "cuda:7", "meta", "mps", "", "cpu:-1", "cpu:1", "privateuseone")
+    for command, names in ((_INDEX, ("foo", "cuda:7", "meta", "", "cpu:1")), (_QUERY, ("foo",)), (_MODEL, ("foo",)))
+    for name in names
 ]
 
 _CONFIG, _WEIGHTS, _PROCESSOR = "model/config.json", "model/model.safetensors", "model/processor_config.json"
 _TOKENIZER = "model/tokenizer.json"
 _ONE = {"text_projection.weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
-_TWO = {name: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for name in "ab"}
 _PICKLE = b"\x80\x02cposix\nsystem\nX\x0d\x00\x00\x00touch EXECUTEDq\x00\x85R."
 _INDEX_FILE = "model/model.safetensors.index.json"
 
@@ -347,81 +306,15 @@ _MODELS = [
         ),
         ("an empty folder of a model", "holds no model: no file like model*.safetensors", {"model": FOLDER}),
         ("no weights", "holds no model: no file like model*.safetensors", {_WEIGHTS: GONE}),
-        ("empty weights", "is not a whole safetensors file (Error while deserializing header", {_WEIGHTS: b""}),
-        (
-            "seven bytes of weights",
-            "is not a whole safetensors file (Error while deserializing header",
-            {_WEIGHTS: b"1234567"},
-        ),
         (
             "weights without their end",
             "is not a whole safetensors file (Error while deserializing header",
             {_WEIGHTS: Cut(0.9)},
         ),
         (
-            "weights cut in the header",
-            "is not a whole safetensors file (Error while deserializing header",
-            {_WEIGHTS: Cut(0.01)},
-        ),
-        (
-            "weights of text",
-            "is not a whole safetensors file (Error while deserializing header",
-            {_WEIGHTS: "<html>404</html>" * 99},
-        ),
-        (
             "a header of a terabyte",
             "is not a whole safetensors file (Error while deserializing header",
             {_WEIGHTS: Header(_ONE, 4, 2**40)},
-        ),
-        (
-            "a header longer than any number",
-            "is not a whole safetensors file (Error while deserializing header",
-            {_WEIGHTS: Header(_ONE, 4, 2**64 - 1)},
-        ),
-        (
-            "a header that is not JSON",
-            "is not a whole safetensors file (Error while deserializing header",
-            {_WEIGHTS: Header(b"{", 4)},
-        ),
-        (
-            "a header that is deep",
-            "is not a whole safetensors file (Error while deserializing header",
-            {_WEIGHTS: Header(_DEEP_OBJECT.encode(), 4)},
-        ),
-        (
-            "a header that is a list",
-            "is not a whole safetensors file (Error while deserializing header",
-            {_WEIGHTS: Header([], 4)},
-        ),
-        (
-            "tensors that overlap",
-            "is not a whole safetensors file (Error while deserializing header",
-            {_WEIGHTS: Header(_TWO, 4)},
-        ),
-        (
-            "tensors that end outside",
-            "is not a whole safetensors file (Error while deserializing header",
-            {_WEIGHTS: Header(_ONE, 2)},
-        ),
-        (
-            "bytes of no tensor",
-            "is not a whole safetensors file (Error while deserializing header",
-            {_WEIGHTS: Header(_ONE, 2000)},
-        ),
-        (
-            "a tensor of another size than its shape",
-            "is not a whole safetensors file (Error while deserializing header",
-            {_WEIGHTS: Header({"a": {"dtype": "F32", "shape": [10**9], "data_offsets": [0, 4]}}, 4)},
-        ),
-        (
-            "a tensor with a size below 0",
-            "is not a whole safetensors file (Error while deserializing header",
-            {_WEIGHTS: Header({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, 4)},
-        ),
-        (
-            "a tensor of no known type",
-            "is not a whole safetensors file (Error while deserializing header",
-            {_WEIGHTS: Header({"a": {"dtype": "F33", "shape": [1], "data_offsets": [0, 4]}}, 4)},
         ),
         ("weights of no tensor", "lacks 169 weights of the model, such as", {_WEIGHTS: Header({})}),
         (
@@ -440,24 +333,9 @@ _MODELS = [
             {_WEIGHTS: Tensors({"text_projection.weight": "nan"})},
         ),
         (
-            "a weight is infinite",
-            "holds numbers that are not finite: the training that made it failed",
-            {_WEIGHTS: Tensors({"match_head.dense.bias": "inf"})},
-        ),
-        (
             "a weight that is too long",
             "do not have the shapes that its config.json asks for, such as",
             {_WEIGHTS: Tensors({"text_projection.weight": "longer"})},
-        ),
-        (
-            "a weight without rows",
-            "do not have the shapes that its config.json asks for, such as",
-            {_WEIGHTS: Tensors({"text_projection.weight": "empty"})},
-        ),
-        (
-            "a weight that is flat",
-            "do not have the shapes that its config.json asks for, such as",
-            {_WEIGHTS: Tensors({"video_projection.weight": "flat"})},
         ),
         ("a link to nothing", "There is no", {_WEIGHTS: Link("nowhere")}),
         ("a link in a circle", "is a link that leads to itself.", {_WEIGHTS: Link("model.safetensors")}),
@@ -466,11 +344,6 @@ _MODELS = [
             "only a pickle",
             "holds no model: no file like model*.safetensors",
             {_WEIGHTS: GONE, "model/pytorch_model.bin": _PICKLE},
-        ),
-        (
-            "a pickle in the place of weights",
-            "is not a whole safetensors file (Error while deserializing header",
-            {_WEIGHTS: _PICKLE},
         ),
         (
             "an index of a file that is gone",
@@ -483,72 +356,31 @@ _MODELS = [
             {_WEIGHTS: GONE, _INDEX_FILE: _index(a="../../secret.safetensors")},
         ),
         (
-            "an index of an absolute file",
-            "names '/etc/passwd', which is not a safetensors file beside it.",
-            {_WEIGHTS: GONE, _INDEX_FILE: _index(a="/etc/passwd")},
-        ),
-        (
             "an index of a pickle",
             "names 'model.bin', which is not a safetensors file beside it. Restore",
             {_WEIGHTS: GONE, _INDEX_FILE: _index(a="model.bin"), "model/model.bin": _PICKLE},
-        ),
-        (
-            "an index that is a list",
-            "must hold a JSON object, got list. Restore the file.",
-            {_WEIGHTS: GONE, _INDEX_FILE: "[]"},
         ),
         (
             "an index of numbers",
             "must map names of tensors to files in its `weight_map`. Restore the",
             {_WEIGHTS: GONE, _INDEX_FILE: '{"weight_map": {"a": 1}}'},
         ),
-        (
-            "an empty index",
-            "must map names of tensors to files in its `weight_map`. Restore the",
-            {_WEIGHTS: GONE, _INDEX_FILE: '{"weight_map": {}}'},
-        ),
-        (
-            "a deep index",
-            "is not JSON: maximum recursion depth exceeded while decoding a JSON",
-            {_WEIGHTS: GONE, _INDEX_FILE: _DEEP},
-        ),
         ("no configuration", "holds no config.json: it is not a saved model.", {_CONFIG: GONE}),
-        (
-            "an empty configuration",
-            "is not JSON: Expecting value: line 1 column 1 (char 0). Restore the",
-            {_CONFIG: ""},
-        ),
         (
             "a configuration that is not JSON",
             "is not JSON: Expecting property name enclosed in double quotes: line",
             {_CONFIG: "{model_type: scalar}"},
         ),
         ("a configuration that is a list", "must hold a JSON object, got list. Restore the file.", {_CONFIG: "[]"}),
-        ("a configuration that is a number", "must hold a JSON object, got int. Restore the file.", {_CONFIG: _LARGE}),
-        (
-            "a configuration that is deep",
-            "is not JSON: maximum recursion depth exceeded while decoding a JSON",
-            {_CONFIG: _DEEP},
-        ),
         (
             "a configuration that is a deep object",
             "is not JSON: maximum recursion depth exceeded while decoding a JSON",
             {_CONFIG: _DEEP_OBJECT},
         ),
         (
-            "a configuration that is not UTF-8",
-            "is not JSON: 'utf-8' codec can't decode byte 0xff in position 0",
-            {_CONFIG: b"\xff\xfe{\x00"},
-        ),
-        (
             "a configuration of another model",
             "must describe a ScalarModel, got a `model_type` of 'bert'.",
             {_CONFIG: Fields({"model_type": "bert"})},
-        ),
-        (
-            "a configuration of no model",
-            "must describe a ScalarModel, got a `model_type` of None.",
-            {_CONFIG: Fields({"model_type": GONE})},
         ),
         (
             "a configuration of code elsewhere",
@@ -561,11 +393,6 @@ _MODELS = [
             },
         ),
         (
-            "a model type that is a list",
-            "must describe a ScalarModel, got a `model_type` of ['scalar'].",
-            {_CONFIG: Fields({"model_type": ["scalar"]})},
-        ),
-        (
             "a dimension that is text",
             "cannot be loaded: TypeError: Field 'projection_dim' expected int, got",
             {_CONFIG: Fields({"projection_dim": "16"})},
@@ -576,24 +403,9 @@ _MODELS = [
             {_CONFIG: Fields({"projection_dim": 0})},
         ),
         (
-            "a dimension below 0",
-            "cannot be loaded: `projection_dim` must be at least 1, got -16.",
-            {_CONFIG: Fields({"projection_dim": -16})},
-        ),
-        (
             "another dimension",
             "do not have the shapes that its config.json asks for, such as",
             {_CONFIG: Fields({"projection_dim": 17})},
-        ),
-        (
-            "a dimension of 10**9",
-            "do not have the shapes that its config.json asks for, such as",
-            {_CONFIG: Fields({"projection_dim": 10**9})},
-        ),
-        (
-            "a dimension of 10**30",
-            "cannot be loaded: TypeError: empty(): argument 'size' failed to",
-            {_CONFIG: Fields({"projection_dim": 10**30})},
         ),
         (
             "a billion layers",
@@ -601,39 +413,14 @@ _MODELS = [
             {_CONFIG: Fields({"text_config.num_hidden_layers": 10**9})},
         ),
         (
-            "a billion layers that see",
-            "is 1000000000, but the model has 169 weights. Restore the file.",
-            {_CONFIG: Fields({"vision_config.num_hidden_layers": 10**9})},
-        ),
-        (
             "a layer too many",
             ".attention.gate_scale']. Give the configuration that belongs to the",
             {_CONFIG: Fields({"audio_config.num_hidden_layers": 3})},
         ),
         (
-            "layers that are text",
-            "cannot be loaded: TypeError: Field 'num_hidden_layers' expected int",
-            {_CONFIG: Fields({"text_config.num_hidden_layers": "two"})},
-        ),
-        (
-            "layers below 0",
-            "holds 52 weights that its config.json does not know, such as",
-            {_CONFIG: Fields({"text_config.num_hidden_layers": -1})},
-        ),
-        (
-            "a vocabulary of 10**12",
-            "do not have the shapes that its config.json asks for, such as",
-            {_CONFIG: Fields({"text_config.vocab_size": 10**12})},
-        ),
-        (
             "a vocabulary of another size",
             "do not have the shapes that its config.json asks for, such as",
             {_CONFIG: Fields({"text_config.vocab_size": 61})},
-        ),
-        (
-            "10**12 positions",
-            "do not have the shapes that its config.json asks for, such as",
-            {_CONFIG: Fields({"text_config.max_position_embeddings": 10**12})},
         ),
         (
             "pictures of 10**9 pixels",
@@ -646,24 +433,9 @@ _MODELS = [
             {_CONFIG: Fields({"vision_config.patch_size": 0})},
         ),
         (
-            "no heads",
-            "cannot be loaded: ZeroDivisionError: integer modulo by zero",
-            {_CONFIG: Fields({"text_config.num_attention_heads": 0})},
-        ),
-        (
             "heads that do not divide",
             "cannot be loaded: `hidden_size` must be a multiple of",
             {_CONFIG: Fields({"audio_config.num_attention_heads": 5})},
-        ),
-        (
-            "an unknown activation",
-            "cannot be loaded: KeyError: 'evil'",
-            {_CONFIG: Fields({"text_config.hidden_act": "evil"})},
-        ),
-        (
-            "an activation that is a number",
-            "cannot be loaded: TypeError: Field 'hidden_act' expected str, got int",
-            {_CONFIG: Fields({"audio_config.hidden_act": 1})},
         ),
         (
             "a text tower that is a list",
@@ -677,34 +449,9 @@ _MODELS = [
         ),
         ("an unknown score", "`aggregation` must be one of", {_CONFIG: Fields({"aggregation": "best"})}),
         (
-            "a score that is a number",
-            "cannot be loaded: TypeError: Field 'aggregation' expected str, got",
-            {_CONFIG: Fields({"aggregation": 1})},
-        ),
-        (
             "a temperature of 0",
             "cannot be loaded: `query_temperature` must be positive in float32",
             {_CONFIG: Fields({"query_temperature": 0})},
-        ),
-        (
-            "a temperature that is NaN",
-            "cannot be loaded: `query_temperature` must be positive in float32",
-            {_CONFIG: Fields({"query_temperature": float("nan")})},
-        ),
-        (
-            "a temperature of 1e-320",
-            "cannot be loaded: `query_temperature` must be positive in float32",
-            {_CONFIG: Fields({"query_temperature": 1e-320})},
-        ),
-        (
-            "a temperature below 0",
-            "cannot be loaded: `query_temperature` must be positive in float32",
-            {_CONFIG: Fields({"query_temperature": -1})},
-        ),
-        (
-            "a temperature that is text",
-            "cannot be loaded: TypeError: Field 'query_temperature' with value",
-            {_CONFIG: Fields({"query_temperature": "warm"})},
         ),
         (
             "an unknown pooling",
@@ -717,27 +464,12 @@ _MODELS = [
             {_CONFIG: Fields({"dtype": "evil"})},
         ),
         (
-            "a flag that is text",
-            "cannot be loaded: TypeError: Field 'has_concat_heads' expected bool",
-            {_CONFIG: Fields({"has_concat_heads": "yes"})},
-        ),
-        (
             "heads that the weights lack",
             "lacks 6 weights of the model, such as ['concat_projections.0.bias'",
             {_CONFIG: Fields({"has_concat_heads": True})},
         ),
         ("no processor", "must hold a ScalarProcessor in its processor_config.json, got None.", {_PROCESSOR: GONE}),
-        (
-            "an empty processor",
-            "is not JSON: Expecting value: line 1 column 1 (char 0). Restore the",
-            {_PROCESSOR: ""},
-        ),
         ("a processor that is a list", "must hold a JSON object, got list. Restore the file.", {_PROCESSOR: "[]"}),
-        (
-            "a processor that is deep",
-            "is not JSON: maximum recursion depth exceeded while decoding a JSON",
-            {_PROCESSOR: _DEEP_OBJECT},
-        ),
         (
             "a processor of another class",
             "must hold a ScalarProcessor in its processor_config.json, got",
@@ -755,11 +487,6 @@ _MODELS = [
             "no frames",
             "cannot be loaded: `num_frames` must be at least 1, got 0.",
             {_PROCESSOR: Fields({"num_frames": 0})},
-        ),
-        (
-            "frames that are text",
-            "cannot be loaded: TypeError: '<' not supported between instances of",
-            {_PROCESSOR: Fields({"num_frames": "two"})},
         ),
         (
             "10**9 frames",
@@ -787,11 +514,6 @@ _MODELS = [
             {_PROCESSOR: Fields({"image_processor.image_size": 48})},
         ),
         (
-            "pictures of a million pixels a side",
-            "must be at most 32 for this model, got 1000000. Copy the file that",
-            {_PROCESSOR: Fields({"image_processor.image_size": 10**6})},
-        ),
-        (
             "a segment of no frame",
             "cannot be loaded: `segment_length` must be at least 1, got 0.",
             {_PROCESSOR: Fields({"feature_extractor.segment_length": 0})},
@@ -807,22 +529,7 @@ _MODELS = [
             {_PROCESSOR: Fields({"image_processor": GONE})},
         ),
         ("no vocabulary", "holds no vocabulary of its tokenizer (tokenizer.json or vocab.txt).", {_TOKENIZER: GONE}),
-        (
-            "an empty vocabulary",
-            "is not JSON: Expecting value: line 1 column 1 (char 0). Restore the",
-            {_TOKENIZER: ""},
-        ),
-        (
-            "half a vocabulary",
-            "is not JSON: Unterminated string starting at: line 80 column 11 (char",
-            {_TOKENIZER: Cut(0.5)},
-        ),
         ("a vocabulary that is a list", "must hold a JSON object, got list. Restore the file.", {_TOKENIZER: "[]"}),
-        (
-            "a vocabulary that is deep",
-            "is not JSON: maximum recursion depth exceeded while decoding a JSON",
-            {_TOKENIZER: _DEEP},
-        ),
         (
             "a word that the model does not know",
             "has 1001 tokens, but the model knows 60: it belongs to another model.",
@@ -843,11 +550,6 @@ _MODELS = [
             "must hold a JSON object, got list. Restore the file.",
             {"model/tokenizer_config.json": "[]"},
         ),
-        (
-            "tokenizer settings that are deep",
-            "is not JSON: maximum recursion depth exceeded while decoding a JSON",
-            {"model/tokenizer_config.json": _DEEP_OBJECT},
-        ),
     ]
 ]
 
@@ -863,24 +565,9 @@ _ADAPTERS = [
             {_ADAPTER: Fields({"base_model_name_or_path": GONE})},
         ),
         (
-            "a base of null",
-            "must name its base, got None, revision 'main'. Name the base in",
-            {_ADAPTER: Fields({"base_model_name_or_path": None})},
-        ),
-        (
-            "a base of no name",
-            "must name its base, got '', revision 'main'. Name the base in",
-            {_ADAPTER: Fields({"base_model_name_or_path": ""})},
-        ),
-        (
             "a base that is a list",
             "must name its base, got ['model'], revision 'main'. Name the base in",
             {_ADAPTER: Fields({"base_model_name_or_path": ["model"]})},
-        ),
-        (
-            "a base that is a number",
-            "must name its base, got 7, revision 'main'. Name the base in",
-            {_ADAPTER: Fields({"base_model_name_or_path": 7})},
         ),
         (
             "an adapter of itself",
@@ -936,49 +623,14 @@ _ADAPTERS = [
             {"model/model.safetensors": GONE},
         ),
         (
-            "a base of another model",
-            "must describe a ScalarModel, got a `model_type` of 'bert'.",
-            {"model/config.json": Fields({"model_type": "bert"}), "adapter/config.json": GONE},
-        ),
-        (
-            "a base of NaN",
-            "holds numbers that are not finite: the training that made it failed",
-            {"model/model.safetensors": Tensors({"text_projection.weight": "nan"})},
-        ),
-        (
-            "a revision that is a list",
-            "must name its base, got 'model', revision ['main']. Name the base in",
-            {_ADAPTER: Fields({"revision": ["main"]})},
-        ),
-        (
             "another kind of adapter",
             "must be 'LORA', got 'IA3': other adapters are not supported.",
             {_ADAPTER: Fields({"peft_type": "IA3"})},
         ),
         (
-            "no kind of adapter",
-            "must be 'LORA', got None: other adapters are not supported.",
-            {_ADAPTER: Fields({"peft_type": GONE})},
-        ),
-        (
-            "an unknown kind of adapter",
-            "must be 'LORA', got 'EVIL': other adapters are not supported.",
-            {_ADAPTER: Fields({"peft_type": "EVIL"})},
-        ),
-        (
             "a rank of 0",
             "must be those of its weights, which have at most 32 rows, got [0].",
             {_ADAPTER: Fields({"r": 0})},
-        ),
-        (
-            "a rank below 0",
-            "must be those of its weights, which have at most 32 rows, got [-2].",
-            {_ADAPTER: Fields({"r": -2})},
-        ),
-        (
-            "a rank that is text",
-            "must be those of its weights, which have at most 32 rows, got ['2'].",
-            {_ADAPTER: Fields({"r": "2"})},
         ),
         (
             "another rank",
@@ -991,19 +643,9 @@ _ADAPTERS = [
             {_ADAPTER: Fields({"r": 10**12})},
         ),
         (
-            "a rank of 10**12 for one layer",
-            "must be those of its weights, which have at most 32 rows, got [2",
-            {_ADAPTER: Fields({"rank_pattern": {"query": 10**12}})},
-        ),
-        (
             "a scale that is text",
             "`lora_alpha` in the adapter_config.json of",
             {_ADAPTER: Fields({"lora_alpha": "8"})},
-        ),
-        (
-            "a scale that is NaN",
-            "`lora_alpha` in the adapter_config.json of",
-            {_ADAPTER: Fields({"lora_alpha": float("nan")})},
         ),
         (
             "layers that are copied",
@@ -1016,38 +658,12 @@ _ADAPTERS = [
             {_ADAPTER: Fields({"target_modules": ["evil"]})},
         ),
         (
-            "targets that are a number",
-            "cannot be loaded: TypeError: 'int' object is not iterable",
-            {_ADAPTER: Fields({"target_modules": 3})},
-        ),
-        (
             "targets that are no expression",
             "cannot be loaded: error: missing ), unterminated subpattern at",
             {_ADAPTER: Fields({"target_modules": "("})},
         ),
-        (
-            "no targets",
-            "cannot be loaded: No modules were targeted for adaptation. This might",
-            {_ADAPTER: Fields({"target_modules": []})},
-        ),
         ("an adapter that is a list", "must hold a JSON object, got list. Restore the file.", {_ADAPTER: "[]"}),
-        (
-            "an adapter that is deep",
-            "is not JSON: maximum recursion depth exceeded while decoding a JSON",
-            {_ADAPTER: _DEEP_OBJECT},
-        ),
-        (
-            "an adapter that is not JSON",
-            "is not JSON: Expecting value: line 1 column 1 (char 0). Restore the",
-            {_ADAPTER: "r: 2"},
-        ),
-        ("an empty adapter", "is not JSON: Expecting value: line 1 column 1 (char 0). Restore the", {_ADAPTER: ""}),
         ("no weights of an adapter", "holds no model: no file like model*.safetensors", {_LORA: GONE}),
-        (
-            "empty weights of an adapter",
-            "is not a whole safetensors file (Error while deserializing header",
-            {_LORA: b""},
-        ),
         (
             "weights of an adapter cut short",
             "is not a whole safetensors file (Error while deserializing header",
@@ -1083,21 +699,6 @@ _ADAPTERS = [
             "must be those of its weights, which have at most 1 rows, got [2].",
             {_LORA: Header(_ONE, 4)},
         ),
-        (
-            "an adapter of other dimensions",
-            "do not have the shapes that its config.json asks for, such as",
-            {"adapter/config.json": Fields({"projection_dim": 17})},
-        ),
-        (
-            "an adapter without a processor",
-            "must hold a ScalarProcessor in its processor_config.json, got None.",
-            {"adapter/processor_config.json": GONE},
-        ),
-        (
-            "an adapter without a vocabulary",
-            "holds no vocabulary of its tokenizer (tokenizer.json or vocab.txt).",
-            {"adapter/tokenizer.json": GONE},
-        ),
     ]
 ]
 
@@ -1124,22 +725,10 @@ _CONVERT = "-m modeling_scalar.convert_vast_to_hf --checkpoint old.pt --output o
 _CONVERSIONS = [
     ("no checkpoint", _CONVERT, "There is no checkpoint old.pt; a file that `torch.save` wrote was"),
     (
-        "an empty checkpoint",
-        _CONVERT,
-        "old.pt is not a checkpoint of plain tensors: it is cut short, or was",
-        {"old.pt": b""},
-    ),
-    (
         "a folder in the place of a checkpoint",
         _CONVERT,
         "There is no checkpoint old.pt; a file that `torch.save` wrote was",
         {"old.pt": FOLDER},
-    ),
-    (
-        "a checkpoint of text",
-        _CONVERT,
-        "old.pt is not a checkpoint of plain tensors: it is cut short, or was",
-        {"old.pt": "<html>404</html>"},
     ),
     (
         "a checkpoint that executes code",
@@ -1160,12 +749,6 @@ _CONVERSIONS = [
         {"old.pt": Zip({})},
     ),
     (
-        "a zip of other files",
-        _CONVERT,
-        "old.pt holds compressed files, such as 'readme.txt', which",
-        {"old.pt": Zip({"readme.txt": b"hello"})},
-    ),
-    (
         "a zip bomb",
         _CONVERT,
         "old.pt holds compressed files, such as 'archive/data.pkl', which",
@@ -1184,22 +767,10 @@ _CONVERSIONS = [
         {"old.pt": Checkpoint({"evil.weight": (2, 2)})},
     ),
     (
-        "a checkpoint of nothing",
-        _CONVERT,
-        "old.pt is not a complete checkpoint of this network; nothing was",
-        {"old.pt": Checkpoint({})},
-    ),
-    (
         "a checkpoint that is a list",
         _CONVERT,
         "old.pt must hold a state dict, a mapping of names to tensors, got",
         {"old.pt": Checkpoint([1, 2])},
-    ),
-    (
-        "a checkpoint that is a tensor",
-        _CONVERT,
-        "old.pt must hold a state dict, a mapping of names to tensors, got",
-        {"old.pt": Checkpoint((2, 2))},
     ),
     (
         "a checkpoint of numbers",
@@ -1208,22 +779,10 @@ _CONVERSIONS = [
         {"old.pt": Checkpoint({"a": 1.5})},
     ),
     (
-        "names that are numbers",
-        _CONVERT,
-        "old.pt must hold a state dict, a mapping of names to tensors, got",
-        {"old.pt": Checkpoint({1: (2, 2)})},
-    ),
-    (
         "positions without an axis",
         _CONVERT,
         "old.pt does not have the sizes asked for; pass `--sizes`. tuple index",
         {"old.pt": Checkpoint({"vision_frame_embedding": ()})},
-    ),
-    (
-        "10**9 positions",
-        _CONVERT,
-        "old.pt is not a complete checkpoint of this network; nothing was",
-        {"old.pt": Checkpoint({"vision_frame_embedding": (1, 10**6, 0)})},
     ),
     (
         "sizes that are not there",
@@ -1238,18 +797,6 @@ _CONVERSIONS = [
         {"old.pt": Checkpoint({}), "sizes.json": "{"},
     ),
     (
-        "sizes that are a list",
-        f"{_CONVERT} --sizes sizes.json",
-        "sizes.json must hold a JSON object, got list. Restore the file.",
-        {"old.pt": Checkpoint({}), "sizes.json": "[]"},
-    ),
-    (
-        "sizes that are deep",
-        f"{_CONVERT} --sizes sizes.json",
-        "sizes.json is not JSON: maximum recursion depth exceeded while",
-        {"old.pt": Checkpoint({}), "sizes.json": _DEEP_OBJECT},
-    ),
-    (
         "sizes without a field",
         f"{_CONVERT} --sizes sizes.json",
         "The sizes lack the field 'vision'; `config_from_sizes` says what is",
@@ -1260,21 +807,6 @@ _CONVERSIONS = [
         f"{_CONVERT} --sizes sizes.json",
         "The sizes describe no network: Validation error for field",
         {"old.pt": Checkpoint({}), "sizes.json": json.dumps(_SIZES | {"contra_dim": "x"})},
-    ),
-    (
-        "a section of sizes that is a list",
-        f"{_CONVERT} --sizes sizes.json",
-        "The sizes describe no network: list indices must be integers or",
-        {"old.pt": Checkpoint({}), "sizes.json": json.dumps(_SIZES | {"vision": []})},
-    ),
-    (
-        "heads of 0 width",
-        f"{_CONVERT} --sizes sizes.json",
-        "The sizes describe no network: integer division or modulo by zero",
-        {
-            "old.pt": Checkpoint({}),
-            "sizes.json": json.dumps(_SIZES | {"vision": _SIZES["vision"] | {"head_width": 0}}),
-        },
     ),
     (
         "a billion layers to convert",
@@ -1317,11 +849,8 @@ _EVALS = [
         "A model, a benchmark and its root belong together, got ['model'",
     ),
     ("a rate of NaN", f"{_RUN} --rate nan", "`rate` is the fraction of clips that lose a modality, between 0 and"),
-    ("an infinite rate", f"{_RUN} --rate inf", "`rate` is the fraction of clips that lose a modality, between 0 and"),
     ("a rate below 0", f"{_RUN} --rate -0.1", "`rate` is the fraction of clips that lose a modality, between 0 and"),
-    ("a rate above 1", f"{_RUN} --rate 1.1", "`rate` is the fraction of clips that lose a modality, between 0 and"),
     ("an unknown score to measure", f"{_RUN} --method best", "`methods` must be among"),
-    ("an empty score", f"{_RUN} --method ''", "`methods` must be among ('scalar', 'uniform', 'max', 'mean', 'video'"),
     (
         "a score that the embeddings lack",
         f"{_RUN} --method concat_head",
@@ -1366,11 +895,6 @@ _EVALS = [
         "A column is given as NAME=COLUMN, such as video_id=clip; got",
     ),
     (
-        "a column of nothing",
-        "-m eval audit --benchmark own --root own.json --column video_id",
-        "A column is given as NAME=COLUMN, such as video_id=clip; got",
-    ),
-    (
         "a column that is none of ours",
         "-m eval audit --benchmark own --root own.json --column clip=video_id",
         "`columns` gives names to ['video_id', 'caption', 'video_path'",
@@ -1410,12 +934,6 @@ _EVALS = [
         {"file": "mine"},
     ),
     (
-        "output in a link to nothing",
-        "-m eval run --embeddings embeddings --output link --rate 0",
-        "link is in the way: something else was expected there. Move it, or",
-        {"link": Link("/proc/nowhere")},
-    ),
-    (
         "results.json that is a folder",
         "-m eval run --embeddings embeddings --output other --rate 0",
         "other/results.json is a folder; a file was expected.",
@@ -1444,11 +962,6 @@ _EVALS = [
     ),
     ("a plugin of no name", f"{_RUN} --plugin ''", "A plugin is the name of a module, as `import` takes it, got ''."),
     (
-        "a plugin of a relative name",
-        f"{_RUN} --plugin .mine",
-        "A plugin is the name of a module, as `import` takes it, got '.mine'.",
-    ),
-    (
         "a plugin that is a path",
         f"{_RUN} --plugin ./mine.py",
         "A plugin is the name of a module, as `import` takes it, got",
@@ -1471,18 +984,6 @@ _EVALS = [
         f"{_RUN} --plugin mine",
         "The plugin 'mine' fails when it is imported: SystemExit: 0 (mine.py",
         {"mine.py": "import sys\nsys.exit(0)\n"},
-    ),
-    (
-        "a plugin that lacks a module",
-        f"{_RUN} --plugin mine",
-        "The plugin 'mine' cannot be imported from here: No module named",
-        {"mine.py": "import nowhere\n"},
-    ),
-    (
-        "a plugin of bytes",
-        f"{_RUN} --plugin mine",
-        "SyntaxError: source code string cannot contain null bytes",
-        {"mine.py": b"\x00\xff"},
     ),
     (
         "a plugin that takes a name again",
@@ -1508,12 +1009,6 @@ _EVALS = [
         "The score 'mine' of a plugin fails: ZeroDivisionError: division by",
         {"mine.py": _PLUGIN.format(name="mine", body="1 / 0")},
     ),
-    (
-        "a score that is no tensor",
-        f"{_RUN} --plugin mine",
-        "The score 'mine' of a plugin must return a tensor of shape (12, 12)",
-        {"mine.py": _PLUGIN.format(name="mine", body="0.5")},
-    ),
 ]
 
 _OWN = "-m eval audit --benchmark own --root"
@@ -1531,12 +1026,6 @@ def _clips(*clips: Any) -> str:
 _BENCHMARKS = [
     ("no table", f"{_OWN} own.json", "There is no file own.json."),
     (
-        "an empty table",
-        f"{_OWN} own.json",
-        "own.json is not JSON: Expecting value: line 1 column 1 (char 0).",
-        {"own.json": ""},
-    ),
-    (
         "a table of nothing",
         f"{_OWN} own.json",
         "own.json has the columns [], not ['caption', 'video_id']. Name them",
@@ -1549,46 +1038,10 @@ _BENCHMARKS = [
         {"own.json": "{}"},
     ),
     (
-        "a table that is a number",
-        f"{_OWN} own.json",
-        "own.json must hold objects: a JSON file a list of them, a JSONL file",
-        {"own.json": _LARGE},
-    ),
-    (
-        "a table of numbers",
-        f"{_OWN} own.json",
-        "own.json must hold objects: a JSON file a list of them, a JSONL file",
-        {"own.json": "[1, 2]"},
-    ),
-    (
-        "a table that is deep",
-        f"{_OWN} own.json",
-        "own.json is not JSON: maximum recursion depth exceeded while decoding",
-        {"own.json": _DEEP},
-    ),
-    (
-        "a table with a deep caption",
-        f"{_OWN} own.json",
-        "own.json is not JSON: maximum recursion depth exceeded while decoding",
-        {"own.json": '[{"video_id": "a", "caption": ' + _DEEP + "}]"},
-    ),
-    (
         "a table cut short",
         f"{_OWN} own.json",
         "own.json is not JSON: Unterminated string starting at: line 1 column",
         {"own.json": _clips({})[:-5]},
-    ),
-    (
-        "a table in UTF-16",
-        f"{_OWN} own.json",
-        "own.json is not JSON: 'utf-8' codec can't decode byte 0xff in",
-        {"own.json": _clips({}).encode("utf-16")},
-    ),
-    (
-        "a table of zeros",
-        f"{_OWN} own.json",
-        "own.json is not JSON: Expecting value: line 1 column 1 (char 0).",
-        {"own.json": bytes(1000)},
     ),
     (
         "a table without ids",
@@ -1607,24 +1060,6 @@ _BENCHMARKS = [
         f"{_OWN} own.json",
         "Row 1 of own.json must have a 'video_id' that is text, got None.",
         {"own.json": _clips({"video_id": None})},
-    ),
-    (
-        "an id that is a list",
-        f"{_OWN} own.json",
-        "Row 1 of own.json must have a 'video_id' that is text, got ['a'].",
-        {"own.json": _clips({"video_id": ["a"]})},
-    ),
-    (
-        "an id that is an object",
-        f"{_OWN} own.json",
-        "Row 1 of own.json must have a 'video_id' that is text, got {}.",
-        {"own.json": _clips({"video_id": {}})},
-    ),
-    (
-        "an id that is true",
-        f"{_OWN} own.json",
-        "Row 1 of own.json must have a 'video_id' that is text, got True.",
-        {"own.json": _clips({"video_id": True})},
     ),
     (
         "an id of half a character",
@@ -1657,22 +1092,10 @@ _BENCHMARKS = [
         {"own.json": _clips({"caption": "  "})},
     ),
     (
-        "a caption that is an object",
-        f"{_OWN} own.json",
-        "Row 1 of own.json, the clip 'a', must have a 'caption' that is a",
-        {"own.json": _clips({"caption": {"en": "a dog"}})},
-    ),
-    (
         "a caption of half a character",
         f"{_OWN} own.json",
         "The text '\\ud800' of the annotation is not Unicode. Restore the file.",
         {"own.json": '[{"video_id": "a", "caption": "\\ud800", "video_path": "data/test/000000.mp4"}]'},
-    ),
-    (
-        "no captions of a clip",
-        f"{_OWN} own.json",
-        "Row 1 of own.json, the clip 'a', must have a 'caption' that is a",
-        {"own.json": _clips({"caption": []})},
     ),
     (
         "captions of which one is a list",
@@ -1699,22 +1122,10 @@ _BENCHMARKS = [
         {"own.json": _clips({"video_path": "a\0.mp4"})},
     ),
     (
-        "a path of half a character",
-        f"{_OWN} own.json",
-        "1 of 1 clips lack a file: a",
-        {"own.json": _clips({"video_path": "\ud800.mp4"})},
-    ),
-    (
         "a path of 5,000 characters",
         f"{_OWN} own.json",
         "is too long for this disk",
         {"own.json": _clips({"video_path": "x" * 5000})},
-    ),
-    (
-        "a path that is a folder",
-        f"{_OWN} own.json",
-        "1 of 1 clips lack a file: a",
-        {"own.json": _clips({"video_path": "data"})},
     ),
     (
         "a subtitle that is an object",
@@ -1741,18 +1152,6 @@ _BENCHMARKS = [
         {"own.jsonl": "video_id: a\n"},
     ),
     (
-        "a deep line",
-        f"{_OWN} own.jsonl",
-        "own.jsonl is not JSONL: maximum recursion depth exceeded while",
-        {"own.jsonl": _DEEP + "\n"},
-    ),
-    (
-        "lines of lists",
-        f"{_OWN} own.jsonl",
-        "own.jsonl must hold objects: a JSON file a list of them, a JSONL file",
-        {"own.jsonl": "[]\n[]\n"},
-    ),
-    (
         "a CSV of nothing",
         f"{_OWN} own.csv",
         "own.csv has the columns [], not ['caption', 'video_id']. Name them in",
@@ -1772,23 +1171,10 @@ _BENCHMARKS = [
         {"own.csv": "video_id,caption,caption\na,b,c\n"},
     ),
     (
-        "a CSV with a cell too many",
-        f"{_OWN} own.csv",
-        "own.csv must have a header of different names, got ['video_id'",
-        {"own.csv": "video_id,caption\na,b,c\n"},
-    ),
-    (
         "a CSV with an open quote",
         f"{_OWN} own.csv",
         "own.csv is not CSV in UTF-8, after line 1: unexpected end of data.",
         {"own.csv": 'video_id,caption\na,"b\n'},
-    ),
-    ("a CSV with a NUL", f"{_OWN} own.csv", "1 of 1 clips lack a file: a", {"own.csv": "video_id,caption\na,b\0\n"}),
-    (
-        "a CSV in UTF-16",
-        f"{_OWN} own.csv",
-        "own.csv is not CSV in UTF-8, after line 0: 'utf-8' codec can't decode",
-        {"own.csv": "video_id,caption\na,b\n".encode("utf-16")},
     ),
     (
         "a CSV in Latin-1",
@@ -1797,34 +1183,10 @@ _BENCHMARKS = [
         {"own.csv": "video_id,caption\na,caf\xe9\n".encode("latin-1")},
     ),
     (
-        "a CSV with a cell of a megabyte",
-        f"{_OWN} own.csv",
-        "own.csv is not CSV in UTF-8, after line 1: field larger than field",
-        {"own.csv": "video_id,caption\na," + "b" * 10**6 + "\n"},
-    ),
-    (
         "a Parquet file of text",
         f"{_OWN} own.parquet",
         "own.parquet is not PARQUET: Parquet magic bytes not found in footer.",
         {"own.parquet": "video_id,caption\n"},
-    ),
-    (
-        "an empty Parquet file",
-        f"{_OWN} own.parquet",
-        "own.parquet is not PARQUET: Parquet file size is 0 bytes. Restore the",
-        {"own.parquet": b""},
-    ),
-    (
-        "a Parquet file cut short",
-        f"{_OWN} own.parquet",
-        "own.parquet is not PARQUET: Parquet magic bytes not found in footer.",
-        {"own.parquet": Copy("results/queries.parquet"), "./own.parquet": Cut(0.8)},
-    ),
-    (
-        "a Parquet file with a lying end",
-        f"{_OWN} own.parquet",
-        "own.parquet is not PARQUET: Parquet file size is 112 bytes, smaller",
-        {"own.parquet": b"PAR1" + bytes(100) + (2**31 - 1).to_bytes(4, "little") + b"PAR1"},
     ),
     (
         "a Parquet file of other columns",
@@ -1853,12 +1215,6 @@ _BENCHMARKS = [
         {_DESCS: "a,b\n"},
     ),
     (
-        "an annotation that is deep",
-        _MSRVTT,
-        "msrvtt/descs_ret_test.json is not JSON: maximum recursion depth",
-        {_DESCS: _DEEP},
-    ),
-    (
         "an annotation that is an object",
         _MSRVTT,
         "msrvtt/descs_ret_test.json must hold a list of objects, got dict.",
@@ -1877,34 +1233,16 @@ _BENCHMARKS = [
         {_DESCS: "[[]]"},
     ),
     (
-        "an annotation of large numbers",
-        _MSRVTT,
-        "Entry 0 of msrvtt/descs_ret_test.json must have a `video_id` that is",
-        {_DESCS: f'[{{"video_id": {_LARGE}, "desc": "a"}}]'},
-    ),
-    (
         "an annotation without ids",
         _MSRVTT,
         "Entry 0 of msrvtt/descs_ret_test.json must have a `video_id` that is",
         {_DESCS: '[{"desc": "a"}]'},
     ),
     (
-        "an annotation without captions",
-        _MSRVTT,
-        "Entry 0 of msrvtt/descs_ret_test.json, the clip 'a', must have a",
-        {_DESCS: '[{"video_id": "a"}]'},
-    ),
-    (
         "an annotation with a number for a caption",
         _MSRVTT,
         "Entry 0 of msrvtt/descs_ret_test.json, the clip 'a', must have a",
         {_DESCS: '[{"video_id": "a", "desc": 1}]'},
-    ),
-    (
-        "an annotation with no captions",
-        _MSRVTT,
-        "Entry 0 of msrvtt/descs_ret_test.json, the clip 'a', must have a",
-        {_DESCS: '[{"video_id": "a", "desc": []}]'},
     ),
     (
         "an annotation with a number for a subtitle",
@@ -1962,40 +1300,10 @@ _BENCHMARKS = [
         {_CSV: "a,one,dog,test\n"},
     ),
     (
-        "classes with an endless start",
-        _VGGSOUND,
-        "Row 1 of vggsound/vggsound.csv must be a YouTube id, a start in whole",
-        {_CSV: f"a,{'9' * 5000},dog,test\n"},
-    ),
-    (
-        "classes with a start in other digits",
-        _VGGSOUND,
-        "Row 1 of vggsound/vggsound.csv must be a YouTube id, a start in whole",
-        {_CSV: "a,²,dog,test\n"},
-    ),
-    (
-        "classes of an unknown split",
-        _VGGSOUND,
-        "Row 1 of vggsound/vggsound.csv must be a YouTube id, a start in whole",
-        {_CSV: "a,1,dog,validation\n"},
-    ),
-    (
         "classes that repeat a clip",
         _VGGSOUND,
         "Row 2 of vggsound/vggsound.csv repeats the clip 'a_000001'. A clip",
         {_CSV: "a,1,dog,test\na,1,cat,test\n"},
-    ),
-    (
-        "classes in UTF-16",
-        _VGGSOUND,
-        "vggsound/vggsound.csv is not CSV in UTF-8: 'utf-8' codec can't decode",
-        {_CSV: "a,1,dog,test\n".encode("utf-16")},
-    ),
-    (
-        "classes with a NUL",
-        _VGGSOUND,
-        "1 of 1 clips have no file in vggsound/videos or vggsound/audios",
-        {_CSV: "a,1,dog\0,test\n"},
     ),
     (
         "classes with an open quote",
@@ -2044,34 +1352,10 @@ _BENCHMARKS = [
         {"data/miniature.json": "{"},
     ),
     (
-        "a manifest that is a list",
-        _MODEL,
-        "data/miniature.json must hold a JSON object, got list. Restore the",
-        {"data/miniature.json": "[]"},
-    ),
-    (
-        "a manifest that is deep",
-        _MODEL,
-        "data/miniature.json is not JSON: maximum recursion depth exceeded",
-        {"data/miniature.json": _DEEP_OBJECT},
-    ),
-    (
         "a manifest without sums",
         _MODEL,
         "data/miniature.json is not the manifest of a miniature benchmark: it",
         {"data/miniature.json": Fields({"sha256": GONE})},
-    ),
-    (
-        "a manifest with sums of another kind",
-        _MODEL,
-        "data/miniature.json is not the manifest of a miniature benchmark: it",
-        {"data/miniature.json": Fields({"sha256": "a"})},
-    ),
-    (
-        "a manifest without a seed",
-        _MODEL,
-        "data/miniature.json is not the manifest of a miniature benchmark: it",
-        {"data/miniature.json": Fields({"seed": GONE})},
     ),
     (
         "a set without clips",
@@ -2126,20 +1410,13 @@ _RESULTS = [
     (name, "-m eval report results --output out", message, {_RESULT: change})
     for name, message, change in [
         ("a result that is not JSON", "results/results.json is not JSON: Expecting property name enclosed in", "{"),
-        ("an empty result", "results/results.json is not JSON: Expecting value: line 1 column 1", ""),
         ("a result that is a list", "results/results.json must hold a JSON object, got list. Evaluate", "[]"),
-        ("a result that is deep", "results/results.json is not JSON: maximum recursion depth exceeded", _DEEP_OBJECT),
         (
             "a result of nothing",
             "it lacks ['label', 'seed', 'benchmark', 'split', 'task', 'score', 'retrieval', 'two_stage'",
             "{}",
         ),
         ("a result with NaN", "results/results.json is not JSON: NaN is not JSON. Evaluate again.", '{"label": NaN}'),
-        (
-            "a result with 10**400",
-            "results/results.json is not JSON: a number of 401 digits is out of",
-            f'{{"seed": {_LARGE}}}',
-        ),
         (
             "a result with 1e999",
             "results/results.json is not JSON: the number 1e999 is out of range.",
@@ -2156,105 +1433,15 @@ _RESULTS = [
             Fields({"label": []}),
         ),
         (
-            "a label that is null",
-            "`label` must be text, got None",
-            Fields({"label": None}),
-        ),
-        (
-            "a label of half a character",
-            "`label` must be text, got '\\ud800'",
-            Fields({"label": "\ud800"}),
-        ),
-        (
             "a seed that is text",
             "`seed` must be a whole number or null, got 'one'",
             Fields({"seed": "one"}),
         ),
-        (
-            "a seed that is a list",
-            "`seed` must be a whole number or null, got [1]",
-            Fields({"seed": [1]}),
-        ),
-        (
-            "a benchmark that is a number",
-            "`benchmark` must be text, got 1",
-            Fields({"benchmark": 1}),
-        ),
-        (
-            "a task that is a list",
-            "`task` must be text, got ['retrieval']",
-            Fields({"task": ["retrieval"]}),
-        ),
         ("no score", "it lacks ['score']", Fields({"score": GONE})),
-        (
-            "a score that is text",
-            "`score` must be an object, got 'scalar'",
-            Fields({"score": "scalar"}),
-        ),
-        (
-            "a score without a method",
-            "`score` lacks ['method']",
-            Fields({"score.method": GONE}),
-        ),
-        (
-            "a method that is a list",
-            "`score.method` must be text, got ['scalar']",
-            Fields({"score.method": ["scalar"]}),
-        ),
-        (
-            "no retrieval",
-            "it lacks ['retrieval']",
-            Fields({"retrieval": GONE}),
-        ),
-        (
-            "retrieval that is null",
-            "`retrieval` must be an object, got None",
-            Fields({"retrieval": None}),
-        ),
         (
             "queries that are text",
             "`retrieval.num_queries` must be a whole number from 0, got '12'",
             Fields({"retrieval.num_queries": "12"}),
-        ),
-        (
-            "fewer than no clips",
-            "`retrieval.num_clips` must be a whole number from 1, got -1",
-            Fields({"retrieval.num_clips": -1}),
-        ),
-        (
-            "no rule of ties",
-            "`retrieval` lacks ['tie_rule']",
-            Fields({"retrieval.tie_rule": GONE}),
-        ),
-        (
-            "rates that are an object",
-            "`retrieval.rates` must be a list, got {}",
-            Fields({"retrieval.rates": {}}),
-        ),
-        (
-            "a rate that is an object",
-            "`retrieval.rates[0]` must be an object, got []",
-            Fields({"retrieval.rates.0": []}),
-        ),
-        (
-            "a rate that is text in a result",
-            "`retrieval.rates[0].rate` must be a number from 0 to 1, got '0'",
-            Fields({"retrieval.rates.0.rate": "0"}),
-        ),
-        (
-            "a rate of 2",
-            "`retrieval.rates[0].rate` must be a number from 0 to 1, got 2",
-            Fields({"retrieval.rates.0.rate": 2}),
-        ),
-        (
-            "methods that are a list",
-            "`retrieval.rates[0].methods` must be an object, got []",
-            Fields({"retrieval.rates.0.methods": []}),
-        ),
-        (
-            "metrics that are a number",
-            "`retrieval.rates[0].methods.scalar` must be an object, got 5",
-            Fields({"retrieval.rates.0.methods.scalar": 5}),
         ),
         (
             "a metric that is text",
@@ -2262,74 +1449,9 @@ _RESULTS = [
             Fields({"retrieval.rates.0.methods.scalar.text_to_video_recall_at_1": "5"}),
         ),
         (
-            "a metric that is true",
-            "`retrieval.rates[0].methods.scalar.text_to_video_recall_at_1` must be a finite number or n",
-            Fields({"retrieval.rates.0.methods.scalar.text_to_video_recall_at_1": True}),
-        ),
-        (
-            "a metric that is huge",
-            "`retrieval.rates[0].methods.scalar.text_to_video_recall_at_1` must be a finite number or n",
-            Fields({"retrieval.rates.0.methods.scalar.text_to_video_recall_at_1": 1e300}),
-        ),
-        (
-            "a gain that is a list",
-            "`retrieval.rates[0].aggregation_gain.scalar` must be a finite number or null, got []",
-            Fields({"retrieval.rates.0.aggregation_gain.scalar": []}),
-        ),
-        (
-            "a ladder that is null",
-            "`retrieval.ladder` must be a list, got None",
-            Fields({"retrieval.ladder": None}),
-        ),
-        (
-            "a step without modalities",
-            "`retrieval.ladder[0]` lacks ['modalities']",
-            Fields({"retrieval.ladder.0.modalities": GONE}),
-        ),
-        (
-            "differences that are text",
-            "`retrieval.differences` must be a list, got 'none'",
-            Fields({"retrieval.differences": "none"}),
-        ),
-        (
-            "a difference without a bound",
-            "`retrieval.differences[0].low` must be a finite number, got None",
-            Fields({"retrieval.differences.0.low": None}),
-        ),
-        (
-            "a second stage that is null",
-            "`two_stage` must be a list, got None",
-            Fields({"two_stage": None}),
-        ),
-        (
             "a second stage without a depth",
             "`two_stage[0]` must be an object with `depth`, `policy`, `method`, `rate` and metrics, got",
             Fields({"two_stage": [{"policy": "absent", "method": "scalar", "rate": 0}]}),
-        ),
-        (
-            "a latent space that is text",
-            "`latent` must be an object, got 'none'",
-            Fields({"latent": "none"}),
-        ),
-        (
-            "no gallery of a result",
-            "it lacks ['gallery']",
-            Fields({"gallery": GONE}),
-        ),
-        (
-            "a gallery without its sum",
-            "`gallery.sha256` must be text, got None",
-            Fields({"gallery.sha256": None}),
-        ),
-        (
-            "clips left out that are a number",
-            "`left_out` must be a list, got 3",
-            Fields({"left_out": 3}),
-        ),
-        (
-            "problems that are objects",
-            "`problems[0]` must be text, got {}",
-            Fields({"problems": [{}]}),
         ),
     ]
 ] + [
@@ -2388,22 +1510,6 @@ _RESULTS = [
         "-m eval report results --output out",
         "results/queries.parquet is not what `scalar eval run` writes",
         {"results/queries.parquet": Table({"a": [1]})},
-    ),
-    (
-        "queries of other types",
-        "-m eval report results --output out",
-        "results/queries.parquet is not what `scalar eval run` writes",
-        {
-            "results/queries.parquet": Table(
-                {
-                    "caption": [1],
-                    "weight_video": ["a"],
-                    "weight_audio": ["b"],
-                    "weight_subtitle": ["c"],
-                    "decided": [0],
-                }
-            )
-        },
     ),
 ]
 _FINE = [
@@ -2598,12 +1704,6 @@ _PUSHES = [
         {"model/recipe.json": '{"max_steps": "many"}'},
     ),
     (
-        "a recipe with a batch of nothing",
-        _PUSH,
-        "model/recipe.json is not the recipe of a run",
-        {"model/recipe.json": '{"gradient_accumulation_steps": "x"}', "model/training.json": json.dumps(_TRAINING)},
-    ),
-    (
         "a recipe with an objective that is a list",
         _PUSH,
         "model/recipe.json is not the recipe of a run: `objective` cannot be",
@@ -2618,7 +1718,7 @@ _PUSHES = [
     (
         "a record of nothing",
         _PUSH,
-        "model/training.json is not the record of a run: expected",
+        "model/training.json is not the record of a run: `trainable_parameters` cannot",
         {"model/training.json": "{}"},
     ),
     (
@@ -2628,21 +1728,15 @@ _PUSHES = [
         {"model/training.json": json.dumps(_TRAINING | {"trainable_parameters": {"a": "1"}})},
     ),
     (
-        "a record of other parameters",
-        _PUSH,
-        "training.json and the weights disagree about the number of",
-        {"model/training.json": json.dumps(_TRAINING)},
-    ),
-    (
         "a record without hardware",
         _PUSH,
-        "model/training.json is not the record of a run: `hardware` must hold",
+        "model/training.json is not the record of a run: `trainable_parameters` must",
         {"model/training.json": json.dumps(_TRAINING | {"hardware": {}})},
     ),
     (
         "a record with versions that are a list",
         _PUSH,
-        "model/training.json is not the record of a run: expected `versions`",
+        "model/training.json is not the record of a run: `versions` cannot be []",
         {"model/training.json": json.dumps(_TRAINING | {"versions": []})},
     ),
     (
@@ -2666,7 +1760,7 @@ _PUSHES = [
     (
         "emissions of NaN",
         _PUSH,
-        "model/emissions.csv holds numbers that are not finite. Leave the file",
+        "model/emissions.csv is not a record of CodeCarbon: expected rows with",
         {"model/emissions.csv": "emissions,energy_consumed,duration\nnan,1,1\n"},
     ),
     (
@@ -2948,21 +2042,6 @@ _CARDS = [
             "a card with a control character",
             "The front matter of the card is not YAML: unacceptable character",
             "---\na: \x1b\n---\n",
-        ),
-        (
-            "data files that are a number",
-            "`data_files` names 3, but there is no such file.",
-            {"configs": [{"config_name": "a", "data_files": 3}]},
-        ),
-        (
-            "data files outside",
-            "`data_files` names '../*', but there is no such file.",
-            {"configs": [{"config_name": "a", "data_files": "../*"}]},
-        ),
-        (
-            "a licence in a file that is not there",
-            "`license_link` is 'TERMS.md', but there is no such file.",
-            {"license": "other", "license_link": "TERMS.md"},
         ),
     ]
 ]

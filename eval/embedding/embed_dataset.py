@@ -5,8 +5,9 @@ A clip keeps its place from the first row to the last score: nothing is dropped,
 background threads, which wait for decoders, while the model computes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from datasets import Dataset
@@ -15,8 +16,20 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks.rows import group_rows, read_row
 from eval.embedding.embeddings import Embeddings
-from gallery.embedding import Batch, check_reading, embed_captions, embed_clips, read_batches
+from gallery.embedding import (
+    Batch,
+    Embedded,
+    batches_ahead,
+    check_reading,
+    embed_batches,
+    embed_captions,
+    in_batches,
+    read_batches,
+)
+from gallery.parallel import Compute, Crew
 from modeling_scalar.processing_scalar import Clip
+
+Part = TypeVar("Part", Batch, Embedded)
 
 
 def row_reader(
@@ -29,6 +42,21 @@ def row_reader(
         return (row["video_id"], clip.problems), None if clip.is_empty else clip
 
     return read
+
+
+def _none_empty(batches: Iterable[Part]) -> Generator[Part, None, None]:
+    """Give out batches until a clip is empty; then look on, to name all such clips in a ValueError."""
+    problems, empty = [], []
+    for batch in batches:
+        problems += [f"{name}: {problem}" for name, told in batch.notes for problem in told]
+        empty += [name for place, (name, _) in enumerate(batch.notes) if place not in batch.embeddable]
+        if not empty:
+            yield batch
+    if empty:
+        raise ValueError(
+            f"These clips have neither video, audio nor subtitle and cannot be scored: {empty}. Clips are never "
+            f"dropped from a gallery: repair them or leave them out of the data set. Reading reported: {problems}"
+        )
 
 
 def read_rows(
@@ -49,17 +77,41 @@ def read_rows(
     Raises:
         FileNotFoundError, ValueError: of [`read_row`], or clips have no modality left (all of them are named).
     """
-    problems, empty = [], []
-    for batch in read_batches(processor, clips, row_reader(processor, on_error), batch_size, num_workers):
-        problems += [f"{name}: {problem}" for name, told in batch.notes for problem in told]
-        empty += [name for place, (name, _) in enumerate(batch.notes) if place not in batch.embeddable]
-        if not empty:  # the run is lost once a clip is empty: read on only to name all of them
-            yield batch
-    if empty:
-        raise ValueError(
-            f"These clips have neither video, audio nor subtitle and cannot be scored: {empty}. Clips are never "
-            f"dropped from a gallery: repair them or leave them out of the data set. Reading reported: {problems}"
-        )
+    return _none_empty(read_batches(processor, clips, row_reader(processor, on_error), batch_size, num_workers))
+
+
+def row_embedder(model: PreTrainedModel, processor: ProcessorMixin, on_error: str, num_workers: int) -> Compute:
+    """Return what each process of a [`~gallery.parallel.Crew`] does with its share of [`embed_rows`]."""
+    return partial(embed_batches, model, processor, row_reader(processor, on_error), num_workers)
+
+
+def embed_rows(
+    model: PreTrainedModel,
+    processor: ProcessorMixin,
+    clips: Sequence[dict[str, Any]],
+    batch_size: int,
+    on_error: str,
+    num_workers: int,
+    crew: Crew | None = None,
+) -> Generator[Embedded, None, None]:
+    """
+    Read and embed clips, in order, and leave none out.
+
+    Args:
+        model ([`~modeling_scalar.ScalarModel`]): embeds.
+        processor, clips, batch_size, on_error, num_workers: as in [`read_rows`].
+        crew ([`~gallery.parallel.Crew`], *optional*): other processes, which follow with a [`row_embedder`].
+
+    Yields:
+        [`~gallery.embedding.Embedded`]: a batch of each process; notes as in [`read_rows`].
+
+    Raises:
+        FileNotFoundError, ValueError: as in [`read_rows`].
+    """
+    embed = row_embedder(model, processor, on_error, num_workers)
+    ahead = batches_ahead(batch_size, num_workers)
+    rounds = (crew or Crew()).lead(in_batches(clips, batch_size), embed, ahead)
+    return _none_empty(map(Embedded.joined, rounds))
 
 
 def embed_texts(
@@ -115,28 +167,28 @@ def embed_dataset(
         model.to(device)
     was_training = model.training
     model.eval()
-    of_clips, problems = [], []
+    parts = []
     try:
         text_embeds = embed_texts(model, processor, captions, batch_size, progress)
         with tqdm(total=len(clips), desc="clips", unit="clip", disable=not progress) as bar:
-            for batch in read_rows(processor, clips, batch_size, on_error, num_workers):
-                of_clips.append(embed_clips(model, batch.features))
-                problems += [f"{name}: {problem}" for name, told in batch.notes for problem in told]
-                bar.update(len(of_clips[-1][1]))
+            for batch in embed_rows(model, processor, clips, batch_size, on_error, num_workers):
+                parts.append(batch)
+                bar.update(len(batch.notes))
     finally:
         model.train(was_training)
-    modality_embeds, modality_mask, concat_embeds = zip(*of_clips, strict=True)
+    embedded = Embedded.joined(parts)
+    modality_embeds, modality_mask, concat_embeds = embedded.embeds
     return Embeddings(
         text_embeds=text_embeds,
-        modality_embeds=torch.cat(modality_embeds),
-        modality_mask=torch.cat(modality_mask),
+        modality_embeds=modality_embeds,
+        modality_mask=modality_mask,
         pairs=torch.tensor(pairs),
         clip_ids=[clip["video_id"] for clip in clips],
         query_ids=query_ids,
         captions=captions,
-        concat_embeds=None if concat_embeds[0] is None else torch.cat(concat_embeds),
-        problems=problems,
+        concat_embeds=concat_embeds,
+        problems=[f"{name}: {problem}" for name, told in embedded.notes for problem in told],
     )
 
 
-__all__ = ["embed_dataset", "embed_texts", "read_rows"]
+__all__ = ["embed_dataset", "embed_rows", "embed_texts", "read_rows", "row_embedder"]

@@ -5,17 +5,17 @@ embedded anew for every set of modalities that a protocol leaves of a clip, at m
 """
 
 from collections.abc import Iterable, Sequence
-from threading import Lock
 
 import torch
 from datasets import Dataset
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, ProcessorMixin
+from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks.rows import group_rows, read_row
 from eval.embedding.embeddings import Embeddings
-from gallery.embedding import check_reading, embed_fused, in_background
+from gallery.embedding import check_reading, embed_fused, in_batches, read_batches
 from modeling_scalar.modeling_joint_scalar import JointEncoderModel
+from modeling_scalar.processing_scalar import Clip
 
 Mix = tuple[bool, ...]
 
@@ -77,25 +77,24 @@ def embed_fused_dataset(
         )
     left = needed_mixes(mask & embeddings.modality_mask for mask in masks)
     clips = [row for row, mixes in enumerate(left) if mixes]
-    batches = [clips[start : start + batch_size] for start in range(0, len(clips), batch_size)]
-    lock = Lock()  # as where clips are embedded
 
-    def prepare(batch: list[int]) -> list[tuple[list[tuple[int, Mix]], object]]:
-        read = {row: read_row(processor, rows[embeddings.clip_ids[row]], on_error, processed=True) for row in batch}
-        keys = [(row, mix) for row in batch for mix in left[row]]
-        parts = [keys[start : start + batch_size] for start in range(0, len(keys), batch_size)]
-        with lock:
-            return [
-                (part, processor.fuse([read[row] for row, _ in part], torch.tensor([mix for _, mix in part])))
-                for part in parts
-            ]
+    def read(row: int) -> tuple[int, tuple[int, Clip]]:
+        return row, (row, read_row(processor, rows[embeddings.clip_ids[row]], on_error, processed=True))
+
+    def fuse(clips: list[tuple[int, Clip]]) -> list[tuple[list[tuple[int, Mix]], BatchFeature]]:
+        by_row = dict(clips)
+        keys = [(row, mix) for row in by_row for mix in left[row]]
+        return [
+            (part, processor.fuse([by_row[row] for row, _ in part], torch.tensor([mix for _, mix in part])))
+            for part in in_batches(keys, batch_size)
+        ]
 
     fused = {}
     with tqdm(total=len(clips), desc="fused", unit="clip", disable=not progress) as bar:
-        for prepared in in_background(prepare, batches, num_workers):
-            for keys, features in prepared:
+        for batch in read_batches(fuse, clips, read, batch_size, num_workers):
+            for keys, features in batch.features:
                 fused.update(zip(keys, embed_fused(model, features), strict=True))
-            bar.update(len({row for keys, _ in prepared for row, _ in keys}))
+            bar.update(len(batch.notes))
     return fused
 
 

@@ -20,9 +20,9 @@ from safetensors import SafetensorError, safe_open
 
 from gallery.columns import (
     DTYPES,
-    NORM_TOLERANCE,
     clip_table,
     listed,
+    off_unit,
     precision_of,
     problems_of_clips,
     query_table,
@@ -32,6 +32,7 @@ from gallery.columns import (
 )
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import gallery_manifest
+from gallery.storage import TABLES
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import CONCATENATIONS
 
@@ -134,7 +135,7 @@ class Embeddings:
     def check_unit(self) -> None:
         """Raise a ValueError that names the captions and clips whose vectors are not of unit norm where present.
 
-        A norm that is not finite passes: [`check_finite`] tells of it. Concatenation heads may give zero.
+        What is not finite passes: [`check_finite`] tells of it. Concatenation heads may give zero.
         """
         captions = _chosen(self.query_ids, _is_off(self.text_embeds).view(len(self.query_ids), -1).any(dim=1))
         clips = (_is_off(self.modality_embeds) & self.modality_mask).any(dim=1)
@@ -187,21 +188,22 @@ class Embeddings:
         described = [[] for _ in self.query_ids]
         for query, clip in self.pairs.tolist():
             described[query].append(self.clip_ids[clip])
-        queries = query_table(self.query_ids, self.captions, self.text_embeds, described, dtype)
         problems, others = problems_of_clips(self.problems, self.clip_ids)
-        write_embeddings(
-            folder,
-            clip_table(
-                self.clip_ids,
-                self.modality_embeds,
-                self.modality_mask,
-                self.concat_embeds,
-                problems=problems,
-                dtype=dtype,
-            ),
-            queries,
-            self.metadata | ({"problems": others} if others else {}),
-        )
+        metadata = self.metadata | ({"problems": others} if others else {})
+        try:
+            json.dumps(metadata, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"The metadata of embeddings must be JSON, without NaN and infinity: {error}") from error
+        columns = self.clip_ids, self.modality_embeds, self.modality_mask, self.concat_embeds
+        clips = clip_table(*columns, problems=problems, dtype=dtype)
+        queries = query_table(self.query_ids, self.captions, self.text_embeds, described, dtype)
+        with GalleryWriter(folder) as writer:
+            for name in TABLES:
+                writer.clear(name)
+            writer.metadata = metadata
+            writer.append("clips", clips)
+            writer.put_queries(queries)
+            writer.commit()
 
     @classmethod
     def load(cls, folder: str | os.PathLike, normalize: bool = False) -> "Embeddings":
@@ -227,6 +229,12 @@ class Embeddings:
                 f"Of the embeddings in {folder} a part was damaged and is lost: {gallery.metadata['lost']}. They can "
                 "be searched, but metrics would be those of another benchmark: remove them, and embed it again."
             )
+        if planned := gallery.metadata.get("unfinished"):
+            raise ValueError(
+                f"The embeddings in {folder} are unfinished: of {planned} there are {len(gallery)} clips and "
+                f"{0 if gallery.queries is None else len(gallery.queries)} queries. Give the same `scalar eval embed` "
+                "again, which goes on there."
+            )
         if gallery.queries is None:
             raise FileNotFoundError(
                 f"The gallery {folder} has clips but no queries, so nothing says what is relevant. Give the model and "
@@ -251,45 +259,13 @@ class Embeddings:
         return _checked(embeddings, normalize)
 
 
-def write_embeddings(folder: str | os.PathLike, clips: pa.Table, queries: pa.Table, metadata: dict[str, Any]) -> None:
-    """
-    Write clips and queries as one gallery, in place of one that is there.
-
-    Args:
-        folder (`str`): a gallery, or a new or empty folder.
-        clips, queries (`pa.Table`): of [`~gallery.columns.clip_table`] and [`~gallery.columns.query_table`].
-        metadata (`dict`): where they come from.
-
-    Raises:
-        ValueError: the folder holds something else, or `metadata` is not JSON.
-    """
-    try:
-        json.dumps(metadata, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"The metadata of embeddings must be JSON, without NaN and infinity: {error}") from error
-    with GalleryWriter(folder) as writer:
-        for name in ("clips", "queries", "files"):
-            writer.clear(name)
-        writer.metadata = metadata
-        writer.append("clips", clips)
-        writer.append("queries", queries)
-        writer.commit()
-
-
-def _norms(embeds: torch.Tensor) -> torch.Tensor:
-    # In blocks: a half-precision tensor is copied for it.
-    dtype = torch.promote_types(embeds.dtype, torch.float32)
-    return torch.cat([torch.linalg.vector_norm(block, dim=-1, dtype=dtype) for block in embeds.split(4096)])
-
-
 def _is_off(embeds: torch.Tensor) -> torch.Tensor:
-    norms = _norms(embeds)
-    return (norms - 1).abs().gt(NORM_TOLERANCE) & norms.isfinite()
+    return off_unit(embeds) & embeds.isfinite().all(dim=-1)
 
 
 def _unit(embeds: torch.Tensor) -> torch.Tensor:
-    norms = _norms(embeds)[..., None]
-    return (embeds / torch.where(norms > 0, norms, 1)).to(embeds.dtype)
+    blocks = embeds.split(4096)  # a half-precision tensor is copied for it
+    return torch.cat([torch.nn.functional.normalize(block.float(), dim=-1).to(embeds.dtype) for block in blocks])
 
 
 def _checked(embeddings: Embeddings, normalize: bool) -> Embeddings:
@@ -432,4 +408,4 @@ def load_embeddings(path: str | os.PathLike, normalize: bool = False) -> Embeddi
     return _checked(_load_file(path), normalize)
 
 
-__all__ = ["Embeddings", "load_embeddings", "write_embeddings"]
+__all__ = ["Embeddings", "load_embeddings"]

@@ -66,13 +66,16 @@ def reason(error: BaseException, api: HfApi, repo_type: str, repo_id: str, revis
 
 
 @contextmanager
-def explained(api: HfApi, repo_type: str, repo_id: str, revision: str | None = None) -> Iterator[None]:
+def explained(
+    api: HfApi, repo_type: str, repo_id: str, revision: str | None = None, is_certain: bool = True
+) -> Iterator[None]:
     """
     Turn errors of the Hub and the network into a sentence about what to do.
 
     Args:
         api ([`~huggingface_hub.HfApi`]): names the endpoint.
         repo_type (`str`), repo_id (`str`), revision (`str`, *optional*): what is asked for.
+        is_certain (`bool`): whether nothing has been published where the answer is lost.
 
     Raises:
         PublishError: in place of an error of the Hub or of the network.
@@ -80,8 +83,14 @@ def explained(api: HfApi, repo_type: str, repo_id: str, revision: str | None = N
     try:
         yield
     except (*REQUEST_ERRORS, LocalTokenNotFoundError, LocalEntryNotFoundError, ConnectionError) as error:
-        why = reason(error, api, repo_type, repo_id, revision)
-        raise PublishError(f"{why} Nothing was published.") from error
+        refused = isinstance(error, HfHubHTTPError) and error.response.status_code < 500
+        end = "Nothing was published."
+        if not (is_certain or refused):
+            end = "If the commit was made all the same, pushing again changes nothing."
+        raise PublishError(f"{reason(error, api, repo_type, repo_id, revision)} {end}") from error
+    except RuntimeError as error:  # how the client reports an upload that failed, before any commit
+        why = f": {reason(error.__cause__, api, repo_type, repo_id, revision)}" if error.__cause__ else "."
+        raise PublishError(f"{first_line(error)}{why} Nothing was published.") from error
 
 
 __all__ = ["REQUEST_ERRORS", "PublishError", "explained", "first_line", "reason"]

@@ -79,7 +79,11 @@ async def _running(app: FastAPI) -> AsyncIterator[None]:
 
 
 def build_app(
-    archive: Archive, uploads: Uploads | None = None, token: Token | None = None, names: tuple[str, ...] = ()
+    archive: Archive,
+    uploads: Uploads | None = None,
+    token: Token | None = None,
+    names: tuple[str, ...] = (),
+    is_public: bool = False,
 ) -> Guard:
     """
     Build the service.
@@ -89,6 +93,7 @@ def build_app(
         uploads ([`~search.service.uploads.Uploads`], *optional*): where files can be added.
         token ([`~search.service.guard.Token`], *optional*): that requests must carry.
         names (`tuple[str, ...]`): names by which this machine may be called.
+        is_public (`bool`): whether pages of other sites may show this one.
 
     Returns:
         An ASGI application.
@@ -108,7 +113,7 @@ def build_app(
     api.include_router(_page_router)
     api.include_router(routes.router)
     api.include_router(routes.uploading, include_in_schema=uploads is not None)
-    return Guard(api, names, token, 0 if uploads is None else uploads.most_bytes)
+    return Guard(api, names, token, 0 if uploads is None else uploads.most_bytes, is_public)
 
 
 __all__ = ["PAGE", "build_app"]

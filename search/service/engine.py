@@ -80,7 +80,11 @@ class EngineView(View):
 
     def known(self, hits: Hits, per_file: bool) -> list[Known]:
         """What is known of hits; files are where they were indexed, which may be another machine."""
-        return [Known(str(hit.key), os.path.isfile(hits.place_of(hit).path)) for hit in hits]
+        paths = [hits.place_of(hit).path for hit in hits]
+        return [
+            Known(str(hit.key), os.path.isabs(path) and os.path.isfile(path))
+            for hit, path in zip(hits, paths, strict=True)
+        ]
 
 
 class EngineSource(Source):

@@ -113,12 +113,17 @@ class FolderView(View):
     def known(self, hits: Hits, per_file: bool) -> list[Known]:
         """What is known of hits."""
         names = [to_utf8(hit.clip_id) for hit in hits]
+        paths = [hits.place_of(hit).path for hit in hits]
+        relative = [path for path in paths if not os.path.isabs(path)]
+        # Of a published gallery, with the files that were published too.
+        known = self.gallery.files_at(relative) if relative else {}
         rows, told = self.rows_of(names), []
-        for hit, name in zip(hits, names, strict=True):
+        for hit, name, path in zip(hits, names, paths, strict=True):
             table = self.gallery.clips.slice(rows[name], 1)
             problems = lists_of(table, "problems", self.gallery.path)[0] if "problems" in table.column_names else []
             num_windows = self._num_windows(hits.place_of(hit)) if per_file and self._has_windows else None
-            told.append(Known(self.key_of(rows[name], name), problems=problems, num_windows=num_windows))
+            is_here = os.path.isabs(path) or (path in known and bool(known[path].sha256))
+            told.append(Known(self.key_of(rows[name], name), is_here, problems, num_windows))
         return told
 
 
@@ -129,6 +134,7 @@ class Folder(Source):
     Args:
         folder (`Path`).
         model (`str`), fingerprint (`str`): the model's, which the gallery must name whenever it is opened.
+        name (`str`, *optional*): what the page calls it, by default as the folder is called.
 
     Raises:
         FileNotFoundError: there is no gallery.
@@ -137,9 +143,9 @@ class Folder(Source):
 
     why_no_uploads = "Files cannot be added: whoever started the service did not say `--allow-uploads`."
 
-    def __init__(self, folder: Path, model: str, fingerprint: str):
+    def __init__(self, folder: Path, model: str, fingerprint: str, name: str | None = None):
         self.folder = Path(os.path.abspath(folder))
-        super().__init__(plain(self.folder.name, "utf-8"), model, fingerprint)
+        super().__init__(plain(name or self.folder.name, "utf-8"), model, fingerprint)
         self.uploads = self.folder.with_name(self.folder.name + "-uploads")
         self._opening, self._retry = Lock(), 0.0
         self._stamp = self._look()
@@ -196,7 +202,10 @@ class Folder(Source):
     def path_of(self, key: str) -> str:
         """The file of a clip; an [`UnknownClipError`] if no clip has this key."""
         view, clip_id = self.clip_of(key)
-        return view.gallery.place_of(clip_id).path
+        path = view.gallery.media_of(view.gallery.place_of(clip_id))
+        if path is None:
+            raise UnknownClipError("The file of this clip was not published with the gallery, or cannot be had now.")
+        return path
 
 
 __all__ = ["Folder", "FolderView", "given_name", "name_file"]

@@ -106,10 +106,18 @@ class Guard:
         names (`Iterable[str]`): names by which this machine may be called, beside any address and `localhost`.
         token ([`Token`], *optional*): that requests for anything but the page itself must carry.
         most_bytes (`int`): of an uploaded file.
+        is_public (`bool`): whether pages of other sites may show this one in a frame, as the Hub shows a Space.
     """
 
-    def __init__(self, app: ASGIApp, names: Iterable[str] = (), token: Token | None = None, most_bytes: int = 0):
-        self._app, self._token, self._most_bytes = app, token, most_bytes
+    def __init__(
+        self,
+        app: ASGIApp,
+        names: Iterable[str] = (),
+        token: Token | None = None,
+        most_bytes: int = 0,
+        is_public: bool = False,
+    ):
+        self._app, self._token, self._most_bytes, self._is_public = app, token, most_bytes, is_public
         self._names = {"localhost", *(name.lower() for name in names)}
         self._running = {"question": 0, "stream": 0}
 
@@ -158,6 +166,10 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
+                if self._is_public:
+                    policy = headers["content-security-policy"]
+                    headers["content-security-policy"] = policy.replace("frame-ancestors 'none'", "frame-ancestors *")
+                    del headers["x-frame-options"]
                 if headers.get("content-type", "").startswith("application/json"):
                     headers.setdefault("cache-control", "no-store")
                 if message["status"] == 401:

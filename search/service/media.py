@@ -54,7 +54,7 @@ class NoMediaError(ValueError):
 def kind_of(path: str, has_picture: bool) -> Kind | None:
     """How a browser plays a file; `None` if it is none that is served."""
     media_type = _TYPES.get(os.path.splitext(path)[1].lower())
-    if media_type is None or not os.path.isabs(path):
+    if media_type is None:
         return None
     kind = media_type.partition("/")[0]
     return "audio" if kind == "video" and not has_picture else kind

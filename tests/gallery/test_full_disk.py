@@ -9,13 +9,12 @@ import shutil
 from contextlib import suppress
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from commands.errors import describe
-from eval.embedding import embed_benchmark as embedding
-from gallery.columns import clip_table, query_table
+from eval.embedding.embeddings import Embeddings
 from gallery.gallery import Gallery, GalleryWriter, MediaFile, is_gallery
-from gallery.parallel import Blocks
 from gallery.repair import repair
 from gallery.storage import MANIFEST, Writer, read_manifest
 from search.__main__ import app
@@ -239,23 +238,10 @@ def test_a_first_commit_that_fails_leaves_a_folder_in_which_a_gallery_can_be_beg
     assert number > 30 and read_manifest(folder)[0]["commit"] == 3
 
 
-def test_a_block_of_an_embedded_benchmark_is_written_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
-    number, blocks = 0, Blocks(tmp_path, "clips", 4, 4)
-    while not blocks.num_done():
-        number += 1
-        with monkeypatch.context() as patched:
-            Faults(patched, number, stays=True)
-            try:
-                blocks.write(0, clip_table(*make_clips(4)))
-            except OSError as error:
-                assert "clips-000000.arrow" in str(error) and not list(tmp_path.iterdir())
-    assert number > 4 and blocks.read().num_rows == 4
-
-
-def test_writing_an_embedded_benchmark_that_fails_leaves_the_blocks(tmp_path, monkeypatch):
-    """The end of a run: the gallery is written, then the parts are removed."""
-    clips = clip_table(*make_clips(4))
-    queries = query_table(["q"], ["c"], make_queries(1), [[clips["clip_id"][0].as_py()]])
+def test_saving_embeddings_that_fails_leaves_a_folder_in_which_they_can_be_saved(tmp_path, monkeypatch):
+    names, embeds, mask = make_clips(4)
+    pairs = torch.tensor([[0, 0]])
+    embeddings = Embeddings(make_queries(1), embeds, mask, pairs, names, ["q"], ["c"], metadata=MADE_BY)
     number = 0
     while True:
         number += 1
@@ -263,13 +249,13 @@ def test_writing_an_embedded_benchmark_that_fails_leaves_the_blocks(tmp_path, mo
         with monkeypatch.context() as patched:
             faults = Faults(patched, number, stays=True)
             try:
-                embedding.write_embeddings(folder, clips, queries, MADE_BY)
+                embeddings.save(folder)
             except OSError:
                 pass
         if faults.number < number:
             break
         if not (folder / MANIFEST).exists():
-            embedding.write_embeddings(folder, clips, queries, MADE_BY)
+            embeddings.save(folder)
         assert len(Gallery.open(folder)) == 4
     assert number > 10
 

@@ -433,6 +433,8 @@ class HubServer:
     @route("POST", "/api/repos/create")
     def _create_repo(self, call: Call):
         kind, namespace = call.json.get("type") or "model", call.json.get("organization") or call.user.name
+        if namespace not in (call.user.name, *call.user.orgs) or call.user.role == "read":
+            raise HubError(403, f"You don't have the rights to create a {kind} under the namespace {namespace!r}")
         repo = Repo(f"{namespace}/{call.json['name']}", kind, private=call.json.get("visibility") == "private")
         if (kind, repo.id) in self.repos:
             raise HubError(409, f"You already created this {kind} repo: {repo.id}")
@@ -487,7 +489,7 @@ class HubServer:
         if call.method == "DELETE":
             del repo.branches[branch]
         else:
-            repo.branches[branch] = repo.commit(call.json["startingPoint"]).sha
+            repo.branches[branch] = repo.commit(call.json.get("startingPoint", "main")).sha
         return b""
 
     @route("POST", "<repo>/preupload/(?P<revision>[^/]+)")

@@ -2,21 +2,24 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import Dataset, disable_progress_bars, load_dataset, load_from_disk
 from peft import LoraConfig, get_peft_model
 
 from eval.embedding.embeddings import Embeddings
+from gallery import storage
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from gallery.media import clip_sha256, clip_stat, is_as_known
+from gallery.published import media_of
+from gallery.transcripts import Transcripts
 from hub_cards import gallery as galleries
 from hub_cards.adapter import push_adapter
 from hub_cards.card import Details
 from hub_cards.gallery import gallery_card, stage_gallery
-from hub_cards.gallery_reading import read_gallery
 from hub_cards.hub.card_rules import check_card
 from hub_cards.hub.privacy import without_folders
 from hub_cards.hub.publishing import Target
@@ -24,7 +27,6 @@ from hub_cards.model import push_model
 from modeling_scalar import ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import query_weights, retrieval_scores
-from search.indexing import clip_sha256, clip_stat
 from search.speech import Cue, write_transcript
 from tests.gallery.decoding.reading import read_subtitle
 
@@ -80,10 +82,14 @@ def write_by_hand(folder, embeddings, **changes):
     Dataset.from_dict(queries).save_to_disk(folder / "queries")
 
 
-def published(store, config):
-    """What of a gallery is published: not what scores compute of vectors, nor what the description tells."""
-    rows = load_from_disk(store / config)
-    return rows.remove_columns(["gram", "duration", "seconds", "problems"]) if config == "clips" else rows
+def metadata_of(folder):
+    return Gallery.open(folder).metadata
+
+
+def text_of(folder):
+    """All that is published but the media, as text."""
+    files = (path for path in folder.rglob("*") if path.is_file() and "media" not in path.parts)
+    return b"".join(path.read_bytes() for path in files).decode("utf-8", "replace")
 
 
 def rows_of(folder, config, cache):
@@ -121,62 +127,59 @@ def saved_gallery(folder, media):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("concats", [False, True])
-def test_a_staged_store_holds_the_rows_of_the_store(tmp_path, dtype, concats):
+def test_a_published_store_is_a_gallery_that_datasets_reads_too(tmp_path, dtype, concats):
     saved_store(tmp_path / "store", dtype=dtype, concats=concats)
     stage_gallery(tmp_path / "store", tmp_path / "staged")
     (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
     check_card(tmp_path / "staged")
+    here, there = Gallery.open(tmp_path / "store"), Gallery.open(tmp_path / "staged")
+    assert there.verify() and there.facts() == here.facts()
+    assert there.clips.equals(here.clips) and there.queries.equals(here.queries)
     for config in ("clips", "queries"):
         found = rows_of(tmp_path / "staged", config, tmp_path / "cache")
         assert list(found) == ["test"]
-        expected = published(tmp_path / "store", config)
+        expected = load_from_disk(tmp_path / "store" / config)
         assert found["test"].features == expected.features
         assert found["test"].with_format("arrow")[:].equals(expected.with_format("arrow")[:])
-    assert sorted(path.name for path in (tmp_path / "staged").iterdir()) == [
-        "README.md",
-        "clips",
-        "embeddings.json",
-        "queries",
-    ]
+    names = {path.name for path in (tmp_path / "staged").iterdir()}
+    assert names == {"README.md", "clips", "gallery.json", "queries"}
 
 
-def test_rows_are_written_in_pieces_and_files_that_keep_their_order(tmp_path, monkeypatch):
+def test_files_keep_their_order_for_datasets_and_one_that_is_gone_is_missed(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "SHARD_ROWS", 1)
+    monkeypatch.setattr(storage, "_FANOUT", 100)
+    monkeypatch.setitem(globals(), "CLIPS", 12)  # a name with 10 comes before one with 2
     saved_store(tmp_path / "store")
-    num_bytes = read_gallery(tmp_path / "store", True, False).clips.nbytes
-    monkeypatch.setattr(galleries, "_SHARD_BYTES", num_bytes // 2 - 1)
-    monkeypatch.setattr(galleries, "_GROUP_BYTES", 2 * num_bytes // CLIPS + 1)
     stage_gallery(tmp_path / "store", tmp_path / "staged")
-    files = sorted((tmp_path / "staged" / "clips").iterdir())
-    assert [file.name for file in files] == [f"test-{number:05d}-of-00003.parquet" for number in range(3)]
-    assert [pq.read_metadata(file).num_rows for file in files] == [2, 2, 3]
-    assert [pq.read_metadata(file).num_row_groups for file in files] == [1, 1, 2]
+    files = list((tmp_path / "staged" / "clips").glob("*.arrow"))
+    assert len(files) == 12
     (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
     found = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["test"]
-    assert found[:] == load_from_disk(tmp_path / "store" / "clips").select_columns(found.column_names)[:]
+    assert found["clip_id"][:] == Gallery.open(tmp_path / "store").clip_ids
     files[1].unlink()
-    with pytest.raises(Exception, match="NonMatchingSplitsSizes|expected"):
+    with pytest.raises(Exception, match="doesn't match|Unable to find|Couldn't find"):
         rows_of(tmp_path / "staged", "clips", tmp_path / "other cache")
 
 
-def test_the_description_says_what_the_store_says_and_who_made_it(tmp_path):
-    embeddings = saved_store(tmp_path / "store", metadata={"left_out": ["gone"]}, problems=["clip 1 é: no sound"])
-    stage_gallery(tmp_path / "store", tmp_path / "staged", "user/scalar", COMMIT)
-    description = json.loads((tmp_path / "staged" / "embeddings.json").read_text())
-    original = Gallery.open(tmp_path / "store").facts()
-    assert (
-        description.items()
-        >= {
-            "gallery_sha256": embeddings.manifest()["sha256"],
-            "model": "user/scalar",
-            "model_revision": COMMIT,
-            "query_temperature": 0.3,
-            "problems": ["clip 1 é: no sound"],
-            "left_out": [{"clip_id": "gone", "reason": None}],
-            "split": "test",
-        }.items()
+def test_what_is_published_again_has_the_same_bytes(tmp_path):
+    saved_store(tmp_path / "store")
+    for name in ("staged", "again"):
+        stage_gallery(tmp_path / "store", tmp_path / name)
+    first, second = (
+        {path.relative_to(tmp_path / name): path.read_bytes() for path in (tmp_path / name).rglob("*.*")}
+        for name in ("staged", "again")
     )
-    assert len(original) > 6 and {name: description[name] for name in original} == original
-    assert description["num_present"] == dict(zip(MODALITIES, embeddings.modality_mask.sum(0).tolist(), strict=True))
+    assert first == second and len(first) == 7
+
+
+def test_the_published_gallery_says_what_the_store_says_and_who_made_it(tmp_path):
+    saved_store(tmp_path / "store", metadata={"left_out": ["gone"]}, problems=["clip 1 é: no sound", "other: odd"])
+    stage_gallery(tmp_path / "store", tmp_path / "staged", "user/scalar", model_revision=COMMIT)
+    here, there = Gallery.open(tmp_path / "store"), Gallery.open(tmp_path / "staged")
+    assert there.metadata == here.metadata | {"model": "user/scalar", "model_revision": COMMIT}
+    assert there.metadata["left_out"] == ["gone"] and there.problems() == here.problems() != {}
+    card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
+    assert "- clip 1 é: no sound\n- other: odd\n" in card and "- gone\n" in card
 
 
 def test_a_store_written_by_hand_says_what_is_not_known(tmp_path):
@@ -230,8 +233,9 @@ def test_rows_that_are_not_as_a_store_has_them_are_named(tmp_path, changes, mess
 def test_what_else_a_store_holds_stays_here_and_absent_vectors_are_zero(tmp_path):
     embeddings = random_embeddings()
     write_by_hand(tmp_path / "store", embeddings, secret=["x"] * CLIPS, audio=VECTOR * CLIPS)
-    rows = read_gallery(tmp_path / "store", True, False).clips
-    assert rows.column_names == ["clip_id", *MODALITIES, "presence"]
+    stage_gallery(tmp_path / "store", tmp_path / "staged", "unknown")
+    rows = Gallery.open(tmp_path / "staged").clips
+    assert {"clip_id", *MODALITIES, "presence"} < set(rows.column_names) and "secret" not in rows.column_names
     present = embeddings.modality_mask[:, 1].tolist()
     assert not all(present) and [any(vector) for vector in rows["audio"].to_pylist()] == present
 
@@ -265,7 +269,6 @@ def test_metadata_written_by_hand_may_say_little(tmp_path):
     [
         ({"model": "not an id"}, "`model` must be an id on the Hub"),
         ({"model": "user/scalar", "model_revision": "main"}, "must be a full commit"),
-        ({"model_revision": COMMIT}, "`model` must be an id on the Hub"),
         ({"media": True}, "only those know their media files"),
     ],
 )
@@ -324,12 +327,11 @@ def test_no_folder_of_this_machine_is_published_and_no_identifier_changed(tmp_pa
     embeddings.clip_ids[0] = "/videos/clip"
     embeddings.save(tmp_path / "store")
     stage_gallery(tmp_path / "store", tmp_path / "staged")
-    text = (tmp_path / "staged" / "embeddings.json").read_text()
-    description = json.loads(text)
-    assert "jane" not in text
-    assert description["metadata"]["model"] == "tiny"
-    assert description["problems"] == ["/videos/clip: a.mp4: audio stream 1: decoding stopped"]
-    assert description["left_out"] == [{"clip_id": "/videos/other", "reason": None}]
+    found = Gallery.open(tmp_path / "staged")
+    assert "jane" not in text_of(tmp_path / "staged")
+    assert found.model is None and found.metadata["local_model"] == "tiny"
+    assert found.problems() == {"/videos/clip": ["a.mp4: audio stream 1: decoding stopped"]}
+    assert found.metadata["left_out"] == ["/videos/other"]
     assert "made by `tiny`" in re.sub(r"\s+", " ", gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
 
 
@@ -338,26 +340,23 @@ def test_no_folder_of_this_machine_is_published_and_no_identifier_changed(tmp_pa
 
 def test_a_gallery_of_search_is_published_with_paths_below_its_folder(tmp_path):
     names, vectors, mask = saved_gallery(tmp_path / "gallery", tmp_path / "videos")
-    stage_gallery(tmp_path / "gallery", tmp_path / "staged", "user/adapter", COMMIT)
-    text = (tmp_path / "staged" / "embeddings.json").read_text()
-    description = json.loads(text)
+    stage_gallery(tmp_path / "gallery", tmp_path / "staged")
+    found = Gallery.open(tmp_path / "staged")
+    text = text_of(tmp_path / "staged")
     assert str(tmp_path) not in text and tmp_path.name not in text
-    assert description["problems"] == ["a.mp4: a.mp4: no sound", "a.mp4: other"]
-    assert description["left_out"] == [{"clip_id": "broken.mp4", "reason": "it is cut off, says broken.mp4"}]
-    assert description["query_temperature"] == 0.25 and description["media"] is None
-    assert description["metadata"] == {"model": "tiny", "fingerprint": "f" * 64, "query_temperature": 0.25}
-    manifest = Embeddings(vectors[:1, 0] + 1, vectors, mask, torch.tensor([[0, 0]]), names, ["0"], [""])
-    assert description["gallery_sha256"] == manifest.manifest()["sha256"]
+    assert found.clip_ids == names and torch.equal(found.modality_mask, mask)
+    assert torch.equal(found.modality_embeds(), vectors)
+    assert found.problems() == {"a.mp4": ["a.mp4: no sound", "other"]}
+    # Of files that were read, without the files themselves, only their names are published.
+    assert list(found.files.values()) == [MediaFile("broken.mp4", 0, 0, "", "it is cut off, says broken.mp4")]
+    known = {"local_model": "tiny", "fingerprint": "f" * 64, "query_temperature": 0.25, "left_out": []}
+    assert found.metadata == known
     card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
     assert "broken.mp4: it is cut off" in card and "2 times something could not be read" in card
     (tmp_path / "staged" / "README.md").write_text(card)
     check_card(tmp_path / "staged")
-    found = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["gallery"]
-    assert found.column_names == ["clip_id", *MODALITIES, "presence"]
-    assert found["clip_id"][:] == names and found["presence"][:] == mask.tolist()
-    for index, name in enumerate(MODALITIES):
-        assert torch.equal(found.with_format("torch")[name][:], vectors[:, index])
-    assert sorted(path.name for path in (tmp_path / "staged").iterdir()) == ["README.md", "clips", "embeddings.json"]
+    rows = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["gallery"]
+    assert rows["clip_id"][:] == names and rows["presence"][:] == mask.tolist()
 
 
 def test_a_file_that_failed_beside_clips_without_files_tells_no_folder(tmp_path):
@@ -366,9 +365,9 @@ def test_a_file_that_failed_beside_clips_without_files_tells_no_folder(tmp_path)
         writer.put_files([MediaFile("/home/jane/clips/broken.mp4", 1, 1, "", "cut off: /home/jane/clips/broken.mp4")])
         writer.commit()
     stage_gallery(tmp_path / "store", tmp_path / "staged")
-    text = (tmp_path / "staged" / "embeddings.json").read_text()
-    left_out = json.loads(text)["left_out"]
-    assert left_out == [{"clip_id": "broken.mp4", "reason": "cut off: broken.mp4"}] and "jane" not in text
+    (failed,) = Gallery.open(tmp_path / "staged").files.values()
+    assert (failed.path, failed.reason) == ("broken.mp4", "cut off: broken.mp4")
+    assert "jane" not in text_of(tmp_path / "staged")
 
 
 @pytest.mark.parametrize("roots", [("/home/jane/clips", "/disk/clips"), ("/home/jane", "/home/bob/clips")])
@@ -403,9 +402,11 @@ def saved_windows(folder, media, **metadata):
 
 def test_windows_of_files_tell_no_folder_either(tmp_path):
     names = saved_windows(tmp_path / "windows", tmp_path / "videos")
-    found = read_gallery(tmp_path / "windows", True, False)
-    assert found.clip_ids == names and found.media == {}
-    assert str(tmp_path) not in str(found.description)
+    stage_gallery(tmp_path / "windows", tmp_path / "staged", "unknown")
+    found = Gallery.open(tmp_path / "staged")
+    assert found.clip_ids == names and found.files == {}
+    assert found.place_of(names[0]) == ("a/talk.mp4", 0, 30) and found.media_of(found.place_of(names[0])) is None
+    assert str(tmp_path) not in text_of(tmp_path / "staged")
 
 
 def test_a_file_of_which_some_windows_could_be_read_is_not_left_out(tmp_path):
@@ -417,10 +418,8 @@ def test_a_file_of_which_some_windows_could_be_read_is_not_left_out(tmp_path):
         writer.put_files([replace(known, reason=partly), MediaFile(gone, 1, 1, "", "it is cut off")])
         writer.commit()
     stage_gallery(tmp_path / "windows", tmp_path / "staged", "unknown")
-    description = json.loads((tmp_path / "staged" / "embeddings.json").read_text())
-    assert description["left_out"] == [{"clip_id": "gone.mp4", "reason": "it is cut off"}]
-    assert description["problems"] == ["a/talk.mp4#t=0,30: a/talk.mp4#t=0,30: dark", f"a/talk.mp4: {partly}"]
     card = gallery_card(tmp_path / "staged", "user/windows", DETAILS)
+    assert f"- a/talk.mp4\\#t=0,30: a/talk.mp4\\#t=0,30: dark\n- a/talk.mp4: {partly}\n" in card.replace("#", "\\#")
     assert "2 times something could not be read" in card and "could be read (1 clip):\n\n- gone.mp4: it is" in card
 
 
@@ -430,12 +429,11 @@ def test_windows_share_the_published_file(tmp_path):
     staged = [path.relative_to(tmp_path / "staged").as_posix() for path in (tmp_path / "staged/media").rglob("*.*")]
     assert sorted(staged) == ["media/a/talk.mp4", "media/b.mp4"]
     card = gallery_card(tmp_path / "staged", "user/windows", DETAILS)
-    assert "path of the clip's file in this repository; the seconds of a clip in it stand in its identifier" in card
-    (tmp_path / "staged" / "README.md").write_text(card)
-    check_card(tmp_path / "staged")
-    clips = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["gallery"]
-    assert clips["clip_id"][:] == names
-    assert clips["file"][:] == ["media/a/talk.mp4", "media/a/talk.mp4", "media/b.mp4"]
+    assert "the name of its file below media/; the seconds of a window stand behind it" in card
+    found = Gallery.open(tmp_path / "staged")
+    assert found.clip_ids == names
+    media = {found.media_of(found.place_of(name)) for name in names}
+    assert media == {str(tmp_path / "staged/media/a/talk.mp4"), str(tmp_path / "staged/media/b.mp4")}
 
 
 def test_media_go_along_with_the_subtitle_files_beside_them(tmp_path):
@@ -445,28 +443,32 @@ def test_media_go_along_with_the_subtitle_files_beside_them(tmp_path):
     assert {path.as_posix() for path in staged} == {*names, "sub/b c.srt"}
     for path in staged:
         assert (tmp_path / "staged" / "media" / path).read_bytes() == (tmp_path / "videos" / path).read_bytes()
-    description = json.loads((tmp_path / "staged" / "embeddings.json").read_text())
     num_bytes = sum(path.stat().st_size for path in (tmp_path / "videos").rglob("*.*"))
-    assert description["media"] == {"num_files": 4, "num_bytes": num_bytes}
-    (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
-    found = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["gallery"]
-    assert found["file"][:] == [f"media/{name}" for name in names]
-    card = (tmp_path / "staged" / "README.md").read_text()
-    assert "with the\n  subtitle files that lay beside them" in card
+    card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
+    assert "| media files | 4 |" in card and f"| their size in bytes | {num_bytes} |" in card
+    assert "the\n  subtitle files that lay beside them" in card
+    here, there = Gallery.open(tmp_path / "gallery"), Gallery.open(tmp_path / "staged")
+    assert set(there.files) == {"broken.mp4", *names}
+    for name in names:
+        path = there.media_of(there.place_of(name))
+        known = there.files[name]
+        assert known == replace(here.files[str(tmp_path / "videos" / name)], path=name) and is_as_known(path, known)
 
 
-def test_a_transcript_goes_along_as_the_subtitle_file_of_its_clip_without_the_folder_of_what_heard_it(tmp_path):
+def test_a_transcript_goes_along_with_the_media_without_the_folder_of_what_heard_it(tmp_path):
     names, _, _ = saved_gallery(tmp_path / "gallery", tmp_path / "videos")
     (tmp_path / "gallery" / "transcripts").mkdir()
     for name, cues in ((names[0], ["/words/ that are/ said"]), (names[1], [])):
         heard = tmp_path / "gallery" / "transcripts" / f"{clip_sha256(str(tmp_path / 'videos' / name))}.vtt"
         write_transcript(heard, [Cue(0, 1, words) for words in cues], "/home/me/models/whisper", "en")
     stage_gallery(tmp_path / "gallery", tmp_path / "staged", media=True)
-    media = tmp_path / "staged" / "media"
-    assert {path.relative_to(media).as_posix() for path in media.rglob("*.*")} == {*names, "sub/b c.srt", "a.vtt"}
-    assert read_subtitle(media / "a.vtt") == "/words/ that are/ said"
-    assert "NOTE made by machine: whisper\n" in (media / "a.vtt").read_text()
-    assert json.loads((tmp_path / "staged" / "embeddings.json").read_text())["media"]["num_files"] == 5
+    published = Transcripts(tmp_path / "staged")
+    assert published.count() == (1, 1)
+    heard = published.with_words(Gallery.open(tmp_path / "staged").files[names[0]].sha256)
+    assert read_subtitle(heard) == "/words/ that are/ said"
+    assert "NOTE made by machine: whisper\n" in heard.read_text()
+    stage_gallery(tmp_path / "gallery", tmp_path / "without")
+    assert Transcripts(tmp_path / "without").count() == (0, 0)  # words are of the media, too
 
 
 def test_media_that_changed_are_not_published(tmp_path):
@@ -507,8 +509,7 @@ def test_a_clip_of_which_the_name_is_not_utf8_is_not_published(tmp_path):
         writer.commit()
     stage_gallery(tmp_path / "gallery", tmp_path / "staged")
     (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
-    found = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["gallery"]
-    assert found["clip_id"][:] == ["a.mp4", "b.mp4"]
+    assert Gallery.open(tmp_path / "staged").clip_ids == ["a.mp4", "b.mp4"]
 
 
 # Cards ------------------------------------------------------------------------------------------------------------
@@ -520,7 +521,7 @@ def blocks(card):
 
 def test_the_numbers_of_the_card_are_those_of_the_files(tmp_path):
     embeddings = saved_store(tmp_path / "store", problems=[f"clip {row}: *no* sound" for row in range(12)])
-    stage_gallery(tmp_path / "store", tmp_path / "staged", "user/adapter", COMMIT, model_kind="adapter")
+    stage_gallery(tmp_path / "store", tmp_path / "staged", "user/adapter", model_revision=COMMIT, model_kind="adapter")
     card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
     assert f"| clips | {CLIPS} |" in card and f"| captions | {QUERIES} |" in card
     for index, name in enumerate(MODALITIES):
@@ -556,7 +557,8 @@ CALIBRATED = {"modality_scale": [0.5, 2.0, 1.25], "modality_offset": [0.3, -0.1,
         (0.3, {"modality_scale": [1, 1, 1]}, False),
     ],
 )
-def test_the_snippet_scores_as_the_model_does(tmp_path, temperature, calibration, per_modality):
+def test_the_snippet_scores_as_the_model_does(tmp_path, monkeypatch, temperature, calibration, per_modality):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     described = {"query_temperature": temperature, "score_options": {"method": "scalar"} | calibration}
     embeddings = random_embeddings(metadata=described)
     if per_modality:
@@ -591,7 +593,6 @@ def test_the_snippet_scores_as_the_model_does(tmp_path, temperature, calibration
 FROM_HUB = """
 import json
 from pathlib import Path
-import numpy as np
 from datasets import load_dataset
 
 found = {}
@@ -601,6 +602,7 @@ for name in ("float16", "float32"):
         found[f"{name}-{config}"] = {
             "features": {split: str(dataset.features) for split, dataset in rows.items()},
             "rows": rows["test"][:],
+            "streamed": list(load_dataset(f"user/{name}", config, split="test", streaming=True)),
         }
 Path("found.json").write_text(json.dumps(found))
 for name in ("float16", "search"):
@@ -612,25 +614,67 @@ for name in ("float16", "search"):
 """
 
 
+def put_on_hub(hub, tmp_path, name, **options):
+    """Stage a gallery, write its card, and upload both."""
+    staged = tmp_path / "staged" / name
+    stage_gallery(tmp_path / name, staged, **options)
+    (staged / "README.md").write_text(gallery_card(staged, f"user/{name}", DETAILS))
+    hub.api().create_repo(f"user/{name}", repo_type="dataset")
+    hub.api().upload_folder(repo_id=f"user/{name}", folder_path=staged, repo_type="dataset")
+    return staged
+
+
 def test_what_is_pushed_is_loaded_by_datasets_alone(tmp_path, hub, run_python):
     for name in ("float16", "float32"):
         saved_store(tmp_path / name, dtype=getattr(torch, name))
     saved_gallery(tmp_path / "search", tmp_path / "videos")
     for name in ("float16", "float32", "search"):
-        staged = tmp_path / "staged" / name
-        stage_gallery(tmp_path / name, staged, media=name == "search")
-        card = gallery_card(staged, f"user/{name}", DETAILS)
-        (staged / "README.md").write_text(card)
-        (tmp_path / f"{name}.md").write_text(card)
-        hub.api().create_repo(f"user/{name}", repo_type="dataset")
-        hub.api().upload_folder(repo_id=f"user/{name}", folder_path=staged, repo_type="dataset")
+        staged = put_on_hub(hub, tmp_path, name, media=name == "search")
+        shutil.copy(staged / "README.md", tmp_path / f"{name}.md")
     printed = run_python(FROM_HUB)
     assert printed.splitlines()[-1] == "3" and str(CLIPS) in printed.splitlines()
     found = json.loads((tmp_path / "found.json").read_text())
     for name in ("float16", "float32"):
         for config in ("clips", "queries"):
-            expected = published(tmp_path / name, config)
-            assert found[f"{name}-{config}"] == {"features": {"test": str(expected.features)}, "rows": expected[:]}
+            expected = load_from_disk(tmp_path / name / config)
+            told = found[f"{name}-{config}"]
+            assert told["features"] == {"test": str(expected.features)} and told["rows"] == expected[:]
+            assert told["streamed"] == expected.to_list()
+
+
+def test_a_gallery_is_opened_by_its_address(tmp_path, hub):
+    names, vectors, mask = saved_gallery(tmp_path / "gallery", tmp_path / "videos")
+    put_on_hub(hub, tmp_path, "gallery", media=True)
+    opened = Gallery.open("hf://datasets/user/gallery")
+    assert opened.clip_ids == names and torch.equal(opened.modality_embeds(), vectors)
+    assert not (opened.path / "media").exists()  # before it is asked for
+    for name in names:
+        path = Path(opened.media_of(opened.place_of(name)))
+        assert path.read_bytes() == (tmp_path / "videos" / name).read_bytes() and path.suffix == ".mp4"
+        assert not path.is_symlink()
+    commit = hub.api().dataset_info("user/gallery").sha
+    assert Gallery.open(Path(f"hf://datasets/user/gallery@{commit}")).path == opened.path
+    with pytest.raises(ValueError, match="a published gallery, which can be read but not changed"):
+        GalleryWriter(opened.path)
+
+
+@pytest.mark.parametrize("address", ["hf://datasets/user", "hf://user/gallery", "hf://datasets/user/a/b"])
+def test_what_is_no_address_is_refused(address):
+    with pytest.raises(ValueError, match="The address of a gallery is hf://datasets/USER/NAME"):
+        Gallery.open(address)
+
+
+def test_a_gallery_that_the_hub_does_not_have_is_named(hub):
+    with pytest.raises(FileNotFoundError, match="The Hub does not give the gallery user/nothing"):
+        Gallery.open("hf://datasets/user/nothing")
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../../secret.mp4", "a/../../secret.mp4"])
+def test_a_gallery_of_a_stranger_names_no_file_of_this_machine(tmp_path, name):
+    (tmp_path / "secret.mp4").touch()
+    folder = tmp_path / "datasets--user--name" / "snapshots" / COMMIT
+    folder.mkdir(parents=True)
+    assert media_of(folder, name) is None
 
 
 FROM_ADAPTER = """
@@ -671,7 +715,7 @@ def test_the_snippet_takes_an_adapter_with_the_base_it_was_trained_on(
     push_adapter(tmp_path / "adapter", Target("user/adapter"), DETAILS, api=api)
     commit = api.model_info("user/adapter").sha
     push_model(tmp_path / "changed", Target("user/base"), DETAILS, api=api)
-    stage_gallery(tmp_path / "store", tmp_path / "staged", "user/adapter", commit, model_kind="adapter")
+    stage_gallery(tmp_path / "store", tmp_path / "staged", "user/adapter", model_revision=commit, model_kind="adapter")
     (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
     shutil.copy(tmp_path / "staged" / "README.md", tmp_path / "card.md")
     api.create_repo("user/gallery", repo_type="dataset")

@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import shutil
-import sys
 from importlib.metadata import distribution
 
 import pytest
@@ -15,23 +14,19 @@ from packaging.requirements import Requirement
 from gallery.gallery import GalleryWriter
 from gallery.provenance import describe
 from hub_cards.adapter import adapter_card, push_adapter, stage_adapter
-from hub_cards.apps import SEARCH
 from hub_cards.card import Details
 from hub_cards.gallery import gallery_card, push_gallery, stage_gallery
 from hub_cards.hub.publishing import Published, Target, write_record
 from hub_cards.model import model_card, push_model, stage_model
-from hub_cards.space import push_space
 from modeling_scalar import load_model
 from modeling_scalar.model_identity import identify
+from tests.conftest import ROOT
 from tests.hub_cards.clean_environment import CleanEnvironment
 from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING
 from tests.hub_cards.folders import names, write_card, write_json
 from tests.hub_cards.test_round_trip import INPUTS, SCORE, blocks, scores_here
 from tests.joint_encoders import write_joint_encoder
 from trainer.lora import apply_adapters, count_parameters
-
-sys.path.insert(0, str(SEARCH))  # its files import each other as they lie in a Space
-import searching  # noqa: E402
 
 DETAILS = Details("apache-2.0", ("en",))
 LICENSED = "The base has a licence of its own."
@@ -127,7 +122,7 @@ def test_the_card_of_a_joint_model_says_what_it_is(made, staged):
             [
                 "\nA LoRA adapter of ",
                 "`trunk,video,audio,heads`, LoRA in the trunk, LoRA in the vision tower, LoRA in the audio tower, ",
-                "| LoRA rank | 8 |",
+                "| `r` | 8 |",
                 "| `vision_tower` | ",
             ],
             [],
@@ -161,15 +156,6 @@ def test_a_merged_joint_model_scores_as_its_adapter(made, staged):
     assert not any("lora" in name for name in load_model(staged)[0].state_dict())
     torch.testing.assert_close(scores_here(staged), scores_here(made / "every"), atol=1e-6, rtol=0)
     assert (scores_here(staged) - scores_here(made / "encoder")).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("run", ["heads", "every"])
-def test_the_app_loads_an_adapter_of_an_encoder_without_code(made, staged, run):
-    stage_adapter(made / run, staged, str(made / "encoder"), None)
-    model, processor = searching.load_model(str(staged))
-    assert not (made / "encoder" / "modeling_joint_scalar.py").exists() and not model.training
-    assert type(model).__module__.startswith("transformers_modules")  # the code beside the adapter, not this project's
-    torch.testing.assert_close(scores_of(model, processor), scores_here(made / run), atol=1e-6, rtol=0)
 
 
 def write_gallery(folder, model, **metadata):
@@ -275,7 +261,7 @@ def test_what_the_card_of_an_encoders_gallery_installs_reads_pictures(tmp_path):
     gallery = write_gallery(tmp_path / "gallery", "user/named", is_encoder=True)
     stage_gallery(gallery, tmp_path / "staged", "user/named")
     card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
-    (install,) = re.findall(r"^pip install (.*)$", card, re.MULTILINE)
+    _, install = re.findall(r"^pip install (.*)$", card, re.MULTILINE)
     wanted, found = [Requirement(name) for name in shlex.split(install)], set()
     while wanted:
         one = wanted.pop()
@@ -310,24 +296,11 @@ torch.save(space["query"], "found.pt")
 def test_the_snippet_takes_the_encoder_as_it_is_published(made, hub, run_python, tmp_path):
     upload(hub, made / "encoder", "user/encoder", patterns=["*"])
     (tmp_path / "card.md").write_text(pushed_card(hub, write_gallery(tmp_path / "gallery", "user/encoder")))
-    run_python(OF_THE_CARD.format(root=str(SEARCH.parents[2])))
+    run_python(OF_THE_CARD.format(root=str(ROOT)))
     model, processor = load_model(made / "encoder")
     with torch.no_grad():
         expected = model.get_text_features(**processor(text=["a low bell"])).pooler_output[0]
     torch.testing.assert_close(torch.load(tmp_path / "found.pt"), expected, rtol=0, atol=1e-6)
-
-
-def test_an_encoder_without_code_has_no_app(made, hub):
-    api = hub.api()
-    for name, kind in (("user/encoder", "model"), ("user/gallery", "dataset")):
-        api.create_repo(name, repo_type=kind)
-    api.upload_folder(repo_id="user/encoder", folder_path=made / "encoder")
-    description = json.dumps({"model": "user/encoder", "model_revision": None}).encode()
-    api.upload_file(
-        path_or_fileobj=description, path_in_repo="embeddings.json", repo_id="user/gallery", repo_type="dataset"
-    )
-    with pytest.raises(ValueError, match="user/encoder is an encoder as its publisher has it.*publish model"):
-        push_space(Target("user/demo"), DETAILS, gallery="user/gallery", api=api)
 
 
 @pytest.mark.slow
@@ -368,10 +341,5 @@ def test_the_same_scores_elsewhere(made, hub, tmp_path):
     for name in ("heads", "every", "trunk"):
         expected |= {f"{name} by peft": here[name], f"{name} by transformers": here[name]}
     assert found.keys() == expected.keys()
-    app = f"import sys\nsys.path.insert(0, {str(SEARCH)!r})\n{SCORE}\nimport searching\n"
-    app += "found['heads'] = scores(searching.load_model('user/heads')[0], 'user/heads')\nprint(json.dumps(found))\n"
-    environment = CleanEnvironment(tmp_path / "of the app", ["torch", "transformers", "peft", "datasets"])
-    found |= json.loads(environment.run(app, hub.env(tmp_path / "home"), tmp_path).splitlines()[-1])
-    expected["heads"] = here["heads"]
     for name, scores in expected.items():
         torch.testing.assert_close(torch.tensor(found[name]), scores, atol=1e-6, rtol=0, msg=name)

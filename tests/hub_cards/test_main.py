@@ -1,10 +1,6 @@
 """The commands as they are typed: what they say, how they end, and what they leave in the folder."""
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from shutil import copytree
 
 import pytest
@@ -12,7 +8,7 @@ from typer.testing import CliRunner
 
 from hub_cards.__main__ import app
 from hub_cards.card import Details, read_card
-from tests.conftest import ROOT
+from modeling_scalar.model_identity import identify
 
 NAME = "user/scalar"
 
@@ -35,7 +31,7 @@ def push(hub, model_dir):
 def test_a_model_is_pushed_and_its_folder_takes_a_note(hub, push, model_dir):
     commit = push("--license", "mit").stdout.removeprefix(f"Published: {hub.url}/{NAME}/commit/").strip()
     assert commit == hub.repo(NAME).branches["main"]
-    note = {"endpoint": hub.url, "repo_id": NAME, "revision": commit}
+    note = {"endpoint": hub.url, "repo_id": NAME, "revision": commit, "fingerprint": identify(NAME).fingerprint}
     assert json.loads((model_dir / "hub.json").read_text()) == note
     assert push().stdout == f"Nothing has changed since the last push: {hub.url}/{NAME}/commit/{commit}\n"
     assert "hub.json" not in hub.repo(NAME).files()
@@ -85,20 +81,6 @@ def test_a_dry_run_shows_the_card_and_sends_nothing(hub, push, tmp_path):
     result = push("--dry-run", "--output", str(tmp_path / "out"))
     assert result.stdout.startswith("---\n") and "Nothing was sent." in result.stderr and hub.requests == []
     assert (tmp_path / "out" / "README.md").read_text() == result.stdout.removesuffix("\n")
-
-
-def test_a_push_that_is_ended_takes_back_what_it_made(hub, model_dir, tmp_path):
-    with hub.fail("POST", "/commit/", status="hang") as commit:
-        command = [sys.executable, "-m", "hub_cards", "model", str(model_dir), NAME]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        with subprocess.Popen(command, env=hub.env(tmp_path / "home"), cwd=ROOT, **pipes) as process:
-            while commit.hits == 0 and process.poll() is None:
-                time.sleep(0.02)
-            process.send_signal(signal.SIGTERM)
-            stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130 and not stdout
-    assert stderr.splitlines()[-1] == "Interrupted. Nothing had been published by then."
-    assert not hub.repos and not (model_dir / "hub.json").exists()
 
 
 def test_a_card_that_shows_a_token_is_not_sent_to_the_hub(hub, tmp_path):

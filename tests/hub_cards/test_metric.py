@@ -13,10 +13,9 @@ import yaml
 
 from eval.metrics.aggregation_gain.aggregation_gain import AggregationGain
 from eval.metrics.retrieval.retrieval import Retrieval
-from hub_cards.apps import GRADIO_VERSION
 from hub_cards.card import Details, read_card
 from hub_cards.hub.card_rules import check_card
-from hub_cards.metric import metric_card, stage_metric
+from hub_cards.metric import GRADIO_VERSION, metric_card, stage_metric
 from tests.conftest import ROOT
 
 METRICS = ROOT / "eval" / "metrics"

@@ -1,88 +1,54 @@
-"""The app as a Space: what is laid out, and its card."""
+"""The search as a Space: what is laid out, its card, and the command that it runs."""
 
-import ast
 import json
 import re
-import sys
-import tomllib
-from pathlib import Path
+import shlex
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import RepoCard
+from typer.testing import CliRunner
 
-from hub_cards.apps import GRADIO_VERSION, SEARCH
+from commands.scalar import run
 from hub_cards.card import Details, read_card
+from hub_cards.gallery import push_gallery
 from hub_cards.hub.card_rules import check_card
-from hub_cards.space import space_card, stage_space
-from tests.conftest import ROOT
+from hub_cards.hub.publishing import Target
+from hub_cards.model import push_model
+from hub_cards.space import push_space, space_card
+from modeling_scalar import load_model
+from search.__main__ import index
+from tests.media_corpus import tone, wav
 
-COMMITS = {"model_revision": "a" * 40, "gallery_revision": "b" * 40}
-FILES = {"app.py", "rendering.py", "searching.py", "requirements.txt", "space.json"}
+PLACE = {"model": "user/model", "gallery": "user/gallery", "gallery_revision": "b" * 40}
+DETAILS = Details("mit")
 
 
-@pytest.fixture
-def staged(tmp_path) -> Path:
-    stage_space(tmp_path / "space", model="user/model", gallery="user/gallery", **COMMITS)
+def staged(tmp_path, **changes):
+    settings = {"gallery": "user/gallery", "model": "user/model"} | changes
+    push_space(Target("user/demo"), Details(), **settings, output=tmp_path / "space")
     return tmp_path / "space"
 
 
-def test_the_folder_holds_the_app_and_nothing_else(staged):
-    assert {path.name for path in staged.iterdir()} == FILES
-    assert json.loads((staged / "space.json").read_text()) == {
-        "model": "user/model",
-        "gallery": "user/gallery",
-        **COMMITS,
-    }
+def test_the_folder_holds_a_dockerfile_and_a_card(tmp_path):
+    folder = staged(tmp_path)
+    assert {path.name for path in folder.iterdir()} == {"Dockerfile", "README.md"}
+    check_card(folder)
+    data = RepoCard.load(folder / "README.md").data
+    assert (data.sdk, data.app_port) == ("docker", 7860) and len(data.short_description) <= 60
+    assert (data.models, data.datasets) == (["user/model"], ["user/gallery"])
 
 
-def test_every_file_of_the_app_is_published(staged):
-    sources = {path.name for path in SEARCH.iterdir() if path.is_file()}
-    assert sources | {"space.json"} == FILES
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"model": "user/two/three"},
-        {"gallery": "/data/gallery"},
-        {"model_revision": "main"},
-        {"gallery_revision": "b" * 39},
-    ],
-)
+@pytest.mark.parametrize("changes", [{"model": "user/two/three"}, {"gallery": "/data/gallery"}])
 def test_what_is_no_place_on_the_hub_is_refused(tmp_path, changes):
-    with pytest.raises(ValueError, match=next(iter(changes)).removesuffix("_revision")):
-        stage_space(tmp_path / "space", **({"model": "user/model", "gallery": "user/gallery"} | changes))
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        staged(tmp_path, **changes)
     assert not (tmp_path / "space").exists()
 
 
-def test_a_folder_with_something_in_it_is_refused(tmp_path):
-    (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(ValueError, match="empty"):
-        stage_space(tmp_path, model="user/model", gallery="user/gallery")
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_the_card_passes_the_rules_of_the_hub(staged):
-    card = space_card(staged, "user/demo", Details())
-    (staged / "README.md").write_text(card)
-    check_card(staged)
-    data = RepoCard(card).data
-    assert (data.sdk, data.sdk_version, data.app_file) == ("gradio", GRADIO_VERSION, "app.py")
-    assert (data.models, data.datasets) == (["user/model"], ["user/gallery"])
-    assert data.python_version == "3.11" and len(data.short_description) <= 60
-    assert card.count("aaaaaaaa") == card.count("bbbbbbbb") == 1
-
-
-def test_a_card_without_commits_names_none(tmp_path):
-    stage_space(tmp_path / "space", model="user/model", gallery="user/gallery")
-    card = space_card(tmp_path / "space", "user/demo", Details())
-    assert "at commit" not in card and "None" not in card
-    assert "gallery)\nwith the model" in card
-
-
 @pytest.mark.parametrize("details", [Details(license="mit", languages=("en",), kept="## Mine\n\n* a\n"), Details()])
-def test_what_a_person_wrote_is_read_back(staged, details):
-    kind, found = read_card(space_card(staged, "user/demo", details))
+def test_what_a_person_wrote_is_read_back(details):
+    kind, found = read_card(space_card("user/demo", details, **PLACE))
     assert kind == "space"
     assert (found.license, found.languages, found.kept) == (
         details.license or "apache-2.0",
@@ -91,26 +57,72 @@ def test_what_a_person_wrote_is_read_back(staged, details):
     )
 
 
-def requirements() -> dict[str, str]:
-    lines = (SEARCH / "requirements.txt").read_text().splitlines()
-    wanted = [line for line in lines if line and not line.startswith(("#", "-"))]
-    return {re.split(r"[<>=]", line)[0]: line for line in wanted}
+@pytest.fixture
+def published(hub, tmp_path, model_dir):
+    """A model and a gallery that it made, on the Hub; the names of its clips."""
+    (tmp_path / "clips").mkdir()
+    for number, name in enumerate(("low.wav", "high.wav")):
+        (tmp_path / "clips" / name).write_bytes(wav(tone(16_000, 200 * (1 + number))))
+    index([tmp_path / "clips"], model=str(model_dir), output=tmp_path / "gallery")
+    push_model(model_dir, Target("user/model"), DETAILS)
+    push_gallery(tmp_path / "gallery", Target("user/gallery"), DETAILS, media=True)
+    return SimpleNamespace(api=hub.api(), names=["high.wav", "low.wav"])
 
 
-def test_the_app_asks_for_the_versions_of_the_project():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    listed = [*project["dependencies"], *(x for extra in project["optional-dependencies"].values() for x in extra)]
-    assert len(requirements()) == 5 and set(requirements().values()) <= set(listed)
+def test_the_space_serves_the_gallery_at_the_commit_that_is_there(published, hub, tmp_path, monkeypatch):
+    push_space(Target("user/demo"), Details(), gallery="user/gallery")
+    files = hub.repo("user/demo", "space").files()
+    commit = published.api.dataset_info("user/gallery").sha
+    (line,) = re.findall("^CMD scalar (.*)$", files["Dockerfile"].decode(), re.MULTILINE)
+    command = shlex.split(line.replace("$SPACE_HOST", "user-demo.hf.space"))
+    assert command == [
+        *("serve", f"hf://datasets/user/gallery@{commit}", "--host", "0.0.0.0", "--port", "7860"),
+        *("--public", "--hostname", "user-demo.hf.space"),
+    ]
+    # The command, as far as to the server, which a request reaches without listening.
+    from starlette.testclient import TestClient
+
+    from search.service import server
+
+    made, idle = [], SimpleNamespace(run=lambda sockets: None)
+    monkeypatch.setattr(server, "make_server", lambda app: made.append(app) or idle)
+    with pytest.raises(SystemExit) as ended:
+        run([*command[:5], "0", *command[6:]])
+    assert ended.value.code == 0
+    with TestClient(made[0], base_url="http://user-demo.hf.space") as client:
+        about = client.get("/api/gallery").json()
+        assert (about["name"], about["num_clips"], about["uploads"]) == ("user/gallery", 2, False)
+        hits = client.post("/api/search", json={"query": "a bell"}).json()["hits"]
+        assert sorted(hit["clip_id"] for hit in hits) == published.names
+        sound = client.get(f"/{hits[0]['media']}")
+        assert sound.content == (tmp_path / "clips" / hits[0]["clip_id"]).read_bytes()
+        page = client.get("/", headers={"sec-fetch-site": "cross-site"})
+        assert page.status_code == 200 and "frame-ancestors *" in page.headers["content-security-policy"]
+        assert client.get("/", headers={"host": "other.example"}).status_code == 400
 
 
-def test_the_app_imports_only_what_the_space_installs():
-    found = set()
-    for path in SEARCH.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                found |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0
-                found.add(node.module.split(".")[0])
-    others = found - sys.stdlib_module_names
-    assert others == {"gradio", "rendering", "searching", *requirements()}
+def test_a_published_gallery_is_asked_by_its_address_and_the_model_at_its_commit(published, tmp_path, model_dir):
+    from search.__main__ import app
+
+    # Another model in its place, as it may be later: the gallery names a commit.
+    model, processor = load_model(model_dir)
+    model.text_projection.weight.data.neg_()
+    model.save_pretrained(model_dir)
+    push_model(model_dir, Target("user/model"), DETAILS)
+    asked = ["query", "hf://datasets/user/gallery", "a bell", "--json"]
+    found = CliRunner().invoke(app, asked)
+    assert found.exit_code == 0, found.output
+    hits = json.loads(found.stdout)[0]["hits"]
+    assert sorted(hit["clip_id"] for hit in hits) == published.names
+    other = CliRunner().invoke(app, [*asked, "--model", str(model_dir)])
+    assert other.exit_code == 1 and "Embeddings of different models cannot be compared" in other.stderr
+    info = CliRunner().invoke(app, ["info", "hf://datasets/user/gallery"])
+    assert "clips: 2" in info.stdout and "model: user/model" in info.stdout
+    refused = CliRunner().invoke(app, ["compact", "hf://datasets/user/gallery"])
+    assert refused.exit_code == 1 and "can be read, not changed" in refused.stderr
+
+
+def test_a_gallery_and_a_model_that_do_not_fit_are_refused(published, hub):
+    with pytest.raises(ValueError, match="made by user/model, so queries of user/other cannot"):
+        push_space(Target("user/wrong"), DETAILS, gallery="user/gallery", model="user/other")
+    assert ("space", "user/wrong") not in hub.repos

@@ -142,11 +142,14 @@ def test_rank_fusion_of_texts_for_each_clip_equals_the_loop(number):
 @pytest.mark.parametrize("method", DIFFERENTIABLE)
 def test_gradients_equal_finite_differences(method, number):
     generator = torch.Generator().manual_seed(number)
-    texts, clips = (torch.randn(*s, 20, generator=generator, dtype=torch.float64) for s in ((2,), (3, number)))
+    shapes = (1, 10), (3, number, 10)
+    texts, clips = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
     texts, clips = normalize(texts, dim=-1).requires_grad_(), normalize(clips, dim=-1).requires_grad_()
     masks = torch.rand(3, number, generator=generator) < 0.7
     masks[0], masks[:, 0] = True, True
-    assert torch.autograd.gradcheck(lambda t, z: retrieval_scores(t, z, masks, method), (texts, clips))
+    # of many numbers, differences along random directions: one of each would take a thousand scores
+    scores, is_large = lambda t, z: retrieval_scores(t, z, masks, method), number > 4
+    assert torch.autograd.gradcheck(scores, (texts, clips), fast_mode=is_large)
 
 
 @pytest.mark.parametrize("number", [1, 4, 8])
@@ -182,7 +185,7 @@ def test_an_absent_modality_is_one_fewer(number):
         torch.testing.assert_close(scores, retrieval_scores(texts, clips, masks, method), atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 5, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [pytest.param(m, marks=() if m in (2, 5) else pytest.mark.slow) for m in NUMBERS])
 def test_a_compiled_graph_is_whole_and_scores_alike(number):
     texts, clips, masks = vectors_of(number, dtype=torch.float32)
     clips, masks = clips[-9:], masks[-9:]

@@ -7,10 +7,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from gallery import embedding
 from gallery.decoding import SandboxedReader, sandboxed
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import load_model
-from search import indexing
 from search.__main__ import app
 from search.indexing import find_files, index_files
 from tests.joint_encoders import write_joint_encoder
@@ -112,7 +112,7 @@ def test_hits_show_their_seconds_and_a_file_once_if_wanted(place):
 def test_a_run_that_ends_between_two_windows_goes_on_there(place, loaded, monkeypatch):
     model, processor = loaded
     files, embedded = find_files(["clips/talk.mkv"]), []
-    embed = indexing.embed_clips
+    embed = embedding.embed_clips
 
     def fail_at_the_second(model, features):
         embedded.append(1)
@@ -125,7 +125,7 @@ def test_a_run_that_ends_between_two_windows_goes_on_there(place, loaded, monkey
             writer.metadata = writer.metadata or {"model": "encoder", "segment": 2}
             return index_files(files, writer, model, processor, batch_size=1, num_workers=1)
 
-    monkeypatch.setattr(indexing, "embed_clips", fail_at_the_second)
+    monkeypatch.setattr(embedding, "embed_clips", fail_at_the_second)
     with pytest.raises(KeyboardInterrupt):
         index_one_by_one()
     assert names() == TALK[:1] and "not all of its windows" in Gallery.open("gallery").files[files[0]].reason

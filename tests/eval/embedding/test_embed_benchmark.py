@@ -1,3 +1,4 @@
+import errno
 import json
 import logging
 import os
@@ -8,10 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from datasets import Dataset, Value, load_from_disk
+from datasets import Value, load_from_disk
 
 from eval.benchmarks import Split, configure_processor, load_benchmark, load_split
 from eval.embedding import embed_benchmark as module
@@ -19,7 +19,8 @@ from eval.embedding.embed_benchmark import embed_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import load_embeddings
 from eval.miniature import generate
-from gallery.gallery import Gallery
+from gallery import embedding
+from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import describe
 from modeling_scalar import load_model
 from modeling_scalar.model_identity import identify
@@ -69,8 +70,18 @@ def rows_of(store):
     return [file.read_bytes() for name in ("clips", "queries") for file in sorted((store / name).glob("*.arrow"))]
 
 
-def parts_of(store, kind="clips"):
-    return sorted(store.with_name(f"{store.name}.parts").glob(f"{kind}-*.arrow"))
+def held(store):
+    """How many clips and captions are there."""
+    try:
+        gallery = Gallery.open(store)
+    except FileNotFoundError:
+        return 0, 0
+    return len(gallery), 0 if gallery.queries is None else len(gallery.queries)
+
+
+def files_of(folder):
+    """When each file was written, but for locks."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
 def test_store_holds_what_embedding_in_memory_gives(embed, reference, tmp_path):
@@ -136,7 +147,7 @@ def test_protocol_of_the_benchmark_is_followed_and_what_is_left_out_is_told(
 
 
 def counting(monkeypatch, stop_after=None):
-    """Count blocks that are computed; optionally stop, as by Ctrl-C, before one more is."""
+    """Count batches that are computed; optionally stop, as by Ctrl-C, before one more is."""
     computed = []
 
     def counted(run):
@@ -148,39 +159,70 @@ def counting(monkeypatch, stop_after=None):
 
         return count
 
-    for name in ("embed_clips", "embed_captions"):
-        monkeypatch.setattr(module, name, counted(getattr(module, name)))
+    for place, name in ((embedding, "embed_clips"), (module, "embed_captions")):
+        monkeypatch.setattr(place, name, counted(getattr(place, name)))
     return computed
 
 
-@pytest.mark.parametrize("stop_after", [0, 3, 8])
-def test_interrupted_run_goes_on_to_the_same_bytes(embed, tmp_path, monkeypatch, stop_after):
-    """21 clips and 21 captions in blocks of 4: 12 blocks."""
+@pytest.mark.parametrize(("stop_after", "kept"), [(0, (0, 0)), (3, (12, 0)), (6, (21, 0)), (8, (21, 8))])
+def test_interrupted_run_goes_on_to_the_same_bytes(embed, tmp_path, monkeypatch, stop_after, kept):
+    """21 clips and 21 captions in batches of 4: 12 batches."""
     embed(tmp_path / "whole")
     store = tmp_path / "store"
     with monkeypatch.context() as patched:
         counting(patched, stop_after)
         with pytest.raises(KeyboardInterrupt):
             embed(store)
-    assert not store.exists() and len(parts_of(store)) + len(parts_of(store, "captions")) == stop_after
-    with pytest.raises(FileNotFoundError, match="no embeddings at|no gallery in"):
+    assert held(store) == kept
+    with pytest.raises((FileNotFoundError, ValueError), match="no gallery in|are unfinished: .*Give the same"):
         load_embeddings(store)
     computed = counting(monkeypatch)
     embed(store)
     assert len(computed) == 12 - stop_after
     assert rows_of(store) == rows_of(tmp_path / "whole")
+    assert load_embeddings(store).metadata.keys() == load_embeddings(tmp_path / "whole").metadata.keys()
+
+
+def test_a_run_that_is_killed_before_its_last_commit_has_that_alone_to_do(embed, tmp_path, monkeypatch):
+    embed(tmp_path / "whole")
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(GalleryWriter, "compact", lambda writer: signal.raise_signal(signal.SIGINT))
+        embed(tmp_path / "store")
+    with pytest.raises(ValueError, match="there are 21 clips and 21 queries. Give the same"):
+        load_embeddings(tmp_path / "store")
+    computed = counting(monkeypatch)
+    embed(tmp_path / "store")
+    assert computed == [] and rows_of(tmp_path / "store") == rows_of(tmp_path / "whole")
+
+
+def test_a_disk_that_is_full_keeps_what_was_embedded_and_the_same_goes_on(embed, tmp_path, monkeypatch):
+    embed(tmp_path / "whole")
+    commits = []
+
+    def commit(writer):
+        commits.append(writer)
+        if len(commits) == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(writer.folder))
+        return original(writer)
+
+    original = GalleryWriter.commit
+    monkeypatch.setattr(GalleryWriter, "commit", commit)
+    with pytest.raises(OSError, match="No space left"):
+        embed(tmp_path / "store")
+    assert held(tmp_path / "store") == (8, 0)
+    embed(tmp_path / "store")
+    assert rows_of(tmp_path / "store") == rows_of(tmp_path / "whole")
 
 
 def test_finished_store_is_left_alone(embed, tmp_path, monkeypatch, caplog):
     store = tmp_path / "store"
     first = embed(store)
-    (store.with_name("store.parts")).mkdir()  # as if killed when it was about to be removed
-    before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    before = files_of(store)
     computed = counting(monkeypatch)
     with caplog.at_level(logging.INFO):
         assert embed(store).facts() == first.facts()
     assert "was finished before; there is nothing to do" in caplog.text
-    assert computed == [] and {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
+    assert computed == [] and files_of(store) == before
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
@@ -211,13 +253,12 @@ def test_other_arguments_are_refused_not_mixed(embed, tmp_path, monkeypatch, fin
         else:
             with pytest.raises(KeyboardInterrupt):
                 embed(store)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    assert store.exists() == finished and before
+    before = files_of(store)
+    assert ("unfinished" in Gallery.open(store).metadata) != finished and before
     for change, message in CHANGES:
         with pytest.raises(ValueError, match=f"were made otherwise: {message}"):
             embed(store, **change)
-    after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    assert after == before
+    assert files_of(store) == before
 
 
 def test_other_weights_settings_files_and_versions_are_refused(embed, tiny_model_dir, data, tmp_path, monkeypatch):
@@ -263,11 +304,7 @@ def test_folders_with_something_else_are_refused(embed, tmp_path):
     (tmp_path / "store" / "thesis.tex").write_text("x")
     with pytest.raises(ValueError, match="store holds something else than a gallery"):
         embed(tmp_path / "store")
-    assert parts_of(tmp_path / "store") == []  # before anything is embedded
-    (tmp_path / "other.parts").mkdir()
-    (tmp_path / "other.parts" / "thesis.tex").write_text("x")
-    with pytest.raises(ValueError, match="other.parts is needed for unfinished embeddings, but holds something else"):
-        embed(tmp_path / "other")
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["thesis.tex"]
 
 
 def test_two_runs_do_not_meet_in_one_folder(embed, tmp_path, monkeypatch):
@@ -276,14 +313,14 @@ def test_two_runs_do_not_meet_in_one_folder(embed, tmp_path, monkeypatch):
 
     def meet(*arguments):
         if not refused:
-            with pytest.raises(ValueError, match="Another run embeds into .*store.parts") as caught:
+            with pytest.raises(ValueError, match="Another process writes to .*store at this moment") as caught:
                 embed(tmp_path / "store")
             refused.append(caught.value)
         return embed_clips(*arguments)
 
-    embed_clips = module.embed_clips
+    embed_clips = embedding.embed_clips
     embed(tmp_path / "whole")
-    monkeypatch.setattr(module, "embed_clips", meet)
+    monkeypatch.setattr(embedding, "embed_clips", meet)
     embed(tmp_path / "store")
     assert len(refused) == 1 and rows_of(tmp_path / "store") == rows_of(tmp_path / "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store", "whole"]
@@ -312,7 +349,7 @@ def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(
     films = sorted((tmp_path / "data" / "test").glob("*.mp4"))
     dataset = load_split("miniature", data).dataset
     # Those that keep something to be scored by: a subtitle.
-    broken = [row["video_id"] for row in dataset if row["subtitle"] and row["video_path"]][:4]
+    broken = [row["video_id"] for row in dataset if row["subtitle"] and row["video_path"]][-4:]
     by_id = {row["video_id"]: Path(row["video_path"]).name for row in dataset if row["video_path"]}
     assert len(broken) == 4 and len(films) > 4
     for name in broken:
@@ -321,20 +358,21 @@ def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(
     arguments = (tiny_model_dir, "miniature", tmp_path / "data")
     with pytest.raises(ValueError, match=rf"{broken[0]}.*on_error=\"missing\""):
         embed_benchmark(tmp_path / "store", *arguments, batch_size=2, progress=False)
-    assert parts_of(tmp_path / "store", "captions")
+    done = dataset["video_id"].index(broken[0]) // 2
+    assert held(tmp_path / "store") == (2 * done, 0)
     computed = counting(monkeypatch)
     gallery = embed_benchmark(tmp_path / "store", *arguments, batch_size=2, on_error="missing", progress=False)
     assert list(gallery.problems()) == broken
     store = load_embeddings(tmp_path / "store")
     assert store.problems == [f"{name}: {one}" for name, told in gallery.problems().items() for one in told]
     assert all(not store.modality_mask[store.clip_ids.index(name), 0] for name in broken)
-    assert set(computed) == {"embed_clips"}  # the captions were done before
-    for stop_after, on_error in ((5, "raise"), (1, "missing")):
+    assert computed.count("embed_clips") == 11 - done
+    for stop_after, on_error in ((1, "raise"), (1, "missing")):
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             counting(patched, stop_after)
             embed_benchmark(tmp_path / "other", *arguments, batch_size=4, on_error=on_error, progress=False)
-    # Among the blocks that are there may be some with problems.
-    with pytest.raises(ValueError, match="other.parts holds .* different are on_error"):
+    # Among the clips that are there may be some with problems.
+    with pytest.raises(ValueError, match="other holds .* different are on_error"):
         embed_benchmark(tmp_path / "other", *arguments, batch_size=4, progress=False)
     with pytest.raises(ValueError, match="were made otherwise: different are on_error"):
         embed_benchmark(tmp_path / "store", *arguments, batch_size=2, progress=False)
@@ -349,18 +387,18 @@ def test_killed_run_goes_on_to_the_same_bytes(embed, tiny_model_dir, data, tmp_p
     process = subprocess.Popen(
         list(map(str, command)), cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    while len(parts_of(store)) < 3 and process.poll() is None:
+    while held(store)[0] < 3 and process.poll() is None:
         time.sleep(0.001)
     process.send_signal(signal.SIGSTOP)
-    with pytest.raises(ValueError, match="Another run embeds"):  # once it is killed, nothing is in the way
+    with pytest.raises(ValueError, match="Another process writes"):  # once it is killed, nothing is in the way
         embed(store, batch_size=1)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    done = len(parts_of(store))
-    assert not store.exists() and 3 <= done < NUM_CLIPS, "the run ended before it was killed"
+    done, num_captions = held(store)
+    assert 3 <= done < NUM_CLIPS and not num_captions, "the run ended before it was killed"
     computed = counting(monkeypatch)
     embed(store, batch_size=1)
-    assert computed == ["embed_clips"] * (NUM_CLIPS - done)
+    assert computed == ["embed_clips"] * (NUM_CLIPS - done) + ["embed_captions"] * NUM_CLIPS
     assert rows_of(store) == rows_of(tmp_path / "whole")
 
 
@@ -424,16 +462,7 @@ def test_two_processes_give_the_same_rows_and_fail_together(embed, tiny_model_di
     kind, message = told[0]["broken"]
     assert kind == "ValueError" and broken["video_id"] in message
     assert told[1]["broken"] == ["SystemExit", "1"]
-    assert not (tmp_path / "broken").exists()
-
-
-def test_blocks_are_read_by_arrow_as_they_are(embed, tmp_path, monkeypatch):
-    """What a killed run leaves can be looked at."""
-    counting(monkeypatch, 8)
-    with pytest.raises(KeyboardInterrupt):
-        embed(tmp_path / "store")
-    block = Dataset.from_file(str(parts_of(tmp_path / "store")[0])).with_format("numpy")[:]
-    assert block["video"].shape == (4, 16) and block["presence"].dtype == np.bool_
+    assert held(tmp_path / "broken")[0] < NUM_CLIPS
 
 
 def test_infinite_temperature_is_written_as_json_has_it(tiny_model, tiny_model_dir):

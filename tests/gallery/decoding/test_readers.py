@@ -12,7 +12,7 @@ from gallery.decoding import LimitError, Limits, SandboxedReader
 from modeling_scalar.image_processing_scalar import frame_indices
 from modeling_scalar.media_scalar import MediaError, MediaReader
 from tests.gallery.decoding.test_program import write_media
-from tests.media_corpus import CORPUS, write_corpus
+from tests.media_corpus import CORPUS
 
 CHOOSE = partial(frame_indices, num_frames=4)
 READ = {
@@ -25,13 +25,6 @@ STOPPED = "the limit is "  # in the table: nobody knows how long the plain reade
 PROMISED = r"promises [\d.]+ (bytes|s|samples)"  # what the sandboxed reader alone compares
 LONG = 600 * 16_000
 DAMAGED_ELSEWHERE = {"samples_in_the_index.mp4"}  # not in the frames that are chosen, nor in those before them
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("media")
-    write_corpus(folder)
-    return folder
 
 
 def answer(read, reader, path):
@@ -53,18 +46,18 @@ def is_same(one, other):
 
 
 @pytest.mark.parametrize("kind", sorted({case.kind for case in CORPUS.values() if not case.kind.startswith("bomb")}))
-def test_both_readers_read_the_same(corpus, kind):
+def test_both_readers_read_the_same(media_corpus, kind):
     plain, sandboxed = MediaReader(), SandboxedReader(Limits(time=1))
     faults, num_same, num_errors = [], 0, 0
     for name in (name for name, case in CORPUS.items() if case.kind == kind and STOPPED not in str(case.says)):
         for what, read in READ.items():
-            expected = answer(read, sandboxed, corpus / name)
+            expected = answer(read, sandboxed, media_corpus / name)
             is_error = isinstance(expected, tuple) and isinstance(expected[0], type)
             if is_error and (expected[0] is LimitError or re.search(PROMISED, expected[1])):
                 continue  # the first is not for this process to read, whatever the table says
             if what == "parts" and not is_error and expected is not None and expected[1] > LONG:
                 continue  # which the sandboxed reader finds by timestamps
-            found = answer(read, plain, corpus / name)
+            found = answer(read, plain, media_corpus / name)
             if what == "frames" and name in DAMAGED_ELSEWHERE:
                 assert not is_error and found[0] is MediaError
             elif is_same(expected, found):

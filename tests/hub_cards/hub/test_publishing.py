@@ -1,7 +1,6 @@
 """One commit or none: what a push makes of a repository, and what it leaves when it fails."""
 
 import json
-import logging
 import shutil
 
 import httpx2
@@ -83,12 +82,6 @@ def test_a_folder_becomes_one_commit(hub, folder):
     assert hub.leaks() == [] and hub.unknown == []
 
 
-def test_what_the_hub_remarks_is_said_in_a_line(hub, folder, caplog, recwarn):
-    push(hub, folder, details=Details(languages=("en",)))
-    assert [record.getMessage() for record in caplog.records if "license" in record.getMessage()]
-    assert not [warning for warning in recwarn if "license" in str(warning.message)]
-
-
 def test_a_name_without_an_owner_is_ones_own(hub, folder):
     assert push(hub, folder, repo_id="scalar", private=True).repo_id == NAME
     assert hub.repo(NAME).private and f"# {NAME}\n".encode() in files_of(hub)["README.md"]
@@ -135,17 +128,16 @@ def test_of_a_persons_files_none_goes_that_only_looks_like_ours(hub, folder):
     assert theirs <= set(files_of(hub))
     space = folder.parent / "space"
     space.mkdir()
-    (space / "app.py").write_text("print()")
+    (space / "Dockerfile").write_text("FROM scratch")
 
     def space_card(*given):
-        return card(*given, kind="space").replace("tags:", "title: a\nsdk: gradio\nsdk_version: 6.31.0\ntags:")
+        return card(*given, kind="space").replace("tags:", "title: a\nsdk: docker\ntags:")
 
     api = hub.api()
     push(hub, space, space_card, kind=SPACE, repo_id="user/app")
     api.upload_file(path_or_fileobj=b"x", path_in_repo="helpers.py", repo_id="user/app", repo_type="space")
-    api.upload_file(path_or_fileobj=b"x", path_in_repo="searching.py", repo_id="user/app", repo_type="space")
     push(hub, space, space_card, kind=SPACE, repo_id="user/app")
-    assert set(hub.repo("user/app", "space").files()) == {".gitattributes", "README.md", "app.py", "helpers.py"}
+    assert set(hub.repo("user/app", "space").files()) == {".gitattributes", "README.md", "Dockerfile", "helpers.py"}
 
 
 def test_a_card_that_was_saved_with_a_signature_keeps_its_licence(hub, folder):
@@ -224,18 +216,18 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("revision", [None, "v2"])
-def test_a_failure_in_the_middle_publishes_nothing(hub, folder, fault, revision):
+def test_a_failure_in_the_middle_publishes_nothing_and_the_next_push_goes_on(hub, folder, fault, revision):
     method, path, how = FAULTS[fault]
-    with hub.fail(method, path, **how), pytest.raises(PublishError, match="Nothing was published"):
+    with hub.fail(method, path, **how), pytest.raises(PublishError, match="Nothing was published|changes nothing"):
         push(hub, folder, revision=revision)
-    with pytest.raises(KeyError):
-        hub.repo(NAME)
+    assert all(not files_of(hub, branch) for kind, name in hub.repos for branch in hub.repo(name).branches)
+    push(hub, folder, revision=revision)
+    assert files_of(hub, revision or "main") == contents(folder)
 
-    push(hub, folder)
     before, branches = files_of(hub), dict(hub.repo(NAME).branches)
     save_file({"weight": torch.zeros(5)}, folder / "model-00001-of-00002.safetensors")
     save_file({"weight": torch.zeros(6)}, folder / "model-00002-of-00002.safetensors")
-    with hub.fail(method, path, **how), pytest.raises(PublishError, match="Nothing was published"):
+    with hub.fail(method, path, **how), pytest.raises(PublishError, match="Nothing was published|changes nothing"):
         push(hub, folder, revision=revision)
     assert files_of(hub) == before and hub.repo(NAME).branches == branches
     assert hub.leaks() == []
@@ -263,87 +255,18 @@ def test_what_is_no_hub_is_told(hub, folder, how, message):
         push(hub, folder)
 
 
-@pytest.mark.parametrize(("path", "revision"), [("/repos/create", None), ("/branch/", "v2")])
-def test_what_may_have_been_made_is_named(hub, folder, caplog, path, revision):
-    if revision:
-        push(hub, folder)
-    with hub.fail("POST", path, status="lost"), pytest.raises(PublishError, match="Nothing was published"):
-        push(hub, folder, revision=revision)
-    assert f"{NAME} may have been created" in caplog.text
-    push(hub, folder, revision=revision)
-    assert files_of(hub, revision or "main") == contents(folder)
-
-
-@pytest.mark.parametrize("revision", [None, "v2"])
-def test_ctrl_c_takes_back_what_was_made(hub, folder, monkeypatch, revision):
-    def stop(*_, **__):
-        raise KeyboardInterrupt
-
-    api = hub.api()
-    monkeypatch.setattr(api, "create_commit", stop)
-    with pytest.raises(KeyboardInterrupt):
-        push(hub, folder, api=api, revision=revision)
-    with pytest.raises(KeyError):
-        hub.repo(NAME)
-
-
-def test_a_repository_that_cannot_be_taken_back_is_named(hub, folder, caplog):
-    with (
-        hub.fail("POST", "/commit/"),
-        hub.fail("DELETE", "/api/repos/delete"),
-        caplog.at_level(logging.WARNING),
-        pytest.raises(PublishError, match="Nothing was published"),
-    ):
-        push(hub, folder)
-    assert f"The model {NAME} was created for this push and still exists" in caplog.text
-    assert files_of(hub) == {}
-
-
 @pytest.mark.parametrize("is_new", [True, False])
-def test_a_commit_whose_answer_is_lost_is_not_called_nothing(hub, folder, is_new):
+def test_a_commit_whose_answer_is_lost_is_not_called_nothing_and_is_not_made_twice(hub, folder, is_new):
     if not is_new:
         push(hub, folder)
         (folder / "config.json").write_text("{}")
-    with hub.fail("POST", "/commit/", status="lost"), pytest.raises(PublishError, match="has changed.*Look at it"):
+    with (
+        hub.fail("POST", "/commit/", status="lost"),
+        pytest.raises(PublishError, match="pushing again changes nothing"),
+    ):
         push(hub, folder)
-    assert files_of(hub)["config.json"] == (folder / "config.json").read_bytes()  # and was not taken back
-
-
-def test_a_pull_request_whose_answer_is_lost_is_not_called_nothing(hub, folder):
-    push(hub, folder)
-    (folder / "config.json").write_text("{}")
-    with hub.fail("POST", "/commit/"), pytest.raises(PublishError, match="Nothing was published"):
-        push(hub, folder, create_pr=True)
-    with hub.fail("POST", "/commit/", status="lost"), pytest.raises(PublishError, match="has changed.*refs/pr/1"):
-        push(hub, folder, create_pr=True)
-
-
-class Breaking(HfApi):
-    """Is stopped when the commit was made, after `and_then`."""
-
-    and_then = staticmethod(lambda: None)
-
-    def create_commit(self, *args, **kwargs):
-        super().create_commit(*args, **kwargs)
-        self.and_then()
-        raise KeyboardInterrupt
-
-
-def test_ctrl_c_when_the_commit_is_made_is_not_called_nothing(hub, folder):
-    with pytest.raises((PublishError, KeyboardInterrupt), match="has changed.*Look at it"):
-        push(hub, folder, api=Breaking(endpoint=hub.url, token=hub.token))
-    assert files_of(hub) == contents(folder)  # and was not taken back
-
-
-def test_when_nobody_can_tell_nothing_is_claimed(hub, folder):
-    push(hub, folder)
-    (folder / "config.json").write_text("{}")
-    api, offline = Breaking(endpoint=hub.url, token=hub.token), hub.offline()
-    api.and_then = offline.__enter__
-    with pytest.raises((PublishError, KeyboardInterrupt), match="may have changed.*Look at it") as error:
-        push(hub, folder, api=api)
-    offline.__exit__(None, None, None)
-    assert "Nothing" not in str(error.value) and files_of(hub)["config.json"] == b"{}"
+    assert files_of(hub)["config.json"] == (folder / "config.json").read_bytes()
+    assert not push(hub, folder).changed
 
 
 def test_a_change_meanwhile_is_not_overwritten(hub, folder):
@@ -374,11 +297,6 @@ def test_no_token(hub, folder, monkeypatch):
         push(hub, folder, api=HfApi(endpoint=hub.url))
 
 
-def test_a_token_that_may_only_read(hub, folder):
-    with pytest.raises(PublishError, match="may only read"):
-        push(hub, folder, api=hub.api(hub.add_user("user", role="read")))
-
-
 def test_a_repository_behind_a_gate(hub, folder):
     push(hub, folder)
     hub.repo(NAME).gated = "manual"
@@ -387,7 +305,7 @@ def test_a_repository_behind_a_gate(hub, folder):
 
 
 def test_the_name_of_somebody_else(hub, folder):
-    with pytest.raises(PublishError, match=r"belongs to user, who may not write to other/scalar.*\['user'\]"):
+    with pytest.raises(PublishError, match="refuses to let this token write to the model other/scalar"):
         push(hub, folder, repo_id="other/scalar")
     token = hub.add_user("member", orgs=("lab",))
     push(hub, folder, repo_id="lab/scalar", api=hub.api(token))
@@ -506,7 +424,7 @@ def test_a_folder_knows_where_it_was_pushed(hub, folder, tmp_path):
     published = push(hub, folder)
     assert read_record(tmp_path, hub.url) is None
     write_record(tmp_path, hub.url, published)
-    assert read_record(tmp_path, hub.url) == (NAME, published.commit)
+    assert read_record(tmp_path, hub.url) == (NAME, published.commit, None)
     assert read_record(tmp_path, "https://huggingface.co") is None  # another Hub
     (tmp_path / "hub.json").write_text('{"repo_id": 1}')
     with pytest.raises(ValueError, match="hub.json is not as a push writes it"):
@@ -529,8 +447,6 @@ def test_what_a_person_added_does_not_stop_the_next_push(hub, folder):
     (folder / "config.json").write_text("{}")
     push(hub, folder)
     assert note in files_of(hub)["README.md"].decode() and "demo.gif" in files_of(hub)
-    with pytest.raises(ValueError, match="The link 'demo.gif' does not lead to a file"):
-        push(hub, folder, lambda *given: card(*given, text="![the demo](demo.gif)"))
 
 
 def test_front_matter_that_a_person_added_is_kept(hub, folder):

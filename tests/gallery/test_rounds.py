@@ -4,10 +4,11 @@ import os
 import signal
 import threading
 from collections import deque
+from functools import partial
 
 import pytest
 
-from search.crew import Crew
+from gallery.parallel import Crew
 
 AHEAD = 2
 
@@ -42,7 +43,7 @@ class Table:
 
 class Player(Crew):
     def __init__(self, table, place, size):
-        self.table, self.place, self.size, self.is_main, self.ahead = table, place, size, place == 0, AHEAD
+        self.table, self.place, self.size, self.is_main = table, place, size, place == 0
 
     def _deal(self, shares=None):
         return self._say("deal", shares)[0][self.place]
@@ -56,7 +57,7 @@ class Player(Crew):
         return said
 
 
-def computing(batches, fails_at=None, error=None):
+def computing(batches, ahead, fails_at=None, error=None):
     """Squares, as late as they are computed by readers; fails once it has been asked for so many shares, or has
     given so many results."""
     waiting, asked, given = deque(), 0, 0
@@ -70,7 +71,7 @@ def computing(batches, fails_at=None, error=None):
         waiting.append([number * number for number in batch])
         asked += 1
         look()
-        if len(waiting) > AHEAD:
+        if len(waiting) > ahead:
             yield waiting.popleft()
             given += 1
             look()
@@ -85,13 +86,13 @@ def play(size, num_batches, place=None, fails_at=None, error=None):
 
     def run(number):
         player = Player(table, number, size)
-        options = (fails_at, error) if number == place else ()
+        options = {"fails_at": fails_at, "error": error} if number == place else {}
         try:
             if number:
-                player.follow(lambda shares: computing(shares, *options))
+                player.follow(partial(computing, **options))
             else:
                 batches = ([start, start + 1] for start in range(num_batches))
-                for results in player.lead(batches, lambda shares: computing(shares, *options)):
+                for results in player.lead(batches, partial(computing, **options), AHEAD):
                     got.extend(results)
         except BaseException as end:
             ends[number] = end
@@ -152,9 +153,9 @@ def test_ctrl_c_while_a_process_tells_of_its_failure_ends_it_quietly(moment):
         def _say(self, what, thing):
             if what == moment:
                 raise KeyboardInterrupt
-            return [[None, []]]
+            return [[None, 0]]
 
-    def fail(shares):
+    def fail(shares, ahead):
         raise OSError("too many open files")
         yield
 
