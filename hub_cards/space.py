@@ -91,9 +91,9 @@ def push_space(
             the Hub, or does not say which model made it.
     """
     api = api or HfApi()
-    check_place("gallery", gallery, None)
+    check_place("gallery", gallery)
     if model is not None:
-        check_place("model", model, None)
+        check_place("model", model)
     if output is None:
         found = _look_up(api, gallery, model)
     elif model is not None:

@@ -1,7 +1,5 @@
 """Models and data sets on the Hub: how they are named there, and which model one is."""
 
-import re
-
 from huggingface_hub import HfApi
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
@@ -10,17 +8,12 @@ from modeling_scalar.model_identity import IDENTIFYING, ModelIdentity, identify
 from .errors import explained
 
 
-def check_place(name: str, repo_id: str | None, revision: str | None) -> None:
-    """Raise a ValueError that names an argument unless it is an id on the Hub, and its revision, if any, a commit."""
+def check_place(name: str, repo_id: str | None) -> None:
+    """Raise a ValueError that names an argument unless it is an id on the Hub."""
     try:
         validate_repo_id(repo_id or "")
     except HFValidationError as error:
         raise ValueError(f"`{name}` must be an id on the Hub, such as 'user/name', got {repo_id!r}.") from error
-    if revision is not None and not re.fullmatch("[0-9a-f]{40}", revision):
-        raise ValueError(
-            f"`{name}_revision` must be a full commit, 40 hexadecimal digits, got {revision!r}. A branch or a tag "
-            "could move, and the embeddings would no longer be those of the model."
-        )
 
 
 def identify_published(api: HfApi, repo_id: str, revision: str) -> ModelIdentity:
