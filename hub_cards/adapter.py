@@ -5,11 +5,8 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import HfApi, ModelCardData
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
 
 from gallery.files import read_json, write_json
 from modeling_scalar.model_identity import identify
@@ -17,6 +14,7 @@ from modeling_scalar.model_identity import identify
 from .card import Details, render
 from .evidence.evaluations import identifier
 from .hub.errors import PublishError, explained
+from .hub.models import check_place
 from .hub.publishing import Kind, Published, Target, push, read_record
 from .trained import OWNED, check_source, describe, stage_beside_weights, stage_weights
 
@@ -35,9 +33,12 @@ def check_adapter(source: Path) -> None:
             "`model.get_base_model().config.save_pretrained`."
         )
     path, adapter = source / "adapter_config.json", identify(source).adapter
-    for name, kind in (("base_model_name_or_path", str), ("peft_type", str | None), ("revision", str | None)):
-        if not isinstance(adapter.get(name), kind) or adapter.get(name) == "":
-            raise ValueError(f"{path} is not that of an adapter: `{name}` cannot be {adapter.get(name)!r:.200}.")
+    for name, pattern in (("base_model_name_or_path", "(?s).+"), ("peft_type", r"\w+"), ("revision", r"[\w./-]+")):
+        value = adapter.get(name)
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            if name == "revision" and value is None:
+                continue
+            raise ValueError(f"{path} is not that of an adapter: `{name}` cannot be {value!r:.200}.")
 
 
 def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False) -> tuple[str, str | None]:
@@ -75,6 +76,7 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
         repo_id, revision, _ = record
     else:
         repo_id = name
+    check_place("base", repo_id)
     if offline:
         return repo_id, revision
     with explained(api, "model", repo_id, revision):
@@ -122,19 +124,6 @@ def stage_adapter(
     stage_beside_weights(source, folder, results, boards)
 
 
-def _check_base(base: Any, revision: Any) -> None:
-    """Check what becomes part of the code on the card, which readers run."""
-    try:
-        validate_repo_id(base)
-    except HFValidationError as error:
-        raise ValueError(
-            f"adapter_config.json must name the adapter's base by its id on the Hub, got {base!r}: publish the base, "
-            "then name it there."
-        ) from error
-    if revision is not None and not re.fullmatch(r"[\w./-]+", str(revision)):
-        raise ValueError(f"`revision` in adapter_config.json must be a commit, branch or tag, got {revision!r}.")
-
-
 def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     """
     Write the card of an adapter.
@@ -153,12 +142,9 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     data, variables = describe(folder, repo_id, "adapter_model*.safetensors")
     counts = variables["counts"]
     adapter = read_json(folder / "adapter_config.json")
-    if not adapter.get("peft_type"):
-        raise ValueError("adapter_config.json must tell the `peft_type` of the adapter. Save it again with peft.")
     is_of_heads = all(part.endswith("_head") or part in _SCALARS for part in counts)
     data["tags"] += [] if is_of_heads else [identifier(adapter["peft_type"].lower())]
-    base, revision = adapter["base_model_name_or_path"], adapter.get("revision")
-    _check_base(base, revision)
+    base = adapter["base_model_name_or_path"]
     card = ModelCardData(library_name="peft", base_model=base, base_model_relation="adapter", **data)
     # If the run changed how the base scores or what it reads, only the adapter's own configuration says so.
     changes = ("aggregation", "condition_on")

@@ -123,19 +123,9 @@ def read_results(folder: str | os.PathLike) -> list[Result]:
 
     Raises:
         FileNotFoundError: a folder in `results/` has no `results.json`.
-        ValueError: a file is not a result, or two are of the same benchmark, split, gallery, queries and masks.
+        ValueError: a file is not a result.
     """
-    results = [read_result(path / "results.json") for path in sorted(Path(folder).glob("results/*")) if path.is_dir()]
-    seen: dict[tuple[str, str, str], str] = {}
-    for result in results:
-        task = (result.content["benchmark"], result.content["split"], result.gallery)
-        if task in seen:
-            raise ValueError(
-                f"results/{seen[task]} and results/{result.name} both measure {task[0]} {task[1]} with the {task[2]}: "
-                "publish one of them."
-            )
-        seen[task] = result.name
-    return results
+    return [read_result(path / "results.json") for path in sorted(Path(folder).glob("results/*")) if path.is_dir()]
 
 
 def check_weights(result: Result, digests: Mapping[str, str]) -> None:

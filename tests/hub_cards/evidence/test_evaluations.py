@@ -170,17 +170,6 @@ def test_what_is_not_json_is_refused(tmp_path):
         read_result(path)
 
 
-def test_the_same_task_twice_is_refused_and_another_one_is_not(tmp_path):
-    write_result(tmp_path, make_content(), "one")
-    other = make_content()
-    other["retrieval"]["mask_seed"] = 1
-    write_result(tmp_path, other, "other")
-    assert [result.name for result in read_results(tmp_path)] == ["one", "other"]
-    write_result(tmp_path, make_content(label="again"), "third")
-    with pytest.raises(ValueError, match="results/one and results/third"):
-        read_results(tmp_path)
-
-
 def test_results_of_these_weights_are_accepted_and_of_others_refused(make_result):
     result = make_result()
     check_weights(result, {"adapter_model.safetensors": "ab" * 32})
