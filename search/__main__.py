@@ -66,15 +66,16 @@ _Gallery = Annotated[Path, typer.Argument(help="Folder of the gallery.", callbac
 _ReadGallery = Annotated[
     Path,
     typer.Argument(
-        help="Folder of the gallery, or of a published one hf://datasets/USER/NAME.", callback=_read_folder
+        help="Folder of the gallery, or the address of a published one, hf://datasets/USER/NAME.",
+        callback=_read_folder,
     ),
 ]
 _Place = Annotated[
     str,
     typer.Argument(
         metavar="GALLERY",
-        help="Folder of the gallery, of a published one hf://datasets/USER/NAME, or the address of a collection that "
-        "`push` made.",
+        help="Folder of the gallery, or the address of a collection that `push` made, or of a published gallery, "
+        "hf://datasets/USER/NAME.",
     ),
 ]
 
