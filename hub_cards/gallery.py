@@ -33,7 +33,7 @@ from .card import Details, render
 from .hub.errors import PublishError, explained
 from .hub.models import check_place, identify_published
 from .hub.privacy import without_folders
-from .hub.publishing import Kind, Published, Target, check_empty, push, read_record
+from .hub.publishing import Kind, Published, Target, push, read_record
 from .markdown import code
 
 KIND = Kind(
@@ -223,8 +223,6 @@ def stage_gallery(
     if model not in (None, UNKNOWN):
         check_place("model", model)
     gallery = _open(source, model is not None, media)
-    check_empty(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="hub_cards-") as copied:
         if not (source / MANIFEST).is_file():  # of `datasets` alone: columns of any precision, or of anything else
             gallery = gallery.copy(Path(copied) / "gallery")

@@ -14,7 +14,7 @@ from huggingface_hub import HfApi, SpaceCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from .card import Details, front_matter, read_card, render
-from .hub.publishing import Kind, Published, Target, check_empty, push
+from .hub.publishing import Kind, Published, Target, push
 
 KIND = Kind("metric", "space", ("app.py", "example.json", "ranking.py", "requirements.txt"), "gradio")
 
@@ -28,17 +28,17 @@ _BLOCK = re.compile(r"(```python\n)(.*?)(```)", re.DOTALL)
 
 def stage_metric(source: Path, folder: Path, repo_id: str) -> None:
     """
-    Lay a metric out as a Space. Its documentation, README.md, is where [`metric_card`] expects it.
+    Lay a metric out as a Space: its scripts, what they need, and its documentation, from which [`metric_card`] makes
+    the card.
 
     Args:
         source (`Path`): the folder of a metric, named as the metric is.
-        folder (`Path`): a new or empty folder.
+        folder (`Path`): an empty folder.
         repo_id (`str`): of the Space. `evaluate.load` looks for the script that is named as the Space is.
 
     Raises:
         FileNotFoundError: a file of a metric is missing.
-        ValueError: the Space has another name than the metric, there are files that are not part of a metric, or the
-            folder is not empty.
+        ValueError: the Space has another name than the metric.
     """
     source = source.resolve()
     name = source.name
@@ -50,15 +50,9 @@ def stage_metric(source: Path, folder: Path, repo_id: str) -> None:
             f"The Space of the metric {name!r} must have the same name, got {repo_id!r}: `evaluate.load` takes the "
             "script of that name from it."
         )
-    check_empty(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    found = [path for path in source.iterdir() if path.name not in ("__init__.py", "__pycache__")]
-    scripts = {path.name for path in found if path.suffix == ".py"} - {_APP}  # the page is the same for all
-    others = sorted({path.name for path in found} - scripts - set(_REQUIRED))
-    if others:
-        raise ValueError(f"{source} holds {others}, which is not part of a metric: move it elsewhere.")
-    for path in found:
-        shutil.copyfile(path, folder / path.name)
+    for path in [*source.glob("*.py"), *(source / file for file in _REQUIRED)]:
+        if path.name != "__init__.py":
+            shutil.copyfile(path, folder / path.name)
     shutil.copyfile(_PAGE, folder / _APP)
 
 

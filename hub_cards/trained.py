@@ -40,7 +40,7 @@ from .evidence.evaluations import (
     read_results,
     tables,
 )
-from .evidence.runs import Emissions, count_parameters, read_emissions, read_recipe, read_training, training_table
+from .evidence.runs import count_parameters, read_emissions, read_recipe, read_training, training_table
 from .hub.privacy import without_folders
 from .markdown import Markdown, code, text
 
@@ -244,19 +244,6 @@ def _evaluation(folder: Path, result: Result) -> dict[str, Any]:
     }
 
 
-def _emissions_data(
-    emissions: Emissions, training: Mapping[str, Any] | None, recipe: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    found = {
-        "emissions": emissions.grams,
-        "source": f"CodeCarbon {emissions.version}",
-        "training_type": "pre-training" if recipe is not None and recipe.get("new_model") else "fine-tuning",
-        "geographical_location": emissions.place or None,
-        "hardware_used": _hardware(training),
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
 def _made_with(record: Mapping[str, Any]) -> Markdown:
     """When, with which code and with which versions something was made, according to its file."""
     date, source = record.get("date"), record.get("source")
@@ -334,7 +321,9 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
     if results:
         data |= {"model_name": model_name, "eval_results": eval_results(results)}
     if emissions is not None:
-        data["co2_eq_emissions"] = _emissions_data(emissions, training, recipe)
+        is_new = recipe is not None and recipe.get("new_model")
+        emissions["training_type"] = "pre-training" if is_new else "fine-tuning"
+        data["co2_eq_emissions"] = emissions | ({"hardware_used": _hardware(training)} if training else {})
     variables = _encoders(config, identify(folder).is_joint, counts) | {
         "repo_id": repo_id,
         "counts": counts,
@@ -353,7 +342,6 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
         "training_time": None if training is None else _duration(training["seconds"]),
         "hardware": _hardware(training),
         "emissions": emissions,
-        "emission_time": None if emissions is None else _duration(emissions.seconds),
         "settings": training_table(recipe, training, optional_json(folder / "adapter_config.json")),
         "made_with": _made_with,
         "counted": _counted,

@@ -2806,12 +2806,6 @@ _PUSHES = [
         "The Space of the metric 'retrieval' must have the same name, got",
     ),
     (
-        "a metric with other files",
-        _PUSH_METRIC,
-        "holds ['more.txt'], which is not part of a metric: move it elsewhere.",
-        {"retrieval": Copy("{metric}"), "retrieval/more.txt": ""},
-    ),
-    (
         "a metric without documentation",
         _PUSH_METRIC,
         "it lacks ['README.md']",

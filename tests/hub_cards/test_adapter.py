@@ -91,7 +91,7 @@ def test_the_text_of_an_adapter_says_what_its_files_say(tmp_path):
         "| total | 18 |",
         "Hardware: 4 x NVIDIA A100-SXM4-64GB.",
         "Time: 3 min 3 s.",
-        "Energy: 0.0031 kWh, 1.2 g of CO2 equivalents in 3 min 3 s, recorded by CodeCarbon 3.0.4",
+        "Emissions: 1.2 g of CO2 equivalents, recorded by CodeCarbon 3.0.4",
         f"commit `{'b' * 40}` with changes",
         f"Gallery: 100 clips, SHA-256 `{SHA256}`; clips that have each modality: video 95 (95 %)",
         "| SCALAR (own) | 32.3 |",

@@ -277,15 +277,6 @@ def test_wrong_arguments_are_refused(tmp_path, arguments, message):
         stage_gallery(tmp_path / "store", tmp_path / "staged", **arguments)
 
 
-def test_a_folder_that_holds_something_is_not_touched(tmp_path):
-    saved_store(tmp_path / "store")
-    (tmp_path / "staged").mkdir()
-    (tmp_path / "staged" / "mine").touch()
-    with pytest.raises(ValueError, match="must be a new or an empty folder"):
-        stage_gallery(tmp_path / "store", tmp_path / "staged")
-    assert [path.name for path in (tmp_path / "staged").iterdir()] == ["mine"]
-
-
 def test_a_missing_source_and_a_missing_part_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         stage_gallery(tmp_path / "nowhere", tmp_path / "staged")
