@@ -15,7 +15,8 @@ from .card import Details, render
 from .evidence.evaluations import identifier
 from .hub.errors import PublishError, explained
 from .hub.models import check_place
-from .hub.publishing import Kind, Published, Target, push, read_record
+from .hub.publishing import Kind, Published, push, read_record
+from .settings import AdapterPush
 from .trained import OWNED, check_source, describe, stage_beside_weights, stage_weights
 
 logger = logging.getLogger(__name__)
@@ -164,38 +165,29 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     )
 
 
-def push_adapter(
-    source: Path,
-    target: Target,
-    details: Details,
-    base: str | None = None,
-    results: list[Path] | None = None,
-    boards: Sequence[str] = (),
-    output: Path | None = None,
-    api: HfApi | None = None,
-) -> Published | str:
+def push_adapter(settings: AdapterPush, api: HfApi | None = None) -> Published | str:
     """
     Publish an adapter.
 
     Args:
-        source (`Path`): the folder of a run.
-        base (`str`, *optional*): id of its base; by default where the base was loaded from, or pushed to.
-        target, details, results, boards, output, api: as in [`~hub_cards.model.push_model`].
+        settings ([`~hub_cards.settings.AdapterPush`]): what, where to, and how.
+        api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
 
     Returns:
-        As [`~hub_cards.model.push_model`].
+        [`~hub_cards.hub.publishing.Published`], or of a dry run the card.
 
     Raises:
-        PublishError, FileNotFoundError, ValueError: as [`~hub_cards.model.push_model`]; also if the base is not on the
-            Hub or has other weights there.
+        PublishError: nothing was published; the message says why.
+        FileNotFoundError, ValueError: something is missing, or is not what it should be; the base is not on the Hub,
+            or has other weights there.
     """
     api = api or HfApi()
 
     def stage(folder: Path) -> None:
-        name, revision = find_base(api, source, base, offline=output is not None)
-        stage_adapter(source, folder, name, revision, results, boards)
+        name, revision = find_base(api, settings.folder, settings.base, offline=settings.dry_run)
+        stage_adapter(settings.folder, folder, name, revision, settings.results, settings.boards or ())
 
-    return push(KIND, target, details, stage, adapter_card, output, api, source)
+    return push(settings, KIND, stage, adapter_card, api, settings.folder)
 
 
 __all__ = ["KIND", "adapter_card", "check_adapter", "find_base", "push_adapter", "stage_adapter"]

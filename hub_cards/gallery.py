@@ -33,8 +33,9 @@ from .card import Details, render
 from .hub.errors import PublishError, explained
 from .hub.models import check_place, identify_published
 from .hub.privacy import without_folders
-from .hub.publishing import Kind, Published, Target, push, read_record
+from .hub.publishing import Kind, Published, push, read_record
 from .markdown import code
+from .settings import GalleryPush
 
 KIND = Kind(
     "gallery",
@@ -455,37 +456,29 @@ def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> dic
     return {"model": name} if offline else _published_model(api, source, name, metadata)
 
 
-def push_gallery(
-    source: Path,
-    target: Target,
-    details: Details,
-    model: str | None = None,
-    media: bool = False,
-    output: Path | None = None,
-    api: HfApi | None = None,
-) -> Published | str:
+def push_gallery(settings: GalleryPush, api: HfApi | None = None) -> Published | str:
     """
     Publish a gallery as a data set.
 
     Args:
-        source (`Path`): a folder of `scalar eval embed`, of `scalar eval run`, or of `scalar index`.
-        model (`str`, *optional*): id of the model that made it; by default where that model's folder was pushed.
-        media (`bool`): also publish the videos of a search gallery.
-        target, details, output, api: as in [`~hub_cards.model.push_model`].
+        settings ([`~hub_cards.settings.GalleryPush`]): what, where to, and how.
+        api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
 
     Returns:
-        As [`~hub_cards.model.push_model`].
+        [`~hub_cards.hub.publishing.Published`], or of a dry run the card.
 
     Raises:
-        PublishError, FileNotFoundError, ValueError: as [`~hub_cards.model.push_model`].
+        PublishError: nothing was published; the message says why.
+        FileNotFoundError, ValueError: something is missing, or is not what it should be.
     """
     api = api or HfApi()
-    made_by = _model_of(api, source, model, offline=output is not None)
+    source = settings.folder
+    made_by = _model_of(api, source, settings.model, offline=settings.dry_run)
 
     def stage(folder: Path) -> None:
-        stage_gallery(source, folder, media=media, **made_by)
+        stage_gallery(source, folder, media=settings.media, **made_by)
 
-    return push(KIND, target, details, stage, gallery_card, output, api, source if source.is_dir() else None)
+    return push(settings, KIND, stage, gallery_card, api, source if source.is_dir() else None)
 
 
 __all__ = ["KIND", "UNKNOWN", "gallery_card", "push_gallery", "stage_gallery"]

@@ -14,7 +14,8 @@ from huggingface_hub import HfApi, SpaceCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from .card import Details, front_matter, read_card, render
-from .hub.publishing import Kind, Published, Target, push
+from .hub.publishing import Kind, Published, push
+from .settings import MetricPush
 
 KIND = Kind("metric", "space", ("app.py", "example.json", "ranking.py", "requirements.txt"), "gradio")
 
@@ -113,28 +114,27 @@ def metric_card(folder: Path, repo_id: str, details: Details) -> str:
     )
 
 
-def push_metric(
-    source: Path, target: Target, details: Details, output: Path | None = None, api: HfApi | None = None
-) -> Published | str:
+def push_metric(settings: MetricPush, api: HfApi | None = None) -> Published | str:
     """
-    Publish a metric as a Space, from where `evaluate.load` takes it.
+    Publish a metric as a Space, from where `evaluate.load` takes it. The Space must be named as the metric is.
 
     Args:
-        source (`Path`): a folder of `eval/metrics/`.
-        target, details, output, api: as in [`~hub_cards.model.push_model`]. The repository must be named as the
-            metric is.
+        settings ([`~hub_cards.settings.MetricPush`]): what, where to, and how.
+        api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
 
     Returns:
-        As [`~hub_cards.model.push_model`].
+        [`~hub_cards.hub.publishing.Published`], or of a dry run the card.
 
     Raises:
-        PublishError, FileNotFoundError, ValueError: as [`~hub_cards.model.push_model`].
+        PublishError: nothing was published; the message says why.
+        FileNotFoundError, ValueError: something is missing, or is not what it should be.
     """
+    api = api or HfApi()
 
     def stage(folder: Path) -> None:
-        stage_metric(source, folder, target.repo_id)
+        stage_metric(settings.folder, folder, settings.name)
 
-    return push(KIND, target, details, stage, metric_card, output, api)
+    return push(settings, KIND, stage, metric_card, api)
 
 
 __all__ = ["KIND", "metric_card", "push_metric", "stage_metric"]

@@ -17,18 +17,16 @@ from gallery.media import clip_sha256, clip_stat, is_as_known
 from gallery.published import media_of
 from gallery.transcripts import Transcripts
 from hub_cards import gallery as galleries
-from hub_cards.adapter import push_adapter
 from hub_cards.card import Details
 from hub_cards.gallery import gallery_card, stage_gallery
 from hub_cards.hub.card_rules import check_card
 from hub_cards.hub.privacy import without_folders
-from hub_cards.hub.publishing import Target
-from hub_cards.model import push_model
 from modeling_scalar import ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import query_weights, retrieval_scores
 from search.speech import Cue, write_transcript
 from tests.gallery.decoding.reading import read_subtitle
+from tests.hub_cards.pushing import Target, push_adapter, push_model
 
 DIM, CLIPS, QUERIES = 8, 7, 5
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

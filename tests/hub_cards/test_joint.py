@@ -13,17 +13,18 @@ from packaging.requirements import Requirement
 
 from gallery.gallery import GalleryWriter
 from gallery.provenance import describe
-from hub_cards.adapter import adapter_card, push_adapter, stage_adapter
+from hub_cards.adapter import adapter_card, stage_adapter
 from hub_cards.card import Details
-from hub_cards.gallery import gallery_card, push_gallery, stage_gallery
-from hub_cards.hub.publishing import Published, Target, write_record
-from hub_cards.model import model_card, push_model, stage_model
+from hub_cards.gallery import gallery_card, stage_gallery
+from hub_cards.hub.publishing import Published, write_record
+from hub_cards.model import model_card, stage_model
 from modeling_scalar import load_model
 from modeling_scalar.model_identity import identify
 from tests.conftest import ROOT
 from tests.hub_cards.clean_environment import CleanEnvironment
 from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING
 from tests.hub_cards.folders import names, write_card, write_json
+from tests.hub_cards.pushing import Target, push_adapter, push_gallery, push_model
 from tests.hub_cards.test_round_trip import INPUTS, SCORE, blocks, scores_here
 from tests.joint_encoders import write_joint_encoder
 from trainer.lora import apply_adapters, count_parameters
