@@ -13,8 +13,8 @@ from modeling_scalar.model_identity import identify
 
 from .card import Details, render
 from .evidence.evaluations import identifier
-from .hub.errors import PublishError, explained
-from .hub.models import check_place
+from .hub.errors import PublishError
+from .hub.models import check_place, find_model, weights_of
 from .hub.publishing import Kind, Published, push, read_record
 from .settings import AdapterPush
 from .trained import OWNED, check_source, describe, stage_beside_weights, stage_weights
@@ -80,18 +80,13 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
     check_place("base", repo_id)
     if offline:
         return repo_id, revision
-    with explained(api, "model", repo_id, revision):
-        info = api.model_info(repo_id, revision=revision, files_metadata=True)
-    there = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
-    if local is not None:
-        ours = identify(local).weights
-        different = sorted(name for name, digest in ours.items() if there.get(name) != digest)
-        if different:
-            raise ValueError(
-                f"{repo_id} at {info.sha} is not the base that this adapter was trained on: {different} of {local} "
-                "differ. Push that folder, or name another base with --base."
-            )
-    elif not any(name.startswith("model") and name.endswith(".safetensors") for name in there):
+    info, different = find_model(api, repo_id, revision, None if local is None else identify(local).weights)
+    if different:
+        raise ValueError(
+            f"{repo_id} at {info.sha} is not the base that this adapter was trained on: {different} of {local} "
+            "differ. Push that folder, or name another base with --base."
+        )
+    if not any(name.startswith("model") and name.endswith(".safetensors") for name in weights_of(info)):
         raise PublishError(f"{repo_id} holds no weights of a model, so it cannot be the adapter's base.")
     if info.private:
         logger.warning("%s is private: only those who may read it can load the adapter.", info.id)

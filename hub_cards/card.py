@@ -6,7 +6,7 @@ read from the earlier card and written again, byte for byte.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +55,14 @@ class Details:
 
     def over(self, earlier: "Details") -> "Details":
         """Return these details, with those of an earlier card for what is not given here."""
-        if self.license is None:  # a name and a link belong to one licence
-            names = ("license", "license_name", "license_link")
-            merged = replace(self, **{name: getattr(earlier, name) for name in names})
-        else:
-            merged = self
-        return replace(
-            merged,
-            languages=self.languages or earlier.languages,
-            kept=self.kept or earlier.kept,
-            others={**earlier.others, **self.others},
+        named = earlier if self.license is None else self  # a name and a link belong to one licence
+        return Details(
+            named.license,
+            self.languages or earlier.languages,
+            self.kept or earlier.kept,
+            named.license_name,
+            named.license_link,
+            {**earlier.others, **self.others},
         )
 
 
@@ -161,18 +159,10 @@ def read_card(card: str) -> tuple[str | None, Details]:
 
 
 def _metadata(data: CardData | Mapping[str, Any], details: Details) -> dict[str, Any]:
-    metadata = data.to_dict() if isinstance(data, CardData) else dict(data)
-    known = {
-        "license": details.license,
-        "license_name": details.license_name,
-        "license_link": details.license_link,
-        "language": list(details.languages) or None,
-    }
+    known = {name: getattr(details, name) for name in ("license", "license_name", "license_link")}
+    known["language"] = list(details.languages) or None
     known = {name: value for name, value in known.items() if value is not None}
-    for name, value in known.items():
-        if metadata.get(name, value) != value:
-            raise ValueError(f"`{name}` is {value!r} in the details of the card but {metadata[name]!r} in its data.")
-    return known | metadata | {name: value for name, value in details.others.items() if name not in metadata}
+    return {**details.others, **known, **(data.to_dict() if isinstance(data, CardData) else data)}
 
 
 def render_text(template: str, **variables: Any) -> str:
@@ -209,7 +199,7 @@ def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **va
         `str`: front matter, the line that names the kind, and the text.
 
     Raises:
-        ValueError: the data contradicts the details; the kept text holds a marked line.
+        ValueError: the kept text holds a marked line.
     """
     variables |= {"details": details, "kept_begin": KEPT_BEGIN, "kept_end": KEPT_END}
     body = render_text(f"{kind}.md.jinja", **variables)

@@ -30,8 +30,8 @@ from modeling_scalar.model_identity import ModelIdentity, identify
 from modeling_scalar.scores_scalar import ScoreOptions
 
 from .card import Details, render
-from .hub.errors import PublishError, explained
-from .hub.models import check_place, identify_published
+from .hub.errors import PublishError
+from .hub.models import check_place, find_model, identify_published
 from .hub.privacy import without_folders
 from .hub.publishing import Kind, Published, push, read_record
 from .markdown import code
@@ -51,7 +51,6 @@ _NUM_NAMED = 10  # entries of a long list
 _IN_METADATA = {"weights": dict, "source": dict, "is_encoder": bool, "benchmark": str, "split": str}
 # Paths below a common folder no lower than these would begin with the names of people or disks.
 _TOO_HIGH = ("/", "/home", "/Users")
-_SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B")
 
 
 # Staging ----------------------------------------------------------------------------------------------------------
@@ -270,11 +269,6 @@ def _kind_told(metadata: dict[str, Any]) -> str | None:
 # Card -------------------------------------------------------------------------------------------------------------
 
 
-def _size_category(num_rows: int) -> str:
-    digits = min(len(str(num_rows)), 9)
-    return "n<1K" if digits < 4 else f"{_SIZES[digits - 4]}<n<{_SIZES[digits - 3]}"
-
-
 def _origin(gallery: Gallery, facts: dict[str, Any], query_dtype: str) -> list[tuple]:
     """Rows of the card's table of what the vectors were made from."""
     metadata, source = gallery.metadata, gallery.metadata.get("source") or {}
@@ -336,7 +330,6 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
         title = f"Embeddings of {metadata['benchmark']}, {metadata.get('split') or split}"
     data = DatasetCardData(
         pretty_name=title,
-        size_categories=[_size_category(facts["num_clips"])],
         task_categories=["feature-extraction"],
         tags=["embeddings", "video-retrieval", "multimodal", "scalar"],
         configs=[
@@ -405,18 +398,15 @@ def _published_model(api: HfApi, source: Path, model: str, metadata: dict[str, A
         PublishError, ValueError: it is not there, or has other weights than the gallery names, if it names any.
     """
     try:
-        with explained(api, "model", model):
-            info = api.model_info(model, files_metadata=True)
+        info, different = find_model(api, model, None, metadata.get("weights"))
     except PublishError as error:
         raise PublishError(
             f"{error} {source} was made by {model}: say with --model where it is, or 'unknown'."
         ) from error
-    there = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
-    made_by = metadata.get("weights")
-    if isinstance(made_by, dict) and any(there.get(name) != digest for name, digest in made_by.items()):
+    if different:
         raise ValueError(
-            f"{source} was made with other weights than those of {model}: {sorted(made_by)} differ. Name the model "
-            "that made it, or make it again."
+            f"{source} was made with other weights than those of {model}: {different} differ. Name the model that "
+            "made it, or make it again."
         )
     fingerprint = metadata.get("fingerprint") if metadata.get("model") == model else None
     found = {"model": model, "model_revision": info.sha, "fingerprint": fingerprint}

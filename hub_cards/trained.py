@@ -239,7 +239,7 @@ def _evaluation(folder: Path, result: Result) -> dict[str, Any]:
         "findings": findings(result),
         "is_miniature": result.content["benchmark"] in _MINIATURE,
         "file": (path / "results.json").as_posix(),
-        "figure": (path / "results.png").as_posix() if "results.png" in result.figures else None,
+        "figure": (path / "results.png").as_posix() if (folder / path / "results.png").is_file() else None,
         "report": report.as_posix() if (folder / report).is_file() else None,
     }
 

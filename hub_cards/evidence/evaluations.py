@@ -35,12 +35,10 @@ class Result:
     Args:
         name (`str`): the name of its folder.
         content (`Mapping`): its `results.json`.
-        figures (`tuple[str, ...]`): the figures in its folder, as paths inside it.
     """
 
     name: str
     content: Mapping[str, Any]
-    figures: tuple[str, ...] = ()
 
     @property
     def method(self) -> str:
@@ -76,8 +74,6 @@ def _check_result(content: Mapping[str, Any], path: Path) -> None:
     lacking = [name for name in ("embedded", "date", "left_out", "problems") if name not in content]
     if lacking:
         raise ValueError(f"{path} is not a result of `scalar eval run`: it lacks {lacking}. Evaluate again.")
-    if not re.fullmatch("[0-9a-f]{64}", content["gallery"]["sha256"]):
-        raise ValueError(f"{path} must name its gallery by a SHA-256, got {content['gallery']['sha256']!r:.80}.")
     method = content["score"]["method"]
     rates = {entry["rate"]: entry["methods"] for entry in content["retrieval"]["rates"]}
     for rate, methods in rates.items():
@@ -107,8 +103,7 @@ def read_result(path: str | os.PathLike) -> Result:
     path = Path(path)
     content = read_json(path)
     _check_result(content, path)
-    figures = sorted(figure.relative_to(path.parent).as_posix() for figure in path.parent.rglob("*.png"))
-    return Result(path.parent.name, content, tuple(figures))
+    return Result(path.parent.name, content)
 
 
 def read_results(folder: str | os.PathLike) -> list[Result]:

@@ -16,7 +16,6 @@ from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.media import clip_sha256, clip_stat, is_as_known
 from gallery.published import media_of
 from gallery.transcripts import Transcripts
-from hub_cards import gallery as galleries
 from hub_cards.card import Details
 from hub_cards.gallery import gallery_card, stage_gallery
 from hub_cards.hub.card_rules import check_card
@@ -520,16 +519,9 @@ def test_the_numbers_of_the_card_are_those_of_the_files(tmp_path):
     assert "12 times something could not be read" in card and r"- clip 9: \*no\* sound" in card
     assert "clip 10" not in card and "- and 2 more" in card
     assert f'snapshot_download("user/adapter", revision="{COMMIT}")' in card
-    assert "license: cc-by-4.0" in card and "n<1K" in card
+    assert "license: cc-by-4.0" in card
     for block in blocks(card):
         compile(block, "card", "exec")
-
-
-@pytest.mark.parametrize(
-    ("rows", "category"), [(1, "n<1K"), (1000, "1K<n<10K"), (99999, "10K<n<100K"), (10**8, "100M<n<1B")]
-)
-def test_size_categories(rows, category):
-    assert galleries._size_category(rows) == category
 
 
 CALIBRATED = {"modality_scale": [0.5, 2.0, 1.25], "modality_offset": [0.3, -0.1, 0.05]}
