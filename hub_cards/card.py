@@ -30,7 +30,11 @@ _FROM_FILES = frozenset(
 )
 _TEMPLATES = Path(__file__).parent / "templates"
 _MARK = re.compile(r"^[ \t]*<!-- hub_cards:.*$", re.MULTILINE)
-_KIND = re.compile(r"<!-- hub_cards: ([a-z]+) -->")
+_MARKED = re.compile(
+    r"^[ \t]*<!-- hub_cards: (?P<kind>[a-z]+) -->[ \t]*\r?$.*?"
+    rf"^[ \t]*{re.escape(KEPT_BEGIN)}[ \t]*(?P<end>\r?)\n(?P<kept>.*?)(?:(?P=end)\n)?[ \t]*{re.escape(KEPT_END)}",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -115,21 +119,15 @@ def read_marks(card: str) -> tuple[str | None, str]:
     Raises:
         ValueError: a marked line is missing, doubled, changed or in the wrong place, so that text could be lost.
     """
-    marks = [(match.group().strip(), match) for match in _MARK.finditer(card)]
-    kinds = [match.group(1) for mark, _ in marks if (match := _KIND.fullmatch(mark))]
-    begins, ends = ([match for mark, match in marks if mark == line] for line in (KEPT_BEGIN, KEPT_END))
-    unknown = [mark for mark, _ in marks if mark not in (KEPT_BEGIN, KEPT_END) and not _KIND.fullmatch(mark)]
-    if unknown or len(kinds) > 1 or (len(begins), len(ends)) != ((1, 1) if kinds else (0, 0)):
+    marks, found = _MARK.findall(card), _MARKED.search(card)
+    if not marks:
+        return None, ""
+    if found is None or len(marks) != 3:
         raise ValueError(
             f"The marked lines of the card are broken: expected one that names its kind, then\n{KEPT_BEGIN}\nand\n"
-            f"{KEPT_END}\nonce each, got {[mark for mark, _ in marks]}. Put them back around what is to be kept."
+            f"{KEPT_END}\nonce each, got {[mark.strip() for mark in marks]}. Put them back around what is to be kept."
         )
-    if not kinds:
-        return None, ""
-    if begins[0].start() > ends[0].start():
-        raise ValueError(f"The marked lines of the card are in the wrong order: {KEPT_END} comes first. Swap them.")
-    line_break = "\r\n" if begins[0].group().endswith("\r") else "\n"
-    return kinds[0], card[begins[0].end() + 1 : ends[0].start()].removesuffix(line_break)
+    return found["kind"], found["kept"]
 
 
 def read_card(card: str) -> tuple[str | None, Details]:
