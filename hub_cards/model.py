@@ -79,7 +79,7 @@ def model_card(folder: Path, repo_id: str, details: Details) -> str:
 
     Args:
         folder (`Path`): what is published, staged: `config.json`, `model*.safetensors`, and if there are any
-            `recipe.json`, `training.json`, `emissions.csv`, `merge.json` and evaluations in `results/`.
+            `recipe.json`, `training.json`, `emissions.json`, `merge.json` and evaluations in `results/`.
         repo_id (`str`): where it goes.
         details ([`Details`]): what no file says.
 

@@ -3,13 +3,13 @@
 Only the files named here leave a folder. Checkpoints, optimizer states, pickles and `training_args.bin` never do.
 """
 
-import csv
 import math
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ from .markdown import Markdown, code, text
 OWNED = (
     *("config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("vocab.txt", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json"),
-    *("*_scalar.py", "modeling_beats.py", "recipe.json", "training.json", "emissions.csv", "merge.json"),
+    *("*_scalar.py", "modeling_beats.py", "recipe.json", "training.json", "emissions.json", "merge.json"),
     *("results/*/results.json", "results/*/results.png", "results/*/report/*"),
     ".eval_results/scalar-*.yaml",
 )
@@ -115,20 +115,9 @@ def _stage_training(source: Path, folder: Path) -> None:
         write_json(without_folders(recipe), folder / "recipe.json")
     if read_training(source / "training.json") is not None:
         shutil.copyfile(source / "training.json", folder / "training.json")
-    if read_emissions(source / "emissions.csv") is not None:
-        _stage_emissions(source / "emissions.csv", folder / "emissions.csv")
-
-
-def _stage_emissions(source: Path, target: Path) -> None:
-    """Copy CodeCarbon's record without the coordinates: they show where the person who ran it sits."""
-    with source.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        names = [name for name in reader.fieldnames or () if name not in ("longitude", "latitude")]
-        rows = list(reader)
-    with target.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, names, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    emissions = read_emissions(source / "emissions.csv")  # whose coordinates show where the person who ran it sits
+    if emissions is not None:
+        write_json(emissions, folder / "emissions.json")
 
 
 def _is_of_another(path: Path, source: Path) -> bool:
@@ -213,12 +202,6 @@ def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None,
 def optional_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON file that need not be there."""
     return read_json(path) if path.is_file() else None
-
-
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
 def _hardware(training: Mapping[str, Any] | None) -> str | None:
@@ -308,7 +291,7 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
         raise FileNotFoundError(f"There are no weights ({pattern}) in {folder}.")
     config = read_json(folder / "config.json")
     recipe, training = read_recipe(folder / "recipe.json"), read_training(folder / "training.json")
-    emissions = read_emissions(folder / "emissions.csv")
+    emissions = optional_json(folder / "emissions.json")
     results = read_results(folder)
     aggregation, temperature = config["aggregation"], _temperature(config["query_temperature"])
     calibration = {name: config[name] for name in CALIBRATION if config.get(name) is not None}
@@ -339,7 +322,7 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
         "condition_on": [name for name in MODALITIES if name in config.get("condition_on", ScalarConfig.condition_on)],
         "recipe": recipe,
         "training": training,
-        "training_time": None if training is None else _duration(training["seconds"]),
+        "training_time": None if training is None else str(timedelta(seconds=round(training["seconds"]))),
         "hardware": _hardware(training),
         "emissions": emissions,
         "settings": training_table(recipe, training, optional_json(folder / "adapter_config.json")),

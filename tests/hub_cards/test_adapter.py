@@ -90,7 +90,7 @@ def test_the_text_of_an_adapter_says_what_its_files_say(tmp_path):
         "| `text_model` | 12 |",
         "| total | 18 |",
         "Hardware: 4 x NVIDIA A100-SXM4-64GB.",
-        "Time: 3 min 3 s.",
+        "Time: 0:03:03 (hours, minutes, seconds).",
         "Emissions: 1.2 g of CO2 equivalents, recorded by CodeCarbon 3.0.4",
         f"commit `{'b' * 40}` with changes",
         f"Gallery: 100 clips, SHA-256 `{SHA256}`; clips that have each modality: video 95 (95 %)",

@@ -76,12 +76,6 @@ def test_the_parts_of_a_model_are_counted_together_and_none_twice(tmp_path):
     assert counts == {"text_model": 112, "text_projection": 6, "vision_model": 50}
 
 
-def test_a_pickle_is_not_counted(tmp_path):
-    (tmp_path / "model.safetensors").write_bytes(b"\x80\x04pickle")
-    with pytest.raises(ValueError, match="is not a safetensors file"):
-        count_parameters([tmp_path / "model.safetensors"])
-
-
 def test_a_record_is_read_whole_or_refused(tmp_path):
     path = tmp_path / "training.json"
     assert read_training(path) is None
