@@ -59,15 +59,15 @@ def _read_folder(path: Path) -> Path:
 Folder = Annotated[Path, Argument(help="Folder of the gallery."), Given(Path, _folder)]
 ReadFolder = Annotated[
     Path,
-    Argument(help="Folder of the gallery, or of a published one hf://datasets/USER/NAME."),
+    Argument(help="Folder of the gallery, or the address of a published one, hf://datasets/USER/NAME."),
     Given(Path, _read_folder),
 ]
 Place = Annotated[
     str,
     Argument(
         metavar="GALLERY",
-        help="Folder of the gallery, of a published one hf://datasets/USER/NAME, or the address of a collection that "
-        "`push` made.",
+        help="Folder of the gallery, or the address of a collection that `push` made, or of a published gallery, "
+        "hf://datasets/USER/NAME.",
     ),
 ]
 Moved = Annotated[str | None, _model(help="Where the gallery's model is now, if not where it was.")]
