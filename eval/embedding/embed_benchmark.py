@@ -199,12 +199,18 @@ def embed_benchmark(
                 }
                 writer = held.enter_context(GalleryWriter(output, dtype, has_codes=False))
                 is_finished = _is_finished(writer, plan)
-        if not crew.is_main:
-            work.follow()
-        else:
+        if crew.is_main:
             if is_finished:
                 logger.info("%s was finished before; there is nothing to do.", output)
             else:
+                num_rows = {"clips": len(work.clips), "queries": len(work.captions)}
+                writer.metadata = describe(model, model_path, plan=plan, unfinished=num_rows)
+            work.write_clips(writer)
+            work.write_captions(writer)
+        else:
+            work.follow()
+        with crew.together():
+            if crew.is_main and not is_finished:
                 writer.metadata = describe(
                     model,
                     model_path,
@@ -218,14 +224,8 @@ def embed_benchmark(
                     num_processes=crew.size,
                     on_error=on_error,
                     plan=plan,
-                    unfinished={"clips": len(work.clips), "queries": len(work.captions)},
                     **query_kinds(loaded.dataset, loaded.task),
                 )
-            work.write_clips(writer)
-            work.write_captions(writer)
-        with crew.together():
-            if crew.is_main and not is_finished:
-                del writer.metadata["unfinished"]
                 writer.compact()  # the same files, whoever embedded them and however often that was killed
         return Gallery.open(output)
 
