@@ -35,6 +35,8 @@ from modeling_scalar.model_identity import identify
 
 logger = logging.getLogger(__name__)
 
+_CAPTIONS = 1024  # of a commit, which takes longer than embedding a few
+
 _PLANNED = {
     "fingerprint": "the weights or settings of the model or its processor",
     "rows_sha256": "the clips, their files, subtitles or captions, or their order",
@@ -87,12 +89,12 @@ class _Work:
                 bar.update(len(clip_ids))
 
     def write_captions(self, writer: GalleryWriter) -> None:
-        """The same of captions."""
+        """The same of captions; the last of them are left to be committed."""
         described = [[] for _ in self.captions]
         for query, clip in self.pairs:
             described[query].append(self.clips[clip]["video_id"])
         queries = writer.gallery().queries
-        start = 0 if queries is None else len(queries)
+        start = kept = 0 if queries is None else len(queries)
         rounds = self.crew.lead(in_batches(self.captions[start:], self.batch_size), self._embed_captions, 0)
         with closing(rounds), self._bar("captions", len(self.captions), start) as bar:
             for parts in rounds:
@@ -101,7 +103,9 @@ class _Work:
                 # In float32: they are few, and so score as the same words do when they are typed.
                 table = query_table(self.query_ids[rows], self.captions[rows], embeds, described[rows], "float32")
                 writer.put_queries(table)
-                writer.commit()
+                if start - kept >= _CAPTIONS:
+                    writer.commit()
+                    kept = start
                 bar.update(len(embeds))
 
     def _embed_captions(self, batches: Iterable[list[str]], ahead: int) -> Generator[torch.Tensor | None, None, None]:
@@ -153,7 +157,8 @@ def embed_benchmark(
     """
     Embed a benchmark into a gallery. Called by all processes that `accelerate launch` starts, or by one.
 
-    Started again after it was killed, it goes on at its last commit: at most one batch of each process is lost.
+    Started again after it was killed, it goes on at its last commit: at most one batch of each process is lost, or
+    a thousand captions.
     Started again once it is finished, it does nothing. The folder must be one that all processes see.
 
     Args:
