@@ -2,7 +2,7 @@
 
 from eval.reports import paper_tables, score_tables
 from eval.reports.result_files import load_results
-from gallery.result_schema import method_title
+from eval.reports.result_schema import method_title
 from modeling_scalar.scores_scalar import METHODS
 from tests.eval.reports.made_runs import cells, make_run, save
 
