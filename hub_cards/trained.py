@@ -20,8 +20,8 @@ from huggingface_hub.utils import validate_repo_id, yaml_dump
 from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 
+from eval.reports.result_schema import method_title
 from gallery.files import read_json, write_json
-from gallery.result_schema import method_title
 from modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
 from modeling_scalar.loading import load_config, load_processor

@@ -18,7 +18,7 @@ from sklearn.manifold import TSNE
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.latent import clips_of, latent_space
 from eval.reports.result_files import R1, Run, percent
-from gallery.result_schema import method_title
+from eval.reports.result_schema import method_title
 from modeling_scalar.configuration_scalar import MODALITIES
 
 # Okabe and Ito's colours, which stay apart under all common colour blindness; modalities keep theirs in every figure.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from eval.reports.result_files import R1, Results, Run, Seeds, benchmark_name, first_run, label_name
+from eval.reports.result_schema import second_stage
 from eval.reports.tables import Cell, Row, Table
-from gallery.result_schema import second_stage
 
 KEYS = [("", "benchmark"), ("", "label"), ("", "n")]
 """Columns at the left: what was measured, of which label, over how many seeds."""

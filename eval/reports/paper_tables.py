@@ -28,8 +28,8 @@ from eval.reports.label_tables import (
     values,
 )
 from eval.reports.result_files import R1, Results, Run, Seeds, benchmark_name, first_run, label_name, percent
+from eval.reports.result_schema import method_title
 from eval.reports.tables import Cell, Row, Table
-from gallery.result_schema import method_title
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import METHODS
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.reports import paper
+from eval.reports.result_schema import check_result, second_stage
 from gallery.files import read_json
-from gallery.result_schema import check_result, second_stage
 
 Run = Mapping[str, Any]
 """Content of a `results.json`."""

@@ -22,8 +22,8 @@ from eval.reports.label_tables import (
     two_stage,
 )
 from eval.reports.result_files import Results, Run, Seeds, benchmark_name, first_run, label_name, percent
+from eval.reports.result_schema import method_title
 from eval.reports.tables import Cell, Row, Table
-from gallery.result_schema import method_title
 from modeling_scalar.configuration_scalar import MODALITIES
 
 _METRICS = {

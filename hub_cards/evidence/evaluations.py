@@ -16,10 +16,10 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from eval.reports.label_tables import first_stage, gain, two_stage
 from eval.reports.result_files import R1, Results, percent
+from eval.reports.result_schema import check_result, method_title, second_stage
 from eval.reports.score_tables import scores_missing_table, scores_table, second_stage_table
 from eval.reports.tables import Table
 from gallery.files import read_json
-from gallery.result_schema import check_result, method_title, second_stage
 from modeling_scalar.configuration_scalar import MODALITIES
 
 from ..markdown import Markdown, table, text

@@ -5,8 +5,8 @@ import pytest
 from eval.reports import paper_tables, score_tables
 from eval.reports.report import format_table, write_report
 from eval.reports.result_files import load_results
+from eval.reports.result_schema import method_title
 from eval.reports.score_tables import second_stage_table, separation_table
-from gallery.result_schema import method_title
 from modeling_scalar.scores_scalar import METHODS
 from tests.eval.reports.made_runs import cells, make_metrics, make_run, save
 
