@@ -15,8 +15,8 @@ from gallery.decoding import Limits, sandboxed
 from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
 from gallery.parallel import Crew, num_local_processes
 from gallery.provenance import describe, pending_download
-from gallery.storage import check_place
 from gallery.windows import SEGMENT
+from gallery.writing import check_place
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
 from modeling_scalar.model_identity import identify
