@@ -6,7 +6,7 @@ import numpy as np
 
 from modeling_scalar.media_scalar import SAMPLING_RATE
 
-SPEECH = str(Path(__file__).parent / "data" / "speech.ogg")
+SPEECH = str(Path(__file__).parent / "speech.ogg")
 """The tiger sleeps all day beneath the tree. In the evening it walks down to the river and drinks."""
 
 _TIMES = np.arange(3 * SAMPLING_RATE) / SAMPLING_RATE
