@@ -39,7 +39,10 @@ from gallery.gallery import GalleryWriter
 from gallery.provenance import describe
 from modeling_scalar import load_model
 from modeling_scalar.image_processing_scalar import frame_indices
-from search.indexing import default_workers, find_files, index_files
+from search.indexing import index_files
+from search.reading import default_workers
+from search.sources import find_files
+from search.states import Status
 
 MODEL = Path(__file__).parents[1] / "recipes" / "miniature_backbone"
 
@@ -119,7 +122,7 @@ def _index(files: list[str], folder: Path, num_workers: int, model, processor) -
         begun = time.perf_counter()
         report = index_files(files, writer, model, processor, num_workers=num_workers)
         seconds = time.perf_counter() - begun
-    if len(report.new) != len(files):
+    if len(report.of(Status.NEW)) != len(files):
         raise ValueError(f"{len(files)} clips should be new, got {report}.")
     return seconds
 

@@ -27,15 +27,15 @@ from transformers import BertConfig, BertModel
 from modeling_scalar import ScalarConfig, ScalarModel
 from modeling_scalar.scores_scalar import query_weights, retrieval_scores
 from trainer.building import build_new
+from trainer.distributed import RowLayout
+from trainer.draws import reduced_views
 from trainer.lora import RECIPES, apply_adapters
-from trainer.losses import scalar_components
+from trainer.objectives import Batch, ScalarObjective
 from trainer.scalar_trainer import ScalarTrainer
 from trainer.semantic_targets import SemanticTargets
 from trainer.training_args import ScalarTrainingArguments
-from trainer.views import reduced_views
 
 MINIATURE = Path(__file__).resolve().parent.parent / "recipes" / "miniature_model.yaml"
-WEIGHTS = {"alignment": 1.0, "cross_arity": 1.0, "semantic": 1.0, "uniformity": 0.1}  # of Eq. 10
 PRESENCE = torch.tensor([0.95, 0.85, 0.6])  # shares of clips with video, audio and subtitle
 CLIPS, STEPS, HOURS = 136_674, 5_330, 11  # of a run of the paper; the hours are of four A100
 TOWERS = ("vision_model", "audio_model", "text_model")
@@ -112,10 +112,13 @@ def objective_step(batch_size: int, dim: int, targets: SemanticTargets) -> Calla
     generator = torch.Generator().manual_seed(0)
     reduced = reduced_views(mask, 0.5, torch.rand(batch_size, 2, generator=generator))
     index = torch.randint(len(targets.clip_of_row), (batch_size,), generator=generator)
+    options = {"method": "scalar", "query_temperature": 0.1}
+    objective = ScalarObjective(ScalarTrainingArguments(use_cpu=True, loss_warmup_steps=0), ScalarConfig())
 
     def step():
-        terms = scalar_components(texts, modalities, mask, reduced, targets.affinities(index, index))
-        total = sum(WEIGHTS[name] * loss for name, loss in terms.items())
+        affinities = targets.affinities(index, index)
+        batch = Batch(RowLayout((batch_size,), 0), texts, modalities, mask, reduced, options, affinities)
+        total = sum(weight * loss for weight, loss in objective(batch, 0).values())
         return torch.autograd.grad(total, (texts, modalities))
 
     return step

@@ -23,6 +23,7 @@ _COMMANDS = {
         "verify": (_SEARCH, "Compare every file of a gallery with its hash"),
         "repair": (_SEARCH, "Restore what is whole of a damaged gallery"),
         "compact": (_SEARCH, "Write a gallery again without the clips that were removed"),
+        "remove": (_SEARCH, "Take the clips of files and folders out of a gallery"),
         "push": (_SEARCH, "Make a collection of a vector engine hold what a gallery holds"),
     },
     "Train, evaluate and publish models": {

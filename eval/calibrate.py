@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 
-from eval.benchmarks import load_split
 from eval.embedding.embed_dataset import embed_texts
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.calibration import MEASURES, Calibration, calibrate_embeddings
 from eval.run import embeddings_of
 from eval.settings import CalibrateConfig
-from eval.source import check_made_by, open_model
+from eval.source import check_made_by, open_model, prepare
 from gallery.columns import listed
 from gallery.decoding import SandboxedReader
 from gallery.files import write_json
@@ -125,16 +124,12 @@ def _with_subtitles(config: CalibrateConfig) -> Embeddings:
         check_made_by(config.embeddings_path, model_path)
         clips, metadata = (gallery.clip_ids, gallery.modality_embeds(), gallery.modality_mask), gallery.metadata
         texts = _subtitles_of_files(gallery, SandboxedReader(config.limits))
+        model, processor = open_model(model_path, config)
     else:
-        model_path, embeddings = config.model_path, embeddings_of(config.run_config())
-        clips, metadata = (
-            (embeddings.clip_ids, embeddings.modality_embeds, embeddings.modality_mask),
-            embeddings.metadata,
-        )
-        settings = config.run_config().benchmark_settings()
-        rows = load_split(config.benchmark, config.root, config.split, **settings).dataset
+        given, source = prepare(config.run_config())
+        clips, metadata = (given.clip_ids, given.modality_embeds, given.modality_mask), given.metadata
+        rows, model, processor = source.split.dataset, source.model, source.processor
         texts = {name: (text or "").strip() for name, text in zip(rows["video_id"], rows["subtitle"], strict=True)}
-    model, processor = open_model(model_path, config)
     found = subtitle_queries(
         clips, texts, lambda captions: embed_texts(model, processor, captions, config.batch_size, config.progress)
     )

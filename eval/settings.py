@@ -119,7 +119,7 @@ class EmbedConfig:
     columns: Columns = None
     on_missing: OnMissing = "raise"
     batch_size: Annotated[
-        int, Option(min=1, help="Clips or captions per forward pass: the most that a kill can lose.")
+        int, Option(min=1, help="Clips or captions per forward pass: the most clips that a kill can lose.")
     ] = 32
     on_error: OnError = "raise"
     num_workers: Annotated[int, Option(min=1, help="Threads of each process that read clips ahead.")] = 2

@@ -5,19 +5,18 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import HfApi, ModelCardData
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
 
 from gallery.files import read_json, write_json
 from modeling_scalar.model_identity import identify
 
 from .card import Details, render
 from .evidence.evaluations import identifier
-from .hub.errors import PublishError, explained
-from .hub.publishing import Kind, Published, Target, push, read_record
+from .hub.errors import PublishError
+from .hub.models import check_place, find_model, weights_of
+from .hub.publishing import Kind, Published, push, read_record
+from .settings import AdapterPush
 from .trained import OWNED, check_source, describe, stage_beside_weights, stage_weights
 
 logger = logging.getLogger(__name__)
@@ -35,9 +34,12 @@ def check_adapter(source: Path) -> None:
             "`model.get_base_model().config.save_pretrained`."
         )
     path, adapter = source / "adapter_config.json", identify(source).adapter
-    for name, kind in (("base_model_name_or_path", str), ("peft_type", str | None), ("revision", str | None)):
-        if not isinstance(adapter.get(name), kind) or adapter.get(name) == "":
-            raise ValueError(f"{path} is not that of an adapter: `{name}` cannot be {adapter.get(name)!r:.200}.")
+    for name, pattern in (("base_model_name_or_path", "(?s).+"), ("peft_type", r"\w+"), ("revision", r"[\w./-]+")):
+        value = adapter.get(name)
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            if name == "revision" and value is None:
+                continue
+            raise ValueError(f"{path} is not that of an adapter: `{name}` cannot be {value!r:.200}.")
 
 
 def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False) -> tuple[str, str | None]:
@@ -75,20 +77,16 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
         repo_id, revision, _ = record
     else:
         repo_id = name
+    check_place("base", repo_id)
     if offline:
         return repo_id, revision
-    with explained(api, "model", repo_id, revision):
-        info = api.model_info(repo_id, revision=revision, files_metadata=True)
-    there = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
-    if local is not None:
-        ours = identify(local).weights
-        different = sorted(name for name, digest in ours.items() if there.get(name) != digest)
-        if different:
-            raise ValueError(
-                f"{repo_id} at {info.sha} is not the base that this adapter was trained on: {different} of {local} "
-                "differ. Push that folder, or name another base with --base."
-            )
-    elif not any(name.startswith("model") and name.endswith(".safetensors") for name in there):
+    info, different = find_model(api, repo_id, revision, None if local is None else identify(local).weights)
+    if different:
+        raise ValueError(
+            f"{repo_id} at {info.sha} is not the base that this adapter was trained on: {different} of {local} "
+            "differ. Push that folder, or name another base with --base."
+        )
+    if not any(name.startswith("model") and name.endswith(".safetensors") for name in weights_of(info)):
         raise PublishError(f"{repo_id} holds no weights of a model, so it cannot be the adapter's base.")
     if info.private:
         logger.warning("%s is private: only those who may read it can load the adapter.", info.id)
@@ -122,19 +120,6 @@ def stage_adapter(
     stage_beside_weights(source, folder, results, boards)
 
 
-def _check_base(base: Any, revision: Any) -> None:
-    """Check what becomes part of the code on the card, which readers run."""
-    try:
-        validate_repo_id(base)
-    except HFValidationError as error:
-        raise ValueError(
-            f"adapter_config.json must name the adapter's base by its id on the Hub, got {base!r}: publish the base, "
-            "then name it there."
-        ) from error
-    if revision is not None and not re.fullmatch(r"[\w./-]+", str(revision)):
-        raise ValueError(f"`revision` in adapter_config.json must be a commit, branch or tag, got {revision!r}.")
-
-
 def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     """
     Write the card of an adapter.
@@ -153,12 +138,9 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     data, variables = describe(folder, repo_id, "adapter_model*.safetensors")
     counts = variables["counts"]
     adapter = read_json(folder / "adapter_config.json")
-    if not adapter.get("peft_type"):
-        raise ValueError("adapter_config.json must tell the `peft_type` of the adapter. Save it again with peft.")
     is_of_heads = all(part.endswith("_head") or part in _SCALARS for part in counts)
     data["tags"] += [] if is_of_heads else [identifier(adapter["peft_type"].lower())]
-    base, revision = adapter["base_model_name_or_path"], adapter.get("revision")
-    _check_base(base, revision)
+    base = adapter["base_model_name_or_path"]
     card = ModelCardData(library_name="peft", base_model=base, base_model_relation="adapter", **data)
     # If the run changed how the base scores or what it reads, only the adapter's own configuration says so.
     changes = ("aggregation", "condition_on")
@@ -178,38 +160,29 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     )
 
 
-def push_adapter(
-    source: Path,
-    target: Target,
-    details: Details,
-    base: str | None = None,
-    results: list[Path] | None = None,
-    boards: Sequence[str] = (),
-    output: Path | None = None,
-    api: HfApi | None = None,
-) -> Published | str:
+def push_adapter(settings: AdapterPush, api: HfApi | None = None) -> Published | str:
     """
     Publish an adapter.
 
     Args:
-        source (`Path`): the folder of a run.
-        base (`str`, *optional*): id of its base; by default where the base was loaded from, or pushed to.
-        target, details, results, boards, output, api: as in [`~hub_cards.model.push_model`].
+        settings ([`~hub_cards.settings.AdapterPush`]): what, where to, and how.
+        api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
 
     Returns:
-        As [`~hub_cards.model.push_model`].
+        [`~hub_cards.hub.publishing.Published`], or of a dry run the card.
 
     Raises:
-        PublishError, FileNotFoundError, ValueError: as [`~hub_cards.model.push_model`]; also if the base is not on the
-            Hub or has other weights there.
+        PublishError: nothing was published; the message says why.
+        FileNotFoundError, ValueError: something is missing, or is not what it should be; the base is not on the Hub,
+            or has other weights there.
     """
     api = api or HfApi()
 
     def stage(folder: Path) -> None:
-        name, revision = find_base(api, source, base, offline=output is not None)
-        stage_adapter(source, folder, name, revision, results, boards)
+        name, revision = find_base(api, settings.folder, settings.base, offline=settings.dry_run)
+        stage_adapter(settings.folder, folder, name, revision, settings.results, settings.boards or ())
 
-    return push(KIND, target, details, stage, adapter_card, output, api, source)
+    return push(settings, KIND, stage, adapter_card, api, settings.folder)
 
 
 __all__ = ["KIND", "adapter_card", "check_adapter", "find_base", "push_adapter", "stage_adapter"]

@@ -6,7 +6,7 @@ read from the earlier card and written again, byte for byte.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,11 @@ _FROM_FILES = frozenset(
 )
 _TEMPLATES = Path(__file__).parent / "templates"
 _MARK = re.compile(r"^[ \t]*<!-- hub_cards:.*$", re.MULTILINE)
-_KIND = re.compile(r"<!-- hub_cards: ([a-z]+) -->")
+_MARKED = re.compile(
+    r"^[ \t]*<!-- hub_cards: (?P<kind>[a-z]+) -->[ \t]*\r?$.*?"
+    rf"^[ \t]*{re.escape(KEPT_BEGIN)}[ \t]*(?P<end>\r?)\n(?P<kept>.*?)(?:(?P=end)\n)?[ \t]*{re.escape(KEPT_END)}",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -55,16 +59,14 @@ class Details:
 
     def over(self, earlier: "Details") -> "Details":
         """Return these details, with those of an earlier card for what is not given here."""
-        if self.license is None:  # a name and a link belong to one licence
-            names = ("license", "license_name", "license_link")
-            merged = replace(self, **{name: getattr(earlier, name) for name in names})
-        else:
-            merged = self
-        return replace(
-            merged,
-            languages=self.languages or earlier.languages,
-            kept=self.kept or earlier.kept,
-            others={**earlier.others, **self.others},
+        named = earlier if self.license is None else self  # a name and a link belong to one licence
+        return Details(
+            named.license,
+            self.languages or earlier.languages,
+            self.kept or earlier.kept,
+            named.license_name,
+            named.license_link,
+            {**earlier.others, **self.others},
         )
 
 
@@ -117,21 +119,15 @@ def read_marks(card: str) -> tuple[str | None, str]:
     Raises:
         ValueError: a marked line is missing, doubled, changed or in the wrong place, so that text could be lost.
     """
-    marks = [(match.group().strip(), match) for match in _MARK.finditer(card)]
-    kinds = [match.group(1) for mark, _ in marks if (match := _KIND.fullmatch(mark))]
-    begins, ends = ([match for mark, match in marks if mark == line] for line in (KEPT_BEGIN, KEPT_END))
-    unknown = [mark for mark, _ in marks if mark not in (KEPT_BEGIN, KEPT_END) and not _KIND.fullmatch(mark)]
-    if unknown or len(kinds) > 1 or (len(begins), len(ends)) != ((1, 1) if kinds else (0, 0)):
+    marks, found = _MARK.findall(card), _MARKED.search(card)
+    if not marks:
+        return None, ""
+    if found is None or len(marks) != 3:
         raise ValueError(
             f"The marked lines of the card are broken: expected one that names its kind, then\n{KEPT_BEGIN}\nand\n"
-            f"{KEPT_END}\nonce each, got {[mark for mark, _ in marks]}. Put them back around what is to be kept."
+            f"{KEPT_END}\nonce each, got {[mark.strip() for mark in marks]}. Put them back around what is to be kept."
         )
-    if not kinds:
-        return None, ""
-    if begins[0].start() > ends[0].start():
-        raise ValueError(f"The marked lines of the card are in the wrong order: {KEPT_END} comes first. Swap them.")
-    line_break = "\r\n" if begins[0].group().endswith("\r") else "\n"
-    return kinds[0], card[begins[0].end() + 1 : ends[0].start()].removesuffix(line_break)
+    return found["kind"], found["kept"]
 
 
 def read_card(card: str) -> tuple[str | None, Details]:
@@ -161,18 +157,10 @@ def read_card(card: str) -> tuple[str | None, Details]:
 
 
 def _metadata(data: CardData | Mapping[str, Any], details: Details) -> dict[str, Any]:
-    metadata = data.to_dict() if isinstance(data, CardData) else dict(data)
-    known = {
-        "license": details.license,
-        "license_name": details.license_name,
-        "license_link": details.license_link,
-        "language": list(details.languages) or None,
-    }
+    known = {name: getattr(details, name) for name in ("license", "license_name", "license_link")}
+    known["language"] = list(details.languages) or None
     known = {name: value for name, value in known.items() if value is not None}
-    for name, value in known.items():
-        if metadata.get(name, value) != value:
-            raise ValueError(f"`{name}` is {value!r} in the details of the card but {metadata[name]!r} in its data.")
-    return known | metadata | {name: value for name, value in details.others.items() if name not in metadata}
+    return {**details.others, **known, **(data.to_dict() if isinstance(data, CardData) else data)}
 
 
 def render_text(template: str, **variables: Any) -> str:
@@ -209,7 +197,7 @@ def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **va
         `str`: front matter, the line that names the kind, and the text.
 
     Raises:
-        ValueError: the data contradicts the details; the kept text holds a marked line.
+        ValueError: the kept text holds a marked line.
     """
     variables |= {"details": details, "kept_begin": KEPT_BEGIN, "kept_end": KEPT_END}
     body = render_text(f"{kind}.md.jinja", **variables)

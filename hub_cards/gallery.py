@@ -30,11 +30,12 @@ from modeling_scalar.model_identity import ModelIdentity, identify
 from modeling_scalar.scores_scalar import ScoreOptions
 
 from .card import Details, render
-from .hub.errors import PublishError, explained
-from .hub.models import check_place, identify_published
+from .hub.errors import PublishError
+from .hub.models import check_place, find_model, identify_published
 from .hub.privacy import without_folders
-from .hub.publishing import Kind, Published, Target, check_empty, push, read_record
+from .hub.publishing import Kind, Published, push, read_record
 from .markdown import code
+from .settings import GalleryPush
 
 KIND = Kind(
     "gallery",
@@ -50,7 +51,6 @@ _NUM_NAMED = 10  # entries of a long list
 _IN_METADATA = {"weights": dict, "source": dict, "is_encoder": bool, "benchmark": str, "split": str}
 # Paths below a common folder no lower than these would begin with the names of people or disks.
 _TOO_HIGH = ("/", "/home", "/Users")
-_SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B")
 
 
 # Staging ----------------------------------------------------------------------------------------------------------
@@ -178,8 +178,8 @@ def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:
                 shutil.copyfile(sidecar, target.with_name(sidecar.name))
         except FileNotFoundError as error:
             raise FileNotFoundError(
-                f"{path} is in the gallery but not on disk. Index again with `--prune`, or, where nothing is left of "
-                "its folder, with `--prune-all`."
+                f"{path} is in the gallery but not on disk. `scalar index --prune` takes clips of deleted files out, "
+                "`scalar remove` those of files that you name."
             ) from error
         if clip_sha256(str(target)) != known.sha256:
             raise ValueError(
@@ -221,10 +221,8 @@ def stage_gallery(
             embedded, or an argument is wrong.
     """
     if model not in (None, UNKNOWN):
-        check_place("model", model, made_by.get("model_revision"))
+        check_place("model", model)
     gallery = _open(source, model is not None, media)
-    check_empty(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="hub_cards-") as copied:
         if not (source / MANIFEST).is_file():  # of `datasets` alone: columns of any precision, or of anything else
             gallery = gallery.copy(Path(copied) / "gallery")
@@ -271,80 +269,32 @@ def _kind_told(metadata: dict[str, Any]) -> str | None:
 # Card -------------------------------------------------------------------------------------------------------------
 
 
-def _size_category(num_rows: int) -> str:
-    digits = min(len(str(num_rows)), 9)
-    return "n<1K" if digits < 4 else f"{_SIZES[digits - 4]}<n<{_SIZES[digits - 3]}"
-
-
-def _contents(gallery: Gallery, facts: dict[str, Any], query_length: int, media: bool) -> list[tuple]:
-    """Rows of the card's table of columns; `query_length`: of a text's embedding."""
-    vector = f"list of {gallery.dim} floats"
-    heads = [name for name in facts["columns"] if name not in MODALITIES]
-    windows = "; the seconds of a window stand behind it" if SEGMENT in gallery.metadata else ""
-    clips = [
-        ("clip_id", "string", f"identifier, unique{f': the name of its file below {MEDIA}/' * media}{windows}"),
-        *((name, vector, "unit vector, zeros where the clip lacks it") for name in MODALITIES),
-        *((name, vector, "of the head that reads these together, zeros where the clip lacks one") for name in heads),
-        ("presence", "list of 3 bools", f"whether the clip has {', '.join(MODALITIES)}"),
-        ("problems", "list of strings", "what could not be read of the clip and counts as absent"),
-    ]
-    of_text = "unit vector of the text"
-    if query_length != gallery.dim:
-        of_text = f"a unit vector of the text for each of {', '.join(MODALITIES)}, one after the other"
-    queries = [
-        ("query_id", "string", "identifier, unique"),
-        ("caption", "string", "the text"),
-        ("embedding", f"list of {query_length} floats", of_text),
-        ("clip_ids", "list of strings", "the clips that it describes"),
-    ]
-    configs = [("clips", row) for row in clips]
-    configs += [("queries", row) for row in queries] if facts["num_queries"] else []
-    return [(code(config), code(name), kind, meaning) for config, (name, kind, meaning) in configs]
-
-
-def _counts(gallery: Gallery, facts: dict[str, Any], media: list[Path]) -> list[tuple]:
-    num_clips = facts["num_clips"]
-    present = zip(MODALITIES, gallery.modality_mask.sum(dim=0).tolist(), strict=True)
-    rows = [("clips", f"{num_clips:,}")]
-    rows += [(f"with {name}", f"{number:,} ({number / num_clips:.1%})") for name, number in present]
-    if facts["num_queries"]:
-        rows.append(("captions", f"{facts['num_queries']:,}"))
-        rows.append(("pairs of a caption and a clip it describes", f"{facts['num_pairs']:,}"))
-    if media:
-        rows.append(("media files", f"{len(media):,}"))
-        rows.append(("their size in bytes", f"{sum(path.stat().st_size for path in media):,}"))
-    return rows
-
-
 def _origin(gallery: Gallery, facts: dict[str, Any], query_dtype: str) -> list[tuple]:
-    """Rows of the card's table of what the vectors were made from, known or not."""
-    metadata = gallery.metadata
-    model, revision = metadata.get("model") or metadata.get("local_model"), gallery.model_revision
-    method, source = (metadata.get("score_options") or {}).get("method"), metadata.get("source") or {}
-    precision = facts["dtype"] + (f", captions {query_dtype}" if query_dtype != facts["dtype"] else "")
+    """Rows of the card's table of what the vectors were made from."""
+    metadata, source = gallery.metadata, gallery.metadata.get("source") or {}
     known = {
-        "model": code(model) if model else None,
-        "its commit on the Hub": code(revision) if revision else None,
-        "how it scores": code(method) if method else None,
+        "model": metadata.get("model") or metadata.get("local_model"),
+        "its commit on the Hub": gallery.model_revision,
+        "how it scores": (metadata.get("score_options") or {}).get("method"),
         "query temperature": metadata.get("query_temperature"),
         **{
             f"{name.removeprefix('modality_')} of the cosines of {', '.join(MODALITIES)}": ", ".join(map(str, values))
             for name, values in gallery.calibration.items()
         },
-        "SHA-256 of the gallery": code(facts["gallery_sha256"]),
+        "SHA-256 of the gallery": facts["gallery_sha256"],
     }
     further = {
-        "fingerprint of the model": code(metadata["fingerprint"]) if "fingerprint" in metadata else None,
-        **{f"SHA-256 of {name}": code(digest) for name, digest in (metadata.get("weights") or {}).items()},
+        "fingerprint of the model": metadata.get("fingerprint"),
+        **{f"SHA-256 of {name}": digest for name, digest in (metadata.get("weights") or {}).items()},
         "benchmark": metadata.get("benchmark"),
         "split of the benchmark": metadata.get("split"),
         "date": metadata.get("date"),
-        "commit of the code": code(source["commit"]) if "commit" in source else None,
-        "changes to it since": ("yes" if source["dirty"] else "none") if "dirty" in source else None,
-        "precision": precision,
+        "commit of the code": source.get("commit"),
+        "changes to it since": {True: "yes", False: "none"}.get(source.get("dirty")),
+        "precision": facts["dtype"] + (f", captions {query_dtype}" if query_dtype != facts["dtype"] else ""),
     }
-    rows = [(name, "not known" if value is None else value) for name, value in known.items()]
-    return rows + [(name, value) for name, value in further.items() if value is not None]
+    rows = [(name, "not known" if value is None else code(value)) for name, value in known.items()]
+    return rows + [(name, code(value)) for name, value in further.items() if value is not None]
 
 
 def _failures(gallery: Gallery) -> tuple[list[str], list[tuple[str, str | None]]]:
@@ -380,7 +330,6 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
         title = f"Embeddings of {metadata['benchmark']}, {metadata.get('split') or split}"
     data = DatasetCardData(
         pretty_name=title,
-        size_categories=[_size_category(facts["num_clips"])],
         task_categories=["feature-extraction"],
         tags=["embeddings", "video-retrieval", "multimodal", "scalar"],
         configs=[
@@ -416,14 +365,16 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
         left_out=left_out if "left_out" in metadata else None,
         method=(metadata.get("score_options") or {}).get("method"),
         modalities=MODALITIES,
-        contents=_contents(gallery, facts, query_length, bool(media)),
+        present=dict(zip(MODALITIES, gallery.modality_mask.sum(dim=0).tolist(), strict=True)),
+        has_windows=SEGMENT in metadata,
+        media_bytes=sum(path.stat().st_size for path in media),
+        query_length=query_length,
         has_text_vectors=query_length != gallery.dim,
         calibration=gallery.calibration,
         is_calibrated=ScoreOptions(**gallery.calibration).is_calibrated,
-        counts=_counts(gallery, facts, media),
         origin=_origin(gallery, facts, query_dtype),
         num_named=_NUM_NAMED,
-        **{name: facts[name] for name in ("dim", "num_clips", "num_queries", "columns")},
+        **facts,
     )
 
 
@@ -447,18 +398,15 @@ def _published_model(api: HfApi, source: Path, model: str, metadata: dict[str, A
         PublishError, ValueError: it is not there, or has other weights than the gallery names, if it names any.
     """
     try:
-        with explained(api, "model", model):
-            info = api.model_info(model, files_metadata=True)
+        info, different = find_model(api, model, None, metadata.get("weights"))
     except PublishError as error:
         raise PublishError(
             f"{error} {source} was made by {model}: say with --model where it is, or 'unknown'."
         ) from error
-    there = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
-    made_by = metadata.get("weights")
-    if isinstance(made_by, dict) and any(there.get(name) != digest for name, digest in made_by.items()):
+    if different:
         raise ValueError(
-            f"{source} was made with other weights than those of {model}: {sorted(made_by)} differ. Name the model "
-            "that made it, or make it again."
+            f"{source} was made with other weights than those of {model}: {different} differ. Name the model that "
+            "made it, or make it again."
         )
     fingerprint = metadata.get("fingerprint") if metadata.get("model") == model else None
     found = {"model": model, "model_revision": info.sha, "fingerprint": fingerprint}
@@ -498,37 +446,29 @@ def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> dic
     return {"model": name} if offline else _published_model(api, source, name, metadata)
 
 
-def push_gallery(
-    source: Path,
-    target: Target,
-    details: Details,
-    model: str | None = None,
-    media: bool = False,
-    output: Path | None = None,
-    api: HfApi | None = None,
-) -> Published | str:
+def push_gallery(settings: GalleryPush, api: HfApi | None = None) -> Published | str:
     """
     Publish a gallery as a data set.
 
     Args:
-        source (`Path`): a folder of `scalar eval embed`, of `scalar eval run`, or of `scalar index`.
-        model (`str`, *optional*): id of the model that made it; by default where that model's folder was pushed.
-        media (`bool`): also publish the videos of a search gallery.
-        target, details, output, api: as in [`~hub_cards.model.push_model`].
+        settings ([`~hub_cards.settings.GalleryPush`]): what, where to, and how.
+        api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
 
     Returns:
-        As [`~hub_cards.model.push_model`].
+        [`~hub_cards.hub.publishing.Published`], or of a dry run the card.
 
     Raises:
-        PublishError, FileNotFoundError, ValueError: as [`~hub_cards.model.push_model`].
+        PublishError: nothing was published; the message says why.
+        FileNotFoundError, ValueError: something is missing, or is not what it should be.
     """
     api = api or HfApi()
-    made_by = _model_of(api, source, model, offline=output is not None)
+    source = settings.folder
+    made_by = _model_of(api, source, settings.model, offline=settings.dry_run)
 
     def stage(folder: Path) -> None:
-        stage_gallery(source, folder, media=media, **made_by)
+        stage_gallery(source, folder, media=settings.media, **made_by)
 
-    return push(KIND, target, details, stage, gallery_card, output, api, source if source.is_dir() else None)
+    return push(settings, KIND, stage, gallery_card, api, source if source.is_dir() else None)
 
 
 __all__ = ["KIND", "UNKNOWN", "gallery_card", "push_gallery", "stage_gallery"]

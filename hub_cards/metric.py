@@ -14,7 +14,8 @@ from huggingface_hub import HfApi, SpaceCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from .card import Details, front_matter, read_card, render
-from .hub.publishing import Kind, Published, Target, check_empty, push
+from .hub.publishing import Kind, Published, push
+from .settings import MetricPush
 
 KIND = Kind("metric", "space", ("app.py", "example.json", "ranking.py", "requirements.txt"), "gradio")
 
@@ -28,17 +29,17 @@ _BLOCK = re.compile(r"(```python\n)(.*?)(```)", re.DOTALL)
 
 def stage_metric(source: Path, folder: Path, repo_id: str) -> None:
     """
-    Lay a metric out as a Space. Its documentation, README.md, is where [`metric_card`] expects it.
+    Lay a metric out as a Space: its scripts, what they need, and its documentation, from which [`metric_card`] makes
+    the card.
 
     Args:
         source (`Path`): the folder of a metric, named as the metric is.
-        folder (`Path`): a new or empty folder.
+        folder (`Path`): an empty folder.
         repo_id (`str`): of the Space. `evaluate.load` looks for the script that is named as the Space is.
 
     Raises:
         FileNotFoundError: a file of a metric is missing.
-        ValueError: the Space has another name than the metric, there are files that are not part of a metric, or the
-            folder is not empty.
+        ValueError: the Space has another name than the metric.
     """
     source = source.resolve()
     name = source.name
@@ -50,15 +51,9 @@ def stage_metric(source: Path, folder: Path, repo_id: str) -> None:
             f"The Space of the metric {name!r} must have the same name, got {repo_id!r}: `evaluate.load` takes the "
             "script of that name from it."
         )
-    check_empty(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    found = [path for path in source.iterdir() if path.name not in ("__init__.py", "__pycache__")]
-    scripts = {path.name for path in found if path.suffix == ".py"} - {_APP}  # the page is the same for all
-    others = sorted({path.name for path in found} - scripts - set(_REQUIRED))
-    if others:
-        raise ValueError(f"{source} holds {others}, which is not part of a metric: move it elsewhere.")
-    for path in found:
-        shutil.copyfile(path, folder / path.name)
+    for path in [*source.glob("*.py"), *(source / file for file in _REQUIRED)]:
+        if path.name != "__init__.py":
+            shutil.copyfile(path, folder / path.name)
     shutil.copyfile(_PAGE, folder / _APP)
 
 
@@ -119,28 +114,27 @@ def metric_card(folder: Path, repo_id: str, details: Details) -> str:
     )
 
 
-def push_metric(
-    source: Path, target: Target, details: Details, output: Path | None = None, api: HfApi | None = None
-) -> Published | str:
+def push_metric(settings: MetricPush, api: HfApi | None = None) -> Published | str:
     """
-    Publish a metric as a Space, from where `evaluate.load` takes it.
+    Publish a metric as a Space, from where `evaluate.load` takes it. The Space must be named as the metric is.
 
     Args:
-        source (`Path`): a folder of `eval/metrics/`.
-        target, details, output, api: as in [`~hub_cards.model.push_model`]. The repository must be named as the
-            metric is.
+        settings ([`~hub_cards.settings.MetricPush`]): what, where to, and how.
+        api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
 
     Returns:
-        As [`~hub_cards.model.push_model`].
+        [`~hub_cards.hub.publishing.Published`], or of a dry run the card.
 
     Raises:
-        PublishError, FileNotFoundError, ValueError: as [`~hub_cards.model.push_model`].
+        PublishError: nothing was published; the message says why.
+        FileNotFoundError, ValueError: something is missing, or is not what it should be.
     """
+    api = api or HfApi()
 
     def stage(folder: Path) -> None:
-        stage_metric(source, folder, target.repo_id)
+        stage_metric(settings.folder, folder, settings.name)
 
-    return push(KIND, target, details, stage, metric_card, output, api)
+    return push(settings, KIND, stage, metric_card, api)
 
 
 __all__ = ["KIND", "metric_card", "push_metric", "stage_metric"]

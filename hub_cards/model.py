@@ -14,7 +14,8 @@ from modeling_scalar.model_identity import identify
 
 from .adapter import check_adapter, find_base
 from .card import Details, render
-from .hub.publishing import Kind, Published, Target, push
+from .hub.publishing import Kind, Published, push
+from .settings import ModelPush
 from .trained import OWNED, check_source, describe, optional_json, stage_beside_weights, stage_weights
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ def model_card(folder: Path, repo_id: str, details: Details) -> str:
 
     Args:
         folder (`Path`): what is published, staged: `config.json`, `model*.safetensors`, and if there are any
-            `recipe.json`, `training.json`, `emissions.csv`, `merge.json` and evaluations in `results/`.
+            `recipe.json`, `training.json`, `emissions.json`, `merge.json` and evaluations in `results/`.
         repo_id (`str`): where it goes.
         details ([`Details`]): what no file says.
 
@@ -100,29 +101,16 @@ def model_card(folder: Path, repo_id: str, details: Details) -> str:
     return render(KIND.name, card, details, merge=merge, trained=trained, adapter=None, **variables)
 
 
-def push_model(
-    source: Path,
-    target: Target,
-    details: Details,
-    results: list[Path] | None = None,
-    boards: Sequence[str] = (),
-    merge: bool = False,
-    output: Path | None = None,
-    api: HfApi | None = None,
-) -> Published | str:
+def push_model(settings: ModelPush, api: HfApi | None = None) -> Published | str:
     """
-    Publish a whole model.
+    Publish a whole model, or with `merge` an adapter added to its base.
 
     Args:
-        source (`Path`): a folder with the model and its processor; with `merge`, an adapter's, added to its base.
-        target ([`~hub_cards.hub.publishing.Target`]): where it goes.
-        details ([`~hub_cards.card.Details`]): what no file says.
-        results (`list[Path]`, *optional*), boards (`Sequence[str]`): see [`~hub_cards.trained.stage_beside_weights`].
-        output (`Path`, *optional*): write what would be published there instead; nothing reaches the network.
+        settings ([`~hub_cards.settings.ModelPush`]): what, where to, and how.
         api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
 
     Returns:
-        [`~hub_cards.hub.publishing.Published`], or with `output` the card.
+        [`~hub_cards.hub.publishing.Published`], or of a dry run the card.
 
     Raises:
         PublishError: nothing was published; the message says why.
@@ -132,15 +120,15 @@ def push_model(
 
     def stage(folder: Path) -> None:
         base = None
-        if merge:
+        if settings.merge:
             try:
-                base = find_base(api, source, None, offline=output is not None)
+                base = find_base(api, settings.folder, None, offline=settings.dry_run)
             except (OSError, ValueError) as error:
                 logger.warning("The card names no base: %s", error)
-        stage_model(source, folder, results, merge, base, boards)
+        stage_model(settings.folder, folder, settings.results, settings.merge, base, settings.boards or ())
 
     # The folder is that of the adapter where it was merged, and that was not pushed.
-    return push(KIND, target, details, stage, model_card, output, api, None if merge else source)
+    return push(settings, KIND, stage, model_card, api, None if settings.merge else settings.folder)
 
 
 __all__ = ["KIND", "model_card", "push_model", "stage_model"]

@@ -13,7 +13,8 @@ from gallery.storage import MANIFEST
 from .card import Details, render, render_text
 from .hub.errors import explained
 from .hub.models import check_place
-from .hub.publishing import Kind, Published, Target, push
+from .hub.publishing import Kind, Published, push
+from .settings import SpacePush
 
 KIND = Kind("space", "space", ("Dockerfile",), "docker")
 
@@ -67,49 +68,41 @@ def _look_up(api: HfApi, gallery: str, model: str | None) -> dict[str, Any]:
     return {"model": model or made_by, "gallery_revision": commit}
 
 
-def push_space(
-    target: Target,
-    details: Details,
-    gallery: str,
-    model: str | None = None,
-    output: Path | None = None,
-    api: HfApi | None = None,
-) -> Published | str:
+def push_space(settings: SpacePush, api: HfApi | None = None) -> Published | str:
     """
     Publish the search of a published gallery.
 
     Args:
-        gallery (`str`): id of the data set.
-        model (`str`, *optional*): id of the model that embeds queries; by default the one that made the gallery.
-        target, details, output, api: as in [`~hub_cards.model.push_model`].
+        settings ([`~hub_cards.settings.SpacePush`]): what, where to, and how.
+        api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
 
     Returns:
-        As [`~hub_cards.model.push_model`].
+        [`~hub_cards.hub.publishing.Published`], or of a dry run the card.
 
     Raises:
-        PublishError, FileNotFoundError, ValueError: as [`~hub_cards.model.push_model`]; also if the gallery is not on
-            the Hub, or does not say which model made it.
+        PublishError: nothing was published; the message says why.
+        ValueError: the gallery does not say which model made it, or was made by another one.
     """
     api = api or HfApi()
-    check_place("gallery", gallery, None)
-    if model is not None:
-        check_place("model", model, None)
-    if output is None:
-        found = _look_up(api, gallery, model)
-    elif model is not None:
-        found = {"model": model, "gallery_revision": "main"}
+    check_place("gallery", settings.gallery)
+    if settings.model is not None:
+        check_place("model", settings.model)
+    if not settings.dry_run:
+        found = _look_up(api, settings.gallery, settings.model)
+    elif settings.model is not None:
+        found = {"model": settings.model, "gallery_revision": "main"}
     else:
         raise ValueError("A dry run does not look up the gallery: name the model that made it with --model.")
-    place = {"gallery": gallery} | found
+    place = {"gallery": settings.gallery} | found
 
     def stage(folder: Path) -> None:
-        options = {"version": version("scalar-retrieval"), "is_model_given": model is not None}
+        options = {"version": version("scalar-retrieval"), "is_model_given": settings.model is not None}
         (folder / "Dockerfile").write_text(render_text("Dockerfile.jinja", **place, **options), encoding="utf-8")
 
     def make_card(folder: Path, repo_id: str, details: Details) -> str:
         return space_card(repo_id, details, **place)
 
-    return push(KIND, target, details, stage, make_card, output, api)
+    return push(settings, KIND, stage, make_card, api)
 
 
 __all__ = ["KIND", "push_space", "space_card"]

@@ -3,13 +3,13 @@
 Only the files named here leave a folder. Checkpoints, optimizer states, pickles and `training_args.bin` never do.
 """
 
-import csv
 import math
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -40,14 +40,14 @@ from .evidence.evaluations import (
     read_results,
     tables,
 )
-from .evidence.runs import Emissions, count_parameters, read_emissions, read_recipe, read_training, training_table
+from .evidence.runs import count_parameters, read_emissions, read_recipe, read_training, training_table
 from .hub.privacy import without_folders
 from .markdown import Markdown, code, text
 
 OWNED = (
     *("config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("vocab.txt", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json"),
-    *("*_scalar.py", "modeling_beats.py", "recipe.json", "training.json", "emissions.csv", "merge.json"),
+    *("*_scalar.py", "modeling_beats.py", "recipe.json", "training.json", "emissions.json", "merge.json"),
     *("results/*/results.json", "results/*/results.png", "results/*/report/*"),
     ".eval_results/scalar-*.yaml",
 )
@@ -115,20 +115,9 @@ def _stage_training(source: Path, folder: Path) -> None:
         write_json(without_folders(recipe), folder / "recipe.json")
     if read_training(source / "training.json") is not None:
         shutil.copyfile(source / "training.json", folder / "training.json")
-    if read_emissions(source / "emissions.csv") is not None:
-        _stage_emissions(source / "emissions.csv", folder / "emissions.csv")
-
-
-def _stage_emissions(source: Path, target: Path) -> None:
-    """Copy CodeCarbon's record without the coordinates: they show where the person who ran it sits."""
-    with source.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        names = [name for name in reader.fieldnames or () if name not in ("longitude", "latitude")]
-        rows = list(reader)
-    with target.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, names, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    emissions = read_emissions(source / "emissions.csv")  # whose coordinates show where the person who ran it sits
+    if emissions is not None:
+        write_json(emissions, folder / "emissions.json")
 
 
 def _is_of_another(path: Path, source: Path) -> bool:
@@ -215,12 +204,6 @@ def optional_json(path: Path) -> dict[str, Any] | None:
     return read_json(path) if path.is_file() else None
 
 
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
-
-
 def _hardware(training: Mapping[str, Any] | None) -> str | None:
     if training is None:
         return None
@@ -239,22 +222,9 @@ def _evaluation(folder: Path, result: Result) -> dict[str, Any]:
         "findings": findings(result),
         "is_miniature": result.content["benchmark"] in _MINIATURE,
         "file": (path / "results.json").as_posix(),
-        "figure": (path / "results.png").as_posix() if "results.png" in result.figures else None,
+        "figure": (path / "results.png").as_posix() if (folder / path / "results.png").is_file() else None,
         "report": report.as_posix() if (folder / report).is_file() else None,
     }
-
-
-def _emissions_data(
-    emissions: Emissions, training: Mapping[str, Any] | None, recipe: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    found = {
-        "emissions": emissions.grams,
-        "source": f"CodeCarbon {emissions.version}",
-        "training_type": "pre-training" if recipe is not None and recipe.get("new_model") else "fine-tuning",
-        "geographical_location": emissions.place or None,
-        "hardware_used": _hardware(training),
-    }
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _made_with(record: Mapping[str, Any]) -> Markdown:
@@ -321,7 +291,7 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
         raise FileNotFoundError(f"There are no weights ({pattern}) in {folder}.")
     config = read_json(folder / "config.json")
     recipe, training = read_recipe(folder / "recipe.json"), read_training(folder / "training.json")
-    emissions = read_emissions(folder / "emissions.csv")
+    emissions = optional_json(folder / "emissions.json")
     results = read_results(folder)
     aggregation, temperature = config["aggregation"], _temperature(config["query_temperature"])
     calibration = {name: config[name] for name in CALIBRATION if config.get(name) is not None}
@@ -334,7 +304,9 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
     if results:
         data |= {"model_name": model_name, "eval_results": eval_results(results)}
     if emissions is not None:
-        data["co2_eq_emissions"] = _emissions_data(emissions, training, recipe)
+        is_new = recipe is not None and recipe.get("new_model")
+        emissions["training_type"] = "pre-training" if is_new else "fine-tuning"
+        data["co2_eq_emissions"] = emissions | ({"hardware_used": _hardware(training)} if training else {})
     variables = _encoders(config, identify(folder).is_joint, counts) | {
         "repo_id": repo_id,
         "counts": counts,
@@ -350,10 +322,9 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
         "condition_on": [name for name in MODALITIES if name in config.get("condition_on", ScalarConfig.condition_on)],
         "recipe": recipe,
         "training": training,
-        "training_time": None if training is None else _duration(training["seconds"]),
+        "training_time": None if training is None else str(timedelta(seconds=round(training["seconds"]))),
         "hardware": _hardware(training),
         "emissions": emissions,
-        "emission_time": None if emissions is None else _duration(emissions.seconds),
         "settings": training_table(recipe, training, optional_json(folder / "adapter_config.json")),
         "made_with": _made_with,
         "counted": _counted,

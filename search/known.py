@@ -22,14 +22,12 @@ class Known:
         files (`dict[str, MediaFile]`): by path.
         clips (`dict[str, list[str]]`): of each file that has any.
         problems (`dict[str, list[str]]`): by clip.
-        gone (`set[str]`, *optional*): files that are not there any more; `None` as long as nobody has looked.
     """
 
     def __init__(self, gallery: Gallery):
         self.files: dict[str, MediaFile] = dict(gallery.files)
         self.clips = gallery.clips_of_files()
         self.problems = gallery.problems()
-        self.gone: set[str] | None = None
         sound, words = (gallery.modality_mask[:, place].int() for place in (_AUDIO, _SUBTITLE))
         # Numbers, not pairs of them: there may be millions.
         self._presence = dict(zip(gallery.clip_ids, (_SOUND * sound + _WORDS * words).tolist(), strict=True))

@@ -17,13 +17,53 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from modeling_scalar.processing_scalar import names_subtitle_file
-from search.indexing import find_files, real_path
+
+EXTENSIONS = frozenset(
+    ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .ts .flv .wmv .ogv .3gp .wav .mp3 .m4a .flac .ogg".split()
+)
+"""What is taken from a folder; a file named explicitly is taken whatever its extension."""
 
 _PATHS = ("path", "video")
 _SUBTITLE = "subtitle"
 
 _Row = tuple[str, dict[str, Any]]
 """Where a row stands, as people say it, and its cells."""
+
+
+def find_files(paths: Iterable[str | os.PathLike]) -> list[str]:
+    """List the files that `paths` (files and folders) stand for, absolute, free of symbolic links, each once.
+
+    Raises:
+        FileNotFoundError: a path does not exist.
+        OSError: a folder cannot be listed.
+    """
+    found, visited = {}, set()
+    for path in map(Path, paths):
+        if not path.exists():
+            raise FileNotFoundError(f"There is no file or folder {str(path)!r}.")
+        if not path.is_dir():
+            found[real_path(path)] = None
+            continue
+        for folder, subfolders, names in os.walk(path, onerror=_reraise, followlinks=True):
+            real = os.path.realpath(folder)
+            if real in visited:
+                subfolders.clear()  # linked folders are followed once, so a circle of links ends
+            visited.add(real)
+            subfolders.sort()
+            for name in sorted(names):
+                if os.path.splitext(name)[1].lower() in EXTENSIONS:
+                    found[real_path(os.path.join(folder, name))] = None
+    return list(found)
+
+
+def real_path(path: str | os.PathLike) -> str:
+    """The file that a link leads to; one that leads to anything else is reported by its own name."""
+    real = os.path.realpath(path)
+    return os.path.abspath(path) if os.path.exists(real) and not os.path.isfile(real) else real
+
+
+def _reraise(error: OSError) -> None:
+    raise error
 
 
 def _read_csv(path: Path, choose: Callable[[Iterable[str]], list[str]]) -> Iterator[_Row]:
@@ -178,9 +218,7 @@ def read_list(path: str | os.PathLike, ignored: Collection[str] = ()) -> dict[st
     return {file: words for file, (_, words) in found.items()}
 
 
-def find_clips(
-    paths: Iterable[str | os.PathLike], recursive: bool = True, ignored: Collection[str] = ()
-) -> tuple[list[str], dict[str, str]]:
+def find_clips(paths: Iterable[str | os.PathLike], ignored: Collection[str] = ()) -> tuple[list[str], dict[str, str]]:
     """
     List the files that folders, files and lists stand for, each once, and what lists say is spoken in them.
 
@@ -194,7 +232,7 @@ def find_clips(
     found, subtitles = {}, {}
     for path in map(Path, paths):
         if not is_list(path) or not path.exists():
-            found |= dict.fromkeys(find_files([path], recursive))
+            found |= dict.fromkeys(find_files([path]))
             continue
         for file, words in read_list(path, ignored).items():
             if words is not None and subtitles.setdefault(file, words) != words:
@@ -203,4 +241,4 @@ def find_clips(
     return list(found), subtitles
 
 
-__all__ = ["find_clips", "is_list", "read_list"]
+__all__ = ["EXTENSIONS", "find_clips", "find_files", "is_list", "read_list"]

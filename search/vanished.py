@@ -1,9 +1,11 @@
-"""Which files are gone, and whether they were deleted: a drive that was taken away often looks the same."""
+"""Which files are gone, and which of these were deleted: a drive that was taken away often looks the same. And what is
+taken out of a gallery by name."""
 
 import errno
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable
+
+from gallery.gallery import GalleryWriter
 
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}  # links in a circle lead to no file
 
@@ -21,45 +23,66 @@ def is_gone(path: str) -> bool:
     return False
 
 
-def _folders_in_use(paths: Iterable[str]) -> set[str]:
-    """The folders in which files are there now, and those above them on the same drive."""
-    found: set[str] = set()
-    for path in paths:
+def deleted(gone: Collection[str], others: Iterable[str]) -> set[str]:
+    """
+    Of files that are gone, those beside which other files are still there, as they would not be if a drive were away:
+    in or below the nearest folder that is left, on the same drive.
+
+    Args:
+        gone (collection of `str`): files that were not there. One that is back is not deleted: its drive was away
+            meanwhile.
+        others (iterable of `str`): files that may be there. They are looked at after those that are gone: they may
+            have gone with their drive since anybody saw them.
+    """
+    in_use: set[str] = set()
+    for path in others if gone else ():
         folder = os.path.dirname(path)
-        if folder in found or not os.path.exists(path):
+        if folder in in_use or not os.path.exists(path):
             continue
-        while folder not in found:
-            found.add(folder)
+        while folder not in in_use:
+            in_use.add(folder)
             if not os.path.ismount(folder):
                 folder = os.path.dirname(folder)
-    return found
+    return {path for path in gone if _nearest_folder(path) in in_use and not os.path.exists(path)}
 
 
-def _emptied(folder: str) -> str | None:
-    """The folder itself if nothing is in it, or the nearest one above it that is there, or is a link that leads
-    nowhere, as to a drive; `None` if something is in it."""
-    with suppress(OSError, ValueError), os.scandir(folder) as entries:
-        if next(entries, None) is not None:
-            return None
-    while not (os.path.isdir(folder) or os.path.islink(folder)) and folder != os.path.dirname(folder):
+def _nearest_folder(path: str) -> str:
+    """The first folder above a file that is left; a link that leads nowhere is, as one to a drive."""
+    folder = os.path.dirname(path)
+    while not os.path.lexists(folder):
         folder = os.path.dirname(folder)
     return folder
 
 
-def in_doubt(gone: Sequence[str], others: Iterable[str]) -> list[str]:
+def remove(writer: GalleryWriter, paths: Iterable[str | os.PathLike]) -> int:
     """
-    Of files that are gone those that may lie on a drive that was taken away: their folder is empty, as that in which a
-    drive is shown, or is gone too, and none of the others is there below the next one above it, on the same drive.
-    Those, too, that are back: their drive was away while it was looked for them.
+    Take the clips of files out of a gallery, and what is noted of them, whether the files are there or not.
 
     Args:
-        gone (`list[str]`): files that were not there.
-        others (iterable of `str`): files that may be there. They are looked at here, and only if a folder is empty or
-            gone: they may have gone with their drive since anybody saw them.
+        writer ([`~gallery.gallery.GalleryWriter`]): the gallery; it is committed to.
+        paths (iterable of `str`): files, and folders: of these, all files below them.
+
+    Returns:
+        `int`: how many clips there were.
+
+    Raises:
+        ValueError: the gallery holds nothing of a path; nothing is removed then.
     """
-    emptied = {folder: _emptied(folder) for folder in {os.path.dirname(path) for path in gone}}
-    in_use = _folders_in_use(others) | {None} if any(emptied.values()) else {None}
-    return [path for path in gone if emptied[os.path.dirname(path)] not in in_use or os.path.exists(path)]
+    gallery = writer.gallery()
+    clips, found = gallery.clips_of_files(), {}
+    known = {*gallery.files, *clips}
+    for path in map(os.fspath, paths):
+        names = {os.path.abspath(path), os.path.realpath(path)}  # a link may lead elsewhere now
+        below = tuple(os.path.join(name, "") for name in names)
+        inside = [file for file in known if file in names or file.startswith(below)]
+        if not inside:
+            raise ValueError(f"{writer.folder} holds nothing of {path!r}. `scalar info` names its files.")
+        found |= dict.fromkeys(inside)
+    removed = [name for file in found for name in clips.get(file, ())]
+    writer.remove_clips(removed)
+    writer.forget_files(found)
+    writer.commit()
+    return len(removed)
 
 
-__all__ = ["in_doubt", "is_gone"]
+__all__ = ["deleted", "is_gone", "remove"]

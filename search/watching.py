@@ -35,7 +35,6 @@ def watch(
     find: Callable[[], Iterable[str]],
     update: Callable[[list[str], list[str]], None],
     interval: float,
-    is_pruned: bool = False,
 ) -> NoReturn:
     """
     Pass on files that are new or have changed, once they look the same twice, until something is raised.
@@ -46,14 +45,15 @@ def watch(
     Args:
         find (`Callable`): lists the files that there are; an `OSError` is a look that fails.
         update (`Callable`): called with the files to look at, at first all of them, even if there are none, and with
-            those that are gone since it was called before.
-        interval (`float`): seconds from one look to the next; a file that changes all the time is never passed on.
-        is_pruned (`bool`): call `update` too when files are gone and nothing else has changed.
+            those that are gone since the look before.
+        interval (`float`): seconds from one look to the next, or longer where a look itself takes more than a tenth
+            of that; a file that changes all the time is never passed on.
     """
     before: dict[str, tuple[int, int] | None] = {}
     done: dict[str, tuple[int, int] | None] = {}
-    looks, failures, gone = 0, 0, []
+    looks = failures = 0
     while True:
+        begun = time.monotonic()
         try:
             now = {path: _stat(path) for path in find()}
         except OSError as error:
@@ -62,19 +62,18 @@ def watch(
                 print(f"Cannot look now: {error} Nothing counts as gone meanwhile; trying again.", file=sys.stderr)
             time.sleep(interval)
             continue
-        failures = 0
+        pause, failures = max(interval, 10 * (time.monotonic() - begun)), 0
         settled = [path for path, stat in now.items() if path in before and before[path] == stat]
         ready = [path for path in settled if path not in done or done[path] != now[path]]
         lost = [path for path in done if path not in now and path not in before and _is_gone(path)]
-        gone += lost + [path for path in ready if now[path] == _GONE]
-        if ready or looks == 1 or (is_pruned and gone):
+        gone = lost + [path for path in ready if now[path] == _GONE]
+        if ready or gone or looks == 1:
             update(ready, gone)
-            gone = []
         done |= {path: now[path] for path in ready}
         for path in lost:
             del done[path]
         before, looks = now, looks + 1
-        time.sleep(interval)
+        time.sleep(pause)
 
 
 __all__ = ["watch"]

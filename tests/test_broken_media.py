@@ -17,9 +17,11 @@ import pytest
 from commands.errors import plain
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar.configuration_scalar import MODALITIES
-from search.indexing import EXTENSIONS, find_files, index_files
+from search.indexing import index_files
+from search.sources import EXTENSIONS, find_files
 from tests.commands import Commands
 from tests.media_corpus import CORPUS
+from tests.search.test_indexing import of
 
 SECONDS = 20  # that reading one file may take, by the clock
 MEMORY = 1.5e9  # bytes that a command and its decoders may take together
@@ -319,9 +321,9 @@ def test_a_file_that_vanishes_before_it_is_read_is_unreadable(few, tiny_model, t
     (tmp_path / "one.mp4").unlink()
     with GalleryWriter(tmp_path / "gallery") as writer:
         report = index_files(files, writer, tiny_model, tiny_processor)
-    assert [Path(name).name for name in report.new] == ["first.mp4", "two.mp4"]
-    assert [Path(file.path).name for file in report.unreadable] == ["one.mp4"]
-    assert "No such" in report.unreadable[0].reason
+    assert [Path(name).name for name in of(report, "new")] == ["first.mp4", "two.mp4"]
+    assert [Path(path).name for path in of(report, "unreadable")] == ["one.mp4"]
+    assert "No such" in report.of("unreadable")[0].reason
 
 
 def test_what_is_no_regular_file_is_indexed_as_unreadable(few, tmp_path):

@@ -1,5 +1,7 @@
 """Commands whose options are the fields of a dataclass."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -19,12 +21,13 @@ class Settings:
         Given(list[str] | None, lambda given: dict(part.split("=") for part in given)),
     ] = None
     kind: Annotated[Literal["one", "other"], typer.Option(help="Which.")] = "one"
-    rates: Annotated[tuple[float, ...], typer.Option("--rate", help="How much."), Given(list[float])] = (0.5, 1.0)
+    rates: Annotated[Sequence[float], typer.Option("--rate", help="How much.")] = (0.5, 1.0)
+    num_workers: Annotated[int, typer.Option(rich_help_panel="Reading", help="At a time.")] = 1
     progress: bool = True  # no option
 
 
 def call(*arguments):
-    app, called = typer.Typer(), []
+    app, called = typer.Typer(rich_markup_mode=None), []
 
     @command_of(app, Settings)
     def show(settings: Settings) -> None:
@@ -57,3 +60,11 @@ def test_the_help_is_that_of_the_function_and_of_its_fields():
     for part in ("What it does.", "Whose.", "--pair", "As a=b.", "--kind", "one|other", "--rate"):
         assert part in result.output
     assert "progress" not in result.output
+
+
+def test_options_stand_under_the_headings_that_their_fields_name():
+    result, _ = call("--help")
+    _, arguments, *groups = re.split(r"\n(?=Arguments:|Options:|Reading:)", result.output)
+    options, reading = sorted(groups)
+    assert "Whose." in arguments and "--kind" in options and "--help" in options
+    assert "--num-workers" in reading and "--num-workers" not in options

@@ -24,7 +24,7 @@ def test_what_is_promised_names_tests_that_are_there():
 
 def test_each_place_to_look_first_is_on_its_line():
     named = re.findall(r"`(\w+)`, `([\w/]+\.py):(\d+)`", (ROOT / "CONTRIBUTING.md").read_text())
-    assert len(named) == 8
+    assert len(named) >= 8
     for name, path, number in named:
         line = (ROOT / path).read_text().splitlines()[int(number) - 1].strip()
         assert line.startswith((f"def {name}(", f"class {name}(")), f"{path}:{number} is {line!r}, not {name}"

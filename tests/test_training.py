@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from eval.miniature import generate
 from modeling_scalar import load_model
 from tests.test_end_to_end import command
-from tests.trainer.test_scalar_trainer import free_port
+from tests.trainer.test_scalar_trainer import run_together
 from trainer.checkpoints import last_checkpoint
 from trainer.recipe import parse_arguments
 from trainer.run import train
@@ -78,8 +78,8 @@ _ALIKE = ("ablation_cross_arity", "ablation_masked_views", "ablation_semantic", 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in _ALIKE else ()) for name in RECIPES]
 )
-def test_every_recipe_trains_twenty_steps_and_saves(line, tmp_path, name):
-    schedule = ["--max_steps", "20", "--loss_warmup_steps", "5", "--logging_steps", "5", "--save_steps", "20"]
+def test_every_recipe_trains_eight_steps_and_saves(line, tmp_path, name):
+    schedule = ["--max_steps", "8", "--loss_warmup_steps", "2", "--logging_steps", "2", "--save_steps", "8"]
     assert run(
         ROOT / "recipes" / f"{name}.yaml",
         *overlay(line),
@@ -90,7 +90,7 @@ def test_every_recipe_trains_twenty_steps_and_saves(line, tmp_path, name):
         "steps",
     )
     entry = [entry for entry in log_of(tmp_path) if "loss" in entry][-1]
-    assert entry["step"] == 20
+    assert entry["step"] == 8
     losses = LOSSES.get(name, SCALAR_LOSSES)
     assert {key.removeprefix("loss_") for key in entry if key.startswith("loss_")} == losses
     assert (entry["p_full"] < 1) == (losses & {"mask", "sem", "unif"} != set() and name != "ablation_masked_views")
@@ -99,7 +99,7 @@ def test_every_recipe_trains_twenty_steps_and_saves(line, tmp_path, name):
     base, _ = load_model(line / "backbone")
     before, after = base.text_projection.weight, model.text_projection.weight
     assert (before - after).abs().max() > 1e-3  # trained, saved and loaded
-    assert json.loads((tmp_path / "recipe.json").read_text())["max_steps"] == 20
+    assert json.loads((tmp_path / "recipe.json").read_text())["max_steps"] == 8
     check_record(tmp_path, model)
 
 
@@ -114,14 +114,14 @@ def check_record(folder, model):
         assert sum(trained.values()) == sum(saved.values())
     else:
         assert sum(trained.values()) + sum(frozen.values()) == sum(value.numel() for value in model.parameters())
-    assert record["global_step"] == 20 and record["batch_size"] == 8 and record["num_examples"] == 24
+    assert record["global_step"] == 8 and record["batch_size"] == 8 and record["num_examples"] == 24
     assert record["seconds"] > 0 and record["resumed"] is False and record["precision"] == "float32"
     assert record["hardware"]["num_processes"] == 1 and record["hardware"]["device"].strip()
     assert record["versions"]["torch"] == torch.__version__
 
 
-def test_a_score_of_a_plugin_trains_where_some_clips_lack_what_it_needs(line, tmp_path):
-    """By the command, as a user starts it: the module lies in the working folder or can be imported."""
+def test_a_score_of_a_plugin_trains_where_some_clips_lack_what_it_needs(line, tmp_path, commands):
+    """By the command, as a user starts it: the module lies in the working folder."""
     (tmp_path / "my_scores.py").write_text(
         "from modeling_scalar.scores_scalar import register_method\n\n\n"
         '@register_method("of_a_plugin", needs=("audio",))\n'
@@ -130,9 +130,8 @@ def test_a_score_of_a_plugin_trains_where_some_clips_lack_what_it_needs(line, tm
     fields = ["--plugin", "my_scores", "--aggregation", "of_a_plugin", "--objective", "contrastive"]
     fields += ["--use_cpu", "true", "--max_steps", "6", "--logging_steps", "1", "--per_device_train_batch_size", "8"]
     arguments = ["train.py", *overlay(line), *fields, "--output_dir", tmp_path / "out", "--disable_tqdm", "true"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    done = subprocess.run([sys.executable, *map(str, arguments)], cwd=ROOT, env=environment, capture_output=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = commands.run(*arguments, cwd=tmp_path, timeout=60)
+    assert done.code == 0, done.stderr[-3000:]
     checkpoint_log = [entry for entry in log_of(tmp_path / "out") if "loss_align" in entry]
     assert len(checkpoint_log) == 6 and all(0 < entry["loss_align"] < 20 for entry in checkpoint_log)
     assert json.loads((tmp_path / "out" / "recipe.json").read_text())["plugin"] == "my_scores"
@@ -296,20 +295,16 @@ def test_the_best_checkpoint_is_kept(line, tmp_path):
 
 
 @pytest.mark.distributed
-def test_two_processes_train_as_one_with_the_whole_batch(line, tmp_path):
+def test_two_processes_train_as_one_with_the_whole_batch(line, tmp_path, commands):
     """The same clips, frames, views and negatives at every step, so the same terms, to the drift of float32."""
     fixed = [*overlay(line), "--use_cpu", "true", "--max_steps", "6", "--logging_steps", "1", "--save_steps", "6"]
     fixed += ["--loss_warmup_steps", "1", "--full_view_decay_steps", "0", "--disable_tqdm", "true"]
     fixed += ["--save_strategy", "steps", "--dataloader_drop_last", "false", "--report_to", "none"]
-    histories = []
     for processes in (1, 2):
-        launch = ["-m", "accelerate.commands.launch", "--num_processes", "2", "--multi_gpu"]
-        launch = [] if processes == 1 else [*launch, "--main_process_port", free_port()]
-        out = tmp_path / str(processes)
-        sizes = ["--per_device_train_batch_size", 10 // processes, "--output_dir", out]
-        run = command(*launch, "train.py", *fixed, *sizes)
-        assert f"({processes} processes of {10 // processes})" in run.stderr
-        histories.append([entry for entry in log_of(out) if "loss" in entry])
+        sizes = ("--per_device_train_batch_size", 10 // processes, "--output_dir", tmp_path / str(processes))
+        ended = run_together(commands, processes, "train.py", *fixed, *sizes)
+        assert f"({processes} processes of {10 // processes})" in ended.stderr
+    histories = [[entry for entry in log_of(tmp_path / name) if "loss" in entry] for name in "12"]
     assert len(histories[0]) == 6
     for one, two in zip(*histories, strict=True):
         names = [name for name in one if name.startswith(("loss", "weight"))]

@@ -1807,7 +1807,7 @@ _PUSHES = [
     (
         "a base without a slash",
         "-m hub_cards adapter adapter user/name --base 'a b' --dry-run --output out",
-        "adapter_config.json must name the adapter's base by its id on the",
+        "`base` must be an id on the Hub, such as 'user/name', got 'a b'.",
     ),
     (
         "an adapter to publish without a base",
@@ -1824,7 +1824,7 @@ _PUSHES = [
     (
         "an adapter to publish of no kind",
         _PUSH_ADAPTER,
-        "adapter_config.json must tell the `peft_type` of the adapter. Save it",
+        "adapter/adapter_config.json is not that of an adapter: `peft_type` cannot be None",
         {_ADAPTER: Fields({"peft_type": GONE})},
     ),
     (
@@ -1900,12 +1900,6 @@ _PUSHES = [
         "a metric of another name",
         "-m hub_cards metric {metric} user/name --dry-run --output out",
         "The Space of the metric 'retrieval' must have the same name, got",
-    ),
-    (
-        "a metric with other files",
-        _PUSH_METRIC,
-        "holds ['more.txt'], which is not part of a metric: move it elsewhere.",
-        {"retrieval": Copy("{metric}"), "retrieval/more.txt": ""},
     ),
     (
         "a metric without documentation",

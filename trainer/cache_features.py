@@ -2,9 +2,8 @@
 
     python -m trainer.cache_features
 
-The folder holds one row per clip that has the modality, all its views together, in `.npy` files that grow as they are
-written: how many clips really have a sound track is known only once all are read. They are written, not memory-mapped:
-on a full disk a write fails with an error, a mapped page ends the process.
+A batch of clips is appended to the table as one message of an Arrow stream; then the description beside it says how
+many bytes count. What stands behind them, of a batch that was interrupted, is cut off by the call that goes on.
 """
 
 import copy
@@ -13,22 +12,22 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any, Literal
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import torch
 import typer
 from tqdm.auto import tqdm
 
 from commands.errors import say, user_errors
 from commands.options import Limit
-from gallery.embedding import in_background
-from gallery.files import naming, read_json, write_json
+from gallery.embedding import check_reading, in_background
+from gallery.files import naming, write_json
 from gallery.provenance import versions
 from modeling_scalar import ScalarJointConfig, ScalarProcessor
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -36,81 +35,42 @@ from modeling_scalar.devices import device_of_name
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
 from .data import ClipDataset, ScalarDataCollator
-from .features import DESCRIPTION, FEATURES, LENGTHS, RAGGED, VERSION, checksums
+from .features import DESCRIPTION, FEATURES, RAGGED, TABLE, VERSION, checksums, read_description
 from .towers import towers_of
 
 logger = logging.getLogger(__name__)
 
 _COMMAND = "python -m trainer.cache_features"
-_PROGRESS = "progress.json"
-_MOST_WORKERS = 1024
 _TOKENS_PER_SECOND = 25  # of sound, in a joint encoder
 
 
-class _GrowingArray:
-    """A `.npy` file to which rows are appended; after each [`flush`] its header counts them."""
-
-    def __init__(self, path: Path, row_shape: tuple[int, ...], dtype: str, num_rows: int):
-        self.row_shape, self.dtype, self.num_rows = row_shape, np.dtype(dtype), num_rows
-        self._path = path
-        self._file = open(path, "r+b" if num_rows else "w+b")
-        self._write_header()
-        end = self._file.tell() + num_rows * self.dtype.itemsize * int(np.prod(row_shape))
-        if self._file.seek(0, os.SEEK_END) < end:
-            raise ValueError(f"{path} is shorter than its {num_rows} rows. Remove the folder and start again.")
-        self._file.truncate(end)  # rows of an interrupted batch
-        self._file.seek(end)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.num_rows, *self.row_shape)
-
-    def _write_header(self) -> None:
-        # NumPy leaves room for the first axis to grow, so that the header never changes its length.
-        self._file.seek(0)
-        header = {"descr": self.dtype.str, "fortran_order": False, "shape": self.shape}
-        np.lib.format.write_array_header_1_0(self._file, header)
-
-    def append(self, rows: np.ndarray) -> None:
-        with naming(self._path):
-            self._file.write(np.ascontiguousarray(rows, self.dtype))
-        self.num_rows += len(rows)
-
-    def flush(self) -> None:
-        with naming(self._path):
-            self._write_header()
-            self._file.seek(0, os.SEEK_END)
-            self._file.flush()
-            os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        with suppress(OSError):  # what was to be kept has been flushed
-            self._file.close()
-
-
 @torch.no_grad()
-def _row_shapes(
-    model: ScalarRetrievalModel, processor: ScalarProcessor, with_states: bool
-) -> dict[str, tuple[int, ...]]:
-    """Shapes of the features of one clip, by asking the towers; of a joint encoder those of one token."""
+def _row_shapes(model: ScalarRetrievalModel, processor: ScalarProcessor, with_states: bool) -> dict[str, list[int]]:
+    """Shapes of the features of one clip, by asking the towers; -1 is the number of tokens of a joint encoder."""
     if isinstance(model.config, ScalarJointConfig):
         names = [name for name, place in RAGGED.items() if MODALITIES[place] in model.config.modalities]
         hidden = model.config.backbone_config.text_config.hidden_size
-        return {name: () if name.endswith("_input_ids") else (hidden,) for name in names}
+        return {name: [-1] if name.endswith("_input_ids") else [-1, hidden] for name in names}
     size, extractor = processor.image_processor.image_size, processor.feature_extractor
     features = model.get_tower_features(
         torch.zeros(1, processor.num_train_frames, 3, size, size, device=model.device),
         torch.zeros(1, extractor.num_segments, extractor.segment_length, extractor.num_mel_bins, device=model.device),
         with_states=with_states,
     )
-    return {name: tuple(features[name].shape[1:]) for name in FEATURES if name in features}
+    return {name: list(features[name].shape[1:]) for name in FEATURES if name in features}
 
 
-def _row_bytes(
-    shapes: dict[str, tuple[int, ...]], dtypes: dict[str, str], views: int, processor: ScalarProcessor
-) -> dict[str, int]:
-    """How large the features of one clip are, of a joint encoder at most."""
-    sizes = {name: views * np.dtype(dtypes[name]).itemsize * int(np.prod(shape)) for name, shape in shapes.items()}
+def _schema(shapes: dict[str, list[int]], dtype: str) -> pa.Schema:
+    """The columns: what a clip has, and its features, flat, each a list or null."""
+    kinds = {name: pa.int32() if name.endswith("_input_ids") else pa.type_for_alias(dtype) for name in shapes}
+    lists = [(name, pa.large_list(kind)) for name, kind in kinds.items()]
+    return pa.schema([("presence", pa.list_(pa.bool_(), len(MODALITIES))), *lists])
+
+
+def _row_bytes(schema: pa.Schema, shapes: dict[str, list[int]], processor: ScalarProcessor) -> dict[str, int]:
+    """How large the features of one view of a clip are, of a joint encoder at most."""
+    width = {name: schema.field(name).type.value_type.byte_width for name in shapes}
+    sizes = {name: abs(math.prod(shape)) * width[name] for name, shape in shapes.items()}
     for name in sizes.keys() & RAGGED.keys():
         if name.startswith("video"):
             most = processor.num_train_frames * (processor.image_processor.max_soft_tokens + 2)
@@ -120,10 +80,10 @@ def _row_bytes(
     return sizes
 
 
-def _check_disk(folder: Path, rows: datasets.Dataset, row_bytes: dict[str, int], num_done: int) -> None:
+def _check_disk(folder: Path, rows: datasets.Dataset, views: int, row_bytes: dict[str, int], num_done: int) -> None:
     """Log how much there is to write, and raise a ValueError if it does not fit."""
     given = [sum(path is not None for path in rows[f"{name}_path"]) for name in MODALITIES[:2]]
-    total = sum(given[FEATURES[name]] * size for name, size in row_bytes.items())
+    total = views * sum(given[FEATURES[name]] * size for name, size in row_bytes.items())
     needed = int(total * (1 - num_done / len(rows)))
     free = shutil.disk_usage(folder).free
     logger.info("at most %.3g GB for %d clips, %.3g GB still to write", total / 1e9, len(rows), needed / 1e9)
@@ -136,8 +96,8 @@ def _check_disk(folder: Path, rows: datasets.Dataset, row_bytes: dict[str, int],
 
 def _read(
     dataset: ClipDataset, views: int, batch_size: int, start: int, num_workers: int
-) -> Iterator[tuple[int, dict[str, torch.Tensor], list[str]]]:
-    """Yield (view, arguments of the model, problems) of all views of a batch, then of the next batch."""
+) -> Iterator[tuple[dict[str, torch.Tensor], list[str]]]:
+    """Yield the arguments of the model, and problems, for each view of a batch, then for those of the next batch."""
     collate, lock = ScalarDataCollator(dataset.processor), Lock()
     of_view = [copy.copy(dataset) for _ in range(views)]
     for view, one in enumerate(of_view):
@@ -149,7 +109,7 @@ def _read(
         names = dataset.rows[indices.start : indices.stop]["video_id"]
         problems = [f"{name}: {x}" for name, e in zip(names, examples, strict=True) for x in e["clip"].problems]
         with lock:  # fast tokenizers fail when two threads set their padding at once
-            return view, collate(examples), problems
+            return collate(examples), problems
 
     num_rows = len(dataset)
     batches = [range(first, min(first + batch_size, num_rows)) for first in range(start, num_rows, batch_size)]
@@ -158,7 +118,7 @@ def _read(
 
 @torch.no_grad()
 def _tower_features(model: ScalarRetrievalModel, batch: dict[str, torch.Tensor], with_states: bool, dtype: str):
-    """Presence, and the features of the present rows: an array each, of a joint encoder a list of one for each row."""
+    """Presence, and for each feature a list of the arrays of the clips that have the modality."""
     names = (*(name for tower in towers_of(model).values() for name in tower.inputs), "modality_mask")
     inputs = {name: batch[name].to(model.device) for name in names if name in batch}
     features = {}
@@ -170,14 +130,18 @@ def _tower_features(model: ScalarRetrievalModel, batch: dict[str, torch.Tensor],
         value = value[present.to(value.device)].to(getattr(torch, dtype))
         if not value.isfinite().all():
             raise ValueError(f"Some `{name}` are not finite in {dtype}. Use float32, or check the model's weights.")
-        arrays[name] = value.cpu().numpy()
+        arrays[name] = list(value.cpu().numpy())
         if name in RAGGED:
             arrays |= _rows_of_tokens(model, MODALITIES[FEATURES[name]], arrays[name], batch, present)
     return batch["modality_mask"].numpy(), arrays
 
 
 def _rows_of_tokens(
-    model: ScalarRetrievalModel, name: str, tokens: np.ndarray, batch: dict[str, torch.Tensor], present: torch.Tensor
+    model: ScalarRetrievalModel,
+    name: str,
+    tokens: list[np.ndarray],
+    batch: dict[str, torch.Tensor],
+    present: torch.Tensor,
 ) -> dict[str, list[np.ndarray]]:
     """The sequence of each clip without its padding, and as many soft tokens as that has placeholders."""
     ids, masks = batch[f"{name}_input_ids"][present], batch[f"{name}_attention_mask"][present].bool()
@@ -188,6 +152,39 @@ def _rows_of_tokens(
         f"{name}_soft_tokens": [row[:count] for row, count in zip(tokens, counts, strict=True)],
         f"{name}_input_ids": sequences,
     }
+
+
+def _record_batch(
+    of_batch: Sequence[tuple[np.ndarray, dict]], schema: pa.Schema, video_ids: list[str]
+) -> pa.RecordBatch:
+    """A row for each view of each clip: all views of the first clip, then of the next."""
+    masks = np.stack([mask for mask, _ in of_batch], axis=1)  # (clips, views, 3)
+    varying = (masks != masks[:, :1]).any(axis=(1, 2)).nonzero()[0]
+    if len(varying):
+        raise ValueError(
+            f"The clips {[video_ids[row] for row in varying]} have a modality in some of their views and not in "
+            "others: parts of their files cannot be decoded. Repair them."
+        )
+    presence = masks.reshape(-1, len(MODALITIES))
+    columns = [pa.FixedSizeListArray.from_arrays(pa.array(presence.reshape(-1)), len(MODALITIES))]
+    for field in schema.remove(0):
+        views = [features.get(field.name, ()) for _, features in of_batch]
+        rows = (row.reshape(-1) for clip in zip(*views, strict=True) for row in clip)
+        present = presence[:, FEATURES[field.name]]
+        columns.append(pa.array([next(rows) if there else None for there in present], field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _append(path: Path, num_bytes: int, message: pa.Buffer) -> int:
+    """Write a message behind the first bytes of a file, onto the disk; return how many bytes count now."""
+    with naming(path), open(path, "ab") as file:
+        if file.tell() < num_bytes:
+            raise ValueError(f"{path} is shorter than its {num_bytes} bytes. Remove the folder and start again.")
+        file.truncate(num_bytes)
+        file.write(message)
+        file.flush()
+        os.fsync(file.fileno())
+    return num_bytes + len(message)
 
 
 def cache_features(
@@ -233,14 +230,9 @@ def cache_features(
             differs between two of its views.
         FileNotFoundError: a file is not there.
     """
-    if views < 1 or batch_size < 1 or num_workers < 1:
-        raise ValueError(
-            f"`views`, `batch_size` and `num_workers` must be at least 1, got {views}, {batch_size}, {num_workers}."
-        )
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"`seed` must be from 0 to {2**32 - 1}, got {seed}.")
-    if num_workers > _MOST_WORKERS:
-        raise ValueError(f"`num_workers` must be at most {_MOST_WORKERS}, got {num_workers}.")
+    check_reading(batch_size, on_error, num_workers)
+    if views < 1:
+        raise ValueError(f"`views` must be at least 1, got {views}.")
     if dtype not in ("float16", "float32"):
         raise ValueError(f"`dtype` must be 'float16' or 'float32', got {dtype!r}.")
     folder = Path(folder)
@@ -257,96 +249,42 @@ def cache_features(
         "with_states": with_states,
         "on_error": on_error,
     }
-    done = _read_if_same(folder / DESCRIPTION, identity)
-    if done is not None:
-        return done
-    state = _read_if_same(folder / _PROGRESS, identity) or {"rows_done": 0, "problems": []}
-    start, problems = state.get("rows_done"), state.get("problems")
-    if not isinstance(start, int) or not 0 <= start <= len(rows) or not isinstance(problems, list):
-        raise ValueError(f"{folder / _PROGRESS} is damaged. Remove the folder and start again.")
+    before = read_description(folder)
+    different = sorted(name for name, value in identity.items() if before and before.get(name) != value)
+    if different:
+        raise ValueError(
+            f"{folder} holds features that differ from these in {different}. Remove it, or give another folder."
+        )
+    description = before or identity | {"rows_done": 0, "num_bytes": 0, "problems": [], "versions": versions()}
+    start = description["rows_done"]
+    if start == len(rows):
+        return description
 
     model.eval()
     shapes = _row_shapes(model, processor, with_states)
-    dtypes = {name: "int32" if name.endswith("_input_ids") else dtype for name in shapes}
-    _check_disk(folder, rows, _row_bytes(shapes, dtypes, views, processor), start)
-    presence = _GrowingArray(folder / "presence.npy", (len(MODALITIES),), "bool", start)
-    counts = np.load(folder / "presence.npy", mmap_mode="r", allow_pickle=False).sum(axis=0) if start else (0, 0, 0)
-    arrays = {}
-    for name, shape in shapes.items():
-        num_clips = int(counts[FEATURES[name]])
-        if name not in RAGGED:
-            arrays[name] = _GrowingArray(folder / f"{name}.npy", (views, *shape), dtype, num_clips)
-            continue
-        path = folder / f"{name}{LENGTHS}.npy"
-        num_tokens = int(np.load(path, mmap_mode="r", allow_pickle=False)[:num_clips].sum()) if num_clips else 0
-        arrays[name + LENGTHS] = _GrowingArray(path, (views,), "int32", num_clips)
-        arrays[name] = _GrowingArray(folder / f"{name}.npy", shape, dtypes[name], num_tokens)
+    schema = _schema(shapes, dtype)
+    _check_disk(folder, rows, views, _row_bytes(schema, shapes, processor), start)
+    if not start:
+        description["shapes"] = shapes
+        description["num_bytes"] = _append(folder / TABLE, 0, schema.serialize())
     dataset = ClipDataset(rows, processor, seed, on_error, keep_in_memory)
-    try:
-        with tqdm(
-            total=len(rows) * views, initial=start * views, desc="features", unit="clip", disable=not progress
-        ) as bar:
-            of_batch = []
-            for view, batch, found in _read(dataset, views, batch_size, start, num_workers):
-                of_batch.append(_tower_features(model, batch, with_states, dtype))
-                if view == 0:
-                    problems += found
-                bar.update(len(batch["modality_mask"]))
-                if view < views - 1:
-                    continue
-                _append(presence, arrays, of_batch, rows)
-                of_batch = []
-                write_json(identity | {"rows_done": presence.num_rows, "problems": problems}, folder / _PROGRESS)
-    finally:
-        for array in (presence, *arrays.values()):
-            array.close()
-    description = identity | {
-        "arrays": {
-            name: {"shape": list(array.shape), "dtype": array.dtype.name}
-            for name, array in (("presence", presence), *arrays.items())
-        },
-        "problems": problems,
-        "versions": versions(),
-    }
-    write_json(description, folder / DESCRIPTION)
-    (folder / _PROGRESS).unlink()
+    computed = (
+        (_tower_features(model, batch, with_states, dtype), problems)
+        for batch, problems in _read(dataset, views, batch_size, start, num_workers)
+    )
+    with tqdm(
+        total=len(rows) * views, initial=start * views, desc="features", unit="clip", disable=not progress
+    ) as bar:
+        for of_batch in zip(*[computed] * views, strict=True):  # all views of one batch
+            features, problems = zip(*of_batch, strict=True)
+            done = description["rows_done"]
+            names = rows[done : done + batch_size]["video_id"]
+            message = _record_batch(features, schema, names).serialize()
+            description["num_bytes"] = _append(folder / TABLE, description["num_bytes"], message)
+            description |= {"rows_done": done + len(names), "problems": description["problems"] + problems[0]}
+            write_json(description, folder / DESCRIPTION)
+            bar.update(len(names) * views)
     return description
-
-
-def _read_if_same(path: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    content = read_json(path)
-    different = sorted(name for name, value in identity.items() if content.get(name) != value)
-    if different:
-        raise ValueError(
-            f"{path.parent} holds features that differ from these in {different}. Remove it, or give another folder."
-        )
-    return content
-
-
-def _append(presence: _GrowingArray, arrays: dict[str, _GrowingArray], of_batch: list, rows: datasets.Dataset) -> None:
-    """Append all views of a batch, and make sure that they are on the disk."""
-    masks = [mask for mask, _ in of_batch]
-    varying = np.any([mask != masks[0] for mask in masks], axis=(0, 2)).nonzero()[0]
-    if len(varying):
-        names = [rows[presence.num_rows + int(row)]["video_id"] for row in varying]
-        raise ValueError(
-            f"The clips {names} have a modality in some of their views and not in others: parts of their files "
-            "cannot be decoded. Repair them."
-        )
-    presence.append(masks[0])
-    for name, array in arrays.items():
-        views = [features[name] for _, features in of_batch if name in features]
-        if name in RAGGED and views:
-            tokens = [view for clip in zip(*views, strict=True) for view in clip]
-            array.append(np.concatenate(tokens))
-            lengths = np.array([len(view) for view in tokens]).reshape(-1, len(views))
-            arrays[name + LENGTHS].append(lengths)  # (clips, views)
-        elif views:
-            array.append(np.stack(views, axis=1))  # (clips, views, ...)
-    for array in (*arrays.values(), presence):
-        array.flush()
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

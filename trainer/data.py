@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from eval.benchmarks.rows import read_row
 from modeling_scalar import Clip, ScalarProcessor
 
-from .checksums import rows_sha256
+from .identity import rows_sha256
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from modeling_scalar import ScalarJointModel, ScalarProcessor
 from modeling_scalar.checking import part_of
 from modeling_scalar.configuration_scalar import MODALITIES
 
-from .checksums import tensors_sha256
 from .data import Examples
+from .identity import tensors_sha256
 from .lora import without_adapter
 
 _CAPTIONS_AT_ONCE = 32

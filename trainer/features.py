@@ -2,7 +2,8 @@
 
 Where the vision and audio towers are frozen, most of a step computes what an earlier epoch has computed already. Read
 from a folder instead, it comes memory-mapped: of three towers the pooled vectors and tokens of the clips, of a joint
-encoder the soft tokens that its trunk reads, and the sequences they stand in.
+encoder the soft tokens that its trunk reads, and the sequences they stand in. They are a table of `datasets`,
+`features.arrow`, with a row for each view of each clip; `features.json` describes it.
 
 What is given up: training from files draws new frames, audio segments and crops of a clip in every epoch; a folder of
 features holds k such views, and epoch e sees view e modulo k. Dropout inside the frozen towers is off; the paper's
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
+import pyarrow as pa
 import torch
 from peft import PeftModel
 from torch.nn.utils.rnn import pad_sequence
@@ -27,23 +28,25 @@ from modeling_scalar import Clip, ScalarJointConfig, ScalarProcessor
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
-from .checksums import digest, processor_settings, settings_of, tensors_sha256
 from .data import Examples
+from .identity import digest, processor_settings, settings_of, tensors_sha256
 from .lora import without_adapter
 from .towers import towers_of
 
 logger = logging.getLogger(__name__)
 
-DESCRIPTION = "features.json"
-"""The file written last, which tells what the folder holds."""
+TABLE, DESCRIPTION = "features.arrow", "features.json"
+"""The files of a folder: a row for each view of each clip, all views of the first clip before those of the next; and
+what it was made from, the shapes of its lists, and how many rows and bytes of it are whole."""
 RAGGED = {"video_soft_tokens": 0, "video_input_ids": 0, "audio_soft_tokens": 1, "audio_input_ids": 1}
-"""Those of a joint encoder: how many tokens a clip has depends on its pictures and its sound. An array holds the
-tokens of all clips, one view after the other; how many there are stands in an array of the same name and `LENGTHS`."""
+"""Those of a joint encoder: how many tokens a clip has depends on its pictures and its sound."""
 FEATURES = {"video_pooled": 0, "video_states": 0, "audio_pooled": 1, "audio_states": 1, **RAGGED}
-"""The arrays of a folder, named as the arguments of the model, with the place of their modality in `MODALITIES`."""
-LENGTHS = "_lengths"
-VERSION = 1
+"""The columns, named as the arguments of the model, with the place of their modality in `MODALITIES`. Each holds flat
+lists, null where the clip lacks the modality."""
+VERSION = 2
 
+_DESCRIBED = {"sha256": dict, "seed": int, "views": int, "on_error": str, "num_rows": int}
+_DESCRIBED |= {"rows_done": int, "num_bytes": int, "problems": list, "shapes": dict}
 _CHECKED = {
     "towers": "the vision and audio towers (weights, configuration or pooling)",
     "processor": "the settings of the image processor, the feature extractor or the frames in training",
@@ -118,8 +121,8 @@ class FeatureDataset(Examples):
         seed: int | None = None,
     ):
         folder = Path(folder)
-        self.description = _read_description(folder)
-        if self.description is None:
+        description = self.description = read_description(folder)
+        if description is None or description["rows_done"] < description["num_rows"]:
             raise FileNotFoundError(
                 f"There are no finished features in {folder}. Compute them with `python -m trainer.cache_features`; "
                 "if it is interrupted, the same command resumes."
@@ -132,9 +135,8 @@ class FeatureDataset(Examples):
                     f"The {tower.modules[0]} has trainable parameters, so its output changes in training. Use the "
                     f"adapter {frozen!r}, which freezes it, or train from the files."
                 )
-        description = self.description
         now = checksums(model, processor, rows)
-        different = [text for name, text in _CHECKED.items() if description["sha256"][name] != now[name]]
+        different = [text for name, text in _CHECKED.items() if description["sha256"].get(name) != now[name]]
         if different:
             raise ValueError(
                 f"The features in {folder} were computed from something else. What differs: {'; '.join(different)}. "
@@ -146,12 +148,7 @@ class FeatureDataset(Examples):
         self.processor = processor
         self.on_error = description["on_error"]
         self.num_views = description["views"]
-        self._presence = _open(folder, "presence", description)[:]  # (rows, 3)
-        self._places = self._presence.cumsum(axis=0) - 1  # (rows, 3): row of a clip among those with the modality
-        self._arrays = {name: _open(folder, name, description) for name in description["arrays"] if name in FEATURES}
-        self._ends = {  # of the tokens of each view of each clip
-            name: np.cumsum(_open(folder, name + LENGTHS, description)[:]) for name in RAGGED if name in self._arrays
-        }
+        self._table = _open(folder, description).with_format("arrow")
 
     def identity(self) -> dict[str, Any]:
         """Add which views there are."""
@@ -159,58 +156,51 @@ class FeatureDataset(Examples):
         return super().identity() | {"use of stored features": True, "views of stored features": views}
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        row, present = self.rows[index], self._presence[index]
-        example = {"caption": row["caption"], "index": index, "presence": torch.from_numpy(present.copy())}
-        for name, array in self._arrays.items():
-            modality = FEATURES[name]
-            if present[modality]:
-                place, view = self._places[index, modality], self.epoch % self.num_views
-                features = self._tokens(name, place * self.num_views + view) if name in RAGGED else array[place, view]
-                example[name] = torch.from_numpy(np.array(features))  # a copy: the map is read-only
+        row, stored = self.rows[index], self._table[index * self.num_views + self.epoch % self.num_views]
+        present = stored["presence"][0].as_py()
+        example = {"caption": row["caption"], "index": index, "presence": torch.tensor(present)}
+        for name, shape in self.description["shapes"].items():
+            values = stored[name][0]
+            if values.is_valid:  # a copy: the map is read-only
+                example[name] = torch.from_numpy(values.values.to_numpy().reshape(shape).copy())
         if present[MODALITIES.index("subtitle")]:
             text_alone = row | {"video_path": None, "audio_path": None}
             example["subtitle"] = read_row(self.processor, text_alone, self.on_error).subtitle
         return example
 
-    def _tokens(self, name: str, place: int) -> np.ndarray:
-        ends = self._ends[name]
-        return self._arrays[name][ends[place - 1] if place else 0 : ends[place]]
 
-
-def _read_description(folder: Path) -> dict[str, Any] | None:
-    """What a folder of features holds, or None if it is not finished."""
+def read_description(folder: Path) -> dict[str, Any] | None:
+    """Return what a folder of features holds, or will hold once it is finished; None if there is nothing."""
     path = folder / DESCRIPTION
     if not path.is_file():
         return None
-    description = read_json(path)
+    description, again = read_json(path), f"Remove {folder} and compute them again."
     if description.get("version") != VERSION:
-        raise ValueError(f"{folder} holds features of version {description.get('version')!r}, expected {VERSION}.")
-    arrays, sums = description.get("arrays"), description.get("sha256")
-    whole = isinstance(arrays, dict) and "presence" in arrays and isinstance(sums, dict) and set(_CHECKED) <= set(sums)
-    whole = whole and all(isinstance(array, dict) and {"shape", "dtype"} <= set(array) for array in arrays.values())
-    views, seed = description.get("views"), description.get("seed")
-    whole = whole and isinstance(views, int) and views > 0 and isinstance(seed, int) and "on_error" in description
-    if not whole:
-        raise ValueError(f"{path} does not describe features. Remove {folder} and compute them again.")
+        found = description.get("version")
+        raise ValueError(f"{folder} holds features of version {found!r}, expected {VERSION}. {again}")
+    whole = all(isinstance(description.get(name), kind) for name, kind in _DESCRIBED.items())
+    if not whole or description["views"] < 1:
+        raise ValueError(f"{path} does not describe features. {again}")
     return description
 
 
-def _open(folder: Path, name: str, description: dict[str, Any]) -> np.ndarray:
-    path, expected = folder / f"{name}.npy", description["arrays"][name]
+def _open(folder: Path, description: dict[str, Any]) -> datasets.Dataset:
+    path, expected = folder / TABLE, description["num_bytes"]
+    again = f"Remove {folder} and compute the features again."
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing. {again}")
+    if path.stat().st_size != expected:
+        raise ValueError(f"{path} must have {expected} bytes, got {path.stat().st_size}. {again}")
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path} is missing. Remove {folder} and compute the features again.") from error
-    except (EOFError, SyntaxError, TypeError, ValueError) as error:  # of NumPy's reader of headers
-        raise ValueError(f"{path} is damaged ({error}). Remove {folder} and compute the features again.") from error
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"{path} is not an array. Remove {folder} and compute the features again.")
-    if (list(array.shape), array.dtype.name) != (expected["shape"], expected["dtype"]):
+        table = datasets.Dataset.from_file(str(path))
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"{path} is damaged ({error}). {again}") from error
+    rows, columns = description["num_rows"] * description["views"], ["presence", *description["shapes"]]
+    if (len(table), table.column_names) != (rows, columns):
         raise ValueError(
-            f"{path} must hold {expected['dtype']} of shape {expected['shape']}, got {array.dtype.name} of shape "
-            f"{list(array.shape)}. Remove {folder} and compute the features again."
+            f"{path} must have {rows} rows of {columns}, got {len(table)} of {table.column_names}. {again}"
         )
-    return array
+    return table
 
 
 @dataclass
@@ -264,14 +254,11 @@ def _scatter(values: torch.Tensor, present: torch.Tensor, fill: float) -> torch.
 __all__ = [
     "DESCRIPTION",
     "FEATURES",
-    "LENGTHS",
     "RAGGED",
+    "TABLE",
     "VERSION",
     "FeatureCollator",
     "FeatureDataset",
     "checksums",
-    "digest",
-    "processor_settings",
-    "settings_of",
-    "tensors_sha256",
+    "read_description",
 ]

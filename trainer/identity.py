@@ -1,14 +1,21 @@
-"""What makes a run: a checkpoint of another one is refused, for the steps that follow would be of neither."""
+"""What makes a run, or a folder of features: of another one a checkpoint is refused, and so are features.
 
-from typing import Any
+What is large is told by its SHA-256: the same content has the same one anywhere.
+"""
 
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 import torch
+from transformers import PretrainedConfig
 
-from .checksums import digest, processor_settings, settings_of, tensors_sha256
-from .data import Examples
-from .lora import without_adapter
-from .semantic_targets import SemanticTargets
-from .training_args import ScalarTrainingArguments
+from modeling_scalar import ScalarJointProcessor, ScalarProcessor
+
+if TYPE_CHECKING:
+    from .training_args import ScalarTrainingArguments
 
 # Those of the optimizer are restored from a checkpoint: another value here would have no effect.
 _FIELDS = (
@@ -46,6 +53,8 @@ _FIELDS = (
     "seed",
     "data_seed",
 )
+# Of a configuration, what does not change the function it describes.
+_NO_SETTING = {"architectures", "auto_map", "dtype", "transformers_version", "_name_or_path"}
 _FREE = ("max_steps", "num_train_epochs", "mini_batch_size", "bf16", "fp16")
 
 
@@ -53,52 +62,93 @@ def _plain(value: Any) -> Any:
     return getattr(value, "value", value)  # of an enumeration
 
 
-def fields_of_run(args: ScalarTrainingArguments) -> dict[str, Any]:
+def fields_of_run(args: "ScalarTrainingArguments") -> dict[str, Any]:
     """Return the fields that must be the same when a run is resumed."""
     return {name: _plain(getattr(args, name)) for name in _FIELDS}
 
 
-def free_fields(args: ScalarTrainingArguments) -> dict[str, Any]:
+def free_fields(args: "ScalarTrainingArguments") -> dict[str, Any]:
     """Return the fields that change what is computed, but that may be changed when a run is resumed."""
     return {name: _plain(getattr(args, name)) for name in _FREE}
 
 
+def digest(content: Any) -> str:
+    """Return the SHA-256 of what JSON can hold, and of arrays."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=np.ndarray.tolist).encode()).hexdigest()
+
+
+def tensors_sha256(tensors: dict[str, torch.Tensor], start: str = "") -> str:
+    """Return the SHA-256 of named tensors in their order, after the text `start`."""
+    content = hashlib.sha256(start.encode())
+    for name, value in tensors.items():
+        content.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        content.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return content.hexdigest()
+
+
+def rows_sha256(*columns: Sequence[str | None]) -> str:
+    """Return the SHA-256 of the rows of a table, one line of JSON each, given by its columns."""
+    content = hashlib.sha256()
+    for row in zip(*columns, strict=True):
+        content.update(json.dumps(row).encode() + b"\n")
+    return content.hexdigest()
+
+
+def settings_of(part: Any) -> dict[str, Any]:
+    """Return what a configuration or processor sets, without what does not change what it does."""
+    return {name: value for name, value in part.to_dict().items() if name not in _NO_SETTING}
+
+
+def processor_settings(processor: ScalarProcessor) -> dict[str, Any]:
+    """Return all settings of a processor but those of texts and of testing."""
+    of_joint = ("modalities", "media_prompt", "add_special_tokens", "max_audio_seconds")
+    names = of_joint if isinstance(processor, ScalarJointProcessor) else ()
+    return {name: getattr(processor, name) for name in names} | {
+        "image_processor": settings_of(processor.image_processor),
+        "feature_extractor": settings_of(processor.feature_extractor),
+        "num_train_frames": processor.num_train_frames,
+        "presence": processor.presence,
+    }
+
+
 def describe_identity(
-    args: ScalarTrainingArguments,
+    args: "ScalarTrainingArguments",
     model: torch.nn.Module,
-    dataset: torch.utils.data.Dataset,
-    processor: Any,
-    semantic_targets: Any = None,
+    config: PretrainedConfig,
+    processor: ScalarProcessor | None = None,
 ) -> dict[str, Any]:
     """
-    Describe what makes a run, for its checkpoints.
+    Describe what makes a run, beside its data, for its checkpoints.
 
     Args:
         args ([`ScalarTrainingArguments`]): of the run.
         model (`torch.nn.Module`): what is trained, its trainable parameters already chosen.
-        dataset: of the examples.
+        config (`PretrainedConfig`): of the SCALAR model in it.
         processor ([`ScalarProcessor`], *optional*): of the run.
-        semantic_targets ([`SemanticTargets`], *optional*): of the training captions.
 
     Returns:
-        `dict` of what JSON can hold: fields, number of processes and examples, and SHA-256 of what is larger.
+        `dict` of what JSON can hold: fields, number of processes, and SHA-256 of what is larger.
     """
     frozen = {name: value for name, value in model.named_parameters() if not value.requires_grad}
     trained = {name: list(value.shape) for name, value in model.named_parameters() if value.requires_grad}
     identity = fields_of_run(args) | {
         "num_processes": args.world_size,
-        "num_examples": len(dataset),
-        "model configuration": digest(settings_of(without_adapter(model).config)),
+        "model configuration": digest(settings_of(config)),
         "list of trained parameters": digest(trained),
         "frozen weights": tensors_sha256(frozen),
     }
-    if isinstance(dataset, Examples):
-        identity |= dataset.identity()
-    if isinstance(semantic_targets, SemanticTargets):
-        identity["semantic targets"] = semantic_targets.sha256()
     if processor is not None:
         identity["processor"] = digest(processor_settings(processor))
     return identity
 
 
-__all__ = ["describe_identity", "fields_of_run", "free_fields"]
+__all__ = [
+    "describe_identity",
+    "digest",
+    "fields_of_run",
+    "free_fields",
+    "processor_settings",
+    "rows_sha256",
+    "settings_of",
+    "tensors_sha256",
+]

@@ -120,9 +120,6 @@ def apply_adapters(
     recipe: str = "paper",
     matching: bool = True,
     learnable_temperature: bool = False,
-    r: int = 8,
-    lora_alpha: int = 16,
-    lora_dropout: float = 0.0,
     revision: str | None = None,
     modalities: Sequence[str] | None = None,
 ) -> PeftModel | ScalarRetrievalModel:
@@ -136,8 +133,6 @@ def apply_adapters(
         matching (`bool`): whether the cross-encoder is trained; it needs a text tower with cross-attention. What it
             reads is the model's `condition_on`.
         learnable_temperature (`bool`): whether the contrastive temperature is; the model must hold one.
-        r (`int`), lora_alpha (`int`), lora_dropout (`float`): LoRA rank, scale and dropout (Table S1: 8, 16, 0.0).
-            Unused by `"full"`.
         revision (`str`, *optional*): commit of a base on the Hub, which the adapter then names: it belongs to these
             weights, not to later ones. Unused by `"full"`.
         modalities (`Sequence[str]`, *optional*): those whose embeddings the objective reads; by default those that the
@@ -171,9 +166,9 @@ def apply_adapters(
         targets, heads = _targets(model, recipe, unreached)
     config = LoraConfig(
         task_type="FEATURE_EXTRACTION",
-        r=r,
-        lora_alpha=lora_alpha,
-        lora_dropout=lora_dropout,
+        r=8,  # rank, scale and dropout as in Table S1
+        lora_alpha=16,
+        lora_dropout=0.0,
         target_modules=targets,
         modules_to_save=heads,
     )

@@ -8,6 +8,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
+import yaml
 from transformers import HfArgumentParser
 
 from gallery.decoding import Limits
@@ -16,10 +17,8 @@ from modeling_scalar.plugins import load_plugins
 from modeling_scalar.scores_scalar import METHODS, find_method
 
 from .training_args import ScalarTrainingArguments
-from .yaml_file import read_yaml
 
 logger = logging.getLogger("train")
-_MOST_BASES = 20
 _RECIPES = "recipes"
 _PACKAGED = Path(__file__).resolve().parents[1]
 """Where the package's `recipes/` lie: in a clone, or beside the rooms that were installed."""
@@ -124,6 +123,59 @@ class RunArguments:
             )
 
 
+class _Loader(yaml.SafeLoader):
+    """Plain values alone. Of two equal keys YAML would take the last; a few aliases can stand for gigabytes."""
+
+    def compose_node(self, parent, index):
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.MarkedYAMLError(problem="aliases (*name) are not supported", problem_mark=mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node, deep=False):
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"`{key.value}` is given twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
+    """
+    Read a mapping of names to values.
+
+    Args:
+        path (`str` or `Path`): the file.
+        what (`str`): what it should be, for messages: `"recipe"`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not YAML, not a mapping, names a field twice, or uses aliases; the message names the line.
+    """
+    path = Path(path)
+    if not path.is_file():
+        kind = "a folder" if path.is_dir() else "no file" if not path.exists() else "no regular file"
+        raise FileNotFoundError(f"No {what} at {path}: there is {kind}.")
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8."
+        ) from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = "" if mark is None else f" in line {mark.line + 1}"
+        raise ValueError(f"{path} is not a {what}{line}: {error.problem or error.context}.") from error
+    except (RecursionError, ValueError, yaml.YAMLError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ValueError(f"{path} is not a {what}: {reason}") from error
+    if not isinstance(content, dict):
+        got = "nothing" if content is None else type(content).__name__
+        raise ValueError(f"{path} must be a mapping of fields to values, got {got}.")
+    return content
+
+
 def _known() -> dict[str, Field]:
     return {part.name: part for part in (*fields(RunArguments), *fields(ScalarTrainingArguments)) if part.init}
 
@@ -171,10 +223,13 @@ def _read_recipe(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     base = content.pop("base", None)
     for name, value in content.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            near = difflib.get_close_matches(str(name), known, n=1)
             hint = f" Did you mean `{near[0]}`?" if near else ""
             raise ValueError(f"{path} has the unknown field `{name}`.{hint}")
-        _check_kind(path, name, value, str(known[name].type))
+        expected = str(known[name].type)
+        is_one = "dict" in expected if isinstance(value, dict) else "str" in expected or "list" in expected
+        if isinstance(value, dict | list) and not is_one:
+            raise ValueError(f"`{name}` in {path} takes one value, got {value!r:.80}.")
     if base is None:
         return content
     if not isinstance(base, str) or not base:
@@ -182,20 +237,7 @@ def _read_recipe(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     below = path.parent / base
     if below.resolve() in above:
         raise ValueError(f"{path} is based on {below}, which is based on it. Remove one `base`.")
-    if len(above) > _MOST_BASES:
-        raise ValueError(f"{path} has more than {_MOST_BASES} recipes above it.")
     return _read_recipe(below, above) | content
-
-
-def _check_kind(path: Path, name: str, value: Any, expected: str) -> None:
-    """Refuse a list or a mapping where the field takes one value."""
-    if isinstance(value, dict) and "dict" not in expected:
-        raise ValueError(f"`{name}` in {path} takes one value, got a mapping.")
-    if isinstance(value, list):
-        if "str" not in expected and "list" not in expected:
-            raise ValueError(f"`{name}` in {path} takes one value, got a list.")
-        if not all(isinstance(part, str | int | float) for part in value):
-            raise ValueError(f"`{name}` in {path} must be a list of plain values, got {value!r}.")
 
 
 class _Parser(HfArgumentParser):
@@ -282,4 +324,4 @@ def _as_flag(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-__all__ = ["RunArguments", "find_packaged", "parse_arguments", "read_recipe"]
+__all__ = ["RunArguments", "find_packaged", "parse_arguments", "read_recipe", "read_yaml"]

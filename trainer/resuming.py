@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -76,7 +77,7 @@ def _unusable(what: str, advice: str = "Name another checkpoint.") -> Iterator[N
     """Say what of a checkpoint cannot be used: its files hold tensors and numbers, but maybe not those of this run."""
     try:
         yield
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+    except (AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError, UnpicklingError) as error:
         raise ValueError(f"{what} ({type(error).__name__}: {error}). {advice}") from error
 
 

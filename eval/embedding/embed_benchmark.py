@@ -35,6 +35,8 @@ from modeling_scalar.model_identity import identify
 
 logger = logging.getLogger(__name__)
 
+_CAPTIONS = 1024  # of a commit, which takes longer than embedding a few
+
 _PLANNED = {
     "fingerprint": "the weights or settings of the model or its processor",
     "rows_sha256": "the clips, their files, subtitles or captions, or their order",
@@ -87,12 +89,12 @@ class _Work:
                 bar.update(len(clip_ids))
 
     def write_captions(self, writer: GalleryWriter) -> None:
-        """The same of captions."""
+        """The same of captions; the last of them are left to be committed."""
         described = [[] for _ in self.captions]
         for query, clip in self.pairs:
             described[query].append(self.clips[clip]["video_id"])
         queries = writer.gallery().queries
-        start = 0 if queries is None else len(queries)
+        start = kept = 0 if queries is None else len(queries)
         rounds = self.crew.lead(in_batches(self.captions[start:], self.batch_size), self._embed_captions, 0)
         with closing(rounds), self._bar("captions", len(self.captions), start) as bar:
             for parts in rounds:
@@ -101,7 +103,9 @@ class _Work:
                 # In float32: they are few, and so score as the same words do when they are typed.
                 table = query_table(self.query_ids[rows], self.captions[rows], embeds, described[rows], "float32")
                 writer.put_queries(table)
-                writer.commit()
+                if start - kept >= _CAPTIONS:
+                    writer.commit()
+                    kept = start
                 bar.update(len(embeds))
 
     def _embed_captions(self, batches: Iterable[list[str]], ahead: int) -> Generator[torch.Tensor | None, None, None]:
@@ -153,7 +157,8 @@ def embed_benchmark(
     """
     Embed a benchmark into a gallery. Called by all processes that `accelerate launch` starts, or by one.
 
-    Started again after it was killed, it goes on at its last commit: at most one batch of each process is lost.
+    Started again after it was killed, it goes on at its last commit: at most one batch of each process is lost, or
+    a thousand captions.
     Started again once it is finished, it does nothing. The folder must be one that all processes see.
 
     Args:
@@ -199,12 +204,18 @@ def embed_benchmark(
                 }
                 writer = held.enter_context(GalleryWriter(output, dtype, has_codes=False))
                 is_finished = _is_finished(writer, plan)
-        if not crew.is_main:
-            work.follow()
-        else:
+        if crew.is_main:
             if is_finished:
                 logger.info("%s was finished before; there is nothing to do.", output)
             else:
+                num_rows = {"clips": len(work.clips), "queries": len(work.captions)}
+                writer.metadata = describe(model, model_path, plan=plan, unfinished=num_rows)
+            work.write_clips(writer)
+            work.write_captions(writer)
+        else:
+            work.follow()
+        with crew.together():
+            if crew.is_main and not is_finished:
                 writer.metadata = describe(
                     model,
                     model_path,
@@ -218,14 +229,8 @@ def embed_benchmark(
                     num_processes=crew.size,
                     on_error=on_error,
                     plan=plan,
-                    unfinished={"clips": len(work.clips), "queries": len(work.captions)},
                     **query_kinds(loaded.dataset, loaded.task),
                 )
-            work.write_clips(writer)
-            work.write_captions(writer)
-        with crew.together():
-            if crew.is_main and not is_finished:
-                del writer.metadata["unfinished"]
                 writer.compact()  # the same files, whoever embedded them and however often that was killed
         return Gallery.open(output)
 

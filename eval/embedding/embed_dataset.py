@@ -44,11 +44,16 @@ def row_reader(
     return read
 
 
+def problems_of(batch: Part) -> list[str]:
+    """What could not be read of clips, each with the identifier of its clip."""
+    return [f"{name}: {problem}" for name, told in batch.notes for problem in told]
+
+
 def _none_empty(batches: Iterable[Part]) -> Generator[Part, None, None]:
     """Give out batches until a clip is empty; then look on, to name all such clips in a ValueError."""
     problems, empty = [], []
     for batch in batches:
-        problems += [f"{name}: {problem}" for name, told in batch.notes for problem in told]
+        problems += problems_of(batch)
         empty += [name for place, (name, _) in enumerate(batch.notes) if place not in batch.embeddable]
         if not empty:
             yield batch
@@ -187,8 +192,8 @@ def embed_dataset(
         query_ids=query_ids,
         captions=captions,
         concat_embeds=concat_embeds,
-        problems=[f"{name}: {problem}" for name, told in embedded.notes for problem in told],
+        problems=problems_of(embedded),
     )
 
 
-__all__ = ["embed_dataset", "embed_rows", "embed_texts", "read_rows", "row_embedder"]
+__all__ = ["embed_dataset", "embed_rows", "embed_texts", "problems_of", "read_rows", "row_embedder"]

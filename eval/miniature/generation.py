@@ -6,11 +6,9 @@ import logging
 import os
 import shutil
 import signal
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +24,6 @@ logger = logging.getLogger(__name__)
 VERSION = 2  # of the drawing and rendering: a change of either is a different benchmark
 
 
-@contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Start processes that do not hear Ctrl-C, which a terminal sends to all: this process ends them, a little later.
-
-    A handler, not a mask of signals: the system may hand a signal to another thread, whose mask is open.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    heard = []
-    earlier = signal.signal(signal.SIGINT, lambda *_: heard.append(True))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, earlier)
-    if heard:
-        raise KeyboardInterrupt
-
-
 def _render_all(clips: Sequence[MiniatureClip], folder: Path, num_proc: int) -> None:
     with tqdm(total=len(clips), desc="Rendering clips", unit="clip") as progress:
         if num_proc == 1:
@@ -52,11 +31,11 @@ def _render_all(clips: Sequence[MiniatureClip], folder: Path, num_proc: int) -> 
                 render(clip, folder)
                 progress.update()
             return
-        with ProcessPoolExecutor(num_proc) as pool:
+        # A terminal sends Ctrl-C to all processes; this one hears it and ends the others.
+        deaf = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
+        with ProcessPoolExecutor(num_proc, **deaf) as pool:
             try:
-                with _deaf_to_ctrl_c():
-                    rendered = pool.map(render, clips, [folder] * len(clips), chunksize=16)
-                for _ in rendered:
+                for _ in pool.map(render, clips, [folder] * len(clips), chunksize=16):
                     progress.update()
             except BrokenProcessPool as error:
                 raise OSError(

@@ -21,7 +21,7 @@ from eval.protocol.statistics import paired_bootstrap
 from eval.settings import RATES
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.paired import paired_weights
-from modeling_scalar.scores_scalar import CALIBRATION, DIRECTIONS, METHODS, find_method
+from modeling_scalar.scores_scalar import CALIBRATION, DIRECTIONS, METHODS
 
 FUSED = "fused"
 """The method of the vectors that a joint encoder fuses itself, where they were embedded. It is no registered score: it
@@ -60,7 +60,7 @@ def check_methods(methods: Sequence[str]) -> None:
 
 
 def _scorable(modality_mask: torch.Tensor, method: str) -> torch.Tensor:
-    return modality_mask.any(dim=1) if method == FUSED else find_method(method).covers(modality_mask)
+    return modality_mask.any(dim=1) if method == FUSED else METHODS[method].covers(modality_mask)
 
 
 def _fused_scores(embeddings: Embeddings, queries: slice, clips: slice, mask: torch.Tensor) -> torch.Tensor:
@@ -172,15 +172,15 @@ def rank_pairs(
             for key, mask in distinct.items():
                 shown = every.masked(mask[clips])
                 for method in methods:
-                    scores = None
-                    if method == FUSED:
-                        scores = _fused_scores(embeddings, queries, clips, mask)
+                    is_directed, scores = method != FUSED and METHODS[method].directed, None
                     for direction in block_directions:
-                        if scores is None and METHODS[method].directed:
-                            found = shown.with_options(direction=direction).scores(method)
-                        else:
-                            found = scores = shown.scores(method) if scores is None else scores
-                        ranks[key][method][direction][here] = _ranks(found, block_pairs, direction)
+                        if is_directed:
+                            scores = shown.with_options(direction=direction).scores(method)
+                        elif scores is None and method == FUSED:
+                            scores = _fused_scores(embeddings, queries, clips, mask)
+                        elif scores is None:
+                            scores = shown.scores(method)
+                        ranks[key][method][direction][here] = _ranks(scores, block_pairs, direction)
                     bar.update()
     return [ranks[key] for key in keys]
 
@@ -375,7 +375,7 @@ def _ladder_entry(
     """R@1 of joint scores with one set of modalities for the whole gallery; `None` where a score is defined for no
     clip, as areas are not with the video alone."""
     recalls = {
-        method: _metrics(by_direction, embeddings.pairs)["text_to_video_recall_at_1"]
+        method: retrieval_metrics(by_direction["text_to_video"], embeddings.pairs[:, 0])["recall_at_1"]
         if _scorable(modality_mask, method).any()
         else None
         for method, by_direction in ranks.items()

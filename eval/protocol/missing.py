@@ -83,8 +83,8 @@ def mask_modalities(
             f"Expected one identifier per row of `modality_mask`, got {len(clip_ids)} and {len(modality_mask)}."
         )
     masked = modality_mask.clone()
-    for row, clip_id in enumerate(clip_ids):
-        available = modality_mask[row].nonzero().flatten().tolist()
+    for row, (clip_id, present) in enumerate(zip(clip_ids, modality_mask.tolist(), strict=True)):
+        available = [index for index, here in enumerate(present) if here]
         if len(available) < 2:
             continue
         index = masked_modality(clip_id, rate, len(available), seed)

@@ -35,12 +35,10 @@ class Result:
     Args:
         name (`str`): the name of its folder.
         content (`Mapping`): its `results.json`.
-        figures (`tuple[str, ...]`): the figures in its folder, as paths inside it.
     """
 
     name: str
     content: Mapping[str, Any]
-    figures: tuple[str, ...] = ()
 
     @property
     def method(self) -> str:
@@ -76,8 +74,6 @@ def _check_result(content: Mapping[str, Any], path: Path) -> None:
     lacking = [name for name in ("embedded", "date", "left_out", "problems") if name not in content]
     if lacking:
         raise ValueError(f"{path} is not a result of `scalar eval run`: it lacks {lacking}. Evaluate again.")
-    if not re.fullmatch("[0-9a-f]{64}", content["gallery"]["sha256"]):
-        raise ValueError(f"{path} must name its gallery by a SHA-256, got {content['gallery']['sha256']!r:.80}.")
     method = content["score"]["method"]
     rates = {entry["rate"]: entry["methods"] for entry in content["retrieval"]["rates"]}
     for rate, methods in rates.items():
@@ -107,8 +103,7 @@ def read_result(path: str | os.PathLike) -> Result:
     path = Path(path)
     content = read_json(path)
     _check_result(content, path)
-    figures = sorted(figure.relative_to(path.parent).as_posix() for figure in path.parent.rglob("*.png"))
-    return Result(path.parent.name, content, tuple(figures))
+    return Result(path.parent.name, content)
 
 
 def read_results(folder: str | os.PathLike) -> list[Result]:
@@ -123,19 +118,9 @@ def read_results(folder: str | os.PathLike) -> list[Result]:
 
     Raises:
         FileNotFoundError: a folder in `results/` has no `results.json`.
-        ValueError: a file is not a result, or two are of the same benchmark, split, gallery, queries and masks.
+        ValueError: a file is not a result.
     """
-    results = [read_result(path / "results.json") for path in sorted(Path(folder).glob("results/*")) if path.is_dir()]
-    seen: dict[tuple[str, str, str], str] = {}
-    for result in results:
-        task = (result.content["benchmark"], result.content["split"], result.gallery)
-        if task in seen:
-            raise ValueError(
-                f"results/{seen[task]} and results/{result.name} both measure {task[0]} {task[1]} with the {task[2]}: "
-                "publish one of them."
-            )
-        seen[task] = result.name
-    return results
+    return [read_result(path / "results.json") for path in sorted(Path(folder).glob("results/*")) if path.is_dir()]
 
 
 def check_weights(result: Result, digests: Mapping[str, str]) -> None:

@@ -4,12 +4,11 @@ import csv
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from peft.utils.constants import DUMMY_TARGET_MODULES
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from gallery.files import read_json
 from modeling_scalar.checking import part_of
@@ -131,23 +130,13 @@ def _is_unread(name: str, recipe: Mapping[str, Any]) -> bool:
     return name in _SWITCHES and all(recipe.get(switch) == off for switch, off in _SWITCHES[name].items())
 
 
-@dataclass(frozen=True)
-class Emissions:
-    """What CodeCarbon recorded: grams of CO2 equivalents, kWh, seconds, and where."""
-
-    grams: float
-    kilowatt_hours: float
-    seconds: float
-    place: str
-    version: str
-
-
-def read_emissions(path: str | os.PathLike) -> Emissions | None:
+def read_emissions(path: str | os.PathLike) -> dict[str, Any] | None:
     """
     Read CodeCarbon's record of a run, an `emissions.csv`; rows, such as those of a resumed run, are added up.
 
     Returns:
-        [`Emissions`], or `None` if the file is not there.
+        `dict`: as the Hub reads `co2_eq_emissions`: grams of CO2 equivalents, their source, and where, if that is
+        known; or `None` if the file is not there.
 
     Raises:
         ValueError: the file has no row, lacks a column, or holds something other than numbers.
@@ -158,18 +147,17 @@ def read_emissions(path: str | os.PathLike) -> Emissions | None:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
-        columns = [[float(row[name]) for row in rows] for name in ("emissions", "energy_consumed", "duration")]
-        kilograms, energy, seconds = map(math.fsum, columns)
-        last = rows[-1]
-        if not math.isfinite(kilograms + energy + seconds):
+        kilograms, last = math.fsum(float(row["emissions"]) for row in rows), rows[-1]
+        if not math.isfinite(kilograms):
             raise ValueError("a number is not finite")
     except (csv.Error, KeyError, ValueError, TypeError, IndexError) as error:
         raise ValueError(
-            f"{path} is not a record of CodeCarbon: expected rows with the numbers `emissions`, `energy_consumed` and "
-            f"`duration` ({error!r}). Leave it out, or publish the file as CodeCarbon wrote it."
+            f"{path} is not a record of CodeCarbon: expected rows with the number `emissions` ({error!r}). Leave it "
+            "out, or publish the file as CodeCarbon wrote it."
         ) from error
     place = ", ".join(filter(None, (last.get("region"), last.get("country_name"))))
-    return Emissions(1000 * kilograms, energy, seconds, place, last.get("codecarbon_version") or "of unknown version")
+    source = f"CodeCarbon {last.get('codecarbon_version') or 'of an unknown version'}"
+    return {"emissions": 1000 * kilograms, "source": source} | ({"geographical_location": place} if place else {})
 
 
 # Weights ------------------------------------------------------------------------------------------------------------
@@ -187,17 +175,11 @@ def count_parameters(files: Iterable[str | os.PathLike]) -> dict[str, int]:
 
     Returns:
         `dict`: number of elements by part, in the order of the names; adapters count with their tower.
-
-    Raises:
-        ValueError: a file is not a safetensors file.
     """
     shapes: dict[str, list[int]] = {}
     for path in files:
-        try:
-            with safe_open(path, framework="np") as file:
-                shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}
-        except SafetensorError as error:
-            raise ValueError(f"{path} is not a safetensors file: {error}.") from error
+        with safe_open(path, framework="np") as file:
+            shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}
     counts: dict[str, int] = {}
     for name in sorted(shapes):
         if name.rpartition(".")[2] not in _BUFFERS:
@@ -205,4 +187,4 @@ def count_parameters(files: Iterable[str | os.PathLike]) -> dict[str, int]:
     return counts
 
 
-__all__ = ["Emissions", "count_parameters", "read_emissions", "read_recipe", "read_training", "training_table"]
+__all__ = ["count_parameters", "read_emissions", "read_recipe", "read_training", "training_table"]

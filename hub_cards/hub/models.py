@@ -1,8 +1,8 @@
 """Models and data sets on the Hub: how they are named there, and which model one is."""
 
-import re
+from collections.abc import Mapping
 
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, ModelInfo
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from modeling_scalar.model_identity import IDENTIFYING, ModelIdentity, identify
@@ -10,17 +10,39 @@ from modeling_scalar.model_identity import IDENTIFYING, ModelIdentity, identify
 from .errors import explained
 
 
-def check_place(name: str, repo_id: str | None, revision: str | None) -> None:
-    """Raise a ValueError that names an argument unless it is an id on the Hub, and its revision, if any, a commit."""
+def check_place(name: str, repo_id: str | None) -> None:
+    """Raise a ValueError that names an argument unless it is an id on the Hub."""
     try:
         validate_repo_id(repo_id or "")
     except HFValidationError as error:
         raise ValueError(f"`{name}` must be an id on the Hub, such as 'user/name', got {repo_id!r}.") from error
-    if revision is not None and not re.fullmatch("[0-9a-f]{40}", revision):
-        raise ValueError(
-            f"`{name}_revision` must be a full commit, 40 hexadecimal digits, got {revision!r}. A branch or a tag "
-            "could move, and the embeddings would no longer be those of the model."
-        )
+
+
+def find_model(
+    api: HfApi, repo_id: str, revision: str | None, weights: Mapping[str, str] | None
+) -> tuple[ModelInfo, list[str]]:
+    """
+    Look a model up.
+
+    Args:
+        repo_id (`str`), revision (`str`, *optional*): of the model.
+        weights (`Mapping[str, str]`, *optional*): SHA-256 of files of weights that it should have.
+
+    Returns:
+        `tuple`: what the Hub says of it, and the names of the weights that it has otherwise, or lacks.
+
+    Raises:
+        PublishError: it is not there, or this token may not see it.
+    """
+    with explained(api, "model", repo_id, revision):
+        info = api.model_info(repo_id, revision=revision, files_metadata=True)
+    there = weights_of(info)
+    return info, sorted(name for name, digest in (weights or {}).items() if there.get(name) != digest)
+
+
+def weights_of(info: ModelInfo) -> dict[str, str]:
+    """The SHA-256 of each large file of a model."""
+    return {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
 
 
 def identify_published(api: HfApi, repo_id: str, revision: str) -> ModelIdentity:
@@ -34,4 +56,4 @@ def identify_published(api: HfApi, repo_id: str, revision: str) -> ModelIdentity
         return identify(api.snapshot_download(repo_id, revision=revision, allow_patterns=IDENTIFYING))
 
 
-__all__ = ["check_place", "identify_published"]
+__all__ = ["check_place", "find_model", "identify_published", "weights_of"]

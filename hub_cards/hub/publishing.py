@@ -14,12 +14,12 @@ from tempfile import TemporaryDirectory
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
-from huggingface_hub.utils import validate_repo_id
 
 from gallery.files import read_json, write_json
 from modeling_scalar.fingerprints import ADAPTER_CONFIG, model_fingerprint
 
 from ..card import Details, read_card
+from ..settings import Push
 from .card_rules import ask_hub, check_card, refuse
 from .errors import PublishError, explained
 from .privacy import check_no_token
@@ -55,42 +55,6 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Target:
-    """
-    Where a push goes.
-
-    Args:
-        repo_id (`str`): `user/name`, or the `name` of a repository of one's own.
-        private (`bool`): make a new repository private.
-        revision (`str`, *optional*): branch, created if need be, or `refs/pr/N`; `main` by default.
-        create_pr (`bool`): open a pull request with the commit.
-        replace (`bool`): take over a repository that holds something else; all its files are removed.
-
-    Raises:
-        ValueError: the name is not valid, or a pull request is to be opened on a branch.
-    """
-
-    repo_id: str
-    private: bool = False
-    revision: str | None = None
-    create_pr: bool = False
-    replace: bool = False
-
-    def __post_init__(self) -> None:
-        validate_repo_id(self.repo_id)
-        if self.create_pr and self.revision is not None:
-            raise ValueError(
-                "A pull request is opened against `main`: leave out the revision. To add to an open pull request, "
-                "give `refs/pr/N` as the revision alone."
-            )
-
-    @property
-    def is_pull_request(self) -> bool:
-        """Whether the commit stays out of every branch until somebody merges it."""
-        return self.create_pr or (self.revision or "").startswith("refs/")
-
-
-@dataclass(frozen=True)
 class Published:
     """Where something is now: a commit of `repo_id` and its page, the page of the pull request if one was opened, and
     whether anything has changed since the commit before."""
@@ -115,24 +79,24 @@ class _Found:
     details: Details
 
 
-def _find(api: HfApi, kind: Kind, target: Target, repo_id: str) -> _Found | None:
+def _find(api: HfApi, kind: Kind, settings: Push, repo_id: str) -> _Found | None:
     try:
         info = api.repo_info(repo_id, repo_type=kind.repo_type)
     except RepositoryNotFoundError:
-        if target.is_pull_request:
+        if settings.is_pull_request:
             raise
         return None
-    if target.private and not info.private:
+    if settings.private and not info.private:
         raise PublishError(
             f"{info.id} already exists and is public. Make it private in its settings, or leave out --private. "
             "Nothing was published."
         )
     repo_id, has_branch = info.id, True
-    if target.revision is not None:
+    if settings.revision is not None:
         try:
-            info = api.repo_info(repo_id, repo_type=kind.repo_type, revision=target.revision)
+            info = api.repo_info(repo_id, repo_type=kind.repo_type, revision=settings.revision)
         except RevisionNotFoundError:
-            if target.is_pull_request:
+            if settings.is_pull_request:
                 raise
             has_branch = False
     files = tuple(sibling.rfilename for sibling in info.siblings or ())
@@ -148,12 +112,12 @@ def _with_article(kind: str) -> str:
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
-def _check_ours(kind: Kind, target: Target, found: _Found) -> None:
+def _check_ours(kind: Kind, settings: Push, found: _Found) -> None:
     """Raise an error where the repository holds something that this push would lose or mix with other things."""
     others = [name for name in found.files if name not in (".gitattributes", "README.md")]
     # The Hub itself writes the first card of a Space.
     is_empty = not others and ("README.md" not in found.files or (kind.repo_type == "space" and found.kind is None))
-    if target.replace or found.kind == kind.name or is_empty:
+    if settings.replace or found.kind == kind.name or is_empty:
         return
     if found.kind is None:
         holds = f"{', '.join((others or ['a card'])[:3])}, which no push wrote"
@@ -173,16 +137,16 @@ def _write_card(folder: Path, card: str) -> None:
 
 
 def _operations(
-    folder: Path, kind: Kind, target: Target, found: _Found | None
+    folder: Path, kind: Kind, settings: Push, found: _Found | None
 ) -> list[CommitOperationAdd | CommitOperationDelete]:
     new = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     old = [] if found is None else [name for name in found.files if name not in new and name != ".gitattributes"]
-    gone = [name for name in old if target.replace or any(fnmatch(name, owned) for owned in kind.owned)]
+    gone = [name for name in old if settings.replace or any(fnmatch(name, owned) for owned in kind.owned)]
     additions = [CommitOperationAdd(name, str(path)) for name, path in new.items()]
     return additions + [CommitOperationDelete(name) for name in gone]
 
 
-def publish(api: HfApi, kind: Kind, target: Target, folder: Path, make_card: MakeCard, details: Details) -> Published:
+def publish(api: HfApi, kind: Kind, settings: Push, folder: Path, make_card: MakeCard) -> Published:
     """
     Publish a staged folder as one commit.
 
@@ -192,10 +156,10 @@ def publish(api: HfApi, kind: Kind, target: Target, folder: Path, make_card: Mak
     Args:
         api ([`~huggingface_hub.HfApi`]): endpoint and token.
         kind ([`Kind`]): what is published.
-        target ([`Target`]): the repository, created if need be.
+        settings ([`~hub_cards.settings.Push`]): where it goes; the repository is created if need be.
         folder (`Path`): everything to publish but the card.
-        make_card (`Callable`): see [`MakeCard`]; it is given the details below, completed from the card that is there.
-        details ([`Details`]): what the publisher says.
+        make_card (`Callable`): see [`MakeCard`]; it is given what the publisher says, completed from the card that is
+            there.
 
     Returns:
         [`Published`].
@@ -204,29 +168,29 @@ def publish(api: HfApi, kind: Kind, target: Target, folder: Path, make_card: Mak
         PublishError: the Hub refuses or cannot be reached, or the repository holds something else.
         ValueError: the card there cannot be kept, the new one breaks a rule, or a file holds a token.
     """
-    where = (api, kind.repo_type, target.repo_id, target.revision)
+    where = (api, kind.repo_type, settings.name, settings.revision)
     with explained(*where):
         account = api.whoami()["name"]
-        repo_id = target.repo_id if "/" in target.repo_id else f"{account}/{target.repo_id}"
-        found = _find(api, kind, target, repo_id)
+        repo_id = settings.name if "/" in settings.name else f"{account}/{settings.name}"
+        found = _find(api, kind, settings, repo_id)
         earlier = Details()
         if found is not None:
-            _check_ours(kind, target, found)
+            _check_ours(kind, settings, found)
             repo_id, earlier = found.repo_id, earlier if found.kind is None else found.details
-        _write_card(folder, make_card(folder, repo_id, details.over(earlier)))
+        _write_card(folder, make_card(folder, repo_id, settings.details.over(earlier)))
         refuse(ask_hub(folder, kind.repo_type))
         repo = {"repo_id": repo_id, "repo_type": kind.repo_type}
         if found is None:
-            api.create_repo(**repo, private=target.private, space_sdk=kind.sdk)
-        if target.revision not in (None, "main") and (found is None or not found.has_branch):
-            api.create_branch(**repo, branch=target.revision, revision=None if found is None else found.commit)
+            api.create_repo(**repo, private=settings.private, space_sdk=kind.sdk)
+        if settings.revision not in (None, "main") and (found is None or not found.has_branch):
+            api.create_branch(**repo, branch=settings.revision, revision=None if found is None else found.commit)
     with explained(*where, is_certain=False):
         commit = api.create_commit(
             **repo,
-            operations=_operations(folder, kind, target, found),
+            operations=_operations(folder, kind, settings, found),
             commit_message=f"Publish this {kind.name} with its card",
-            revision=target.revision,
-            create_pr=target.create_pr,
+            revision=settings.revision,
+            create_pr=settings.create_pr,
             parent_commit=None if found is None else found.commit,
         )
     changed = found is None or commit.oid != found.commit
@@ -234,44 +198,43 @@ def publish(api: HfApi, kind: Kind, target: Target, folder: Path, make_card: Mak
 
 
 def push(
+    settings: Push,
     kind: Kind,
-    target: Target,
-    details: Details,
     stage: Stage,
     make_card: MakeCard,
-    output: Path | None = None,
     api: HfApi | None = None,
     source: Path | None = None,
 ) -> Published | str:
     """
-    Stage something, write its card, and make one commit of both.
+    Stage something, write its card, and make one commit of both; a dry run writes both into a folder.
 
     Args:
-        kind, target, details: as in [`publish`].
+        settings ([`~hub_cards.settings.Push`]), kind ([`Kind`]): as in [`publish`].
         stage (`Callable`), make_card (`Callable`): see [`Stage`] and [`MakeCard`].
-        output (`Path`, *optional*): write what would be published there instead; nothing reaches the network.
         api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
         source (`Path`, *optional*): a folder that remembers where it was published, see [`read_record`].
 
     Returns:
-        [`Published`], or with `output` the card, without what a person wrote into one on the Hub.
+        [`Published`], or of a dry run, which reaches no network, the card, without what a person wrote into one on the
+        Hub.
 
     Raises:
-        PublishError, ValueError: as in [`publish`]; also if the folder of `output` is not empty.
+        PublishError, ValueError: as in [`publish`]; also if the folder of a dry run is not empty.
     """
-    api = api or HfApi()
+    api, output = api or HfApi(), settings.folder_of_dry_run
     with TemporaryDirectory(prefix="hub_cards-") as name:
         folder = Path(name)
         stage(folder)
         if output is not None:
-            check_empty(output)
-            card = make_card(folder, target.repo_id, details)
+            if output.exists() and (not output.is_dir() or any(output.iterdir())):
+                raise ValueError(f"{output} must be a new or an empty folder: give another one, or remove it.")
+            card = make_card(folder, settings.name, settings.details)
             _write_card(folder, card)
             shutil.copytree(folder, output, dirs_exist_ok=True)
             return card
-        published = publish(api, kind, target, folder, make_card, details)
+        published = publish(api, kind, settings, folder, make_card)
         fingerprint = fingerprint_of(folder) if kind.repo_type == "model" and source is not None else None
-    if source is not None and not target.is_pull_request:
+    if source is not None and not settings.is_pull_request:
         try:
             write_record(source, api.endpoint, published, fingerprint)
         except OSError as error:
@@ -289,12 +252,6 @@ def fingerprint_of(folder: Path) -> str:
 
 
 # Folders ------------------------------------------------------------------------------------------------------------
-
-
-def check_empty(folder: Path) -> None:
-    """Raise a ValueError unless a folder is empty or does not exist yet."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} must be a new or an empty folder: give another one, or remove it.")
 
 
 def write_record(folder: Path, endpoint: str, published: Published, fingerprint: str | None = None) -> None:
@@ -334,8 +291,6 @@ __all__ = [
     "MakeCard",
     "Published",
     "Stage",
-    "Target",
-    "check_empty",
     "publish",
     "push",
     "read_record",

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from search.indexing import EXTENSIONS
+from search.sources import EXTENSIONS
 
 from .archive import Archive
 from .guard import COOKIE, Token

@@ -20,7 +20,9 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from commands.errors import describe, plain
 from gallery.gallery import Gallery, GalleryWriter
-from search.indexing import EXTENSIONS, index_files
+from search.indexing import index_files
+from search.sources import EXTENSIONS
+from search.states import Status
 
 from .folder import Folder, given_name, name_file
 from .models import LONGEST_NAME, Upload
@@ -277,14 +279,14 @@ class Uploads:
     def _embed(self, upload: Upload) -> None:
         path = str(self._path(upload))
         with GalleryWriter(self._folder.folder) as writer:
-            report = index_files([path], writer, self._model, self._processor, num_workers=1)
-            if report.unreadable:
+            state = index_files([path], writer, self._model, self._processor, num_workers=1)[path]
+            if state.status is Status.UNREADABLE:
                 writer.forget_files([path])
                 writer.commit()
-                reason = plain(report.unreadable[0].reason or "", "utf-8")
+                reason = plain(state.reason or "", "utf-8")
                 raise RefusedError(f"Nothing in the file could be read: {reason}")
             clips = writer.gallery().clips_of_files().get(path, [])
-        problems = [plain(problem, "utf-8") for problem in report.problems.get(path, ())]
+        problems = [plain(problem, "utf-8") for problem in state.problems]
         self._settle(upload, state="done", clips=len(clips), problems=problems)
 
     def _remove(self, upload: Upload) -> None:

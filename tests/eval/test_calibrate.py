@@ -21,7 +21,8 @@ from modeling_scalar.model_identity import identify
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import retrieval_scores
 from search.__main__ import app as search
-from search.speech import Cue, write_transcript
+from search.recognizers import Cue
+from search.speech import write_transcript
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media
 

@@ -22,7 +22,8 @@ from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import names_subtitle_file
 from modeling_scalar.scores_scalar import retrieval_scores
-from search.indexing import find_files, index_files
+from search.indexing import index_files
+from search.sources import find_files
 from tests.conftest import make_tiny_config
 from tests.eval.protocol.slow_matching import CAPTIONS, CONTENTS, MemoryProcessor, make_clips, make_dataset, make_rows
 

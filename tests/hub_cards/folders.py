@@ -10,7 +10,7 @@ from hub_cards.hub.card_rules import check_card
 from modeling_scalar.model_identity import identify
 from tests.hub_cards.evidence.test_evaluations import make_content
 from tests.hub_cards.evidence.test_evaluations import write_result as write_evaluation
-from tests.hub_cards.evidence.test_runs import EMISSIONS, RECIPE, TRAINING, write_adapter
+from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING, write_adapter
 
 CODE = {
     *("scores_scalar.py", "configuration_scalar.py"),
@@ -53,7 +53,8 @@ def make_adapter(folder):
     write_adapter(folder)
     for name, content in (("config", CONFIG), ("adapter_config", ADAPTER), ("recipe", RECIPE), ("training", TRAINING)):
         write_json(content, folder / f"{name}.json")
-    (folder / "emissions.csv").write_text(EMISSIONS + "1,183.0,0.0012,0.0031,Italy,,3.0.4\n", encoding="utf-8")
+    emissions = {"emissions": 1.2, "source": "CodeCarbon 3.0.4", "geographical_location": "Italy"}
+    write_json(emissions, folder / "emissions.json")
     result = write_evaluation(folder, make_content())
     (result.parent / "results.png").touch()
     (result.parent / "report").mkdir()

@@ -16,7 +16,7 @@ from hub_cards.evidence.evaluations import eval_results, read_results
 from hub_cards.hub.errors import PublishError
 from tests.hub_cards.evidence.test_evaluations import SHA256
 from tests.hub_cards.evidence.test_runs import RECIPE
-from tests.hub_cards.folders import ADAPTER, CODE, COMMIT, PROCESSOR, make_adapter, names, write_card, write_json
+from tests.hub_cards.folders import CODE, COMMIT, PROCESSOR, make_adapter, names, write_card, write_json
 
 
 def test_of_a_run_only_what_others_need_is_staged(adapter_dir, staged, model_dir):
@@ -90,8 +90,8 @@ def test_the_text_of_an_adapter_says_what_its_files_say(tmp_path):
         "| `text_model` | 12 |",
         "| total | 18 |",
         "Hardware: 4 x NVIDIA A100-SXM4-64GB.",
-        "Time: 3 min 3 s.",
-        "Energy: 0.0031 kWh, 1.2 g of CO2 equivalents in 3 min 3 s, recorded by CodeCarbon 3.0.4",
+        "Time: 0:03:03 (hours, minutes, seconds).",
+        "Emissions: 1.2 g of CO2 equivalents, recorded by CodeCarbon 3.0.4",
         f"commit `{'b' * 40}` with changes",
         f"Gallery: 100 clips, SHA-256 `{SHA256}`; clips that have each modality: video 95 (95 %)",
         "| SCALAR (own) | 32.3 |",
@@ -131,12 +131,14 @@ def test_an_adapter_that_may_score_otherwise_than_its_base_is_loaded_with_its_ow
     assert body.index("config = AutoConfig.from_pretrained") < body.index("model = PeftModel.from_pretrained")
 
 
-def test_an_adapter_without_a_base_on_the_hub_is_refused(tmp_path):
-    folder = make_adapter(tmp_path)
-    for change in ({"base_model_name_or_path": "/runs/base"}, {"revision": 'x") or print("'}):
-        write_json(ADAPTER | change, folder / "adapter_config.json")
-        with pytest.raises(ValueError, match="adapter_config.json"):
-            adapter_card(folder, "user/adapter", Details())
+@pytest.mark.parametrize(
+    "change", [{"base_model_name_or_path": ""}, {"revision": 'x") or print("'}, {"peft_type": ""}]
+)
+def test_an_adapter_whose_configuration_would_not_fit_into_code_is_refused(adapter_dir, staged, change):
+    path = adapter_dir / "adapter_config.json"
+    write_json(json.loads(path.read_text()) | change, path)
+    with pytest.raises(ValueError, match="adapter_config.json is not that of an adapter"):
+        stage_adapter(adapter_dir, staged, "user/base", None)
 
 
 # The base -----------------------------------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ def test_a_base_that_was_loaded_from_the_hub_keeps_its_revision(hub, adapter_dir
 def test_a_base_without_weights_is_refused(hub, adapter_dir):
     hub.api().create_repo("user/empty")
     (adapter_dir / "adapter_config.json").write_text(
-        json.dumps({"base_model_name_or_path": "user/empty", "revision": None})
+        json.dumps({"base_model_name_or_path": "user/empty", "revision": None, "peft_type": "LORA"})
     )
     with pytest.raises(PublishError, match="user/empty holds no weights of a model"):
         find_base(hub.api(), adapter_dir, None)

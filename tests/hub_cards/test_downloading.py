@@ -24,7 +24,7 @@ def place(hub, tmp_path, monkeypatch):
     (folder / "model.gguf").unlink()
     (tmp_path / "clips").mkdir()
     (tmp_path / "clips" / "sound.wav").write_bytes(wav(tone(16_000)))
-    monkeypatch.setattr(search, "_DEFAULT_MODEL", "user/encoder")
+    monkeypatch.setattr("search.index_folder.DEFAULT_MODEL", "user/encoder")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

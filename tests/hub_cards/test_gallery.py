@@ -16,19 +16,17 @@ from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.media import clip_sha256, clip_stat, is_as_known
 from gallery.published import media_of
 from gallery.transcripts import Transcripts
-from hub_cards import gallery as galleries
-from hub_cards.adapter import push_adapter
 from hub_cards.card import Details
 from hub_cards.gallery import gallery_card, stage_gallery
 from hub_cards.hub.card_rules import check_card
 from hub_cards.hub.privacy import without_folders
-from hub_cards.hub.publishing import Target
-from hub_cards.model import push_model
 from modeling_scalar import ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import query_weights, retrieval_scores
-from search.speech import Cue, write_transcript
+from search.recognizers import Cue
+from search.speech import write_transcript
 from tests.gallery.decoding.reading import read_subtitle
+from tests.hub_cards.pushing import Target, push_adapter, push_model
 
 DIM, CLIPS, QUERIES = 8, 7, 5
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -267,7 +265,6 @@ def test_metadata_written_by_hand_may_say_little(tmp_path):
     ("arguments", "message"),
     [
         ({"model": "not an id"}, "`model` must be an id on the Hub"),
-        ({"model": "user/scalar", "model_revision": "main"}, "must be a full commit"),
         ({"media": True}, "only those know their media files"),
     ],
 )
@@ -275,15 +272,6 @@ def test_wrong_arguments_are_refused(tmp_path, arguments, message):
     saved_store(tmp_path / "store")
     with pytest.raises(ValueError, match=message):
         stage_gallery(tmp_path / "store", tmp_path / "staged", **arguments)
-
-
-def test_a_folder_that_holds_something_is_not_touched(tmp_path):
-    saved_store(tmp_path / "store")
-    (tmp_path / "staged").mkdir()
-    (tmp_path / "staged" / "mine").touch()
-    with pytest.raises(ValueError, match="must be a new or an empty folder"):
-        stage_gallery(tmp_path / "store", tmp_path / "staged")
-    assert [path.name for path in (tmp_path / "staged").iterdir()] == ["mine"]
 
 
 def test_a_missing_source_and_a_missing_part_are_named(tmp_path):
@@ -479,7 +467,7 @@ def test_media_that_changed_are_not_published(tmp_path):
     with pytest.raises(ValueError, match="/a.mp4, or the subtitle file"):
         stage_gallery(tmp_path / "gallery", tmp_path / "again", media=True)
     (tmp_path / "videos/a.mp4").unlink()
-    with pytest.raises(FileNotFoundError, match="a.mp4 is in the gallery but not on disk.*`--prune-all`"):
+    with pytest.raises(FileNotFoundError, match="a.mp4 is in the gallery but not on disk.*`scalar remove`"):
         stage_gallery(tmp_path / "gallery", tmp_path / "once more", media=True)
 
 
@@ -527,20 +515,13 @@ def test_the_numbers_of_the_card_are_those_of_the_files(tmp_path):
         count = int(embeddings.modality_mask[:, index].sum())
         assert f"| with {name} | {count} ({count / CLIPS:.1%}) |" in card
     assert f"| SHA-256 of the gallery | `{embeddings.manifest()['sha256']}` |" in card
-    assert "| query temperature | 0.3 |" in card and "(cosines / 0.3)" in card
+    assert "| query temperature | `0.3` |" in card and "(cosines / 0.3)" in card
     assert "12 times something could not be read" in card and r"- clip 9: \*no\* sound" in card
     assert "clip 10" not in card and "- and 2 more" in card
     assert f'snapshot_download("user/adapter", revision="{COMMIT}")' in card
-    assert "license: cc-by-4.0" in card and "n<1K" in card
+    assert "license: cc-by-4.0" in card
     for block in blocks(card):
         compile(block, "card", "exec")
-
-
-@pytest.mark.parametrize(
-    ("rows", "category"), [(1, "n<1K"), (1000, "1K<n<10K"), (99999, "10K<n<100K"), (10**8, "100M<n<1B")]
-)
-def test_size_categories(rows, category):
-    assert galleries._size_category(rows) == category
 
 
 CALIBRATED = {"modality_scale": [0.5, 2.0, 1.25], "modality_offset": [0.3, -0.1, 0.05]}
@@ -573,7 +554,7 @@ def test_the_snippet_scores_as_the_model_does(tmp_path, monkeypatch, temperature
     assert ("made comparable" in card, "for each of video, audio, subtitle" in card) == (is_calibrated, per_modality)
     for name, values in calibration.items():
         row = f"{name.removeprefix('modality_')} of the cosines of video, audio, subtitle"
-        assert f"| {row} | {', '.join(map(str, values))} |" in card
+        assert f"| {row} | `{', '.join(map(str, values))}` |" in card
     assert "is the query temperature of the gallery." in card  # a calibration changes it, and not the model's
     given = "".join(f", {name}={values}" for name, values in calibration.items())
     tau = 'float("inf")' if temperature == "inf" else temperature

@@ -67,7 +67,7 @@ def test_what_is_not_known_is_said(tmp_path):
         "which of them were trained is not recorded",
         "Hardware: not recorded.",
         "Time: not recorded.",
-        "Energy: not recorded.",
+        "Emissions: not recorded.",
         "Nothing has been measured with these weights",
         "The publisher has named none.",
     ):

@@ -22,19 +22,14 @@ from eval.miniature import generate
 from eval.run import RunConfig
 from eval.run import run as evaluate
 from gallery.gallery import GalleryWriter
-from hub_cards.adapter import push_adapter
 from hub_cards.card import Details
-from hub_cards.gallery import push_gallery
 from hub_cards.hub.card_rules import validate
-from hub_cards.hub.publishing import Target
-from hub_cards.metric import push_metric
-from hub_cards.model import push_model
-from hub_cards.space import push_space
 from modeling_scalar import load_model
 from search.__main__ import index
 from tests.conftest import ROOT
 from tests.hub_cards.clean_environment import CleanEnvironment
 from tests.hub_cards.hub_server import FOREIGN, HubServer
+from tests.hub_cards.pushing import Target, push_adapter, push_gallery, push_metric, push_model, push_space
 from trainer.recipe import parse_arguments
 from trainer.semantic_targets import make_semantic_targets
 

@@ -11,13 +11,11 @@ from typer.testing import CliRunner
 
 from commands.scalar import run
 from hub_cards.card import Details, read_card
-from hub_cards.gallery import push_gallery
 from hub_cards.hub.card_rules import check_card
-from hub_cards.hub.publishing import Target
-from hub_cards.model import push_model
-from hub_cards.space import push_space, space_card
+from hub_cards.space import space_card
 from modeling_scalar import load_model
 from search.__main__ import index
+from tests.hub_cards.pushing import Target, push_gallery, push_model, push_space
 from tests.media_corpus import tone, wav
 
 PLACE = {"model": "user/model", "gallery": "user/gallery", "gallery_revision": "b" * 40}

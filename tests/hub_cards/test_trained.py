@@ -1,5 +1,6 @@
 """What models and adapters share: what leaves the folder of a run, and what both cards say."""
 
+import json
 import re
 import shutil
 import tomllib
@@ -42,10 +43,9 @@ def test_coordinates_of_codecarbon_stay_here(adapter_dir, staged):
     row = '2026-01-01,0.1,0.2,3,"upper, bavaria",11.5820,48.1351,3.0'
     (adapter_dir / "emissions.csv").write_text(f"{columns}\n{row}\n")
     stage_adapter(adapter_dir, staged, "user/base", None)
-    assert (staged / "emissions.csv").read_text() == (
-        "timestamp,emissions,energy_consumed,duration,region,codecarbon_version\n"
-        '2026-01-01,0.1,0.2,3,"upper, bavaria",3.0\n'
-    )
+    assert not (staged / "emissions.csv").exists()
+    told = json.loads((staged / "emissions.json").read_text())
+    assert told == {"emissions": 100.0, "source": "CodeCarbon 3.0", "geographical_location": "upper, bavaria"}
 
 
 def test_results_can_be_chosen(adapter_dir, staged, tmp_path):

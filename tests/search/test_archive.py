@@ -16,7 +16,7 @@ import torch
 
 from gallery.gallery import Gallery
 from modeling_scalar.configuration_scalar import MODALITIES
-from search.indexing import EXTENSIONS, find_files
+from search.sources import EXTENSIONS, find_files
 from tests.media_corpus import CORPUS, NOISE, cut, media, noisy, remux
 
 NUM_FILES, NUM_KILLS = 2000, 20

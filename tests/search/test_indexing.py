@@ -5,7 +5,6 @@ import shutil
 import signal
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,12 +15,13 @@ from transformers import BatchFeature
 from gallery.decoding import SandboxedReader
 from gallery.embedding import embed_captions
 from gallery.gallery import Gallery, GalleryWriter
+from gallery.media import clip_sha256
 from modeling_scalar.processing_scalar import Clip
-from search.indexing import clip_sha256, find_files, index_files
-from search.known import Known
-from search.vanished import is_gone
+from search.indexing import Indexer, index_files
+from search.sources import find_files
+from search.vanished import is_gone, remove
 
-DIM, ROOT = 8, Path(__file__).parents[2]
+DIM = 8
 
 
 class FakeProcessor:
@@ -98,6 +98,20 @@ def failed(gallery):
     return {path: file.reason for path, file in gallery.files.items() if file.reason is not None}
 
 
+def of(report, status):
+    """The paths of the files of one status."""
+    return [state.path for state in report.of(status)]
+
+
+def problems_of(report):
+    return {state.path: list(state.problems) for state in report.values() if state.problems}
+
+
+def old(report):
+    """What failed in an earlier run and was not tried again."""
+    return [state.path for state in report.values() if state.is_old]
+
+
 def names(paths):
     return [os.path.basename(path) for path in paths]
 
@@ -110,7 +124,7 @@ def touch_later(path):
 def test_the_first_run_embeds_every_file_in_batches(folder):
     report, gallery, model = run(folder, batch_size=2)
     assert model.batches == [[0, 1], [2]]
-    assert names(gallery.clip_ids) == names(report.new) == ["0.mp4", "1.mp4", "2.mp4"]
+    assert names(gallery.clip_ids) == names(of(report, "new")) == ["0.mp4", "1.mp4", "2.mp4"]
     assert gallery.modality_mask.tolist() == [[True, True, False], [True, False, False], [False, True, False]]
     assert gallery.clips.column("duration").to_pylist() == [4 / 16_000, None, 4 / 16_000]
 
@@ -120,7 +134,7 @@ def test_a_second_run_embeds_only_new_files(folder):
     (folder / "3.mp4").write_text("3 video")
     report, gallery, model = run(folder)
     assert model.batches == [[3]]
-    assert names(report.new) == ["3.mp4"] and len(report.unchanged) == 3 and not report.changed
+    assert names(of(report, "new")) == ["3.mp4"] and len(of(report, "unchanged")) == 3 and not of(report, "changed")
     assert len(gallery) == 4
 
 
@@ -130,7 +144,7 @@ def test_a_changed_file_is_embedded_again(folder):
     touch_later(folder / "1.mp4")
     report, gallery, model = run(folder)
     assert model.batches == [[9]]
-    assert names(report.changed) == ["1.mp4"] and len(report.unchanged) == 2 and not report.new
+    assert names(of(report, "changed")) == ["1.mp4"] and len(of(report, "unchanged")) == 2 and not of(report, "new")
     assert len(gallery) == 3
     query = torch.eye(DIM)[:1]
     scores = [{hit.clip_id: hit.score for hit in one.search(query)[0]} for one in (before, gallery)]
@@ -142,7 +156,7 @@ def test_a_touched_file_is_not_embedded_again_and_its_new_time_is_remembered(fol
     run(folder)
     touch_later(folder / "1.mp4")
     report, gallery, model = run(folder)
-    assert model.batches == [] and len(report.unchanged) == 3
+    assert model.batches == [] and len(of(report, "unchanged")) == 3
     assert gallery.files[str(folder / "1.mp4")].mtime_ns == (folder / "1.mp4").stat().st_mtime_ns
 
 
@@ -156,15 +170,15 @@ def test_a_run_without_changes_writes_nothing(folder):
 def test_a_subset_given_later_removes_nothing(folder):
     run(folder)
     report, gallery, _ = run([folder / "1.mp4"])
-    assert len(gallery) == 3 and names(report.unchanged) == ["1.mp4"] and not report.vanished
+    assert len(gallery) == 3 and names(of(report, "unchanged")) == ["1.mp4"] and not of(report, "gone")
 
 
 def test_an_unreadable_stream_is_absent_and_reported(folder):
     (folder / "3.mp4").write_text("3 video broken-audio")
     report, gallery, _ = run(folder)
     path = str(folder / "3.mp4")
-    assert report.problems == {path: ["audio: cannot decode"]}
-    assert gallery.problems() == report.problems
+    assert problems_of(report) == {path: ["audio: cannot decode"]}
+    assert gallery.problems() == problems_of(report)
     assert gallery.modality_mask[gallery.clip_ids.index(path)].tolist() == [True, False, False]
 
 
@@ -174,16 +188,16 @@ def test_an_unreadable_stream_is_absent_and_reported(folder):
 def test_an_unreadable_file_is_reported_and_left_out(folder, content, reason):
     (folder / "3.mp4").write_text(content)
     report, gallery, _ = run(folder)
-    (failure,) = report.unreadable
+    (failure,) = report.of("unreadable")
     assert failure.path == str(folder / "3.mp4") and failure.reason.count(str(folder)) == 0
     assert reason in failure.reason
-    assert list(failed(gallery)) == [failure.path] and len(gallery) == len(report.new) == 3
+    assert list(failed(gallery)) == [failure.path] and len(gallery) == len(of(report, "new")) == 3
 
 
 def test_a_broken_link_is_reported_as_unreadable(folder):
     (folder / "3.mp4").symlink_to(folder / "nowhere.mp4")
     report, gallery, _ = run(folder)
-    assert names(failure.path for failure in report.unreadable) == ["nowhere.mp4"] and len(gallery) == 3
+    assert names(of(report, "unreadable")) == ["nowhere.mp4"] and len(gallery) == 3
 
 
 def test_what_cannot_be_looked_at_does_not_stand_among_what_is_read_again(folder):
@@ -191,15 +205,17 @@ def test_what_cannot_be_looked_at_does_not_stand_among_what_is_read_again(folder
     (folder / "00.mp4").symlink_to(folder / "nowhere.mp4")
     os.mkfifo(folder / "01.mp4")
     report, *_ = run(folder)
-    assert len(report.unreadable) == 2
+    assert len(of(report, "unreadable")) == 2
     for name in ("8.mp4", "9.mp4"):
         (folder / name).write_text(f"{name[0]} video")
     report, gallery, model = run(folder, batch_size=3)
-    assert model.batches == [[8, 9]] and len(report.unreadable) == 2 and len(failed(gallery)) == 2
+    assert model.batches == [[8, 9]] and len(of(report, "unreadable")) == 2 and len(failed(gallery)) == 2
     (folder / "00.mp4").unlink()
     (folder / "nowhere.mp4").write_text("7 video")
     report, gallery, model = run(folder)
-    assert model.batches == [[7]] and names(failed(gallery)) == ["01.mp4"] and names(report.new) == ["nowhere.mp4"]
+    assert (
+        model.batches == [[7]] and names(failed(gallery)) == ["01.mp4"] and names(of(report, "new")) == ["nowhere.mp4"]
+    )
     with pytest.raises(ValueError, match=r"01\.mp4: .*regular file"):
         run(folder, on_error="raise")
 
@@ -208,11 +224,11 @@ def test_a_file_that_failed_is_retried_only_when_it_changes(folder):
     (folder / "3.mp4").write_text("3")
     run(folder)
     report, _, model = run(folder)
-    assert names(report.not_retried) == ["3.mp4"] and len(report.unreadable) == 1
+    assert names(old(report)) == ["3.mp4"] and len(of(report, "unreadable")) == 1
     (folder / "3.mp4").write_text("3 video")
     report, gallery, model = run(folder)
-    assert model.batches == [[3]] and names(report.new) == ["3.mp4"]
-    assert not report.unreadable and not failed(gallery) and len(gallery) == 4
+    assert model.batches == [[3]] and names(of(report, "new")) == ["3.mp4"]
+    assert not of(report, "unreadable") and not failed(gallery) and len(gallery) == 4
 
 
 def test_a_clip_that_becomes_unreadable_leaves_the_gallery(folder):
@@ -220,7 +236,7 @@ def test_a_clip_that_becomes_unreadable_leaves_the_gallery(folder):
     (folder / "0.mp4").write_text("")
     (folder / "0.mp4").write_text("0 nothing here")
     report, gallery, _ = run(folder)
-    assert names(failure.path for failure in report.unreadable) == ["0.mp4"]
+    assert names(of(report, "unreadable")) == ["0.mp4"]
     assert names(gallery.clip_ids) == ["1.mp4", "2.mp4"] and names(failed(gallery)) == ["0.mp4"]
 
 
@@ -253,7 +269,7 @@ def test_an_interrupt_keeps_what_was_embedded(folder):
         run(folder, model=model, batch_size=2)
     assert names(Gallery.open(folder.parent / "gallery").clip_ids) == ["0.mp4", "1.mp4"]
     report, gallery, _ = run(folder)
-    assert names(report.new) == ["2.mp4"] and len(gallery) == 3
+    assert names(of(report, "new")) == ["2.mp4"] and len(gallery) == 3
 
 
 def test_every_batch_is_kept_as_soon_as_it_is_embedded(folder):
@@ -275,9 +291,9 @@ def test_vanished_files_are_kept_until_pruned(folder):
     (folder / "1.mp4").unlink()
     (folder / "3.mp4").unlink()
     report, gallery, _ = run(folder)
-    assert names(report.vanished) == ["1.mp4"] and len(gallery) == 3 and not report.pruned
+    assert names(of(report, "gone")) == ["1.mp4"] and len(gallery) == 3 and not of(report, "removed")
     report, gallery, _ = run(folder, prune=True)
-    assert names(report.vanished) == ["1.mp4"] and report.pruned
+    assert names(of(report, "removed")) == ["1.mp4"] and not of(report, "gone")
     assert names(gallery.clip_ids) == ["0.mp4", "2.mp4"] and not failed(gallery)
 
 
@@ -293,7 +309,6 @@ def test_find_files_takes_known_extensions_from_folders_and_any_file_named(tmp_p
         (tmp_path / name).touch()
     inside = [os.path.relpath(path, tmp_path) for path in find_files([tmp_path])]
     assert inside == ["a.mp4", "b.MKV", "sub/c.wav", "sub/deep/d.webm"]
-    assert names(find_files([tmp_path], recursive=False)) == ["a.mp4", "b.MKV"]
     assert names(find_files([tmp_path / "notes.txt"])) == ["notes.txt"]
 
 
@@ -323,12 +338,12 @@ def test_a_subtitle_file_beside_a_clip_belongs_to_it(folder):
     run(folder, batch_size=2)
     (folder / "1.srt").write_text("words")
     report, *_ = run(folder, batch_size=2)
-    assert [path.rsplit("/")[-1] for path in report.changed] == ["1.mp4"]
+    assert [path.rsplit("/")[-1] for path in of(report, "changed")] == ["1.mp4"]
     (folder / "1.srt").write_text("other")
     report, *_ = run(folder, batch_size=2)
-    assert [path.rsplit("/")[-1] for path in report.changed] == ["1.mp4"]
+    assert [path.rsplit("/")[-1] for path in of(report, "changed")] == ["1.mp4"]
     report, *_ = run(folder, batch_size=2)
-    assert not report.changed and not report.new
+    assert not of(report, "changed") and not of(report, "new")
 
 
 def test_queries_are_embedded_as_unit_rows():
@@ -427,16 +442,15 @@ def test_clips_of_files_that_a_list_names_and_that_are_gone_are_kept_until_prune
     folder.rename(folder.parent / "unmounted")
     before = Gallery.open(folder.parent / "gallery").files
     report, gallery = again(folder, files)
-    assert report.vanished == files == gallery.clip_ids and gallery.files == before
-    assert not (report.unreadable or report.unchanged or report.problems)
+    assert of(report, "gone") == list(report) == files == gallery.clip_ids and gallery.files == before
     with pytest.raises(ValueError, match="No such file"):
         again(folder, files, on_error="raise")
     (folder.parent / "unmounted").rename(folder)
     report, gallery = again(folder, files)
-    assert report.unchanged == files and not report.vanished
-    folder.rename(folder.parent / "unmounted")
-    report, gallery = again(folder, files, prune_all=True)
-    assert report.vanished == files and report.pruned and len(gallery) == 0
+    assert of(report, "unchanged") == list(report) == files
+    (folder / "0.mp4").unlink()
+    report, gallery = again(folder, files, prune=True)
+    assert of(report, "removed") == files[:1] and of(report, "unchanged") == gallery.clip_ids == files[1:]
 
 
 def make_fail(monkeypatch, folder):
@@ -451,35 +465,32 @@ def make_fail(monkeypatch, folder):
     monkeypatch.setattr("os.stat", ask)
 
 
-@pytest.mark.parametrize("options", [{}, {"prune": True}, {"prune_all": True}])
+@pytest.mark.parametrize("options", [{}, {"prune": True}])
 def test_a_file_that_nobody_can_reach_is_not_gone_and_never_pruned(folder, monkeypatch, options):
     run(folder)
     files = find_files([folder])
     with monkeypatch.context() as patched:
         make_fail(patched, folder)
         report, gallery = again(folder, [], **options)
-        assert report.out_of_reach == dict.fromkeys(files, "Input/output error") and not report.vanished
+        told = {state.path: state.reason for state in report.of("out of reach")}
+        assert told == dict.fromkeys(files, "Input/output error") and list(report) == files
         assert gallery.clip_ids == files == list(gallery.files)
-        assert again(folder, files, **options)[0].out_of_reach == report.out_of_reach
+        assert again(folder, files, **options)[0] == report
     report, _ = again(folder, files, **options)
-    assert report.unchanged == files and not report.out_of_reach
+    assert of(report, "unchanged") == files and not of(report, "out of reach")
 
 
-def test_clips_of_files_that_stay_out_of_reach_are_taken_out_as_the_documentation_says(folder, monkeypatch):
+def test_clips_of_files_that_stay_out_of_reach_are_removed_by_name(folder, monkeypatch):
     other = folder.parent / "other.mp4"
     other.write_text("1 video")
     (folder / "empty.mp4").write_text("0")
     again(folder, find_files([folder, other]))
-    text = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8").split("### Files that are gone")[1]
-    code = text.split("```python\n")[1].split("```")[0]
-    for old, new in (("galleries/videos", folder.parent / "gallery"), ("/mnt/broken", folder)):
-        assert old in code
-        code = code.replace(old, str(new))
     make_fail(monkeypatch, folder)
-    exec(code, {})
+    with GalleryWriter(folder.parent / "gallery") as writer:
+        assert remove(writer, [folder]) == 3
     assert Gallery.open(folder.parent / "gallery").clip_ids == [str(other)]
     report, _ = again(folder, [])
-    assert not report.out_of_reach
+    assert not report
 
 
 def lead_nowhere(folder):
@@ -500,9 +511,7 @@ def test_a_folder_that_became_a_link_to_nothing_may_be_on_a_drive_that_is_away(t
     shutil.rmtree(tmp_path / "clips")
     link(tmp_path / "clips")
     report, found = again(gallery, files[:1], prune=True)
-    assert report.vanished == report.doubtful == files[1:] and found.clip_ids == files
-    report, found = again(gallery, files[:1], prune_all=True)
-    assert report.vanished == files[1:] and found.clip_ids == files[:1]
+    assert of(report, "gone") == files[1:] and found.clip_ids == files
 
 
 def test_a_name_that_is_too_long_for_a_disk_is_that_of_no_file(tmp_path):
@@ -516,13 +525,12 @@ def test_what_an_update_does_not_look_at_does_not_vouch_for_its_drive(tmp_path):
         path.write_text("1 video")
     files = find_files([drive])
     with GalleryWriter(tmp_path / "gallery", "float32") as writer:
-        known = Known(writer.gallery())
-        index_files(files, writer, FakeModel(), FakeProcessor(), known=known)
+        indexer = Indexer(writer, FakeModel(), FakeProcessor(), prune=True)
+        indexer.update(files)
         drive.rename(away)
         drive.mkdir()  # as the folder in which a drive is shown
-        options = {"known": known, "vanished": files[:1], "prune": True}  # as where subfolders are not watched
-        report = index_files([], writer, FakeModel(), FakeProcessor(), **options)
-        assert report.vanished == report.doubtful == files[:1] and writer.gallery().clip_ids == files
+        report = indexer.update([], gone=files[:1])  # as where another folder is watched
+        assert of(report, "gone") == files[:1] and writer.gallery().clip_ids == files
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
@@ -549,7 +557,7 @@ def test_a_drive_that_goes_or_comes_back_while_it_is_looked_at_costs_no_clips(fo
 
     monkeypatch.setattr("search.indexing.is_gone", look)
     report, gallery = again(folder, [], prune=True)
-    assert looks == files == gallery.clip_ids and report.doubtful == files[1 : 2 if comes_back else 3]
+    assert looks == files == gallery.clip_ids and of(report, "gone") == files[1 : 2 if comes_back else 3]
 
 
 def delete(path):
@@ -573,7 +581,7 @@ def remove_all(path):
     ("loss", "others", "is_kept"),
     [
         (delete, ["drive/a/2.mp4"], False),
-        (delete, ["drive/a/notes.txt"], False),  # their folder is there
+        (delete, ["drive/a/notes.txt"], True),  # which is no file of the gallery
         (empty, ["drive/b/2.mp4"], True),  # as that of a drive which was taken away
         (remove_folder, ["drive/b/2.mp4"], False),
         (remove_folder, ["drive/b/new.mp4"], False),
@@ -584,7 +592,9 @@ def remove_all(path):
         (remove_all, [], True),
     ],
 )
-def test_prune_keeps_clips_where_nothing_is_left_and_prune_all_does_not(tmp_path, monkeypatch, loss, others, is_kept):
+def test_prune_removes_clips_beside_which_files_of_the_gallery_are_left_and_no_others(
+    tmp_path, monkeypatch, loss, others, is_kept
+):
     path, there = tmp_path / "drive" / "a" / "1.mp4", [tmp_path / other for other in others]
     for file in (path, *there):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -595,11 +605,11 @@ def test_prune_keeps_clips_where_nothing_is_left_and_prune_all_does_not(tmp_path
     loss(path)
     files = [str(file) for file in there if file.suffix == ".mp4"]
     report, _ = again(gallery, files)
-    assert report.vanished == [str(path)] and report.doubtful == ([str(path)] if is_kept else [])
+    (state,) = report.of("gone")
+    assert state.path == str(path) and (state.reason is not None) == is_kept  # why it would be kept
     report, found = again(gallery, files, prune=True)
-    assert report.vanished == [str(path)] and (str(path) in found.clip_ids) == (str(path) in found.files) == is_kept
-    report, found = again(gallery, files, prune_all=True)
-    assert not report.doubtful and found.clip_ids == sorted(files) and report.pruned
+    assert of(report, "gone" if is_kept else "removed") == [str(path)]
+    assert (str(path) in found.clip_ids) == (str(path) in found.files) == is_kept
 
 
 @pytest.mark.parametrize("when", ["before it is hashed", "after it is hashed"])
@@ -625,15 +635,16 @@ def test_a_file_that_disappears_between_two_looks_keeps_its_clip(folder, monkeyp
         def look(name, subtitle):
             raise OSError(errno.ESTALE, "Stale file handle", name)
 
-        monkeypatch.setattr("search.indexing.clip_sha256", look)
+        monkeypatch.setattr("search.reading.clip_sha256", look)
     report, gallery = again(folder, files, processor)
-    assert len(gallery) == 3 and names(report.unchanged) == ["0.mp4", "2.mp4"] and not report.unreadable
+    assert len(gallery) == 3 and names(of(report, "unchanged")) == ["0.mp4", "2.mp4"] and not of(report, "unreadable")
     why = {"after it is hashed": "sound: the decoder ended", "before it is hashed": "Stale file handle"}[when]
-    assert list(report.out_of_reach) == [str(path)] and why in report.out_of_reach[str(path)] and not report.problems
+    (state,) = report.of("out of reach")
+    assert state.path == str(path) and why in state.reason and not problems_of(report)
     assert gallery.files[str(path)] == known  # so that it is read when it is back
     monkeypatch.undo()
     path.write_text("7 video audio")
-    assert names(again(folder, files)[0].changed) == ["1.mp4"]
+    assert names(of(again(folder, files)[0], "changed")) == ["1.mp4"]
 
 
 def test_a_file_that_is_there_but_broken_now_loses_its_old_clip(folder):
@@ -642,7 +653,7 @@ def test_a_file_that_is_there_but_broken_now_loses_its_old_clip(folder):
     (folder / "1.mp4").unlink()
     (folder / "1.mp4").mkdir()
     report, gallery = again(folder, [str(folder / "0.mp4"), str(folder / "1.mp4")])
-    assert names(gallery.clip_ids) == ["2.mp4"] and len(report.unreadable) == 2
+    assert names(gallery.clip_ids) == ["2.mp4"] and len(of(report, "unreadable")) == 2
 
 
 def test_a_new_file_that_went_away_while_it_was_read_is_read_when_it_is_back(folder, monkeypatch):
@@ -654,6 +665,6 @@ def test_a_new_file_that_went_away_while_it_was_read_is_read_when_it_is_back(fol
 
     monkeypatch.setattr(processor, "read_clip", read_clip)
     report, gallery = again(folder, files, processor)
-    assert len(report.unreadable) == 3 and len(gallery) == 0
+    assert len(of(report, "unreadable")) == 3 and len(gallery) == 0
     report, gallery = again(folder, files)
-    assert len(report.new) == 3 and path.stat() == stat
+    assert len(of(report, "new")) == 3 and path.stat() == stat

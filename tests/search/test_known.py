@@ -4,10 +4,11 @@ import random
 from unittest.mock import PropertyMock, patch
 
 from gallery.gallery import Gallery, GalleryWriter
-from search.indexing import find_files, index_files
+from search.indexing import Indexer
 from search.known import Known
+from search.sources import find_files
 from search.vanished import is_gone
-from tests.search.test_indexing import FakeModel, FakeProcessor, names, touch_later
+from tests.search.test_indexing import FakeModel, FakeProcessor, names, of, touch_later
 
 CONTENTS = ("video", "audio", "video audio", "video broken-audio", "broken-video", "nothing", "audio video")
 
@@ -26,8 +27,9 @@ def test_what_is_known_stays_what_the_gallery_says_whatever_happens_to_files(tmp
     folder.mkdir()
     with GalleryWriter(tmp_path / "gallery", "float32") as writer:
         writer.metadata = {"model": "model", "fingerprint": "fingerprint"}
-        known, counts = Known(writer.gallery()), dict.fromkeys(("new", "changed", "unreadable", "vanished"), 0)
-        for step in range(14):
+        indexer = Indexer(writer, FakeModel(), FakeProcessor(), batch_size=3)
+        counts = dict.fromkeys(("new", "changed", "unreadable", "gone", "removed"), 0)
+        for _ in range(14):
             for number in dice.sample(range(12), 4):
                 path = folder / f"{number:02d}.mp4"
                 if path.exists() and dice.random() < 0.4:
@@ -36,14 +38,11 @@ def test_what_is_known_stays_what_the_gallery_says_whatever_happens_to_files(tmp
                     touch_later(path)
                 else:
                     path.write_text(f"{dice.randrange(99)} {dice.choice(CONTENTS)}")
-            prune = dice.random() < 0.5
-            report = index_files(
-                find_files([folder]), writer, FakeModel(), FakeProcessor(), batch_size=3, known=known, prune=prune
-            )
+            indexer.prune = dice.random() < 0.5
+            report = indexer.update(find_files([folder]))
             for name in counts:
-                counts[name] += len(getattr(report, name))
-            assert_up_to_date(known, writer)
-            assert len(report.vanished) == 0 or step > 0
+                counts[name] += len(report.of(name))
+            assert_up_to_date(indexer.known, writer)
     assert min(counts.values()) > 5, counts
 
 
@@ -55,31 +54,29 @@ def test_an_update_looks_at_what_changed_and_at_nothing_else(tmp_path):
     model = FakeModel()
     with GalleryWriter(tmp_path / "gallery", "float32") as writer:
         writer.metadata = {"model": "model", "fingerprint": "fingerprint"}
-        known = Known(writer.gallery())
+        indexer = Indexer(writer, model, FakeProcessor())
 
-        def update(files, vanished, prune=False):
+        def update(files, gone):
             asked, unread = [], PropertyMock(side_effect=AssertionError("the gallery was read again"))
             with (
                 patch.object(Gallery, "files", unread),
                 patch.object(Gallery, "clip_ids", unread),
                 patch("search.indexing.is_gone", lambda path: asked.append(path) or is_gone(path)),
             ):
-                report = index_files(
-                    files, writer, model, FakeProcessor(), known=known, vanished=vanished, prune=prune
-                )
-            return report, len(asked)
+                return indexer.update(files, gone=gone), len(asked)
 
         files = find_files([folder])
-        index_files(files, writer, model, FakeProcessor(), known=known)
+        indexer.update(files)
         (folder / "1.mp4").write_text("9 video audio")
         report, num_asked = update(files[1:2], [])
-        assert names(report.changed) == ["1.mp4"] and model.batches[1:] == [[9]] and num_asked == 0
+        assert names(of(report, "changed")) == ["1.mp4"] and model.batches[1:] == [[9]] and num_asked == 0
         (folder / "2.mp4").unlink()
-        for vanished in ([files[2]], []):  # what is kept is told again
-            report, num_asked = update([], vanished)
-            assert names(report.vanished) == ["2.mp4"] and num_asked == 1
-        report, num_asked = update([], [], prune=True)
-        assert names(report.vanished) == ["2.mp4"] and num_asked == 1
-        assert update([], [])[0].vanished == []
-        assert_up_to_date(known, writer)
+        for gone in ([files[2]], []):  # what is kept is told again
+            report, num_asked = update([], gone)
+            assert names(of(report, "gone")) == ["2.mp4"] and num_asked == 1
+        indexer.prune = True
+        report, num_asked = update([], [])
+        assert names(of(report, "removed")) == ["2.mp4"] and num_asked == 1
+        assert not update([], [])[0]
+        assert_up_to_date(indexer.known, writer)
     assert len(Gallery.open(tmp_path / "gallery")) == 5

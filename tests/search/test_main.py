@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from gallery.decoding import Limits, SandboxedReader
 from gallery.gallery import Gallery
 from modeling_scalar.processing_scalar import Clip
-from search import indexing
+from search import reading
 from search.__main__ import app
 from tests.search.test_indexing import make_fail
 
@@ -136,23 +136,34 @@ def test_index_without_any_video_is_an_error(place):
 def test_prune_removes_what_is_gone(place):
     index()
     (place / "clips" / "cat.mp4").unlink()
-    assert f"gone from disk (kept, --prune removes it): {place / 'clips' / 'cat.mp4'}" in index().stdout
-    assert "(removed)" in index("clips", "--prune").stdout
+    cat = place / "clips" / "cat.mp4"
+    assert f"gone from disk, its clips are kept: {cat}: --prune removes them" in index().stdout
+    assert f"gone from disk, its clips are removed: {cat}" in index("clips", "--prune").stdout
     assert "clips: 1," in run("info", "gallery").stdout
 
 
-def test_how_to_go_on_is_said_where_a_folder_to_be_pruned_is_gone(place):
+def test_a_folder_that_was_deleted_is_named_to_be_removed(place):
     index()
     shutil.rmtree(place / "clips")
     assert index("clips", code=1).stderr.endswith("Error: There is no file or folder 'clips'.\n")
-    told = (
-        "There is no file or folder 'clips'. If it was deleted, give any other folder in its place, such as an empty"
-    )
-    for flag in ("--prune", "--prune-all"):
-        assert told in index("clips", flag, code=1).stderr
-    (place / "empty").mkdir()
-    assert ", 2 gone but kept; 2 clips" in index("empty", "--prune").stdout
-    assert ", 2 removed; 0 clips" in index("empty", "--prune-all").stdout
+    told = "There is no file or folder 'clips'. If it was deleted, `scalar remove gallery clips` takes its clips out."
+    assert told in index("clips", "--prune", code=1).stderr
+    assert run("remove", "gallery", "clips").stdout == "2 clips are removed; 0 clips in the gallery\n"
+    assert "unreadable files: 0" in run("info", "gallery").stdout  # nothing is left of the folder
+
+
+def test_files_are_removed_by_name_whether_they_are_there_or_not(place):
+    (place / "clips" / "cat").mkdir()
+    (place / "clips" / "cat" / "kitten.mp4").write_text("video")
+    index()
+    wrong = run("remove", "gallery", "clips/cat", "elsewhere", code=1).stderr
+    assert wrong == "Error: gallery holds nothing of 'elsewhere'. `scalar info` names its files.\n"
+    assert "clips: 3," in run("info", "gallery").stdout
+    assert "1 clips are removed; 2 clips in" in run("remove", "gallery", "clips/cat").stdout  # and not cat.mp4
+    assert "1 new, 0 changed, 2 unchanged" in index().stdout
+    (place / "clips" / "cat.mp4").unlink()
+    assert "2 clips are removed; 1 clips in" in run("remove", "gallery", "clips/cat.mp4", "clips/cat").stdout
+    assert "There is no gallery in 'nowhere'" in run("remove", "nowhere", "clips", code=1).stderr
 
 
 def test_what_prune_keeps_and_why_is_told(place):
@@ -161,19 +172,17 @@ def test_what_prune_keeps_and_why_is_told(place):
     (place / "clips").mkdir()
     (place / "list.csv").write_text("path\nclips/cat.mp4\n")
     cat, dog = (place / "clips" / name for name in ("cat.mp4", "[red]/dog [bold]1.mp4"))
-    for options, count in (((), ""), (("--prune",), ", 2 gone but kept")):
+    for options in ((), ("--prune",)):
         counts, *lines = index("list.csv", *options).stdout.splitlines()
-        assert counts == f"0 new, 0 changed, 0 unchanged, 0 unreadable{count}; 2 clips in the gallery"
-        assert lines[:2] == [f"gone from disk (kept, --prune-all removes it): {path}" for path in (cat, dog)]
-        assert lines[2] == "nothing is left where 2 of these files lay: a drive may be away, so --prune keeps them"
+        assert counts == "0 new, 0 changed, 0 unchanged, 0 unreadable, 2 gone; 2 clips in the gallery"
+        why = "no other file of the gallery is left there, as if a drive were away: --prune keeps them"
+        assert lines[:2] == [f"gone from disk, its clips are kept: {path}: {why}" for path in (cat, dog)]
+        assert lines[2] == "what will not come back, `scalar remove gallery PATH` takes out"
     with pytest.MonkeyPatch.context() as patched:
         make_fail(patched, place / "clips")
-        counts, *lines = index("list.csv", "--prune-all").stdout.splitlines()
+        counts, *lines = index("list.csv", "--prune").stdout.splitlines()
     assert counts.startswith("0 new, 0 changed, 0 unchanged, 0 unreadable, 2 out of reach; 2 clips")
     assert lines[0] == f"out of reach, its clips are kept: {cat}: Input/output error"
-    counts, *lines = index("list.csv", "--prune-all", code=1).stdout.splitlines()
-    assert counts == "0 new, 0 changed, 0 unchanged, 1 unreadable, 2 removed; 0 clips in the gallery"
-    assert f"gone from disk (removed): {dog}" in lines
 
 
 def test_on_error_raise_names_the_file_in_one_line(place):
@@ -185,12 +194,12 @@ def test_on_error_raise_names_the_file_in_one_line(place):
 
 
 def test_memory_is_for_as_many_decoders_as_there_are_unless_a_limit_is_given(place, monkeypatch):
-    readers, read = [], indexing._Reader.__init__
+    readers, read = [], reading.Reader.__init__
     monkeypatch.setattr(
-        indexing._Reader, "__init__", lambda self, *given: readers.append(given[0].reader) or read(self, *given)
+        reading.Reader, "__init__", lambda self, *given: readers.append(given[0].reader) or read(self, *given)
     )
     monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (FakeModel(), FakeProcessor()))
-    monkeypatch.setattr("search.indexing.memory_of_decoders", lambda number, _: number * 2**20)
+    monkeypatch.setattr("search.index_folder.memory_of_decoders", lambda number, _: number * 2**20)
     index("clips", "--num-workers", "3")
     assert readers[-1].limits == Limits(memory=3 * 2**20)
     index("clips", "--num-workers", "3", "--limit", "memory=5MiB", "--limit", "time=7")

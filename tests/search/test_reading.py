@@ -12,11 +12,14 @@ import pytest
 from gallery.decoding import Limits, SandboxedReader, Stopped, pool, sandboxed
 from gallery.embedding import read_batches
 from gallery.gallery import Gallery, GalleryWriter
+from gallery.media import clip_sha256, clip_stat
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import Clip
-from search.indexing import clip_sha256, clip_stat, find_files, index_files, memory_of_decoders
+from search.indexing import index_files
+from search.reading import memory_of_decoders
+from search.sources import find_files
 from tests.gallery.decoding.test_program import write_media
-from tests.search.test_indexing import FakeModel, FakeProcessor
+from tests.search.test_indexing import FakeModel, FakeProcessor, of, old, problems_of
 
 
 def index(folder, processor, model=None, **options):
@@ -44,7 +47,7 @@ def folder(tmp_path):
 def test_what_is_no_file_is_named_and_does_not_stop_the_run(folder):
     for _ in range(2):
         report, gallery = index(folder, FakeProcessor())
-        assert {os.path.basename(file.path): file.reason for file in report.unreadable} == {
+        assert {os.path.basename(file.path): file.reason for file in report.of("unreadable")} == {
             "b.mp4": "not a file but a pipe. Only regular files are read.",
             "c.mp4": "not a file but a device. Only regular files are read.",
         }
@@ -72,8 +75,8 @@ def test_a_subtitle_pipe_beside_a_clip_leaves_the_clip(tmp_path, tiny_processor,
     write_media(folder / "a.mp4", 10)
     os.mkfifo(folder / "a.srt")
     report, gallery = index(folder, tiny_processor, tiny_model)
-    assert named(gallery.clip_ids) == ["a.mp4"] and report.unreadable == []
-    (problems,) = report.problems.values()
+    assert named(gallery.clip_ids) == ["a.mp4"] and of(report, "unreadable") == []
+    (problems,) = problems_of(report).values()
     assert len(problems) == 1 and "a.srt: not a file but a pipe" in problems[0]
 
 
@@ -84,15 +87,15 @@ def test_a_file_that_exceeds_a_limit_is_read_once_the_limit_is_raised(tmp_path, 
     for limits, unreadable, retried in ((63, 1, 0), (63, 1, 1), (32, 1, 1), (64, 0, 0)):
         processor = sandboxed(tiny_processor, Limits(pixels=limits * 64))
         report, gallery = index(folder, processor, tiny_model)
-        assert (len(report.unreadable), len(report.not_retried)) == (unreadable, retried)
+        assert (len(of(report, "unreadable")), len(old(report))) == (unreadable, retried)
         assert len(gallery) == 1 - unreadable
     processor = sandboxed(tiny_processor, Limits(pixels=63 * 64))
     write_media(folder / "b.mp4", 10, seconds_of_audio=1.0)
     report, gallery = index(folder, processor, tiny_model)
-    assert len(gallery) == 2 and len(report.problems) == 1  # its sound could be read
-    assert len(index(folder, processor, tiny_model)[0].unchanged) == 2
+    assert len(gallery) == 2 and len(problems_of(report)) == 1  # its sound could be read
+    assert len(of(index(folder, processor, tiny_model)[0], "unchanged")) == 2
     report, gallery = index(folder, tiny_processor, tiny_model)
-    assert named(report.changed) == ["b.mp4"] and report.problems == gallery.problems() == {}
+    assert named(of(report, "changed")) == ["b.mp4"] and problems_of(report) == gallery.problems() == {}
 
 
 def test_the_clips_of_one_batch_are_read_at_the_same_time_and_keep_their_order():

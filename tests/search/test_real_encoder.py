@@ -11,7 +11,8 @@ from gallery.gallery import Gallery
 from modeling_scalar import load_model
 from modeling_scalar.devices import default_device
 from modeling_scalar.model_identity import identify
-from search.__main__ import _DEFAULT_MODEL, app
+from search.__main__ import app
+from search.settings import DEFAULT_MODEL
 
 pytestmark = pytest.mark.network
 
@@ -27,7 +28,7 @@ DESCRIPTIONS = {
 def gallery(shared_dir, tmp_path_factory):
     """The four clips, indexed as the README does it."""
     try:
-        identify(_DEFAULT_MODEL).download()
+        identify(DEFAULT_MODEL).download()
     except FileNotFoundError as error:
         pytest.skip(str(error))
     output = tmp_path_factory.mktemp("real") / "gallery"
@@ -56,7 +57,7 @@ def test_vectors_are_whole_and_tell_clips_apart(gallery):
 
 
 def test_the_fused_vector_is_near_its_own_description(gallery, shared_dir):
-    model, processor = load_model(identify(_DEFAULT_MODEL).download(), device=default_device())
+    model, processor = load_model(identify(DEFAULT_MODEL).download(), device=default_device())
     clips = [processor.read_clip(shared_dir / "data" / "videos" / name, processed=True) for name in DESCRIPTIONS]
     fused = embed_fused(model, processor.fuse(clips))
     cosines = embed_captions(model, processor, list(DESCRIPTIONS.values())) @ fused.T

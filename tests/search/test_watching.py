@@ -6,13 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from gallery.gallery import Gallery, GalleryWriter
-from search.indexing import IndexReport, find_files
+from search.sources import find_files
+from search.states import FileState, Report, Status
 from search.watching import watch
 from tests.search.test_indexing import make_fail
 from tests.search.test_main import FakeModel, place, run  # noqa: F401
 
 
-def looks_of(folder, steps, monkeypatch, **options):
+def looks_of(folder, steps, monkeypatch):
     """Watch while `steps` happen, one after each look; what was passed on before each step, by name."""
     passed, now = [], []
 
@@ -24,13 +25,12 @@ def looks_of(folder, steps, monkeypatch, **options):
             raise KeyboardInterrupt
         steps[len(passed) - 1]()
 
-    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
     with pytest.raises(KeyboardInterrupt):
         watch(
             lambda: [str(path) for path in sorted(folder.glob("*.mp4"))],
             lambda files, _: now.append([os.path.basename(file) for file in files]),
             7,
-            **options,
         )
     return passed
 
@@ -57,7 +57,7 @@ def test_what_is_there_at_first_is_passed_on_at_once_and_subtitles_belong_to_a_f
     assert passed == [[], [["a.mp4", "b.mp4"]], [], [["b.mp4"]]]
 
 
-def test_files_that_are_gone_are_told_at_the_next_update(tmp_path, monkeypatch):
+def test_files_that_are_gone_are_told_once(tmp_path, monkeypatch):
     for name in "ab":
         (tmp_path / f"{name}.mp4").touch()
     told, steps = (
@@ -70,11 +70,11 @@ def test_files_that_are_gone_are_told_at_the_next_update(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         step()
 
-    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
     with pytest.raises(KeyboardInterrupt):
         watch(lambda: map(str, tmp_path.glob("*.mp4")), lambda *given: told.append(given), 1)
-    assert [gone for _, gone in told] == [[], [str(tmp_path / "a.mp4")]]
-    assert told[1][0] == [str(tmp_path / "c.mp4")]
+    assert [gone for _, gone in told] == [[], [str(tmp_path / "a.mp4")], []]
+    assert told[2][0] == [str(tmp_path / "c.mp4")]
 
 
 def test_a_look_that_fails_is_skipped_and_nothing_is_gone_in_it(tmp_path, monkeypatch, capsys):
@@ -90,22 +90,20 @@ def test_a_look_that_fails_is_skipped_and_nothing_is_gone_in_it(tmp_path, monkey
             raise KeyboardInterrupt
         next(steps, nothing)()
 
-    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
     with pytest.raises(KeyboardInterrupt):
-        watch(lambda: find_files([folder]), lambda *given: told.append(given), 1, is_pruned=True)
+        watch(lambda: find_files([folder]), lambda *given: told.append(given), 1)
     assert told == [([real], []), ([], [real])] and next(steps, None) is None
     assert capsys.readouterr().err.count("Cannot look now: There is no file or folder") == 1
 
 
-@pytest.mark.parametrize("is_pruned", [False, True])
-def test_a_file_that_is_gone_for_two_looks_is_told_only_to_be_pruned(tmp_path, monkeypatch, is_pruned):
+def test_a_file_that_is_gone_is_told_after_two_looks(tmp_path, monkeypatch):
     file = tmp_path / "a.mp4"
     file.touch()
     steps = [nothing, file.unlink, file.touch, nothing, nothing, file.unlink, nothing, nothing, file.touch, nothing]
-    passed = looks_of(tmp_path, steps, monkeypatch, is_pruned=is_pruned)
-    gone = [[]] if is_pruned else []
+    passed = looks_of(tmp_path, steps, monkeypatch)
     touched = [["a.mp4"]]  # of another time, it may be another file
-    assert passed == [[], touched, [], [], touched, [], [], gone, [], [], touched]
+    assert passed == [[], touched, [], [], touched, [], [], [[]], [], [], touched]
 
 
 def test_a_file_that_cannot_be_seen_is_passed_on_for_reading_to_say_why(tmp_path, monkeypatch):
@@ -113,40 +111,32 @@ def test_a_file_that_cannot_be_seen_is_passed_on_for_reading_to_say_why(tmp_path
     assert looks_of(tmp_path, [nothing, nothing], monkeypatch) == [[], [["a.mp4"]], []]
 
 
-def media(path, reason=None):
-    return SimpleNamespace(path=path, reason=reason)
+def test_a_drive_that_answers_slowly_is_looked_at_less_often(monkeypatch):
+    clock, pauses = iter([0.0, 0.5, 0.5, 2.5]), []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: next(clock)))
+    with pytest.raises(KeyboardInterrupt):
+        watch(lambda: [], lambda *_: None, 7)
+    assert pauses == [7, 20]
 
 
 def test_a_report_of_several_runs_counts_every_file_once():
-    report = IndexReport()
-    report.add(IndexReport(new=["a", "b"], unchanged=["c"], unreadable=[media("d", "half")], problems={"a": ["x"]}))
-    report.add(IndexReport(new=["d"], changed=["a", "c"], unchanged=["b"], vanished=["e"]))
-    assert (report.new, report.changed, report.unchanged) == (["a", "b", "d"], ["c"], [])
-    assert report.unreadable == [] and report.problems == {} and report.vanished == ["e"]
-    report.add(IndexReport(unreadable=[media("a", "gone bad")], vanished=["e", "b"], pruned=True))
-    report.add(IndexReport(vanished=["f"], pruned=True))
-    assert (report.new, [file.path for file in report.unreadable]) == (["b", "d"], ["a"])
-    assert report.vanished == ["e", "b", "f"] and report.pruned
-    report.add(IndexReport(vanished=["g", "h"], doubtful=["g", "h"], pruned=True, out_of_reach={"i": "x", "j": "x"}))
-    report.add(IndexReport(vanished=["h", "i"], doubtful=["h"], pruned=True, unchanged=["g"]))
-    assert report.vanished == ["e", "b", "f", "h", "i"] and report.doubtful == ["h"]
-    assert report.unchanged == ["g"] and report.out_of_reach == {"j": "x"}
-
-
-def test_adding_a_report_looks_up_what_is_in_doubt_and_does_not_go_through_it():
-    compared = []
-
-    class Path(str):
-        __hash__ = str.__hash__
-
-        def __eq__(self, other):
-            compared.append(other)
-            return str.__eq__(self, other)
-
-    gone, doubtful = ([Path(f"{kind} {number}") for number in range(300)] for kind in ("gone", "doubtful"))
-    report = IndexReport(vanished=gone + doubtful, doubtful=doubtful, pruned=True)
-    report.add(IndexReport(vanished=doubtful, doubtful=doubtful, pruned=True))
-    assert report.vanished == gone + doubtful and len(compared) < 3000
+    report = Report()
+    for path, status in (("a", "new"), ("b", "new"), ("c", "unchanged"), ("d", "gone")):
+        report.add(FileState(path, Status(status)))
+    later = Report()
+    for path, status in (("a", "changed"), ("b", "unreadable"), ("d", "removed"), ("e", "out of reach")):
+        later.add(FileState(path, Status(status)))
+    report.update(later)
+    assert {path: str(state.status) for path, state in report.items()} == {
+        "a": "changed", "b": "unreadable", "c": "unchanged", "d": "removed", "e": "out of reach"
+    }  # fmt: skip
+    assert report.counts() == "0 new, 1 changed, 1 unchanged, 1 unreadable, 1 out of reach, 1 removed"
 
 
 def test_a_file_that_is_out_of_reach_is_not_told_as_gone(tmp_path, monkeypatch):
@@ -171,9 +161,9 @@ def test_a_file_that_is_out_of_reach_is_not_told_as_gone(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         step()
 
-    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
     with pytest.raises(KeyboardInterrupt):
-        watch(lambda: map(str, folder.glob("*.mp4")), lambda *given: told.append(given), 1, is_pruned=True)
+        watch(lambda: map(str, folder.glob("*.mp4")), lambda *given: told.append(given), 1)
     assert meanwhile == [([real], [])] and told[1:] == [([], [real])]
 
 
@@ -192,7 +182,7 @@ def test_what_a_link_led_to_is_told_as_gone_once_though_the_link_is_there(tmp_pa
             raise KeyboardInterrupt
         step()
 
-    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
     with pytest.raises(KeyboardInterrupt):
         watch(lambda: find_files([link.parent]), lambda *given: told.append(given), 1)
     real = str(file)
@@ -201,13 +191,13 @@ def test_what_a_link_led_to_is_told_as_gone_once_though_the_link_is_there(tmp_pa
 
 def test_clips_of_what_a_link_led_to_are_pruned_while_its_folder_is_watched(place, monkeypatch):  # noqa: F811
     (place / "store").mkdir()
-    for path, words in ((place / "store" / "a.mp4", "video"), (place / "store" / "notes.txt", "")):
-        path.write_text(words)
-    (place / "clips" / "linked.mp4").symlink_to(place / "store" / "a.mp4")
+    for name in ("a.mp4", "b.mp4"):
+        (place / "store" / name).write_text("video")
+        (place / "clips" / name).symlink_to(place / "store" / name)
     result = watching(monkeypatch, nothing, (place / "store" / "a.mp4").unlink, nothing, nothing)
-    assert "0 new, 0 changed, 0 unchanged, 1 unreadable, 1 removed" in result.stderr
-    assert "2 unreadable, 1 removed; 2 clips in the gallery" in result.stdout
-    assert f"gone from disk (removed): {place / 'store' / 'a.mp4'}" in result.stdout
+    assert "0 new, 0 changed, 0 unchanged, 0 unreadable, 1 removed" in result.stderr
+    assert result.stdout.startswith("3 new, 0 changed, 0 unchanged, 1 unreadable, 1 removed; 3 clips in the gallery")
+    assert f"gone from disk, its clips are removed: {place / 'store' / 'a.mp4'}" in result.stdout
 
 
 def watching(monkeypatch, *steps):
@@ -219,8 +209,8 @@ def watching(monkeypatch, *steps):
             raise KeyboardInterrupt
         step()
 
-    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep))
-    return run("index", "clips", "--model", "model", "--output", "gallery", "--watch", "--prune", "--interval", "1")
+    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
+    return run("index", "clips", "--model", "model", "--output", "gallery", "--watch", "--prune")
 
 
 def test_a_watched_folder_is_indexed_until_ctrl_c_and_then_reported(place, monkeypatch):  # noqa: F811
@@ -242,9 +232,9 @@ def test_a_watched_folder_is_indexed_until_ctrl_c_and_then_reported(place, monke
     assert "1 new, 0 changed, 0 unchanged, 0 unreadable, 1 removed" in result.stderr
     assert (
         result.stdout.splitlines()[0]
-        == "3 new, 0 changed, 0 unchanged, 1 unreadable, 1 removed; 2 clips in the gallery"
+        == "2 new, 0 changed, 0 unchanged, 1 unreadable, 1 removed; 2 clips in the gallery"
     )
-    assert f"gone from disk (removed): {place / 'clips' / 'cat.mp4'}" in result.stdout
+    assert f"gone from disk, its clips are removed: {place / 'clips' / 'cat.mp4'}" in result.stdout
     assert "1 unchanged" in run("index", "clips/late.mp4", "--model", "model", "--output", "gallery").stdout
 
 
@@ -258,7 +248,7 @@ def test_ctrl_c_while_a_watched_file_is_embedded_keeps_and_reports_what_was_comm
         return embed(self, **features)
 
     monkeypatch.setattr(FakeModel, "get_modality_features", interrupted)
-    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=lambda _: None, monotonic=lambda: 0))
     arguments = ("clips", "--model", "model", "--output", "gallery", "--batch-size", "1", "--watch")
     assert run("index", *arguments).stdout.startswith("1 new, 0 changed, 0 unchanged, 1 unreadable; 1 clips")
 
@@ -275,8 +265,8 @@ def test_a_watched_drive_that_is_taken_away_costs_no_clips(place, monkeypatch): 
         away.rename(clips)
 
     result = watching(monkeypatch, nothing, leave, nothing, nothing, come, nothing, nothing)
-    assert "0 new, 0 changed, 0 unchanged, 0 unreadable, 2 gone but kept" in result.stderr
-    assert result.stdout.startswith("2 new, 0 changed, 0 unchanged, 1 unreadable; 2 clips in the gallery")
+    assert "0 new, 0 changed, 0 unchanged, 0 unreadable, 2 gone" in result.stderr
+    assert result.stdout.startswith("0 new, 0 changed, 2 unchanged, 1 unreadable; 2 clips in the gallery")
     assert "gone from disk" not in result.stdout
 
 
@@ -284,7 +274,6 @@ def test_what_cannot_be_watched_is_told(place):  # noqa: F811
     (place / "list.csv").write_text("path\nclips/cat.mp4\n")
     arguments = ("--model", "model", "--output", "gallery")
     assert "`--watch` looks at folders" in run("index", "list.csv", *arguments, "--watch", code=1).stderr
-    assert "`--interval` is for `--watch`" in run("index", "clips", *arguments, "--interval", "3", code=1).stderr
 
 
 def test_index_counts_what_clips_lack_and_info_names_it(place):  # noqa: F811

@@ -12,9 +12,11 @@ from gallery.decoding import SandboxedReader, sandboxed
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import load_model
 from search.__main__ import app
-from search.indexing import find_files, index_files
+from search.indexing import index_files
+from search.sources import find_files
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media, tone, wav
+from tests.search.test_indexing import of
 
 TALK = ["talk.mkv#t=0,2", "talk.mkv#t=2,4", "talk.mkv#t=4"]
 
@@ -130,9 +132,9 @@ def test_a_run_that_ends_between_two_windows_goes_on_there(place, loaded, monkey
         index_one_by_one()
     assert names() == TALK[:1] and "not all of its windows" in Gallery.open("gallery").files[files[0]].reason
     report = index_one_by_one()
-    assert len(embedded) == 4 and names() == TALK and report.new == files and not report.unreadable
+    assert len(embedded) == 4 and names() == TALK and of(report, "new") == files and not of(report, "unreadable")
     assert Gallery.open("gallery").files[files[0]].reason is None
-    assert index_one_by_one().unchanged == files and len(embedded) == 4
+    assert of(index_one_by_one(), "unchanged") == files and len(embedded) == 4
 
 
 def test_what_is_wrong_with_a_window_is_told_with_its_seconds(place):

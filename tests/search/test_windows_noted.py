@@ -13,8 +13,9 @@ from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.repair import repair
 from gallery.windows import PARTLY
 from search.__main__ import app
-from search.indexing import find_files, index_files
-from tests.search.test_indexing import FakeModel, FakeProcessor, names
+from search.indexing import index_files
+from search.sources import find_files
+from tests.search.test_indexing import FakeModel, FakeProcessor, names, of, old, problems_of
 
 SECONDS = 2
 
@@ -64,15 +65,15 @@ def test_a_file_that_changed_loses_its_old_windows(place):
     run(place)
     write_talk(place, 2)
     report, gallery, _ = run(place)
-    assert names(report.changed) == ["talk.mp4"] and names(report.unchanged) == ["short.mp4"]
+    assert names(of(report, "changed")) == ["talk.mp4"] and names(of(report, "unchanged")) == ["short.mp4"]
     assert sorted(names(gallery.clip_ids)) == ["short.mp4", "talk.mp4#t=0,2", "talk.mp4#t=2"]
     (place / "clips" / "talk.srt").write_text("words")  # the subtitles alone
     report, gallery, embedded = run(place)
-    assert names(report.changed) == ["talk.mp4"] and embedded == [0, 1] and len(gallery) == 3
+    assert names(of(report, "changed")) == ["talk.mp4"] and embedded == [0, 1] and len(gallery) == 3
     (place / "clips" / "talk.mp4").write_text("nothing\nnothing")
     report, gallery, _ = run(place)
-    assert len(report.unreadable) == 1 and names(gallery.clip_ids) == ["short.mp4"]
-    assert names(run(place)[0].not_retried) == ["talk.mp4"]
+    assert len(of(report, "unreadable")) == 1 and names(gallery.clip_ids) == ["short.mp4"]
+    assert names(old(run(place)[0])) == ["talk.mp4"]
 
 
 def test_windows_of_a_file_that_is_gone_are_pruned(place):
@@ -80,9 +81,11 @@ def test_windows_of_a_file_that_is_gone_are_pruned(place):
     run(place)
     (place / "clips" / "talk.mp4").unlink()
     report, gallery, _ = run(place)
-    assert names(report.vanished) == ["talk.mp4"] and len(gallery) == 4
+    assert names(of(report, "gone")) == ["talk.mp4"] and len(gallery) == 4
     report, gallery, _ = run(place, prune=True)
-    assert names(report.vanished) == ["talk.mp4"] and names(gallery.clip_ids) == names(gallery.files) == ["short.mp4"]
+    assert names(of(report, "removed")) == ["talk.mp4"] and names(gallery.clip_ids) == names(gallery.files) == [
+        "short.mp4"
+    ]
 
 
 def test_repairing_keeps_windows_and_forgets_files_of_which_one_is_lost(place):
@@ -91,7 +94,7 @@ def test_repairing_keeps_windows_and_forgets_files_of_which_one_is_lost(place):
     (place / "gallery" / "gallery.json").unlink()
     repair(place / "gallery")
     report, gallery, _ = run(place)
-    assert len(gallery) == 4 and len(report.unchanged) == 2
+    assert len(gallery) == 4 and len(of(report, "unchanged")) == 2
     sorted((place / "gallery" / "clips").glob("*.arrow"))[-1].write_bytes(b"damaged")
     repair(place / "gallery")
     assert len(Gallery.open(place / "gallery")) < 4
@@ -101,14 +104,14 @@ def test_repairing_keeps_windows_and_forgets_files_of_which_one_is_lost(place):
 def test_windows_that_failed_are_noted_of_their_file_and_told_in_later_runs(place):
     talk = str(place / "clips" / "talk.mp4")
     report, gallery, embedded = run(place)
-    assert embedded == [9, 1, 3, 6] and names(report.new) == ["short.mp4", "talk.mp4"]
+    assert embedded == [9, 1, 3, 6] and names(of(report, "new")) == ["short.mp4", "talk.mp4"]
     told = "2-4 s, 8-10 s: sound: it takes 120 s; the limit is time=60"
-    assert report.problems[talk][0].startswith(told) and "6-8 s: it has no picture" in report.problems[talk][1]
+    assert problems_of(report)[talk][0].startswith(told) and "6-8 s: it has no picture" in problems_of(report)[talk][1]
     reason = gallery.files[talk].reason
     assert reason.startswith(PARTLY + told) and "it has no picture" not in reason  # nothing to read is no failure
     report, gallery, embedded = run(place)
-    assert not embedded and len(report.unchanged) == 2 and not report.unreadable
-    assert report.problems == {talk: [reason]} and report.not_retried == [talk]
+    assert not embedded and len(of(report, "unchanged")) == 2 and not of(report, "unreadable")
+    assert problems_of(report) == {talk: [reason]} and old(report) == [talk]
     shown = CliRunner().invoke(app, ["info", str(place / "gallery")]).stdout
     assert "unreadable files: 0\nfiles of which windows are missing: 1\n" in shown and f"  {talk}: {reason}" in shown
     assert "windows: 2 s; files cut: 1, into 3; whole: 1" in shown
@@ -118,16 +121,22 @@ def test_windows_that_failed_are_noted_of_their_file_and_told_in_later_runs(plac
 def test_windows_that_failed_are_read_once_their_limit_is_raised_and_no_others(place, batch_size):
     talk = str(place / "clips" / "talk.mp4")
     run(place, batch_size=batch_size)
-    assert run(place, Limits(time=61), batch_size=batch_size)[0].unchanged[-1] == talk  # not enough: they fail again
+    assert (
+        of(run(place, Limits(time=61), batch_size=batch_size)[0], "unchanged")[-1] == talk
+    )  # not enough: they fail again
     assert "time=61" in Gallery.open(place / "gallery").files[talk].reason
     report, gallery, embedded = run(place, Limits(time=120), batch_size=batch_size)
-    assert embedded == [5] and names(report.changed) == ["talk.mp4"] and names(report.unchanged) == ["short.mp4"]
-    assert "2-4 s" in report.problems[talk][0]  # in which there is nothing
+    assert (
+        embedded == [5]
+        and names(of(report, "changed")) == ["talk.mp4"]
+        and names(of(report, "unchanged")) == ["short.mp4"]
+    )
+    assert "2-4 s" in problems_of(report)[talk][0]  # in which there is nothing
     assert gallery.files[talk].reason is None
     assert sorted(names(gallery.clip_ids)) == [
         "short.mp4", "talk.mp4#t=0,2", "talk.mp4#t=10", "talk.mp4#t=4,6", "talk.mp4#t=8,10"
     ]  # fmt: skip
-    assert run(place)[0].problems == {}
+    assert problems_of(run(place)[0]) == {}
 
 
 def test_windows_that_failed_for_two_limits_are_read_again_once_either_is_raised(place):
@@ -145,7 +154,7 @@ def test_windows_that_failed_are_tried_again_where_the_first_problem_ends_the_ru
     with pytest.raises(ValueError, match=r"talk\.mp4: 2-4 s: sound: it takes 120 s"):
         run(place, on_error="raise")
     report, gallery, embedded = run(place, Limits(time=120), on_error="raise")
-    assert embedded == [5] and names(report.changed) == ["talk.mp4"] and len(gallery) == 5
+    assert embedded == [5] and names(of(report, "changed")) == ["talk.mp4"] and len(gallery) == 5
 
 
 def test_windows_are_kept_where_their_file_cannot_be_measured_again(place, monkeypatch):
@@ -156,20 +165,22 @@ def test_windows_are_kept_where_their_file_cannot_be_measured_again(place, monke
 
     monkeypatch.setattr(SandboxedReader, "read_duration", fail)
     report, after, embedded = run(place, Limits(time=200))  # which makes it worth a try
-    assert after.clip_ids == before.clip_ids and not embedded and not report.unreadable
-    (path,) = report.problems
-    assert report.problems[path][0] == "how long it is could not be read now: the drive is busy"
+    assert after.clip_ids == before.clip_ids and not embedded and not of(report, "unreadable")
+    (path,) = problems_of(report)
+    assert problems_of(report)[path][0] == "how long it is could not be read now: the drive is busy"
     assert after.files[path].reason == before.files[path].reason
     monkeypatch.undo()
-    assert len(report.unchanged) == 2
+    assert len(of(report, "unchanged")) == 2
 
 
 def test_a_file_of_which_windows_failed_is_reported_when_it_is_gone(place):
     run(place)
     (place / "clips" / "talk.mp4").unlink()
-    assert names(run(place)[0].vanished) == ["talk.mp4"]
+    assert names(of(run(place)[0], "gone")) == ["talk.mp4"]
     report, gallery, _ = run(place, prune=True)
-    assert names(report.vanished) == ["talk.mp4"] and names(gallery.clip_ids) == names(gallery.files) == ["short.mp4"]
+    assert names(of(report, "removed")) == ["talk.mp4"] and names(gallery.clip_ids) == names(gallery.files) == [
+        "short.mp4"
+    ]
 
 
 def test_windows_that_were_cut_otherwise_go_when_their_file_is_finished(place):
@@ -219,11 +230,15 @@ def test_windows_that_are_out_of_reach_keep_what_is_known_and_are_read_later(pla
     monkeypatch.setattr(Lines, "read_clip", read_clip)
     for batch_size in (3, 8):
         report, gallery, _ = run(place, batch_size=batch_size)
-        assert set(gallery.clip_ids) == known and names(report.unchanged) == ["short.mp4"] and not report.unreadable
-        assert names(report.out_of_reach) == ["talk.mp4"]
+        assert (
+            set(gallery.clip_ids) == known
+            and names(of(report, "unchanged")) == ["short.mp4"]
+            and not of(report, "unreadable")
+        )
+        assert names(of(report, "out of reach")) == ["talk.mp4"]
     away -= {3, 4}
     report, gallery, seen = run(place, batch_size=2)
-    assert seen == [3, 4] and len(gallery) == 3 and names(report.problems) == ["talk.mp4"]
+    assert seen == [3, 4] and len(gallery) == 3 and names(problems_of(report)) == ["talk.mp4"]
     away.clear()
     report, gallery, seen = run(place)
-    assert sorted(seen) == [0, 1, 2, 5, 6, 7] and len(gallery) == 9 and not report.problems
+    assert sorted(seen) == [0, 1, 2, 5, 6, 7] and len(gallery) == 9 and not problems_of(report)

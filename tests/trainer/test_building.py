@@ -30,6 +30,12 @@ def test_the_rarest_words_go_first_where_there_is_no_room():
         learn_vocabulary(TEXTS, 10)
 
 
+def test_the_order_of_texts_changes_no_vocabulary():
+    learnt = list(learn_vocabulary(TEXTS, 60))
+    assert list(learn_vocabulary(reversed(TEXTS), 60)) == learnt and "star" in learnt
+
+
+@pytest.mark.slow
 def test_two_processes_learn_the_same_vocabulary():
     script = f"from trainer.building import learn_vocabulary; print(list(learn_vocabulary({TEXTS!r}, 60)))"
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"  # sets are ordered otherwise than here

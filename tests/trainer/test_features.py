@@ -118,7 +118,7 @@ def test_a_subtitle_that_the_cross_encoder_reads_is_encoded_in_each_step(rows, t
     every = ("video", "audio", "subtitle")
     model = make_model(condition_on=every)
     from_features = FeatureDataset(folders / "float32", rows, model, tiny_processor, SEED)
-    assert not any("subtitle" in name for name in from_features.description["arrays"])
+    assert not any("subtitle" in name for name in from_features.description["shapes"])
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
@@ -160,15 +160,18 @@ def test_a_batch_has_the_keys_that_the_processor_would_give(model, rows, tiny_pr
     assert batch["clip_index"].tolist() == picked
 
 
-def test_only_clips_that_have_a_modality_take_space(folders):
-    arrays = json.loads((folders / "float16" / "features.json").read_text())["arrays"]
-    assert arrays["presence"] == {"shape": [10, 3], "dtype": "bool"}
-    assert arrays["video_pooled"] == {"shape": [9, VIEWS, 32], "dtype": "float16"}
-    assert arrays["video_states"]["shape"] == [9, VIEWS, 2, 5, 32]
-    assert arrays["audio_states"]["shape"] == [7, VIEWS, 1, 16, 24]
-    for name, array in arrays.items():
-        size = (folders / "float16" / f"{name}.npy").stat().st_size
-        assert size == 128 + np.prod(array["shape"]) * np.dtype(array["dtype"]).itemsize
+def test_features_are_a_table_in_which_only_what_a_clip_has_takes_space(folders):
+    table = datasets.Dataset.from_file(str(folders / "float16" / "features.arrow"))
+    shapes = {"video_pooled": [32], "video_states": [2, 5, 32], "audio_pooled": [24], "audio_states": [1, 16, 24]}
+    assert json.loads((folders / "float16" / "features.json").read_text())["shapes"] == shapes
+    assert table.num_rows == 10 * VIEWS and table.column_names == ["presence", *shapes]
+    for name, shape in shapes.items():
+        of_clips = table[name][::VIEWS]
+        lacking = WITHOUT_VIDEO if name.startswith("video") else WITHOUT_AUDIO
+        assert {index for index, values in enumerate(of_clips) if values is None} == lacking
+        assert {len(values) for values in of_clips if values is not None} == {np.prod(shape)}
+        stored = table.data.column(name).combine_chunks()
+        assert stored.values.nbytes == 2 * VIEWS * (10 - len(lacking)) * np.prod(shape)
 
 
 # Interruption -----------------------------------------------------------------------------------------------------
@@ -189,12 +192,10 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
     monkeypatch.setattr(module, "_tower_features", stop)
     with pytest.raises(KeyboardInterrupt):
         cache_features(*arguments, dtype="float16", **QUIET)
-    assert not (tmp_path / "features.json").exists()
     with pytest.raises(FileNotFoundError, match="no finished features"):
         FeatureDataset(tmp_path, rows, model, tiny_processor)
-    for path in tmp_path.glob("*.npy"):  # part of a batch that was being written
-        with open(path, "ab") as file:
-            file.write(b"part of a batch")
+    with open(tmp_path / "features.arrow", "ab") as file:  # part of a batch that was being written
+        file.write(b"part of a batch")
     seen = []
     monkeypatch.setattr(module, "_tower_features", lambda *a: seen.append(a) or compute(*a))
     cache_features(*arguments, dtype="float16", **QUIET)
@@ -222,9 +223,13 @@ def test_a_folder_of_other_features_is_left_alone(name, change, model, rows, tin
 def test_batches_of_another_size_give_the_same_features(tmp_path, model, rows, tiny_processor, folders):
     options = QUIET | {"batch_size": 3, "dtype": "float32", "keep_in_memory": True, "num_workers": 1}
     cache_features(tmp_path, rows, model.get_base_model(), tiny_processor, **options)
-    for path in tmp_path.glob("*.npy"):
-        values, expected = np.load(path), np.load(folders / "float32" / path.name)
-        np.testing.assert_allclose(values, expected, atol=1e-5, rtol=0)
+    stored, expected = (
+        datasets.Dataset.from_file(str(folder / "features.arrow")) for folder in (tmp_path, folders / "float32")
+    )
+    for row, other in zip(stored, expected, strict=True):
+        assert row["presence"] == other["presence"]
+        for name in stored.column_names[1:]:
+            np.testing.assert_allclose(row[name] or 0, other[name] or 0, atol=1e-5, rtol=0)
 
 
 # Refusals ---------------------------------------------------------------------------------------------------------
@@ -266,24 +271,26 @@ def test_what_features_do_not_depend_on_may_change(tmp_path, model, rows, tiny_p
     assert dataset[0]["caption"] == "another"
 
 
-@pytest.mark.parametrize("damage", ["cut", "longer axis"])
+@pytest.mark.parametrize("damage", ["cut", "other rows", "overwritten"])
 def test_a_damaged_file_is_named(damage, tmp_path, model, rows, tiny_processor, folders):
     for name, content in contents(folders / "float16").items():
         (tmp_path / name).write_bytes(content)
-    path = tmp_path / "audio_pooled.npy"
+    path, description = tmp_path / "features.arrow", tmp_path / "features.json"
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-10])
+    elif damage == "overwritten":
+        path.write_bytes(bytes(path.stat().st_size))
     else:
-        np.save(path, np.load(path)[:6])
-    with pytest.raises(ValueError, match="audio_pooled.npy"):
+        description.write_text(description.read_text().replace(f'"views": {VIEWS}', '"views": 1'))
+    with pytest.raises(ValueError, match="features.arrow"):
         FeatureDataset(tmp_path, rows, model, tiny_processor)
 
 
 def test_without_states_there_is_no_matching(tmp_path, model, rows, tiny_processor):
     cache_features(tmp_path, rows, model.get_base_model(), tiny_processor, with_states=False, **QUIET)
-    assert not list(tmp_path.glob("*_states.npy"))
     dataset = FeatureDataset(tmp_path, rows, model, tiny_processor)
     batch = FeatureCollator(tiny_processor)([dataset[i] for i in range(10)])
+    assert not any("states" in name for name in batch)
     del batch["clip_index"]
     assert model(**batch).scores.isfinite().all()
     with pytest.raises(ValueError, match="reads the tokens of the video"):

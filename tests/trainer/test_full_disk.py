@@ -16,11 +16,10 @@ def test_features_go_on_where_the_disk_was_full(commands, tiny_run, tmp_path):
     command += ["--root", tiny_run.folder / "data", "--views", "2", "--batch-size", "3"]
     whole = commands.run(*command, "--output", tmp_path / "whole", timeout=60)
     assert whole.code == 0, whole.stderr
-    arrays = [path.stat().st_size for path in (tmp_path / "whole").glob("*_*.npy")]
-    pages = sum(-(-size // 4096) for size in arrays)
+    pages = -(-(tmp_path / "whole" / "features.arrow").stat().st_size // 4096)
     with small_disk(tmp_path / "disk", 3 * pages * 4096) as disk:
-        # Enough for the arrays, of which the command asks first, but not for what else it writes.
-        (disk / "filling").write_bytes(bytes((2 * pages - 2) * 4096))
+        # Enough for the table, of which the command asks first, but not for what describes it.
+        (disk / "filling").write_bytes(bytes(2 * pages * 4096))
         failed = commands.run(*command, "--output", disk / "features", timeout=60)
         assert failed.code == 1 and "Traceback" not in failed.stderr, failed.stderr
         assert str(disk / "features") in failed.stderr.splitlines()[-1]

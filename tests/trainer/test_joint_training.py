@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
+import datasets
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -268,22 +268,23 @@ def test_interrupted_storing_goes_on_to_the_same_bytes(features, rows, tmp_path,
     monkeypatch.setattr(module, "_tower_features", stop)
     with pytest.raises(KeyboardInterrupt):
         cache_features(*arguments, dtype="float16", **QUIET)
-    for path in tmp_path.glob("*.npy"):  # part of a batch that was being written
-        with open(path, "ab") as file:
-            file.write(b"part of a batch")
+    with open(tmp_path / "features.arrow", "ab") as file:  # part of a batch that was being written
+        file.write(b"part of a batch")
     monkeypatch.setattr(module, "_tower_features", compute)
     cache_features(*arguments, dtype="float16", **QUIET)
-    names = {path.name for path in tmp_path.iterdir()}
-    assert "video_soft_tokens_lengths.npy" in names and "features.json" in names
-    assert {name: (tmp_path / name).read_bytes() for name in names} == {
-        path.name: path.read_bytes() for path in (features / "float16").iterdir()
-    }
+    written, expected = (
+        {path.name: path.read_bytes() for path in folder.iterdir()} for folder in (tmp_path, features / "float16")
+    )
+    assert written == expected and set(written) == {"features.arrow", "features.json"}
 
 
 def test_only_the_tokens_that_there_are_take_space(features):
-    lengths = np.load(features / "float16" / "audio_soft_tokens_lengths.npy")
-    tokens = np.load(features / "float16" / "audio_soft_tokens.npy")
-    assert lengths.shape == (3, 2) and tokens.shape == (lengths.sum(), 16)
+    table = datasets.Dataset.from_file(str(features / "float16" / "features.arrow")).with_format("arrow")[:]
+    for name, hidden in (("audio_soft_tokens", 16), ("audio_input_ids", 1)):
+        lengths = table[name].combine_chunks().value_lengths()
+        assert len(lengths) == 12 and lengths.null_count == 6
+        assert len(table[name].combine_chunks().values) == sum(lengths.drop_null().to_pylist())
+        assert all(length % hidden == 0 for length in lengths.drop_null().to_pylist())
 
 
 def test_stored_soft_tokens_of_something_else_are_refused(features, rows):

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from modeling_scalar import ScalarConfig
 from modeling_scalar.paired import paired_centroids
+from trainer.distributed import RowLayout
 from trainer.losses import (
     AlignmentLoss,
     CrossArityLoss,
@@ -16,8 +18,9 @@ from trainer.losses import (
     UniformityLoss,
     draw_negatives,
     info_nce,
-    scalar_components,
 )
+from trainer.objectives import Batch, ScalarObjective
+from trainer.training_args import ScalarTrainingArguments
 
 
 def make_rows(batch_size=5, dim=8, seed=0):
@@ -237,7 +240,7 @@ def test_uniformity_of_equal_and_of_opposite_points():
     assert (alone.grad == 0).all()
 
 
-def test_the_components_of_a_batch_equal_the_loops():
+def test_the_terms_of_a_batch_equal_the_loops():
     texts, modalities, mask = make_rows()
     reduced = mask.clone()
     reduced[0, 1] = reduced[1, 2] = False
@@ -252,14 +255,18 @@ def test_the_components_of_a_batch_equal_the_loops():
     scores = [[(texts[i] @ centroid(i, j)).item() for j in size] for i in size]
     own = [[(texts[i] @ centroid(j, j)).item() for j in size] for i in size]
     both = [loop_info_nce(x, 0, 0.07, 0.1) for x in (scores, list(zip(*scores, strict=True)))]
-    components = scalar_components(texts, modalities, mask, reduced, affinities)
-    assert list(components) == ["alignment", "cross_arity", "semantic", "uniformity"]
-    assert components["alignment"].item() == pytest.approx(sum(both) / 2, rel=1e-9)
-    assert components["semantic"].item() == pytest.approx(loop_semantic(own, affinities.tolist()), rel=1e-9)
+    args = ScalarTrainingArguments(output_dir="out", use_cpu=True, loss_warmup_steps=0)
+    options = {"method": "scalar", "query_temperature": 0.1}
+    batch = Batch(RowLayout((5,), 0), texts, modalities, mask, reduced, options, affinities)
+    terms = ScalarObjective(args, ScalarConfig())(batch, 0)
+    assert {name: weight for name, (weight, _) in terms.items()} == {"align": 1, "mask": 1, "sem": 1, "unif": 0.1}
+    losses = {name: loss for name, (_, loss) in terms.items()}
+    assert losses["align"].item() == pytest.approx(sum(both) / 2, rel=1e-9)
+    assert losses["sem"].item() == pytest.approx(loop_semantic(own, affinities.tolist()), rel=1e-9)
     expected = loop_uniformity(torch.stack([centroid(j, j) for j in size]), 2.0)
-    assert components["uniformity"].item() == pytest.approx(expected, rel=1e-9)
+    assert losses["unif"].item() == pytest.approx(expected, rel=1e-9)
     cross_arity = CrossArityLoss(0.1)(texts, modalities, mask, reduced)
-    torch.testing.assert_close(components["cross_arity"], cross_arity)
+    torch.testing.assert_close(losses["mask"], cross_arity)
 
 
 def test_the_parts_of_a_batch_add_up_to_it():

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from modeling_scalar import ScalarModel
 from tests.conftest import make_tiny_config
-from tests.trainer.test_checkpoints import list_again
+from tests.trainer.test_checkpoints import Harm, list_again
 from tests.trainer.test_scalar_trainer import make_trainer
 from trainer.callbacks import StopOnInterrupt
 from trainer.lora import apply_adapters
@@ -176,6 +176,15 @@ def test_weights_that_fit_in_part_are_refused(checkpoint, tmp_path):
     list_again(checkpoint)
     with pytest.raises(ValueError, match="state of random numbers"):
         trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
+
+
+def test_a_list_that_was_made_to_fit_does_not_let_code_run(checkpoint, tmp_path):
+    for file in ("rng_state.pth", "scheduler.pt", "optimizer.pt"):  # each is read before those that come before it
+        torch.save(Harm(str(tmp_path / "harmed")), checkpoint / file)
+        list_again(checkpoint)
+        with pytest.raises(ValueError, match="cannot be used|does not fit"):
+            trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
+    assert not (tmp_path / "harmed").exists()
 
 
 def test_a_second_signal_ends_the_run_at_once_but_not_the_same_one_twice(monkeypatch):

@@ -3,11 +3,8 @@ processes share a batch."""
 
 import json
 import math
-import os
 import shutil
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,12 +16,13 @@ from modeling_scalar.scores_scalar import METHODS, register_method
 from tests.conftest import make_batch, make_tiny_config
 from trainer.callbacks import StopOnInterrupt
 from trainer.data import derived_generator
+from trainer.distributed import RowLayout
+from trainer.draws import reduced_views
 from trainer.lora import apply_adapters
-from trainer.losses import info_nce, scalar_components
-from trainer.objectives import Objective
+from trainer.losses import info_nce
+from trainer.objectives import Batch, Objective
 from trainer.scalar_trainer import ScalarTrainer
 from trainer.training_args import ScalarTrainingArguments
-from trainer.views import reduced_views
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -154,14 +152,15 @@ def test_the_loss_is_the_weighted_sum_of_the_components_on_the_drawn_views(tmp_p
     output = trainer.model(**{name: value for name, value in batch.items() if name != "clip_index"})
     affinities = Affinities().affinities(torch.arange(4), torch.arange(4))
     assert 4 < (affinities > 0).sum() < 16
-    components = scalar_components(
-        output.text_embeds, output.modality_embeds, batch["modality_mask"], reduced, affinities
+    options = {"method": "scalar", "query_temperature": 0.1}
+    embeddings = output.text_embeds, output.modality_embeds, batch["modality_mask"], reduced
+    terms = trainer.objective(Batch(RowLayout((4,), 0), *embeddings, options, affinities), 0)
+    losses = {name: loss for name, (_, loss) in terms.items()}
+    torch.testing.assert_close(
+        loss, losses["align"] + 0.7 * losses["mask"] + 0.9 * losses["sem"] + 0.2 * losses["unif"]
     )
-    expected = components["alignment"] + 0.7 * components["cross_arity"] + 0.9 * components["semantic"]
-    torch.testing.assert_close(loss, expected + 0.2 * components["uniformity"])
-    names = {"align": "alignment", "mask": "cross_arity", "sem": "semantic", "unif": "uniformity"}
-    for name, component in names.items():
-        torch.testing.assert_close(trainer.means.sums[f"loss_{name}"], components[component])
+    for name, value in losses.items():
+        torch.testing.assert_close(trainer.means.sums[f"loss_{name}"], value)
 
 
 def test_a_weight_of_zero_skips_its_term(tmp_path):
@@ -296,14 +295,16 @@ def test_the_loss_falls_on_eight_items(unless_fast, tmp_path, objective, aggrega
         calibration_weight=float(objective == "scalar"),
         adapter="full",
         per_device_train_batch_size=8,
-        max_steps=40,
+        max_steps=12,
+        learning_rate=5e-3,
+        warmup_steps=0,
         logging_steps=1,
         contrastive_label_smoothing=0.0,
     )
     trainer.train()
     name = {"pmrl": "loss_pmrl", "pathways": "loss_pathways"}.get(objective, "loss_align")
     losses = [entry[name] for entry in trainer.state.log_history if name in entry]
-    assert len(losses) == 40 and losses[-1] < 0.5 * losses[0]
+    assert len(losses) == 12 and losses[-1] < 0.5 * losses[0]
 
 
 def test_every_component_is_logged(tmp_path):
@@ -483,27 +484,27 @@ STEPS = {
 }
 
 
+def run_together(commands, processes, *argv, **options):
+    """Run a command as one process, or as several as a launcher starts them; return how the first ended."""
+    ranks = [{"ACCELERATE_USE_CPU": "true"}]
+    if processes > 1:
+        together = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(processes)}
+        ranks = [ranks[0] | together | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+    running = [commands.start(*argv, env=env, **options) for env in ranks]
+    ended = [process.wait(120) for process in running]
+    assert not any(outcome.code for outcome in ended), [outcome.stderr[-3000:] for outcome in ended]
+    return ended[0]
+
+
 @pytest.fixture(scope="module")
-def steps_of_one_and_two_processes(tmp_path_factory):
+def steps_of_one_and_two_processes(commands, tmp_path_factory):
     """Loss, terms and gradients of one step of each kind of training, on one process and on two."""
     folder = tmp_path_factory.mktemp("steps")
     (folder / "steps.py").write_text(SCRIPT)
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    options = json.dumps([options for options, _ in STEPS.values()])
-    results = []
+    arguments = ["-m", "steps", ROOT, json.dumps([options for options, _ in STEPS.values()]), folder / "out"]
     for processes in (1, 2):
-        command = [sys.executable]
-        if processes > 1:
-            command += ["-m", "accelerate.commands.launch", "--num_processes", str(processes)]
-            command += ["--multi_gpu", "--main_process_port", str(free_port())]
-        result = folder / f"{processes}.pt"
-        arguments = [str(ROOT), options, str(folder / "out"), str(result)]
-        run = subprocess.run(
-            [*command, str(folder / "steps.py"), *arguments], capture_output=True, text=True, env=environment
-        )
-        assert run.returncode == 0, run.stderr[-3000:]
-        results.append(dict(zip(STEPS, torch.load(result, weights_only=True), strict=True)))
-    return results
+        run_together(commands, processes, *arguments, folder / f"{processes}.pt", cwd=folder)
+    return [dict(zip(STEPS, torch.load(folder / f"{n}.pt", weights_only=True), strict=True)) for n in (1, 2)]
 
 
 @pytest.mark.distributed
@@ -762,13 +763,14 @@ class Margin(Objective):
 
 @pytest.mark.parametrize("size", [None, 3])
 def test_an_objective_of_ones_own_is_one_module(unless_fast, tmp_path, size):
-    options = {"per_device_train_batch_size": 8, "max_steps": 40, "adapter": "full", "mini_batch_size": size}
+    options = {"per_device_train_batch_size": 8, "max_steps": 12, "adapter": "full", "mini_batch_size": size}
+    options |= {"learning_rate": 5e-3, "warmup_steps": 0}
     trainer = make_trainer(
         tmp_path, given_objective=Margin(), semantic_targets=None, matching_weight=0.0, logging_steps=1, **options
     )
     trainer.train()
     entries = [entry for entry in trainer.state.log_history if "loss_margin" in entry]
-    assert len(entries) == 40 and entries[-1]["loss_margin"] < 0.5 * entries[0]["loss_margin"]
+    assert len(entries) == 12 and entries[-1]["loss_margin"] < 0.5 * entries[0]["loss_margin"]
     assert entries[0]["loss"] == pytest.approx(2 * entries[0]["loss_margin"], abs=1e-4)
     assert not any(name in entries[0] for name in ("loss_align", "loss_dam")) and entries[0]["p_full"] == 1
 

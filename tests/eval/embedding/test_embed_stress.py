@@ -130,7 +130,8 @@ def test_two_runs_and_random_kills_give_the_bytes_of_an_unbroken_run(tiny_model_
     lines = printed.read_text().splitlines()
     assert code == 0, "\n".join(lines[-60:])
     kills, rounds = (int(part.split()[0]) for part in lines[-1].split(", "))
-    assert kills >= 2 and rounds >= 1 and "refused" in lines and lines.count("read") == rounds
+    assert kills >= 2 and rounds >= 1 and lines.count("read") == rounds
+    assert "refused" in lines or rounds == 1  # that two meet takes chance
     print(lines[-1])
 
 

@@ -112,17 +112,10 @@ def make_result(tmp_path):
     return make
 
 
-def test_a_result_is_named_after_its_folder_and_knows_its_figures(tmp_path):
-    path = write_result(tmp_path, make_content())
-    (path.parent / "report").mkdir()
-    (path.parent / "report" / "gain.png").touch()
-    (path.parent / "results.png").touch()
+def test_a_result_is_named_after_its_folder(tmp_path):
+    write_result(tmp_path, make_content())
     (result,) = read_results(tmp_path)
-    assert (result.name, result.method, result.figures) == (
-        "miniature-test",
-        "scalar",
-        ("report/gain.png", "results.png"),
-    )
+    assert (result.name, result.method) == ("miniature-test", "scalar")
     assert presence(result) == "video 95 (95 %), audio 85 (85 %), subtitle 80 (80 %)"
 
 
@@ -141,7 +134,6 @@ def test_a_folder_of_results_without_results_json_is_refused(tmp_path):
     [
         (lambda content: content.pop("gallery"), r"lacks \['gallery'\]"),
         (lambda content: content.update(two_stage=None), "`two_stage` must be a list"),
-        (lambda content: content["gallery"].update(sha256="no hash"), "SHA-256"),
         (lambda content: content["retrieval"].pop("tie_rule"), r"lacks \['tie_rule'\]"),
         (lambda content: content["retrieval"].update(mask_seed="0"), "`retrieval.mask_seed` must be a whole number"),
         (lambda content: content["score"].update(method="max"), "own score 'max'"),
@@ -168,17 +160,6 @@ def test_what_is_not_json_is_refused(tmp_path):
     path.write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match="is not JSON"):
         read_result(path)
-
-
-def test_the_same_task_twice_is_refused_and_another_one_is_not(tmp_path):
-    write_result(tmp_path, make_content(), "one")
-    other = make_content()
-    other["retrieval"]["mask_seed"] = 1
-    write_result(tmp_path, other, "other")
-    assert [result.name for result in read_results(tmp_path)] == ["one", "other"]
-    write_result(tmp_path, make_content(label="again"), "third")
-    with pytest.raises(ValueError, match="results/one and results/third"):
-        read_results(tmp_path)
 
 
 def test_results_of_these_weights_are_accepted_and_of_others_refused(make_result):

@@ -76,12 +76,6 @@ def test_the_parts_of_a_model_are_counted_together_and_none_twice(tmp_path):
     assert counts == {"text_model": 112, "text_projection": 6, "vision_model": 50}
 
 
-def test_a_pickle_is_not_counted(tmp_path):
-    (tmp_path / "model.safetensors").write_bytes(b"\x80\x04pickle")
-    with pytest.raises(ValueError, match="is not a safetensors file"):
-        count_parameters([tmp_path / "model.safetensors"])
-
-
 def test_a_record_is_read_whole_or_refused(tmp_path):
     path = tmp_path / "training.json"
     assert read_training(path) is None
@@ -145,12 +139,12 @@ def test_emissions_of_all_rows_are_added_in_grams(tmp_path):
         EMISSIONS + "1,100.0,0.0012,0.003,Italy,veneto,3.0.4\n2,50.0,0.0003,0.001,Italy,veneto,3.0.4\n", "utf-8"
     )
     found = read_emissions(path)
-    assert found.grams == pytest.approx(1.5) and found.kilowatt_hours == pytest.approx(0.004)
-    assert (found.seconds, found.place, found.version) == (150.0, "veneto, Italy", "3.0.4")
+    assert found.pop("emissions") == pytest.approx(1.5)
+    assert found == {"source": "CodeCarbon 3.0.4", "geographical_location": "veneto, Italy"}
 
 
 @pytest.mark.parametrize(
-    "content", [EMISSIONS, "a,b\n1,2\n", EMISSIONS + "1,x,0.1,0.1,,,\n", EMISSIONS + "1,1,inf,1,,,\n"]
+    "content", [EMISSIONS, "a,b\n1,2\n", EMISSIONS + "1,1,x,0.1,,,\n", EMISSIONS + "1,1,inf,1,,,\n"]
 )
 def test_what_codecarbon_did_not_write_is_refused(tmp_path, content):
     path = tmp_path / "emissions.csv"

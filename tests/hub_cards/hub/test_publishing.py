@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -14,9 +15,11 @@ from hub_cards.card import KEPT_BEGIN, KEPT_END, Details, read_card
 from hub_cards.hub import publishing
 from hub_cards.hub.errors import PublishError
 from hub_cards.hub.privacy import check_no_token
-from hub_cards.hub.publishing import Target, publish, read_record, write_record
+from hub_cards.hub.publishing import publish, read_record, write_record
 from hub_cards.model import KIND as MODEL
+from hub_cards.settings import MetricPush
 from hub_cards.space import KIND as SPACE
+from tests.hub_cards.pushing import Target, settings_of
 
 NAME = "user/scalar"
 
@@ -44,7 +47,8 @@ def card(folder, repo_id: str, details: Details, kind="model", text="A model.") 
 
 def push(hub, folder, make_card=card, details=None, api=None, **how):
     kind, target = how.pop("kind", MODEL), Target(how.pop("repo_id", NAME), **how)
-    return publish(api or hub.api(), kind, target, folder, make_card, details or Details("mit"))
+    settings = settings_of(MetricPush, target, details or Details("mit"), folder=folder)
+    return publish(api or hub.api(), kind, settings, folder, make_card)
 
 
 def preview(folder, output):
@@ -53,7 +57,8 @@ def preview(folder, output):
     def stage(staged):
         shutil.copytree(folder, staged, dirs_exist_ok=True)
 
-    return publishing.push(MODEL, Target(NAME), Details("mit"), stage, card, output)
+    settings = settings_of(MetricPush, Target(NAME), Details("mit"), output, folder=folder)
+    return publishing.push(settings, MODEL, stage, card)
 
 
 def files_of(hub, revision="main", repo_id=NAME):
@@ -410,14 +415,14 @@ def test_tokens_of_every_kind_are_found(folder, prefix):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"repo_id": "a/b/c"}, "Repo id"),
-        ({"repo_id": "a b"}, "Repo id"),
+        ({"name": "a/b/c"}, "Repo id"),
+        ({"name": "a b"}, "Repo id"),
         ({"create_pr": True, "revision": "v2"}, "refs/pr/N"),
     ],
 )
 def test_a_target_that_cannot_be(arguments, message):
     with pytest.raises(ValueError, match=message):
-        Target(**{"repo_id": NAME} | arguments)
+        MetricPush(**{"folder": Path(), "name": NAME} | arguments)
 
 
 def test_a_folder_knows_where_it_was_pushed(hub, folder, tmp_path):

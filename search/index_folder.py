@@ -1,0 +1,179 @@
+"""What `scalar index` does: see what there is, load the model, and bring a gallery up to date, once or while watching.
+
+Several processes that `accelerate launch` started do it together: the first one finds the files and writes.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+from shlex import quote
+
+import torch
+
+import modeling_scalar
+from commands.errors import say
+from gallery.decoding import Limits, sandboxed
+from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
+from gallery.parallel import Crew, num_local_processes
+from gallery.provenance import describe, pending_download
+from gallery.windows import SEGMENT
+from gallery.writing import check_place
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
+from modeling_scalar.model_identity import identify
+from modeling_scalar.processing_scalar import ScalarProcessor
+
+from .indexing import Indexer, help_index
+from .reading import default_workers, memory_of_decoders
+from .recognizers import Recognizer, recognizer_of
+from .settings import DEFAULT_MODEL, IndexConfig
+from .sources import find_clips, find_files, is_list
+from .states import Report, Status
+from .watching import watch
+
+_INTERVAL = 5.0  # seconds from one look at watched folders to the next
+
+
+def _default_model(output: Path) -> str:
+    """The model of a gallery that is there, or the one that needs no training."""
+    found = Gallery.open(output) if is_gallery(output) else None
+    if found is None or (found.model is None and not len(found)):
+        return DEFAULT_MODEL
+    if found.model is None:
+        raise ValueError(f"{output} does not say which model made it. Name it with --model.")
+    return found.model
+
+
+def _announce(model: str) -> None:
+    """Say what is about to be downloaded, if anything is."""
+    download = pending_download(model)
+    if download is not None:
+        size = "" if download.num_parameters is None else f" with {download.num_parameters:,} parameters"
+        say(
+            f"The model {model}{size} is not here yet. {download.num_bytes / 1e9:.2f} GB in {download.num_files} "
+            f"files are downloaded, once, from {download.host} to {download.folder}. Later runs need no network: "
+            "with HF_HUB_OFFLINE=1 they do not ask for one. --model takes a folder, too."
+        )
+
+
+def _recognizer(model: str, processor: ScalarProcessor, device: torch.device) -> Recognizer:
+    if "subtitle" not in getattr(processor, "modalities", MODALITIES):
+        raise ValueError("`--transcribe` makes subtitles, of which the model of this gallery takes none.")
+    return recognizer_of(identify(model).download(), model, device)
+
+
+def _choose_segment(writer: GalleryWriter, segment: float | None, has_clips: bool) -> None:
+    """Keep in the metadata how long windows are; a gallery that holds clips has it once and for all."""
+    found = writer.metadata.get(SEGMENT)
+    if segment is None or segment == found:
+        return
+    if has_clips:
+        kind = "whole files" if found is None else f"windows of {found:g} seconds"
+        raise ValueError(f"{writer.folder} holds {kind}. Leave --segment away, or index into a new gallery.")
+    writer.metadata = writer.metadata | {SEGMENT: segment}
+
+
+def _find(config: IndexConfig) -> tuple[list[str], dict[str, str]]:
+    """The files that there are, and what lists say is spoken in them."""
+    if config.prune and (missing := [str(path) for path in config.paths if not path.exists()]):
+        command = f"scalar remove {quote(str(config.output))} {quote(missing[0])}"
+        raise FileNotFoundError(
+            f"There is no file or folder {missing[0]!r}. If it was deleted, `{command}` takes its clips out."
+        )
+    files, subtitles = find_clips(config.paths, config.ignore)
+    if not files and not config.prune and not config.watch:
+        raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in config.paths)}.")
+    return files, subtitles
+
+
+def _check(config: IndexConfig) -> None:
+    """Refuse a gallery that cannot take what is asked for, and download the models that are not here."""
+    output = config.output
+    check_format(output)
+    if not is_gallery(output):
+        check_place(output)
+    elif config.dtype is not None and (held := Gallery.open(output).dtype) not in (None, config.dtype):
+        raise ValueError(f"{output} holds vectors in {held}. Leave --dtype away, or index into a new gallery.")
+    model = config.model or _default_model(output)
+    _announce(model)
+    fingerprint = identify(model).fingerprint
+    if is_gallery(output):
+        Gallery.open(output).check_model(model, fingerprint, must_know=True)
+    if config.transcribe is not None:
+        _announce(config.transcribe)
+        identify(config.transcribe).download()
+
+
+def _watch(config: IndexConfig, indexer: Indexer) -> None:
+    """Keep a gallery up to date until Ctrl-C."""
+
+    def update(files: list[str], gone: list[str]) -> None:
+        report = indexer.update(files, gone=gone)
+        if len(report) > len(report.of(Status.UNCHANGED)):
+            say(report.counts())
+
+    say(
+        f"Watching {', '.join(map(str, config.paths))}. The gallery can be searched meanwhile, but nothing else can "
+        "write to it until Ctrl-C ends this."
+    )
+    with suppress(KeyboardInterrupt):
+        watch(lambda: find_files(config.paths), update, _INTERVAL)
+
+
+def index_folder(config: IndexConfig) -> Report | None:
+    """
+    Embed new and changed files into a gallery.
+
+    Args:
+        config ([`~search.settings.IndexConfig`]): what is indexed, and how.
+
+    Returns:
+        The state of every file; `None` in a process that helped another one.
+
+    Raises:
+        ValueError: settings contradict each other or what the gallery holds; told before the model is loaded.
+    """
+    crew = Crew.launched()
+    with crew.together():
+        if config.watch and (lists := [str(path) for path in config.paths if is_list(path)]):
+            raise ValueError(
+                f"`--watch` looks at folders and files, not at lists, got {lists}. Index lists without it."
+            )
+        if crew.size > 1 and (config.watch or config.device not in (None, "cpu")):
+            name = "--watch" if config.watch else "--device"
+            raise ValueError(f"`{name}` is for one process, and several were launched. Leave it away.")
+        place = crew.device if config.device is None else device_of_name(config.device)
+        num_workers = config.num_workers or default_workers(num_local_processes())
+        memory = memory_of_decoders(num_workers, num_local_processes())
+        limits = Limits.parse(config.limit or [], memory=memory)
+        if crew.is_main:
+            files, subtitles = _find(config)
+            # All that can be wrong is told before the model is loaded, which takes longest.
+            _check(config)
+    with crew.together():  # the first process has downloaded the models
+        model = config.model or _default_model(config.output)
+        identity = identify(model)
+        network, processor = modeling_scalar.load_model(identity.download(), dtype_of_name(config.model_dtype), place)
+        processor = sandboxed(processor, limits)
+        recognizer = None if config.transcribe is None else _recognizer(config.transcribe, processor, network.device)
+    options = {"recognizer": recognizer, "num_workers": num_workers, "on_error": config.on_error}
+    if not crew.is_main:
+        help_index(crew, config.output, network, processor, **options)
+        return None
+    several = "" if crew.size == 1 else f" by {crew.size} processes"
+    say(f"{model}: {said_of(network)}{several}.")
+    with GalleryWriter(config.output, config.dtype or "float16") as writer:
+        if not writer.metadata:
+            writer.metadata = describe(network, identity.download()) | {"model": identity.name}
+        there = writer.gallery()
+        there.check_model(model, identity.fingerprint, must_know=True)  # another process may have begun it
+        _choose_segment(writer, config.segment, len(there) > 0)
+        options |= {"batch_size": config.batch_size, "prune": config.prune, "progress": True, "crew": crew}
+        indexer = Indexer(writer, network, processor, **options)
+        if config.watch:
+            _watch(config, indexer)
+        else:
+            indexer.update(files, subtitles)
+    return indexer.report
+
+
+__all__ = ["index_folder"]

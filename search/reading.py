@@ -1,0 +1,201 @@
+"""Reads files, or windows of them, and says what it found: in threads, of each process that takes part in indexing.
+
+Whatever is wrong with a file is noted of it, and stops no other.
+"""
+
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Lock
+
+from gallery.decoding import LIGHT_MEMORY, Limits, num_processors
+from gallery.gallery import MediaFile
+from gallery.media import clip_sha256, clip_stat
+from gallery.windows import SLIVER, seconds_of
+from modeling_scalar.media_scalar import Window
+from modeling_scalar.processing_scalar import Clip, ScalarProcessor
+from search.recognizers import SpeechError
+from search.speech import Speech
+
+NOTHING = "it has no picture, no sound and no subtitles"
+"""Why a file or a window is no clip in which everything could be read."""
+
+_REMEMBERED = 1024  # files of which windows are read at a time, by all threads
+
+
+def default_workers(num_processes: int = 1) -> int:
+    """How many clips are read at a time by each of so many processes of a machine: together some more than there are
+    processors, as a decoder waits while its clip is prepared here."""
+    return 1 + max(1, 3 * num_processors() // (2 * num_processes))
+
+
+def memory_of_decoders(num_workers: int, num_processes: int = 1) -> int:
+    """Bytes for so many decoders of a process: no less than for one alone, and at most its share of a quarter of the
+    machine's."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+    return max(Limits().memory, min(num_workers * LIGHT_MEMORY, machine // 4 // num_processes))
+
+
+def look(path: str, subtitle: str | None) -> tuple[MediaFile, bool]:
+    """What is noted of a file before it is read; without a hash, and with the reason, if it cannot be looked at. And
+    whether it is out of reach, so that nobody knows what it holds now."""
+    try:
+        return MediaFile(path, *clip_stat(path, subtitle), clip_sha256(path, subtitle)), False
+    except (OSError, ValueError) as error:
+        reason = str(getattr(error, "strerror", None) or error).removeprefix(f"{path}: ")
+        return _unseen(path, reason), isinstance(error, OSError)
+
+
+def _unseen(path: str, reason: str) -> MediaFile:
+    """What is noted of a file that cannot be looked at: as it has no hash, it is read as soon as it can be."""
+    return MediaFile(path, 0, 0, "", reason)
+
+
+def _is_out_of_reach(path: str) -> bool:
+    """Whether a file is gone, or where it lies cannot be reached, as with a drive that was taken away."""
+    try:
+        if stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe could take forever
+            with open(path, "rb") as file:
+                file.read(1)
+    except OSError:
+        return True
+    return False
+
+
+def joined(sentences: Sequence[str]) -> str:
+    """Sentences in one."""
+    return "; ".join([sentence.rstrip(".") for sentence in sentences[:-1]] + list(sentences[-1:]))
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be read of a file, all of it or a window; what is said in it, where a list knows that; and how many
+    seconds the file lasts, if it was measured."""
+
+    path: str
+    window: Window | None
+    subtitle: str | None
+    seconds: float | None
+
+
+@dataclass
+class Found:
+    """What reading a window tells; `reason` says why it is no clip, `file` is what the file was before; `unheard`
+    why it has no transcript, which is no problem of the clip, as a later run tries again; `is_lost` says whether it
+    was out of reach; `heard` how much of the sound the model hears, if there is more."""
+
+    file: MediaFile
+    duration: float | None = None
+    seconds: float | None = None
+    problems: list[str] = field(default_factory=list)
+    reason: str | None = None
+    unheard: str | None = None
+    is_lost: bool = False
+    is_transcribed: bool = False
+    heard: float | None = None
+
+
+class _File:
+    """What is found out about a file once for all its windows; threads take turns."""
+
+    def __init__(self):
+        self.lock = Lock()
+        self.looked: tuple[MediaFile, bool] | None = None
+        self.is_listened = self.is_measured = False
+        self.transcript: str | None = None
+        self.unheard: str | None = None
+        self.seconds: float | None = None
+
+
+class Reader:
+    """
+    Reads jobs, in threads.
+
+    Args:
+        processor ([`~modeling_scalar.ScalarProcessor`]): with a sandboxed reader.
+        on_error (`str`): "missing" or "raise", see [`~search.indexing.Indexer`].
+        speech ([`~search.speech.Speech`]): the transcripts of the gallery.
+    """
+
+    def __init__(self, processor: ScalarProcessor, on_error: str, speech: Speech):
+        self.processor, self.on_error, self.speech = processor, on_error, speech
+        self._lock, self._files = Lock(), {}
+
+    def __call__(self, job: Job) -> tuple[Found, Clip | None]:
+        """Read a window: what is told of it, and the clip, if it is one."""
+        path, file = job.path, self._file(job.path)
+        with file.lock:
+            file.looked = file.looked or look(path, job.subtitle)
+        media, is_lost = file.looked
+        found = Found(media, reason=media.reason, is_lost=is_lost)
+        if found.reason is not None:
+            return found, None
+        words = job.subtitle
+        if words is None:
+            words, found.unheard = self._transcript(path, file)
+            found.is_transcribed = words is not None
+            if found.unheard is not None and self.on_error == "raise":
+                found.reason = found.unheard
+                return found, None
+        options = {"window": job.window, "subtitle": words}
+        options = {name: value for name, value in options.items() if value is not None}
+        try:
+            clip = self.processor.read_clip(path, on_error=self.on_error, processed=True, **options)
+            problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names it too
+            if clip.is_empty:
+                raise ValueError(joined(problems) or NOTHING)
+        except (OSError, ValueError) as error:
+            found.reason = str(error).removeprefix(f"{path}: ")
+            found.is_lost = isinstance(error, FileNotFoundError) or _is_out_of_reach(path)
+            if found.is_lost:
+                found.file = _unseen(path, found.reason)
+            return found, None
+        found.duration, found.problems = clip.duration, problems
+        found.seconds = seconds_of(self._seconds(file, job), job.window)
+        if (clip.duration or 0) >= self.processor.max_audio_seconds + SLIVER:
+            found.heard = self.processor.max_audio_seconds
+        return found, clip
+
+    def _file(self, path: str) -> _File:
+        """What is known of a file; the latest are remembered."""
+        with self._lock:
+            file = self._files[path] = self._files.pop(path, None) or _File()
+            if len(self._files) > _REMEMBERED:
+                del self._files[next(iter(self._files))]
+            return file
+
+    def _seconds(self, file: _File, job: Job) -> float | None:
+        """How long a file lasts, if that can be told."""
+        if job.seconds is not None:
+            return job.seconds
+        with file.lock:
+            if not file.is_measured:
+                file.is_measured = True
+                with suppress(OSError, ValueError):
+                    file.seconds = self.processor.reader.read_duration(job.path)
+            return file.seconds
+
+    def _transcript(self, path: str, file: _File) -> tuple[str | None, str | None]:
+        """The transcript of a file, if it has one, and why it could not be made."""
+        with file.lock:
+            if not file.is_listened:
+                file.is_listened = True
+                try:
+                    file.transcript = self.speech.of(path, file.looked[0].sha256, self.processor.reader)
+                except SpeechError as error:
+                    file.unheard = str(error)
+            return file.transcript, file.unheard
+
+
+__all__ = [
+    "NOTHING",
+    "Found",
+    "Job",
+    "Reader",
+    "default_workers",
+    "joined",
+    "look",
+    "memory_of_decoders",
+]

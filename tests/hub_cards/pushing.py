@@ -1,0 +1,40 @@
+"""Pushes as tests give them: what, where to, what the publisher says, and options."""
+
+from hub_cards import adapter, gallery, metric, model, space
+from hub_cards.settings import AdapterPush, GalleryPush, MetricPush, ModelPush, SpacePush
+
+
+def Target(name, **options):  # noqa: N802
+    """Where a push goes."""
+    return {"name": name} | options
+
+
+def said(details):
+    """What a publisher says, as settings have it."""
+    named = {name: getattr(details, name) for name in ("license", "license_name", "license_link")}
+    return named | {"language": list(details.languages)}
+
+
+def settings_of(kind, target, details, output=None, **options):
+    """The settings of a push; with a folder for it, of a dry run."""
+    return kind(**target, **said(details), **options, dry_run=output is not None, output=output)
+
+
+def push_model(source, target, details, api=None, **options):
+    return model.push_model(settings_of(ModelPush, target, details, folder=source, **options), api)
+
+
+def push_adapter(source, target, details, api=None, **options):
+    return adapter.push_adapter(settings_of(AdapterPush, target, details, folder=source, **options), api)
+
+
+def push_gallery(source, target, details, api=None, **options):
+    return gallery.push_gallery(settings_of(GalleryPush, target, details, folder=source, **options), api)
+
+
+def push_metric(source, target, details, api=None, **options):
+    return metric.push_metric(settings_of(MetricPush, target, details, folder=source, **options), api)
+
+
+def push_space(target, details, api=None, **options):
+    return space.push_space(settings_of(SpacePush, target, details, **options), api)

@@ -1,0 +1,211 @@
+"""Recognisers of speech: what they are asked, what counts as understood, and how they fail."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    GenerationConfig,
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperTokenizer,
+)
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
+from search.recognizers import (
+    Cue,
+    FasterWhisperRecognizer,
+    SpeechError,
+    SpeechRecognizer,
+    is_understood,
+    recognizer_of,
+)
+from tests.search.recognizing import heard_by, save_ctc
+from tests.search.sounds import SPEECH
+
+LETTERS = "abcdefghij"
+NOISE = np.random.default_rng(0).uniform(-0.5, 0.5, 3 * SAMPLING_RATE).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def speech_model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("speech-model")
+    save_ctc(folder)
+    return folder
+
+
+def test_a_recogniser_of_transformers_hears_words_with_times(speech_model):
+    recognizer = SpeechRecognizer(str(speech_model), "tiny")
+    cues, language = recognizer(NOISE)
+    assert recognizer.kind == "ctc" and language is None and cues
+    for cue in cues:
+        assert 0 <= cue.start <= cue.stop <= 3 and cue.text and set(cue.text) <= {*LETTERS, " "}
+
+
+@pytest.fixture(scope="module")
+def whisper(tmp_path_factory):
+    """A Whisper with random weights, which knows two languages."""
+    folder = tmp_path_factory.mktemp("whisper")
+    languages, tasks = ["<|en|>", "<|de|>"], ["<|translate|>", "<|transcribe|>"]
+    special = ["<|endoftext|>", "<|startoftranscript|>", *languages, *tasks, "<|startoflm|>", "<|startofprev|>"]
+    special += ["<|nospeech|>", "<|notimestamps|>"]
+    alphabet = sorted(bytes_to_unicode().values(), key=lambda letter: letter not in LETTERS)
+    tokenizer = WhisperTokenizer(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[])
+    tokenizer.add_special_tokens({"extra_special_tokens": special})
+    tokenizer.add_tokens([f"<|{index * 0.02:.2f}|>" for index in range(1501)])
+    ids = tokenizer.get_vocab()
+    end, start = ids["<|endoftext|>"], ids["<|startoftranscript|>"]
+    tokens = {"pad_token_id": end, "bos_token_id": end, "eos_token_id": end, "decoder_start_token_id": start}
+    torch.manual_seed(0)
+    config = WhisperConfig(
+        vocab_size=len(ids), d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_target_positions=64, init_std=1.0,
+        **tokens,
+    )  # fmt: skip
+    model = WhisperForConditionalGeneration(config)
+    model.generation_config = GenerationConfig(
+        is_multilingual=True, lang_to_id={name: ids[name] for name in languages},
+        task_to_id={name.strip("<|>"): ids[name] for name in tasks}, no_timestamps_token_id=ids["<|notimestamps|>"],
+        max_initial_timestamp_index=50, max_length=24, prev_sot_token_id=ids["<|startofprev|>"],
+        suppress_tokens=[ids[name] for name in special[1:] + alphabet[len(LETTERS) :]],
+        begin_suppress_tokens=[end], **tokens,
+    )  # fmt: skip
+    for part in (model, tokenizer, WhisperFeatureExtractor()):
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_whisper_hears_segments_and_tells_their_language(whisper):
+    recognizer = SpeechRecognizer(str(whisper), "tiny")
+    cues, language = recognizer(np.tile(NOISE, 10))
+    assert recognizer.kind == "whisper" and language in ("english", "german") and len(cues) > 1
+    assert all(0 <= cue.start <= cue.stop <= 36 and set(cue.text) <= {*LETTERS, " "} for cue in cues)
+
+
+def test_what_recognises_no_speech_is_told(tiny_model_dir):
+    with pytest.raises(ValueError, match=r"(?i)speech|auto"):
+        SpeechRecognizer(str(tiny_model_dir))
+
+
+@pytest.mark.parametrize("num_samples", [1, 320, 399])
+def test_sound_of_a_few_samples_is_heard(speech_model, num_samples):
+    cues, _ = SpeechRecognizer(str(speech_model), "tiny")(NOISE[:num_samples])
+    assert all(0 <= cue.start <= cue.stop <= num_samples / SAMPLING_RATE for cue in cues)
+
+
+def test_times_and_language_of_whisper_are_taken_and_its_slips_are_mended():
+    chunks = [
+        {"text": " Guten Tag.", "timestamp": (0.0, 1.5), "language": "german"},
+        {"text": " ...", "timestamp": (1.5, 2.0), "language": "german"},
+        {"text": " Hallo", "timestamp": (2.5, None), "language": "german"},
+        {"text": " you", "timestamp": (29.0, 30.0), "language": "english"},
+    ]
+    recognizer = heard_by("whisper", {"text": "", "chunks": chunks})
+    assert recognizer(NOISE) == (
+        [Cue(0.0, 1.5, "Guten Tag."), Cue(2.5, 3.0, "Hallo"), Cue(3.0, 3.0, "you")],
+        "german",
+    )
+    ((length, options),) = recognizer.calls
+    assert length == len(NOISE) and options["return_timestamps"] and options["return_language"]
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.1, 13), (3, 48), (30, 372)])
+def test_whisper_is_asked_again_where_it_loops_and_for_no_more_tokens_than_anybody_says(seconds, expected):
+    recognizer = heard_by("whisper", {"text": "", "chunks": [{"text": "yes", "timestamp": (0.0, None)}]})
+    recognizer(np.zeros(round(seconds * SAMPLING_RATE), np.float32))
+    ((_, options),) = recognizer.calls
+    asked = options["generate_kwargs"]
+    assert asked["max_new_tokens"] == expected and asked["temperature"] == (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    assert (asked["logprob_threshold"], asked["no_speech_threshold"]) == (-1.0, 0.6)
+    assert asked["compression_ratio_threshold"] == 1.35
+
+
+LOOPS = ["a" * 1782, "I'm going to take a look at it, " * 40, "Thank you for watching. " * 10, "uh, " * 200]
+
+
+@pytest.mark.parametrize("text", LOOPS)
+@pytest.mark.parametrize("kind", ["whisper", "ctc", "plain"])
+def test_a_loop_counts_as_not_understood_whoever_heard_it(kind, text):
+    answer = {"text": text, "chunks": [] if kind == "plain" else [{"text": text, "timestamp": (0.0, 3.0)}]}
+    assert heard_by(kind, answer)(NOISE) == ([], None)
+    pieces = [{"text": text[place : place + 20], "timestamp": (0.0, 3.0)} for place in range(0, len(text), 20)]
+    assert heard_by(kind, {"text": text, "chunks": pieces})(NOISE)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "expected"),
+    [
+        ("The tiger sleeps all day beneath the tree.", 3, True),
+        ("no, no, no, no, no", 2, True),
+        ("ja", 0.2, True),
+        ("今日はとても良い天気ですね。", 2, True),
+        ("", 2, False),
+        (" ... ♪♪", 2, False),
+        ("".join(chr(97 + 7 * number % 26) + chr(97 + number % 23) for number in range(200)), 2, False),
+    ],
+)
+def test_what_somebody_can_have_said_is_understood(text, seconds, expected):
+    assert is_understood(text, seconds) is expected
+
+
+def test_a_recogniser_draws_the_same_words_each_time_and_nothing_else_draws_other_numbers(speech_model):
+    recognizer, drawn = SpeechRecognizer(str(speech_model), "tiny"), []
+    hear, recognizer.hear = recognizer.hear, lambda *a, **o: drawn.append(torch.rand(1).item()) or hear(*a, **o)
+    torch.manual_seed(7)
+    before = torch.rand(1).item()
+    torch.manual_seed(7)
+    recognizer(NOISE), recognizer(NOISE)
+    assert torch.rand(1).item() == before and drawn[0] == drawn[1]
+
+
+def test_words_of_a_ctc_model_are_joined_up_to_a_pause():
+    times = [(0.0, 0.5), (0.6, 1.0), (2.5, 2.6), (2.7, 2.9)]
+    chunks = [{"text": word, "timestamp": time} for word, time in zip("abcd", times, strict=True)]
+    assert heard_by("ctc", {"text": "", "chunks": chunks})(NOISE)[0] == [Cue(0, 1, "a b"), Cue(2.5, 2.9, "c d")]
+
+
+def test_words_of_a_model_without_times_have_those_of_the_sound():
+    recognizer = heard_by("plain", {"text": "some words"})
+    assert recognizer(NOISE)[0] == [Cue(0.0, 3.0, "some words")] and recognizer.calls == [(len(NOISE), {})]
+
+
+def test_a_model_that_fails_is_named(speech_model):
+    def fail(_):
+        raise RuntimeError("Kernel size can't be greater than actual input size")
+
+    with pytest.raises(SpeechError, match="fake/model could not hear the words: RuntimeError: Kernel size"):
+        heard_by("whisper", fail)(NOISE)
+
+
+@pytest.fixture(scope="module")
+def converted(whisper, tmp_path_factory):
+    """The same Whisper as a folder of CTranslate2."""
+    pytest.importorskip("faster_whisper")
+    from ctranslate2.converters import TransformersConverter
+
+    folder = tmp_path_factory.mktemp("converted") / "model"
+    copied = ["tokenizer.json", "preprocessor_config.json"]
+    TransformersConverter(str(whisper), copy_files=copied).convert(str(folder))
+    return folder
+
+
+def test_the_folder_decides_what_computes_it(whisper, converted, speech_model):
+    assert isinstance(recognizer_of(converted), FasterWhisperRecognizer)
+    assert isinstance(recognizer_of(whisper), SpeechRecognizer)
+    assert isinstance(recognizer_of(speech_model), SpeechRecognizer)
+
+
+def test_faster_whisper_hears_words_with_times(converted):
+    recognizer = recognizer_of(converted, "tiny")
+    cues, language = recognizer(MediaReader().read_audio(SPEECH))
+    assert recognizer.name == "tiny" and (language in ("en", "de") if cues else language is None)
+    assert all(0 <= cue.start <= cue.stop <= 6 and cue.text for cue in cues)
+
+
+def test_a_damaged_folder_of_faster_whisper_is_named(tmp_path):
+    pytest.importorskip("faster_whisper")
+    (tmp_path / "model.bin").write_bytes(b"no model")
+    with pytest.raises(ValueError, match="is no Whisper model of CTranslate2"):
+        recognizer_of(tmp_path)
