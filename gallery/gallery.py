@@ -91,10 +91,12 @@ class Gallery(Described):
     ):
         super().__init__(metadata, path)
         self.parts, self._queries, self._files = list(clips), list(queries), list(files)
-        vectors = self.parts[0].table.schema.field(MODALITIES[0]).type if self.parts else None
-        self.dim = vectors and vectors.list_size
-        # `"float16"` or `"float32"`; `None` as long as there is no clip.
-        self.dtype = vectors and {"halffloat": "float16", "float": "float32"}[str(vectors.value_type)]
+        # `"float16"` or `"float32"`; both are `None` as long as there is no clip.
+        self.dim, self.dtype = None, None
+        if self.parts:
+            vectors = self.parts[0].table.schema.field(MODALITIES[0]).type
+            self.dim = vectors.list_size
+            self.dtype = {"halffloat": "float16", "float": "float32"}[str(vectors.value_type)]
         self.searcher = FolderSearcher(self)
 
     @classmethod
@@ -307,11 +309,9 @@ class Gallery(Described):
         names += [*CODE_COLUMNS, "code_scale", "code_error"] if self.has_codes else []
         for batch in self.clips.select(names).to_batches(COPIED_ROWS):
             rows = pa.Table.from_batches([batch])
-            mask = presence_of(rows)
-            embeds = stacked(rows, MODALITIES)
+            mask, embeds = presence_of(rows), stacked(rows, MODALITIES)
             check_rows(self.clip_ids[start : start + len(rows)], embeds, mask)
-            filled = (embeds[~mask] != 0).any()
-            if filled:
+            if (embeds[~mask] != 0).any():
                 raise ValueError(f"Vectors of absent modalities must be zero in {self.path}; some are not.")
             codes = codes_of(batch)
             wrong = [] if codes is None else ~are_codes_of(codes, embeds.unbind(1))

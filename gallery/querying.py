@@ -12,8 +12,10 @@ from torch.nn.functional import normalize
 from transformers import PreTrainedModel, ProcessorMixin
 
 import modeling_scalar
+from gallery.columns import off_unit
 from gallery.described import Described
 from gallery.embedding import embed_captions
+from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.devices import device_of_name, dtype_of_name
 from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import METHODS, WEIGHING, find_method
@@ -30,6 +32,30 @@ def check_texts(texts: Sequence[str]) -> None:
             raise ValueError(
                 f"The query {text!r} is not UTF-8. Set the encoding of your terminal to UTF-8."
             ) from error
+
+
+def check_vectors(text_embeds: torch.Tensor, k: int, dim: int | None) -> torch.Tensor:
+    """
+    Return vectors that are asked, in float32 on the CPU.
+
+    Raises:
+        ValueError: `k` is below 1, their shape is not `(Q, D)` or `(Q, 3, D)` with the D of the gallery, if it has
+            one, or they are not of unit norm.
+    """
+    if k < 1:
+        raise ValueError(f"`k` must be at least 1, got {k}.")
+    shape, expected = tuple(text_embeds.shape[1:]), dim or (text_embeds.shape[-1] if text_embeds.ndim else 0)
+    if shape not in ((expected,), (len(MODALITIES), expected)):
+        raise ValueError(
+            f"`text_embeds` must have shape (queries, {dim or 'D'}), or with a vector for each modality "
+            f"(queries, {len(MODALITIES)}, {dim or 'D'}), got {tuple(text_embeds.shape)}."
+        )
+    text_embeds = text_embeds.detach().to("cpu", torch.float32)
+    wrong = off_unit(text_embeds)
+    if wrong.any():
+        norms = torch.linalg.vector_norm(text_embeds[wrong], dim=-1)
+        raise ValueError(f"Rows of `text_embeds` must have unit norm, got {norms.tolist()[:8]}.")
+    return text_embeds
 
 
 class NothingToCompareError(ValueError):
@@ -124,4 +150,4 @@ def query_like(embeds: torch.Tensor, mask: torch.Tensor, method: str) -> torch.T
     return torch.where(mask[:, None], vectors, centroid)[None]
 
 
-__all__ = ["NothingToCompareError", "QueryModel", "check_texts", "load_query_model", "query_like"]
+__all__ = ["NothingToCompareError", "QueryModel", "check_texts", "check_vectors", "load_query_model", "query_like"]

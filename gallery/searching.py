@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import lists_of, off_unit, presence_of, stacked, strings, texts_of
+from gallery.columns import lists_of, presence_of, stacked, strings, texts_of
 from gallery.described import Described, score_options_of
 from gallery.exact.blocks import Block, blocks_of, in_one_block
 from gallery.exact.ranking import rank
 from gallery.filters import Allowed, Filter
 from gallery.hits import Hit, Hits, Results
-from gallery.querying import QueryModel, check_texts, load_query_model, query_like
+from gallery.querying import QueryModel, check_texts, check_vectors, load_query_model, query_like
 from gallery.reranking import check_can_match, check_depth
 from gallery.reranking import rerank as rerank_hits
 from gallery.transcripts import Transcripts
@@ -275,20 +275,7 @@ class FolderSearcher(Described):
         **score_parameters: float,
     ) -> list[Hits]:
         """Find the k best clips of each vector: what [`search`] does once queries are embedded."""
-        if k < 1:
-            raise ValueError(f"`k` must be at least 1, got {k}.")
-        dim, shape = self.gallery.dim, tuple(text_embeds.shape[1:])
-        expected = dim or (text_embeds.shape[-1] if text_embeds.ndim else 0)
-        if shape not in ((expected,), (len(MODALITIES), expected)):
-            raise ValueError(
-                f"`text_embeds` must have shape (queries, {dim or 'D'}), or with a vector for each modality "
-                f"(queries, {len(MODALITIES)}, {dim or 'D'}), got {tuple(text_embeds.shape)}."
-            )
-        text_embeds = text_embeds.detach().to("cpu", torch.float32)
-        wrong = off_unit(text_embeds)
-        if wrong.any():
-            norms = torch.linalg.vector_norm(text_embeds[wrong], dim=-1)
-            raise ValueError(f"Rows of `text_embeds` must have unit norm, got {norms.tolist()[:8]}.")
+        text_embeds = check_vectors(text_embeds, k, self.gallery.dim)
         temperature = self.query_temperature if query_temperature is None else query_temperature
         options = {"query_temperature": temperature} | self.calibration | score_parameters
         weighing = {name: options[name] for name in WEIGHING if name in options}

@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from gallery.columns import from_utf8, off_unit
+from gallery.columns import from_utf8
 from gallery.described import Described
 from gallery.filters import Filter
 from gallery.hits import Certainty, Hit, Hits, Results
-from gallery.querying import QueryModel, load_query_model, query_like
+from gallery.querying import QueryModel, check_vectors, load_query_model, query_like
 from gallery.searching import search, seen_of
 from gallery.windows import Place, place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -286,8 +286,7 @@ class EngineSearcher(Described):
             ValueError: what an engine cannot be asked; a number is out of its range.
             OSError: it does not answer, what it holds is damaged, or became another model's.
         """
-        if k < 1:
-            raise ValueError(f"`k` must be at least 1, got {k}.")
+        text_embeds = check_vectors(text_embeds, k, self.dim)
         others = self.among(allowed)
         allowed, is_like = others.wanted, others.number is not None
         calibration = {} if is_like else self.calibration
@@ -301,16 +300,8 @@ class EngineSearcher(Described):
             )
         if allowed is not None and not isinstance(allowed, Filter):
             raise ValueError("Which clips of an engine may be found is told by a `Filter`, not by a tensor.")
-        if not is_like and text_embeds.shape[1:] == (len(MODALITIES), self.dim):
+        if not is_like and text_embeds.ndim == 3:
             raise UnsupportedError("Texts with a vector for each modality are searched in a folder, not in an engine.")
-        if not is_like and text_embeds.shape[1:] != (self.dim,):
-            raise ValueError(
-                f"`text_embeds` must have shape (queries, {self.dim}), as the clips have {self.dim} dimensions, got "
-                f"{tuple(text_embeds.shape)}."
-            )
-        text_embeds = text_embeds.detach().to("cpu", torch.float32)
-        if off_unit(text_embeds).any():
-            raise ValueError("Rows of `text_embeds` must have unit norm.")
         temperature = self.query_temperature if query_temperature is None else query_temperature
         options = ScoreOptions(query_temperature=temperature, **calibration)
         seen = seen_of(modalities)

@@ -240,7 +240,7 @@ def test_what_an_engine_cannot_be_asked_is_an_error(tmp_path, new_collection):
         ("bounds of the score 'scalar'", (text,), {"method": "uniform"}),
         ("bounds of the score 'scalar'", (text,), {"modality_scale": [1, 2, 3]}),
         ("a vector for each modality are searched in a folder", (text[:, None].expand(1, 3, -1),), {}),
-        ("as the clips have 24 dimensions", (text[:, :-1],), {}),
+        (r"must have shape \(queries, 24\)", (text[:, :-1],), {}),
         ("unit norm", (2 * text,), {}),
         ("at least 1", (text, 0), {}),
         ("by a `Filter`", (text,), {"allowed": torch.ones(20).bool()}),
