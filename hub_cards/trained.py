@@ -42,7 +42,7 @@ from .evidence.evaluations import (
 )
 from .evidence.runs import count_parameters, read_emissions, read_recipe, read_training, training_table
 from .hub.privacy import without_folders
-from .markdown import Markdown, code, text
+from .markdown import Markdown, code
 
 OWNED = (
     *("config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
@@ -227,24 +227,6 @@ def _evaluation(folder: Path, result: Result) -> dict[str, Any]:
     }
 
 
-def _made_with(record: Mapping[str, Any]) -> Markdown:
-    """When, with which code and with which versions something was made, according to its file."""
-    date, source = record.get("date"), record.get("source")
-    commit = "its commit is not recorded"
-    if source is not None:
-        commit = f"commit {code(source['commit'])}" + (" with changes" if source["dirty"] else "")
-    versions = ", ".join(f"{name} {version}" for name, version in (record.get("versions") or {}).items() if version)
-    return Markdown(f"{text((date or 'date not recorded')[:10])}; code of SCALAR: {commit}; {text(versions)}")
-
-
-def _counted(counts: Mapping[str, int], trained: Mapping[str, int] | None = None) -> list[list[str]]:
-    """The rows of a table of parameters: how many each part has and, if known, how many of them were trained."""
-    columns = [counts] if trained is None else [counts, trained]
-    rows = [[code(part), *(column.get(part, 0) for column in columns)] for part in counts]
-    rows.append(["total", *(sum(column.values()) for column in columns)])
-    return [[part, *(f"{number:,}" for number in numbers)] for part, *numbers in rows]
-
-
 def _temperature(value: Any) -> float:
     """JSON knows no infinity; transformers writes an object in its place."""
     return float(value["__float__"] if isinstance(value, dict) else value)
@@ -326,8 +308,6 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
         "hardware": _hardware(training),
         "emissions": emissions,
         "settings": training_table(recipe, training, optional_json(folder / "adapter_config.json")),
-        "made_with": _made_with,
-        "counted": _counted,
         "trained_on_miniature": recipe is not None and recipe.get("benchmark") in _MINIATURE,
         "evaluations": [_evaluation(folder, result) for result in results],
     }

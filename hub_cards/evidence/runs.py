@@ -31,36 +31,11 @@ _TRAINING = {
 }
 _RECIPE = {"objective": str | None, "max_steps": int | None}
 
-# Fields of the recipe that every objective reads, and those of one; a weight of 0 leaves its term out.
-_BEFORE = ("benchmark", "train_split", "objective", "adapter")
-_COMMON = (
-    *("matching_weight", "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay"),
-    *("adam_beta1", "adam_beta2", "max_grad_norm", "num_train_epochs", "max_steps", "gradient_accumulation_steps"),
-    *("per_device_train_batch_size", "seed"),
+# Fields of a recipe that the card shows; all others are in the file beside it.
+_SHOWN = (
+    *("benchmark", "train_split", "objective", "adapter", "temperature", "matching_weight", "learning_rate"),
+    *("lr_scheduler_type", "warmup_steps", "optim", "weight_decay", "num_train_epochs", "max_steps", "seed"),
 )
-_CONTRASTIVE = ("temperature", "learnable_temperature", "contrastive_label_smoothing")
-_OF_OBJECTIVE = {
-    "scalar": (
-        *_CONTRASTIVE,
-        *("cross_arity_weight", "semantic_weight", "calibration_weight", "semantic_temperature"),
-        *("uniformity_weight", "uniformity_scale", "loss_warmup_steps"),
-        *("full_view_probability", "full_view_decay_steps"),
-    ),
-    "contrastive": _CONTRASTIVE,
-    "pmrl": ("direction_temperature",),
-    "pathways": _CONTRASTIVE[:2],
-}
-# Fields that others switch off, with the values that do so.
-_SWITCHES = {
-    "calibration_weight": {"semantic_weight": 0},
-    "semantic_temperature": {"semantic_weight": 0},
-    "uniformity_scale": {"uniformity_weight": 0},
-    "loss_warmup_steps": {"semantic_weight": 0, "uniformity_weight": 0},
-    "full_view_decay_steps": {"full_view_probability": 1},
-    "learnable_temperature": {"learnable_temperature": False},
-    "max_steps": {"max_steps": -1},
-    "gradient_accumulation_steps": {"gradient_accumulation_steps": 1},
-}
 
 
 def _read(path: Path, kinds: Mapping[str, Any], what: str) -> dict[str, Any] | None:
@@ -105,12 +80,12 @@ def training_table(
         adapter (`Mapping`, *optional*): `adapter_config.json`.
 
     Returns:
-        `list`: pairs of a name and a value; only for fields that a file holds and that the objective reads.
+        `list`: pairs of a name and a value; only for fields that a file holds.
     """
     recipe, training, adapter = recipe or {}, training or {}, adapter or {}
-    fields = (*_BEFORE, *_OF_OBJECTIVE.get(recipe.get("objective"), ()), *_COMMON)
-    read = [name for name in fields if recipe.get(name) is not None and not _is_unread(name, recipe)]
-    was_set = {name: recipe[name] for name in read}
+    has_steps = (recipe.get("max_steps") or -1) > 0
+    unread = "num_train_epochs" if has_steps else "max_steps"
+    was_set = {name: recipe[name] for name in _SHOWN if recipe.get(name) is not None and name != unread}
     if adapter.get("target_modules") != DUMMY_TARGET_MODULES:  # as an adapter of heads alone says
         was_set |= {name: adapter[name] for name in ("r", "lora_alpha", "lora_dropout") if name in adapter}
     rows = [(code(name), code(value) if isinstance(value, str) else text(value)) for name, value in was_set.items()]
@@ -122,12 +97,6 @@ def training_table(
         rows += [("examples", f"{training['num_examples']:,}"), ("steps", f"{training['global_step']:,}")]
         rows += [("batch size of a step", Markdown(training["batch_size"])), ("precision", training["precision"])]
     return rows
-
-
-def _is_unread(name: str, recipe: Mapping[str, Any]) -> bool:
-    if name == "num_train_epochs":
-        return (recipe.get("max_steps") or -1) > 0
-    return name in _SWITCHES and all(recipe.get(switch) == off for switch, off in _SWITCHES[name].items())
 
 
 def read_emissions(path: str | os.PathLike) -> dict[str, Any] | None:
