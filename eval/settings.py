@@ -233,9 +233,6 @@ class RunConfig(SourceConfig):
     def __post_init__(self) -> None:
         from eval.protocol.first_stage import FUSED, check_methods
         from eval.protocol.missing import check_rate
-        from gallery.embedding import check_reading
-        from gallery.matching import check_policies
-        from gallery.reranking import check_depth
         from modeling_scalar.devices import device_of_name, dtype_of_name
         from modeling_scalar.plugins import load_plugins
 
@@ -245,40 +242,47 @@ class RunConfig(SourceConfig):
             raise ValueError(f"A model, a benchmark and its root belong together, got {list(source)}.")
         if self.embeddings_path is None and None in source:
             raise ValueError("Expected a model, a benchmark and its root, or embeddings in their place.")
-        unused = [name for name, value in self.benchmark_settings().items() if value not in (None, "raise")]
-        if self.model_path is None and unused:
-            raise ValueError(
-                f"{unused} say how a benchmark is read: give a model, a benchmark and its root with them."
-            )
         # Before hours of embedding, not after.
         if self.methods is not None:  # the vectors of the method `fused` are there once they are embedded
             check_methods([name for name in self.methods if name != FUSED or not self.fused])
         for rate in self.rates:
             check_rate(rate)
+        device_of_name(self.device)
+        dtype_of_name(self.model_dtype)
+        if self.is_fused and (self.model_path is None or self.two_stage is False):
+            raise ValueError(
+                "Fusion is a rule of the second stage: measure it, with a model, a benchmark and its root."
+            )
+        if self.model_path is None:
+            self._check_unread()
+        else:
+            self._check_read()
+
+    def _check_unread(self) -> None:
+        """Without a model no clip is read, and nothing may ask for it."""
+        unused = [name for name, value in self.benchmark_settings().items() if value not in (None, "raise")]
+        if unused:
+            raise ValueError(
+                f"{unused} say how a benchmark is read: give a model, a benchmark and its root with them."
+            )
+        if self.two_stage:
+            raise ValueError(NO_CROSS_ENCODER)
+        if self.fused:
+            raise ValueError("Fused vectors are made from clips: give the model, the benchmark and its root too.")
+
+    def _check_read(self) -> None:
+        """How clips are read, by a model and by its second stage."""
+        from gallery.embedding import check_reading
+        from gallery.matching import check_policies
+        from gallery.reranking import check_depth, check_weight
+
+        check_reading(self.batch_size, self.on_error, self.num_workers)
         if not self.depths:
             raise ValueError("`depths` must hold at least one number of candidates, got none.")
         for depth in self.depths:
             check_depth(depth)
-        if self.two_stage and self.model_path is None:
-            raise ValueError(NO_CROSS_ENCODER)
-        self._check_fusion()
-        if self.fused and self.model_path is None:
-            raise ValueError("Fused vectors are made from clips: give the model, the benchmark and its root too.")
-        device_of_name(self.device)
-        check_reading(self.batch_size, self.on_error, self.num_workers)
-        dtype_of_name(self.model_dtype)
         if self.policies is not None:
             check_policies(self.policies, ())
-
-    def _check_fusion(self) -> None:
-        from gallery.reranking import check_weight
-
-        if not self.is_fused:
-            return
-        if self.model_path is None or self.two_stage is False:
-            raise ValueError(
-                "Fusion is a rule of the second stage: measure it, with a model, a benchmark and its root."
-            )
         if self.fusion_weight is not None:
             check_weight(self.fusion_weight)
             if self.fusion_split is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,14 +48,16 @@ from gallery.filters import ClipFacts
 from gallery.hits import Hit, Hits, Results
 from gallery.provenance import gallery_sha256
 from gallery.published import folder_of, is_from_hub, media_of
-from gallery.querying import QueryModel
-from gallery.searching import FolderSearcher
 from gallery.storage import MANIFEST, Part, has_lost_its_manifest, read_snapshot
 from gallery.storage import verify as verify_files
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place, clip_id_of_shown, place_of_clip
 from gallery.writing import Writer
 from modeling_scalar.configuration_scalar import MODALITIES
+
+if TYPE_CHECKING:
+    from gallery.querying import QueryModel
+    from gallery.searching import FolderSearcher
 
 
 def is_gallery(path: str | os.PathLike) -> bool:
@@ -97,7 +99,13 @@ class Gallery(Described):
             vectors = self.parts[0].table.schema.field(MODALITIES[0]).type
             self.dim = vectors.list_size
             self.dtype = {"halffloat": "float16", "float": "float32"}[str(vectors.value_type)]
-        self.searcher = FolderSearcher(self)
+
+    @cached_property
+    def searcher(self) -> "FolderSearcher":
+        """What answers questions to this gallery."""
+        from gallery.searching import FolderSearcher  # not at the top: rankers, models and decoders come with it
+
+        return FolderSearcher(self)
 
     @classmethod
     def open(cls, path: str | os.PathLike, check: bool = True, verify: bool = False) -> "Gallery":
@@ -396,15 +404,17 @@ class Gallery(Described):
         """Find the k best clips of texts, of vectors, or like another clip: [`~gallery.searching.search`]."""
         return self.searcher.search(*asked, **options)
 
-    def to(self, device: str | torch.device) -> FolderSearcher:
+    def to(self, device: str | torch.device) -> "FolderSearcher":
         """What is ranked, in the memory of a device: [`~gallery.searching.FolderSearcher`], which searches it."""
+        from gallery.searching import FolderSearcher
+
         searcher = FolderSearcher(self, device)
         searcher.query_model = self.searcher.query_model
         return searcher
 
     def load_model(
         self, model: str | os.PathLike | None = None, device: str | None = None, dtype: str | None = None
-    ) -> QueryModel:
+    ) -> "QueryModel":
         """Load the model that texts are embedded with: [`~gallery.querying.load_query_model`]."""
         return self.searcher.load_model(model, device, dtype)
 

@@ -388,8 +388,8 @@ def test_a_score_of_ones_own_gets_a_column_in_every_table(tmp_path, monkeypatch)
         ),
         ({"model_path": "m", "benchmark": "miniature", "root": "r", "rates": (0, 50)}, "between 0 and 1"),
         ({"embeddings_path": "e", "methods": ("scalar", "clip")}, r"`methods` must be among .*, got \['clip'\]"),
-        ({"embeddings_path": "e", "depths": (5, 0)}, "`depth` must be at least 1"),
-        ({"embeddings_path": "e", "depths": ()}, "`depths` must hold at least one"),
+        (MODEL | {"depths": (5, 0)}, "`depth` must be at least 1"),
+        (MODEL | {"depths": ()}, "`depths` must hold at least one"),
         ({"embeddings_path": "e", "fusion_weight": 0.1}, "Fusion is a rule of the second stage"),
         (MODEL | {"fusion_split": "validation", "two_stage": False}, "Fusion is a rule of the second stage"),
         (MODEL | {"fusion_split": "validation", "fusion_weight": 0.1}, "either the weight of the fusion or the split"),
@@ -398,7 +398,7 @@ def test_a_score_of_ones_own_gets_a_column_in_every_table(tmp_path, monkeypatch)
         (MODEL | {"fusion_split": "val", "annotations": "a.json"}, "An annotation file holds one split"),
         (MODEL | {"fusion_weight": -1.0}, "must be a finite number from 0, got -1.0"),
         (MODEL | {"fusion_weight": float("nan")}, "must be a finite number from 0, got nan"),
-        ({"embeddings_path": "e", "policies": ()}, "`policies` must be some of"),
+        (MODEL | {"policies": ()}, "`policies` must be some of"),
     ],
 )
 def test_what_contradicts_itself_is_refused_before_anything_is_read(tmp_path, arguments, message):

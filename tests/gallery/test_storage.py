@@ -12,6 +12,7 @@ from datasets import Dataset, load_from_disk
 
 from gallery.columns import query_table
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from gallery.searching import FolderSearcher
 from gallery.storage import MANIFEST, read_manifest, verify
 from gallery.writing import Writer
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
@@ -151,6 +152,7 @@ def test_opening_reads_no_vector(tmp_path, monkeypatch):
         monkeypatch.delattr(f"gallery.columns.{name}")
     opened = Gallery.open(tmp_path)
     assert len(opened) == len(gallery) == 30 and opened.dim == 16
+    assert isinstance(opened.searcher, FolderSearcher)
     assert not {"clips", "clip_ids", "modality_mask", "blocks"} & {*vars(opened), *vars(opened.searcher)}
 
 
