@@ -468,7 +468,7 @@ def test_files_of_others_are_left_alone(tmp_path):
 
 
 def test_what_a_kill_leaves_is_cleared_away_and_in_nobodys_way(tmp_path):
-    left = [".gallery.json.123", "sealed-000001.json", "clips/data-000001-0.arrow.new", "clips/.state.json.77"]
+    left = [".gallery.json.123", "sealed-000001.json", "clips/.data-000001-0.arrow.12", "clips/.state.json.77"]
     for folder in (tmp_path / "new", tmp_path / "old"):
         if folder.name == "old":
             write(folder, make_clips(3))
