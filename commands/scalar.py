@@ -28,7 +28,7 @@ _COMMANDS = {
     "Train, evaluate and publish models": {
         "train": ("trainer.run", "Train a model from a recipe"),
         "eval": ("eval.__main__", "Evaluate text-to-video retrieval"),
-        "publish": ("hub_cards.__main__", "Publish models, adapters, galleries, metrics and the demo"),
+        "publish": ("hub_cards.__main__", "Publish models, adapters, galleries, metrics and searches"),
         "convert-vast": ("modeling_scalar.convert_vast_to_hf", "Convert a VAST, GRAM or PMRL checkpoint"),
     },
 }
