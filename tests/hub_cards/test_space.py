@@ -124,3 +124,21 @@ def test_a_gallery_and_a_model_that_do_not_fit_are_refused(published, hub):
     with pytest.raises(ValueError, match="made by user/model, so queries of user/other cannot"):
         push_space(Target("user/wrong"), DETAILS, gallery="user/gallery", model="user/other")
     assert ("space", "user/wrong") not in hub.repos
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--public", "--allow-uploads"], "--public answers anybody and takes no files"),
+        (["--public", "--token-file", "token"], "--public answers anybody and takes no files"),
+        ([], "Where anybody may search, say --public."),
+    ],
+)
+def test_what_is_open_to_all_is_said_and_takes_no_files(tmp_path, monkeypatch, options, message):
+    from search.__main__ import app
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "token").write_text("a-token-of-enough-letters")
+    (tmp_path / "token").chmod(0o600)
+    told = CliRunner().invoke(app, ["serve", "gallery", "--host", "0.0.0.0", *options])
+    assert told.exit_code == 1 and message in told.stderr
