@@ -8,6 +8,7 @@ at once when another one has died. A machine that loses power or network closes 
 
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
@@ -129,19 +130,30 @@ class Crew:
             ValueError: another process has failed, or died.
         """
         sizes: list[int] = []
+        dealt: deque[Share | None] = deque()  # to this process, which has not asked for it
         self._deal([ahead] * self.size)
 
+        def deal() -> None:
+            shares = list(islice(batches, self.size))
+            sizes.append(len(shares))
+            padded = [*shares, *[[]] * (self.size - len(shares))] if shares else [None] * self.size
+            dealt.append(self._deal(padded))
+
         def mine() -> Iterator[Share]:
-            while shares := list(islice(batches, self.size)):
-                sizes.append(len(shares))
-                yield self._deal([*shares, *[[]] * (self.size - len(shares))])
-            self._deal([None] * self.size)
+            while True:
+                if not dealt:
+                    deal()
+                if (share := dealt.popleft()) is None:
+                    return
+                yield share
 
         with closing(compute(mine(), ahead)) as results:
             for result in results:
                 found = self._collect(result)
                 if failures := [one.message for one in found if isinstance(one, _Failure)]:
                     raise ValueError("\n".join(dict.fromkeys(failures)))
+                if sizes[-1]:
+                    deal()  # so that others go on while these are written
                 yield found[: sizes.pop(0)]
 
     def follow(self, compute: Compute) -> None:

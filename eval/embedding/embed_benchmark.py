@@ -208,29 +208,28 @@ def embed_benchmark(
             if is_finished:
                 logger.info("%s was finished before; there is nothing to do.", output)
             else:
+                described = describe(model, model_path, plan=plan)
                 num_rows = {"clips": len(work.clips), "queries": len(work.captions)}
-                writer.metadata = describe(model, model_path, plan=plan, unfinished=num_rows)
+                writer.metadata = described | {"unfinished": num_rows}
             work.write_clips(writer)
             work.write_captions(writer)
         else:
             work.follow()
         with crew.together():
             if crew.is_main and not is_finished:
-                writer.metadata = describe(
-                    model,
-                    model_path,
-                    benchmark=benchmark,
-                    benchmark_description=describe_benchmark(benchmark, root),
-                    split=split,
-                    task=loaded.task,
-                    processing=dict(loaded.processing),
-                    left_out=loaded.left_out,
-                    device=str(model.device),
-                    num_processes=crew.size,
-                    on_error=on_error,
-                    plan=plan,
+                writer.metadata = {
+                    **described,
+                    "benchmark": benchmark,
+                    "benchmark_description": describe_benchmark(benchmark, root),
+                    "split": split,
+                    "task": loaded.task,
+                    "processing": dict(loaded.processing),
+                    "left_out": loaded.left_out,
+                    "device": str(model.device),
+                    "num_processes": crew.size,
+                    "on_error": on_error,
                     **query_kinds(loaded.dataset, loaded.task),
-                )
+                }
                 writer.compact()  # the same files, whoever embedded them and however often that was killed
         return Gallery.open(output)
 
