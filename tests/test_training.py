@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 
 from eval.miniature import generate
 from modeling_scalar import load_model
-from tests.test_end_to_end import command
 from tests.trainer.test_scalar_trainer import run_together
 from trainer.checkpoints import last_checkpoint
 from trainer.recipe import parse_arguments
@@ -243,13 +242,14 @@ def test_a_clip_that_cannot_be_read_is_named(line, tmp_path, workers):
 
 
 @pytest.mark.slow  # tests/trainer/test_killed.py does it with smaller runs, and more often
-def test_a_killed_run_resumes_to_the_same_adapter_byte_for_byte(line, tmp_path):
+def test_a_killed_run_resumes_to_the_same_adapter_byte_for_byte(line, tmp_path, commands):
     """Training from files; the moments at which a run can be killed are in tests/trainer/test_killed.py."""
     steps = 40
     # Without the launcher, which tests/test_end_to_end.py tries and which would import torch once more each time.
     arguments = ["train.py", *overlay(line), *SAVING, "--use_cpu", "true", "--max_steps", steps]
     arguments += ["--per_device_train_batch_size", "8", "--loss_warmup_steps", "5", "--disable_tqdm", "true"]
-    command(*arguments, "--output_dir", tmp_path / "straight")
+    ended = commands.run(*arguments, "--output_dir", tmp_path / "straight", cwd=ROOT, timeout=300)
+    assert ended.code == 0, ended.stderr[-3000:]
     process = subprocess.Popen(
         [sys.executable, *map(str, [*arguments, "--output_dir", tmp_path / "killed"])],
         cwd=ROOT,
@@ -264,7 +264,9 @@ def test_a_killed_run_resumes_to_the_same_adapter_byte_for_byte(line, tmp_path):
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "killed" / "recipe.json").exists(), "the run ended before it was killed"
-    command(*arguments, "--output_dir", tmp_path / "killed", "--resume_from_checkpoint", "last")
+    resumed = ("--output_dir", tmp_path / "killed", "--resume_from_checkpoint", "last")
+    ended = commands.run(*arguments, *resumed, cwd=ROOT, timeout=300)
+    assert ended.code == 0, ended.stderr[-3000:]
     files = [(tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("straight", "killed")]
     assert files[0] == files[1]
     start = load_file(line / "backbone" / "model.safetensors")["text_projection.weight"]
