@@ -6,12 +6,16 @@ from typing import Any
 
 from datasets import Dataset
 
+from eval.benchmarks.activitynet import ACTIVITYNET
+from eval.benchmarks.audiocaps import AUDIOCAPS
 from eval.benchmarks.columns import FEATURES, dataset_from_rows
 from eval.benchmarks.definition import Benchmark, Split, configure_processor
-from eval.benchmarks.descs import ACTIVITYNET, AUDIOCAPS, DIDEMO, MSRVTT, VATEX
+from eval.benchmarks.didemo import DIDEMO
 from eval.benchmarks.miniature import MINIATURE, MINIATURE_CLASSES, load_about
+from eval.benchmarks.msrvtt import MSRVTT
 from eval.benchmarks.own import OWN
 from eval.benchmarks.vast27m import VAST27M
+from eval.benchmarks.vatex import VATEX
 from eval.benchmarks.vggsound import VGGSOUND
 
 BENCHMARKS: dict[str, Benchmark] = {

@@ -1,5 +1,4 @@
-"""The annotation that VAST, GRAM and PMRL publish: a JSON list of clips, with media found by their ids; and the
-benchmarks that have one."""
+"""The annotation that VAST, GRAM and PMRL publish: a JSON list of clips, with media found by their ids."""
 
 import json
 import os
@@ -163,32 +162,4 @@ def descs_benchmark(title: str, files: Mapping[str, str], **processing: Any) -> 
     )
 
 
-_RETRIEVAL = {"train": "descs_ret_train.json", "test": "descs_ret_test.json"}
-
-MSRVTT = descs_benchmark(
-    "MSR-VTT", {"train": "unique_descs_ret_train.json", "test": "descs_ret_test.json"}, resize_mode="crop"
-)
-"""Xu et al., 2016; split 1k-A: 1,000 test clips, 762 of them with a subtitle; one caption per clip."""
-DIDEMO = descs_benchmark("DiDeMo", _RETRIEVAL, max_text_length=70, num_segments=2)
-"""Hendricks et al., 2017: 1,003 test clips without subtitles; the sentences of a clip are one paragraph."""
-ACTIVITYNET = descs_benchmark("ActivityNet", _RETRIEVAL, max_text_length=70, num_segments=2)
-"""ActivityNet Captions (Krishna et al., 2017): 4,917 test clips without subtitles; a paragraph describes a clip."""
-VATEX = descs_benchmark("VATEX", _RETRIEVAL)
-"""Wang et al., 2019: 1,500 test clips, 741 of them with a subtitle, of ten captions each; the first counts. Few clips
-are still to be had, 431 when the paper was written: `on_missing="leave_out"` evaluates what is there."""
-AUDIOCAPS = descs_benchmark("AudioCaps", {"trainval": "descs_ret_trainval.json", "test": "descs_ret_test.json"})
-"""Kim et al., 2019: 729 test clips without subtitles, of five captions each; the first counts."""
-
-
-__all__ = [
-    "ACTIVITYNET",
-    "AUDIOCAPS",
-    "DIDEMO",
-    "MSRVTT",
-    "VATEX",
-    "Entry",
-    "dataset_from_entries",
-    "descs_benchmark",
-    "load_descs",
-    "read_entries",
-]
+__all__ = ["Entry", "dataset_from_entries", "descs_benchmark", "load_descs", "read_entries"]
