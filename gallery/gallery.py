@@ -338,6 +338,15 @@ class Gallery(Described):
                 wrong = [names[row] for row in wrong.nonzero().flatten().tolist()]
                 raise ValueError(f"Vectors of queries in {self.path} must be of unit norm; not so: {listed(wrong)}.")
 
+    def check_finished(self) -> None:
+        """Raise a ValueError if a run that embeds a benchmark has not come to its end here."""
+        if planned := self.metadata.get("unfinished"):
+            num_queries = 0 if self.queries is None else len(self.queries)
+            raise ValueError(
+                f"The embeddings in {self.path} are unfinished: of {planned} there are {len(self)} clips and "
+                f"{num_queries} queries. Give the same `scalar eval embed` again, which goes on there."
+            )
+
     def verify(self) -> int:
         """
         Compare every file with its hash and check every row.

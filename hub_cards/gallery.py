@@ -129,6 +129,7 @@ def _open(source: Path, is_known: bool, media: bool) -> Gallery:
         )
         raise FileNotFoundError(f"There is no gallery in {source}.{way}")
     gallery, _ = verify_gallery(source)
+    gallery.check_finished()
     if not gallery.metadata and not is_known:
         raise ValueError(f"Nothing in {source} says which model made it. Give the model, a Hub id, or {UNKNOWN!r}.")
     for name, kind in _IN_METADATA.items():

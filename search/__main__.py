@@ -159,8 +159,8 @@ def serve(config: ServeConfig) -> None:
 
     # All that can be wrong is told before the model is loaded, which takes longest.
     secret = read_token(config.token_file)
-    if config.public and secret is not None:
-        raise ValueError("--public answers anybody: leave out the token.")
+    if config.public and (secret is not None or config.allow_uploads):
+        raise ValueError("--public answers anybody and takes no files: leave out the token and --allow-uploads.")
     if secret is None and not config.public and not is_loopback(config.host):
         raise ValueError(
             f"Others can reach {config.host}, so a token is needed. Put one into a file that only you can read and "

@@ -294,8 +294,6 @@ class ServeConfig:
             raise ValueError(
                 "--allow-uploads needs a gallery in a folder. Index files into one, and push it: `scalar push`."
             )
-        if self.allow_uploads and self.public:
-            raise ValueError("--public answers anybody and takes no files: leave out --allow-uploads.")
         if self.allow_uploads:
             check_format(_folder(Path(self.gallery)))
 

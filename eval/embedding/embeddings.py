@@ -229,12 +229,7 @@ class Embeddings:
                 f"Of the embeddings in {folder} a part was damaged and is lost: {gallery.metadata['lost']}. They can "
                 "be searched, but metrics would be those of another benchmark: remove them, and embed it again."
             )
-        if planned := gallery.metadata.get("unfinished"):
-            raise ValueError(
-                f"The embeddings in {folder} are unfinished: of {planned} there are {len(gallery)} clips and "
-                f"{0 if gallery.queries is None else len(gallery.queries)} queries. Give the same `scalar eval embed` "
-                "again, which goes on there."
-            )
+        gallery.check_finished()
         if gallery.queries is None:
             raise FileNotFoundError(
                 f"The gallery {folder} has clips but no queries, so nothing says what is relevant. Give the model and "

@@ -286,6 +286,15 @@ def test_a_missing_source_and_a_missing_part_are_named(tmp_path):
         stage_gallery(tmp_path / "store", tmp_path / "staged")
 
 
+def test_what_is_not_embedded_to_its_end_is_refused(tmp_path):
+    saved_store(tmp_path / "store")
+    with GalleryWriter(tmp_path / "store") as writer:
+        writer.metadata = writer.metadata | {"unfinished": {"clips": 9, "queries": 9}}
+        writer.commit()
+    with pytest.raises(ValueError, match="unfinished: .* Give the same `scalar eval embed` again"):
+        stage_gallery(tmp_path / "store", tmp_path / "staged")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

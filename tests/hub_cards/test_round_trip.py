@@ -25,7 +25,8 @@ from gallery.gallery import GalleryWriter
 from hub_cards.card import Details
 from hub_cards.hub.card_rules import validate
 from modeling_scalar import load_model
-from search.__main__ import index
+from search.index_folder import index_folder
+from search.settings import IndexConfig
 from tests.conftest import ROOT
 from tests.hub_cards.clean_environment import CleanEnvironment
 from tests.hub_cards.hub_server import FOREIGN, HubServer
@@ -73,7 +74,8 @@ def made(unless_fast, tmp_path_factory):
         train_run(folder, recipes, folder / name, *options, "--loss_warmup_steps", "2")
         settings = {"rates": (0.0, 0.5), "policies": ("absent",), "depths": (3,), "progress": False}
         evaluate(RunConfig(folder / name / "results", folder / name, "miniature", folder / "data", **settings))
-    index([folder / "data" / "test"], model=str(folder / "adapter"), output=folder / "gallery")
+    paths = [folder / "data" / "test"]
+    index_folder(IndexConfig(paths=paths, model=str(folder / "adapter"), output=folder / "gallery"))
     return folder
 
 
@@ -87,7 +89,8 @@ def elsewhere(made, tmp_path_factory):
             patch.delenv(name)
         for name, value in hub.settings(home).items():
             patch.setenv(name, value)
-        for name, value in (("HF_HUB_DISABLE_XET", True), ("HF_HUB_CACHE", str(home / "hub"))):
+        changed = {"ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": True, "HF_HUB_CACHE": str(home / "hub")}
+        for name, value in changed.items():
             patch.setattr(constants, name, value)
         api, details = hub.api(), Details("apache-2.0", ("en",))
         push_model(made / "backbone", Target("user/backbone"), details, api=api)
@@ -235,7 +238,8 @@ import json
 from eval.run import RunConfig, run
 from modeling_scalar import load_model
 from modeling_scalar.model_identity import identify
-from search.__main__ import index
+from search.index_folder import index_folder
+from search.settings import IndexConfig
 from trainer.run import _build_model
 from trainer.recipe import parse_arguments
 
@@ -245,7 +249,8 @@ with torch.no_grad():
 root = {str(made / "data")!r}
 settings = {{"rates": (0.0,), "two_stage": False, "progress": False}}
 result = run(RunConfig("results", "user/adapter", "miniature", root, **settings))
-index([Path({str(made / "data" / "test")!r})], model="user/adapter", output=Path("gallery"))
+paths = [Path({str(made / "data" / "test")!r})]
+index_folder(IndexConfig(paths=paths, model="user/adapter", output=Path("gallery")))
 options = ["--model", "user/backbone", "--benchmark", "miniature", "--root", root, "--output_dir", "run"]
 adapted, _ = _build_model(*parse_arguments([*options, "--use_cpu", "true"]), [])
 print(json.dumps([scores, result["retrieval"]["rates"][0]["methods"], result["embedded"]["weights"],

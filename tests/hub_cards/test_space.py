@@ -14,7 +14,8 @@ from hub_cards.card import Details, read_card
 from hub_cards.hub.card_rules import check_card
 from hub_cards.space import space_card
 from modeling_scalar import load_model
-from search.__main__ import index
+from search.index_folder import index_folder
+from search.settings import IndexConfig
 from tests.hub_cards.pushing import Target, push_gallery, push_model, push_space
 from tests.media_corpus import tone, wav
 
@@ -61,7 +62,7 @@ def published(hub, tmp_path, model_dir):
     (tmp_path / "clips").mkdir()
     for number, name in enumerate(("low.wav", "high.wav")):
         (tmp_path / "clips" / name).write_bytes(wav(tone(16_000, 200 * (1 + number))))
-    index([tmp_path / "clips"], model=str(model_dir), output=tmp_path / "gallery")
+    index_folder(IndexConfig(paths=[tmp_path / "clips"], model=str(model_dir), output=tmp_path / "gallery"))
     push_model(model_dir, Target("user/model"), DETAILS)
     push_gallery(tmp_path / "gallery", Target("user/gallery"), DETAILS, media=True)
     return SimpleNamespace(api=hub.api(), names=["high.wav", "low.wav"])
