@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import huggingface_hub
@@ -22,6 +23,30 @@ from tests.hub_cards.hub_server import FOREIGN, HubServer
 ROOMS = ("modeling_scalar", "eval", "trainer", "search", "hub_cards")
 
 
+def use_hub(server: HubServer, home: Path, patch: pytest.MonkeyPatch) -> None:
+    """Let clients in this process use a Hub, with a home of their own and without waits."""
+    for name in filter(FOREIGN.match, list(os.environ)):
+        patch.delenv(name)
+    for name, value in server.settings(home).items():
+        patch.setenv(name, value)
+    for name, value in {
+        "ENDPOINT": server.url,
+        "HUGGINGFACE_CO_URL_TEMPLATE": server.url + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HOME": str(home),
+        "HF_HUB_CACHE": str(home / "hub"),
+        "HF_TOKEN_PATH": str(home / "token"),
+        "HF_STORED_TOKENS_PATH": str(home / "stored_tokens"),
+        "HF_HUB_DISABLE_XET": True,
+        "HF_HUB_DISABLE_TELEMETRY": True,
+        "HF_HUB_OFFLINE": False,
+    }.items():
+        patch.setattr(constants, name, value)
+    # The client of the functions at the top of huggingface_hub was made on import.
+    patch.setattr(huggingface_hub.hf_api.api, "endpoint", server.url)
+    # Failed requests are tried again at once.
+    patch.setattr(huggingface_hub.utils._http, "time", SimpleNamespace(sleep=lambda _: None))
+
+
 @pytest.fixture
 def hub(tmp_path_factory, monkeypatch) -> Iterator[HubServer]:
     """A new Hub, which clients in this process use too: as its user "user", with an empty cache and without waits.
@@ -30,26 +55,7 @@ def hub(tmp_path_factory, monkeypatch) -> Iterator[HubServer]:
     """
     home = tmp_path_factory.mktemp("hf_home")
     with HubServer() as server:
-        for name in filter(FOREIGN.match, list(os.environ)):
-            monkeypatch.delenv(name)
-        for name, value in server.settings(home).items():
-            monkeypatch.setenv(name, value)
-        for name, value in {
-            "ENDPOINT": server.url,
-            "HUGGINGFACE_CO_URL_TEMPLATE": server.url + "/{repo_id}/resolve/{revision}/{filename}",
-            "HF_HOME": str(home),
-            "HF_HUB_CACHE": str(home / "hub"),
-            "HF_TOKEN_PATH": str(home / "token"),
-            "HF_STORED_TOKENS_PATH": str(home / "stored_tokens"),
-            "HF_HUB_DISABLE_XET": True,
-            "HF_HUB_DISABLE_TELEMETRY": True,
-            "HF_HUB_OFFLINE": False,
-        }.items():
-            monkeypatch.setattr(constants, name, value)
-        # The client of the functions at the top of huggingface_hub was made on import.
-        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", server.url)
-        # Failed requests are tried again at once.
-        monkeypatch.setattr(huggingface_hub.utils._http, "time", SimpleNamespace(sleep=lambda _: None))
+        use_hub(server, home, monkeypatch)
         yield server
         huggingface_hub.close_session()
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from huggingface_hub import ModelCard, constants, hf_hub_download
+from huggingface_hub import ModelCard, hf_hub_download
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from eval.benchmarks import load_benchmark
@@ -29,7 +29,8 @@ from search.index_folder import index_folder
 from search.settings import IndexConfig
 from tests.conftest import ROOT
 from tests.hub_cards.clean_environment import CleanEnvironment
-from tests.hub_cards.hub_server import FOREIGN, HubServer
+from tests.hub_cards.conftest import use_hub
+from tests.hub_cards.hub_server import HubServer
 from tests.hub_cards.pushing import Target, push_adapter, push_gallery, push_metric, push_model, push_space
 from trainer.recipe import parse_arguments
 from trainer.semantic_targets import make_semantic_targets
@@ -85,13 +86,7 @@ def elsewhere(made, tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     environments = {}
     with HubServer() as hub, pytest.MonkeyPatch.context() as patch:
-        for name in filter(FOREIGN.match, list(os.environ)):
-            patch.delenv(name)
-        for name, value in hub.settings(home).items():
-            patch.setenv(name, value)
-        changed = {"ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": True, "HF_HUB_CACHE": str(home / "hub")}
-        for name, value in changed.items():
-            patch.setattr(constants, name, value)
+        use_hub(hub, home, patch)
         api, details = hub.api(), Details("apache-2.0", ("en",))
         push_model(made / "backbone", Target("user/backbone"), details, api=api)
         # A user gives a folder and a name, nothing else.
