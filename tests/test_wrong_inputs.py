@@ -85,9 +85,9 @@ def place(valid, tmp_path) -> Path:
     return shutil.copytree(valid, tmp_path / "place", symlinks=True)
 
 
-# The forked children share the imports, not the work: every twelfth row stands for its kind in the default part.
+# The forked children share the imports, not the work: every twentieth row stands for its kind in the default part.
 ROWS = [
-    pytest.param(row, id=row.name, marks=() if number % 12 == 0 else pytest.mark.slow)
+    pytest.param(row, id=row.name, marks=() if number % 20 == 0 else pytest.mark.slow)
     for number, row in enumerate(WRONG)
 ]
 

@@ -380,22 +380,20 @@ def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(
         embed_benchmark(tmp_path / "store", *arguments, batch_size=2, progress=False)
 
 
-def test_killed_run_goes_on_to_the_same_bytes(embed, tiny_model_dir, data, tmp_path, monkeypatch):
+def test_killed_run_goes_on_to_the_same_bytes(embed, commands, tiny_model_dir, data, tmp_path, monkeypatch):
     """Killed without warning in the middle, by the command a user types."""
     embed(tmp_path / "whole", batch_size=1)
     store = tmp_path / "store"
-    command = [sys.executable, "-m", "eval", "embed", "--model", tiny_model_dir, "--benchmark", "miniature"]
-    command += ["--root", data, "--output", store, "--batch-size", "1", "--num-workers", "1", "--dtype", "float32"]
-    process = subprocess.Popen(
-        list(map(str, command)), cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    while held(store)[0] < 3 and process.poll() is None:
+    command = ["-m", "eval", "embed", "--model", tiny_model_dir, "--benchmark", "miniature", "--root", data]
+    command += ["--output", store, "--batch-size", "1", "--num-workers", "1", "--dtype", "float32"]
+    running, stop = commands.start(*command), time.monotonic() + 60
+    while held(store)[0] < 3 and time.monotonic() < stop:
         time.sleep(0.001)
-    process.send_signal(signal.SIGSTOP)
+    running.kill(signal.SIGSTOP)
     with pytest.raises(ValueError, match="Another process writes"):  # once it is killed, nothing is in the way
         embed(store, batch_size=1)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    running.kill(signal.SIGKILL)
+    running.wait()
     done, num_captions = held(store)
     assert 3 <= done < NUM_CLIPS and not num_captions, "the run ended before it was killed"
     computed = counting(monkeypatch)
