@@ -25,7 +25,7 @@ from tests.search.test_indexing import of
 
 SECONDS = 20  # that reading one file may take, by the clock
 MEMORY = 1.5e9  # bytes that a command and its decoders may take together
-LIMIT = 2  # seconds of computing that the reader is allowed here: a file that takes long is to be met, not waited for
+LIMIT = 4  # seconds of computing that the reader is allowed here: a file that takes long is to be met, not waited for
 NAME = "test_broken_media.py"
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
