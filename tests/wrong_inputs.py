@@ -1337,12 +1337,12 @@ _BENCHMARKS = [
     (
         "no miniature benchmark",
         "-m eval audit --benchmark miniature --root model",
-        "model is not a finished miniature benchmark. Make it with `python -m",
+        "model is not a finished miniature benchmark. Make it with `scalar eval",
     ),
     (
         "a miniature benchmark without a manifest",
         _MODEL,
-        "data is not a finished miniature benchmark. Make it with `python -m",
+        "data is not a finished miniature benchmark. Make it with `scalar eval",
         {"data/miniature.json": GONE},
     ),
     (
