@@ -184,12 +184,7 @@ def _read_stream(source: pa.MemoryMappedFile) -> pa.Table:
 
 def map_arrow(path: Path) -> pa.Table:
     """Memory-map an Arrow stream file; a ValueError if it is cut off or something else."""
-    try:
-        return _read_stream(pa.memory_map(str(path)))
-    except ValueError as error:
-        raise ValueError(
-            f"{path} is damaged or no Arrow file: {error}. Remove it: the same command makes it again."
-        ) from error
+    return _read_stream(pa.memory_map(str(path)))
 
 
 def _read_removed(path: Path, shard: Shard) -> np.ndarray:
