@@ -8,7 +8,8 @@ SUITE := $(VENV)/suite
 LAUNCH := $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
 	--num_cpu_threads_per_process 1 --gpu_ids 0
 # A test that hangs ends its worker after five minutes, with the stacks of all its threads, and counts as failed.
-PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder \
+# Bytecode is kept, also where the environment forbids it: many tests start Python.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder \
 	-o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 CORES = $(shell getconf _NPROCESSORS_ONLN)
 # With these no library uses AVX-512; ATEN_CPU_CAPABILITY=default leaves PyTorch's own loops without AVX2 too.
