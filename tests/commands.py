@@ -1,7 +1,8 @@
 """Run the project's commands in forked children of a process that has imported everything, each in milliseconds.
 
 A child is a process of its own with real exit code, output, signals and memory; only the imports are shared. What a
-command leaves running is killed with it.
+command leaves running is killed with it. Programs that must not find this project are children of another process,
+which has imported nothing of it, and cannot.
 """
 
 import json
@@ -15,8 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+_LIBRARIES = (
+    "torch datasets evaluate transformers.models.auto.processing_auto transformers.models.bert.modeling_bert".split()
+)
 _IMPORTED = (
-    "torch transformers peft accelerate datasets pyarrow typer tqdm yaml sklearn matplotlib eval.run eval.source "
+    "peft accelerate datasets pyarrow typer tqdm yaml sklearn matplotlib eval.run eval.source "
     "eval.embedding.embed_benchmark eval.reports.report search.indexing gallery.gallery modeling_scalar "
     "modeling_scalar.loading trainer.scalar_trainer trainer.recipe trainer.features trainer.building "
     "trainer.record trainer.run trainer.semantic_targets hub_cards.hub.publishing"
@@ -73,38 +77,45 @@ class Commands:
     """
 
     def __init__(self, folder: Path):
-        self._folder, self._count, self._results = folder, 0, {}
+        self._folder, self._count, self._results, self._started = folder, 0, {}, None
         environment = os.environ | {
             "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1",
+            "HF_HOME": str(folder / "home"),
         }  # fmt: skip
+        requests, answers = os.pipe(), os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd=ROOT
-        )
-        self._buffer = b""
+            [sys.executable, __file__, str(requests[0]), str(answers[1])],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd=ROOT,
+            pass_fds=(requests[0], answers[1]),
+        )  # fmt: skip
+        os.close(requests[0])
+        os.close(answers[1])
+        here = self._process.stdin.fileno(), self._process.stdout.fileno()
+        self._ends = {False: here, True: (requests[1], answers[0])}  # by whether it cannot find the project
+        self._buffers = dict.fromkeys((here[1], answers[0]), b"")
 
     def close(self) -> None:
-        """End the process that has imported everything, and what it still runs."""
+        """End the processes that have imported everything, and what they still run."""
+        for end in self._ends[True]:
+            os.close(end)
         self._process.stdin.close()
         self._process.wait(10)
+        self._process.stdout.close()
 
     def _read(self, timeout: float) -> bool:
-        """Read one message; False if none comes in time."""
-        stop = time.monotonic() + timeout
-        while b"\n" not in self._buffer:
-            left = stop - time.monotonic()
-            if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
-                return False
-            more = os.read(self._process.stdout.fileno(), 65536)
+        """Read what either process tells; False if nothing comes in time."""
+        ready = select.select(list(self._buffers), [], [], timeout)[0]
+        for end in ready:
+            more = os.read(end, 65536)
             assert more, "the process of the commands has ended"
-            self._buffer += more
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        message = json.loads(line)
-        if "started" in message:
-            self._started = message["started"]
-            self._results.pop(self._started, None)  # of an earlier process with the same number
-        else:
-            self._results[message["pid"]] = (message["code"], message["peak"])
-        return True
+            *lines, self._buffers[end] = (self._buffers[end] + more).split(b"\n")
+            for message in map(json.loads, lines):
+                if "started" in message:
+                    self._started = message["started"]
+                    self._results.pop(self._started, None)  # of an earlier process with the same number
+                else:
+                    self._results[message["pid"]] = (message["code"], message["peak"])
+        return bool(ready)
 
     def _ended(self, pid: int, timeout: float) -> tuple[int, int] | None:
         stop = time.monotonic() + timeout
@@ -113,7 +124,13 @@ class Commands:
                 return None
         return self._results[pid]
 
-    def start(self, *argv: object, cwd: Path | None = None, env: dict[str, str | None] | None = None) -> Running:
+    def start(
+        self,
+        *argv: object,
+        cwd: Path | None = None,
+        env: dict[str, str | None] | None = None,
+        is_elsewhere: bool = False,
+    ) -> Running:
         """
         Start a command.
 
@@ -122,6 +139,7 @@ class Commands:
                 `-m` are modules, others are scripts of this repository.
             cwd (`Path`, *optional*): its working folder.
             env (`dict`, *optional*): variables to set, or to unset where None.
+            is_elsewhere (`bool`): it cannot find this project, and finds the libraries imported.
         """
         self._count += 1
         output = self._folder / str(self._count)
@@ -130,9 +148,8 @@ class Commands:
             (output / name).touch()
         argv = [os.fsdecode(part) if isinstance(part, bytes | os.PathLike) else str(part) for part in argv]
         request = {"argv": argv, "cwd": str(cwd or self._folder), "env": env or {}, "output": str(output)}
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
         self._started = None
+        os.write(self._ends[is_elsewhere][0], json.dumps(request).encode() + b"\n")
         while self._started is None:
             assert self._read(120), "the process of the commands does not answer"
         return Running(self, self._started, output, argv)
@@ -142,7 +159,7 @@ class Commands:
         return self.start(*argv, **options).wait(timeout)
 
 
-# The process that has imported everything ---------------------------------------------------------------------------
+# The processes that have imported everything -----------------------------------------------------------------------
 
 
 def _become(request: dict) -> None:
@@ -177,32 +194,23 @@ def _become(request: dict) -> None:
         runpy.run_path(path, run_name="__main__")
 
 
-def _serve() -> dict | None:
+def _serve(requests: int, answers: int) -> dict | None:
     """Start commands as asked for; a child returns what it is to be, the server returns None at its end."""
-    import gc
-    from importlib import import_module
-
-    out = os.dup(1)  # nothing that a library prints may come between the messages
-    os.dup2(2, 1)
-    sys.path[0] = str(ROOT)
-    for name in _IMPORTED:
-        import_module(name)
-    gc.freeze()  # so that collecting does not copy the shared pages
     buffer, running, is_open = b"", set(), True
 
     def tell(**message: object) -> None:
-        os.write(out, json.dumps(message).encode() + b"\n")
+        os.write(answers, json.dumps(message).encode() + b"\n")
 
     while is_open or running:
-        if is_open and select.select([0], [], [], 0.005 if running else None)[0]:
-            more = os.read(0, 65536)
+        if is_open and select.select([requests], [], [], 0.005 if running else None)[0]:
+            more = os.read(requests, 65536)
             is_open = bool(more)
-            buffer += more
-            while b"\n" in buffer:
-                line, _, buffer = buffer.partition(b"\n")
+            *lines, buffer = (buffer + more).split(b"\n")
+            for line in lines:
                 pid = os.fork()
                 if not pid:
-                    os.close(out)
+                    os.close(requests)
+                    os.close(answers)
                     return json.loads(line)
                 try:
                     os.setpgid(pid, pid)  # in both, for either may come first
@@ -223,7 +231,33 @@ def _serve() -> dict | None:
     return None
 
 
+def _main() -> dict | None:
+    """Import the libraries, part from the process that cannot find the project, and import the project; then serve."""
+    import gc
+    from importlib import import_module
+
+    here, elsewhere = (os.dup(0), os.dup(1)), tuple(map(int, sys.argv[1:]))
+    os.dup2(2, 1)  # nothing that a library prints may come between the messages
+    sys.path.remove(str(ROOT))  # of PYTHONPATH
+    sys.path[0] = os.devnull  # the place of the folder of what runs
+    for name in _LIBRARIES:
+        import_module(name)
+    is_elsewhere = not os.fork()
+    ends, others = (elsewhere, here) if is_elsewhere else (here, elsewhere)
+    for end in others:
+        os.close(end)
+    if is_elsewhere:  # an installation in place is a finder of its own
+        del os.environ["PYTHONPATH"]
+        sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in finder.__module__]
+    else:
+        sys.path[0] = str(ROOT)
+        for name in _IMPORTED:
+            import_module(name)
+    gc.freeze()  # so that collecting does not copy the shared pages
+    return _serve(*ends)
+
+
 if __name__ == "__main__":
-    command = _serve()
+    command = _main()
     if command is not None:
         _become(command)

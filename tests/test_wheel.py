@@ -1,7 +1,6 @@
 """What is installed: the rooms, with all they read, and the recipes; nothing that only developers need."""
 
 import configparser
-import os
 import shutil
 import subprocess
 import sys
@@ -74,14 +73,13 @@ def test_it_installs_the_command(wheel):
     assert dict(entries["console_scripts"]) == {"scalar": "commands.scalar:main"}
 
 
-def test_its_recipes_are_found_in_a_folder_without_them(wheel, tmp_path):
-    code = "from trainer.recipe import find_packaged; print(find_packaged('recipes/miniature.yaml'))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(wheel), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == str(wheel / "recipes" / "miniature.yaml")
+def test_its_recipes_are_found_in_a_folder_without_them(commands, wheel, tmp_path):
+    code = f"""
+import sys
+sys.path.insert(0, {str(wheel)!r})
+from trainer.recipe import find_packaged
+print(find_packaged("recipes/miniature.yaml"))
+"""
+    (tmp_path / "script.py").write_text(code)
+    done = commands.run(tmp_path / "script.py", cwd=tmp_path, is_elsewhere=True, timeout=60)
+    assert done.stdout.strip() == str(wheel / "recipes" / "miniature.yaml"), done.stderr

@@ -5,9 +5,6 @@ import inspect
 import io
 import json
 import shutil
-import site
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -98,11 +95,10 @@ def test_every_output_of_the_original_network_is_reproduced(converted_dir, refer
         )
 
 
-def test_the_folder_computes_the_same_where_this_package_is_not(converted_dir, reference, tmp_path):
+def test_the_folder_computes_the_same_where_this_package_is_not(commands, converted_dir, reference, tmp_path):
     """All outputs of both cases, through `AutoModel` with remote code."""
     script = f"""
 import sys
-sys.path += {site.getsitepackages()!r}
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModel
@@ -122,14 +118,11 @@ assert len(worst) == 34
 print("worst", max(worst.values()))
 sys.exit(max(worst.values()) > 1e-4)
 """
-    run = subprocess.run(
-        [sys.executable, "-P", "-S", "-c", script, converted_dir, reference / "expected.safetensors"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+    (tmp_path / "script.py").write_text(script)
+    run = commands.run(
+        tmp_path / "script.py", converted_dir, reference / "expected.safetensors", is_elsewhere=True, timeout=120
     )
-    assert run.returncode == 0 and "worst" in run.stdout, run.stdout + run.stderr[-2000:]
+    assert run.code == 0 and "worst" in run.stdout, run.stdout + run.stderr[-2000:]
 
 
 def test_older_names_and_wrappers_convert_alike(state, sizes, tmp_path):

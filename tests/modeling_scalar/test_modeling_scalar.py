@@ -1,8 +1,6 @@
 """The composite model: presence, invariance, matching, any encoders, saving."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -455,7 +453,7 @@ def test_a_class_token_that_has_seen_no_word_is_refused():
         make_tiny_config(text_config=CLIPTextConfig(**SMALL_TEXT))
 
 
-def test_a_model_folder_loads_where_this_package_is_not(tiny_model, tiny_model_dir, batch, tmp_path):
+def test_a_model_folder_loads_where_this_package_is_not(commands, tiny_model_dir, batch, tmp_path):
     """`AutoModel` and `AutoProcessor` with remote code, in a process that cannot import the repository."""
     torch.save(batch, tmp_path / "batch.pt")
     script = """
@@ -474,21 +472,10 @@ with torch.no_grad():
 model.save_pretrained(sys.argv[3])
 print(json.dumps({"scores": scores.tolist(), "processor": type(processor).__name__, "model": type(model).__name__}))
 """
-    environment = {
-        "PATH": "/usr/bin:/bin",
-        "HF_HOME": str(tmp_path / "hf"),
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    result = subprocess.run(
-        [sys.executable, "-P", "-S", "-c", _with_site_packages(script), tiny_model_dir, tmp_path / "batch.pt",
-         tmp_path / "again"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr[-2000:]
+    (tmp_path / "script.py").write_text(script)
+    arguments = (tiny_model_dir, tmp_path / "batch.pt", tmp_path / "again")
+    result = commands.run(tmp_path / "script.py", *arguments, is_elsewhere=True, timeout=120)
+    assert result.code == 0, result.stderr[-2000:]
     answer = json.loads(result.stdout.splitlines()[-1])
     assert (answer["model"], answer["processor"]) == ("ScalarModel", "ScalarProcessor")
     torch.manual_seed(0)
@@ -496,13 +483,6 @@ print(json.dumps({"scores": scores.tolist(), "processor": type(processor).__name
         expected = ScalarModel.from_pretrained(tiny_model_dir).eval()(**batch).scores
     torch.testing.assert_close(torch.tensor(answer["scores"]), expected, atol=1e-6, rtol=0)
     assert (tmp_path / "again" / "modeling_scalar.py").is_file()  # code travels on when it is saved again
-
-
-def _with_site_packages(script: str) -> str:
-    """Make installed packages importable without the `.pth` file that points an editable install at the repository."""
-    import site
-
-    return f"import sys; sys.path += {site.getsitepackages()!r}\n{script}"
 
 
 def test_a_model_may_score_by_its_concatenation_heads():

@@ -1,7 +1,4 @@
 import json
-import os
-import subprocess
-import sys
 from fractions import Fraction
 
 import av
@@ -662,7 +659,6 @@ REMOTE = """
 import sys, torch
 from transformers import AutoProcessor
 
-sys.modules["modeling_scalar"] = None  # cannot be imported, installed or not
 source, target = sys.argv[1:]
 processor = AutoProcessor.from_pretrained(source, trust_remote_code=True)
 parts = (processor, processor.image_processor, processor.feature_extractor)
@@ -675,18 +671,12 @@ print(again.presence, tuple(batch["pixel_values_videos"].shape))
 """
 
 
-def test_a_saved_folder_carries_its_code_and_saves_it_again(tmp_path):
+def test_a_saved_folder_carries_its_code_and_saves_it_again(commands, tmp_path):
     make_processor(**SETTINGS).save_pretrained(tmp_path / "saved")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    result = subprocess.run(
-        [sys.executable, "-I", "-c", REMOTE, str(tmp_path / "saved"), str(tmp_path / "again")],
-        cwd=tmp_path,
-        env=environment | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert result.returncode == 0, result.stderr
+    (tmp_path / "script.py").write_text(REMOTE)
+    arguments = (tmp_path / "saved", tmp_path / "again")
+    result = commands.run(tmp_path / "script.py", *arguments, is_elsewhere=True, timeout=120)
+    assert result.code == 0, result.stderr
     names, modules, last = result.stdout.strip().splitlines()[-3:]
     assert names == str(["ScalarProcessor", "ScalarImageProcessor", "ScalarFeatureExtractor"])
     assert modules == str(["transformers_modules"] * 3)

@@ -2,10 +2,8 @@ import copy
 import doctest
 import json
 import math
-import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -273,28 +271,20 @@ def card_examples(name):
 
 ALONE = """\
 import doctest, importlib.util, sys
-sys.path.append(sys.argv[2])
+sys.path[0] = ""
 assert not any(importlib.util.find_spec(name) for name in ("modeling_scalar", "eval.protocol"))
 print(doctest.testfile(sys.argv[1], module_relative=False))
 """
 
 
-def test_modules_load_offline_from_a_copy_and_their_cards_are_correct(tmp_path, copied):
+def test_modules_load_offline_from_a_copy_and_their_cards_are_correct(commands, tmp_path, copied):
     examples = "\n".join(map(card_examples, ("retrieval", "aggregation_gain")))
     count = len(doctest.DocTestParser().get_examples(examples))
     assert count > 10
     (tmp_path / "cards.txt").write_text(examples, encoding="utf-8")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        # -S leaves out the project, which is installed in place; the libraries come back as a path.
-        [sys.executable, "-S", "-c", ALONE, tmp_path / "cards.txt", Path(evaluate.__file__).parents[1]],
-        cwd=copied,
-        env=environment | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    (tmp_path / "script.py").write_text(ALONE)
+    done = commands.run(tmp_path / "script.py", tmp_path / "cards.txt", cwd=copied, is_elsewhere=True, timeout=120)
+    assert done.code == 0, done.stderr
     assert f"failed=0, attempted={count})" in done.stdout, done.stdout
 
 
