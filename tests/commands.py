@@ -238,8 +238,7 @@ def _main() -> dict | None:
 
     here, elsewhere = (os.dup(0), os.dup(1)), tuple(map(int, sys.argv[1:]))
     os.dup2(2, 1)  # nothing that a library prints may come between the messages
-    sys.path.remove(str(ROOT))  # of PYTHONPATH
-    sys.path[0] = os.devnull  # the place of the folder of what runs
+    sys.path[:2] = [os.devnull]  # the place of the folder of what runs; that of PYTHONPATH comes later
     for name in _LIBRARIES:
         import_module(name)
     is_elsewhere = not os.fork()
@@ -250,7 +249,7 @@ def _main() -> dict | None:
         del os.environ["PYTHONPATH"]
         sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in finder.__module__]
     else:
-        sys.path[0] = str(ROOT)
+        sys.path[:1] = [str(ROOT)] * 2
         for name in _IMPORTED:
             import_module(name)
     gc.freeze()  # so that collecting does not copy the shared pages
