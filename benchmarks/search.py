@@ -4,10 +4,11 @@
     python -m benchmarks.search --device cuda [--clips 1000000]
     python -m benchmarks.search --growth 10000,1000000 [--dim 64]
 
-Searching is told as a ratio to three plain float32 matrix products over the same vectors in memory, in blocks, with
-nothing done to what they give. Every method runs in turn within each round of one process; a ratio is the median over
-rounds of its CPU time divided by that of the products in the same round. Data are random vectors, which are hardest to
-tell apart, or clustered ones, whose spectrum, clusters and common cone are nearer to those of embeddings.
+Searching is the call that users make, `Gallery.search`, and is told as a ratio to three plain float32 matrix products
+over the same vectors in memory, in blocks, with nothing done to what they give. Every method runs in turn within each
+round of one process; a ratio is the median over rounds of its CPU time divided by that of the products in the same
+round. Data are random vectors, which are hardest to tell apart, or clustered ones, whose spectrum, clusters and common
+cone are nearer to those of embeddings.
 
 Peers: FAISS' flat search over one modality alone (`pip install faiss-cpu`); the Gramian volume as its authors compute
 it, and as it is computed here; SCALAR's definition, a centroid written out for every pair. What takes long is run on a
@@ -156,7 +157,7 @@ def measure_search(options: argparse.Namespace, folder: Path) -> None:
             for method, of in (("scalar", "gallery"), ("gram", "volume, gallery")):
                 if method == "scalar" or name == "float32":
                     methods[f"{of}, {name}"] = (
-                        lambda texts, blocks=gallery.searcher.blocks, method=method: rank(blocks, texts, K, method),
+                        lambda texts, gallery=gallery, method=method: gallery.search(texts, K, method=method),
                         1.0,
                     )
         times: dict[str, list[float]] = {name: [] for name in methods}
@@ -203,7 +204,7 @@ def measure_on_device(options: argparse.Namespace, folder: Path) -> None:
     generator = torch.Generator().manual_seed(1)
     for count in options.queries:
         texts = made_vectors(options.data, (count, options.dim), generator).to(device)
-        passed = seconds(lambda texts=texts: rank(searcher.blocks, texts, K, "scalar"))
+        passed = seconds(lambda texts=texts: searcher.search(texts, K))
         scored = rank(searcher.blocks, texts, K, "scalar").num_scored.float().median()
         share = f"{reading / passed:.0%} of reading the vectors once, {scored:.0f} scored in float64 (median)"
         print(f"    {count:5} queries, k = {K}: {passed * 1e3:8.2f} ms, {share}")

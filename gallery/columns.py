@@ -28,11 +28,14 @@ Vectors are fixed-size lists, so that a column of a file that is memory-mapped i
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from gallery.exact.codes import Codes, encode
@@ -214,6 +217,17 @@ def query_table(
 # Reading ----------------------------------------------------------------------------------------------------------
 
 
+def taken(tables: Iterable[pa.Table], rows: np.ndarray, names: Sequence[str]) -> pa.Table:
+    """Copy columns of some rows, which are numbered through all tables, in ascending order."""
+    batches, start = [], 0
+    for batch in (batch for table in tables for batch in table.select(names).to_batches()):
+        first, last = np.searchsorted(rows, (start, start + len(batch)))
+        if first < last:
+            batches.append(batch.take(pa.array(rows[first:last] - start)))
+        start += len(batch)
+    return pa.Table.from_batches(batches)
+
+
 def texts_of(table: pa.Table, name: str) -> list[str]:
     """A column of texts as a list."""
     return list(map(from_utf8, table.column(name).to_pylist()))
@@ -221,7 +235,9 @@ def texts_of(table: pa.Table, name: str) -> list[str]:
 
 def lists_of(table: pa.Table, name: str) -> list[list[str]]:
     """A column of lists of texts."""
-    return [list(map(from_utf8, row)) for row in table.column(name).to_pylist()]
+    column = table.column(name)
+    texts = map(from_utf8, pc.list_flatten(column).to_pylist())
+    return [list(islice(texts, count)) for count in pc.list_value_length(column).to_pylist()]
 
 
 def matrix_of(chunk: pa.FixedSizeListArray) -> torch.Tensor:
@@ -360,6 +376,7 @@ __all__ = [
     "query_table",
     "stacked",
     "strings",
+    "taken",
     "text_embeds_of",
     "texts_of",
     "to_utf8",

@@ -52,7 +52,7 @@ _OTHERS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Hit:
     """One result. `weights` are the query's modality weights, `None` for a score without weights; `match` is the match
     logit of the second stage, `None` where it did not read the clip; `key` names the clip in a vector engine, where

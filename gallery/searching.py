@@ -5,20 +5,20 @@ Shapes: Q queries, N clips, D dimensions, K hits.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice, repeat
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import lists_of, presence_of, stacked, strings, texts_of
+from gallery.columns import lists_of, presence_of, stacked, strings, taken, texts_of
 from gallery.described import Described, score_options_of
 from gallery.exact.blocks import Block, blocks_of, in_one_block
-from gallery.exact.ranking import rank
+from gallery.exact.ranking import Ranking, rank
 from gallery.filters import Allowed, Filter
 from gallery.hits import Hit, Hits, Results
 from gallery.querying import QueryModel, check_texts, check_vectors, load_query_model, query_like
@@ -27,13 +27,15 @@ from gallery.reranking import rerank as rerank_hits
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import CALIBRATION, METHODS, WEIGHING, query_weights
+from modeling_scalar.paired import paired_weights
+from modeling_scalar.scores_scalar import CALIBRATION, METHODS, WEIGHING
 
 if TYPE_CHECKING:
     from gallery.gallery import Gallery
 
 _QUERY_BLOCK = 1024
 _LOADING = Lock()
+_WEIGHTS_AT_ONCE = 1024  # hits whose vectors are copied for them
 _FILTERS = 8  # of which it is remembered what fulfils them
 
 
@@ -102,6 +104,11 @@ def seen_of(modalities: Sequence[str] | None) -> tuple[bool, ...]:
     if not names or not set(names) <= set(MODALITIES):
         raise ValueError(f"`modalities` must name some of {MODALITIES}, got {names}.")
     return tuple(name in names for name in MODALITIES)
+
+
+def _by_name(numbers: torch.Tensor) -> Iterator[dict[str, Any]]:
+    """Lines `(N, 3)` with the names of the modalities."""
+    return (dict(zip(MODALITIES, line, strict=True)) for line in zip(*numbers.T.tolist(), strict=True))
 
 
 def _own_method(searcher: Searcher) -> str:
@@ -285,10 +292,10 @@ class FolderSearcher(Described):
         about = (None, None) if among is None else (among.num_clips, among.unknown)
         for queries in text_embeds.split(_QUERY_BLOCK):
             ranking = rank(blocks, queries, min(k, len(self)), method, **options)
-            for query, scores, rows, num_scored in zip(queries, *ranking, strict=True):
-                hits = self._hits(query, scores, rows, method, weighing, seen)
+            hits_of_each = self._hits(queries, ranking, method, weighing, seen)
+            for hits, num_scored in zip(hits_of_each, ranking.num_scored.tolist(), strict=True):
                 reason = None if hits else self.why_no_hits(method, among)
-                results.append(Hits(hits, len(self), int(num_scored), *about, reason=reason, root=self.gallery.root))
+                results.append(Hits(hits, len(self), num_scored, *about, reason=reason, root=self.gallery.root))
         return results
 
     def why_no_hits(self, method: str, among: Allowed | None = None, is_like: bool = False) -> str:
@@ -392,45 +399,36 @@ class FolderSearcher(Described):
         return limited
 
     def _hits(
-        self,
-        query: torch.Tensor,
-        scores: torch.Tensor,
-        rows: torch.Tensor,
-        method: str,
-        weighing: Mapping[str, Any],
-        seen: tuple[bool, ...],
-    ) -> list[Hit]:
-        found = scores > -math.inf
-        scores, rows = scores[found], rows[found]
-        if not len(rows):
-            return []
-        starts = np.cumsum([0] + [len(part) for part in self.gallery.parts])
-        places = np.searchsorted(starts, rows.numpy(), side="right") - 1
-        pieces = [
-            self.gallery.parts[place].table.slice(row - starts[place], 1)
-            for place, row in zip(places, rows.tolist(), strict=True)
+        self, queries: torch.Tensor, ranking: Ranking, method: str, weighing: Mapping[str, Any], seen: tuple[bool, ...]
+    ) -> list[list[Hit]]:
+        """The hits of each query; what several have found is read once."""
+        is_hit = ranking.scores > -math.inf
+        if not is_hit.any():
+            return [[] for _ in queries]
+        rows, places = ranking.rows[is_hit].unique(return_inverse=True)
+        names = ("clip_id", "presence", "problems", *MODALITIES)
+        table = taken((part.table for part in self.gallery.parts), rows.numpy(), names)
+        mask, problems = presence_of(table), map(tuple, lists_of(table, "problems"))
+        clips = [
+            (name, present, self.gallery.place_of(name), told)
+            for name, present, told in zip(texts_of(table, "clip_id"), _by_name(mask), problems, strict=True)
         ]
-        table = pa.concat_tables(pieces)
-        mask = presence_of(table)
-        weights = [None] * len(rows)
+        weights: Iterable[dict[str, float] | None] = repeat(None, len(places))
         if METHODS[method].weights == "query":
-            embeds = stacked(table, MODALITIES)
-            lines = query_weights(query[None], embeds, mask & torch.tensor(seen), **weighing)[0].tolist()  # (K, 3)
-            weights = [dict(zip(MODALITIES, line, strict=True)) for line in lines]
-        names, problems = texts_of(table, "clip_id"), map(tuple, lists_of(table, "problems"))
-        named = zip(names, scores.tolist(), weights, mask.tolist(), problems, strict=True)
-        return [
-            Hit(
-                number + 1,
-                name,
-                score,
-                weight,
-                dict(zip(MODALITIES, present, strict=True)),
-                place=self.gallery.place_of(name),
-                problems=told,
+            embeds, looked_at = stacked(table, MODALITIES), mask & torch.tensor(seen)
+            pairs = zip(
+                *(numbers.split(_WEIGHTS_AT_ONCE) for numbers in (is_hit.nonzero()[:, 0], places)), strict=True
             )
-            for number, (name, score, weight, present, told) in enumerate(named)
-        ]
+            lines = [paired_weights(queries[of], embeds[row], looked_at[row], **weighing) for of, row in pairs]
+            weights = _by_name(torch.cat(lines))
+        found, pairs = [], zip(ranking.scores[is_hit].tolist(), weights, places.tolist(), strict=True)
+        for count in is_hit.sum(dim=1).tolist():
+            hits = []
+            for number, (score, weight, row) in enumerate(islice(pairs, count), start=1):
+                name, present, place, told = clips[row]
+                hits.append(Hit(number, name, score, weight, present, place=place, problems=told))
+            found.append(hits)
+        return found
 
 
 __all__ = ["FolderSearcher", "Searcher", "search", "seen_of"]

@@ -23,7 +23,8 @@ from gallery.querying import QueryModel, check_vectors, load_query_model, query_
 from gallery.searching import search, seen_of
 from gallery.windows import Place, place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import CALIBRATION, WEIGHING, ScoreOptions, exact_scores, query_weights
+from modeling_scalar.paired import paired_weights
+from modeling_scalar.scores_scalar import CALIBRATION, WEIGHING, ScoreOptions, exact_scores
 
 from .collection import MIN_CLIP_NORM, About, Collection, Point, condition_of, conditions_of_unknown
 from .errors import ChangedError, DamagedError, UnsupportedError
@@ -365,7 +366,8 @@ def _hits(best: Best, text: torch.Tensor, options: ScoreOptions, seen: Sequence[
     embeds = torch.from_numpy(np.stack([point.modality_embeds for point in best.points]))
     masks = torch.tensor([point.modality_mask for point in best.points])
     weighing = {name: getattr(options, name) for name in WEIGHING}
-    weights = query_weights(text[None], embeds, masks & torch.tensor(seen), **weighing)[0].tolist()
+    texts = text.expand(len(embeds), *text.shape)
+    weights = paired_weights(texts, embeds, masks & torch.tensor(seen), **weighing).tolist()
     scores = torch.from_numpy(best.scores).float().tolist()
     return [
         Hit(

@@ -131,6 +131,31 @@ def test_queries_beyond_one_block_are_searched_too(make_gallery, monkeypatch):
     assert list(map(ids, gallery.search(queries, k=3))) == list(map(ids, whole))
 
 
+def test_hits_of_many_queries_tell_of_each_clip_what_is_stored_of_it(tmp_path):
+    (ids, embeds, mask), (others, *more) = make_clips(20), make_clips(15, seed=1)
+    write(tmp_path / "gallery", (ids, embeds, mask), (others, *more))
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.remove_clips(ids[3:6])
+        problems = [["sound: broken", "picture: cut"], [], ["sound: gone"]]
+        writer.put_clips(["/new/1", "/new/2", "/new/3"], embeds[6:9], mask[6:9], problems=problems)
+        writer.commit()
+    gallery, queries = Gallery.open(tmp_path / "gallery"), make_queries(9)
+    stored = dict(
+        zip(gallery.clip_ids, zip(gallery.modality_embeds(), gallery.modality_mask, strict=True), strict=True)
+    )
+    told = dict(zip(["/new/1", "/new/2", "/new/3"], map(tuple, problems), strict=True))
+    found = gallery.search(queries, 40)
+    assert [len(hits) for hits in found] == [35] * 9
+    for query, hits in zip(queries, found, strict=True):
+        assert hits[:35] == gallery.search(query[None], 35)[0]
+        for hit in hits:
+            vectors, present = stored[hit.clip_id]
+            cosines = (vectors.double() @ query.double() / 0.1).masked_fill(~present, -torch.inf)
+            torch.testing.assert_close(list(hit.weights.values()), cosines.softmax(0).tolist(), atol=1e-5, rtol=0)
+            assert list(hit.presence.values()) == present.tolist()
+            assert hit.problems == told.get(hit.clip_id, ())
+
+
 @pytest.mark.parametrize("block_size", [1, 3, 100])
 @pytest.mark.parametrize("k", [1, 2, 4, 6])
 def test_equal_scores_come_in_gallery_order(tmp_path, monkeypatch, block_size, k):

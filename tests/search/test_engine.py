@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 import uuid
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -98,7 +99,7 @@ def check_same(gallery, collection, texts, **options):
     for told, known in zip(asked, gallery.search(texts, **options), strict=True):
         assert told.certainty is not Certainty.INDEX
         if told.certainty is Certainty.EXACT:
-            assert [vars(hit) | {"key": None} for hit in told] == [vars(hit) for hit in known]
+            assert [replace(hit, key=None) for hit in told] == list(known)
             exact += 1
     return exact
 
@@ -279,7 +280,7 @@ def test_clips_like_one_are_those_that_the_folder_finds(tmp_path, either):
                 continue
             told = like(asked, name, **options)
             assert told.certainty is Certainty.EXACT and told.like == name
-            assert [vars(hit) | {"key": None} for hit in told] == [vars(hit) for hit in known]
+            assert [replace(hit, key=None) for hit in told] == list(known)
             assert told.num_allowed == known.num_allowed
             by_key = like(asked, point_id("", name), **options)
             assert [hit.key for hit in by_key] == [hit.key for hit in told]
@@ -302,7 +303,7 @@ def test_clips_like_one_are_proved_where_it_is_asked_by_one_vector(tmp_path, col
         counts[is_one] += 1
         assert told.certainty is (Certainty.EXACT if is_one else Certainty.STOPPED)
         if is_one:
-            assert [vars(hit) | {"key": None} for hit in told] == [vars(hit) for hit in known]
+            assert [replace(hit, key=None) for hit in told] == list(known)
         else:  # what is found has its true score, and most of the best are
             assert told.num_scored <= 3 * 20 and "there may be better ones" in told.remarks()[-1]
             scores = {hit.clip_id: hit.score for hit in gallery.search(like=name, k=150)}
@@ -596,7 +597,7 @@ def test_a_file_that_is_called_as_a_window_is_one_in_every_list(tmp_path, collec
     for k in (2, 3, 4, 5, 9):
         lists.clear()
         told, known = (one.search(text, k, per_file=True)[0] for one in (asked, gallery))
-        assert [vars(hit) | {"key": None} for hit in told] == [vars(hit) for hit in known]
+        assert [replace(hit, key=None) for hit in told] == list(known)
         assert len({told.place_of(hit).path for hit in told}) == len(told) == min(k, 5) and len(lists) < 6
         assert told.certainty is Certainty.EXACT and told.num_scored <= told.num_allowed == 18
 
