@@ -40,6 +40,15 @@ ModelDtype = Annotated[
     ),
 ]
 
+Column = Annotated[
+    list[str] | None, typer.Option(help="Column of your own table, as in video_id=clip. Repeat for several.")
+]
+
+Holdout = Annotated[
+    float | None,
+    typer.Option(help="Share of the clips of your own table that is its split test; train has the others."),
+]
+
 
 @dataclass(frozen=True)
 class Given:

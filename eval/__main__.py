@@ -54,6 +54,7 @@ def audit(config: AuditConfig) -> None:
         annotations=config.annotations,
         on_missing="leave_out",
         columns=config.columns,
+        holdout=config.holdout,
     )
     report = audit_split(data, decode=config.decode, num_workers=config.num_workers, limits=config.limits)
     show(*format_audit(report).split("\n"))  # first, so that a file that cannot be written loses nothing

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from commands.options import Device, Given, Limit, ModelDtype
+from commands.options import Column, Device, Given, Holdout, Limit, ModelDtype
 
 RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
 """Fractions of clips that lose a modality: those of the paper's Table 3."""
@@ -27,7 +27,7 @@ AnyPath = str | os.PathLike
 _PATH = Given(Path)
 
 
-def _columns(given: list[str]) -> dict[str, str]:
+def columns_of(given: Sequence[str]) -> dict[str, str]:
     """The user's columns by the names of ours, from NAME=COLUMN."""
     names = [part.partition("=") for part in given]
     if not all(name and separator and own for name, separator, own in names):
@@ -61,8 +61,8 @@ Annotations = Annotated[
 ]
 Columns = Annotated[
     Mapping[str, str] | None,
-    Option("--column", help="Column of your own table, as in video_id=clip. Repeat for several."),
-    Given(list[str] | None, _columns),
+    Option("--column", help=Column.__metadata__[0].help),
+    Given(list[str] | None, columns_of),
 ]
 OnMissing = Annotated[
     Literal["raise", "leave_out"], Option(help="Stop at clips without a file, or leave them out and say so.")
@@ -97,6 +97,7 @@ class AuditConfig:
     captions: Captions = None
     annotations: Annotations = None
     columns: Columns = None
+    holdout: Holdout = None
     output: Annotated[AnyPath | None, Option(help="JSON file for everything that is found."), Given(Path | None)] = (
         None
     )
@@ -117,6 +118,7 @@ class EmbedConfig:
     captions: Captions = None
     annotations: Annotations = None
     columns: Columns = None
+    holdout: Holdout = None
     on_missing: OnMissing = "raise"
     batch_size: Annotated[
         int, Option(min=1, help="Clips or captions per forward pass: the most clips that a kill can lose.")
@@ -161,6 +163,7 @@ class SourceConfig:
     captions: Captions = None
     annotations: Annotations = None
     columns: Columns = None
+    holdout: Holdout = None
     on_missing: OnMissing = "raise"
     normalize: Annotated[bool, Option(help="Normalize embeddings that do not have unit norm.")] = False
     batch_size: Annotated[int, Option(min=1, help="Clips or captions per forward pass.")] = 32
@@ -303,7 +306,7 @@ class RunConfig(SourceConfig):
 
     def benchmark_settings(self) -> dict[str, Any]:
         """Return how the benchmark is read: keyword arguments of [`~eval.benchmarks.load_split`]."""
-        return {name: getattr(self, name) for name in ("captions", "annotations", "on_missing", "columns")}
+        return {name: getattr(self, name) for name in ("captions", "annotations", "on_missing", "columns", "holdout")}
 
     def reading(self) -> dict[str, Any]:
         """Return how clips are read, keyword arguments of both stages."""
@@ -415,4 +418,5 @@ __all__ = [
     "ReportConfig",
     "RunConfig",
     "SourceConfig",
+    "columns_of",
 ]

@@ -13,7 +13,7 @@ from typing import Any
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks import Split, configure_processor, describe_benchmark, load_split
-from eval.benchmarks.rows import query_kinds
+from eval.benchmarks.rows import num_trained_on, query_kinds
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embed_fused import check_fuses, embed_fused_dataset
 from eval.embedding.embeddings import Embeddings, load_embeddings
@@ -136,6 +136,7 @@ class Source:
             left_out=split.left_out,
             device=str(self.model.device),
             on_error=config.on_error,
+            trained_on=num_trained_on(config.model_path, split.dataset),
             **query_kinds(split.dataset, split.task),
         )
 

@@ -1028,7 +1028,7 @@ _BENCHMARKS = [
     (
         "a table of nothing",
         f"{_OWN} own.json",
-        "own.json has the columns [], not ['caption', 'video_id']. Name them",
+        "own.json has the columns [], not ['caption', 'video_id']. Say what",
         {"own.json": "[]"},
     ),
     (
@@ -1046,13 +1046,13 @@ _BENCHMARKS = [
     (
         "a table without ids",
         f"{_OWN} own.json",
-        "own.json has the columns ['caption'], not ['video_id']. Name them in",
+        "own.json has the columns ['caption'], not ['video_id']. Say what they",
         {"own.json": '[{"caption": "a dog"}]'},
     ),
     (
         "a table without captions",
         f"{_OWN} own.json",
-        "own.json has the columns ['video_id'], not ['caption']. Name them in",
+        "own.json has the columns ['video_id'], not ['caption']. Say what they",
         {"own.json": '[{"video_id": "a"}]'},
     ),
     (
@@ -1154,7 +1154,7 @@ _BENCHMARKS = [
     (
         "a CSV of nothing",
         f"{_OWN} own.csv",
-        "own.csv has the columns [], not ['caption', 'video_id']. Name them in",
+        "own.csv has the columns [], not ['caption', 'video_id']. Say what in",
         {"own.csv": ""},
     ),
     ("a CSV without rows", f"{_OWN} own.csv", "own.csv has no rows.", {"own.csv": "video_id,caption\n"}),

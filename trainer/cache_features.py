@@ -25,7 +25,7 @@ import typer
 from tqdm.auto import tqdm
 
 from commands.errors import say, user_errors
-from commands.options import Limit
+from commands.options import Column, Holdout, Limit
 from gallery.embedding import check_reading, in_background
 from gallery.files import naming, write_json
 from gallery.provenance import versions
@@ -297,6 +297,8 @@ def main(
     root: Annotated[Path, typer.Option(help="Folder of the benchmark.")],
     output: Annotated[Path, typer.Option(help="Folder to write to.")],
     split: Annotated[str, typer.Option(help="Split that is trained on.")] = "train",
+    column: Column = None,
+    holdout: Holdout = None,
     views: Annotated[int, typer.Option(help="Draws of frames, segments and crops per clip.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 50,
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Precision of the files.")] = "float16",
@@ -324,6 +326,7 @@ def main(
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with user_errors():
         from eval.benchmarks import load_benchmark
+        from eval.settings import columns_of
         from gallery.decoding import Limits, sandboxed
         from modeling_scalar import load_model
 
@@ -332,7 +335,7 @@ def main(
         network.to(device_of_name(device))
         description = cache_features(
             output,
-            load_benchmark(benchmark, root, split),
+            load_benchmark(benchmark, root, split, columns=column and columns_of(column), holdout=holdout),
             network,
             processor,
             views=views,

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
+from datasets import Dataset
 from transformers import HfArgumentParser
 
+from eval.benchmarks import load_benchmark
+from eval.settings import columns_of
 from gallery.decoding import Limits
 from modeling_scalar import MODALITIES
 from modeling_scalar.plugins import load_plugins
@@ -24,6 +27,14 @@ _PACKAGED = Path(__file__).resolve().parents[1]
 """Where the package's `recipes/` lie: in a clone, or beside the rooms that were installed."""
 
 
+def _columns(text: str) -> dict[str, str]:
+    """A mapping as a recipe has it, or NAME=COLUMN, separated by commas."""
+    found = json.loads(text) if text.startswith("{") else columns_of(text.split(","))
+    if not all(isinstance(name, str) for name in found.values()):
+        raise ValueError(f"`columns` names columns, as in {{video_id: clip}}, got {found}.")
+    return found
+
+
 @dataclass
 class RunArguments:
     """What a run starts from and reads. How it trains is in [`ScalarTrainingArguments`]."""
@@ -33,7 +44,17 @@ class RunArguments:
         default=None, metadata={"help": "Instead of `model`: YAML of a new model to train from scratch."}
     )
     benchmark: str | None = field(default=None, metadata={"help": "Name of the data set."})
-    root: str | None = field(default=None, metadata={"help": "Folder of the data set."})
+    root: str | None = field(
+        default=None, metadata={"help": "Folder of the data set; for `own` a file, or the name of a data set."}
+    )
+    columns: dict | str | None = field(
+        default=None,
+        metadata={"help": "Of `own`: what its columns are called, as in video_id=clip,caption=text."},
+    )
+    holdout: float | None = field(
+        default=None,
+        metadata={"help": "Of `own`: the share of its clips that is the split test; train has the others."},
+    )
     aggregation: str | None = field(
         default=None,
         metadata={
@@ -52,7 +73,11 @@ class RunArguments:
         metadata={"help": "Modules to import first, which register scores of your own; separated by commas."},
     )
     semantic_targets: str | None = field(
-        default=None, metadata={"help": "File of `python -m trainer.semantic_targets`, which L_sem needs."}
+        default=None,
+        metadata={
+            "help": "File of `python -m trainer.semantic_targets`, which L_sem needs; by default made in `output_dir` "
+            "by the small sentence encoder that needs no network."
+        },
     )
     features: str | None = field(
         default=None,
@@ -70,6 +95,10 @@ class RunArguments:
     )
     train_split: str = field(default="train", metadata={"help": "Split to train on."})
     eval_split: str | None = field(default=None, metadata={"help": "Split to rank at every evaluation; None: none."})
+    report_split: str | None = field(
+        default=None,
+        metadata={"help": "Split that what was trained is evaluated on at the end, into `results` of `output_dir`."},
+    )
     on_error: str = field(
         default="raise", metadata={"help": "'raise', or 'missing': an undecodable stream counts as absent."}
     )
@@ -99,9 +128,15 @@ class RunArguments:
                     f"`condition_on` must be some of {','.join(MODALITIES)}, each once and in this order, got "
                     f"{self.condition_on!r}."
                 )
+        if isinstance(self.columns, str):
+            self.columns = _columns(self.columns)
         Limits.parse(self.limits.split(",") if self.limits else [])
         if self.on_error not in ("raise", "missing"):
             raise ValueError(f"`on_error` must be 'raise' or 'missing', got {self.on_error!r}.")
+
+    def rows(self, split: str) -> Dataset:
+        """Load a split of the data set."""
+        return load_benchmark(self.benchmark, self.root, split, columns=self.columns, holdout=self.holdout)
 
     @property
     def model_changes(self) -> dict[str, Any]:

@@ -107,9 +107,11 @@ def describe_training(trainer: Trainer, seconds: float, resumed: bool) -> dict[s
     }
 
 
-def save_record(trainer: Trainer, seconds: float, resumed: bool) -> None:
-    """Write [`describe_training`] as `training.json` into the run's folder, beside what was trained."""
-    write_json(describe_training(trainer, seconds, resumed), Path(trainer.args.output_dir) / RECORD)
+def save_record(trainer: Trainer, seconds: float, resumed: bool, clips: list[str] | None) -> None:
+    """Write [`describe_training`] as `training.json` into the run's folder, beside what was trained, with the marks of
+    its clips where it is not known otherwise which clips are no test of it."""
+    noted = {} if clips is None else {"clips": clips}
+    write_json(describe_training(trainer, seconds, resumed) | noted, Path(trainer.args.output_dir) / RECORD)
 
 
 __all__ = ["RECORD", "describe_run", "describe_training", "save_record"]

@@ -15,7 +15,8 @@ import torch
 from peft import PeftModel
 from transformers import set_seed
 
-from eval.benchmarks import load_benchmark
+from commands.errors import show
+from eval.benchmarks.rows import marks_of_clips
 from gallery.decoding import Limits, sandboxed
 from modeling_scalar import MODALITIES, ScalarProcessor, load_model
 from modeling_scalar.model_identity import identify
@@ -31,11 +32,13 @@ from .objectives import OBJECTIVES
 from .recipe import RunArguments, parse_arguments
 from .record import describe_run, save_record
 from .scalar_trainer import ScalarTrainer
-from .semantic_targets import SemanticTargets
+from .semantic_targets import OFFLINE_ENCODER, SemanticTargets, make_semantic_targets
 from .training_args import ScalarTrainingArguments
 
 logger = logging.getLogger("train")
 _SECONDS_TO_TELL = 5.0
+TARGETS = "semantic_targets.safetensors"
+"""The semantic targets of a run that names none, in its folder."""
 
 
 def _build_model(
@@ -93,6 +96,33 @@ def _build_dataset(
     return dataset, collate_embeddings, processor
 
 
+def _semantic_targets(
+    run: RunArguments, args: ScalarTrainingArguments, rows: datasets.Dataset, is_new: bool
+) -> SemanticTargets:
+    """The targets of these rows; where no file is named, those in the folder of the run, which a new one makes."""
+    path = Path(run.semantic_targets or Path(args.output_dir, TARGETS))
+    if run.semantic_targets is None:
+        with args.main_process_first(local=False, desc="the semantic targets"):
+            if args.process_index == 0 and is_new:
+                logger.info("Semantic targets of the captions are made with %s: %s.", OFFLINE_ENCODER, path)
+                make_semantic_targets(rows, path, OFFLINE_ENCODER, progress=not args.disable_tqdm)
+    targets = SemanticTargets(path)
+    targets.check(rows)
+    return targets
+
+
+def _report(run: RunArguments, args: ScalarTrainingArguments) -> None:
+    """Evaluate what was trained, as `scalar eval run` does."""
+    # Not at the top: few runs end so.
+    from eval.run import RunConfig, evaluate
+
+    how = {"split": run.report_split, "columns": run.columns, "holdout": run.holdout, "on_error": run.on_error}
+    how |= {"device": str(args.device), "plugins": run.plugin.split(",") if run.plugin else ()}
+    folder = Path(args.output_dir)
+    _, table = evaluate(RunConfig(folder / "results", str(folder), run.benchmark, run.root, **how))
+    show(*table.split("\n"))
+
+
 def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
     """Run one recipe; return whether it reached its end."""
     check_launched()
@@ -107,13 +137,9 @@ def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
 
 def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | None) -> bool:
     set_seed(args.seed)
-    rows = load_benchmark(run.benchmark, run.root, run.train_split)
-    targets = None
-    if args.uses_semantics:
-        if run.semantic_targets is None:
-            raise ValueError("L_sem needs `semantic_targets`; or set `semantic_weight` to 0.")
-        targets = SemanticTargets(run.semantic_targets)
-        targets.check(rows)
+    rows = run.rows(run.train_split)
+    eval_rows = run.rows(run.eval_split) if run.eval_split else None
+    targets = _semantic_targets(run, args, rows, checkpoint is None) if args.uses_semantics else None
     model, processor = _build_model(run, args, rows)
     dataset, collator, processor = _build_dataset(run, args, rows, model, processor)
     interrupt = StopOnInterrupt()
@@ -122,7 +148,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         args,
         semantic_targets=targets,
         train_dataset=dataset,
-        eval_dataset=load_benchmark(run.benchmark, run.root, run.eval_split) if run.eval_split else None,
+        eval_dataset=eval_rows,
         data_collator=collator,
         processing_class=processor,
         callbacks=[interrupt, AtBegin(partial(forget_end, args))],
@@ -145,8 +171,12 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
     with describe_failed_save(args.output_dir, ""):
         trainer.save_model()
         if trainer.is_world_process_zero():
-            save_record(trainer, seconds, resumed=checkpoint is not None)
+            # the splits of published benchmarks are known to be apart
+            clips = marks_of_clips(rows) if run.benchmark == "own" else None
+            save_record(trainer, seconds, checkpoint is not None, clips)
             save_recipe(run, args)  # last: it tells that the run has ended
+    if run.report_split and trainer.is_world_process_zero():
+        _report(run, args)
     return True
 
 

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from tqdm.auto import tqdm
 
 from commands.errors import user_errors
+from commands.options import Column, Holdout
 from gallery.provenance import versions
 from modeling_scalar import default_device
 from modeling_scalar.devices import device_of_name
@@ -328,6 +329,8 @@ def main(
     root: Annotated[Path, typer.Option(help="Folder of the benchmark.")],
     output: Annotated[Path, typer.Option(help="File to write; an existing one is replaced.")],
     split: Annotated[str, typer.Option(help="Split that is trained on.")] = "train",
+    column: Column = None,
+    holdout: Holdout = None,
     encoder: Annotated[
         str,
         typer.Option(help=f"Folder or Hub name of a sentence encoder, or {OFFLINE_ENCODER}, which needs no network."),
@@ -342,8 +345,9 @@ def main(
     """Embed the captions of a split with a frozen sentence encoder; keep each clip's nearest neighbours."""
     with user_errors():
         from eval.benchmarks import load_benchmark
+        from eval.settings import columns_of
 
-        rows = load_benchmark(benchmark, root, split)
+        rows = load_benchmark(benchmark, root, split, columns=column and columns_of(column), holdout=holdout)
         names = {"benchmark": benchmark, "split": split}
         make_semantic_targets(rows, output, encoder, neighbors, batch_size, device, names, include_self=include_self)
         targets = SemanticTargets(output)

@@ -11,7 +11,7 @@ import torch
 import typer
 
 from commands.errors import say, user_errors
-from commands.options import Device, ModelDtype
+from commands.options import Column, Device, Holdout, ModelDtype
 
 RATIO = 1.5
 """Tau over the standard deviation of the backbone's scores of unmatched pairs."""
@@ -39,6 +39,8 @@ def main(
     benchmark: Annotated[str, typer.Option(help="Name of the benchmark, such as miniature.")],
     root: Annotated[str, typer.Option(help="Folder of the benchmark.")],
     split: Annotated[str, typer.Option(help="Split whose clips are read.")] = "train",
+    column: Column = None,
+    holdout: Holdout = None,
     clips: Annotated[int, typer.Option(min=2, help="So many of its rows, the first ones.")] = 1000,
     aggregation: Annotated[str | None, typer.Option(help="Another score than the model's own.")] = None,
     device: Device = None,
@@ -48,6 +50,7 @@ def main(
     with user_errors():
         from eval.benchmarks import load_benchmark
         from eval.embedding.embed_dataset import embed_dataset
+        from eval.settings import columns_of
         from modeling_scalar import load_model
         from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
         from modeling_scalar.scores_scalar import retrieval_scores
@@ -55,7 +58,7 @@ def main(
         changes = {} if aggregation is None else {"aggregation": aggregation}
         network, processor = load_model(model, dtype_of_name(model_dtype), device_of_name(device), **changes)
         say(f"{model}: {said_of(network)}.")
-        rows = load_benchmark(benchmark, root, split)
+        rows = load_benchmark(benchmark, root, split, columns=column and columns_of(column), holdout=holdout)
         embeddings = embed_dataset(network, processor, rows.select(range(min(clips, len(rows)))))
         network.to("cpu")  # where the embeddings are, with what the score has learned
         scores = retrieval_scores(

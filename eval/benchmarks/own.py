@@ -1,6 +1,7 @@
 """A benchmark of the user's own: a JSON, JSONL, CSV or Parquet file, or a data set of the Hub."""
 
 import csv
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,13 @@ from datasets import Dataset, Value, load_dataset
 
 from eval.benchmarks.columns import FEATURES, dataset_from_rows, find_media
 from eval.benchmarks.definition import Benchmark
+from modeling_scalar.media_scalar import find_sidecar
+from modeling_scalar.processing_scalar import names_subtitle_file
+
+FILE_COLUMNS = ("video_path", "path")
+"""What the column of videos is called where nobody says otherwise."""
+HELD_OUT, KEPT = "test", "train"
+"""The two splits of a table of which a share is held out."""
 
 # A table: the names of its columns, and its rows, which hold at least the wanted ones.
 _Table = tuple[list[str], list[dict[str, Any]]]
@@ -82,9 +90,11 @@ def _read_dataset(name: str, split: str, wanted: set[str], id_column: str) -> _T
     return names, list(dataset.select_columns([name for name in names if name in wanted]))
 
 
-def _read_table(root: str | os.PathLike, split: str, columns: Mapping[str, str]) -> tuple[list[str], list[dict], Path]:
+def _read_table(
+    root: str | os.PathLike, split: str, wanted: set[str], id_column: str
+) -> tuple[list[str], list[dict], Path]:
     """Return names and rows of the table, and the folder its paths are relative to."""
-    path, wanted = Path(root), set(columns.values())
+    path = Path(root)
     reader = _READERS.get(path.suffix.lower())
     if path.is_file():
         if reader is None:
@@ -95,7 +105,7 @@ def _read_table(root: str | os.PathLike, split: str, columns: Mapping[str, str])
             raise ValueError(f"{path} is not {path.suffix[1:].upper()}: {error}. Restore the file.") from error
     if reader is not None:
         raise FileNotFoundError(f"There is no file {path}.")
-    return *_read_dataset(str(root), split, wanted, columns["video_id"]), path if path.is_dir() else Path()
+    return *_read_dataset(str(root), split, wanted, id_column), path if path.is_dir() else Path()
 
 
 def _value(value: Any) -> Any:
@@ -140,7 +150,7 @@ def _read_clips(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str], s
 
 
 def _find_files(clips: list[dict[str, Any]], known: set[str], folder: Path) -> None:
-    """Find the files of clips whose table has no column of videos or of sounds."""
+    """Find the files of clips whose table has no column of videos, of sounds or of subtitles."""
     ids = [clip["video_id"] for clip in clips]
     videos = {} if "video_path" in known else find_media(folder / "videos", ids)
     audios = {} if "audio_path" in known else find_media(folder / "audios", ids)
@@ -152,6 +162,46 @@ def _find_files(clips: list[dict[str, Any]], known: set[str], folder: Path) -> N
             clip["audio_path"] = audios.get(video_id, clip["video_path"])
         if "video_path" not in known and clip["audio_path"] is None:
             clip["video_path"] = clip["video_path"] or f"videos/{video_id}.*"  # which is then found to be missing
+        if names_subtitle_file(clip["subtitle"]):
+            clip["subtitle"] = str(folder.absolute() / clip["subtitle"])
+        elif "subtitle" not in known and clip["video_path"] is not None:
+            beside = find_sidecar(folder.absolute() / clip["video_path"])
+            clip["subtitle"] = None if beside is None else str(beside)
+
+
+def _columns_of(given: Mapping[str, str], names: list[str], source: str) -> dict[str, str]:
+    """What each column of `FEATURES` is called in a table that has these."""
+    columns = {name: given.get(name, name) for name in FEATURES}
+    if "video_path" not in given:
+        columns["video_path"] = next((name for name in FILE_COLUMNS if name in names), "video_path")
+    if "video_id" not in {*given, *names} and columns["video_path"] in names:
+        columns["video_id"] = columns["video_path"]
+    lacking = sorted({columns[name] for name in {"video_id", "caption", *given}} - set(names))
+    if lacking:
+        raise ValueError(
+            f"{source} has the columns {names}, not {lacking}. Say what they are called there: "
+            "`--column caption=YOURS` on a command, `columns: {caption: YOURS}` in a recipe."
+        )
+    return columns
+
+
+def is_held_out(video_id: str, share: float) -> bool:
+    """Whether a clip is among those held out, by its identifier alone: it stays on its side when a table grows."""
+    digest = hashlib.sha256(video_id.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8]) < share * 2**64
+
+
+def _one_side(clips: list[dict[str, Any]], split: str, share: float, source: str) -> list[dict[str, Any]]:
+    """Of a table of which a share is held out, that share or the rest."""
+    if split not in (KEPT, HELD_OUT):
+        raise ValueError(f"With `holdout` a table has the splits {KEPT!r} and {HELD_OUT!r}, got {split!r}.")
+    found = [clip for clip in clips if is_held_out(clip["video_id"], share) == (split == HELD_OUT)]
+    if not found:
+        raise ValueError(
+            f"With `holdout` {share:g}, none of the {len(clips)} clips of {source} is in the split {split!r}. Give "
+            "another share."
+        )
+    return found
 
 
 def load_own(
@@ -160,22 +210,27 @@ def load_own(
     *,
     captions: str = "all",
     columns: Mapping[str, str] | None = None,
+    holdout: float | None = None,
     on_missing: str = "raise",
 ) -> tuple[Dataset, list[str]]:
     """
     Load clips from a table of the user's own.
 
     A row is a clip with a caption or a list of captions; rows of the same id are one clip. What is empty, null or NaN
-    counts as absent. Ids are text, taken exactly as they are written.
+    counts as absent. Videos are in the column `video_path`, or `path`. Ids are text, taken exactly as they are
+    written; without a column of ids the path is the id.
 
     Without a column of videos or of sounds, files are found by id in the folders `videos` and `audios` beside the
-    table; a clip without an audio file has whatever track its video has.
+    table; a clip without an audio file has whatever track its video has. A subtitle is words or the path of an `.srt`
+    or `.vtt` file; without a column of subtitles it is the file beside the video, as search takes it.
 
     Args:
         root (`str` or `os.PathLike`): a `.json`, `.jsonl`, `.csv` or `.parquet` file, or the name of a data set of the
             Hub, or the folder of one.
         split (`str`, defaults to "test"): of the data set. A file is a split of its own.
         captions (`str`, defaults to "all"): a row per caption, or only the "first" of each clip.
+        holdout (`float`, *optional*): in (0, 1), the share of clips that the split "test" has; "train" has the others.
+            A hash of its id tells on which side a clip is.
         columns (`Mapping`, *optional*): columns of `FEATURES` to those of the table, where their names differ.
             Paths are relative to the folder of the file; for a data set of the Hub, to the working directory.
         on_missing (`str`, defaults to "raise"): or "leave_out": clips whose files are not all there.
@@ -191,12 +246,15 @@ def load_own(
     given = dict(columns or {})
     if not set(given) <= set(FEATURES):
         raise ValueError(f"`columns` gives names to {list(FEATURES)}, got {sorted(set(given) - set(FEATURES))}.")
-    columns = {name: given.get(name, name) for name in FEATURES}
-    names, rows, folder = _read_table(root, split, columns)
-    lacking = sorted(columns[name] for name in {"video_id", "caption", *given} if columns[name] not in names)
-    if lacking:
-        raise ValueError(f"{root} has the columns {names}, not {lacking}. Name them in `columns`.")
+    if holdout is not None and not 0 < holdout < 1:
+        raise ValueError(f"`holdout` is a share of the clips between 0 and 1, got {holdout:g}.")
+    wanted = {*FILE_COLUMNS, *(given.get(name, name) for name in FEATURES)}
+    of_data_set = split if holdout is None else KEPT
+    names, rows, folder = _read_table(root, of_data_set, wanted, given.get("video_id", "video_id"))
+    columns = _columns_of(given, names, str(root))
     clips = _read_clips(rows, columns, str(root))
+    if holdout is not None:
+        clips = _one_side(clips, split, holdout, str(root))
     _find_files(clips, {name for name in columns if columns[name] in names}, folder)
     rows = [
         clip | {"caption": caption}
@@ -206,6 +264,6 @@ def load_own(
     return dataset_from_rows(rows, folder, on_missing)
 
 
-OWN = Benchmark("own", load_own, settings=("captions", "columns"))
+OWN = Benchmark("own", load_own, settings=("captions", "columns", "holdout"))
 
 __all__ = ["OWN", "load_own"]

@@ -1,5 +1,8 @@
 """From the rows of a benchmark to clips, read from their files, and captions that describe them."""
 
+import hashlib
+import os
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
@@ -7,6 +10,7 @@ from transformers import ProcessorMixin
 
 from eval.benchmarks.columns import FEATURES, KIND
 from gallery.decoding import sandboxed
+from gallery.files import read_json
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
 
@@ -116,4 +120,18 @@ def query_kinds(dataset: Dataset, task: str = "retrieval") -> dict[str, dict[str
     return {"kinds": dict(zip(query_ids, dataset[KIND][:], strict=True))}
 
 
-__all__ = ["TASKS", "group_rows", "query_kinds", "read_row"]
+def marks_of_clips(dataset: Dataset) -> list[str]:
+    """Mark each clip by 64 bits of a hash of its id and of the names of its files, wherever these lie; sorted."""
+    columns = (dataset[name][:] for name in ("video_id", "video_path", "audio_path"))
+    clips = {(name, *(os.path.basename(file or "") for file in files)) for name, *files in zip(*columns, strict=True)}
+    return sorted(hashlib.sha256(repr(clip).encode()).hexdigest()[:16] for clip in clips)
+
+
+def num_trained_on(model_path: str | os.PathLike, dataset: Dataset) -> int | None:
+    """How many clips a local model was trained on, if its run has noted its clips in `training.json`; else `None`."""
+    path = Path(model_path) / "training.json"
+    noted = read_json(path).get("clips") if path.is_file() else None
+    return None if noted is None else len({*noted}.intersection(marks_of_clips(dataset)))
+
+
+__all__ = ["TASKS", "group_rows", "marks_of_clips", "num_trained_on", "query_kinds", "read_row"]

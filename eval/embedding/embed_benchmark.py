@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks import configure_processor, describe_benchmark, load_split
-from eval.benchmarks.rows import group_rows, query_kinds
+from eval.benchmarks.rows import group_rows, num_trained_on, query_kinds
 from eval.embedding.embed_dataset import embed_rows, row_embedder
 from gallery.columns import precision_of, query_table
 from gallery.decoding import Limits, sandboxed
@@ -222,6 +222,7 @@ def embed_benchmark(
                     "benchmark": benchmark,
                     "benchmark_description": describe_benchmark(benchmark, root),
                     "split": split,
+                    "trained_on": num_trained_on(model_path, loaded.dataset),
                     "task": loaded.task,
                     "processing": dict(loaded.processing),
                     "left_out": loaded.left_out,

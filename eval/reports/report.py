@@ -194,6 +194,9 @@ def format_table(results: Run) -> str:
     lines = [f"{benchmark_name(results['benchmark'])} {results['split']}: {label_name(label)}"]
     lines[0] += "" if seed is None else f", seed {seed}"
     lines += [_protocol_note(one)]
+    if results.get("trained_on"):
+        among = f"{results['trained_on']:,} of the {results['retrieval']['num_clips']:,} clips"
+        lines += [f"The model was trained on {among}: this is no test."]
     for table in tables:
         if table.blocks:
             lines += ["", table.title, markdown(table.filled()), table.note]

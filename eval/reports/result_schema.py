@@ -148,6 +148,7 @@ _RESULT = {
     "versions?": (None, {...: _version}),
     "source?": (None, {"commit": _text, "dirty": _flag}),
     "date?": _text,
+    "trained_on?": (None, count),
     "left_out?": [_text],
     "problems?": [_text],
 }

