@@ -41,6 +41,10 @@ TARGETS = "semantic_targets.safetensors"
 """The semantic targets of a run that names none, in its folder."""
 
 
+class _ForgetEnd(AtBegin):
+    """Another class than that of the trainer's own: transformers warns of two of one class."""
+
+
 def _build_model(
     run: RunArguments, args: ScalarTrainingArguments, rows: datasets.Dataset
 ) -> tuple[PeftModel | ScalarRetrievalModel, ScalarProcessor]:
@@ -151,7 +155,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         eval_dataset=eval_rows,
         data_collator=collator,
         processing_class=processor,
-        callbacks=[interrupt, AtBegin(partial(forget_end, args))],
+        callbacks=[interrupt, _ForgetEnd(partial(forget_end, args))],
     )
     if trainer.is_world_process_zero():
         steps_per_epoch = trainer.set_initial_training_values(args, trainer.get_train_dataloader())[1]
