@@ -15,6 +15,7 @@ from gallery.decoding import Limits, sandboxed
 from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
 from gallery.parallel import Crew, num_local_processes
 from gallery.provenance import describe, pending_download
+from gallery.tables import is_table
 from gallery.windows import SEGMENT
 from gallery.writing import check_place
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -26,7 +27,7 @@ from .indexing import Indexer, help_index
 from .reading import default_workers, memory_of_decoders
 from .recognizers import Recognizer, recognizer_of
 from .settings import DEFAULT_MODEL, IndexConfig
-from .sources import find_clips, find_files, is_list
+from .sources import find_clips, find_files
 from .states import Report, Status
 from .watching import watch
 
@@ -134,7 +135,7 @@ def index_folder(config: IndexConfig) -> Report | None:
     """
     crew = Crew.launched()
     with crew.together():
-        if config.watch and (lists := [str(path) for path in config.paths if is_list(path)]):
+        if config.watch and (lists := [str(path) for path in config.paths if is_table(path)]):
             raise ValueError(
                 f"`--watch` looks at folders and files, not at lists, got {lists}. Index lists without it."
             )

@@ -80,8 +80,8 @@ class IndexConfig:
     paths: Annotated[
         Sequence[Path],
         Argument(
-            help="Folders, files, and lists of files: CSV, JSONL, Parquet, or a saved data set, with a column `path`. "
-            "Media files named here may have any other extension."
+            help="Folders, files, and lists of files: CSV, JSON, JSONL, Parquet, or a saved data set, with a column "
+            "`path`. Media files named here may have any other extension."
         ),
     ]
     output: Annotated[

@@ -1034,13 +1034,13 @@ _BENCHMARKS = [
     (
         "a table that is an object",
         f"{_OWN} own.json",
-        "own.json must hold objects: a JSON file a list of them, a JSONL file",
+        "own.json must hold a list of objects, one for each row, got dict.",
         {"own.json": "{}"},
     ),
     (
         "a table cut short",
         f"{_OWN} own.json",
-        "own.json is not JSON: Unterminated string starting at: line 1 column",
+        "own.json: not JSON (Unterminated string starting at: line 1 column",
         {"own.json": _clips({})[:-5]},
     ),
     (
@@ -1058,7 +1058,7 @@ _BENCHMARKS = [
     (
         "an id that is null",
         f"{_OWN} own.json",
-        "Row 1 of own.json must have a 'video_id' that is text, got None.",
+        "own.json, row 1, must have a 'video_id' that is text, got None.",
         {"own.json": _clips({"video_id": None})},
     ),
     (
@@ -1082,13 +1082,13 @@ _BENCHMARKS = [
     (
         "a caption that is null",
         f"{_OWN} own.json",
-        "Row 1 of own.json, the clip 'a', must have a 'caption' that is a",
+        "own.json, row 1, the clip 'a', must have a 'caption' that is a",
         {"own.json": _clips({"caption": None})},
     ),
     (
         "a caption that is empty",
         f"{_OWN} own.json",
-        "Row 1 of own.json, the clip 'a', must have a 'caption' that is a",
+        "own.json, row 1, the clip 'a', must have a 'caption' that is a",
         {"own.json": _clips({"caption": "  "})},
     ),
     (
@@ -1100,13 +1100,13 @@ _BENCHMARKS = [
     (
         "captions of which one is a list",
         f"{_OWN} own.json",
-        "Row 1 of own.json, the clip 'a', must have a 'caption' that is a",
+        "own.json, row 1, the clip 'a', must have a 'caption' that is a",
         {"own.json": _clips({"caption": ["a dog", ["a cat"]]})},
     ),
     (
         "a path that is a list",
         f"{_OWN} own.json",
-        "Row 1 of own.json, the clip 'a', must have a 'video_path' of text",
+        "own.json, row 1, the clip 'a', must have a 'video_path' of text",
         {"own.json": _clips({"video_path": ["a.mp4"]})},
     ),
     (
@@ -1130,13 +1130,13 @@ _BENCHMARKS = [
     (
         "a subtitle that is an object",
         f"{_OWN} own.json",
-        "Row 1 of own.json, the clip 'a', must have a 'subtitle' of text, got",
+        "own.json, row 1, the clip 'a', must have a 'subtitle' of text, got",
         {"own.json": _clips({"subtitle": {}})},
     ),
     (
         "one clip of two files",
         f"{_OWN} own.json",
-        "Row 2 of own.json names other files or another subtitle for the clip",
+        "own.json, row 2 names other files or another subtitle for the clip",
         {"own.json": _clips({}, {"video_path": "data/test/000001.mp4"})},
     ),
     (
@@ -1167,7 +1167,7 @@ _BENCHMARKS = [
     (
         "a CSV with a column twice",
         f"{_OWN} own.csv",
-        "own.csv must have a header of different names, got ['video_id'",
+        "own.csv: the columns ['caption'] are there more than once. Give each",
         {"own.csv": "video_id,caption,caption\na,b,c\n"},
     ),
     (

@@ -1,18 +1,16 @@
 """A benchmark of the user's own: a JSON, JSONL, CSV or Parquet file, or a data set of the Hub."""
 
-import csv
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet
 from datasets import Dataset, Value, load_dataset
 
 from eval.benchmarks.columns import FEATURES, dataset_from_rows, find_media
 from eval.benchmarks.definition import Benchmark
+from gallery.tables import KINDS, Row, distinct, is_table, rows_of_table
 from modeling_scalar.media_scalar import find_sidecar
 from modeling_scalar.processing_scalar import names_subtitle_file
 
@@ -21,56 +19,8 @@ FILE_COLUMNS = ("video_path", "path")
 HELD_OUT, KEPT = "test", "train"
 """The two splits of a table of which a share is held out."""
 
-# A table: the names of its columns, and its rows, which hold at least the wanted ones.
-_Table = tuple[list[str], list[dict[str, Any]]]
 
-
-def _parse(text: str) -> Any:
-    # Numbers stay as they are written: the id 1e5 is not the id 100000.0.
-    return json.loads(text, parse_int=str, parse_float=str)
-
-
-def _from_objects(path: Path, objects: Any) -> _Table:
-    if not isinstance(objects, list) or not all(isinstance(item, dict) for item in objects):
-        raise ValueError(f"{path} must hold objects: a JSON file a list of them, a JSONL file one in each line.")
-    return list(dict.fromkeys(name for item in objects for name in item)), objects
-
-
-def _read_json(path: Path, wanted: set[str]) -> _Table:
-    return _from_objects(path, _parse(path.read_text(encoding="utf-8-sig")))
-
-
-def _read_jsonl(path: Path, wanted: set[str]) -> _Table:
-    with path.open(encoding="utf-8-sig") as lines:
-        return _from_objects(path, [_parse(line) for line in lines if line.strip()])
-
-
-def _read_csv(path: Path, wanted: set[str]) -> _Table:
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        reader = csv.DictReader(lines, strict=True)
-        try:
-            names, rows = list(reader.fieldnames or []), list(reader)
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is not CSV in UTF-8, after line {reader.line_num}: {error}.") from error
-    uneven = [number for number, row in enumerate(rows, start=1) if None in row or None in row.values()]
-    if uneven or len(set(names)) < len(names):
-        raise ValueError(
-            f"{path} must have a header of different names, got {names}, and as many cells in each row, unlike in "
-            f"{uneven[:10]}."
-        )
-    return names, rows
-
-
-def _read_parquet(path: Path, wanted: set[str]) -> _Table:
-    with pyarrow.parquet.ParquetFile(path) as file:
-        names = file.schema_arrow.names
-        return names, file.read([name for name in names if name in wanted]).to_pylist()
-
-
-_READERS = {".json": _read_json, ".jsonl": _read_jsonl, ".csv": _read_csv, ".parquet": _read_parquet}
-
-
-def _read_dataset(name: str, split: str, wanted: set[str], id_column: str) -> _Table:
+def _read_dataset(name: str, split: str, wanted: set[str], id_column: str) -> tuple[list[str], Iterable[Row]]:
     try:
         dataset = load_dataset(name, split=split)
     except ConnectionError as error:
@@ -87,23 +37,26 @@ def _read_dataset(name: str, split: str, wanted: set[str], id_column: str) -> _T
             f"Ids must be text, and the column {id_column!r} of {name} holds {kind}: as numbers, 007 and 7 are "
             "the same. Store it as text, or give the file in place of the data set."
         )
-    return names, list(dataset.select_columns([name for name in names if name in wanted]))
+    rows = dataset.select_columns([name for name in names if name in wanted])
+    return names, [(f"row {number}", row) for number, row in enumerate(rows, start=1)]
 
 
 def _read_table(
     root: str | os.PathLike, split: str, wanted: set[str], id_column: str
-) -> tuple[list[str], list[dict], Path]:
+) -> tuple[list[str], Iterable[Row], Path]:
     """Return names and rows of the table, and the folder its paths are relative to."""
-    path = Path(root)
-    reader = _READERS.get(path.suffix.lower())
+    path, names = Path(root), {}
+    if path.exists() and is_table(path):
+
+        def choose(found: Iterable[str]) -> list[str]:
+            names.update(dict.fromkeys(found))
+            return distinct(path, [name for name in found if name in wanted])
+
+        rows = list(rows_of_table(path, choose))
+        return list(names), rows, path.parent
     if path.is_file():
-        if reader is None:
-            raise ValueError(f"A table must be one of {sorted(_READERS)}, got {path}.")
-        try:
-            return *reader(path, wanted), path.parent
-        except (UnicodeDecodeError, json.JSONDecodeError, pyarrow.ArrowException, RecursionError) as error:
-            raise ValueError(f"{path} is not {path.suffix[1:].upper()}: {error}. Restore the file.") from error
-    if reader is not None:
+        raise ValueError(f"A table must be one of {list(KINDS)}, got {path}.")
+    if is_table(path):
         raise FileNotFoundError(f"There is no file {path}.")
     return *_read_dataset(str(root), split, wanted, id_column), path if path.is_dir() else Path()
 
@@ -114,15 +67,15 @@ def _value(value: Any) -> Any:
     return None if value is None or is_nan or (isinstance(value, str) and not value.strip()) else value
 
 
-def _read_clips(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str], source: str) -> list[dict[str, Any]]:
+def _read_clips(rows: Iterable[Row], columns: Mapping[str, str], source: str) -> list[dict[str, Any]]:
     """Turn rows of the user's table into clips with the columns of `FEATURES`, and a list as their caption."""
     clips: dict[str, dict[str, Any]] = {}
-    for number, row in enumerate(rows, start=1):
-        where = f"Row {number} of {source}"
+    for place, row in rows:
+        where = f"{source}, {place}"
         clip = {name: _value(row.get(column)) for name, column in columns.items()}
         video_id, captions = clip["video_id"], clip["caption"]
         if isinstance(video_id, bool) or not isinstance(video_id, (str, int)):
-            raise ValueError(f"{where} must have a {columns['video_id']!r} that is text, got {video_id!r}.")
+            raise ValueError(f"{where}, must have a {columns['video_id']!r} that is text, got {video_id!r}.")
         clip["video_id"] = video_id = str(video_id)
         captions = captions if isinstance(captions, list) else [captions]
         if not captions or not all(isinstance(_value(text), str) for text in captions):

@@ -11,8 +11,9 @@ from datasets import Dataset, DatasetDict
 from typer.testing import CliRunner
 
 from gallery.gallery import Gallery
+from gallery.tables import is_table
 from search.__main__ import app
-from search.sources import find_clips, is_list, read_list
+from search.sources import find_clips, read_list
 from tests.gallery.decoding.test_program import write_media
 
 ROWS = [
@@ -75,7 +76,12 @@ def test_a_list_is_told_from_media_and_folders_by_its_name_and_what_it_holds(tmp
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "state.json").touch()
     (tmp_path / "folder" / "a.mp4").touch()
-    assert is_list(tmp_path / "set") and is_list("x.CSV") and not is_list("x.mp4") and not is_list(tmp_path / "folder")
+    assert (
+        is_table(tmp_path / "set")
+        and is_table("x.CSV")
+        and not is_table("x.mp4")
+        and not is_table(tmp_path / "folder")
+    )
     write_csv(tmp_path / "list.csv", ROWS[:2])
     files, subtitles = find_clips([tmp_path / "folder", tmp_path / "list.csv"])
     assert [os.path.relpath(file, tmp_path) for file in files] == ["folder/a.mp4", "clips/b.mp4", "a.mp4"]
@@ -101,7 +107,7 @@ def test_a_list_is_told_from_media_and_folders_by_its_name_and_what_it_holds(tmp
         ("a.csv", "path,subtitle\nx.mp4,a\n./x.mp4,b\n", "line 2 and line 3, column `subtitle`: they disagree"),
         ("a.jsonl", '{"path": "x"}\n{"path": \n', r"line 2: not JSON"),
         ("a.jsonl", '{"path": "x"}\n\n["y"]\n', r"line 3: expected an object"),
-        ("a.jsonl", '{"path": 7}\n', "line 1, column `path`: expected a text, got 7"),
+        ("a.jsonl", '{"path": [7]}\n', r"line 1, column `path`: expected a text, got \['7'\]"),
         ("a.jsonl", '{"path": "x"}\n{"url": "y"}\n', r"got \['url'\].*line 2"),
         ("a.jsonl", b'{"path": "\xff"}\n', "line 1: not UTF-8"),
         ("a.parquet", "PAR1 no", "no Parquet file, or damaged"),
