@@ -1148,13 +1148,13 @@ _BENCHMARKS = [
     (
         "lines that are not JSON",
         f"{_OWN} own.jsonl",
-        "own.jsonl is not JSONL: Expecting value: line 1 column 1 (char 0).",
+        "own.jsonl, line 1: not JSON (Expecting value: line 1 column 1 (char 0)).",
         {"own.jsonl": "video_id: a\n"},
     ),
     (
         "a CSV of nothing",
         f"{_OWN} own.csv",
-        "own.csv has the columns [], not ['caption', 'video_id']. Say what in",
+        "own.csv has the columns [], not ['caption', 'video_id']. Say what they",
         {"own.csv": ""},
     ),
     ("a CSV without rows", f"{_OWN} own.csv", "own.csv has no rows.", {"own.csv": "video_id,caption\n"}),
@@ -1173,13 +1173,13 @@ _BENCHMARKS = [
     (
         "a CSV with an open quote",
         f"{_OWN} own.csv",
-        "own.csv is not CSV in UTF-8, after line 1: unexpected end of data.",
+        "own.csv, line 2: unexpected end of data.",
         {"own.csv": 'video_id,caption\na,"b\n'},
     ),
     (
         "a CSV in Latin-1",
         f"{_OWN} own.csv",
-        "own.csv is not CSV in UTF-8, after line 0: 'utf-8' codec can't decode",
+        "own.csv: the table is not UTF-8 (invalid continuation byte, byte 22).",
         {"own.csv": "video_id,caption\na,caf\xe9\n".encode("latin-1")},
     ),
     (
