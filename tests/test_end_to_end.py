@@ -2,11 +2,10 @@
 index, query."""
 
 import json
-import os
 import runpy
 import signal
-import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -43,7 +42,7 @@ def line(command, tmp_path_factory):
     adapter += ("--semantic_targets", folder / "targets.safetensors", "--loss_warmup_steps", "2")
     # Three steps an epoch: the checkpoint after the fourth lies in the middle of the second.
     adapter += ("--max_steps", "6", "--save_strategy", "steps", "--save_steps", "2", "--save_total_limit", "3")
-    command(*LAUNCH, *adapter, "--output_dir", folder / "adapter")
+    command(*adapter, "--output_dir", folder / "adapter")
     return folder, adapter
 
 
@@ -65,26 +64,23 @@ def test_an_interrupted_run_resumes_to_the_same_adapter(line, command):
         assert value.equal(again[name]), name
 
 
-def test_ctrl_c_leaves_a_checkpoint_to_resume_from(line, command):
+def test_ctrl_c_leaves_a_checkpoint_to_resume_from(line, command, commands):
     """As in a terminal: the signal reaches the launcher and the training process."""
     folder, adapter = line
     arguments = [*LAUNCH, *adapter, "--output_dir", folder / "stopped", "--max_steps", "5000", "--save_steps", "5000"]
-    process = subprocess.Popen(
-        [sys.executable, *map(str, [*arguments, "--logging_steps", "1", "--disable_tqdm", "true"])],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    for text in process.stdout:
-        if "loss_align" in text:
-            break
-    os.killpg(process.pid, signal.SIGINT)
-    output = process.stdout.read()  # until the training process, too, has closed it
-    process.wait(timeout=120)
-    assert "Continue with `--resume_from_checkpoint last`" in output, output[-2000:]
+    arguments += ["--logging_steps", "1", "--disable_tqdm", "true"]
+    running = commands.start(*arguments, cwd=ROOT, env={"PYTHONUNBUFFERED": "1"})
+
+    def wait_for(text):
+        stop = time.monotonic() + 120
+        while text not in running.printed() + running.printed("stderr"):
+            assert time.monotonic() < stop, running.printed("stderr")[-2000:]
+            time.sleep(0.02)
+
+    wait_for("loss_align")
+    running.kill(signal.SIGINT)
+    wait_for("Continue with `--resume_from_checkpoint last`")  # of the training process, which the launcher may leave
+    running.wait(120)
     checkpoints = list((folder / "stopped").glob("checkpoint-*"))
     assert len(checkpoints) == 1
     step = json.loads((checkpoints[0] / "trainer_state.json").read_text())["global_step"]
