@@ -4,8 +4,6 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -24,11 +22,10 @@ from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import describe
 from modeling_scalar import load_model
 from modeling_scalar.model_identity import identify
-from tests.trainer.test_scalar_trainer import free_port
+from tests.trainer.test_scalar_trainer import run_together
 
 ROOT = Path(__file__).resolve().parents[3]
 NUM_CLIPS = 21
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
 
 
 @pytest.fixture(autouse=True)
@@ -438,23 +435,13 @@ def assert_same_rows(store, other):
 
 
 @pytest.mark.distributed
-def test_two_processes_give_the_same_rows_and_fail_together(embed, tiny_model_dir, data, tmp_path):
+def test_two_processes_give_the_same_rows_and_fail_together(commands, embed, tiny_model_dir, data, tmp_path):
     embed(tmp_path / "one", batch_size=2)
     shutil.copytree(data, tmp_path / "data")
     broken = next(row for row in load_split("miniature", tmp_path / "data").dataset if row["video_path"])
     Path(broken["video_path"]).write_bytes(b"")
     (tmp_path / "program.py").write_text(PROGRAM)
-    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    launch += ["--main_process_port", free_port(), tmp_path / "program.py"]
-    run = subprocess.run(
-        [sys.executable, *map(str, [*launch, tmp_path, tiny_model_dir, data, tmp_path / "data"])],
-        cwd=ROOT,
-        env=ENVIRONMENT | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
+    run_together(commands, 2, tmp_path / "program.py", tmp_path, tiny_model_dir, data, tmp_path / "data", cwd=ROOT)
     told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert [one["world"] for one in told] == [2, 2]
     assert_same_rows(tmp_path / "two", tmp_path / "one")
