@@ -18,6 +18,7 @@ from itertools import chain
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from commands.texts import plain
 from gallery.decoding import LimitError, sandboxed
 from gallery.embedding import Embedded, batches_ahead, check_reading, embed_batches, in_batches
 from gallery.gallery import GalleryWriter, MediaFile
@@ -33,7 +34,7 @@ from search.speech import Speech
 from search.states import FileState, Report, Status
 from search.vanished import deleted, is_gone
 
-_BAR = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}]"  # of files that are read in parts
+_BAR = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}{postfix}]"  # of files that are read in parts
 _AWAY = "no other file of the gallery is left there, as if a drive were away: --prune keeps them"
 
 
@@ -151,6 +152,11 @@ class _Read:
     def is_failure(self) -> bool:
         """Whether something could not be read: a window in which there is nothing is none."""
         return self.found.reason is not None and (self.window is None or self.found.reason != NOTHING)
+
+
+def _heard(path: str, second: float) -> str:
+    """Where in a file its words are being heard, for a bar."""
+    return f"hearing {plain(os.path.basename(path), 'utf-8')[-30:]} at {tqdm.format_interval(second)}"
 
 
 class Indexer:
@@ -335,6 +341,7 @@ class Indexer:
             total=len(todo), unit="file", disable=not (self.progress and todo),
             bar_format=None if self._segment is None else _BAR,
         )  # fmt: skip
+        self._speech.tell = lambda path, second: bar.set_postfix_str(_heard(path, second))
         with closing(self._embedded(self._sources(todo, subtitles, report))) as batches, bar:
             for reads, batch in batches:
                 self._commit(reads, batch, report)

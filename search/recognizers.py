@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from transformers.utils import CONFIG_NAME
 
+from gallery.decoding import Stopped, check_not_stopped
 from gallery.files import read_json
 from modeling_scalar.media_scalar import SAMPLING_RATE
 
@@ -83,6 +84,12 @@ def _cues(chunks: Iterator[tuple[float | None, float | None, str]], seconds: flo
     return found if is_understood(" ".join(cue.text for cue in found), seconds) else []
 
 
+def _not_stopped(tokens: torch.Tensor, scores: torch.Tensor, **options: Any) -> torch.Tensor:
+    """A criterion by which to end generating: never, but for what a thread is interrupted in."""
+    check_not_stopped()
+    return torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
+
+
 def _together(words: Sequence[Cue]) -> list[Cue]:
     """Join words to lines."""
     lines: list[Cue] = []
@@ -140,6 +147,7 @@ class SpeechRecognizer:
             "compression_ratio_threshold": _REPEATED_TOKENS,
             "logprob_threshold": _IMPROBABLE,
             "no_speech_threshold": _NO_SPEECH,
+            "stopping_criteria": [_not_stopped],
         }
         return {"return_timestamps": True, "return_language": True, "generate_kwargs": generating}
 
@@ -151,6 +159,8 @@ class SpeechRecognizer:
             with self._lock, torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 heard = self.hear({"raw": waveform, "sampling_rate": SAMPLING_RATE}, **self._options(seconds))
+        except Stopped:
+            raise
         except Exception as error:  # a model of anybody, which may fail in any way
             raise SpeechError(f"{self.name} could not hear the words: {type(error).__name__}: {error}") from error
         chunks = heard.get("chunks") or [{"text": heard["text"], "timestamp": (0.0, seconds)}]
@@ -196,10 +206,15 @@ class FasterWhisperRecognizer:
                     compression_ratio_threshold=_REPEATED, log_prob_threshold=_IMPROBABLE,
                     no_speech_threshold=_NO_SPEECH, max_new_tokens=int(_TOKENS * (1 + seconds)),
                 )  # fmt: skip
-                segments = [segment for segment in segments if segment.avg_logprob >= _IMPROBABLE]
+                kept = []
+                for segment in segments:  # is heard here
+                    check_not_stopped()
+                    kept += [segment] if segment.avg_logprob >= _IMPROBABLE else []
+        except Stopped:
+            raise
         except RuntimeError as error:
             raise SpeechError(f"{self.name} could not hear the words: {error}") from error
-        cues = _cues(((segment.start, segment.end, segment.text) for segment in segments), seconds)
+        cues = _cues(((segment.start, segment.end, segment.text) for segment in kept), seconds)
         return cues, found.language if cues else None
 
 

@@ -8,11 +8,12 @@ players show it. It is made once: where nothing was understood, nobody asks agai
 import html
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from filelock import FileLock
 
+from gallery.decoding import check_not_stopped
 from gallery.files import write_whole
 from gallery.transcripts import Transcripts
 from modeling_scalar.media_scalar import SAMPLING_RATE, MediaError, MediaReader
@@ -47,11 +48,15 @@ class Speech(Transcripts):
     Args:
         gallery (`Path`): its folder.
         recognizer ([`~search.recognizers.Recognizer`], *optional*): without one, there is what was heard before.
+
+    Attributes:
+        tell (`Callable`): called with the path of a file and the second of it that is being heard.
     """
 
     def __init__(self, gallery: str | os.PathLike, recognizer: Recognizer | None = None):
         super().__init__(Path(gallery))
         self.recognizer = recognizer
+        self.tell: Callable[[str, float], None] = lambda path, second: None
 
     def is_due(self, sha256: str) -> bool:
         """Whether a clip of which this is the hash, with sound and without subtitles, is to be read again."""
@@ -109,8 +114,10 @@ class Speech(Transcripts):
             if is_full and stretches and stretches[-1][1] >= len(waveform) and stretches[-1][0] > 0:
                 length = stretches.pop()[0] / SAMPLING_RATE  # heard together with what follows
             for first, last in stretches:
-                cues, language = self.recognizer(waveform[first:last])
+                check_not_stopped()  # of all that is done with a file, hearing takes longest
                 offset = start + first / SAMPLING_RATE
+                self.tell(path, offset)
+                cues, language = self.recognizer(waveform[first:last])
                 yield [Cue(offset + cue.start, offset + cue.stop, cue.text) for cue in cues], language
             start += length
 

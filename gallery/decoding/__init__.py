@@ -5,7 +5,7 @@
 """
 
 from gallery.decoding.limits import LimitError, Limits
-from gallery.decoding.pool import LIGHT_MEMORY, Stop, Stopped, num_processors
+from gallery.decoding.pool import LIGHT_MEMORY, Stop, Stopped, check_not_stopped, num_processors
 from gallery.decoding.reader import SandboxedReader, sandboxed
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "SandboxedReader",
     "Stop",
     "Stopped",
+    "check_not_stopped",
     "num_processors",
     "sandboxed",
 ]

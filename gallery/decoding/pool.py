@@ -321,6 +321,12 @@ class _Thread(local):
 _thread = _Thread()
 
 
+def check_not_stopped() -> None:
+    """Raise [`Stopped`] in a thread whose reading was given up."""
+    if _thread.stop.is_set:
+        raise Stopped("Reading was given up.")
+
+
 def ask(what: str, path: str | os.PathLike, answer: Answer, **options: Any) -> Answer:
     """Let a decoder answer a request (`program._ANSWERS`), with a light share of memory, else with all of it."""
     check_installed()
@@ -383,4 +389,4 @@ def _error(message: dict[str, Any], name: str, full: str) -> Exception:
     return (LimitError if message.get("error") == "limit" else MediaError)(text)
 
 
-__all__ = ["LIGHT_MEMORY", "Stop", "Stopped", "ask", "num_processors"]
+__all__ = ["LIGHT_MEMORY", "Stop", "Stopped", "ask", "check_not_stopped", "num_processors"]

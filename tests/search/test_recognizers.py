@@ -1,5 +1,7 @@
 """Recognisers of speech: what they are asked, what counts as understood, and how they fail."""
 
+from threading import Thread
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from transformers import (
 )
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from gallery.decoding import Stop, Stopped
 from modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
 from search.recognizers import (
     Cue,
@@ -82,6 +85,25 @@ def test_whisper_hears_segments_and_tells_their_language(whisper):
     cues, language = recognizer(np.tile(NOISE, 10))
     assert recognizer.kind == "whisper" and language in ("english", "german") and len(cues) > 1
     assert all(0 <= cue.start <= cue.stop <= 36 and set(cue.text) <= {*LETTERS, " "} for cue in cues)
+
+
+@pytest.mark.parametrize("is_converted", [False, True])
+def test_ctrl_c_ends_hearing_within_a_stretch(whisper, request, is_converted):
+    recognizer = recognizer_of(request.getfixturevalue("converted") if is_converted else whisper)
+    stop, ended = Stop(), []
+
+    def listen():
+        stop.join()
+        stop.set()
+        try:
+            recognizer(NOISE)
+        except Stopped as error:
+            ended.append(error)
+
+    thread = Thread(target=listen)
+    thread.start()
+    thread.join(60)
+    assert len(ended) == 1
 
 
 def test_what_recognises_no_speech_is_told(tiny_model_dir):

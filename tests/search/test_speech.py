@@ -7,7 +7,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from gallery.decoding import SandboxedReader
+from gallery.decoding import SandboxedReader, Stop, Stopped
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.windows import SEGMENT
 from modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
@@ -192,6 +192,33 @@ def test_a_file_that_another_process_hears_is_waited_for_and_not_heard_twice(vid
     other.join(30)
     assert answers == [found] and found.endswith("/transcripts/a1.vtt") and hears == ["once"]
     assert os.listdir(tmp_path / "transcripts") == ["a1.vtt"]
+
+
+def test_hearing_tells_where_it_is_and_is_given_up_at_the_next_stretch(videos, tmp_path, monkeypatch):
+    monkeypatch.setattr("search.speech.speech_stretches", lambda voice, longest: [(0, 8000), (8000, 9000)])
+    stop, told, ended = Stop(), [], []
+
+    def answer(count):
+        if count == 3:
+            stop.set()
+        return HELLO
+
+    def listen():
+        stop.join()
+        for sha256 in ("a1", "a2"):
+            try:
+                speech.of(str(videos / "said.mp4"), sha256, reader=SandboxedReader())
+            except Stopped as error:
+                ended.append(error)
+
+    recognizer = heard_by("whisper", answer)
+    speech = Speech(tmp_path, recognizer)
+    speech.tell = lambda path, second: told.append(second)
+    thread = Thread(target=listen)
+    thread.start()
+    thread.join(30)
+    assert told == [0.0, 0.5, 0.0] and len(ended) == 1
+    assert os.listdir(tmp_path / "transcripts") == ["a1.vtt"]  # what was not heard to its end is heard again
 
 
 class Sound:
