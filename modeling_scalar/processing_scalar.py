@@ -152,8 +152,8 @@ class ScalarProcessor(ProcessorMixin):
         image_processor (`ScalarImageProcessor`), feature_extractor (`ScalarFeatureExtractor`), tokenizer: the parts.
         num_frames (`int`), num_train_frames (`int`): frames of a clip at test time and in training.
         max_text_length (`int`), max_subtitle_length (`int`): tokens, with the special ones; longer texts are cut.
-        presence (`str`): `"honest"`: a subtitle without a word is a missing modality. `"vast"`: it is an empty
-            present one, as VAST's loaders have it; for parity runs.
+        presence (`str`): `"honest"`: a subtitle without a word is a missing modality, and so is digital silence, sound
+            of zeros alone. `"vast"`: both are present, as VAST's loaders have it; for parity runs.
 
     Attributes:
         reader ([`MediaReader`]): what opens files, in this process by default. It belongs to whoever reads and is not
@@ -327,6 +327,8 @@ class ScalarProcessor(ProcessorMixin):
             self._note(clip, f"{clip.path or 'waveform'}: {problem}")
         elif num_samples is not None:
             clip.duration = num_samples / rate
+            if self.presence != "vast" and not any(part.any() for part in parts or [waveform]):
+                return
             if waveform is None:
                 self._keep_sound(clip, parts)
             else:

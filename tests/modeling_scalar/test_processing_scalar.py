@@ -1,4 +1,6 @@
 import json
+import struct
+import wave
 from fractions import Fraction
 
 import av
@@ -251,6 +253,20 @@ def test_a_list_can_mix_kinds_and_absences(processor, files):
         [True, True, False],
         [True, False, True],
     ]
+
+
+@pytest.mark.parametrize("processed", [False, True])
+def test_digital_silence_is_missing_sound_unless_presence_is_vast(tmp_path, processed):
+    for name, level in (("silent.wav", 0), ("faint.wav", 1)):
+        with wave.open(str(tmp_path / name), "wb") as file:
+            file.setparams((1, 2, 16_000, 0, "NONE", None))
+            file.writeframes(struct.pack("<h", level) * 32_000)
+    honest, vast = (make_processor(presence=presence) for presence in ("honest", "vast"))
+    cases = (honest, "silent.wav", False), (honest, "faint.wav", True), (vast, "silent.wav", True)
+    for processor, name, is_there in cases:
+        clip = processor.read_clip(str(tmp_path / name), processed=processed)
+        assert clip.has_audio == is_there and clip.duration == 2 and not clip.problems
+    assert not honest.read_clip(None, audio=np.zeros(32_000, np.float32), processed=processed).has_audio
 
 
 @pytest.mark.parametrize("subtitle", ["", " \n\t"])
