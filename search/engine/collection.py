@@ -10,13 +10,18 @@ they were pushed.
 import hashlib
 import json
 import os
+import pickle
+import sqlite3
 import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import httpx
@@ -25,6 +30,7 @@ import torch
 from qdrant_client import QdrantClient, models
 from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
+from qdrant_client.local import persistence
 from qdrant_client.local.qdrant_local import QdrantLocal
 
 from gallery.columns import from_utf8, precision_of, to_utf8
@@ -135,17 +141,35 @@ class About:
         return found + (["score_options"] if scores[0] != scores[1] else [])
 
 
-def _owned_by_others(folder: os.PathLike) -> bool:
-    """Whether somebody else can write what is in a folder: the client would run what it finds there."""
-    if not hasattr(os, "getuid") or not os.path.exists(folder):
-        return False
-    is_open = os.stat(folder).st_mode & 0o011  # else nobody else comes to what is in it, whatever its modes
-    inside = (os.path.join(root, name) for root, folders, files in os.walk(folder) for name in (*folders, *files))
-    for path in filter(os.path.exists, [folder, *inside]):
-        status = os.stat(path)
-        if status.st_uid != os.getuid() or (is_open and status.st_mode & 0o022):
-            return True
-    return False
+class _Clips(pickle.Unpickler):
+    """Reads the rows of a folder, which the client keeps as pickles: clips are data alone, and all else is refused."""
+
+    def find_class(self, module: str, name: str) -> type:
+        """The class of clips; an UnpicklingError for every other, and for functions, as these would run."""
+        if (module, name) != (models.PointStruct.__module__, models.PointStruct.__name__):
+            raise pickle.UnpicklingError(f"{module}.{name} is no clip")
+        return models.PointStruct
+
+
+_OPENING = Lock()
+_NO_CLIPS = (AttributeError, EOFError, LookupError, TypeError, ValueError, pickle.PickleError, sqlite3.Error)
+
+
+@contextmanager
+def _reading_nothing_but_clips() -> Iterator[None]:
+    """Let the client open a folder, whose pickles may hold code of somebody else; a [`DamagedError`] if they do."""
+    with _OPENING:
+        known = persistence.pickle
+        persistence.pickle = SimpleNamespace(dumps=pickle.dumps, loads=lambda row: _Clips(BytesIO(row)).load())
+        try:
+            yield
+        except _NO_CLIPS as error:
+            raise DamagedError(
+                f"The folder of collections is damaged, or holds something else than `scalar push` wrote: {error}. "
+                "Remove it, and push the gallery again."
+            ) from error
+        finally:
+            persistence.pickle = known
 
 
 def _key() -> str | None:
@@ -166,8 +190,9 @@ def connect(address: Address, timeout: int = _TIMEOUT, is_new: bool = True) -> Q
         is_new (`bool`): whether a folder is made that is not there.
 
     Raises:
-        ValueError: the folder could hold what somebody else wrote; the key cannot be sent.
+        ValueError: the key cannot be sent.
         FileNotFoundError: the folder is not there, and is not to be made.
+        DamagedError: the folder holds something else than clips.
         OSError: another process uses the folder.
     """
     if address.server is not None:
@@ -176,17 +201,11 @@ def connect(address: Address, timeout: int = _TIMEOUT, is_new: bool = True) -> Q
             if address.is_here:
                 warnings.simplefilter("ignore", UserWarning)  # that others could read a key that is sent as it is
             return QdrantClient(url=address.server, api_key=key, timeout=timeout, check_compatibility=False)
-    if _owned_by_others(address.folder):
-        raise ValueError(
-            f"Others can write to {address.folder}. The client of Qdrant runs code that it finds in such a folder, so "
-            "it is not opened. Copy it, and take the right to write to it from others: `chmod -R go-w`."
-        )
     if not is_new and not address.folder.is_dir():
         raise NoCollectionError(_NONE.format(address.name))
-    # Where a group may write to what one makes, as is the default of some systems, it still must not enter.
-    address.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        return QdrantClient(path=str(address.folder), force_disable_check_same_thread=True)
+        with _reading_nothing_but_clips():
+            return QdrantClient(path=str(address.folder), force_disable_check_same_thread=True)
     except RuntimeError as error:
         raise OSError(
             f"Another process uses the collections in {address.folder}. Wait until it ends, or use a server, which "
@@ -309,7 +328,10 @@ class Collection:
         # Copies that must have a clip before it counts as written: so many that as many may be gone.
         options["write_consistency_factor"] = None if num_replicas is None else (num_replicas + 1) // 2
         try:
-            self._ask(self.client.create_collection, vectors, metadata=about.told(), on_disk_payload=True, **options)
+            with _reading_nothing_but_clips() if self.is_local else nullcontext():  # a folder may have its name
+                self._ask(
+                    self.client.create_collection, vectors, metadata=about.told(), on_disk_payload=True, **options
+                )
         except OSError:
             if not self.exists():  # else a call made it that was not answered, or another process did
                 raise

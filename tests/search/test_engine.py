@@ -6,12 +6,16 @@ runs them against a server or a cluster.
 
 import json
 import os
+import pickle
 import shutil
+import sqlite3
 import subprocess
 import threading
 import time
 import uuid
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +24,7 @@ import torch
 from httpx import Headers, ReadTimeout
 from qdrant_client import models
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
+from qdrant_client.local import persistence
 from qdrant_edge import EdgeOptimizersConfig, HnswIndexConfig
 
 from gallery.filters import Filter
@@ -32,7 +37,7 @@ from search.engine import asking
 from search.engine import collection as collection_module
 from search.engine.address import parse_address
 from search.engine.asking import EngineSearcher, find_best
-from search.engine.collection import BOUND, Collection, Point, condition_of, connect, point_id
+from search.engine.collection import BOUND, Collection, Point, condition_of, point_id
 from search.engine.errors import ChangedError, DamagedError, NoCollectionError
 from search.engine.push import PushReport, push
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
@@ -1129,25 +1134,53 @@ def test_an_address_that_is_none_is_told_without_secrets(text, told):
     assert "very-secret" not in str(caught.value)
 
 
-def test_a_folder_that_others_can_write_to_is_not_opened(tmp_path):
+class _Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_folder_of_somebody_else_is_searched_and_runs_no_code(tmp_path):
     address = parse_address(f"qdrant+file://{tmp_path}/engine/clips")
+    gallery = made_gallery(tmp_path / "gallery", "random", 3, dim=8)
     collection = Collection.at(address)
     with pytest.raises(FileNotFoundError, match="no collection 'clips'"):
         EngineSearcher(collection, "it")
+    push(gallery, collection)
     collection.close()
-    (tmp_path / "engine" / "collection").mkdir()
-    folder, mask = tmp_path / "engine", os.umask(0o002)  # by which a group may write to what the client makes
-    try:
-        for name in ("", "collection", "meta.json"):
-            (folder / name).chmod(0o775)
-            with pytest.raises(ValueError, match="Others can write to"):
-                connect(address)
-            (folder / name).chmod(0o755)
-        shutil.rmtree(folder)
-        for _ in range(2):  # in a folder that nobody else can enter
-            connect(address).close()
-    finally:
-        os.umask(mask)
+    shutil.copytree(tmp_path / "engine", tmp_path / "copied")
+    copied = parse_address(f"qdrant+file://{tmp_path}/copied/clips")
+    for _ in range(2):
+        collection = Collection.at(copied)
+        assert len(contents(collection)) == 3
+        collection.close()
+    storage, run = tmp_path / "copied" / "collection" / "clips" / "storage.sqlite", tmp_path / "run"
+    rows = {
+        "'mkdir'|\\.mkdir is no clip": pickle.dumps({"id": 1, "vector": _Evil(run)}),
+        "no clip": pickle.dumps(_Evil(run), 0),
+        "out of input": b"",
+        "damaged": pickle.dumps([1]),
+    }
+    for told, row in rows.items():
+        with closing(sqlite3.connect(storage)) as folder, folder:
+            folder.execute("INSERT OR REPLACE INTO points VALUES ('evil', ?)", (row,))
+        with pytest.raises(DamagedError, match=told) as caught:
+            Collection.at(copied)
+        assert "push the gallery again" in str(caught.value) and not run.exists()
+    shutil.copytree(storage.parent, tmp_path / "engine" / "collection" / "others")  # which nobody lists
+    collection = Collection.at(parse_address(f"qdrant+file://{tmp_path}/engine/others"))
+    with pytest.raises(DamagedError, match="push the gallery again"):
+        push(gallery, collection)
+    collection.close()
+    assert persistence.pickle is pickle and not run.exists()
+
+
+def test_the_client_unpickles_nothing_but_rows_of_clips():
+    folder = Path(persistence.__file__).parent
+    assert [path.name for path in folder.rglob("*.py") if "pickle" in path.read_text()] == ["persistence.py"]
+    assert Path(persistence.__file__).read_text().count("pickle.load") == 1
 
 
 def test_only_a_push_makes_the_folder_of_a_collection(place, tmp_path):  # noqa: F811
