@@ -243,16 +243,13 @@ class ClipFacts:
     @cached_property
     def _texts(self) -> pa.ChunkedArray:
         """The paths as texts; in the few that are not UTF-8, something stands for each byte that is no text."""
-        is_coded = pc.starts_with(self.paths, "\0")
-        coded = [from_utf8(path).translate(_PLAIN) for path in self.paths.filter(is_coded).to_pylist()]
-        if not coded:
-            return self.paths
-        replaced, first = [], 0
-        for paths, mask in zip(self.paths.chunks, is_coded.chunks, strict=True):
-            here = coded[first : first + mask.true_count]
-            replaced.append(pc.replace_with_mask(paths, mask, pa.array(here, paths.type)))
-            first += len(here)
-        return pa.chunked_array(replaced)
+
+        def replaced(paths: pa.Array) -> pa.Array:
+            is_coded = pc.starts_with(paths, "\0")
+            coded = [from_utf8(path).translate(_PLAIN) for path in paths.filter(is_coded).to_pylist()]
+            return pc.replace_with_mask(paths, is_coded, pa.array(coded, paths.type)) if coded else paths
+
+        return pa.chunked_array(map(replaced, self.paths.chunks), self.paths.type)
 
     def allowed(self, wanted: Filter) -> Allowed:
         """The clips that fulfil a filter."""

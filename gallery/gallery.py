@@ -71,6 +71,15 @@ def _rows_of(parts: Sequence[Part]) -> pa.Table | None:
     return pa.concat_tables(part.kept() for part in parts) if parts else None
 
 
+def folder_of_all(clip_ids: pa.ChunkedArray) -> str | None:
+    """The folder that the files of clips lie in or below; `None` if there are no files."""
+    ends = pc.min_max(clip_ids.filter(pc.starts_with(clip_ids, "/"))).as_py()
+    # Names that are not UTF-8, which are kept otherwise, are few.
+    odd = [from_utf8(name) for name in clip_ids.filter(pc.starts_with(clip_ids, "\0/")).to_pylist()]
+    first_and_last = [name for name in (*ends.values(), *odd) if name is not None]
+    return os.path.commonpath(map(os.path.dirname, first_and_last)) if first_and_last else None
+
+
 class Gallery(Described):
     """
     Embedded clips as they were committed when this object was opened; a writer does not change them any more.
@@ -282,14 +291,7 @@ class Gallery(Described):
     @cached_property
     def root(self) -> str | None:
         """The folder that all files lie in or below, from which their names are shown; `None` if there are none."""
-        if self.clips is None:
-            return None
-        names = self.clips.column("clip_id")
-        ends = pc.min_max(names.filter(pc.starts_with(names, "/"))).as_py()
-        # Names that are not UTF-8, which are kept otherwise, are few.
-        odd = [from_utf8(name) for name in names.filter(pc.starts_with(names, "\0/")).to_pylist()]
-        first_and_last = [name for name in (*ends.values(), *odd) if name is not None]
-        return os.path.commonpath(map(os.path.dirname, first_and_last)) if first_and_last else None
+        return None if self.clips is None else folder_of_all(self.clips.column("clip_id"))
 
     def facts(self) -> dict[str, Any]:
         """
@@ -599,6 +601,7 @@ __all__ = [
     "calibration_of",
     "check_format",
     "check_rows",
+    "folder_of_all",
     "is_gallery",
     "score_options_of",
     "verify_gallery",

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from commands.errors import describe, plain
 from gallery.columns import from_utf8, to_utf8
 from gallery.filters import ClipFacts
-from gallery.gallery import Gallery
+from gallery.gallery import Gallery, folder_of_all
 from gallery.hits import Hit
 from gallery.storage import MANIFEST
 from gallery.windows import SEGMENT, Place
@@ -61,13 +61,9 @@ class FolderView(View):
         return pa.chunked_array([], pa.string()) if clips is None else clips.column("clip_id")
 
     @cached_property
-    def _root(self) -> str:
-        """The folder that all files share: what the first and the last name in order begin with alike."""
-        names = self._names.filter(pc.invert(pc.starts_with(self._names, to_utf8(self._uploads))))
-        if not len(names):
-            return ""
-        ends = pc.min_max(names).as_py()
-        return os.path.commonprefix([ends["min"], ends["max"]]).rpartition(os.sep)[0]
+    def _root(self) -> str | None:
+        """The folder that all files share; `None` if there are none."""
+        return folder_of_all(self._names.filter(pc.invert(pc.starts_with(self._names, to_utf8(self._uploads)))))
 
     def key_of(self, hit: Hit) -> str:
         """What a hit is asked for by: its name, as addresses have it."""

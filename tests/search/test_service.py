@@ -385,6 +385,12 @@ def test_names_that_are_no_text_are_told_and_played(tmp_path):
         assert hit["clip_id"].endswith("caf\\udce9\\n\\udcff.webm") and client.get(hit["media"]).content == b"data"
 
 
+def test_beside_a_name_that_is_no_text_others_are_told_as_short(tmp_path):
+    write_gallery(tmp_path, {os.fsdecode(b"caf\xe9.webm"): b"data", "2.webm": b"data"})
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+        assert sorted(hit["name"] for hit in search(client)["hits"]) == ["2.webm", "caf\\udce9.webm"]
+
+
 # A gallery that changes ---------------------------------------------------------------------------------------------
 
 
