@@ -96,10 +96,14 @@ class _Repairer(Writer):
         """Sort what is whole from what is not; nothing is cleared away before that is committed."""
         try:
             manifest, entries = read_manifest(self.folder)
-            is_known = True
+            wrong = f"{MANIFEST} was that of another gallery" if self._is_of_another(entries) else None
         except (OSError, ValueError) as error:
             self._check_version(error)
-            manifest, entries, is_known = self._rebuild(error)
+            sealed = SEALED_NAME.search(str(error))
+            wrong = f"{sealed.group() if sealed else MANIFEST} was damaged or gone"
+        is_known = wrong is None
+        if not is_known:
+            manifest, entries = self._rebuild(wrong)
         shards, parts = {}, {}
         for name in TABLES:
             shards[name], parts[name] = [], []
@@ -137,20 +141,30 @@ class _Repairer(Writer):
         if is_as_signed(content) and content.get("version") != VERSION:
             raise error
 
-    def _rebuild(self, error: Exception) -> tuple[dict[str, Any], dict[str, list[Shard]], bool]:
+    def _is_of_another(self, entries: dict[str, list[Shard]]) -> bool:
+        """Whether nothing of what a manifest names is there, although what `datasets` reads fits what is."""
+        paths = ((self.folder / name / shard.file, shard) for name in TABLES for shard in entries.get(name, []))
+        if any(shard.rows and path.is_file() and sha256_of(path) == shard.sha256 for path, shard in paths):
+            return False
+        for folder in (self.folder / name for name in TABLES if derived_is_whole(self.folder / name / DERIVED[1])):
+            state = read_json(folder / DERIVED[1])
+            path = folder / state["_data_files"][-1]["filename"]
+            if path.is_file() and sha256_of(path).startswith(state["_fingerprint"]):
+                return True
+        return False
+
+    def _rebuild(self, wrong: str) -> tuple[dict[str, Any], dict[str, list[Shard]]]:
         """What the manifest must have said, from what lies beside it."""
         path = self.folder / MANIFEST
         if path.exists():
             place = self._aside(path, copied=path.is_file() and path.stat().st_size < _COPIED)
-            sealed = SEALED_NAME.search(str(error))
-            what = f"{sealed.group() if sealed else MANIFEST} was damaged or gone"
-            self.told.append(f"{what}. The manifest is written anew; the old one is {place}.")
+            self.told.append(f"{wrong}. The manifest is written anew; the old one is {place}.")
         else:
             self.told.append(f"{MANIFEST} was gone. It is written anew, from what lies beside it.")
         entries = {}
         for name in TABLES:
             entries[name] = self._list_table(name)
-        return {"metadata": self._find_metadata(), "commit": 0}, entries, False
+        return {"metadata": self._find_metadata(), "commit": 0}, entries
 
     def _find_metadata(self) -> dict[str, Any]:
         for path in (self.folder / name / DERIVED[0] for name in TABLES):

@@ -217,6 +217,18 @@ def test_without_manifest_and_without_what_datasets_reads_the_shards_tell_what_t
     assert found[3] == {}
 
 
+@pytest.mark.parametrize("build", list(FILES))
+def test_beside_the_manifest_of_another_gallery_all_that_is_whole_is_kept(built, tmp_path, build):
+    source, expected = built[build]
+    shutil.copytree(source, tmp_path / "gallery")
+    other = write(tmp_path / "other", make_clips(5, seed=9)).path
+    shutil.copy(other / MANIFEST, tmp_path / "gallery")
+    told = repair(tmp_path / "gallery")
+    assert told[0].startswith("gallery.json was that of another gallery. The manifest is written anew; the old one is")
+    assert content(tmp_path / "gallery") == expected
+    assert repair(tmp_path / "gallery") == []
+
+
 def test_a_gallery_whose_manifest_is_gone_is_neither_begun_anew_nor_taken_for_a_data_set(built, tmp_path):
     folder = tmp_path / "gallery"
     shutil.copytree(built[build_videos][0], folder)
