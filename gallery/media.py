@@ -1,13 +1,60 @@
 """Media files as they were when their clips were embedded, and whether they still are."""
 
+import errno
 import hashlib
 import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from pathlib import Path
+from threading import Thread
+from typing import TypeVar
 
 from gallery.columns import MediaFile
-from gallery.files import sha256_of
-from modeling_scalar.media_scalar import check_file, find_sidecar
+from gallery.decoding.pool import check_not_stopped
+from modeling_scalar.media_scalar import MediaError, check_file, find_sidecar
 from modeling_scalar.processing_scalar import names_subtitle_file
+
+_PATIENCE = 240.0  # seconds that a drive may take for what is asked of it: as long as a decoder may wait
+_PIECE = 2**23  # bytes that are read at a time
+
+Answered = TypeVar("Answered")
+
+
+def _answered(path: str | os.PathLike, call: Callable[..., Answered], *args: object) -> Answered:
+    """Ask a drive in a thread that nobody has to wait for: one that hangs would keep a program from ending. A
+    TimeoutError that names the file if it does not answer, a [`~gallery.decoding.Stopped`] if reading is given up."""
+    said: Future[Answered] = Future()
+
+    def ask() -> None:
+        try:
+            said.set_result(call(*args))
+        except BaseException as error:
+            said.set_exception(error)
+
+    Thread(target=ask, daemon=True).start()
+    patience = time.monotonic() + _PATIENCE
+    while not wait([said], 0.2).done:
+        check_not_stopped()
+        if time.monotonic() > patience:
+            raise TimeoutError(errno.ETIMEDOUT, f"nothing came of it for {_PATIENCE:g} s", os.fspath(path))
+    return said.result()
+
+
+def pieces_of(path: str | os.PathLike) -> Iterator[bytes]:
+    """What a file holds, piece by piece; nothing of one that has no size, as those have that a system makes up."""
+    if not os.stat(path).st_size:
+        return
+    with _answered(path, open, path, "rb", 0) as file:
+        while piece := _answered(path, file.read, _PIECE):
+            yield piece
+
+
+def _sha256_of(path: str | os.PathLike) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces_of(path):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def _beside(path: str, subtitle: str | None) -> Path | None:
@@ -33,14 +80,17 @@ def clip_sha256(path: str, subtitle: str | None = None) -> str:
         subtitle (`str`, *optional*): words, or the path of an `.srt` or `.vtt` file, in place of the file beside it.
 
     Raises:
-        MediaError: not a regular file: a pipe, a device or a folder.
+        MediaError: not a regular file: a pipe, a device or a folder; or an empty one.
+        TimeoutError: its drive does not answer.
     """
     check_file(path)
+    if not os.stat(path).st_size:
+        raise MediaError(f"{path}: the file is empty.")
     beside = _beside(path, subtitle)
     if beside is None:
-        return sha256_of(path) + mark_of(subtitle)
-    words = sha256_of(beside) if beside.is_file() else ""  # reading will say what it is instead
-    return hashlib.sha256(f"{sha256_of(path)} {words}".encode()).hexdigest()
+        return _sha256_of(path) + mark_of(subtitle)
+    words = _sha256_of(beside) if beside.is_file() else ""  # reading will say what it is instead
+    return hashlib.sha256(f"{_sha256_of(path)} {words}".encode()).hexdigest()
 
 
 def clip_stat(path: str, subtitle: str | None = None) -> tuple[int, int]:
@@ -75,9 +125,9 @@ def is_as_known(path: str, known: MediaFile) -> bool:
         return unchanged_since(path, known, None) is not None
     try:
         size, mtime_ns = clip_stat(path, "")
-        return size == known.size and (mtime_ns == known.mtime_ns or known.sha256.startswith(sha256_of(path)))
+        return size == known.size and (mtime_ns == known.mtime_ns or known.sha256.startswith(_sha256_of(path)))
     except OSError:
         return False
 
 
-__all__ = ["clip_sha256", "clip_stat", "has_given_words", "is_as_known", "mark_of", "unchanged_since"]
+__all__ = ["clip_sha256", "clip_stat", "has_given_words", "is_as_known", "mark_of", "pieces_of", "unchanged_since"]

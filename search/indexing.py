@@ -304,7 +304,7 @@ class Indexer:
                 continue
             if not file.sha256 and not self._is_strict and look(path, words)[0] == file:
                 # A link that leads nowhere, a pipe: reading it would say the same.
-                report.add(FileState(path, Status.UNREADABLE, file.reason))
+                report.add(FileState(path, Status.UNREADABLE, file.reason, is_old=True))
                 continue
             mtime_ns, has_clips = unchanged_since(path, file, words), path in known.clips
             is_unheard = path not in subtitles and self._speech.is_due(file.sha256) and known.is_unheard(path)

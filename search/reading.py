@@ -12,7 +12,7 @@ from threading import Lock
 
 from gallery.decoding import LIGHT_MEMORY, Limits, num_processors
 from gallery.gallery import MediaFile
-from gallery.media import clip_sha256, clip_stat
+from gallery.media import clip_sha256, clip_stat, pieces_of
 from gallery.windows import SLIVER, seconds_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
@@ -57,8 +57,7 @@ def _is_out_of_reach(path: str) -> bool:
     """Whether a file is gone, or where it lies cannot be reached, as with a drive that was taken away."""
     try:
         if stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe could take forever
-            with open(path, "rb") as file:
-                file.read(1)
+            next(pieces_of(path), b"")
     except OSError:
         return True
     return False

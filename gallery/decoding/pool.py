@@ -297,14 +297,12 @@ class Stop:
     def ending(self, decoder: _Decoder) -> Iterator[None]:
         """End a decoder as soon as this is set."""
         with self._lock:
-            if self.is_set:
-                raise Stopped("Reading was given up.")
+            check_not_stopped()
             self._decoders.add(decoder)
         try:
             yield
         except _Died:
-            if self.is_set:
-                raise Stopped("Reading was given up.") from None
+            check_not_stopped()
             raise
         finally:
             with self._lock:

@@ -4,19 +4,19 @@ import os
 import signal
 import time
 from contextlib import closing
-from threading import Barrier
+from threading import Barrier, Event
 
 import numpy as np
 import pytest
 
 from gallery.decoding import Limits, SandboxedReader, Stopped, pool, sandboxed
 from gallery.embedding import read_batches
-from gallery.gallery import Gallery, GalleryWriter
+from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.media import clip_sha256, clip_stat
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import Clip
 from search.indexing import index_files
-from search.reading import memory_of_decoders
+from search.reading import look, memory_of_decoders
 from search.sources import find_files
 from tests.gallery.decoding.test_program import write_media
 from tests.search.test_indexing import FakeModel, FakeProcessor, of, old, problems_of
@@ -52,6 +52,53 @@ def test_what_is_no_file_is_named_and_does_not_stop_the_run(folder):
             "c.mp4": "not a file but a device. Only regular files are read.",
         }
         assert named(gallery.clip_ids) == ["a.mp4", "d.mp4"]
+
+
+def test_a_file_that_a_system_makes_up_is_empty_and_never_opened(folder, monkeypatch):
+    (folder / "e.mp4").symlink_to("/proc/kmsg" if os.path.isfile("/proc/kmsg") else folder / "empty.mp4")
+    (folder / "empty.mp4").touch()
+    monkeypatch.setattr("gallery.media.open", never_answers, raising=False)
+    for path in find_files([folder]):
+        if path.endswith(("e.mp4", "empty.mp4", "kmsg")):
+            assert look(path, None) == (MediaFile(path, 0, 0, "", "the file is empty."), False)
+
+
+def never_answers(*arguments):
+    Event().wait()
+
+
+def test_a_file_of_a_drive_that_never_answers_is_out_of_reach(folder, monkeypatch):
+    index(folder, FakeProcessor())
+    monkeypatch.setattr("gallery.media.open", never_answers, raising=False)
+    monkeypatch.setattr("gallery.media._PATIENCE", 0)
+    (folder / "a.mp4").write_text("1 audio")
+    report, gallery = index(folder, FakeProcessor())
+    (state,) = report.of("out of reach")
+    assert state.path == str(folder / "a.mp4") and state.reason == "nothing came of it for 0 s"
+    assert named(gallery.clip_ids) == ["a.mp4", "d.mp4"]
+
+
+def test_a_run_that_is_interrupted_does_not_wait_for_a_drive_that_hangs(folder, monkeypatch):
+    asked, given_up = Event(), []
+
+    def hangs(*arguments):
+        asked.set()
+        Event().wait()
+
+    def read(item):
+        if item:
+            try:
+                look(str(folder / "a.mp4"), None)
+            except Stopped as error:
+                given_up.append(error)
+                raise
+        return item, Clip()
+
+    monkeypatch.setattr("gallery.media.open", hangs, raising=False)
+    with closing(read_batches(lambda clips: None, range(2), read, batch_size=1, num_workers=2)) as batches:
+        assert next(batches).notes == [0]
+        assert asked.wait(30)
+    assert len(given_up) == 1  # and not after four minutes
 
 
 def test_a_link_is_found_by_the_file_it_leads_to_and_another_by_its_own_name(folder):
