@@ -85,7 +85,7 @@ def clip_sha256(path: str, subtitle: str | None = None) -> str:
     """
     check_file(path)
     if not os.stat(path).st_size:
-        raise MediaError(f"{path}: the file is empty.")
+        raise MediaError(f"{path}: not a readable video or audio file: it is empty.")
     beside = _beside(path, subtitle)
     if beside is None:
         return _sha256_of(path) + mark_of(subtitle)

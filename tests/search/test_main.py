@@ -87,7 +87,7 @@ def index(*arguments, code=0):
 def test_index_prints_the_counts_and_names_what_it_could_not_read(place):
     first = index().stdout
     assert "2 new, 0 changed, 0 unchanged, 1 unreadable; 2 clips in the gallery" in first
-    assert f"unreadable: {place / 'clips' / 'empty.mp4'}: the file is empty" in first
+    assert f"unreadable: {place / 'clips' / 'empty.mp4'}: not a readable video or audio file: it is empty" in first
     second = index().stdout
     assert "0 new, 0 changed, 2 unchanged, 1 unreadable" in second
     assert "1 of the unreadable failed before and has not changed" in second
@@ -303,7 +303,7 @@ def test_info_prints_counts_shares_model_and_failures(place):
     assert "clips: 2, 3 dimensions" in output
     assert "video 50.0%, audio 100.0%, subtitle 0.0%" in output
     assert f"model: {place / 'model'} (fingerprint " in output
-    assert "unreadable files: 1" in output and "empty.mp4: the file is empty" in output
+    assert "unreadable files: 1" in output and "empty.mp4: not a readable video or audio file: it is empty" in output
 
 
 @pytest.mark.parametrize("command", [["info", "nowhere"], ["query", "nowhere", "video"]])

@@ -60,7 +60,10 @@ def test_a_file_that_a_system_makes_up_is_empty_and_never_opened(folder, monkeyp
     monkeypatch.setattr("gallery.media.open", never_answers, raising=False)
     for path in find_files([folder]):
         if path.endswith(("e.mp4", "empty.mp4", "kmsg")):
-            assert look(path, None) == (MediaFile(path, 0, 0, "", "the file is empty."), False)
+            assert look(path, None) == (
+                MediaFile(path, 0, 0, "", "not a readable video or audio file: it is empty."),
+                False,
+            )
 
 
 def never_answers(*arguments):
