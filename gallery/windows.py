@@ -19,6 +19,7 @@ PARTLY = "not all of its windows could be read: "
 """How the reason begins that is noted of a file of which other windows are clips."""
 
 SLIVER = 0.03  # seconds of which no encoder makes anything: codecs add as much at the end
+_MOST = 1_000_000  # windows of a file, whatever it says of its length
 _REST = 1.0  # seconds that are too few for a window of their own
 _SHOWN = re.compile(r"(.*) \[(\d+(?:\.\d+)?)(?: s to the end|-(\d+(?:\.\d+)?) s)\]", re.DOTALL)
 _NAME = re.compile(r"(.*)#t=(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?", re.DOTALL)
@@ -42,6 +43,15 @@ class Place(NamedTuple):
 
 def _number(seconds: float) -> str:
     return f"{seconds:.3f}".rstrip("0").rstrip(".")
+
+
+def check_windows(seconds: float, segment: float | None) -> None:
+    """Raise a ValueError if files that may last so many seconds would be cut into more windows than can be listed."""
+    if segment is not None and seconds > _MOST * segment:
+        raise ValueError(
+            f"A file has at most {_MOST:,} windows, but `--limit duration={seconds:g}` allows more of {segment:g} "
+            f"seconds. Lower the limit to {_MOST * segment:g}, or index into a new gallery with longer windows."
+        )
 
 
 def windows_of(seconds: float | None, segment: float | None) -> list[tuple[float, float | None] | None]:
@@ -117,6 +127,7 @@ __all__ = [
     "SLIVER",
     "UNFINISHED",
     "Place",
+    "check_windows",
     "clip_id_of",
     "clip_id_of_shown",
     "place_of_clip",

@@ -16,7 +16,7 @@ from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
 from gallery.parallel import Crew, num_local_processes
 from gallery.provenance import describe, pending_download
 from gallery.tables import is_table
-from gallery.windows import SEGMENT
+from gallery.windows import SEGMENT, check_windows
 from gallery.writing import check_place
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
@@ -86,10 +86,11 @@ def _find(config: IndexConfig) -> tuple[list[str], dict[str, str]]:
     return files, subtitles
 
 
-def _check(config: IndexConfig) -> None:
+def _check(config: IndexConfig, limits: Limits) -> None:
     """Refuse a gallery that cannot take what is asked for, and download the models that are not here."""
     output = config.output
     check_format(output)
+    check_windows(limits.duration, config.segment)
     if not is_gallery(output):
         check_place(output)
     elif config.dtype is not None and (held := Gallery.open(output).dtype) not in (None, config.dtype):
@@ -149,7 +150,7 @@ def index_folder(config: IndexConfig) -> Report | None:
         if crew.is_main:
             files, subtitles = _find(config)
             # All that can be wrong is told before the model is loaded, which takes longest.
-            _check(config)
+            _check(config, limits)
     with crew.together():  # the first process has downloaded the models
         model = config.model or _default_model(config.output)
         identity = identify(model)

@@ -24,7 +24,7 @@ from gallery.embedding import Embedded, batches_ahead, check_reading, embed_batc
 from gallery.gallery import GalleryWriter, MediaFile
 from gallery.media import mark_of, unchanged_since
 from gallery.parallel import Crew
-from gallery.windows import PARTLY, SEGMENT, UNFINISHED, clip_id_of, place_of_clip, windows_of
+from gallery.windows import PARTLY, SEGMENT, UNFINISHED, check_windows, clip_id_of, place_of_clip, windows_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import ScalarProcessor
 from search.known import Known
@@ -215,6 +215,7 @@ class Indexer:
         self._speech, self._segment = Speech(writer.folder, recognizer), writer.metadata.get(SEGMENT)
         processor = sandboxed(processor)
         self._decoder, reader = processor.reader, Reader(processor, on_error, self._speech)
+        check_windows(self._decoder.limits.duration, self._segment)
         self._embed = partial(embed_batches, model, processor, reader, num_workers)
         self._ahead = batches_ahead(batch_size, num_workers)
         self._gone: set[str] | None = None  # files that are not there any more; None as long as nobody has looked
