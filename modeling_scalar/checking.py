@@ -142,10 +142,10 @@ def shapes_of(files: Iterable[Path]) -> dict[str, tuple[int, ...]]:
 
 def check_counts(config: Mapping[str, Any], num_tensors: int, where: str) -> None:
     """
-    Check that a configuration counts no more layers than there are weights.
+    Check that the numbers of a configuration are finite, and that it counts no more layers than there are weights.
 
     Raises:
-        ValueError: a field does.
+        ValueError: a field does not, or is a number beyond all reason.
     """
     waiting: list[tuple[str, Any]] = list(config.items())
     while waiting:
@@ -154,6 +154,8 @@ def check_counts(config: Mapping[str, Any], num_tensors: int, where: str) -> Non
             waiting += [(f"{name}.{key}", inner) for key, inner in value.items()]
         elif isinstance(value, list):
             waiting += [(name, inner) for inner in value]
+        elif isinstance(value, int | float) and not abs(value) < 2**53:
+            raise ValueError(f"`{name}` in {where} must be a finite number below 2**53, got {value!r:.80}.")
         elif isinstance(value, int) and _COUNTS.search(name) and value > max(num_tensors, _FEW):
             raise ValueError(
                 f"`{name}` in {where} is {value}, but the model has {num_tensors} weights. Restore the file."

@@ -15,7 +15,7 @@ import torch
 from transformers.audio_utils import mel_filter_bank
 from transformers.feature_extraction_utils import BatchFeature, FeatureExtractionMixin
 
-from .image_processing_scalar import frame_indices, to_batch, to_tensor
+from .image_processing_scalar import frame_indices, real, to_batch, to_tensor, whole
 from .media_scalar import SAMPLING_RATE, resample
 
 _MAX_CHANNELS = 8  # more are a batch that somebody took for one waveform
@@ -169,15 +169,12 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.num_mel_bins = num_mel_bins
-        self.sampling_rate = sampling_rate
-        self.segment_length = segment_length
-        self.num_segments = num_segments
-        for name in ("num_mel_bins", "sampling_rate", "segment_length", "num_segments"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)!r}.")
-        self.mean = mean
-        self.std = std
+        self.num_mel_bins = whole("num_mel_bins", num_mel_bins)
+        self.sampling_rate = whole("sampling_rate", sampling_rate)
+        self.segment_length = whole("segment_length", segment_length)
+        self.num_segments = whole("num_segments", num_segments)
+        self.mean = real("mean", mean, -1e6)
+        self.std = real("std", std)
 
     @property
     def feature_size(self) -> int:

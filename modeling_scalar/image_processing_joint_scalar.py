@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import torch
 import torch.nn.functional as F
 
-from .image_processing_scalar import ClipImageProcessor
+from .image_processing_scalar import ClipImageProcessor, whole
 
 
 def patch_grid(height: int, width: int, max_patches: int, patch_size: int, pooling: int) -> tuple[int, int]:
@@ -76,14 +76,9 @@ class ScalarPatchImageProcessor(ClipImageProcessor):
         **kwargs: Any,
     ):
         super().__init__(image_mean, image_std, rescale_factor, **kwargs)
-        for name, value in (
-            ("max_soft_tokens", max_soft_tokens),
-            ("patch_size", patch_size),
-            ("pooling_kernel_size", pooling_kernel_size),
-        ):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"`{name}` must be a whole number, at least 1, got {value!r}.")
-            setattr(self, name, value)
+        self.max_soft_tokens = whole("max_soft_tokens", max_soft_tokens)
+        self.patch_size = whole("patch_size", patch_size)
+        self.pooling_kernel_size = whole("pooling_kernel_size", pooling_kernel_size)
 
     @property
     def max_patches(self) -> int:

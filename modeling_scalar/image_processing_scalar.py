@@ -18,6 +18,20 @@ from transformers.processing_utils import ImagesKwargs
 _RESIZE_MODES = ("squash", "crop")
 
 
+def whole(name: str, value: Any) -> int:
+    """Return a setting that counts something; a ValueError unless it is a whole number, at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+        raise ValueError(f"`{name}` must be a whole number, at least 1, got {value!r:.80}.")
+    return value
+
+
+def real(name: str, value: Any, least: float = 1e-6) -> float:
+    """Return a setting that measures something; a ValueError unless it is a number from `least` to a million."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= 1e6:
+        raise ValueError(f"`{name}` must be a number, at least {least:g} and at most a million, got {value!r:.80}.")
+    return value
+
+
 def frame_indices(
     num_available: int, num_frames: int, training: bool = False, generator: torch.Generator | None = None
 ) -> list[int]:
@@ -122,12 +136,12 @@ class ClipImageProcessor(BaseImageProcessor):
         if unknown := sorted(kwargs.keys() & ImagesKwargs.__annotations__.keys()):
             raise TypeError(f"{type(self).__name__} has no setting {unknown}: choose among its own arguments.")
         super().__init__(**kwargs)
-        for name, values in (("image_mean", image_mean), ("image_std", image_std)):
+        for name, values, least in (("image_mean", image_mean, -1e6), ("image_std", image_std, 1e-6)):
             values = [values] * 3 if isinstance(values, (int, float)) else list(values)
-            if len(values) != 3 or (name == "image_std" and 0 in values):
+            if len(values) != 3:
                 raise ValueError(f"`{name}` must be three numbers, of red, green and blue, got {values}.")
-            setattr(self, name, values)
-        self.rescale_factor = rescale_factor
+            setattr(self, name, [real(name, value, least) for value in values])
+        self.rescale_factor = real("rescale_factor", rescale_factor, -1e6)
 
     def _draw(
         self, height: int, width: int, training: bool, generator: torch.Generator | None
@@ -224,11 +238,9 @@ class ScalarImageProcessor(ClipImageProcessor):
         super().__init__(image_mean, image_std, rescale_factor, **kwargs)
         if resize_mode not in _RESIZE_MODES:
             raise ValueError(f"`resize_mode` must be one of {_RESIZE_MODES}, got {resize_mode!r}.")
-        if not isinstance(image_size, int) or image_size < 1:
-            raise ValueError(f"`image_size` must be a whole number, at least 1, got {image_size!r}.")
         if train_crop_scale is not None and not 0 < train_crop_scale[0] <= train_crop_scale[1] <= 1:
             raise ValueError(f"`train_crop_scale` must be an ascending pair in (0, 1], got {train_crop_scale!r}.")
-        self.image_size = image_size
+        self.image_size = whole("image_size", image_size)
         self.resize_mode = resize_mode
         self.antialias = antialias
         self.train_crop_scale = None if train_crop_scale is None else list(train_crop_scale)

@@ -53,7 +53,8 @@ _ADDED_MODULES = ("hyperbolic", "logit_scale", *_HEADS)
 _OPTIONAL_MODULES = (*_ADDED_MODULES, "concat_projections")  # a configuration can leave them aside
 _PROCESSOR_FILES = (PROCESSOR_NAME, "tokenizer_config.json", "tokenizer.json", "special_tokens_map.json")
 # What a processor may make of one clip, far beyond what is sensible: more would fill the memory.
-_MOST = {"num_frames": 1024, "num_segments": 1024, "segment_length": 100_000, "image_size": 4096}
+_MOST = {"num_frames": 1024, "num_train_frames": 1024, "num_segments": 1024, "segment_length": 100_000}
+_MOST |= {"num_mel_bins": 1024, "sampling_rate": 192_000, "image_size": 4096}
 # Vision towers that take pictures of one size.
 _FIXED_SIZE = ("blip_2_vision_model", "clip_vision_model", "siglip_vision_model")
 # What an adapter of ours asks of its base; layers that are copied, say, would be another network.

@@ -19,6 +19,7 @@ from transformers.image_processing_utils import BaseImageProcessor
 from transformers.utils import logging
 
 from .configuration_scalar import MODALITIES
+from .image_processing_scalar import real, whole
 from .media_scalar import SAMPLING_RATE
 from .processing_scalar import Clip, ScalarProcessor, printable, scatter
 
@@ -105,16 +106,14 @@ class ScalarJointProcessor(ScalarProcessor):
         add_special_tokens: bool = True,
         modalities: Iterable[str] = MODALITIES,
     ):
-        self.max_length = max_length
-        self.max_audio_seconds = max_audio_seconds
+        self.max_length = whole("max_length", max_length)
+        self.max_audio_seconds = real("max_audio_seconds", max_audio_seconds, least=0.03)
         self.query_prompt, self.document_prompt, self.media_prompt = query_prompt, document_prompt, media_prompt
         self.fused_prompts = dict(fused_prompts or {})
         self.add_special_tokens = add_special_tokens
         self.modalities = list(modalities)
         if unknown := [name for name in self.modalities if name not in MODALITIES]:
             raise ValueError(f"`modalities` must be some of {MODALITIES}, got {unknown}.")
-        if max_audio_seconds < 0.03:
-            raise ValueError(f"`max_audio_seconds` must be at least 0.03, got {max_audio_seconds!r}.")
         for name, value in (("max_text_length", max_text_length), ("max_subtitle_length", max_subtitle_length)):
             if value > max_length:
                 raise ValueError(f"`{name}` must be at most `max_length`, {max_length}, got {value}.")

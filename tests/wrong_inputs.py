@@ -485,7 +485,7 @@ _MODELS = [
         ),
         (
             "no frames",
-            "cannot be loaded: `num_frames` must be at least 1, got 0.",
+            "cannot be loaded: `num_frames` must be a whole number, at least 1, got 0.",
             {_PROCESSOR: Fields({"num_frames": 0})},
         ),
         (
@@ -495,7 +495,7 @@ _MODELS = [
         ),
         (
             "captions of no token",
-            "cannot be loaded: `max_text_length` must be at least 1, got 0.",
+            "cannot be loaded: `max_text_length` must be a whole number, at least 1, got 0.",
             {_PROCESSOR: Fields({"max_text_length": 0})},
         ),
         (
@@ -515,13 +515,58 @@ _MODELS = [
         ),
         (
             "a segment of no frame",
-            "cannot be loaded: `segment_length` must be at least 1, got 0.",
+            "cannot be loaded: `segment_length` must be a whole number, at least 1, got 0.",
             {_PROCESSOR: Fields({"feature_extractor.segment_length": 0})},
         ),
         (
-            "a segment of 10**12 frames",
-            "must be at most 100000 for this model, got 1000000000000. Copy the",
-            {_PROCESSOR: Fields({"feature_extractor.segment_length": 10**12})},
+            "a segment of 10**9 frames",
+            "must be at most 100000 for this model, got 1000000000. Copy the",
+            {_PROCESSOR: Fields({"feature_extractor.segment_length": 10**9})},
+        ),
+        (
+            "sound of 10**12 filters",
+            "cannot be loaded: `num_mel_bins` must be a whole number, at least 1, got",
+            {_PROCESSOR: Fields({"feature_extractor.num_mel_bins": 10**12})},
+        ),
+        (
+            "sound of a million filters",
+            "must be at most 1024 for this model, got 1000000. Copy the file that",
+            {_PROCESSOR: Fields({"feature_extractor.num_mel_bins": 10**6})},
+        ),
+        (
+            "segments that are no number",
+            "cannot be loaded: `num_segments` must be a whole number, at least 1, got True.",
+            {_PROCESSOR: Fields({"feature_extractor.num_segments": True})},
+        ),
+        (
+            "sound of an infinite mean",
+            "cannot be loaded: `mean` must be a number, at least -1e+06 and at most a million, got inf.",
+            {_PROCESSOR: Fields({"feature_extractor.mean": float("inf")})},
+        ),
+        (
+            "sound of a deviation that is text",
+            "cannot be loaded: `std` must be a number, at least 1e-06 and at most a million, got '3'.",
+            {_PROCESSOR: Fields({"feature_extractor.std": "3"})},
+        ),
+        (
+            "pictures of a deviation below 0",
+            "cannot be loaded: `image_std` must be a number, at least 1e-06 and at most a million, got -1.",
+            {_PROCESSOR: Fields({"image_processor.image_std.0": -1})},
+        ),
+        (
+            "pictures of a mean of 1e300",
+            "cannot be loaded: `image_mean` must be a number, at least -1e+06 and at most a million, got 1e+300.",
+            {_PROCESSOR: Fields({"image_processor.image_mean.0": 1e300})},
+        ),
+        (
+            "half a frame",
+            "cannot be loaded: `num_frames` must be a whole number, at least 1, got 1.5.",
+            {_PROCESSOR: Fields({"num_frames": 1.5})},
+        ),
+        (
+            "a dropout of NaN",
+            "must be a finite number below 2**53, got nan.",
+            {_CONFIG: Fields({"text_config.hidden_dropout_prob": float("nan")})},
         ),
         (
             "no picture processor",

@@ -213,7 +213,12 @@ def test_settings_survive_saving(tmp_path):
     [
         ({"image_size": 64.5}, "`image_size` must be a whole number, at least 1, got 64.5"),
         ({"image_mean": [0.5]}, "`image_mean` must be three numbers"),
-        ({"image_std": [0.5, 0.5, 0]}, "`image_std` must be three numbers"),
+        ({"image_size": True}, "`image_size` must be a whole number, at least 1, got True"),
+        ({"image_std": [0.5, 0.5, 0]}, "`image_std` must be a number, at least 1e-06 and at most a million, got 0"),
+        ({"image_std": -0.5}, "`image_std` must be a number, at least 1e-06"),
+        ({"image_mean": [0.5, float("nan"), 0.5]}, "`image_mean` must be a number, at least -1e\\+06"),
+        ({"image_mean": [0.5, 0.5, "0.5"]}, "`image_mean` must be a number"),
+        ({"rescale_factor": 1e300}, "`rescale_factor` must be a number"),
     ],
 )
 def test_sizes_and_settings_that_do_not_hold_here_are_refused(settings, message):
