@@ -77,14 +77,16 @@ class MiniatureConfig:
     """The miniature benchmark, see [`~eval.miniature.generate`]."""
 
     output: Annotated[AnyPath, Option(help="Folder to write the benchmark to."), _PATH]
-    num_train: Annotated[int, Option(min=0, help="Clips to train on.")] = 1500
-    num_validation: Annotated[int, Option(min=0, help="Clips to choose settings with.")] = 300
-    num_test: Annotated[int, Option(min=0, help="Clips to test on.")] = 300
+    num_train: Annotated[int, Option(min=0, max=10**6, help="Clips to train on.")] = 1500
+    num_validation: Annotated[int, Option(min=0, max=10**6, help="Clips to choose settings with.")] = 300
+    num_test: Annotated[int, Option(min=0, max=10**6, help="Clips to test on.")] = 300
     seed: Annotated[int, Option(min=0, help="Seed of the clips.")] = 0
     shared: Annotated[
         float, Option(min=0, max=1, help="Probability that modalities of a clip agree in a factor; 0: independent.")
     ] = 0.6
-    num_proc: Annotated[int | None, Option(min=1, help="Processes that write clips; by default one per CPU.")] = None
+    num_proc: Annotated[
+        int | None, Option(min=1, max=1024, help="Processes that write clips; by default one per CPU.")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -425,6 +425,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m modeling
         "--concat-heads", action="store_true", help="keep the heads of concatenated modalities (PMRL's released score)"
     )
     options = parser.parse_args(arguments)
+    if wrong := [name for name, value in vars(options).items() if value == []]:  # which "--" is to argparse
+        parser.error(f"argument --{wrong[0]}: expected one argument, got '--'")
     sizes = read_object(Path(options.sizes)) if options.sizes else None
     audit = convert(options.checkpoint, options.output, sizes, options.tokenizer, options.concat_heads)
     show(*str(audit).split("\n"), f"Saved to {options.output}.")

@@ -238,6 +238,16 @@ _USAGE = [
     ("a depth of 0", f"{_RUN} --depth 0", "should be greater than or equal to 1"),
     ("a set that shares too much", "-m eval miniature --output out --shared 1.5", "less than or equal to 1"),
     ("a set that shares no number", "-m eval miniature --output out --shared nan", "less than or equal to 1"),
+    (
+        "a set of 2**63 clips",
+        f"-m eval miniature --output out --num-train {2**63}",
+        "less than or equal to 1000000",
+    ),
+    (
+        "a set by 2**63 processes",
+        f"-m eval miniature --output out --num-proc {2**63}",
+        "less than or equal to 1024",
+    ),
     ("a report of nothing", "-m eval report --output out", "Missing argument 'results'"),
     ("no command of hub_cards", "-m hub_cards", "Usage:"),
     ("a push without a name", "-m hub_cards model model", "Missing argument 'name'"),
@@ -245,6 +255,11 @@ _USAGE = [
     ("a Space of no gallery", "-m hub_cards space user/x", "Missing option '--gallery'"),
     ("validate nothing", "-m hub_cards validate", "Missing argument 'path'"),
     ("a conversion of nothing", "-m modeling_scalar.convert_vast_to_hf --output out", "--checkpoint"),
+    (
+        "a conversion of '--'",
+        "-m modeling_scalar.convert_vast_to_hf --checkpoint=-- --output out",
+        "expected one argument",
+    ),
     ("a conversion to nowhere", "-m modeling_scalar.convert_vast_to_hf --checkpoint x.pt", "--output"),
 ]
 

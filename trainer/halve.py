@@ -36,8 +36,10 @@ def halve(run: Path, output: Path) -> None:
     Raises:
         ValueError: the run has not ended, trained an adapter, or a weight does not fit into half precision.
     """
-    if not (run / RECIPE).is_file() or not (run / CONFIG_NAME).is_file():
+    checkpoint = last_checkpoint(run) if (run / RECIPE).is_file() and (run / CONFIG_NAME).is_file() else None
+    if checkpoint is None:
         raise ValueError(f"{run} is not the folder of a training of all weights that has ended.")
+    recipe, history = read_json(run / RECIPE), read_json(checkpoint / "trainer_state.json")["log_history"]
     model, processor = load_model(run, dtype=torch.float32)
     half = {name: tensor.half() for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
     infinite = [name for name, tensor in half.items() if not tensor.isfinite().all()]
@@ -49,9 +51,7 @@ def halve(run: Path, output: Path) -> None:
         path.unlink()
     for path in output.glob("*config.json"):
         write_json(_in_full(read_json(path)), path)
-    fields = {name: value for name, value in read_json(run / RECIPE).items() if name not in _LOCAL}
-    write_json(fields, output / RECIPE)
-    history = read_json(last_checkpoint(run) / "trainer_state.json")["log_history"]
+    write_json({name: value for name, value in recipe.items() if name not in _LOCAL}, output / RECIPE)
     log = [{name: value for name, value in entry.items() if name.startswith(_TERMS)} for entry in history]
     write_json({"sha256": sha256_of(output / SAFE_WEIGHTS_NAME), "log": log}, output / LOG)
 

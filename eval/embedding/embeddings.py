@@ -310,7 +310,7 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not a safetensors file: {error}") from error
     try:
         return content | {name: json.loads(header[name]) for name in _TEXTS if name in header}
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise ValueError(f"{list(_TEXTS)} in the header of {path} must be JSON lists of strings: {error}") from error
 
 
