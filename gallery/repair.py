@@ -252,10 +252,10 @@ class _Repairer(Writer):
             if name not in shards:  # of a table of which nothing is left
                 if path.is_file():
                     self._aside(path)
-            elif not derived_is_whole(path):
-                place = f" It is {self._aside(path)} now." if os.path.lexists(path) else ""
+            elif os.path.lexists(path) and not derived_is_whole(path):
+                place = self._aside(path)
                 self.told.append(
-                    f"{name}/{path.name}, read by `datasets`, was damaged or gone: it is made anew.{place}"
+                    f"{name}/{path.name}, read by `datasets`, was damaged: it is made anew. It is {place} now."
                 )
 
     def _look_at_others(self, entries: dict[str, list[Shard]], sealed: str | None, is_known: bool) -> None:

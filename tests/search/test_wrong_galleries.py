@@ -91,7 +91,6 @@ def _once_of_all(wrong, place):
 def test_a_wrong_gallery_is_refused_in_one_sentence_and_left_as_it_is(
     good, tiny_model_dir, tmp_path, monkeypatch, wrong, command
 ):
-    monkeypatch.setattr("gallery.storage._DERIVED_WAIT", 0)
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "gallery"
     shutil.copytree(good, folder)
@@ -123,7 +122,6 @@ def test_a_wrong_gallery_takes_no_memory(commands, good, tmp_path):
     ids=[wrong.name for wrong in WRONG],
 )
 def test_a_wrong_gallery_is_repaired_or_refused_in_a_sentence(good, tmp_path, monkeypatch, wrong):
-    monkeypatch.setattr("gallery.storage._DERIVED_WAIT", 0)
     folder = tmp_path / "gallery"
     shutil.copytree(good, folder)
     wrong.make(folder)

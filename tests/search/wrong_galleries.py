@@ -297,7 +297,6 @@ WRONG = [
         ("verify", "run"),
     ),
     # What `datasets` reads
-    Wrong("no state", lambda folder: (folder / "clips/state.json").unlink(), "clips/state.json", ("verify", "push")),
     Wrong(
         "half a description",
         lambda folder: os.truncate(folder / "clips/dataset_info.json", 99),
