@@ -14,7 +14,8 @@ from gallery.tables import distinct, is_table, rows_of_table
 from modeling_scalar.processing_scalar import names_subtitle_file
 
 EXTENSIONS = frozenset(
-    ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .ts .flv .wmv .ogv .3gp .wav .mp3 .m4a .flac .ogg".split()
+    ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .vob .ts .mts .m2ts .mxf .flv .wmv .asf .ogv .3gp .3g2 .gif "
+    ".wav .mp3 .m4a .aac .flac .ogg .opus .wma .aif .aiff".split()
 )
 """What is taken from a folder; a file named explicitly is taken whatever its extension."""
 

@@ -13,8 +13,15 @@ from typer.testing import CliRunner
 from gallery.gallery import Gallery
 from gallery.tables import is_table
 from search.__main__ import app
-from search.sources import find_clips, read_list
+from search.sources import find_clips, find_files, read_list
 from tests.gallery.decoding.test_program import write_media
+
+def test_recordings_of_cameras_recorders_and_phones_are_taken_whatever_their_case(tmp_path):
+    names = "1.MTS 2.m2ts 3.vob 4.mxf 5.asf 6.3g2 7.opus 8.aac 9.wma a.AIFF b.gif c.mp4".split()
+    for name in (*names, "d.txt", "e.jpg"):
+        (tmp_path / name).write_text("media")
+    assert [os.path.basename(path) for path in find_files([tmp_path])] == names
+
 
 ROWS = [
     {"path": "clips/b.mp4", "subtitle": 'hello, "world"\nagain'},
