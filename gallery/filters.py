@@ -6,6 +6,7 @@ What is not known of a clip cannot fulfil a condition: such clips are left out, 
 import math
 import os
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
@@ -58,6 +59,12 @@ def _pattern_of(glob: str) -> str:
     except re.error as error:
         raise ValueError(f"The pattern of paths {glob!r} cannot be read: {error}.") from error
     return pattern
+
+
+def fitting(globs: Iterable[str]) -> Callable[[str], bool]:
+    """What tells whether a path fits one of some patterns, see [`Filter`]; a ValueError if one cannot be read."""
+    patterns = [re.compile(_pattern_of(glob), re.DOTALL) for glob in globs]
+    return lambda path: any(pattern.fullmatch(path) for pattern in patterns)
 
 
 def _moment(name: str, value: str | date | datetime | None) -> datetime | None:
@@ -275,4 +282,4 @@ class ClipFacts:
         return Allowed(mask, {name: count for name, count in left_out.items() if count})
 
 
-__all__ = ["DATE", "DURATION", "Allowed", "ClipFacts", "Filter"]
+__all__ = ["DATE", "DURATION", "Allowed", "ClipFacts", "Filter", "fitting"]

@@ -27,7 +27,7 @@ from .indexing import Indexer, help_index
 from .reading import default_workers, memory_of_decoders
 from .recognizers import Recognizer, recognizer_of
 from .settings import DEFAULT_MODEL, IndexConfig
-from .sources import find_clips, find_files
+from .sources import Selection, find_clips, find_files
 from .states import Report, Status
 from .watching import watch
 
@@ -73,16 +73,20 @@ def _choose_segment(writer: GalleryWriter, segment: float | None, has_clips: boo
     writer.metadata = writer.metadata | {SEGMENT: segment}
 
 
-def _find(config: IndexConfig) -> tuple[list[str], dict[str, str]]:
+def _find(config: IndexConfig, selection: Selection) -> tuple[list[str], dict[str, str]]:
     """The files that there are, and what lists say is spoken in them."""
     if config.prune and (missing := [str(path) for path in config.paths if not path.exists()]):
         command = f"scalar remove {quote(str(config.output))} {quote(missing[0])}"
         raise FileNotFoundError(
             f"There is no file or folder {missing[0]!r}. If it was deleted, `{command}` takes its clips out."
         )
-    files, subtitles = find_clips(config.paths, config.ignore)
+    files, subtitles = find_clips(config.paths, config.ignore, selection)
+    hidden = f"{len(selection.left_out)} hidden or system files and folders are left out: --hidden takes them."
     if not files and not config.prune and not config.watch:
-        raise ValueError(f"No video or audio file in {', '.join(repr(str(path)) for path in config.paths)}.")
+        places = ", ".join(repr(str(path)) for path in config.paths)
+        raise ValueError(f"No video or audio file in {places}.{f' {hidden}' if selection.left_out else ''}")
+    if selection.left_out:
+        say(hidden)
     return files, subtitles
 
 
@@ -105,7 +109,7 @@ def _check(config: IndexConfig, limits: Limits) -> None:
         identify(config.transcribe).download()
 
 
-def _watch(config: IndexConfig, indexer: Indexer) -> None:
+def _watch(config: IndexConfig, selection: Selection, indexer: Indexer) -> None:
     """Keep a gallery up to date until Ctrl-C."""
 
     def update(files: list[str], gone: list[str]) -> None:
@@ -118,7 +122,7 @@ def _watch(config: IndexConfig, indexer: Indexer) -> None:
         "write to it until Ctrl-C ends this."
     )
     with suppress(KeyboardInterrupt):
-        watch(lambda: find_files(config.paths), update, _INTERVAL)
+        watch(lambda: find_files(config.paths, selection), update, _INTERVAL)
 
 
 def index_folder(config: IndexConfig) -> Report | None:
@@ -148,7 +152,8 @@ def index_folder(config: IndexConfig) -> Report | None:
         memory = memory_of_decoders(num_workers, num_local_processes())
         limits = Limits.parse(config.limit or [], memory=memory)
         if crew.is_main:
-            files, subtitles = _find(config)
+            selection = Selection(config.exclude, config.hidden)
+            files, subtitles = _find(config, selection)
             # All that can be wrong is told before the model is loaded, which takes longest.
             _check(config, limits)
     with crew.together():  # the first process has downloaded the models
@@ -172,7 +177,7 @@ def index_folder(config: IndexConfig) -> Report | None:
         options |= {"batch_size": config.batch_size, "prune": config.prune, "progress": True, "crew": crew}
         indexer = Indexer(writer, network, processor, **options)
         if config.watch:
-            _watch(config, indexer)
+            _watch(config, selection, indexer)
         else:
             indexer.update(files, subtitles)
     return indexer.report

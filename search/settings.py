@@ -126,6 +126,14 @@ class IndexConfig:
             "for automatic speech recognition: a folder, or a Hub id.",
         ),
     ] = None
+    exclude: Annotated[
+        Sequence[str],
+        _reading(help="No such files and folders: 'drafts/**', '*.gif'; patterns as of `query --path`. Repeatable."),
+    ] = ()
+    hidden: Annotated[
+        bool,
+        _reading("--hidden", help="Of folders also what begins with a dot, and bins and other folders of systems."),
+    ] = False
     ignore: Annotated[Sequence[str], _reading(help="Column of a list that is not used. Repeat for several.")] = ()
     on_error: Annotated[Literal["missing", "raise"], _reading(help="Count the unreadable as missing, or stop.")] = (
         "missing"

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from gallery.filters import fitting
 from gallery.tables import distinct, is_table, rows_of_table
 from modeling_scalar.processing_scalar import names_subtitle_file
 
@@ -19,18 +20,49 @@ EXTENSIONS = frozenset(
 )
 """What is taken from a folder; a file named explicitly is taken whatever its extension."""
 
+_SYSTEM = ("@eaDir", "$RECYCLE.BIN", "System Volume Information")
+
 _PATHS = ("path", "video")
 _SUBTITLE = "subtitle"
 
 
-def find_files(paths: Iterable[str | os.PathLike]) -> list[str]:
+class Selection:
+    """
+    Which files of folders are taken: those that are not hidden, and that nobody excludes.
+
+    Args:
+        exclude (iterable of `str`): patterns of paths, see [`~gallery.filters.Filter`]; of folders that fit nothing is
+            taken, and no file that is named fits.
+        hidden (`bool`): take what is hidden, too: what begins with a dot, and folders in which systems keep what was
+            deleted, or their own.
+
+    Attributes:
+        left_out (`set[str]`): the files and folders that were left out because they are hidden.
+
+    Raises:
+        ValueError: a pattern cannot be read.
+    """
+
+    def __init__(self, exclude: Iterable[str] = (), hidden: bool = False):
+        self.is_excluded, self.hidden, self.left_out = fitting(exclude), hidden, set()
+
+    def takes(self, path: str) -> bool:
+        """Whether what is in a folder is taken."""
+        name = os.path.basename(path)
+        is_hidden = not self.hidden and (name.startswith(".") or name in _SYSTEM)
+        if is_hidden:
+            self.left_out.add(path)
+        return not is_hidden and not self.is_excluded(os.path.abspath(path))
+
+
+def find_files(paths: Iterable[str | os.PathLike], selection: Selection | None = None) -> list[str]:
     """List the files that `paths` (files and folders) stand for, absolute, free of symbolic links, each once.
 
     Raises:
         FileNotFoundError: a path does not exist.
         OSError: a folder cannot be listed.
     """
-    found, visited = {}, set()
+    found, visited, selection = {}, set(), selection or Selection()
     for path in map(Path, paths):
         if not path.exists():
             raise FileNotFoundError(f"There is no file or folder {str(path)!r}.")
@@ -42,11 +74,12 @@ def find_files(paths: Iterable[str | os.PathLike]) -> list[str]:
             if real in visited:
                 subfolders.clear()  # linked folders are followed once, so a circle of links ends
             visited.add(real)
-            subfolders.sort()
+            subfolders[:] = [name for name in sorted(subfolders) if selection.takes(os.path.join(folder, name))]
             for name in sorted(names):
-                if os.path.splitext(name)[1].lower() in EXTENSIONS:
-                    found[real_path(os.path.join(folder, name))] = None
-    return list(found)
+                file = os.path.join(folder, name)
+                if os.path.splitext(name)[1].lower() in EXTENSIONS and selection.takes(file):
+                    found[real_path(file)] = None
+    return [path for path in found if not selection.is_excluded(path)]
 
 
 def real_path(path: str | os.PathLike) -> str:
@@ -113,9 +146,15 @@ def read_list(path: str | os.PathLike, ignored: Collection[str] = ()) -> dict[st
     return {file: words for file, (_, words) in found.items()}
 
 
-def find_clips(paths: Iterable[str | os.PathLike], ignored: Collection[str] = ()) -> tuple[list[str], dict[str, str]]:
+def find_clips(
+    paths: Iterable[str | os.PathLike], ignored: Collection[str] = (), selection: Selection | None = None
+) -> tuple[list[str], dict[str, str]]:
     """
     List the files that folders, files and lists stand for, each once, and what lists say is spoken in them.
+
+    Args:
+        paths, ignored: as in [`read_list`].
+        selection ([`Selection`], *optional*): which of them are taken.
 
     Returns:
         The files, and of those of which a list tells it: words, or the path of a subtitle file.
@@ -124,16 +163,16 @@ def find_clips(paths: Iterable[str | os.PathLike], ignored: Collection[str] = ()
         FileNotFoundError: a path does not exist.
         ValueError: see [`read_list`]; or two lists disagree.
     """
-    found, subtitles = {}, {}
+    found, subtitles, selection = {}, {}, selection or Selection()
     for path in map(Path, paths):
         if not is_table(path) or not path.exists():
-            found |= dict.fromkeys(find_files([path]))
+            found |= dict.fromkeys(find_files([path], selection))
             continue
         for file, words in read_list(path, ignored).items():
             if words is not None and subtitles.setdefault(file, words) != words:
                 raise ValueError(f"{path} and a list before it disagree about the subtitle of {file}.")
             found[file] = None
-    return list(found), subtitles
+    return [path for path in found if not selection.is_excluded(path)], subtitles
 
 
-__all__ = ["EXTENSIONS", "find_clips", "find_files", "read_list"]
+__all__ = ["EXTENSIONS", "Selection", "find_clips", "find_files", "read_list"]

@@ -133,6 +133,19 @@ def test_index_without_any_video_is_an_error(place):
     assert "No video or audio file in 'nothing'" in index("nothing", code=1).stderr
 
 
+def test_what_is_left_out_of_folders_is_counted_and_can_be_asked_for(place):
+    (place / "clips" / ".hidden.mp4").write_text("video")
+    told = index("clips", "--exclude", "cat.*")
+    assert "1 hidden or system files and folders are left out: --hidden takes them." in told.stderr
+    assert "1 new, 0 changed, 0 unchanged, 1 unreadable" in told.stdout
+    told = index("clips", "--hidden")
+    assert "2 new, 0 changed, 1 unchanged, 1 unreadable" in told.stdout and "left out" not in told.stderr
+    (place / "only").mkdir()
+    (place / "clips" / ".hidden.mp4").rename(place / "only" / ".hidden.mp4")
+    told = index("only", code=1).stderr
+    assert "No video or audio file in 'only'. 1 hidden or system files and folders are left out" in told
+
+
 def test_prune_removes_what_is_gone(place):
     index()
     (place / "clips" / "cat.mp4").unlink()

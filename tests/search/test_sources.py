@@ -13,14 +13,47 @@ from typer.testing import CliRunner
 from gallery.gallery import Gallery
 from gallery.tables import is_table
 from search.__main__ import app
-from search.sources import find_clips, find_files, read_list
+from search.sources import Selection, find_clips, find_files, read_list
 from tests.gallery.decoding.test_program import write_media
+
+
+def below(folder, *names):
+    """Make files below a folder."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("media")
+
+
+def names_of(folder, *options):
+    selection = Selection(*options)
+    found = [os.path.relpath(path, folder) for path in find_files([folder], selection)]
+    return found, sorted(os.path.relpath(path, folder) for path in selection.left_out)
+
 
 def test_recordings_of_cameras_recorders_and_phones_are_taken_whatever_their_case(tmp_path):
     names = "1.MTS 2.m2ts 3.vob 4.mxf 5.asf 6.3g2 7.opus 8.aac 9.wma a.AIFF b.gif c.mp4".split()
-    for name in (*names, "d.txt", "e.jpg"):
-        (tmp_path / name).write_text("media")
-    assert [os.path.basename(path) for path in find_files([tmp_path])] == names
+    below(tmp_path, *names, "d.txt", "e.jpg")
+    assert names_of(tmp_path) == (names, [])
+
+
+def test_what_is_hidden_or_of_a_system_is_left_out_unless_it_is_asked_for(tmp_path):
+    hidden = [".trash/1.mp4", ".Trash-1000/files/2.mp4", "@eaDir/3.mp4", "$RECYCLE.BIN/4.mp4", "a/._5.mp4", ".6.mp4"]
+    hidden.append("System Volume Information/7.mp4")
+    below(tmp_path, *hidden, "a/8.mp4", "a/.nothing")
+    assert names_of(tmp_path) == (["a/8.mp4"], sorted({*(name.split("/")[0] for name in hidden), "a/._5.mp4"} - {"a"}))
+    assert sorted(names_of(tmp_path, (), True)[0]) == sorted([*hidden, "a/8.mp4"])
+    assert names_of(tmp_path / ".trash") == (["1.mp4"], [])  # which was named
+
+
+def test_what_is_excluded_is_left_out_wherever_it_is_named(tmp_path):
+    below(tmp_path, "a/1.mp4", "a/drafts/2.mp4", "b/drafts/c/3.mp4", "b/4.gif", "drafts.mp4", "5.mp4")
+    assert names_of(tmp_path, ["drafts/**", "*.gif"])[0] == ["5.mp4", "drafts.mp4", "a/1.mp4"]
+    assert names_of(tmp_path, [str(tmp_path / "a")])[0] == ["5.mp4", "drafts.mp4", "b/4.gif", "b/drafts/c/3.mp4"]
+    (tmp_path / "list.csv").write_text("path\na/1.mp4\n5.mp4\n")
+    paths = [tmp_path / "list.csv", tmp_path / "b/4.gif"]
+    assert find_clips(paths, selection=Selection(["a", "*.gif"]))[0] == [str(tmp_path / "5.mp4")]
+    with pytest.raises(ValueError, match="The pattern of paths '\\[z-a\\]' cannot be read"):
+        Selection(["[z-a]"])
 
 
 ROWS = [
