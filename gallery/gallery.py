@@ -580,6 +580,21 @@ class GalleryWriter(Writer):
             self.remove("clips", found[0], [found[1]])
             self._drop("files", [clip_id])
 
+    def rename_clips(self, names: Mapping[str, str]) -> None:
+        """Give committed clips other names, by those they have; a KeyError for one that is not there."""
+        found: dict[int, dict[int, str]] = {}
+        for old, new in names.items():
+            place, row = self._find("clips", old) or (None, None)
+            if place is None:
+                raise KeyError(old)
+            found.setdefault(place, {})[row] = new
+        for place, rows in found.items():
+            table = self._old("clips")[place].table.take(list(rows))
+            column = table.schema.get_field_index("clip_id")
+            self.append("clips", table.set_column(column, "clip_id", strings(list(rows.values()))))
+            self.remove("clips", place, rows)
+            self._pending.update(rows.values())
+
     def forget_files(self, paths: Iterable[str]) -> None:
         """Drop what is known of files in which nothing could be read."""
         self._drop("files", paths)

@@ -51,7 +51,7 @@ def index(config: IndexConfig) -> None:
     if report is None:
         return  # the first process tells
     show(*report.lines(Gallery.open(config.output)))
-    has_clips = report.of(Status.NEW, Status.CHANGED, Status.UNCHANGED)
+    has_clips = report.of(Status.NEW, Status.CHANGED, Status.UNCHANGED, Status.MOVED)
     if report.of(Status.UNREADABLE) and not has_clips and not config.watch:
         say("None of these files could be read.")
         raise typer.Exit(1)

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -22,7 +22,7 @@ from commands.texts import plain
 from gallery.decoding import LimitError, sandboxed
 from gallery.embedding import Embedded, batches_ahead, check_reading, embed_batches, in_batches
 from gallery.gallery import GalleryWriter, MediaFile
-from gallery.media import mark_of, unchanged_since
+from gallery.media import clip_stat, mark_of, unchanged_since
 from gallery.parallel import Crew
 from gallery.windows import PARTLY, SEGMENT, UNFINISHED, check_windows, clip_id_of, place_of_clip, windows_of
 from modeling_scalar.media_scalar import Window
@@ -35,6 +35,7 @@ from search.states import FileState, Report, Status
 from search.vanished import deleted, is_gone
 
 _BAR = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}{postfix}]"  # of files that are read in parts
+_MOVED_AT_ONCE = 1000  # files, of which the clips are written by one commit
 _AWAY = "no other file of the gallery is left there, as if a drive were away: --prune keeps them"
 
 
@@ -248,15 +249,22 @@ class Indexer:
                 "s. Name an `.srt` or `.vtt` file in its place."
             )
         try:
-            self._look_for_gone(files, gone, report)
+            self._look_for_gone(files, subtitles, gone, report)
             todo = self._choose(files, subtitles, report)
             self._read(todo, subtitles, report)
         finally:
             self.report.update(report)
         return report
 
-    def _look_for_gone(self, files: Sequence[str], candidates: Iterable[str] | None, report: Report) -> None:
-        """Report clips whose file is gone or out of reach; take those that were deleted out, if that is wanted."""
+    def _look_for_gone(
+        self,
+        files: Sequence[str],
+        subtitles: Mapping[str, str],
+        candidates: Iterable[str] | None,
+        report: Report,
+    ) -> None:
+        """Give the clips of files that are gone to those that have their content now. Report other clips whose file
+        is gone or out of reach; take those that were deleted out, if that is wanted."""
         known = self.known
         paths = known.files if candidates is None or self._gone is None else sorted(self._gone.union(candidates))
         gone, away = {}, set()
@@ -268,6 +276,7 @@ class Indexer:
                 away.add(path)
                 if path in known.clips:
                     report.add(FileState(path, Status.OUT_OF_REACH, error.strerror or str(error)))
+        self._take_over(files, subtitles, gone)
         others = (path for path in chain(known.files, files) if path not in gone and path not in away)
         lost = deleted(gone, others)
         for path in gone:
@@ -282,6 +291,32 @@ class Indexer:
             self.writer.commit()
             known.forget(removed)
             self._gone -= lost
+
+    def _take_over(self, files: Sequence[str], subtitles: Mapping[str, str], gone: dict[str, None]) -> None:
+        """Let new files of the content of those that are gone have their clips: they were moved."""
+        known, self._moved = self.known, set()
+        lost = {known.files[path].sha256: path for path in gone if path in known.clips and known.files[path].sha256}
+        sizes = {known.files[path].size for path in lost.values()}
+
+        def found() -> Iterator[tuple[str, MediaFile]]:
+            for path in files if lost else ():
+                with suppress(OSError, ValueError):  # reading it will say what is wrong
+                    words = subtitles.get(path)
+                    if path in known.files or clip_stat(path, words)[0] not in sizes:
+                        continue
+                    file, _ = look(path, words)
+                    old = lost.pop(file.sha256, None)
+                    if old is not None:
+                        del gone[old]
+                        self._moved.add(path)
+                        yield old, replace(file, reason=known.files[old].reason)
+
+        for moved in in_batches(found(), _MOVED_AT_ONCE):
+            names = [known.move(old, file) for old, file in moved]
+            self.writer.rename_clips(dict(chain.from_iterable(of_file.items() for of_file in names)))
+            self.writer.forget_files(old for old, _ in moved)
+            self.writer.put_files([file for _, file in moved])
+            self.writer.commit()
 
     def _choose(
         self, files: Sequence[str], subtitles: Mapping[str, str], report: Report
@@ -321,10 +356,11 @@ class Indexer:
                 touched.append(replace(file, mtime_ns=mtime_ns))
                 if len(touched) == self.batch_size:  # hashing takes long too: a kill may lose no more than that
                     keep()
+            status = Status.MOVED if path in self._moved else Status.UNCHANGED
             if file.reason is None:
-                report.add(FileState(path, Status.UNCHANGED))
+                report.add(FileState(path, status))
             elif has_clips:
-                report.add(FileState(path, Status.UNCHANGED, problems=(file.reason,), is_old=True))
+                report.add(FileState(path, status, problems=(file.reason,), is_old=True))
             else:
                 report.add(FileState(path, Status.UNREADABLE, file.reason, is_old=True))
         keep()

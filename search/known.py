@@ -61,6 +61,18 @@ class Known:
             del self._presence[name]
             self.problems.pop(name, None)
 
+    def move(self, old: str, file: MediaFile) -> dict[str, str]:
+        """A file has another name now; the names that its clips had, and those they have."""
+        names = {name: file.path + name.removeprefix(old) for name in self.clips.pop(old)}
+        self.clips[file.path] = list(names.values())
+        for before, name in names.items():
+            self._presence[name] = self._presence.pop(before)
+            if before in self.problems:
+                self.problems[name] = self.problems.pop(before)
+        del self.files[old]
+        self.files[file.path] = file
+        return names
+
     def put_files(self, files: Iterable[MediaFile]) -> None:
         """Files are noted as they are now."""
         self.files |= {file.path: file for file in files}

@@ -17,6 +17,8 @@ class Status(StrEnum):
     NEW = "new"
     CHANGED = "changed"
     UNCHANGED = "unchanged"
+    MOVED = "moved"
+    """It was known by the name of a file that is gone; its clips are kept, by its own."""
     UNREADABLE = "unreadable"
     """Nothing of it can be read, and it has no clips."""
     OUT_OF_REACH = "out of reach"

@@ -93,6 +93,25 @@ def run(folder, **options):
     return report, Gallery.open(output), model
 
 
+def test_a_file_that_was_moved_keeps_its_clips_without_being_embedded_again(folder):
+    _, before, _ = run(folder)
+    vectors = dict(zip(before.clip_ids, before.modality_embeds().tolist(), strict=True))
+    (folder / "below").mkdir()
+    moves = {str(folder / "0.mp4"): str(folder / "below" / "0.mp4"), str(folder / "1.mp4"): str(folder / "one.mp4")}
+    for old, new in moves.items():
+        os.rename(old, new)
+    shutil.copy(folder / "2.mp4", folder / "copy.mp4")  # of a file that is still there
+    report, gallery, model = run(folder, prune=True)
+    assert sorted(of(report, "moved")) == sorted(moves.values()) and of(report, "new") == [str(folder / "copy.mp4")]
+    assert sum(map(len, model.batches)) == 1 and not of(report, "gone") and not of(report, "removed")
+    assert set(gallery.files) == set(gallery.clip_ids) == {*moves.values(), *map(str, folder.glob("[2c]*.mp4"))}
+    for name, rows in zip(gallery.clip_ids, gallery.modality_embeds().tolist(), strict=True):
+        old = {new: old for old, new in moves.items()}.get(name, str(folder / "2.mp4"))
+        assert rows == vectors[old]
+    report, _, model = run(folder)
+    assert len(of(report, "unchanged")) == 4 and not model.batches
+
+
 def failed(gallery):
     """Why files are no clips, by path."""
     return {path: file.reason for path, file in gallery.files.items() if file.reason is not None}
@@ -596,9 +615,9 @@ def test_prune_removes_clips_beside_which_files_of_the_gallery_are_left_and_no_o
     tmp_path, monkeypatch, loss, others, is_kept
 ):
     path, there = tmp_path / "drive" / "a" / "1.mp4", [tmp_path / other for other in others]
-    for file in (path, *there):
+    for number, file in enumerate((path, *there)):
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("1 video")
+        file.write_text(f"{number} video")
     gallery = tmp_path / "gallery"
     monkeypatch.setattr("os.path.ismount", lambda folder: folder in (str(tmp_path / "mount"), "/"))
     again(gallery, [str(file) for file in (path, *there) if file.name in ("1.mp4", "2.mp4")])

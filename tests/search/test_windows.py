@@ -154,6 +154,17 @@ def test_what_is_wrong_with_a_window_is_told_with_its_seconds(place):
     assert names("other") == ["gap.mkv#t=0,2", "gap.mkv#t=5.45", "short.wav"]  # in which nothing is damaged
 
 
+def test_the_windows_of_a_file_that_was_moved_are_moved_too(place):
+    index("--segment", "2")
+    for suffix in ("mkv", "srt"):
+        (place / "clips" / f"talk.{suffix}").rename(place / "clips" / f"speech.{suffix}")
+    told = index()
+    assert "0 new, 0 changed, 1 unchanged, 1 moved, 0 unreadable; 4 clips in the gallery" in told.stdout
+    assert "gone" not in told.stdout
+    assert names() == ["short.wav", *(name.replace("talk", "speech") for name in TALK)]
+    assert run("verify", "gallery")
+
+
 def test_a_gallery_keeps_the_length_of_its_windows(place):
     (place / "clips" / "talk.mkv").unlink()
     index("--segment", "2")
