@@ -265,10 +265,11 @@ class Gallery(Described):
 
     def clip_named(self, name: str) -> str:
         """
-        Tell which clip is meant by its identifier, its name as hits show it, or its path from the working folder.
+        Tell which clip is meant by its identifier, its name as hits show it, its path from the working folder, or the
+        end of its path, if no other ends so.
 
         Raises:
-            ValueError: there is none; of a file that was cut, the message names windows.
+            ValueError: there is none, or several; of a file that was cut, the message names windows.
         """
         candidates = [
             candidate
@@ -278,12 +279,22 @@ class Gallery(Described):
         for candidate in candidates:
             if self._find_row(candidate) is not None:
                 return candidate
-        for candidate in candidates if self.clips is not None else ():
+
+        def raise_if(found: pa.ChunkedArray, what: str) -> None:
+            if len(found):
+                told = ", ".join(repr(from_utf8(clip)) for clip in found.slice(0, 3).to_pylist())
+                raise ValueError(f"{name!r} {what} {self.path}: name one of them, as {told}.")
+
+        if self.clips is not None:
             names = self.clips.column("clip_id")
-            windows = names.filter(pc.starts_with(names, to_utf8(f"{candidate}#t="))).slice(0, 3).to_pylist()
-            if windows:
-                told = ", ".join(repr(from_utf8(window)) for window in windows)
-                raise ValueError(f"{name!r} is cut into windows in {self.path}: name one of them, as {told}.")
+            for said in filter(None, (name, clip_id_of_shown(name))):
+                ending = names.filter(pc.ends_with(names, f"/{to_utf8(said)}"))
+                if len(ending) == 1:
+                    return from_utf8(ending[0].as_py())
+                raise_if(ending, "names several clips of")
+                raise_if(names.filter(pc.match_substring(names, f"/{to_utf8(said)}#t=")), "is cut into windows in")
+            for candidate in candidates:
+                raise_if(names.filter(pc.starts_with(names, to_utf8(f"{candidate}#t="))), "is cut into windows in")
         raise ValueError(
             f"There is no clip {name!r} in {self.path}. `scalar query ... --json` prints the `clip_id` of each hit."
         )
