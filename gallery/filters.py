@@ -6,6 +6,7 @@ What is not known of a clip cannot fulfil a condition: such clips are left out, 
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -24,6 +25,7 @@ DURATION, DATE = "duration", "date"
 
 _PLAIN = {0xDC00 + byte: 0x10FF00 + byte for byte in range(0x80, 0x100)}
 """Stands for bytes that are no text, which Python's names hold as lone surrogates."""
+_FOLDS_CASE = sys.platform in ("darwin", "win32")  # as their file systems do
 _NO_DATE = -(2**63)
 _LONGEST = 4096  # characters of a path
 _TOKENS = re.compile(r"(?s)(\*\*/)|(\*\*+)|([*?])|\[(!?)(\]?[^\]]+|\])\]|(.)")
@@ -63,7 +65,8 @@ def _pattern_of(glob: str) -> str:
 
 def fitting(globs: Iterable[str]) -> Callable[[str], bool]:
     """What tells whether a path fits one of some patterns, see [`Filter`]; a ValueError if one cannot be read."""
-    patterns = [re.compile(_pattern_of(glob), re.DOTALL) for glob in globs]
+    flags = re.DOTALL | re.IGNORECASE if _FOLDS_CASE else re.DOTALL
+    patterns = [re.compile(_pattern_of(glob), flags) for glob in globs]
     return lambda path: any(pattern.fullmatch(path) for pattern in patterns)
 
 
@@ -235,12 +238,13 @@ class ClipFacts:
         rows = pc.index_in(self.paths, value_set=self._paths_of_files)
         return torch.from_numpy(pc.fill_null(pc.take(times, rows), _NO_DATE).to_numpy().copy())
 
-    def fit(self, glob: str) -> torch.Tensor:
-        """`torch.BoolTensor` of shape `(N,)`: of which clips the path fits a pattern, see [`Filter`]."""
-        pattern = _pattern_of(glob).translate(_PLAIN)
+    def fit(self, glob: str, ignore_case: bool | None = None) -> torch.Tensor:
+        """`torch.BoolTensor` of shape `(N,)`: of which clips the path fits a pattern, see [`Filter`]; by default
+        upper and lower case are different where file systems tell them apart."""
+        pattern, folds = _pattern_of(glob).translate(_PLAIN), _FOLDS_CASE if ignore_case is None else ignore_case
         try:
             # by RE2, whose time grows with the length of a name alone, whatever the pattern
-            fits = pc.match_substring_regex(self._texts, f"(?s)^(?:{pattern})$")
+            fits = pc.match_substring_regex(self._texts, f"(?s)^(?:{pattern})$", ignore_case=folds)
         except UnicodeEncodeError:  # what the pattern asks for is in no path
             return torch.zeros(len(self.paths), dtype=torch.bool)
         except pa.ArrowInvalid as error:
@@ -257,6 +261,16 @@ class ClipFacts:
             return pc.replace_with_mask(paths, is_coded, pa.array(coded, paths.type)) if coded else paths
 
         return pa.chunked_array(map(replaced, self.paths.chunks), self.paths.type)
+
+    def why_none_fits(self, globs: Iterable[str]) -> str:
+        """Why no path fits one of some patterns: what would fit if upper and lower case were the same, or else how
+        paths look."""
+        near = torch.stack([self.fit(glob, ignore_case=True) for glob in globs]).any(0)
+        row = int(near.int().argmax())
+        such = from_utf8(self.paths[row].as_py())
+        if near.any():
+            return f"no path fits, but {int(near.sum())} would in other upper and lower case, such as {such}"
+        return f"no path fits, and there are such as {such}"
 
     def allowed(self, wanted: Filter) -> Allowed:
         """The clips that fulfil a filter."""

@@ -99,6 +99,10 @@ def query(config: QueryConfig) -> None:
             results = [searcher.search(None, config.k, config.temperature, like=like, **options)]
     for remark in remarks_of(results):
         say(remark)
+    if config.path and len(searcher):
+        facts = searcher.gallery.clip_facts
+        if not facts.allowed(Filter(config.path)).num_clips:
+            say(f"--path: {facts.why_none_fits(config.path)}.")
     if config.as_json:
         asked = [{"query": text} for text in config.texts] or [{"like": config.like}]
         answers = [of | _as_json(hits, config) for of, hits in zip(asked, results, strict=True)]

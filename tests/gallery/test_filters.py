@@ -10,7 +10,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from gallery.filters import ClipFacts, Filter
+from gallery.filters import ClipFacts, Filter, fitting
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from modeling_scalar.configuration_scalar import MODALITIES
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries
@@ -100,6 +100,14 @@ def test_patterns_without_folders_fit_as_those_of_the_shell_do(tmp_path):
         assert fits == expected, glob
         count += sum(expected)
     assert count > 500
+
+
+def test_upper_and_lower_case_are_the_same_where_file_systems_say_so(gallery, monkeypatch):
+    for folds, places in ((False, []), (True, [0, 1])):
+        monkeypatch.setattr("gallery.filters._FOLDS_CASE", folds)
+        mask = gallery.clip_facts.allowed(Filter(paths="HoliDay")).mask
+        assert mask.nonzero().flatten().tolist() == places
+        assert fitting(["HoliDay"])("/a/holiday/beach.mp4") is folds
 
 
 def test_a_home_folder_is_understood_in_quotes(tmp_path, monkeypatch):
