@@ -12,6 +12,11 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
+
+class LockedError(ValueError):
+    """Another process, or another object of this one, holds a lock."""
+
+
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -147,7 +152,8 @@ def locked(path: Path, message: str) -> Iterator[Callable[[], None]]:
         another process can lock it too, or this process was forked from the one that holds it.
 
     Raises:
-        ValueError: another holds it, or the drive offers no such locks.
+        LockedError: another holds it.
+        ValueError: the drive offers no such locks.
         OSError: the file cannot be made.
     """
     # Not the lock by existence that the library offers for drives without locks: that outlives a process that is
@@ -157,7 +163,7 @@ def locked(path: Path, message: str) -> Iterator[Callable[[], None]]:
         with naming(path):
             lock.acquire()
     except Timeout as error:
-        raise ValueError(message) from error
+        raise LockedError(message) from error
     except (NotImplementedError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
             raise
@@ -189,6 +195,7 @@ def locked(path: Path, message: str) -> Iterator[Callable[[], None]]:
 
 
 __all__ = [
+    "LockedError",
     "locked",
     "naming",
     "read_json",

@@ -175,9 +175,10 @@ class Upload(BaseModel):
     name: str
     state: Literal["waiting", "embedding", "done", "failed", "removing", "removed"]
     ahead: int = Field(0, description="Files that are embedded before this one.")
+    kept: bool = Field(True, description="Whether the service has the file.")
     clips: int = Field(0, description="That it became: one, or a window each.")
     problems: list[str] = Field([], description="What could not be read.")
-    error: str | None = Field(None, description="Why it is not in the gallery, or why it still is.")
+    error: str | None = Field(None, description="Why it is not in the gallery, why it still is, or what it waits for.")
 
 
 class Problem(BaseModel):

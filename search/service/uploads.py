@@ -1,7 +1,8 @@
 """Files that are dragged into the page: kept beside the gallery, and embedded into it one after another.
 
 A file is kept under the hash of what it holds, by which it is asked for and removed; sent twice it is one file. The
-name that it was given stands in a small file beside it: it is told, never used as a path.
+name that it was given stands in a small file beside it: it is told, never used as a path. What was taken is kept until
+it is in the gallery, or nothing in it could be read, or somebody removes it.
 """
 
 import hashlib
@@ -19,7 +20,8 @@ from typing import Any
 from transformers import PreTrainedModel, ProcessorMixin
 
 from commands.errors import describe, plain
-from gallery.gallery import Gallery, GalleryWriter
+from gallery.files import LockedError
+from gallery.gallery import GalleryWriter
 from search.indexing import index_files
 from search.sources import EXTENSIONS
 from search.states import Status
@@ -31,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 _PART = ".part"
 _KEPT = re.compile(r"[0-9a-f]{64}\.[a-z0-9]+", re.ASCII)
+_RETRY_SECONDS = 2.0  # after which a gallery that another process writes to is tried again
+_WAITING = "Another process writes to the gallery; its turn comes once that has finished."
+_FAILED = "Something went wrong, of which the log of the service says more; the file is kept."
 _MODEL_CALLS = ("get_concat_features", "get_fused_features", "get_modality_features", "get_tower_features")
 
 
@@ -223,7 +228,8 @@ class Uploads:
             if upload is None or upload.state != "waiting":
                 return upload
             is_busy = any(other.state == "embedding" for other in self._sent.values())
-            return upload.model_copy(update={"ahead": self._turns.index(upload_id) + is_busy})
+            first = self._sent[self._turns[0]]  # what it waits for, all others wait for
+            return upload.model_copy(update={"ahead": self._turns.index(upload_id) + is_busy, "error": first.error})
 
     def remove(self, upload_id: str) -> Upload | None:
         """Take a file that was sent out of the gallery and off the disk, when it is its turn; `None` for one that is
@@ -246,11 +252,15 @@ class Uploads:
                     self._embed(upload)
             except _Stopping:
                 return
-            except (OSError, ValueError) as error:
-                self._fail(upload, describe(error))
-            except Exception:
-                logger.exception("An uploaded file could not be embedded, or removed.")
-                self._fail(upload, "A fault of the service; its log says more.")
+            except LockedError:
+                self._put_back(upload)
+            except Exception as error:
+                what = "removed" if upload.state == "removing" else "embedded"
+                is_known = isinstance(error, OSError | ValueError)
+                logger.error(
+                    "%s could not be %s: %s", self._path(upload), what, describe(error), exc_info=not is_known
+                )
+                self._settle(upload, state="done" if upload.state == "removing" else "failed", error=_FAILED)
 
     def _next(self) -> Upload | None:
         """Whose turn it is; `None` when the service ends."""
@@ -265,11 +275,20 @@ class Uploads:
                 if upload.state in ("embedding", "removing"):
                     return upload
 
+    def _put_back(self, upload: Upload) -> None:
+        """Let a file wait, in its place, for the process that writes to the gallery."""
+        with self._changed:
+            if self._sent[upload.id].state == upload.state:  # it was not sent again, and is not to be removed
+                state = "removing" if upload.state == "removing" else "waiting"
+                self._sent[upload.id] = upload.model_copy(update={"state": state, "error": _WAITING})
+                self._turns.appendleft(upload.id)
+            self._changed.wait_for(self._stop.is_set, _RETRY_SECONDS)
+
     def _settle(self, before: Upload, is_kept: bool = True, **changes: Any) -> None:
         """Note how it went; a file that was sent again meanwhile, or is to be removed, has another turn."""
         with self._changed:
             if self._sent[before.id].state == before.state:
-                self._sent[before.id] = before.model_copy(update=changes)
+                self._sent[before.id] = before.model_copy(update=changes | {"kept": is_kept})
                 for file in () if is_kept else (self._path(before), name_file(self._path(before))):
                     file.unlink(missing_ok=True)
 
@@ -283,11 +302,12 @@ class Uploads:
             if state.status is Status.UNREADABLE:
                 writer.forget_files([path])
                 writer.commit()
-                reason = plain(state.reason or "", "utf-8")
-                raise RefusedError(f"Nothing in the file could be read: {reason}")
+                reason = plain((state.reason or "").replace(path, upload.name), "utf-8")
+                error = f"Nothing in the file could be read: {reason}"
+                return self._settle(upload, is_kept=False, state="failed", error=error)
             clips = writer.gallery().clips_of_files().get(path, [])
-        problems = [plain(problem, "utf-8") for problem in state.problems]
-        self._settle(upload, state="done", clips=len(clips), problems=problems)
+        problems = [plain(problem.replace(path, upload.name), "utf-8") for problem in state.problems]
+        self._settle(upload, state="done", clips=len(clips), problems=problems, error=None)
 
     def _remove(self, upload: Upload) -> None:
         path = str(self._path(upload))
@@ -295,19 +315,7 @@ class Uploads:
             writer.remove_clips(writer.gallery().clips_of_files().get(path, []))
             writer.forget_files([path])
             writer.commit()
-        self._settle(upload, is_kept=False, state="removed", clips=0, problems=[])
-
-    def _fail(self, upload: Upload, error: str) -> None:
-        """Tell why nothing came of it; a file of which nothing is in the gallery is as if it had not been sent."""
-        if upload.state == "removing":
-            self._settle(upload, state="done", error=error)
-            return
-        try:
-            is_in_gallery = str(self._path(upload)) in Gallery.open(self._folder.folder).clips_of_files()
-            self._settle(upload, is_kept=is_in_gallery, state="failed", error=error)
-        except (OSError, ValueError):
-            logger.exception("An uploaded file that could not be embedded could not be removed.")
-            self._settle(upload, state="failed", error=error)
+        self._settle(upload, is_kept=False, state="removed", clips=0, problems=[], error=None)
 
 
 __all__ = ["NoRoomError", "Receiver", "RefusedError", "Uploads"]

@@ -675,7 +675,7 @@ def test_the_same_file_twice_is_one_clip(taking, place):
 
 def test_a_file_in_which_nothing_can_be_read_leaves_no_trace(taking, place):
     upload = finished(taking, send(taking, data=b"nothing"))
-    assert upload["state"] == "failed" and "no picture" in upload["error"]
+    assert upload["state"] == "failed" and "no picture" in upload["error"] and not upload["kept"]
     assert not list((place / "gallery-uploads").iterdir())
     gallery = Gallery.open(place / "gallery")
     assert len(gallery) == len(PRESENCE) and not gallery.files
@@ -763,12 +763,23 @@ def test_a_file_that_waits_can_be_removed_and_a_later_service_knows_what_was_sen
     assert len(verify_gallery(place / "gallery")[0]) == len(PRESENCE) + 1
 
 
-def test_a_file_is_not_removed_while_another_process_writes_to_the_gallery(taking, place):
+def held_up(client, upload):
+    """The upload, once it waits for another process."""
+    stop = time.monotonic() + 20
+    while "Another process writes to the gallery" not in (upload["error"] or ""):
+        assert time.monotonic() < stop
+        time.sleep(0.01)
+        upload = client.get(f"/api/uploads/{upload['id']}").json()
+    return upload
+
+
+def test_a_file_is_removed_once_the_process_that_writes_to_the_gallery_has_finished(taking, place, monkeypatch):
+    monkeypatch.setattr(uploading, "_RETRY_SECONDS", 0.05)
     upload = finished(taking, send(taking))
     with GalleryWriter(place / "gallery"):
-        told = removed(taking, upload)
-    assert told["state"] == "done" and "writ" in told["error"]
-    assert removed(taking, upload)["state"] == "removed"
+        told = held_up(taking, taking.delete(f"/api/uploads/{upload['id']}").json())
+        assert told["state"] == "removing"
+    assert removed(taking, upload)["state"] == "removed" and not sent_files(place)
 
 
 def test_uploads_take_up_no_more_than_is_set_aside(place):
@@ -816,34 +827,48 @@ def test_searches_and_uploads_never_use_the_model_at_once(taking):
     assert taking.service.model.most_inside == 1
 
 
-def test_a_gallery_that_another_process_writes_to_refuses_the_upload(taking, place):
+def sent_files(place):
+    """What is kept of what was sent."""
+    return sorted(path.name for path in (place / "gallery-uploads").iterdir())
+
+
+def test_what_was_sent_waits_for_another_process_that_writes_to_the_gallery(place, monkeypatch):
+    monkeypatch.setattr(uploading, "_RETRY_SECONDS", 0.05)
     with GalleryWriter(place / "gallery"):
-        upload = finished(taking, send(taking))
-    assert upload["state"] == "failed" and "writ" in upload["error"]
-    assert not list((place / "gallery-uploads").iterdir())
-    again = finished(taking, send(taking))  # once more, later
-    assert again["state"] == "done" and again["id"] == upload["id"]
-    with GalleryWriter(place / "gallery"):  # what is in the gallery already stays
-        assert finished(taking, send(taking))["state"] == "failed"
-    assert "party.mp4" in {hit["name"] for hit in search(taking, k=6)["hits"]}
-    assert removed(taking, again)["state"] == "removed"
-    assert len(Gallery.open(place / "gallery")) == len(PRESENCE) and not list((place / "gallery-uploads").iterdir())
+        with TestClient(make_app(place, uploads=True), ADDRESS) as client:
+            sent = [send(client, f"{number}.mp4", b"video %d" % number) for number in range(10)]
+            assert {held_up(client, upload)["state"] for upload in sent} <= {"waiting", "embedding"}
+        with TestClient(make_app(place, uploads=True), ADDRESS) as client:  # the service is started again
+            told = [held_up(client, client.get(f"/api/uploads/{upload['id']}").json()) for upload in sent]
+            assert {upload["state"] for upload in told} <= {"waiting", "embedding"}
+            assert client.delete(f"/api/uploads/{sent[9]['id']}").json()["state"] == "removing"
+        assert len(sent_files(place)) == 20
+    with TestClient(make_app(place, uploads=True), ADDRESS) as client:
+        told = [finished(client, client.get(f"/api/uploads/{upload['id']}").json()) for upload in sent]
+        assert {(upload["state"], upload["error"]) for upload in told} == {("done", None)}
+    assert len(Gallery.open(place / "gallery")) == len(PRESENCE) + 10
 
 
-def test_a_failed_file_of_which_something_is_in_the_gallery_is_kept_and_can_be_removed(taking, place, monkeypatch):
-    def embed_and_fail(*arguments, **options):
-        embed(*arguments, **options)
-        raise OSError("No answer.")
+@pytest.mark.parametrize("is_embedded", [True, False])
+def test_a_file_that_fails_is_kept_and_the_next_service_embeds_it(place, monkeypatch, caplog, is_embedded):
+    def fail(*arguments, **options):
+        if is_embedded:
+            embed(*arguments, **options)
+        raise OSError(f"No answer from {place}.")
 
     embed = uploading.index_files
-    monkeypatch.setattr(uploading, "index_files", embed_and_fail)
-    upload = finished(taking, send(taking))
-    assert (upload["state"], upload["error"]) == ("failed", "No answer.")
-    monkeypatch.undo()
-    hit = next(hit for hit in search(taking, k=6)["hits"] if hit["name"] == "party.mp4")
-    assert taking.get(hit["media"]).content == b"video audio"
-    assert removed(taking, upload)["state"] == "removed"
-    assert len(Gallery.open(place / "gallery")) == len(PRESENCE) and not list((place / "gallery-uploads").iterdir())
+    with TestClient(make_app(place, uploads=True), ADDRESS) as client:
+        monkeypatch.setattr(uploading, "index_files", fail)
+        upload = finished(client, send(client))
+        assert upload["state"] == "failed" and upload["kept"] and str(place) not in upload["error"]
+        assert f"No answer from {place}." in caplog.text
+        monkeypatch.undo()
+    with TestClient(make_app(place, uploads=True), ADDRESS) as client:
+        assert finished(client, client.get(f"/api/uploads/{upload['id']}").json())["state"] == "done"
+        hit = next(hit for hit in search(client, k=6)["hits"] if hit["name"] == "party.mp4")
+        assert client.get(hit["media"]).content == b"video audio"
+        assert removed(client, upload)["state"] == "removed"
+    assert len(Gallery.open(place / "gallery")) == len(PRESENCE) and not sent_files(place)
 
 
 def test_files_that_waited_when_a_service_ended_are_embedded_by_the_next(place):
