@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Condition, Event, Lock, Thread
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from transformers import PreTrainedModel, ProcessorMixin
 
 from commands.errors import describe, plain
-from gallery.files import LockedError
+from gallery.files import LockedError, locked
 from gallery.gallery import GalleryWriter
 from search.indexing import index_files
 from search.sources import EXTENSIONS
@@ -31,6 +31,7 @@ from .models import LONGEST_NAME, Upload
 
 logger = logging.getLogger(__name__)
 
+_LOCK = ".lock"
 _PART = ".part"
 _KEPT = re.compile(r"[0-9a-f]{64}\.[a-z0-9]+", re.ASCII)
 _RETRY_SECONDS = 2.0  # after which a gallery that another process writes to is tried again
@@ -81,7 +82,6 @@ class Receiver:
     """
 
     def __init__(self, folder: Path, check: Callable[[int], None]):
-        folder.mkdir(mode=0o700, exist_ok=True)
         descriptor, path = tempfile.mkstemp(_PART, dir=folder)
         self._file, self._path, self._check = os.fdopen(descriptor, "wb"), Path(path), check
         self._hash, self.size = hashlib.sha256(), 0
@@ -122,6 +122,9 @@ class Uploads:
         processor (`ProcessorMixin`): of the thread alone: tokenizers cannot be shared.
         most_bytes (`int`): of a file.
         quota (`int`): bytes of all files together.
+
+    Raises:
+        LockedError: another service keeps files in the same folder.
     """
 
     def __init__(
@@ -141,16 +144,22 @@ class Uploads:
         self._changed = Condition()  # is held to change these
         self._sent: dict[str, Upload] = {}  # by its identifier, the name of the file; also what is gone
         self._turns: deque[str] = deque()  # whatever is to be embedded or removed, as its state says
-        self._take_over()
+        folder.uploads.mkdir(mode=0o700, exist_ok=True)
+        message = (
+            f"Another service takes files for {folder.folder}. End it, or start this one without --allow-uploads."
+        )
+        with ExitStack() as held:
+            held.enter_context(locked(folder.uploads / _LOCK, message))
+            self._take_over()
+            self._held = held.pop_all()
 
     def _files(self) -> Iterator[os.DirEntry]:
         """The files that are kept, or come."""
-        if self._folder.uploads.is_dir():
-            with os.scandir(self._folder.uploads) as entries:
-                for entry in entries:
-                    is_ours = _KEPT.fullmatch(entry.name) or entry.name.endswith(_PART)
-                    if is_ours and entry.is_file(follow_symlinks=False):
-                        yield entry
+        with os.scandir(self._folder.uploads) as entries:
+            for entry in entries:
+                is_ours = _KEPT.fullmatch(entry.name) or entry.name.endswith(_PART)
+                if is_ours and entry.is_file(follow_symlinks=False):
+                    yield entry
 
     def _take_over(self) -> None:
         """Know what an earlier service kept, and embed what it did not come to."""
@@ -170,11 +179,12 @@ class Uploads:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the batch in hand; what waits stays in the folder, for the next service."""
+        """End after the batch in hand; what waits stays in the folder, for the next service, which may start then."""
         with self._changed:
             self._stop.set()
             self._changed.notify()
         self._thread.join()
+        self._held.close()
 
     # What requests ask.
 

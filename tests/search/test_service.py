@@ -540,7 +540,7 @@ def test_pages_of_other_sites_get_no_answer(place, headers):
             assert response.status_code == 403 and "access-control-allow-origin" not in response.headers
         own = {"origin": ADDRESS, "sec-fetch-site": "same-origin"}
         assert client.get("/api/gallery", headers=own).status_code == 200
-    assert not (place / "gallery-uploads").exists()
+    assert not sent_files(place)
 
 
 def test_without_the_token_only_the_empty_page_is_given(place):
@@ -659,7 +659,7 @@ def test_an_uploaded_file_is_embedded_found_and_played(taking, place):
     hit = next(hit for hit in search(taking, query="video", k=6)["hits"] if hit["name"] == "../../Party – 1.mp4")
     assert hit["presence"] == {"video": True, "audio": True, "subtitle": False}
     assert taking.get(hit["media"]).content == b"video audio damaged"
-    stored = sorted(path.name for path in (place / "gallery-uploads").iterdir())
+    stored = sent_files(place)
     assert len(stored) == 2 and all(re.fullmatch(r"[0-9a-f]{64}\.mp4(\.name)?", name) for name in stored)
     assert {hit["name"] for hit in search(taking)["hits"]} >= set(
         PRESENCE
@@ -676,7 +676,7 @@ def test_the_same_file_twice_is_one_clip(taking, place):
 def test_a_file_in_which_nothing_can_be_read_leaves_no_trace(taking, place):
     upload = finished(taking, send(taking, data=b"nothing"))
     assert upload["state"] == "failed" and "no picture" in upload["error"] and not upload["kept"]
-    assert not list((place / "gallery-uploads").iterdir())
+    assert not sent_files(place)
     gallery = Gallery.open(place / "gallery")
     assert len(gallery) == len(PRESENCE) and not gallery.files
 
@@ -691,8 +691,7 @@ def test_a_file_in_which_nothing_can_be_read_leaves_no_trace(taking, place):
 def test_what_is_not_taken_leaves_no_file(taking, place, name, data, code):
     assert send(taking, name, data, code)["error"]
     assert send(taking, name, iter([data[:5], data[5:]]), code)["error"]  # which does not say how much comes
-    folder = place / "gallery-uploads"
-    assert not folder.exists() or not list(folder.iterdir())
+    assert not sent_files(place)
 
 
 def test_the_kind_that_a_file_claims_to_be_is_not_trusted(taking):
@@ -722,7 +721,7 @@ def test_a_file_that_was_sent_can_be_removed_and_nothing_else(taking, place):
         assert taking.delete(f"/api/uploads/{other}").status_code in (404, 405)
     assert removed(taking, upload)["state"] == "removed"
     assert {hit["name"] for hit in search(taking)["hits"]} == set(PRESENCE)
-    assert taking.get(hit["media"]).status_code == 404 and not list((place / "gallery-uploads").iterdir())
+    assert taking.get(hit["media"]).status_code == 404 and not sent_files(place)
     assert {path: path.read_bytes() for path in (place / "clips").iterdir()} == clips
     assert removed(taking, upload)["state"] == "removed"  # once more
     verify_gallery(place / "gallery")
@@ -734,7 +733,7 @@ def test_a_file_that_is_sent_twice_is_one_and_is_removed_once(taking, place):
     first, second = (finished(taking, send(taking, name)) for name in ("first.mp4", "second.mp4"))
     assert first["id"] == second["id"] and taking.get(f"/api/uploads/{first['id']}").json()["name"] == "second.mp4"
     assert removed(taking, first)["state"] == "removed"
-    assert len(Gallery.open(place / "gallery")) == len(PRESENCE) and not list((place / "gallery-uploads").iterdir())
+    assert len(Gallery.open(place / "gallery")) == len(PRESENCE) and not sent_files(place)
     assert removed(taking, second)["state"] == "removed"
 
 
@@ -788,7 +787,7 @@ def test_uploads_take_up_no_more_than_is_set_aside(place):
         kept = finished(client, send(client, data=b"video".ljust(90)))
         for data in (b"video".ljust(61), iter([b"video", b" " * 56])):
             assert "150 bytes" in send(client, data=data, code=507)["error"]
-        assert len(list((place / "gallery-uploads").iterdir())) == 2
+        assert len(sent_files(place)) == 2
         for _ in range(3):  # in which nothing can be read
             finished(client, send(client, data=b"nothing".ljust(60)))
         finished(client, send(client, data=b"audio".ljust(60)))
@@ -816,7 +815,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(taking, place, monkeypatch):
     monkeypatch.setattr(uploading.os, "fdopen", lambda number, mode: (os.close(number), Full())[1])
     assert "disk" in send(taking, data=b"v" * 900, code=507)["error"]
     monkeypatch.setattr(uploading.os, "fdopen", opened)
-    assert not list((place / "gallery-uploads").iterdir())
+    assert not sent_files(place)
 
 
 def test_searches_and_uploads_never_use_the_model_at_once(taking):
@@ -828,8 +827,8 @@ def test_searches_and_uploads_never_use_the_model_at_once(taking):
 
 
 def sent_files(place):
-    """What is kept of what was sent."""
-    return sorted(path.name for path in (place / "gallery-uploads").iterdir())
+    """What lies in the folder of uploads, but for its lock."""
+    return sorted(path.name for path in (place / "gallery-uploads").iterdir() if path.name != ".lock")
 
 
 def test_what_was_sent_waits_for_another_process_that_writes_to_the_gallery(place, monkeypatch):
@@ -918,7 +917,16 @@ def test_what_a_killed_service_left_is_cleared_away(place):
     (folder / "tmpabc.part").write_bytes(b"half")
     (folder / "mine.txt").write_text("mine")
     make_app(place, uploads=True)
-    assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+    assert sent_files(place) == ["mine.txt"]
+
+
+def test_a_second_service_that_takes_files_for_a_gallery_is_refused(taking, place):
+    (place / "gallery-uploads" / "coming.part").write_bytes(b"half")  # which the first one receives
+    with pytest.raises(ValueError, match="Another service takes files for .*gallery. End it, or start this one"):
+        make_app(place, uploads=True)
+    assert sent_files(place) == ["coming.part"]
+    with TestClient(make_app(place), ADDRESS) as other:  # one that takes none is not concerned
+        assert len(search(other)["hits"]) == len(PRESENCE)
 
 
 def test_errors_name_what_helps(client):
