@@ -11,6 +11,7 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -28,6 +29,7 @@ MOST_STREAMS = 256
 MOST_BYTES = 2**16
 """Of a question."""
 _SILENT_SECONDS = 30.0  # between two pieces of what is sent
+_REST_SECONDS = 2.0  # between two pieces of what is sent after it was refused
 _RETRY_SECONDS = 1
 
 _HEADERS = {
@@ -94,6 +96,37 @@ def _is_address(host: str) -> bool:
     return True
 
 
+def _reading_to_the_end(receive: Receive, send: Send) -> tuple[Receive, Send]:
+    """
+    Let an error be heard that is told before the request has come to its end.
+
+    A connection that is closed while something is unread is reset, and what was sent over it may be lost. So the rest
+    is read before the answer ends: as long as it comes without a pause, and no longer than anything may be silent.
+    """
+    is_whole = is_error = False
+
+    async def receiving() -> Message:
+        nonlocal is_whole
+        message = await receive()
+        is_whole = message["type"] == "http.disconnect" or not message.get("more_body", False)
+        return message
+
+    async def sending(message: Message) -> None:
+        nonlocal is_error
+        if message["type"] == "http.response.start":
+            is_error = message["status"] >= 400
+        if message["type"] != "http.response.body" or message.get("more_body", False) or is_whole or not is_error:
+            return await send(message)
+        await send(message | {"more_body": True})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SILENT_SECONDS):
+                while not is_whole:
+                    await asyncio.wait_for(receiving(), _REST_SECONDS)
+        await send({"type": "http.response.body", "body": b""})
+
+    return receiving, sending
+
+
 class Guard:
     """
     An ASGI application around another one.
@@ -122,7 +155,7 @@ class Guard:
         """Answer one request, or refuse it."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        send = self._with_headers(send)
+        receive, send = _reading_to_the_end(receive, self._with_headers(send))
         headers = Headers(scope=scope)
         if refusal := self._refusal(scope, headers):
             return await problem(*refusal)(scope, receive, send)

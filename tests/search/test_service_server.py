@@ -76,6 +76,41 @@ def test_a_file_that_does_not_come_to_its_end_is_left(tmp_path, monkeypatch):
         assert [path.name for path in (tmp_path / "gallery-uploads").iterdir()] == [".lock"]
 
 
+@pytest.mark.parametrize(
+    ("path", "status"), [("/api/uploads?name=a.mp4", 413), ("/api/uploads?name=b.mp4", 507), ("/api/search", 413)]
+)
+def test_who_sends_too_much_and_closes_the_connection_is_told_so(tmp_path, path, status):
+    write_gallery(tmp_path)
+    options = {"most_bytes": 6_000_000, "quota": 8_000_000} if status == 507 else {"most_bytes": 1_000_000}
+    with (
+        serving(make_app(tmp_path, uploads=True, **options)) as address,
+        closing(socket.create_connection(place_of(address))) as connection,
+    ):
+        size = 5_000_000
+        if status == 507:
+            urllib.request.urlopen(f"{address}api/uploads?name=a.mp4", b"video".ljust(size)).close()
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n"
+        connection.settimeout(20)
+        connection.sendall(head.encode() + b"v" * size)  # all of it, before the answer is read
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 %d" % status) and answer.endswith(b'"}')
+
+
+def test_who_goes_on_sending_what_was_refused_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr("search.service.guard._SILENT_SECONDS", 0.2)
+    write_gallery(tmp_path)
+    with (
+        serving(make_app(tmp_path)) as address,
+        closing(socket.create_connection(place_of(address))) as connection,
+    ):
+        connection.settimeout(10)
+        connection.sendall(HEAD.replace(b"15", b"999999999").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            while True:
+                connection.sendall(b"v" * 1000)
+                time.sleep(0.01)
+
+
 def test_what_is_no_request_is_refused(address):
     for nonsense in (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"A" * 100_000):
         with closing(socket.create_connection(address)) as connection:
