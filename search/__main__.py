@@ -8,7 +8,7 @@ import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -159,6 +159,7 @@ def serve(config: ServeConfig) -> None:
     from .engine.address import is_address
     from .service.archive import Archive
     from .service.folder import Folder
+    from .service.keeper import keep_running
     from .service.server import TOKEN_VARIABLE, address_of, is_loopback, listen, make_server, read_token
 
     # All that can be wrong is told before the model is loaded, which takes longest.
@@ -174,14 +175,18 @@ def serve(config: ServeConfig) -> None:
     from .service.guard import Token
 
     token = None if secret is None else Token(secret)
-    with _opened(config.gallery, is_patient=False) as opened, listen(config.host, config.port) as listener:
+    with ExitStack() as held:
+        listener = held.enter_context(listen(config.host, config.port))
+        keep_running(str(config.gallery))
+        device = device_of_name(config.device)
+        opened = held.enter_context(_opened(config.gallery, is_patient=False))
         model, revision = config.model or opened.model, opened.model_revision if config.model is None else None
         if model is None:
             raise ValueError(f"{config.gallery} does not say which model made it. Name it with --model.")
         identity = identify(model, revision)
         folder, fingerprint = identity.download(), identity.fingerprint
         opened.check_model(model, fingerprint, must_know=config.allow_uploads)
-        network, processor = load_model(folder, dtype_of_name(config.model_dtype), device_of_name(config.device))
+        network, processor = load_model(folder, dtype_of_name(config.model_dtype), device)
         if is_address(config.gallery):
             from .service.engine import EngineSource
 
@@ -195,10 +200,13 @@ def serve(config: ServeConfig) -> None:
             reader = sandboxed(deepcopy(processor), Limits.parse(config.limit or []))
             most = round(1e6 * config.max_upload), round(1e6 * config.upload_quota)
             uploads = Uploads(source, archive.lock, network, reader, *most)
-        server = make_server(build_app(archive, uploads, token, (config.host, *config.hostname), config.public))
-        show(f"{len(opened)} clips are searched at {address_of(listener)} until Ctrl-C.")
-        sys.stdout.flush()
-        server.run(sockets=[listener])
+
+        def tell() -> None:
+            show(f"{len(opened)} clips are searched at {address_of(listener)} until Ctrl-C.")
+            sys.stdout.flush()
+
+        service = build_app(archive, uploads, token, (config.host, *config.hostname), config.public)
+        make_server(service, tell).run(sockets=[listener])
 
 
 @command_of(app, InfoConfig)

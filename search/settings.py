@@ -288,9 +288,8 @@ class ServeConfig:
     def __post_init__(self) -> None:
         from gallery.decoding import Limits
         from gallery.gallery import check_format
-        from modeling_scalar.devices import device_of_name
 
-        device_of_name(self.device)
+        # Not the device: a process that has asked for an accelerator cannot start the one that uses it.
         Limits.parse(self.limit or [])
         of_uploads = [field for field in fields(self) if field.name in ("max_upload", "upload_quota", "limit")]
         given = [field.name for field in of_uploads if getattr(self, field.name) != field.default]

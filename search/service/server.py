@@ -4,7 +4,9 @@ import errno
 import ipaddress
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -75,8 +77,25 @@ def read_token(file: Path | None) -> str | None:
     return text.strip()
 
 
-def make_server(app: Any) -> uvicorn.Server:
-    """A server of an ASGI application; `server.run(sockets=[...])`."""
+class _Server(uvicorn.Server):
+    """Tells that it has started, and is ended by a signal, which is how it is meant to end."""
+
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]):
+        super().__init__(config)
+        self._started = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer."""
+        await super().startup(sockets)
+        self._started()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End, without raising the signal once more afterwards."""
+        self.should_exit = True
+
+
+def make_server(app: Any, started: Callable[[], None] = lambda: None) -> uvicorn.Server:
+    """A server of an ASGI application, which calls `started` once it answers; `server.run(sockets=[...])`."""
     config = uvicorn.Config(
         app,
         http="h11",
@@ -92,7 +111,7 @@ def make_server(app: Any) -> uvicorn.Server:
         timeout_graceful_shutdown=_END_SECONDS,
         h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
     )
-    return uvicorn.Server(config)
+    return _Server(config, started)
 
 
 __all__ = ["TOKEN_VARIABLE", "address_of", "is_loopback", "listen", "make_server", "read_token"]

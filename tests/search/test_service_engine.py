@@ -548,6 +548,7 @@ def test_the_command_serves_a_collection_and_refuses_what_makes_no_sense(tmp_pat
         ("--allow-uploads needs a gallery in a folder", ["--allow-uploads"]),
         ("--max-upload is about files that are added: it needs --allow-uploads", ["--max-upload", 3]),
         ("--limit is about files", ["--limit", "time=3"]),
+    monkeypatch.setattr("search.service.keeper.keep_running", lambda _: None)  # in this process
         ("words", []),  # the model, which is not there
     ):
         assert told in serve(address, *options)
@@ -558,8 +559,8 @@ def test_the_command_serves_a_collection_and_refuses_what_makes_no_sense(tmp_pat
     answers = []
 
     class Server:
-        def __init__(self, application):
-            self.application = application
+        def __init__(self, application, started):
+            self.application, self.started = application, started
 
         def run(self, sockets):
             with TestClient(self.application, ADDRESS) as client:
@@ -569,6 +570,7 @@ def test_the_command_serves_a_collection_and_refuses_what_makes_no_sense(tmp_pat
     assert "5 clips are searched at http://127.0.0.1:" in serve(
         address, "--model", tmp_path / "words", "--port", 0, code=0
     )
+            self.started()
     assert [len(answer["hits"]) for answer in answers] == [5]
     monkeypatch.setattr("modeling_scalar.model_identity.model_fingerprint", lambda *_: "e" * 64)
     assert "Embeddings of different models cannot be compared" in serve(address, "--model", tmp_path / "words")

@@ -1,0 +1,94 @@
+"""A small process that starts the service again where the system ends it.
+
+Files of a gallery are mapped. Their writers replace them; whoever changes one in place, as `cp` and `rsync --inplace`
+do, takes pages away that are read at that moment, and the system ends the process at once: nothing in it can tell why.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from threading import Thread
+from types import FrameType
+
+from commands.errors import say
+
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+_MOST, _WITHIN = 5, 600.0  # ends, and the seconds in which that many are too many
+_PAUSE = 5.0  # seconds before a service is tried again that could not start
+_IN_PLACE = (signal.SIGBUS, signal.SIGSEGV)
+
+
+def _end_with(parent: int) -> None:
+    """End this process in order when the other end of a pipe closes: its parent is gone."""
+    os.read(parent, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def keep_running(gallery: str) -> None:
+    """
+    Return in a child process; the parent passes signals on to it, and starts another one where one is killed.
+
+    What was opened before is open in every child: a socket that listens refuses nobody in between. A process that has
+    asked for an accelerator may not call this, as its children could not use it.
+
+    Args:
+        gallery (`str`): what is served, named in the log.
+
+    Raises:
+        SystemExit: in the parent, with the exit code of a child that ended by itself.
+        ValueError: in the parent, a child was killed again and again.
+    """
+    child, told, ends, pause = 0, [], deque(maxlen=_MOST), 0.0
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        told.append(number)
+        if child:
+            with suppress(ProcessLookupError):
+                os.kill(child, number)
+
+    handlers = {number: signal.signal(number, pass_on) for number in _ENDING}
+    while True:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            os.setpgid(0, 0)  # a terminal tells the parent alone, which passes it on
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            os.close(writing)
+            Thread(target=_end_with, args=(reading,), name="parent", daemon=True).start()
+            time.sleep(pause)
+            return
+        code, child = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0
+        os.close(reading)
+        os.close(writing)
+        if told and code < 0:  # before it served: as if there were no child
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            signal.raise_signal(told[-1])
+        if told or code == 0 or (code > 0 and not ends):
+            raise SystemExit(code)
+        ends.append(time.monotonic())
+        if len(ends) == _MOST and ends[-1] - ends[0] < _WITHIN:
+            raise ValueError(
+                f"The service of {gallery} ended {_MOST} times within {_WITHIN / 60:.0f} minutes. Make sure by "
+                f"`scalar verify {gallery}` that the gallery is whole, and start it again."
+            )
+        pause = _PAUSE if code > 0 else 0.0
+        if code > 0:
+            say(f"The service could not start; it is tried again in {pause:.0f} seconds.")
+        else:
+            number = signal.Signals(-code)
+            why = (
+                f" Probably a file of {gallery} was changed in place; `scalar verify {gallery}` names it."
+                if number in _IN_PLACE
+                else ""
+            )
+            say(f"The service was ended by {number.name} and is started again.{why}")
+
+
+__all__ = ["keep_running"]
