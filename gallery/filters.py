@@ -32,6 +32,10 @@ _TOKENS = re.compile(r"(?s)(\*\*/)|(\*\*+)|([*?])|\[(!?)(\]?[^\]]+|\])\]|(.)")
 _WINDOW = r"(?s)^(?P<path>.*)#t=(?P<start>\d+(?:\.\d+)?)(?:,(?P<stop>\d+(?:\.\d+)?))?$"
 
 
+class PatternError(ValueError):
+    """A pattern of paths cannot be read."""
+
+
 def _pattern_of(glob: str) -> str:
     """A regular expression that fits what a pattern of paths does, for `re.fullmatch` and between `^` and `$`."""
     if len(glob) > _LONGEST:
@@ -59,7 +63,7 @@ def _pattern_of(glob: str) -> str:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"The pattern of paths {glob!r} cannot be read: {error}.") from error
+        raise PatternError(f"The pattern of paths {glob!r} cannot be read: {error}.") from error
     return pattern
 
 
@@ -248,7 +252,7 @@ class ClipFacts:
         except UnicodeEncodeError:  # what the pattern asks for is in no path
             return torch.zeros(len(self.paths), dtype=torch.bool)
         except pa.ArrowInvalid as error:
-            raise ValueError(f"The pattern of paths {glob!r:.80} cannot be read: {error}.") from error
+            raise PatternError(f"The pattern of paths {glob!r:.80} cannot be read: {error}.") from error
         return torch.from_numpy(np.array(fits, dtype=bool))
 
     @cached_property
@@ -296,4 +300,4 @@ class ClipFacts:
         return Allowed(mask, {name: count for name, count in left_out.items() if count})
 
 
-__all__ = ["DATE", "DURATION", "Allowed", "ClipFacts", "Filter", "fitting"]
+__all__ = ["DATE", "DURATION", "Allowed", "ClipFacts", "Filter", "PatternError", "fitting"]

@@ -4,6 +4,7 @@ What is searched: a gallery, wherever its clips lie, and the model that it is as
 A source knows where the gallery is, in a folder or in a vector engine; a view is one state of it.
 """
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -88,8 +89,8 @@ class View(ABC):
         return None
 
     def name_of(self, place: Place) -> str:
-        """What a clip is called on the page."""
-        return plain(place.path, "utf-8")
+        """What a clip is called: its file, and the folder that this is in; where others lie is nobody's business."""
+        return plain(os.sep.join(place.path.split(os.sep)[-2:]).lstrip(os.sep), "utf-8")
 
     def found(self, hits: Hits, per_file: bool = False) -> list[Found]:
         """Hits as they are told."""
@@ -101,7 +102,6 @@ class View(ABC):
                 Found(
                     rank=hit.rank,
                     key=key,
-                    clip_id=plain(hit.clip_id, "utf-8"),
                     name=self.name_of(place),
                     score=hit.score,
                     weights=hit.weights,
@@ -154,6 +154,11 @@ class Source(ABC):
     @abstractmethod
     def path_of(self, key: str) -> str:
         """The file of a clip; an [`UnknownClipError`] if no clip has this key."""
+
+
+def _name_of(model: str) -> str:
+    """What a model is called: by its name on the Hub, or as its folder is."""
+    return plain(os.path.basename(os.path.normpath(model)) if os.path.isabs(model) else model, "utf-8")
 
 
 class Archive:
@@ -258,7 +263,7 @@ class Archive:
             num_clips=num_clips,
             share=share,
             estimated=is_estimate,
-            model=gallery.model and plain(gallery.model, "utf-8"),
+            model=gallery.model and _name_of(gallery.model),
             method=self.method,
             has_temperature=METHODS[self.method].weights == "query",
             temperature="inf" if temperature == float("inf") else temperature,

@@ -1,13 +1,15 @@
 """A gallery in a folder as the service sees it: opened again when it changes."""
 
-import base64
+import hashlib
 import logging
 import os
+import re
 import time
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,7 +27,14 @@ from .archive import Source, Summary, UnknownClipError, View
 
 logger = logging.getLogger(__name__)
 
+_KEY_BYTES = 8
+_KEY = re.compile(rf"[0-9a-f]{{{2 * _KEY_BYTES}}}", re.ASCII)
+_CHANGED = "The gallery has changed on disk and cannot be opened, as the log says. It is served as it was."
 _RETRY_SECONDS = 5.0  # after which a state that could not be opened is tried again
+
+
+def _key_of(name: str) -> bytes:
+    return hashlib.blake2b(name.encode(), digest_size=_KEY_BYTES).digest()
 
 
 def name_file(path: Path) -> Path:
@@ -66,27 +75,33 @@ class FolderView(View):
         return folder_of_all(self._names.filter(pc.invert(pc.starts_with(self._names, to_utf8(self._uploads)))))
 
     def key_of(self, hit: Hit) -> str:
-        """What a hit is asked for by: its name, as addresses have it."""
-        return base64.urlsafe_b64encode(to_utf8(hit.clip_id).encode()).decode().rstrip("=")
+        """What a hit is asked for by: the same as long as there is the clip, and nothing of its path."""
+        return _key_of(to_utf8(hit.clip_id)).hex()
+
+    @cached_property
+    def _keys(self) -> tuple[np.ndarray, np.ndarray]:
+        """The keys of all clips in their order, and the rows that they are of."""
+        keys = b"".join(_key_of(name) for names in self._names.chunks for name in names.to_pylist())
+        keys = np.frombuffer(keys, ">u8").astype(np.uint64)
+        rows = keys.argsort()
+        return keys[rows], rows
 
     def clip_of(self, key: str) -> str:
         """The clip that has this key; an [`UnknownClipError`] if there is none."""
-        try:
-            name = from_utf8(base64.urlsafe_b64decode(key + "=" * (-len(key) % 4)).decode())
-            self.gallery.row_of(name)
-        except (KeyError, ValueError) as error:
-            raise UnknownClipError(
-                "There is no such clip in the gallery; it may have changed. Search again."
-            ) from error
-        return name
+        if _KEY.fullmatch(key):
+            keys, rows = self._keys
+            number = np.uint64(int(key, 16))
+            place = np.searchsorted(keys, number)
+            if place < len(keys) and keys[place] == number:
+                return from_utf8(self._names[int(rows[place])].as_py())
+        raise UnknownClipError("There is no such clip in the gallery; it may have changed. Search again.")
 
     def name_of(self, place: Place) -> str:
-        """What a clip is called on the page."""
+        """What a clip is called: its file below the folder that all share, if there is one."""
         path = place.path
         if path.startswith(self._uploads) and (given := given_name(Path(path))):
             return plain(given, "utf-8")
-        below = path.removeprefix(self._root + os.sep) if self._root else path
-        return plain(below, "utf-8")
+        return plain(path.removeprefix(self._root + os.sep), "utf-8") if self._root else super().name_of(place)
 
     @cached_property
     def _files(self) -> pa.StructArray:
@@ -160,9 +175,9 @@ class Folder(Source):
                         self._view = self._open()
                         self.problem = None
                     except (OSError, ValueError) as error:
-                        self.problem = f"The gallery has changed on disk and cannot be opened: {describe(error)}"
+                        self.problem = _CHANGED
                         self._retry = time.monotonic() + _RETRY_SECONDS
-                        logger.warning("%s", self.problem)
+                        logger.warning("%s cannot be opened: %s", self.folder, describe(error))
                     self._stamp = stamp
         return self._view
 

@@ -112,8 +112,7 @@ class Found(BaseModel):
 
     rank: int
     key: str = Field(description="Names the clip to `/api/like` and `/api/clips`.")
-    clip_id: str = Field(description="As the gallery names it; what is not UTF-8 is escaped.")
-    name: str = Field(description="Of the file, without the folders that all files share, where these are known.")
+    name: str = Field(description="Of the file, without the folders that all files share.")
     score: float
     weights: dict[Modality, float] | None = Field(description="What made it match; none for a score without weights.")
     presence: dict[Modality, bool] = Field(description="What the clip has.")

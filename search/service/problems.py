@@ -9,6 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from commands.errors import describe, plain
+from gallery.filters import PatternError
+from gallery.storage import DamagedFileError
 from search.engine.errors import UnsupportedError
 
 from .archive import AwayError, UnknownClipError
@@ -50,12 +52,13 @@ async def answer_of(_: Request, error: Exception) -> Response:
             return problem(415, describe(error))
         case NoRoomError():
             return problem(507, describe(error))
-        case UnsupportedError():
+        case UnsupportedError() | PatternError():
             return problem(422, describe(error))
         case AwayError():
             return problem(503, str(error), {"retry-after": str(error.seconds)})
-        case ValueError():
-            return problem(400, describe(error))
+        case DamagedFileError():
+            logger.error("%s", describe(error))
+            return problem(500, "A file of the gallery is damaged; the log of the service names it.")
         case OSError():
             logger.error("%s", describe(error))
             return problem(507, "The service cannot read or write on its disk; its log says more.")
@@ -63,7 +66,10 @@ async def answer_of(_: Request, error: Exception) -> Response:
             return problem(500, "A fault of the service; its log says more.")
 
 
-ANSWERED = (HTTPException, RequestValidationError, ClientDisconnect, ValueError, OSError, Exception)
+ANSWERED = (
+    HTTPException, RequestValidationError, ClientDisconnect, UnknownClipError, NoMediaError, RefusedError, NoRoomError,
+    UnsupportedError, PatternError, DamagedFileError, OSError, Exception,
+)  # fmt: skip
 """What [`answer_of`] is to be called for, with all that are derived of these."""
 
 __all__ = ["ANSWERED", "answer_of", "problem"]

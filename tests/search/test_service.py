@@ -1,5 +1,6 @@
 """The HTTP API of the search service."""
 
+import base64
 import errno
 import io
 import json
@@ -351,11 +352,13 @@ def test_a_gallery_cannot_make_other_files_public(tmp_path):
         writer.put_clips(ids, torch.stack([vectors_of(name) for name in ids]), torch.ones(len(ids), 3).bool())
         writer.commit()
     with TestClient(make_app(tmp_path), ADDRESS) as client:
-        hits = {hit["clip_id"]: hit for hit in search(client)["hits"]}
-        assert set(hits) == set(ids) and [hits[name]["media"] for name in ids[:3]] == [None, None, None]
+        hits = {hit["name"]: hit for hit in search(client)["hits"]}
+        assert set(hits) == {os.sep.join(name.split(os.sep)[-2:]) for name in ids}  # no folder is that of all
+        unplayed = (f"{tmp_path.name}/secret.txt", "relative.mp4", "etc/passwd")
+        assert [hits[name]["media"] for name in unplayed] == [None] * 3
         for hit in hits.values():
             response = client.get(f"/api/clips/{hit['key']}/media")
-            assert response.status_code == 404 and set(response.json()) == {"error"}, hit["clip_id"]
+            assert response.status_code == 404 and set(response.json()) == {"error"}, hit["name"]
 
 
 def test_a_file_that_was_moved_and_linked_is_played(place):
@@ -382,7 +385,7 @@ def test_names_that_are_no_text_are_told_and_played(tmp_path):
     write_gallery(tmp_path, {name: b"data"})
     with TestClient(make_app(tmp_path), ADDRESS) as client:
         (hit,) = search(client)["hits"]
-        assert hit["clip_id"].endswith("caf\\udce9\\n\\udcff.webm") and client.get(hit["media"]).content == b"data"
+        assert hit["name"] == "caf\\udce9\\n\\udcff.webm" and client.get(hit["media"]).content == b"data"
 
 
 def test_beside_a_name_that_is_no_text_others_are_told_as_short(tmp_path):
@@ -482,15 +485,32 @@ def test_a_fault_is_told_without_its_traceback(place, monkeypatch):
         assert "division" not in search(client, code=500)["error"]
 
 
-def test_what_a_library_says_is_told_in_one_line_of_text(place, monkeypatch):
+@pytest.mark.parametrize("error", [ValueError("/videos/caf\udce9:\nwrong"), OSError("/videos"), KeyError("/videos")])
+def test_what_a_library_says_is_not_told(place, monkeypatch, error):
     app = make_app(place)
 
     def search_fails(*_):
-        raise ValueError("/videos/caf\udce9:\nwrong")
+        raise error
 
     monkeypatch.setattr(app.archive, "search", search_fails)
-    with TestClient(app, ADDRESS) as client:
-        assert search(client, code=400)["error"] == "/videos/caf\\udce9: wrong"
+    with TestClient(app, ADDRESS, raise_server_exceptions=False) as client:
+        response = client.post("/api/search", json={"query": "a dog"})
+    assert response.status_code >= 500 and list(response.json()) == ["error"] and "videos" not in response.text
+
+
+def test_no_path_of_the_server_leaves_it(tmp_path, caplog):
+    write_gallery(tmp_path, model=str(tmp_path / "models" / "words"))
+    with TestClient(make_app(tmp_path, uploads=True), ADDRESS) as client:
+        hits = search(client)["hits"]
+        upload = finished(client, send(client))
+        shard = next((tmp_path / "gallery" / "clips").glob("*.arrow"))
+        shard.write_bytes(b"x")
+        (tmp_path / "gallery" / "gallery.json").touch()
+        told = [hits, client.get("/api/gallery").json(), upload, finished(client, send(client, data=b"video"))]
+    assert "cannot be opened" in told[1]["problem"] and told[1]["model"] == "words" and str(shard) in caplog.text
+    assert str(tmp_path) not in json.dumps(told)
+    keys = [base64.urlsafe_b64decode(hit["key"] + "=" * 4) for hit in hits]
+    assert not [key for key in keys if b"clips" in key or b"webm" in key]
 
 
 def test_what_comes_in_floods_is_told_to_ask_again(place, monkeypatch):

@@ -80,6 +80,7 @@ def both(tmp_path_factory):
     place = tmp_path_factory.mktemp("both")
     write_gallery(place)
     with asking_both(place, f"qdrant+file://{place}/engine/clips") as clients:
+        clients[0].place = place
         yield clients
 
 
@@ -117,8 +118,13 @@ def server(tmp_path, monkeypatch, at_once):
     server.close()
 
 
-# Of clips that an engine holds these are not known, or otherwise: names below the folder that all share, problems.
-OTHERWISE = ("key", "media", "name", "problems")
+# Of clips that an engine holds these are not known, or otherwise.
+OTHERWISE = ("key", "media", "problems")
+
+
+def name_of(hit):
+    """The name of its file; an engine does not know the folder that all files share."""
+    return hit["name"].removeprefix("clips/")
 
 
 def same(told, known):
@@ -127,6 +133,7 @@ def same(told, known):
         del answer["seconds"], answer["num_scored"]
         for hit in answer["hits"]:
             assert hit["name"] and (hit["kind"] is None) == (hit["media"] is None)
+            hit["name"] = name_of(hit)
             for name in OTHERWISE:
                 del hit[name]
     return told == known
@@ -145,7 +152,7 @@ def test_an_engine_answers_as_the_folder_does(both, options):
     folder, engine = both
     assert same(ask(engine, **options), ask(folder, **options))
     for hit, mine in zip(ask(folder, **options)["hits"], ask(engine, **options)["hits"], strict=True):
-        assert mine["key"] == point_id("", hit["clip_id"])
+        assert mine["key"] == point_id("", str(folder.place / "clips" / hit["name"]))
         more = {name: value for name, value in options.items() if name != "modalities"}
         told, known = (
             ask(client, call="like", key=key, **more) for client, key in ((engine, mine["key"]), (folder, hit["key"]))
@@ -155,11 +162,11 @@ def test_an_engine_answers_as_the_folder_does(both, options):
 
 def test_files_that_are_on_this_machine_are_played(both, tmp_path):
     folder, engine = both
-    known = {hit["clip_id"]: hit["media"] for hit in ask(folder)["hits"]}
+    known = {hit["name"]: hit["media"] for hit in ask(folder)["hits"]}
     for hit in ask(engine)["hits"]:
-        assert engine.get(hit["media"]).content == folder.get(known[hit["clip_id"]]).content != b""
+        assert engine.get(hit["media"]).content == folder.get(known[name_of(hit)]).content != b""
         assert engine.get(hit["media"], headers={"range": "bytes=0-2"}).status_code == 206
-    for key in (str(uuid.uuid4()), "0-0", "..", "a" * 80, point_id("", "/etc/passwd"), hit["clip_id"]):
+    for key in (str(uuid.uuid4()), "0-0", "..", "a" * 80, point_id("", "/etc/passwd"), hit["name"]):
         response = engine.get(f"/api/clips/{key}/media")
         assert response.status_code == 404 and list(response.json()) == ["error"]
         if len(key) <= 80:
@@ -167,12 +174,12 @@ def test_files_that_are_on_this_machine_are_played(both, tmp_path):
 
 
 def test_files_of_another_machine_are_told_and_not_played(tmp_path):
-    ids = write_gallery(tmp_path)
+    write_gallery(tmp_path)
     with asking_both(tmp_path, f"qdrant+file://{tmp_path}/engine/clips") as (_, engine):
         for path in (tmp_path / "clips").iterdir():
             path.unlink()
         hits = ask(engine)["hits"]
-        assert {hit["clip_id"] for hit in hits} == set(ids) and {hit["media"] for hit in hits} == {None}
+        assert set(map(name_of, hits)) == set(PRESENCE) and {hit["media"] for hit in hits} == {None}
         assert engine.get(f"/api/clips/{hits[0]['key']}/media").status_code == 404
 
 
@@ -220,7 +227,7 @@ def test_an_answer_says_how_certain_it_is(both, tmp_path, server, monkeypatch):
                 answer["certainty"] == "exact up to the index" and not answer["exact"] and answer["num_scored"] == 25
             )
         monkeypatch.setattr(asking, "_UNPROVED", 4)  # for each of its vectors
-        key = next(hit["key"] for hit in ask(engine)["hits"] if hit["clip_id"].endswith("dog.webm"))
+        key = next(hit["key"] for hit in ask(engine)["hits"] if name_of(hit) == "dog.webm")
         answer = ask(engine, call="like", key=key, k=1)
         assert answer["certainty"] == "stopped early" and not answer["exact"] and answer["num_allowed"] == 24
 
@@ -230,7 +237,7 @@ def test_each_file_is_told_once_by_an_engine_too(tmp_path):
     write_gallery(tmp_path, dict.fromkeys([*names, "short.webm"], b"x"), segment=1)
     with asking_both(tmp_path, f"qdrant+file://{tmp_path}/engine/clips") as (folder, engine):
         told, known = (ask(client, per_file=True) for client in (engine, folder))
-        assert [hit["clip_id"] for hit in told["hits"]] == [hit["clip_id"] for hit in known["hits"]]
+        assert list(map(name_of, told["hits"])) == list(map(name_of, known["hits"]))
         assert [hit["start"] for hit in told["hits"]] == [hit["start"] for hit in known["hits"]]
         assert told["num_files"] is None and {hit["num_windows"] for hit in told["hits"]} == {None}
         assert told["exact"] and told["num_clips"] == 19
@@ -541,6 +548,7 @@ def serve(*arguments, code=1):
 def test_the_command_serves_a_collection_and_refuses_what_makes_no_sense(tmp_path, server, monkeypatch):
     write_gallery(tmp_path)
     address = f"qdrant+{server.url}/clips"
+    monkeypatch.setattr("search.service.keeper.keep_running", lambda _: None)  # in this process
     monkeypatch.setattr("modeling_scalar.load_model", lambda *_: pytest.fail("loaded"))
     assert "There is no collection 'clips'" in serve(address)
     push_to(address, tmp_path / "gallery")
@@ -548,7 +556,6 @@ def test_the_command_serves_a_collection_and_refuses_what_makes_no_sense(tmp_pat
         ("--allow-uploads needs a gallery in a folder", ["--allow-uploads"]),
         ("--max-upload is about files that are added: it needs --allow-uploads", ["--max-upload", 3]),
         ("--limit is about files", ["--limit", "time=3"]),
-    monkeypatch.setattr("search.service.keeper.keep_running", lambda _: None)  # in this process
         ("words", []),  # the model, which is not there
     ):
         assert told in serve(address, *options)
@@ -563,6 +570,7 @@ def test_the_command_serves_a_collection_and_refuses_what_makes_no_sense(tmp_pat
             self.application, self.started = application, started
 
         def run(self, sockets):
+            self.started()
             with TestClient(self.application, ADDRESS) as client:
                 answers.append(ask(client))
 
@@ -570,7 +578,6 @@ def test_the_command_serves_a_collection_and_refuses_what_makes_no_sense(tmp_pat
     assert "5 clips are searched at http://127.0.0.1:" in serve(
         address, "--model", tmp_path / "words", "--port", 0, code=0
     )
-            self.started()
     assert [len(answer["hits"]) for answer in answers] == [5]
     monkeypatch.setattr("modeling_scalar.model_identity.model_fingerprint", lambda *_: "e" * 64)
     assert "Embeddings of different models cannot be compared" in serve(address, "--model", tmp_path / "words")
@@ -578,4 +585,4 @@ def test_the_command_serves_a_collection_and_refuses_what_makes_no_sense(tmp_pat
     told = serve(address)
     assert "Put its key into QDRANT_API_KEY" in told and KEY not in told
     assert "or the address of a collection" in " ".join(serve("--help", code=0).lower().split())
-    assert set(PRESENCE) == {hit["clip_id"].rpartition("/")[2] for hit in answers[0]["hits"]}
+    assert set(PRESENCE) == set(map(name_of, answers[0]["hits"]))
