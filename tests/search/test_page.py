@@ -210,6 +210,49 @@ def test_a_window_starts_and_stops_at_its_seconds(open_page, tmp_path, talk):
 
 
 @pytest.mark.slow
+def test_back_and_a_reload_bring_what_was_asked_for_and_how(open_page, tmp_path):
+    with served(tmp_path) as (address, app):
+        page = open_page(address)
+        ask(page, "a dog")
+        page.get_by_role("checkbox", name="Sound").uncheck()
+        page.get_by_text("Filters").click()
+        page.get_by_label("File or folder").fill("*.webm")
+        page.get_by_label("File or folder").press("Tab")
+        page.get_by_label("Temperature", exact=True).press("Home")
+        page.get_by_label("Hits").select_option("5")
+        settled(page)
+        asked = {"modalities": ["video", "subtitle"], "filter": {"paths": ["*.webm"]}, "temperature": 0.001, "k": 5}
+        on = ("video", "subtitle")
+        check(page, app.ask(query="a dog", **asked), on)
+        first = app.ask(query="a dog", **asked)[0]
+        page.get_by_role("button", name=f"More like this: {first['name']}").click()
+        settled(page)
+        like = app.ask("like", key=first["key"], **asked)
+        check(page, like, on)
+        page.reload()
+        settled(page)
+        check(page, like, on)
+        assert page.locator("#like-name").inner_text() == first["name"]
+        assert page.get_by_label("File or folder").input_value() == "*.webm"
+        page.go_back()
+        settled(page)
+        check(page, app.ask(query="a dog", **asked), on)
+        assert not page.locator("#like").is_visible()
+        for change in ({"k": 10}, {"temperature": None}, {"filter": None}, {"modalities": list(LABELS)}):
+            page.go_back()
+            settled(page)
+            asked |= change
+            check(page, app.ask(query="a dog", **asked), asked["modalities"])
+        page.go_forward()
+        settled(page)
+        check(page, app.ask(query="a dog", **asked | {"modalities": on}), on)
+        for _ in range(2):
+            page.go_back()
+        page.get_by_text("Type what you are looking for.").wait_for()
+        assert page.get_by_label("What are you looking for?").input_value() == "" and shown(page) == []
+
+
+@pytest.mark.slow
 def test_files_are_dragged_in_and_found(open_page, tmp_path):
     with served(tmp_path, uploads=True) as (address, _):
         page = open_page(address)
