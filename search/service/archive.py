@@ -16,12 +16,14 @@ import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
 from commands.errors import plain
+from gallery.filters import Filter
 from gallery.gallery import Gallery
 from gallery.hits import Certainty, Hit, Hits
 from gallery.querying import NothingToCompareError, QueryModel
 from gallery.windows import SEGMENT, Place
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import METHODS
+from search.engine.errors import UnsupportedError
 
 from .media import kind_of
 from .models import FILTERS, About, Answer, Asked, FilterName, Found, Modality
@@ -83,6 +85,11 @@ class View(ABC):
     def is_here(self, place: Place) -> bool:
         """Whether the file of a hit may be played."""
         return True
+
+    def within(self, wanted: Filter | None, key: str) -> Any:
+        """Of what fulfils a filter the clips of the same file as one clip; an [`UnsupportedError`] where that cannot
+        be asked."""
+        raise UnsupportedError("A vector engine cannot be asked for the windows of one file; its gallery can.")
 
     def num_windows(self, place: Place) -> int | None:
         """How many windows of a file there are, if that is known."""
@@ -202,12 +209,13 @@ class Archive:
     def _answer(self, view: View, asked: Asked, **query: Any) -> Answer:
         begun, gallery = time.monotonic(), view.gallery
         temperature = gallery.query_temperature if asked.temperature is None else asked.temperature
+        allowed = asked.allowed if asked.within is None else view.within(asked.allowed, asked.within)
         hits = view.search(
             k=asked.k,
             query_temperature=temperature,
             method=self.method,
             modalities=tuple(dict.fromkeys(asked.modalities)),
-            allowed=asked.allowed,
+            allowed=allowed,
             per_file=asked.per_file,
             **(query | self._asking.learned),
         )

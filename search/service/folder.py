@@ -12,10 +12,11 @@ from threading import Lock
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
 from commands.errors import describe, plain
 from gallery.columns import from_utf8, to_utf8
-from gallery.filters import ClipFacts
+from gallery.filters import Allowed, ClipFacts, Filter
 from gallery.gallery import Gallery, folder_of_all
 from gallery.hits import Hit
 from gallery.storage import MANIFEST
@@ -104,9 +105,10 @@ class FolderView(View):
         return plain(path.removeprefix(self._root + os.sep), "utf-8") if self._root else super().name_of(place)
 
     @cached_property
-    def _files(self) -> pa.StructArray:
+    def _files(self) -> dict[str, int]:
         """Each file of a gallery of windows, and the number of its clips."""
-        return pc.value_counts(ClipFacts(self.gallery.clips, None, True, self.gallery.modality_mask).paths)
+        counts = pc.value_counts(ClipFacts(self.gallery.clips, None, True, self.gallery.modality_mask).paths)
+        return dict(zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True))
 
     def num_files(self, per_file: bool) -> int | None:
         """How many files there are, if that is what is told; else `None`."""
@@ -116,8 +118,15 @@ class FolderView(View):
         """How many windows of a file there are, of a gallery of windows."""
         if not self._has_windows:
             return None
-        row = pc.index(self._files.field("values"), to_utf8(place.path)).as_py()
-        return self._files.field("counts")[row].as_py() if row >= 0 else 1
+        return self._files.get(to_utf8(place.path), 1)
+
+    def within(self, wanted: Filter | None, key: str) -> Allowed:
+        """Of what fulfils a filter the clips of the same file as one clip; an [`UnknownClipError`] if no clip has this
+        key."""
+        path = self.gallery.place_of(self.clip_of(key)).path
+        is_same = pc.equal(self.gallery.clip_facts.paths, to_utf8(path))
+        mask = self.gallery.searcher.among(wanted).mask
+        return Allowed(mask & torch.from_numpy(np.array(is_same, dtype=bool)))
 
     def is_here(self, place: Place) -> bool:
         """Whether the file of a hit may be played; of a published gallery one that was published too."""

@@ -14,7 +14,7 @@ LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-4, 1e4
 MOST_HITS = 100
 LONGEST_QUERY = 2000
 LONGEST_NAME = 1000
-LONGEST_KEY = 8000
+LONGEST_KEY = 100
 MOST_SECONDS = 1e9
 MOST_PATHS, LONGEST_PATH = 8, 500
 _LONGEST_MOMENT = 50
@@ -88,6 +88,9 @@ class Asked(_Strict):
     )
     filter: Wanted | None = Field(None, description="Which clips may be found; all where it is left out.")
     per_file: bool = Field(False, description="Of a gallery of windows: each file once, by its best window.")
+    within: str | None = Field(
+        None, max_length=LONGEST_KEY, description="Key of a clip: only clips of the same file are found, its windows."
+    )
 
     @property
     def allowed(self) -> Filter | None:

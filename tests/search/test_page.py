@@ -194,6 +194,7 @@ def test_clips_are_found_weighed_and_compared(open_page, tmp_path):
 def test_a_window_starts_and_stops_at_its_seconds(open_page, tmp_path, talk):
     with served(tmp_path, dict.fromkeys(WINDOWS, talk), segment=2) as (address, _):
         page = open_page(address)
+        page.get_by_label("Each file once").uncheck()
         ask(page, "a dog")
         assert sorted(shown(page)) == ["talk.webm, 0:00–0:02", "talk.webm, 0:02–0:04", "talk.webm, 0:04 to the end"]
         middle = page.locator(".hit", has_text="0:02–0:04").locator("video")
@@ -319,12 +320,26 @@ def test_a_file_of_many_windows_does_not_crowd_out_others(open_page, tmp_path):
     with served(tmp_path, dict.fromkeys([*names, "short.webm"], b"x"), segment=1) as (address, app):
         page = open_page(address)
         ask(page, "a dog")
-        assert len(shown(page)) == 10 and page.locator("#status").inner_text() == "10 of 13 clips."
-        page.get_by_label("Each file once").check()
-        settled(page)
         assert page.locator("#status").inner_text() == "2 of 2 files."
-        card = page.locator(".hit", has_text="talk.webm")
+        card = page.locator("#hits > .hit", has_text="talk.webm")
         assert card.locator("p", has_text="The best of 12 windows of this file.").is_visible()
+        best = [hit for hit in app.ask(query="a dog", k=13) if hit["name"] == "talk.webm"]
+        card.get_by_role("button", name="Show the windows of talk.webm").click()
+        wait(page, "document.querySelectorAll('.windows .hit').length == 10")
+        numbers = card.locator(".windows .score")
+        assert numbers.all_inner_texts() == [f"{hit['score']:.3f}" for hit in best[:10]]
+        card.get_by_role("button", name="More windows").click()
+        wait(page, "document.querySelectorAll('.windows .hit').length == 12")
+        assert not card.get_by_role("button", name="More windows").is_visible()
+        page.get_by_label("Temperature", exact=True).press("Home")  # they follow what is asked for
+        settled(page)
+        best = [hit for hit in app.ask(query="a dog", k=13, temperature=0.001) if hit["name"] == "talk.webm"]
+        assert numbers.all_inner_texts() == [f"{hit['score']:.3f}" for hit in best]
+        card.get_by_role("button", name="Hide the windows of talk.webm").click()
+        wait(page, "document.querySelectorAll('.windows .hit').length == 0")
+        page.get_by_label("Each file once").uncheck()
+        settled(page)
+        assert len(shown(page)) == 10 and page.locator("#status").inner_text() == "10 of 13 clips."
 
 
 @pytest.mark.slow

@@ -156,7 +156,7 @@ def test_the_schema_describes_every_answer(place):
         for call in path.values():
             assert call["responses"]["429"]["content"]["application/json"]["schema"]["$ref"].endswith("/Problem")
     types = {name: kind.get("properties", {}) for name, kind in schema["components"]["schemas"].items()}
-    assert {"query", "k", "temperature", "modalities", "filter", "per_file"} == set(types["SearchRequest"])
+    assert {"query", "k", "temperature", "modalities", "filter", "per_file", "within"} == set(types["SearchRequest"])
     assert {"paths", "min_duration", "max_duration", "after", "before", "has", "lacks"} == set(types["Wanted"])
     assert {"date", "date-time"} <= {kind.get("format") for kind in types["Wanted"]["after"]["anyOf"]}
 
@@ -250,6 +250,10 @@ def test_each_file_is_told_once_where_that_is_asked_for(tmp_path):
         assert {hit["name"]: hit["key"] for hit in each["hits"]} == best and each["num_files"] == 3
         counts = {hit["name"]: hit["num_windows"] for hit in each["hits"]}
         assert counts == {"talk.webm": 9, "song.webm": 9, "short.webm": 1}
+        talk = [hit["key"] for hit in every["hits"] if hit["name"] == "talk.webm"]
+        inside = search(client, k=20, within=best["talk.webm"])
+        assert [hit["key"] for hit in inside["hits"]] == talk and inside["num_allowed"] == 9
+        assert search(client, code=404, within="0" * 16)["error"]
         (only,) = search(client, per_file=True, filter={"paths": ["song*"]})["hits"]
         assert (only["rank"], only["name"]) == (1, "song.webm")
 
