@@ -11,7 +11,7 @@ Modality = Literal["video", "audio", "subtitle"]
 Kind = Literal["video", "audio", "image"]
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-4, 1e4
-MOST_HITS = 100
+MOST_HITS = 1000
 LONGEST_QUERY = 2000
 LONGEST_NAME = 1000
 LONGEST_KEY = 100

@@ -254,6 +254,28 @@ def test_back_and_a_reload_bring_what_was_asked_for_and_how(open_page, tmp_path)
 
 
 @pytest.mark.slow
+def test_more_hits_are_appended_as_long_as_there_are_more(open_page, tmp_path):
+    with served(tmp_path, {f"{number}.webm": b"x" for number in range(45)}) as (address, app):
+        page = open_page(address)
+        page.get_by_label("Hits").select_option("20")
+        ask(page, "a dog")
+        hits = app.ask(query="a dog", k=45)
+        for count in (20, 40, 45):
+            settled(page)
+            wait(page, f"document.querySelectorAll('.hit').length == {count}")
+            check(page, hits[:count])
+            assert page.get_by_role("button", name="More", exact=True).is_visible() == (count < 45)
+            if count < 45:
+                page.get_by_role("button", name="More", exact=True).click()
+        wait(page, "document.activeElement === document.querySelectorAll('.hit')[40]")
+        page.reload()
+        settled(page)
+        wait(page, "document.querySelectorAll('.hit').length == 45")
+        ask(page, "a cat")
+        assert len(shown(page)) == 20
+
+
+@pytest.mark.slow
 def test_files_are_dragged_in_and_found(open_page, tmp_path):
     with served(tmp_path, uploads=True) as (address, _):
         page = open_page(address)
