@@ -113,6 +113,9 @@ def check(page, hits, on=LABELS):
     assert page.locator(".hit .score").all_inner_texts() == [f"{hit['score']:.3f}" for hit in hits]
     for card, hit in zip(page.locator(".hit").all(), hits, strict=True):
         assert card.locator(".weights li").all_inner_texts() == told(hit, on)
+        mark = "scale => parseFloat(scale.firstChild.style.left) * scale.clientWidth / 100"
+        width = card.locator(".scale").evaluate("scale => scale.clientWidth")  # from -1 to 1, 0 in the middle
+        assert card.locator(".scale").evaluate(mark) == pytest.approx(width * (1 + hit["score"]) / 2, abs=1)
         whole = card.locator(".bar").evaluate("bar => bar.clientWidth")
         for name, weight in hit["weights"].items():
             width = card.locator(f".bar .{name}").evaluate("piece => piece.getBoundingClientRect().width")
