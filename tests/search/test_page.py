@@ -132,7 +132,9 @@ def test_a_query_is_typed_and_its_hits_are_shown(open_page, tmp_path):
         settled(page)
         check(page, app.ask(query="a dog", temperature=0.001))
         assert len(app.model.texts) == 1
-        assert "Exact among 5 clips; " in page.locator("#taken").inner_text()
+        assert page.locator("#taken").inner_text() == "No clip of 5 clips is better."
+        page.get_by_text("How sure is that?").click()
+        assert re.search("computes the scores .* of (all|[1-5]) of 5 clips.* It took", page.locator("#proof").inner_text())
 
         page.route("**/api/search", lambda route: route.fulfill(status=200, body='{"hits": ['), times=1)
         page.get_by_label("Hits").select_option("5")
@@ -321,7 +323,7 @@ def test_only_what_the_filters_leave_is_shown(open_page, tmp_path):
         page.get_by_label("Sound", exact=True).nth(1).select_option("no sound")
         settled(page)
         check(page, app.ask(query="a dog", filter={"lacks": ["audio"]}))
-        assert "Exact among 2 clips" in page.locator("#taken").inner_text()
+        assert page.locator("#taken").inner_text() == "No clip of 2 clips is better."
         assert "Filters (1 in use)" in page.locator("#filters summary").inner_text()
         page.get_by_label("File or folder").fill("nowhere/**, s*")
         settled(page)
@@ -513,7 +515,8 @@ def test_a_vector_engine_is_searched_on_the_same_page(open_page, tmp_path, talk)
                 page = open_page(address, viewport={"width": 1000, "height": 1400})
                 ask(page, "a dog")
                 assert len(shown(page)) == 6 and "6 clips: " in page.locator("#counts").inner_text()
-                assert "Exact among 6 clips; all scored in full." in page.locator("#taken").inner_text()
+                assert page.locator("#taken").inner_text() == "No clip of 6 clips is better."
+                assert "here of all of 6 clips" in page.locator("#proof").text_content()
                 assert not page.locator("#files").is_visible()
                 gone = page.locator(".hit", has_text="cat.webm")
                 assert "There is no file here that a browser plays." in gone.inner_text()
@@ -522,7 +525,7 @@ def test_a_vector_engine_is_searched_on_the_same_page(open_page, tmp_path, talk)
                 assert not page.get_by_label("File or folder").is_visible()
                 page.get_by_label("Sound", exact=True).nth(1).select_option("no sound")
                 settled(page)
-                assert "Exact among 2 clips" in page.locator("#taken").inner_text()
+                assert page.locator("#taken").inner_text() == "No clip of 2 clips is better."
                 page.get_by_role("button", name="Clear").click()
                 settled(page)
                 page.screenshot(path=tmp_path / "engine.png")
@@ -537,9 +540,8 @@ def test_a_vector_engine_is_searched_on_the_same_page(open_page, tmp_path, talk)
                 wait(page, "!busy && document.getElementById('note').hidden")
                 page.route("**/api/search", lambda route: route.fulfill(status=200, json=uncertain(route)))
                 page.get_by_role("button", name="Back to the words").click()
-                page.get_by_text(
-                    "Stopped early among about 6 clips; 2 scored in full, there may be better ones."
-                ).wait_for()
+                page.get_by_text("Better ones may be among about 6 clips.").wait_for()
+                assert "here of 2 of about 6 clips. The search stopped early" in page.locator("#proof").text_content()
                 assert "6 of about 6 clips." in page.locator("#status").inner_text()
     finally:
         server.close()
