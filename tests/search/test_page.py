@@ -132,9 +132,11 @@ def test_a_query_is_typed_and_its_hits_are_shown(open_page, tmp_path):
         settled(page)
         check(page, app.ask(query="a dog", temperature=0.001))
         assert len(app.model.texts) == 1
-        assert page.locator("#taken").inner_text() == "No clip of 5 clips is better."
+        assert page.locator("#taken").inner_text() == "These are the best of 5 clips."
         page.get_by_text("How sure is that?").click()
-        assert re.search("computes the scores .* of (all|[1-5]) of 5 clips.* It took", page.locator("#proof").inner_text())
+        assert re.search(
+            "computes the scores .* of (all|[1-5]) of 5 clips.* It took", page.locator("#proof").inner_text()
+        )
 
         page.route("**/api/search", lambda route: route.fulfill(status=200, body='{"hits": ['), times=1)
         page.get_by_label("Hits").select_option("5")
@@ -281,6 +283,23 @@ def test_more_hits_are_appended_as_long_as_there_are_more(open_page, tmp_path):
 
 
 @pytest.mark.slow
+def test_hits_are_what_most_of_the_screen_shows(open_page, tmp_path):
+    with served(tmp_path, {f"{number}.webm": b"x" for number in range(9)}) as (address, _):
+        page = open_page(address, viewport={"width": 1280, "height": 800})
+        ask(page, "a dog")
+        boxes = [hit.bounding_box() for hit in page.locator(".hit").all()]
+        assert len([box for box in boxes if box["y"] + box["height"] <= 800]) >= 4
+        assert page.get_by_label("Temperature", exact=True).is_visible()
+        page = open_page(address, viewport={"width": 390, "height": 844})
+        ask(page, "a dog")
+        assert page.locator(".hit").first.bounding_box()["y"] < 844 / 3
+        assert not page.get_by_label("Temperature", exact=True).is_visible()
+        page.get_by_text("Settings").click()
+        page.get_by_label("Temperature", exact=True).press("Home")
+        assert page.locator("#settings summary").first.inner_text() == "Settings (1 changed)"
+
+
+@pytest.mark.slow
 def test_files_are_dragged_in_and_found(open_page, tmp_path):
     with served(tmp_path, uploads=True) as (address, _):
         page = open_page(address)
@@ -323,7 +342,7 @@ def test_only_what_the_filters_leave_is_shown(open_page, tmp_path):
         page.get_by_label("Sound", exact=True).nth(1).select_option("no sound")
         settled(page)
         check(page, app.ask(query="a dog", filter={"lacks": ["audio"]}))
-        assert page.locator("#taken").inner_text() == "No clip of 2 clips is better."
+        assert page.locator("#taken").inner_text() == "These are the best of 2 clips."
         assert "Filters (1 in use)" in page.locator("#filters summary").inner_text()
         page.get_by_label("File or folder").fill("nowhere/**, s*")
         settled(page)
@@ -452,8 +471,9 @@ def test_it_fits_a_phone_in_light_and_dark(open_page, tmp_path, scheme):
     contents, metadata = {long: b"x", "bell.wav": b"x"}, {"model": "<img src=x>" + "m" * 300}
     with served(tmp_path, contents, metadata=metadata, uploads=True) as (address, _):
         page = open_page(address, viewport={"width": 320, "height": 640}, color_scheme=scheme)
-        page.get_by_text("Filters").click()
         ask(page, "w" * 300)
+        page.get_by_text("Settings").click()
+        page.get_by_text("Filters").click()
         assert page.evaluate("document.documentElement.scrollWidth") <= 320
         assert page.locator("img").count() == 0  # what a gallery says of itself is text, too
         inks = page.evaluate(
@@ -515,7 +535,7 @@ def test_a_vector_engine_is_searched_on_the_same_page(open_page, tmp_path, talk)
                 page = open_page(address, viewport={"width": 1000, "height": 1400})
                 ask(page, "a dog")
                 assert len(shown(page)) == 6 and "6 clips: " in page.locator("#counts").inner_text()
-                assert page.locator("#taken").inner_text() == "No clip of 6 clips is better."
+                assert page.locator("#taken").inner_text() == "These are the best of 6 clips."
                 assert "here of all of 6 clips" in page.locator("#proof").text_content()
                 assert not page.locator("#files").is_visible()
                 gone = page.locator(".hit", has_text="cat.webm")
@@ -525,7 +545,7 @@ def test_a_vector_engine_is_searched_on_the_same_page(open_page, tmp_path, talk)
                 assert not page.get_by_label("File or folder").is_visible()
                 page.get_by_label("Sound", exact=True).nth(1).select_option("no sound")
                 settled(page)
-                assert page.locator("#taken").inner_text() == "No clip of 2 clips is better."
+                assert page.locator("#taken").inner_text() == "These are the best of 2 clips."
                 page.get_by_role("button", name="Clear").click()
                 settled(page)
                 page.screenshot(path=tmp_path / "engine.png")
@@ -540,7 +560,7 @@ def test_a_vector_engine_is_searched_on_the_same_page(open_page, tmp_path, talk)
                 wait(page, "!busy && document.getElementById('note').hidden")
                 page.route("**/api/search", lambda route: route.fulfill(status=200, json=uncertain(route)))
                 page.get_by_role("button", name="Back to the words").click()
-                page.get_by_text("Better ones may be among about 6 clips.").wait_for()
+                page.get_by_text("There may be better ones among about 6 clips.").wait_for()
                 assert "here of 2 of about 6 clips. The search stopped early" in page.locator("#proof").text_content()
                 assert "6 of about 6 clips." in page.locator("#status").inner_text()
     finally:
