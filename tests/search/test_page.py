@@ -300,6 +300,29 @@ def test_hits_are_what_most_of_the_screen_shows(open_page, tmp_path):
 
 
 @pytest.mark.slow
+def test_keys_lead_to_the_words_and_from_hit_to_hit(open_page, tmp_path):
+    with served(tmp_path) as (address, _):
+        page = open_page(address)
+        ask(page, "a dog")
+        at = "[...document.querySelectorAll('.hit')].indexOf(document.activeElement)"
+        for key, place in (("ArrowDown", 0), ("ArrowDown", 1), ("ArrowDown", 2), ("ArrowUp", 1)):
+            page.keyboard.press(key)
+            assert page.evaluate(at) == place
+        page.keyboard.press("Tab")  # what is in a hit belongs to it
+        page.locator(".hit").nth(1).get_by_role("button", name="More like this").focus()
+        page.keyboard.press("ArrowUp")
+        assert page.evaluate(at) == 0
+        page.keyboard.press("/")
+        assert page.evaluate("document.activeElement.id") == "query"
+        page.keyboard.type("a/b")
+        assert page.get_by_label("What are you looking for?").input_value() == "a/b"
+        temperature = page.get_by_label("Temperature", exact=True)
+        before = temperature.input_value()
+        temperature.press("ArrowUp")  # moves the slider, as ever
+        assert temperature.input_value() != before and page.evaluate("document.activeElement.id") == "temperature"
+
+
+@pytest.mark.slow
 def test_files_are_dragged_in_and_found(open_page, tmp_path):
     with served(tmp_path, uploads=True) as (address, _):
         page = open_page(address)
